@@ -190,7 +190,11 @@ def run(client: EngineClient, launch: Launch, texts: tuple[str, ...]) -> EngineB
     """Probe, plan and race once."""
     fewer = client.name in PROMPTS
     settings = ProbeSettings(
-        lengths=LENGTHS, prompts=texts[::2], rounds=PROBE_ROUNDS - fewer, max_new_tokens=NEW_TOKENS
+        lengths=LENGTHS,
+        prompts=texts[::2],
+        rounds=PROBE_ROUNDS - fewer,
+        max_new_tokens=NEW_TOKENS,
+        together=True,
     )
     start_s = time.perf_counter()
     probe = Probe(client, launch, settings, Journal(None, ""))

@@ -12,6 +12,8 @@ from treeopt.cli.options.prompts import taken_prompts
 from treeopt.cli.options.record import options
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
+from treeopt.records.machine import AUTO
+from treeopt.records.profile import UNKNOWN
 from treeopt.report.plan_text import models_and_machine
 
 if TYPE_CHECKING:
@@ -45,8 +47,8 @@ def bench_engine(asked: BenchEngineOptions) -> None:
             f"{asked.profile_path}: expected a profile of {name}. Got one of {known}: write it with treeopt probe {name}."
         )
     engine = _engine(asked, profile)
-    engine.check()
-    _publish(asked, profile, engine.client(name), engine.launch())
+    engine.check(name)
+    _publish(asked, profile, engine.client(name), engine.launch(name))
 
 
 def _engine(asked: BenchEngineOptions, profile: "Profile") -> EngineOptions:
@@ -62,8 +64,17 @@ def _engine(asked: BenchEngineOptions, profile: "Profile") -> EngineOptions:
         method=_setting(profile, METHOD),
         ngram_tokens=None if (ngram := _setting(profile, NGRAM_TOKENS)) is None else int(ngram),
         threads=asked.threads or profile.machine.threads,
+        device=_or_probed(asked, asked.device, profile.machine.device),
+        dtype=_or_probed(asked, asked.dtype, probed.dtype),
         timeout_s=asked.timeout_s,
     )
+
+
+def _or_probed(asked: BenchEngineOptions, named: str, probed: str) -> str:
+    """Return the device or dtype that the user names, or else that of the profile, if the engine can be given one."""
+    from treeopt.engines.probes.named import PLACED
+
+    return probed if named == AUTO and asked.engine in PLACED and probed != UNKNOWN else named
 
 
 def _setting(profile: "Profile", name: str) -> str | None:
@@ -159,6 +170,7 @@ def _settings(asked: BenchEngineOptions, profile: "Profile", chosen: int, defaul
         rounds=asked.repeats,
         max_new_tokens=asked.max_new_tokens,
         temperature=profile.acceptances[0].temperature if asked.temperature is None else asked.temperature,
+        together=asked.together,
     )
 
 

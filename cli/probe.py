@@ -14,6 +14,7 @@ from treeopt.cli.options.record import options
 from treeopt.cli.profile_files import check_files
 from treeopt.cli.repeated import repeated
 from treeopt.cli.terminal import warn
+from treeopt.errors import Warning
 from treeopt.files.whole_files import STANDARD_STREAM
 from treeopt.report.text import quoted
 
@@ -41,7 +42,7 @@ def probe(asked: ProbeOptions) -> None:
         return
     name = asked.check()
     check_files(asked.path, resume=asked.resume, force=asked.force)
-    client, launch = asked.served.client(name), asked.served.launch()
+    client, launch = asked.served.client(name), asked.served.launch(name)
     settings = _settings(asked)
     journal = _journal(asked, client, launch, settings)
     result = _measured(asked, client, launch, settings, journal)
@@ -90,6 +91,9 @@ def _measured(
     if asked.one_length and (0 not in lengths or len(lengths) < 2):
         _tell_missing(asked, lengths)
         return None
+    if count := probe.ended_at_once():
+        found = f"{count} texts ended at once, of which no step can be timed. They are left out."
+        warn(Warning(found, "Replace their prompts, or start the engine so that it ignores end tokens."))
     return engine_profile(client, launch, replace(settings, lengths=lengths), probe)
 
 
@@ -115,6 +119,7 @@ def _settings(asked: ProbeOptions) -> "ProbeSettings":
         rounds=asked.rounds,
         max_new_tokens=asked.max_new_tokens,
         temperature=asked.temperature,
+        together=asked.together,
     )
 
 

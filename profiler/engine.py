@@ -51,6 +51,8 @@ class ProbeSettings:
     """Times that every prompt is decoded with every length."""
     max_new_tokens: int = 96
     temperature: float = 0.0
+    together: bool = False
+    """Whether engines with all lengths run at the same time, even if each loads the models again."""
 
     def __post_init__(self) -> None:
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
@@ -85,6 +87,7 @@ class Sample(NamedTuple):
     tokens: int
     """That steps committed, the first of the text not counted."""
     steps: int
+    """0 if the text ended at once."""
     decode_s: float
     prompt_tokens: int
     checksum: int
@@ -119,6 +122,12 @@ class Probe:
         share_s = None if budget_s is None else budget_s / len(self._settings.batch_sizes)
         for batch in self._settings.batch_sizes:
             self._batch(batch, tick, None if share_s is None else time.monotonic() + share_s)
+            for length in self._settings.lengths:
+                if not any(each.steps for each in self.samples(length, batch)):
+                    raise EngineError(
+                        f"{self._client.name}: expected texts of several tokens. All end at once with {length} draft tokens: "
+                        "give other --prompts."
+                    )
 
     def samples(self, length: int, batch: int) -> list[Sample]:
         """Return what was measured with a length at a batch size."""
@@ -142,6 +151,13 @@ class Probe:
         known = sorted({_length(kind) for kind in self._journal.kinds()})
         return tuple(each for each in known if all(len(self.samples(each, size)) >= texts for size in sizes))
 
+    def ended_at_once(self) -> int:
+        """Return the number of measured texts that ended at once, of which no step can be timed."""
+        sizes = self._settings.batch_sizes
+        return sum(
+            not each.steps for length in self.measured() for size in sizes for each in self.samples(length, size)
+        )
+
     def passes(self, length: int, batch: int) -> list[PassTimes]:
         """Return what the engine told of its passes; nothing where it does not tell."""
         return [PassTimes(*entry.values) for entry in self._journal.entries(_passes_kind(length, batch))]
@@ -158,23 +174,32 @@ class Probe:
         for number in range(self._settings.rounds):
             if number and until_s is not None and time.monotonic() > until_s:
                 return
-            if all(count >= (number + 1) * round_samples for count in known.values()):
-                continue
-            with self._running(batch) as running:  # anew, because one start may be slower than another for good
-                self._ask_passes(running, batch)
-                for first in range(0, texts, batch):
-                    chosen = [(first + each) % texts for each in range(batch)]
-                    for length in order.sample(lengths, len(lengths)):  # drift hits all lengths alike
-                        if known[length] <= number * round_samples + first:
-                            self._ask(running[length], length, batch, chosen, number)
-                        tick()
+            for group in self._groups(number):
+                if all(known[length] >= (number + 1) * round_samples for length in group):
+                    continue
+                with self._running(group, batch) as running:  # restart: one start may be slower than another for good
+                    self._ask_passes(running, batch)
+                    for first in range(0, texts, batch):
+                        chosen = [(first + each) % texts for each in range(batch)]
+                        for length in order.sample(group, len(group)):  # drift hits all lengths alike
+                            if known[length] <= number * round_samples + first:
+                                self._ask(running[length], length, batch, chosen, number)
+                            tick()
+
+    def _groups(self, number: int) -> list[tuple[int, ...]]:
+        """Return the lengths that run at the same time, in the order of a round, which begins with another each time."""
+        lengths = self._settings.lengths
+        if self._settings.together or self._client.concurrent:
+            return [lengths]
+        start = number % len(lengths)
+        return [(length,) for length in (*lengths[start:], *lengths[:start])]
 
     @contextmanager
-    def _running(self, batch: int) -> Iterator[dict[int, Running]]:
-        """Start the engine with every length, so that they can be asked in turn."""
+    def _running(self, lengths: Sequence[int], batch: int) -> Iterator[dict[int, Running]]:
+        """Start the engine with each of these lengths."""
         with ExitStack() as stack:
             found = {}
-            for length in self._settings.lengths:
+            for length in lengths:
                 context = max(self._launch.context_tokens, self._settings.longest_text_tokens + length)
                 launch = replace(self._launch, draft_tokens=length, slots=batch, context_tokens=context)
                 running = self._client.start(launch)
@@ -203,7 +228,7 @@ class Probe:
             if counted is not None and length and len(answers) == 1:
                 accepted = counted.accepted_per_position[:length]
             values = (
-                answer.after_first,
+                max(0, answer.after_first),
                 own,
                 answer.decode_s,
                 answer.prompt_tokens,
@@ -225,21 +250,24 @@ class Probe:
                         self._journal.append(_passes_kind(length, batch), number, told)
 
     def _steps(self, answer: Answer, length: int) -> int:
-        """Return the steps of a text; raises EngineError where its tokens, steps and seconds cannot be."""
+        """Return the steps of a text, 0 if it ends at once; raises EngineError if its tokens, steps and seconds are contradictory."""
         name, tokens, steps = self._client.name, answer.after_first, answer.steps
         if steps is None:
             raise EngineError(
                 f"{name}: expected to be told how many steps a text took. It does not tell: does it draft? Else probe another "
                 "engine."
             )
-        if tokens < 1 or steps < 1:
+        if tokens < 1:
+            return 0
+        if answer.decode_s <= 0:
             raise EngineError(
-                f"{name}: expected texts of several tokens. Got one that ends at once: give other --prompts."
+                f"{name}: expected a time above 0 s from the first token to the last. Got {answer.decode_s:g} s for {tokens} "
+                "tokens: does something between hold tokens back? Probe the engine directly."
             )
-        if answer.decode_s <= 0 or not steps <= tokens <= steps * (1 + length):
+        if not steps <= tokens <= steps * (1 + length):
+            expected = f"1 to {1 + length} tokens a step with {length} draft tokens" if length else "1 token a step"
             raise EngineError(
-                f"{name}: expected 1 to {1 + length} tokens a step with {length} draft tokens. Got {tokens} in {steps} steps "
-                f"and {answer.decode_s:g} s: does it run with another length?"
+                f"{name}: expected {expected}. Got {tokens} in {steps} steps: does it run with another length?"
             )
         return steps
 

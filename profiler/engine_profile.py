@@ -49,10 +49,11 @@ def settings_of(client: EngineClient, launch: Launch, settings: ProbeSettings) -
 
 def machine_of(client: EngineClient, launch: Launch) -> Machine:
     """Return what an engine runs on, unknown unless it is this machine, with the threads that it was given."""
-    unknown = client.device == UNKNOWN
+    device = launch.device or client.device
+    unknown = device == UNKNOWN
     return Machine(
-        device=client.device,
-        processor=UNKNOWN if unknown else processor(),
+        device=device,
+        processor=UNKNOWN if unknown else _processor(device),
         threads=launch.threads,
         system=UNKNOWN if unknown else f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
@@ -66,7 +67,7 @@ def pair_of(launch: Launch) -> Pair:
     return Pair(
         target=SERVED if target is None else _name(target),
         draft=(launch.method or SERVED) if draft is None else _name(draft),
-        dtype=UNKNOWN,
+        dtype=launch.dtype or UNKNOWN,
         target_source=target,
         draft_source=draft,
         target_digest=path_digest(target),
@@ -77,6 +78,15 @@ def pair_of(launch: Launch) -> Pair:
 def heading_of(client: EngineClient, launch: Launch) -> BenchHeading:
     """Return what a race in an engine that has just ended is of."""
     return BenchHeading(created=now(), machine=machine_of(client, launch), pair=pair_of(launch))
+
+
+def _processor(device: str) -> str:
+    """Return the model name of a processor or an accelerator."""
+    if not device.startswith("cuda"):
+        return processor()
+    import torch
+
+    return torch.cuda.get_device_name(device)
 
 
 def _name(path: str) -> str:
@@ -92,9 +102,16 @@ def _latency(settings: ProbeSettings, probe: Probe, batch: int) -> ChainLatency:
 
 def _timed(probe: Probe, length: int, batch: int) -> TimedChain:
     told, prefill = probe.passes(length, batch), probe.prefill(length) if batch == 1 else {}
+    timed = _first_to_end(probe.samples(length, batch), batch)
+    if not timed:
+        raise InfeasibleError(
+            f"prompts: expected {batch} texts at a time that all have several tokens. In each batch with {length} draft tokens "
+            "one ended at once: give other prompts.",
+            field="prompts",
+        )
     return TimedChain(
         length=length,
-        steps=Timing([each.decode_s / each.steps for each in _first_to_end(probe.samples(length, batch), batch)]),
+        steps=Timing([each.decode_s / each.steps for each in timed]),
         verify=Timing([each.verify_s for each in told]) if told else None,
         draft=Timing([each.draft_s for each in told]) if told and length else None,
         prefill=LatencyTable(list(prefill), [Timing(each) for each in prefill.values()]) if prefill else None,
@@ -102,26 +119,41 @@ def _timed(probe: Probe, length: int, batch: int) -> TimedChain:
 
 
 def _first_to_end(samples: Sequence[Sample], batch: int) -> list[Sample]:
-    """Return of texts that were decoded together the one that ended first: only it never was decoded beside fewer."""
-    waves = [samples[first : first + batch] for first in range(0, len(samples), batch)]
-    return [min(each, key=lambda sample: sample.decode_s) for each in waves]
+    """Return the sequence of each batch that ended first: only its steps all had the full batch.
+
+    Batches in which a sequence ended at once are left out.
+    """
+    batches = [samples[first : first + batch] for first in range(0, len(samples), batch)]
+    whole = [each for each in batches if all(sample.steps for sample in each)]
+    return [min(each, key=lambda sample: sample.decode_s) for each in whole]
 
 
 def _acceptance(settings: ProbeSettings, probe: Probe) -> MeasuredAcceptance:
     batch = settings.batch_sizes[0]
-    drafted = {length: probe.samples(length, batch) for length in settings.lengths if length}
-    texts = len(settings.prompts)
-    sums = _sums([each for samples in drafted.values() for each in samples], texts)
+    drafted = _renumbered({length: probe.samples(length, batch) for length in settings.lengths if length})
+    every = [each for samples in drafted.values() for each in samples]
+    texts = 1 + max((each.prompt for each in every), default=-1)
+    sums = _sums(every, texts)
     return MeasuredAcceptance(
         rule=GIVEN_TOKENS,
         temperature=settings.temperature,
         top_p=1.0,
         prompts=texts,
-        positions=sum(each.steps for samples in drafted.values() for each in samples),
+        positions=sum(each.steps for each in every),
         table=sums.table(),
         texts=sums,
         chains=tuple(_counts(length, samples, texts) for length, samples in drafted.items()),
     )
+
+
+def _renumbered(drafted: dict[int, list[Sample]]) -> dict[int, list[Sample]]:
+    """Return the samples of all prompts that took a step with every length, these prompts numbered from 0."""
+    stepped = [{each.prompt for each in samples if each.steps} for samples in drafted.values()]
+    numbers = {prompt: number for number, prompt in enumerate(sorted(set.intersection(*stepped)))}
+    return {
+        length: [each._replace(prompt=numbers[each.prompt]) for each in samples if each.prompt in numbers]
+        for length, samples in drafted.items()
+    }
 
 
 def _counts(length: int, samples: Sequence[Sample], texts: int) -> ChainCounts:

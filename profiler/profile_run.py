@@ -402,6 +402,12 @@ def check_measurable(
     trained = shortest.config.max_positions
     if len(prompts) < 2 or min(map(len, prompts)) == 0:
         raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.", field="prompts")
+    if trained <= ROOM_TOKENS:
+        raise InvalidValueError(
+            f"context_tokens: expected models that take more than {ROOM_TOKENS} tokens, which the timed steps need. "
+            f"{length_limit(shortest)}: use another model.",
+            field="context_tokens",
+        )
     if max(settings.context_tokens) + ROOM_TOKENS > trained:
         raise InvalidValueError(
             f"context_tokens: expected at most {trained - ROOM_TOKENS}, because {length_limit(shortest)}, and the timed "
@@ -412,9 +418,15 @@ def check_measurable(
     least = LEAST_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
     if settings.acceptance_contexts:
         least = 0  # a prompt is cut where it is too long for a context
+    if least > 0 >= room:
+        raise InvalidValueError(
+            f"prompts: expected at most {trained - 1} tokens before a new one, because {length_limit(shortest)}. Got "
+            f"{longest}: give shorter prompts.",
+            field="prompts",
+        )
     if least > room:
         raise InvalidValueError(
-            f"positions: expected at most {max(0, room) * len(prompts)}, since {len(prompts)} prompts of up "
+            f"positions: expected at most {room * len(prompts)}, since {len(prompts)} prompts of up "
             f"to {longest} tokens are continued and {length_limit(shortest)}. "
             f"Got {settings.positions}: ask for fewer, or give more prompts.",
             field="positions",

@@ -68,7 +68,7 @@ MAY_IMPORT = {
     # floor 4: measuring
     "treeopt.profiler": {"treeopt.planner", "treeopt.engines.probes"} | RUNTIME | RECORDS | TEXTS | TREES,
     # floor 2, beside the planner: engines that can be run and asked
-    "treeopt.engines.probes": RECORDS,
+    "treeopt.engines.probes": RECORDS | TEXTS,
     # floor 3: executing
     "treeopt.runtime": RECORDS | TEXTS | TREES,
     # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch

@@ -9,7 +9,16 @@ from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import FORCE_MODELS, PROFILE, PROFILE_PATH, file, output_file, output_option
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.plan import PROFILE_TEMPERATURE
-from treeopt.cli.options.probe import ENGINE_PROMPTS, PROGRAM, TIMEOUT, check_engine, max_prompts
+from treeopt.cli.options.probe import (
+    ENGINE_DEVICE,
+    ENGINE_DTYPE,
+    ENGINE_PROMPTS,
+    PROGRAM,
+    TIMEOUT,
+    TOGETHER,
+    check_engine,
+    max_prompts,
+)
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, argument, group, option
 from treeopt.cli.options.rule import LOSSY, measured_rule
@@ -233,6 +242,8 @@ class BenchEngineOptions:
             "--threads", heading=Heading.MODELS, type=THREADS, help="CPU threads; by default as many as probed with."
         )
     )
+    device: str = field(metadata=ENGINE_DEVICE)
+    dtype: str = field(metadata=ENGINE_DTYPE)
     timeout_s: float = field(metadata=TIMEOUT)
     lengths: tuple[int, ...] = field(
         metadata=option(
@@ -267,6 +278,7 @@ class BenchEngineOptions:
             help="Times each prompt is decoded; the median counts.",
         )
     )
+    together: bool = field(metadata=TOGETHER)
     results: FigureOptions = field(metadata=group(FigureOptions))
 
     def __post_init__(self) -> None:

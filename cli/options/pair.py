@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MEMORY_LIMIT = re.compile(r"(?P<device>cpu|0|[1-9]\d{0,2})=(?P<size>\d{1,9}[KMG]i?B)", re.ASCII)
 
 
+DTYPE = click.Choice([AUTO, "float32", "bfloat16", "float16"])
+
+
 class MemoryLimits(click.ParamType[tuple[tuple[str, str], ...]]):
     """What each device may hold, such as `cpu=4GB,0=20GiB`: pairs of a device, GPUs by their number, and a size."""
 
@@ -75,7 +78,7 @@ class PairOptions:
         metadata=option(
             "--dtype",
             heading=Heading.MODELS,
-            type=click.Choice([AUTO, "float32", "bfloat16", "float16"]),
+            type=DTYPE,
             default=AUTO,
             show_default=True,
             help="Dtype to run in; auto is that of the file at hand, else the checkpoint's own on CUDA, float32 on the CPU. "

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.options.inputs import FORCE, PROFILE, file, output_option
+from treeopt.cli.options.pair import DTYPE
 from treeopt.cli.options.record import Heading, Metadata, argument, group, option
 from treeopt.cli.options.values import (
     COUNT,
     COUNTS,
+    DEVICE,
     DURATION,
     FILE_TEXT,
     LENGTHS,
@@ -23,6 +25,7 @@ from treeopt.cli.profile_files import journal_path
 from treeopt.engines.probes.client import METHODS, NGRAM
 from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import is_stream
+from treeopt.records.machine import AUTO
 
 if TYPE_CHECKING:
     from treeopt.engines.probes.client import EngineClient, Launch
@@ -35,6 +38,24 @@ PROGRAM = option(
     metavar="PATH",
     help="llama-server to start; by default the package xllamacpp's, or else the one on PATH.",
 )
+ENGINE_DEVICE = option(
+    "--device",
+    heading=Heading.MODELS,
+    type=DEVICE,
+    metavar="DEVICE",
+    default=AUTO,
+    show_default=True,
+    help="Where transformers runs: auto, cpu, cuda, cuda:1, …; auto is that of the profile at hand, else CUDA, else the CPU.",
+)
+ENGINE_DTYPE = option(
+    "--dtype",
+    heading=Heading.MODELS,
+    type=DTYPE,
+    default=AUTO,
+    show_default=True,
+    help="Dtype that transformers runs in; auto is that of the profile at hand, else the target checkpoint's own on CUDA, "
+    "float32 on the CPU.",
+)
 TIMEOUT = option(
     "--timeout",
     "timeout_s",
@@ -43,6 +64,13 @@ TIMEOUT = option(
     default="60s",
     show_default=True,
     help="Longest wait for a start or an answer.",
+)
+TOGETHER = option(
+    "--together",
+    heading=Heading.MEASURED,
+    is_flag=True,
+    help="Start llama-server with all lengths at the same time, each with its own copy of the models, so that drift of the "
+    "machine hits all alike; by default one at a time.",
 )
 ENGINE_PROMPTS = option(
     "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default treeopt's own."
@@ -118,10 +146,19 @@ class EngineOptions:
             "--threads", heading=Heading.MODELS, type=THREADS, help="CPU threads; by default the engine's choice."
         )
     )
+    device: str = field(metadata=ENGINE_DEVICE)
+    dtype: str = field(metadata=ENGINE_DTYPE)
     timeout_s: float = field(metadata=TIMEOUT)
 
-    def check(self) -> None:
+    def check(self, name: str) -> None:
         """Raise click.UsageError unless models are named, or the address of an engine that has them."""
+        from treeopt.engines.probes.named import PLACED
+
+        for flag, value in (("--device", self.device), ("--dtype", self.dtype)):
+            if value != AUTO and name not in PLACED:
+                raise click.UsageError(
+                    f"{flag}: expected with {', '.join(PLACED)} alone. {name} chooses for itself: leave it out."
+                )
         if self.ngram_tokens is not None and (self.method != NGRAM or self.url is not None):
             raise click.UsageError(
                 "--ngram-tokens: it is for --method ngram of an engine that treeopt starts. Leave it out."
@@ -146,11 +183,18 @@ class EngineOptions:
 
         return engine_client(name, url=self.url, threads=self.threads, timeout_s=self.timeout_s, program=self.program)
 
-    def launch(self) -> "Launch":
-        """Return how the engine is started, whatever the length."""
-        from treeopt.engines.probes.client import Launch
+    def launch(self, name: str) -> "Launch":
+        """Return how the engine of a name is started, whatever the length.
 
+        Raises InvalidValueError if the device is not there.
+        """
+        from treeopt.engines.probes.client import Launch
+        from treeopt.engines.probes.named import PLACED
+
+        device, dtype = self._placement(self.target) if name in PLACED and self.target is not None else (None, None)
         return Launch(
+            device=device,
+            dtype=dtype,
             target=self.target,
             draft=self.draft,
             draft_tokens=0,
@@ -159,6 +203,13 @@ class EngineOptions:
             method=self.method,
             ngram_tokens=self.ngram_tokens,
         )
+
+    def _placement(self, target: str) -> tuple[str, str]:
+        """Return device and dtype without `auto`."""
+        from treeopt.runtime.models.pair import chosen_device, chosen_dtype
+
+        device = chosen_device(self.device)
+        return str(device), chosen_dtype(target, self.dtype, device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +286,7 @@ class ProbeOptions:
             help="Measure for so long, in place of --rounds.",
         )
     )
+    together: bool = field(metadata=TOGETHER)
     resume: bool = field(
         metadata=option("--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted probe.")
     )
@@ -248,9 +300,9 @@ class ProbeOptions:
         engine = check_engine(self.engine)
         if self.one_length:
             self._check_one_length()
-            self.served.check()
+            self.served.check(engine)
             return engine
-        self.models.check()
+        self.models.check(engine)
         self._check_method()
         if self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):
             raise click.UsageError(

@@ -30,7 +30,7 @@ OWN = ("tree", "batches", "grid", "methods")
         ("batches", ("--batch-size", "--drafter", "--eagle-layers", "--same-prompts", "--grid")),
         ("grid", ("--drafter", "--eagle-layers", "--lengths", "--timeout", "--program")),
         ("methods", ("--rule", "--lossy", "--drafter", "--eagle-layers", "--same-prompts", "--systems")),
-        ("engine", ("--rule", "--lossy", "--chat", "--device", "--dtype", "--offload", "--max-memory", "--drafter")),
+        ("engine", ("--rule", "--lossy", "--chat", "--offload", "--max-memory", "--drafter")),
     ],
 )
 def test_an_option_without_a_use_does_not_exist(folder, command, options):

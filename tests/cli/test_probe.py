@@ -6,10 +6,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.invented import call
 from tests.engines.probes.test_http import serve  # noqa: F401 - a fixture
 from tests.support.fake_engine import FakeEngine
+from treeopt import bundled
 from treeopt.engines.probes import named
 from treeopt.files.record_form import written_record
 from treeopt.records.engine import EngineSetting
@@ -92,6 +94,23 @@ class TestProbe:
         before = engine.asked
         assert probe("--resume").exit_code == 0
         assert engine.asked - before < 3 + 36
+
+    @pytest.mark.parametrize(("option", "most_open"), [((), 1), (("--together",), 3)])
+    def test_servers_run_one_at_a_time_unless_together(self, engine, option, most_open):
+        assert probe(*option).exit_code == 0
+        assert engine.most_open == most_open
+        engine.most_open = 0
+        raced = call("bench", "engine", "llama-server", "--max-prompts", "12", "--repeats", "1", *option)
+        assert raced.exit_code == 0, raced.output
+        assert engine.most_open == most_open
+
+    def test_a_text_that_ends_at_once_is_one_warning(self, engine):
+        Path("mine.json").write_text(json.dumps([*"abcdef", "ends", "h"]), "utf-8")
+        engine.ends_at_once = frozenset(["ends"])
+        result = probe("--prompts", "mine.json", "--max-prompts", "9")
+        assert result.exit_code == 0, result.output
+        assert result.stderr.count("ended at once") == 1
+        assert "Warning: 6 texts ended at once" in result.stderr  # 2 rounds of 3 lengths
 
     @pytest.mark.usefixtures("engine")
     def test_an_unmeasured_length_1_is_told(self):
@@ -221,6 +240,54 @@ class TestProbe:
         assert result.exit_code == 0
         for name in named.NAMES:
             assert f"\n{name}  (" in f"\n{result.stdout}"
+
+
+class TestPlacement:
+    @pytest.fixture
+    def launched(self, monkeypatch, tmp_path):
+        """Return the launches of a fake that stands for transformers."""
+        monkeypatch.chdir(tmp_path)
+        fake = FakeEngine(name="transformers")
+        monkeypatch.setattr(named, "engine_client", lambda *_, **__: fake)
+        return fake.started
+
+    def transformers(self, *more):
+        return call(
+            "probe", "transformers", "--target", str(bundled.TARGET), "--draft", str(bundled.DRAFT), *QUICK, *more
+        )
+
+    def test_auto_is_float32_on_the_cpu(self, launched, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        result = self.transformers()
+        assert result.exit_code == 0, result.output
+        assert {(each.device, each.dtype) for each in launched} == {("cpu", "float32")}
+        profile = Profile.load("profile.yaml")
+        assert (profile.machine.device, profile.pair.dtype) == ("cpu", "float32")
+
+    def test_a_bench_runs_where_and_in_what_was_probed(self, launched):
+        """The checkpoint is float16, and auto on the CPU float32: only the profile has bfloat16."""
+        result = self.transformers("--device", "cpu", "--dtype", "bfloat16")
+        assert result.exit_code == 0, result.output
+        launched.clear()
+        bench = ("bench", "engine", "transformers", "--max-prompts", "12", "--repeats", "1")
+        same = call(*bench)
+        assert same.exit_code == 0, same.output
+        assert {(each.device, each.dtype) for each in launched} == {("cpu", "bfloat16")}
+        assert "may differ" not in same.stderr
+        assert "bfloat16, not float32" in " ".join(call(*bench, "--dtype", "float32").stderr.split())
+
+    @pytest.mark.usefixtures("launched")
+    def test_a_device_that_is_not_there_is_one_line(self):
+        result = self.transformers("--device", "cuda:9")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "--device: expected one that is there" in result.stderr
+
+    @pytest.mark.usefixtures("launched")
+    @pytest.mark.parametrize("option", [("--device", "cpu"), ("--dtype", "float32")])
+    def test_an_engine_that_chooses_for_itself_takes_none(self, option):
+        result = call("probe", "llama-server", *MODELS, *option)
+        assert result.exit_code == 2
+        assert f"{option[0]}: expected with transformers alone" in " ".join(result.stderr.split())
 
 
 class TestBench:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call
-from treeopt import Profile
+from treeopt import Profile, bundled
 from treeopt.cli.options.profile import ProfileOptions
 
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
@@ -55,6 +56,28 @@ class TestBadValues:
         assert said in line
         assert "Traceback" not in result.output
         assert sorted(curves.iterdir()) == before
+
+    @pytest.mark.parametrize("other", ["d.csv", "v.csv"])
+    def test_a_curve_of_another_context_names_the_option_of_the_missing_one(self, curves: Path, other: str) -> None:
+        (curves / other).write_text("tokens,seconds,context\n1,0.001,544\n8,0.0011,544\n")
+        result = call("profile", *IMPORTS)
+        assert result.exit_code == 1
+        assert "Error: --draft-latency: expected times of drafting for" in result.stderr
+
+    @pytest.mark.usefixtures("folder")
+    @pytest.mark.parametrize(
+        ("config", "limit"),
+        [({"sliding_window": 64}, "64 tokens, its sliding window"), ({}, "128 tokens, its trained length")],
+    )
+    def test_what_limits_a_text_is_named(self, config: dict[str, int], limit: str) -> None:
+        """Both may be there: the shorter one limits."""
+        folder = Path(shutil.copytree(bundled.TARGET, "target"))
+        content = json.loads((folder / "config.json").read_text("utf-8"))
+        kind = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "max_position_embeddings": 128}
+        (folder / "config.json").write_text(json.dumps({**content, **kind, "sliding_window": None, **config}), "utf-8")
+        result = call("profile", "--target", "target", "--context-tokens", "200")
+        assert result.exit_code == 1
+        assert f"target takes {limit}: use a shorter context, or another model" in result.stderr
 
     @pytest.mark.usefixtures("folder")
     def test_one_sampling_is_for_other_commands(self) -> None:

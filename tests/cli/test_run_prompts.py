@@ -83,9 +83,9 @@ def test_prompts_that_cannot_be_continued_are_named_and_the_others_go_on() -> No
     *_, empty, long, full, last = found.stderr.splitlines()
     assert empty == "prompts.jsonl: line 3: prompt: expected at least one token. Got an empty prompt."
     assert long.startswith(
-        "prompts.jsonl: line 4: prompt: expected at most 1024 tokens, because bundled target takes 1024 tokens, its trained length. Got 1100"
+        "prompts.jsonl: line 4: prompt: expected at most 1023 tokens before a new one, because bundled target takes 1024 tokens, its trained length. Got 1100"
     )
-    assert full.startswith("prompts.jsonl: line 6: --max-new-tokens: expected 0 to 4 after a prompt of 1020")
+    assert full.startswith("prompts.jsonl: line 6: --max-new-tokens: expected at most 4 after a prompt of 1020 tokens")
     assert last == "Error: prompts.jsonl: 3 of 5 prompts could not be continued."
     texts = lines()
     assert [each["text"] is None for each in texts] == [False, True, True, False, True]

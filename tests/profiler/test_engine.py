@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.fake_engine import FakeEngine, accepted_of
 from treeopt.engines.probes.client import Counters, Launch, PassTimes
-from treeopt.errors import EngineError, InvalidValueError
+from treeopt.errors import EngineError, InfeasibleError, InvalidValueError
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_length
 from treeopt.profiler import Journal
@@ -178,15 +178,47 @@ def test_passes_that_an_engine_tells_are_in_the_profile(tmp_path):
 
 
 class TestAsking:
-    def test_settings_come_in_turn_and_everything_is_closed(self):
-        engine = FakeEngine()
-        probed(engine)
-        assert [each.draft_tokens for each in engine.started] == [0, 1, 3, 7] * SETTINGS.rounds
-        assert engine.closed == 4 * SETTINGS.rounds
+    @pytest.mark.parametrize(
+        ("concurrent", "together", "most_open", "order"),
+        [
+            (False, False, 1, [0, 1, 3, 7, 1, 3, 7, 0]),
+            (False, True, 4, [0, 1, 3, 7] * 2),
+            (True, False, 4, [0, 1, 3, 7] * 2),
+        ],
+    )
+    def test_an_engine_that_loads_models_again_runs_one_length_at_a_time(self, concurrent, together, most_open, order):
+        """A GPU holds one copy of the models; each round begins with another length, so that drift hits all."""
+        engine, settings = FakeEngine(concurrent=concurrent), replace(SETTINGS, together=together)
+        found = probed(engine, settings)
+        assert engine.most_open == most_open
+        assert [each.draft_tokens for each in engine.started] == order
+        assert engine.closed == len(order)
+        assert found.acceptances == probed(FakeEngine()).acceptances
+        assert found.chain_latencies == probed(FakeEngine()).chain_latencies
+
+    @pytest.mark.parametrize("batch", [1, 2])
+    def test_a_text_that_ends_at_once_is_left_out_and_counted(self, batch):
+        settings = replace(SETTINGS, prompts=("a", "bb", "ends", "ccc"), batch_sizes=(1, batch)[-batch:])
+        probe = Probe(FakeEngine(ends_at_once=frozenset(["ends"])), LAUNCH, settings, Journal(None, "x"))
+        probe.measure()
+        found = engine_profile(FakeEngine(), LAUNCH, settings, probe)
+        assert probe.ended_at_once() == batch * settings.rounds * len(settings.lengths)
+        left = replace(settings, prompts=("a", "bb", "ccc"))
+        for each in found.acceptances[0].chains:
+            assert each.tokens_per_step == pytest.approx(tokens_per_step(each.length, left), rel=1e-12)
+        for each in found.chain_latencies[-1].chains:
+            np.testing.assert_allclose(each.steps.samples_s, 0.001 * (1 + each.length) * batch)
+
+    def test_texts_that_all_end_at_once_are_refused(self):
+        with pytest.raises(EngineError, match="All end at once with 0 draft tokens: give other --prompts"):
+            probed(FakeEngine(ends_at_once=frozenset(PROMPTS)))
+        settings = replace(SETTINGS, batch_sizes=(1, 2))
+        with pytest.raises(InfeasibleError, match="2 texts at a time that all have several tokens"):
+            probed(FakeEngine(ends_at_once=frozenset(["a", "ccc"])), settings)
 
     def test_every_round_starts_the_engine_anew_since_starts_differ(self):
         engine = FakeEngine()
-        engine.step_s = lambda length, _: 0.001 * (1 + length) * (1 if len(engine.started) == 4 else 2)
+        engine.step_s = lambda length, _: 0.001 * (1 + length) * (1 if len(engine.started) <= 4 else 2)
         (latency,) = probed(engine).chain_latencies
         for each in latency.chains:
             factors = each.steps.samples_s / (0.001 * (1 + each.length))
@@ -209,8 +241,8 @@ class TestAsking:
             probed(FakeEngine(dies_after=17), journal=Journal(path, "x"))
         engine = FakeEngine()
         found = probed(engine, journal=Journal(path, "x", resume=True))
-        warm_ups = 4
-        assert engine.asked == SETTINGS.rounds * warm_ups + SETTINGS.waves - (17 - warm_ups)
+        warm_ups_before, warm_ups = 4, 1 + len(SETTINGS.lengths)
+        assert engine.asked == warm_ups + SETTINGS.waves - (17 - warm_ups_before)
         assert found.chain_latencies == whole.chain_latencies
         assert found.acceptances == whole.acceptances
 
@@ -252,8 +284,19 @@ class TestAsking:
             def start(self, launch):
                 return super().start(replace(launch, draft_tokens=launch.draft_tokens * 3))
 
-        with pytest.raises(EngineError, match="another length"):
+        with pytest.raises(EngineError, match=r"expected 1 to 2 tokens a step with 1 draft tokens.*another length"):
             probed(Longer(tells_positions=False))
+
+        class Drafts(FakeEngine):
+            def start(self, launch):
+                return super().start(replace(launch, draft_tokens=3))
+
+        with pytest.raises(EngineError, match=r"expected 1 token a step\..*another length"):
+            probed(Drafts(tells_positions=False))
+
+    def test_a_text_without_a_duration_is_no_other_length(self):
+        with pytest.raises(EngineError, match="expected a time above 0 s"):
+            probed(FakeEngine(step_s=lambda *_: 0.0))
 
     def test_steps_follow_from_counters_where_no_text_tells_them(self):
         found = probed(FakeEngine(tells_steps=False), replace(SETTINGS, lengths=(0, 3)))

@@ -226,6 +226,14 @@ class TestRefusals:
         with pytest.raises(InvalidValueError, match=r"context_tokens: expected at most 36.*takes 100 tokens.*Got 64"):
             measurement(target, short, prompts, replace(SETTINGS, context_tokens=(64,)))
 
+    def test_models_in_which_no_context_fits(self, target, make_model, prompts):
+        with pytest.raises(InvalidValueError, match=r"expected models that take more than 64 tokens.*takes 64 tokens"):
+            measurement(target, make_model(seed=3, max_positions=64), prompts)
+
+    def test_prompts_that_leave_no_room(self, target, draft, prompts):
+        with pytest.raises(InvalidValueError, match=r"prompts: expected at most 127 tokens before a new one.*Got 128"):
+            measurement(target, draft, [*prompts, [1] * 128])
+
     def test_texts_that_do_not_fit(self, target, draft, prompts):
         most = (128 - max(map(len, prompts))) * len(prompts)
         with pytest.raises(InvalidValueError, match=rf"positions: expected at most {most}.*Got {most + 1}"):

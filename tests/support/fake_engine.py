@@ -35,12 +35,17 @@ class FakeEngine:
     version: str = "1"
     settings: tuple = ()
     device: str = "cpu"
+    concurrent: bool = False
+    ends_at_once: frozenset = frozenset()
+    """Prompts whose text is one token."""
     started: list = field(default_factory=list)
     closed: int = 0
+    most_open: int = 0
     asked: int = 0
 
     def start(self, launch: Launch):
         self.started.append(launch)
+        self.most_open = max(self.most_open, len(self.started) - self.closed)
         return FakeRunning(self, launch)
 
 
@@ -66,7 +71,8 @@ class FakeRunning:
         engine.asked += 1
         if engine.dies_after is not None and engine.asked > engine.dies_after:
             raise EngineError("fake: it is gone. Go on with --resume.")
-        steps = accepted_of(question.prompt, length, question.max_new_tokens - 1)
+        new_tokens = 1 if question.prompt in engine.ends_at_once else question.max_new_tokens
+        steps = accepted_of(question.prompt, length, new_tokens - 1)
         if length:
             self.counted[0] += len(steps) + engine.others
             self.counted[1] += length * (len(steps) + engine.others)
@@ -76,8 +82,8 @@ class FakeRunning:
             if engine.others:
                 self.counted[3][0] += engine.others
         return Answer(
-            text=question.prompt + "!" * question.max_new_tokens,
-            tokens=question.max_new_tokens,
+            text=question.prompt + "!" * new_tokens,
+            tokens=new_tokens,
             decode_s=engine.step_s(length, batch) * len(steps),
             steps=len(steps) if engine.tells_steps else None,
             prompt_tokens=len(question.prompt),

@@ -13,6 +13,7 @@ import numpy as np
 
 from treeopt.arrays import Array, Int32
 from treeopt.errors import FormatError, InvalidValueError
+from treeopt.files.fields import MISSING
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ class Arrays:
             finite: refuse NaN and infinities.
         """
         if name not in self._arrays:
-            raise self.error(name, "is missing.")
+            raise self.error(name, MISSING)
         array = self._arrays[name]
         if array.dtype.kind != kind or dimensions not in (None, array.ndim):
             raise self.error(

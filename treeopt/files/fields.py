@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from treeopt.errors import CONTROL, FormatError, InvalidValueError, printable
 
 T = TypeVar("T")
+MISSING = "is missing. Add it, or give a complete file of this kind."
 
 
 class Fields:
@@ -130,7 +131,7 @@ class Fields:
     def require(self, field: str) -> None:
         """Raise FormatError where a field is missing."""
         if field not in self._content:
-            raise self.error(field, "is missing.")
+            raise self.error(field, MISSING)
 
     def end(self) -> None:
         """Refuse the fields that were not read."""
@@ -157,14 +158,21 @@ class Fields:
         return [self._nested(f"{field}[{i}]", value, depth - 1) for i, value in enumerate(values)]
 
     def _integers(self, field: str, values: object) -> list[int]:
-        if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**31 for value in values):
-            raise self.error(field, f"expected a list of whole numbers. Got {_short(values)}.")
-        return values
+        return self._checked(field, values, lambda value: type(value) is int and abs(value) < 2**31, "whole numbers")
 
     def _numbers(self, field: str, values: object) -> list[float]:
-        if not isinstance(values, list) or not all(map(_is_number, values)):
-            raise self.error(field, f"expected a list of finite numbers. Got {_short(values)}.")
-        return [float(value) for value in values]
+        return [float(value) for value in self._checked(field, values, _is_number, "finite numbers")]
+
+    def _checked(self, field: str, values: object, allows: Callable[[object], bool], kind: str) -> list[Any]:
+        """Return a list of allowed values; of others, the error names the first."""
+        if not isinstance(values, list):
+            raise self.error(field, f"expected a list of {kind}. Got {_short(values)}.")
+        wrong = next((place for place, value in enumerate(values) if not allows(value)), None)
+        if wrong is not None:
+            raise self.error(
+                field, f"expected a list of {kind}. Got {_short(values[wrong])} at [{wrong}]: replace or remove it."
+            )
+        return values
 
 
 def check_format(fields: Fields, name: str, version: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from treeopt.errors import FormatError, TreeoptError
+from treeopt.files.fields import MISSING
 from treeopt.files.json_file import read_object
 
 STATE = "state.json"
@@ -76,7 +77,7 @@ def _first_split(folder: Path) -> Path:
 def _json(path: Path, field: str) -> object:
     content = read_object(path, limit_bytes=STATE_MAX_BYTES)
     if field not in content:
-        raise FormatError(path, field, "is missing.")
+        raise FormatError(path, field, MISSING)
     return content[field]
 
 

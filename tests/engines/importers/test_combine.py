@@ -90,9 +90,12 @@ class TestAllImported:
         assert plan(everything(folder), 4, batch_size=4).model.condition.batch_size == 4
 
     def test_a_missing_curve(self, folder):
-        with pytest.raises(InfeasibleError, match="draft: expected times for 8 tokens of context x batch 1"):
+        with pytest.raises(
+            InfeasibleError,
+            match=r"draft_latency: expected times of drafting for 8 tokens of context x batch 1, as in samples\.json",
+        ):
             step_latencies(read_latency(folder / "samples.json"), context_tokens=8)
-        with pytest.raises(InfeasibleError, match="verify: expected times"):
+        with pytest.raises(InfeasibleError, match=r"^latency: expected times of verification"):
             step_latencies(drafts(folder), context_tokens=8)
 
     def test_a_curve_given_twice(self, folder):

@@ -29,11 +29,14 @@ if "--version" in sys.argv:
 if {fault!r}:
     sys.exit({fault!r})
 given = dict(zip(sys.argv[1:], sys.argv[2:]))
+print({logs!r}, file=sys.stderr, flush=True)
 json.dump([os.getpid(), sys.argv[1:]], open({log!r}, "w"))
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         timings = {{"predicted_n": 9, "predicted_ms": 12.0, "draft_n": 10, "draft_n_accepted": 3}}
+        if {logs!r}:
+            del timings["draft_n"], timings["draft_n_accepted"]
         answers = {{"/health": {{}}, "/completion": {{"content": "text", "timings": timings, "tokens_evaluated": 5}}}}
         found = answers.get(self.path)
         self.send_response(404 if found is None else 200)
@@ -50,10 +53,10 @@ LAUNCH = Launch(target="t.gguf", draft="my d.gguf", draft_tokens=3, slots=2, con
 def program(tmp_path):
     """Return the function that makes the script, which notes its process and its arguments in `log`."""
 
-    def made(*, says=TODAY, fault=""):
+    def made(*, says=TODAY, fault="", logs=""):
         path = tmp_path / "llama-server"
         log = str(tmp_path / "log")
-        path.write_text(SCRIPT.format(python=sys.executable, help=says, fault=fault, log=log), "utf-8")
+        path.write_text(SCRIPT.format(python=sys.executable, help=says, fault=fault, log=log, logs=logs), "utf-8")
         path.chmod(0o755)
         return path
 
@@ -108,12 +111,32 @@ def test_it_answers_and_ends_when_closed(program, tmp_path):
     assert gone(pid)
 
 
+@pytest.fixture
+def wrapped(program, tmp_path):
+    """Return a program that runs the script, as a wrapper of the shell does, in a process of its own."""
+    path = tmp_path / "wrapper"
+    path.write_text(f'#!/bin/sh\n{program()} "$@"\nexit $?\n', "utf-8")
+    path.chmod(0o755)
+    return path
+
+
 @pytest.mark.process
-def test_it_ends_with_a_treeopt_that_is_killed(program, tmp_path):
+def test_a_server_behind_a_wrapper_ends_when_closed(wrapped, tmp_path):
+    running = LlamaProgram(str(wrapped)).start(LAUNCH)
+    pid, _ = json.loads((tmp_path / "log").read_text())
+    assert not gone(pid, within_s=0.1)
+    running.close()
+    assert gone(pid, within_s=0)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["program", "wrapped"])
+def test_it_ends_with_a_treeopt_that_is_killed(kind, program, wrapped, tmp_path):
+    path = wrapped if kind == "wrapped" else program()
     code = (
         "import time\nfrom treeopt.engines.probes.client import Launch\n"
         "from treeopt.engines.probes.llama_program import LlamaProgram\n"
-        f"LlamaProgram({str(program())!r}).start({LAUNCH!r})\nprint('there', flush=True)\ntime.sleep(60)"
+        f"LlamaProgram({str(path)!r}).start({LAUNCH!r})\nprint('there', flush=True)\ntime.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout.readline() == "there\n"
@@ -122,6 +145,38 @@ def test_it_ends_with_a_treeopt_that_is_killed(program, tmp_path):
     parent.wait()
     parent.stdout.close()
     assert gone(pid)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("logs", "reason"),
+    [
+        (
+            "common_specu: the target and draft vocabs are not compatible\nfailed to initialize",
+            "expected a draft model with the target's vocabulary.*choose a draft of the same family",
+        ),
+        ("main: loading\n0.00.1 E srv: out of KV cells", "It does not: srv: out of KV cells$"),
+        ("main: loading", "start it with a draft model of the target's vocabulary"),
+    ],
+    ids=["another vocabulary", "another error", "no error"],
+)
+def test_a_server_that_does_not_draft_says_why(program, logs, reason):
+    running = LlamaProgram(str(program(logs=logs))).start(LAUNCH)
+    try:
+        with pytest.raises(EngineError, match=reason):
+            running.answers([Question("abc", 9, 0.0)])
+    finally:
+        running.close()
+
+
+@pytest.mark.process
+def test_the_first_errors_of_its_log_say_why_it_ended(program):
+    """Later ones say only that what depends on it failed too."""
+    fault = "\n".join(
+        ["0.0.1 I loading", "0.0.2 E gguf: no such file", "0.0.3 E load failed", *["0.0.4 E exiting"] * 9]
+    )
+    with pytest.raises(EngineError, match=r"It ended: gguf: no such file / load failed$"):
+        LlamaProgram(str(program(fault=fault))).start(LAUNCH)
 
 
 @pytest.mark.process

@@ -61,6 +61,38 @@ class TestChild:
         assert gone(pid)
 
 
+SPAWNS = """
+import subprocess, sys
+worker = [sys.executable, "-c", "import time; time.sleep(300)"]
+pids = [subprocess.Popen(worker, start_new_session=each).pid for each in {sessions}]
+print('{{"pids": %s}}' % pids, flush=True)
+"""
+"""A program with workers, each of them in the program's session or in its own."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "ending", ["sys.stdin.read()", "import time; time.sleep(300)"], ids=["ends with its input", "has to be killed"]
+)
+def test_workers_of_a_closed_child_are_gone(ending):
+    """They would keep the memory that the next server needs."""
+    child = Child("e", [sys.executable, "-c", SPAWNS.format(sessions=(False, True)) + ending], timeout_s=20)
+    pids = child.ready["pids"]
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    child.close()
+    assert all(gone(pid, within_s=0) for pid in pids)
+
+
+@pytest.mark.process
+def test_workers_that_outlive_a_child_are_gone_once_it_is_closed():
+    child = Child("e", [sys.executable, "-c", SPAWNS.format(sessions=(False,))], timeout_s=20)
+    child._process.wait()
+    (pid,) = child.ready["pids"]
+    assert not gone(pid, within_s=0)
+    child.close()
+    assert gone(pid, within_s=0)
+
+
 @pytest.mark.process
 def test_a_missing_model_is_one_line(tmp_path):
     if not XLLAMACPP:

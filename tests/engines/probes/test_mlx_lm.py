@@ -1,6 +1,8 @@
 """mlx-lm: what a fake of its Python functions tells becomes answers, refusals are one line, and the real one agrees with itself."""
 
 import importlib.util
+import json
+import shutil
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -13,7 +15,7 @@ from treeopt.engines.probes import mlx_lm as probe
 from treeopt.engines.probes import started
 from treeopt.engines.probes.client import Launch, Question
 from treeopt.engines.probes.named import engine_client
-from treeopt.errors import EngineError
+from treeopt.errors import EngineError, InvalidValueError
 from treeopt.profiler import Journal
 from treeopt.profiler.engine import Probe, ProbeSettings
 from treeopt.profiler.engine_profile import engine_profile
@@ -33,7 +35,6 @@ class FakeMlx:
         self.now_s = 0.0
         self.loaded, self.seeds, self.temperatures, self.asked = [], [], [], []
         self.load_error = self.stream_error = None
-        self.vocabularies = {str(TARGET): 256, str(DRAFT): 256}
         self.end_token_at = None
         self.own_length = None
         """Drafts so many whatever it is asked for."""
@@ -45,14 +46,13 @@ class FakeMlx:
         if self.load_error:
             raise self.load_error
         self.loaded.append(folder)
-        return f"model {folder}", SimpleNamespace(vocab_size=self.vocabularies[folder], eos_token_ids={0})
+        return f"model {folder}", SimpleNamespace(eos_token_ids={0})
 
     def make_sampler(self, temp):
         self.temperatures.append(temp)
         return f"sampler {temp}"
 
     def stream_generate(self, model, tokenizer, prompt, max_tokens, sampler, draft_model=None, num_draft_tokens=None):
-        assert tokenizer.vocab_size == 256
         self.asked.append((model, draft_model, num_draft_tokens, sampler))
         length = self.own_length or num_draft_tokens or 0
         done, turn = 0, 0
@@ -198,10 +198,17 @@ class TestRefusals:
             engine().start(LAUNCH)
         assert "\n" not in str(found.value)
 
-    def test_another_vocabulary(self, mlx):
-        mlx.vocabularies[str(DRAFT)] = 100
-        with pytest.raises(EngineError, match=r"vocabulary of 256\. Got 100"):
-            engine().start(LAUNCH)
+    def test_another_tokenizer(self, mlx, tmp_path):
+        """As many tokens, of which two have changed places."""
+        draft = shutil.copytree(DRAFT, tmp_path / "draft")
+        content = json.loads((draft / "tokenizer.json").read_text("utf-8"))
+        ids = content["model"]["vocab"]
+        first, second = (token for token, number in ids.items() if number in (97, 98))
+        ids[first], ids[second] = ids[second], ids[first]
+        (draft / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+        with pytest.raises(InvalidValueError, match="2 ids stand for other tokens"):
+            engine().start(replace(LAUNCH, draft=str(draft)))
+        assert mlx.loaded == []
 
     def test_models_that_do_not_decode(self, mlx):
         mlx.stream_error = ValueError("not trimmable")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,21 @@ def test_another_length_than_asked_for_is_noticed(models, tmp_path, monkeypatch)
     refused = call("probe", "llama-server", *models, *quick)
     assert refused.exit_code == 1
     assert "another length" in refused.stderr
+
+
+def test_a_draft_of_another_vocabulary_is_named(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = shutil.copytree(bundled.DRAFT, "swapped")
+    tokenizer = json.loads(Path(folder, "tokenizer.json").read_text("utf-8"))
+    ids = tokenizer["model"]["vocab"]
+    first, second = (token for token, number in ids.items() if number in (97, 98))
+    ids[first], ids[second] = ids[second], ids[first]
+    Path(folder, "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
+    subprocess.run([sys.executable, TOOL, folder, "--type", "f16", "-o", "swapped.gguf"], check=True)
+    quick = (*PROMPTS, "--max-prompts", "4", "--max-new-tokens", "8", "--lengths", "0,3")
+    refused = call("probe", "llama-server", *models[:2], "--draft", "swapped.gguf", *quick)
+    assert refused.exit_code == 1
+    assert "expected a draft model with the target's vocabulary" in refused.stderr
 
 
 def _fields(record):

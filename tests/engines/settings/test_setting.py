@@ -94,11 +94,24 @@ def test_a_reason_against_every_tree_is_told():
         setting(engine_named("tensorrt-llm"), source)
 
 
-def test_reasons_that_differ_from_tree_to_tree_are_summed_up():
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [({"max_nodes": 1}, "max_nodes: expected at least 2"), ({"max_depth": 0}, "max_depth: expected")],
+)
+def test_a_limit_that_leaves_no_draft_token_is_named(limit, reason):
+    draft = InventedDraft(4)
+    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+    with pytest.raises(InfeasibleError, match=reason):
+        setting(TREES, Source(profile=invented(), record=record, request=PlanRequest(**limit)))
+
+
+def test_of_reasons_that_differ_from_tree_to_tree_one_is_told_with_its_tree():
     def refuse(request):
-        raise InfeasibleError(f"depth: expected another. Got {request.tree}.")
+        raise InfeasibleError(f"nodes: expected 99. Got {request.tree.nodes}: take another.")
 
     draft = InventedDraft(4)
     record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
-    with pytest.raises(InfeasibleError, match="none is both measured and allowed"):
+    with pytest.raises(
+        InfeasibleError, match=r"Engine takes none of the measured trees, such as a .*: nodes: expected 99\. Got \d+"
+    ):
         setting(replace(TREES, emit=refuse), Source(profile=invented(), record=record))

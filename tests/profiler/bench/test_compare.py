@@ -165,7 +165,7 @@ def test_progress_goes_to_standard_error(target, prompts, capsys):
         ({"prompts": [[1], [23]]}, "token_ids: expected tokens from 0 to 22"),
         ({"max_new_tokens": 0}, "expected at least one of each"),
         ({"repeats": 0}, "expected at least one of each"),
-        ({"max_new_tokens": 200}, "max_new_tokens: expected 0 to"),
+        ({"max_new_tokens": 200}, "max_new_tokens: expected at most"),
         ({"temperature": -1.0}, "temperature: "),
     ],
 )

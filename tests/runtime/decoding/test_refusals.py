@@ -34,7 +34,7 @@ class TestTexts:
             (
                 [1] * 100,
                 29,
-                r"max_new_tokens: expected 0 to 28 after a prompt of 100, because .* takes 128 tokens, its trained length. Got 29",
+                r"max_new_tokens: expected at most 28 after a prompt of 100 tokens, because .* takes 128 tokens, its trained length. Got 29",
             ),
             (
                 [1] * 129,
@@ -44,9 +44,14 @@ class TestTexts:
             (
                 [1] * 500,
                 5,
-                r"token_ids: expected at most 128 tokens, because .* takes 128 tokens, its trained length. Got 500: give a shorter prompt",
+                r"token_ids: expected at most 127 tokens before a new one, because .* takes 128 tokens, its trained length. Got 500: give a shorter prompt",
             ),
-            ([1], -1, r"max_new_tokens: expected 0 to 127.*Got -1"),
+            (
+                [1] * 128,
+                1,
+                r"token_ids: expected at most 127 tokens before a new one, because .* takes 128 tokens, its trained length. Got 128: give a shorter prompt",
+            ),
+            ([1], -1, r"max_new_tokens: expected at least 0. Got -1"),
         ],
     )
     @pytest.mark.parametrize("call", ["generate", "steps"])
@@ -142,7 +147,7 @@ class TestDecoders:
         with pytest.raises(InvalidValueError, match=rf"max_text_tokens: expected 1 to 32, {reason}. Got 33"):
             Decoder(short, draft, chain(1), max_text_tokens=33)
         with pytest.raises(
-            InvalidValueError, match=rf"max_new_tokens: expected 0 to 22 after a prompt of 10, {reason}"
+            InvalidValueError, match=rf"max_new_tokens: expected at most 22 after a prompt of 10 tokens, {reason}"
         ):
             Decoder(short, draft, chain(1)).generate([1] * 10, 23)
         with pytest.raises(InvalidValueError, match=rf"tree: expected a depth of at most 32, {reason}. Got 33"):

@@ -52,6 +52,20 @@ def test_auto_is_cuda_where_torch_finds_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "device", "expected"),
+    [
+        ("auto", "cpu", "float32"),
+        ("auto", "cuda", "bfloat16"),
+        ("float16", "cuda", "float16"),
+        ("bfloat16", "cpu", "bfloat16"),
+    ],
+)
+def test_auto_is_the_dtype_of_the_checkpoint_on_a_gpu(tmp_path: Path, name: str, device: str, expected: str) -> None:
+    folder = checkpoint(tmp_path, dtype="bfloat16")
+    assert pairs.chosen_dtype(folder, name, torch.device(device)) == expected
+
+
+@pytest.mark.parametrize(
     ("config", "expected"),
     [
         ({"torch_dtype": "bfloat16"}, "bfloat16"),

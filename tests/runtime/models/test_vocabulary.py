@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, DynamicDrafter, load_model
 from treeopt.runtime.models.model import StaticModel
-from treeopt.runtime.models.vocabulary import LimitedDraft, compare_tokens, limit_draft
+from treeopt.runtime.models.vocabulary import LimitedDraft, limit_draft
+from treeopt.texts.shared_tokens import compare_tokens
 from treeopt.trees import level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 

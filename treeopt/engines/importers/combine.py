@@ -124,10 +124,12 @@ def _step(
     verify = parts["verify"].verify if "verify" in parts else measured.verify if measured else None
     draft = parts["draft"].draft if "draft" in parts else measured.draft if measured else None
     if verify is None or draft is None:
-        missing = "verify" if verify is None else "draft"
+        missing, what = ("latency", "verification") if verify is None else ("draft_latency", "drafting")
+        there = " and ".join(sorted({each.source for each in parts.values()}))
         raise InfeasibleError(
-            f"{missing}: expected times for {_condition(*condition)}, where others were imported. Got none: import them "
-            "for the same context and batch, or measure there."
+            f"{missing}: expected times of {what} for {_condition(*condition)}, as in {there}. Got none: import them "
+            "for the same context and batch, or measure there.",
+            field=missing,
         )
     sources = {part: parts[part].source for part in parts}
     overhead = parts["overhead"].overhead if "overhead" in parts else None

@@ -1,12 +1,16 @@
 """transformers' assisted generation, in this process: one pair for all draft lengths, each step seen by a streamer."""
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from treeopt.engines.probes.client import Answer, Availability, EngineClient, Launch, Question, Running
 from treeopt.engines.probes.started import InProcess, installed_version, missing_models, refuse_address, threads_setting
-from treeopt.errors import EngineError
+from treeopt.errors import EngineError, TreeoptError
+from treeopt.records.engine import EngineSetting
+from treeopt.texts.shared_tokens import compare_tokens
 
 NAME = "transformers"
 
@@ -38,6 +42,7 @@ class Assisted:
 
     name = NAME
     device = "cpu"
+    concurrent = True
 
     def __init__(self, threads: int | None) -> None:
         found = available()
@@ -57,29 +62,84 @@ class Assisted:
         if launch.target is None or not launch.complete:
             raise missing_models(NAME)
         if self._models is None:
-            self._models = self._loaded(launch.target, launch.draft)
+            self._models = self._loaded(launch.target, launch.draft, launch.device or "cpu", launch.dtype or "float32")
         return RunningAssisted(*self._models, launch.draft_tokens, launch.ngram_tokens)
 
-    def _loaded(self, target_folder: str, draft_folder: str | None) -> tuple[Any, Any, Any]:
+    def _loaded(self, target_folder: str, draft_folder: str | None, device: str, dtype: str) -> tuple[Any, Any, Any]:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
         if self._threads is not None:
             torch.set_num_threads(self._threads)
-        try:
+        with _failures("models that it can load"):
             tokenizer = AutoTokenizer.from_pretrained(target_folder)
+            shared = None if draft_folder is None else compare_tokens(_tokens(target_folder), _tokens(draft_folder))
+            load: Any = AutoModelForCausalLM.from_pretrained  # its own types refuse its own models
             target, draft = (
-                None if each is None else AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32).eval()
-                for each in (target_folder, draft_folder)
+                None if folder is None else load(folder, dtype=getattr(torch, dtype)).to(device).eval()
+                for folder in (target_folder, draft_folder)
             )
-        except (OSError, ValueError) as error:
-            raise EngineError(
-                f"{NAME}: expected models that it can load. Got: {' '.join(str(error).split())[:200]}"
-            ) from None
         for model in filter(None, (target, draft)):
             # no penalties or top_p of the folder, no end token: fixed-length samples of the model
             model.generation_config = GenerationConfig()
+        if shared is not None and _logits(target) != _logits(draft):
+            self.settings = (
+                *self.settings,
+                EngineSetting(name="logits", value=f"{_logits(target)}, of the draft model {_logits(draft)}"),
+            )
+            limit_assistant(draft, shared.ids, _logits(target))
         return tokenizer, target, draft
+
+
+class _Tokens(NamedTuple):
+    """A tokenizer's tokens, see `treeopt.texts.shared_tokens.Vocabulary`."""
+
+    vocabulary: dict[str, int]
+    added_ids: AbstractSet[int]
+
+
+def _tokens(folder: str) -> _Tokens:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return _Tokens(tokenizer.get_vocab(), tokenizer.added_tokens_decoder.keys())
+
+
+def _logits(model: Any) -> int:
+    logits: int = model.config.get_text_config().vocab_size
+    return logits
+
+
+def limit_assistant(draft: Any, ids: Sequence[int], vocabulary: int) -> None:
+    """Give a draft model as many logits as its target, those of tokens that the target does not share -inf.
+
+    transformers refuses an assistant with another number of logits.  The target stays as it is.  A token that the
+    draft model has no embedding for is read as token 0.
+
+    Args:
+        draft: a causal language model of transformers'.
+        ids: token ids that both models share.
+        vocabulary: logits of the target.
+    """
+    import torch
+
+    embeddings = draft.get_input_embeddings().num_embeddings
+    kept = torch.tensor([index for index in ids if index < min(embeddings, vocabulary)], device=draft.device)
+
+    def replace_unknown(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        tokens, *others = inputs
+        return (tokens.where(tokens < embeddings, 0), *others)
+
+    def limit_logits(_: Any, __: Any, output: Any) -> Any:
+        logits = output.logits
+        limited = logits.new_full((*logits.shape[:-1], vocabulary), float("-inf"))
+        limited[..., kept] = logits[..., kept]
+        output.logits = limited
+        return output
+
+    draft.get_input_embeddings().register_forward_pre_hook(replace_unknown)
+    draft.register_forward_hook(limit_logits)
+    draft.config.get_text_config().vocab_size = vocabulary
 
 
 class RunningAssisted(InProcess):
@@ -97,7 +157,7 @@ class RunningAssisted(InProcess):
     def _answer(self, question: Question) -> Answer:
         import torch
 
-        prompt = self._tokenizer(question.prompt, return_tensors="pt")
+        prompt = self._tokenizer(question.prompt, return_tensors="pt").to(self._target.device)
         steps = _Steps()
         sampling = (
             {"do_sample": False}
@@ -106,7 +166,7 @@ class RunningAssisted(InProcess):
         )
         torch.manual_seed(question.seed)
         asked_s = time.perf_counter()
-        with torch.inference_mode():
+        with torch.inference_mode(), _failures("models that it can decode with"):
             found = self._target.generate(
                 **prompt,
                 **self._drafting(),
@@ -157,3 +217,16 @@ class _Steps:
 
     def end(self) -> None:
         """There is nothing to do."""
+
+
+@contextmanager
+def _failures(expected: str) -> Iterator[None]:
+    """Raise EngineError of one line in place of transformers' errors; treeopt's own pass."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except TreeoptError:
+        raise
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+        raise EngineError(f"{NAME}: expected {expected}. Got: {' '.join(str(error).split())[:300]}") from None

@@ -1,16 +1,26 @@
 """A program that ends with treeopt, however treeopt ends: its standard input is a pipe that nobody else holds."""
 
 import json
+import re
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Sequence
 from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
+from treeopt.engines.probes.process_tree import kill, started_by
 from treeopt.errors import EngineError, printable
 
-LAST_LINES = 5
+LAST_LINES, ERROR_LINES = 5, 2
+MOST_LINES = 1000
+"""Lines of its log that are kept."""
+ERROR = re.compile(r"^[\d.]+ E |fail|error|not compatible", re.IGNORECASE)
+TIMESTAMP = re.compile(r"^[\d.]+ [A-Z] ")
+"""How llama.cpp's log lines begin: time and level."""
+GRACE_S = 2.0
+"""Wait for a child whose input has ended, before it is killed."""
 
 
 class Child:
@@ -26,7 +36,7 @@ class Child:
 
     def __init__(self, title: str, command: Sequence[str], *, timeout_s: float) -> None:
         self._title = title
-        self._said: list[str] = []
+        self._log: deque[str] = deque(maxlen=MOST_LINES)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -47,18 +57,20 @@ class Child:
             raise
 
     def close(self) -> None:
-        """End it; one that does not go is killed."""
+        """End it and all that it started; return when they are gone."""
+        started = started_by(self._process.pid)
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            self._process.wait(timeout=2)
+            self._process.wait(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        kill(started | started_by(self._process.pid))
         for each in self._readers:
-            each.join()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
+            each.join(GRACE_S)  # a process in a session of its own may still hold the other end
+        for reader, stream in zip(self._readers, (self._process.stdout, self._process.stderr), strict=True):
+            if stream is not None and not reader.is_alive():
                 stream.close()
 
     def _first_line(self, timeout_s: float) -> dict[str, Any]:
@@ -70,7 +82,7 @@ class Child:
             ) from None
         if not line:
             self._process.wait()
-            self._readers[1].join()
+            self._readers[1].join(GRACE_S)
             raise EngineError(f"{self._title}: expected it to start. It ended: {self._message()}")
         found: dict[str, Any] = json.loads(line)
         return found
@@ -84,10 +96,15 @@ class Child:
     def _listen(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self._said = [*self._said, printable(line.strip())][-LAST_LINES:]
+            self._log.append(printable(line.strip()))
+
+    def errors(self) -> list[str]:
+        """Return the lines of its log that report an error, in order."""
+        return [TIMESTAMP.sub("", line) for line in tuple(self._log) if ERROR.search(line)]
 
     def _message(self) -> str:
-        return " / ".join(self._said) or "it said nothing. Start it by hand to see more."
+        lines = self.errors()[:ERROR_LINES] or tuple(self._log)[-LAST_LINES:]
+        return " / ".join(lines) or "it printed nothing. Start it by hand to see more."
 
 
 def python(module: str, *arguments: str) -> list[str]:

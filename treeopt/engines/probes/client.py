@@ -36,6 +36,10 @@ class Launch:
     """Longest wait for a start or an answer."""
     method: str | None = None
     """One of `METHODS`; None drafts with a draft model."""
+    device: str | None = None
+    """Where an engine of `treeopt.engines.probes.named.PLACED` runs, such as `cuda`; None elsewhere."""
+    dtype: str | None = None
+    """Dtype that such an engine runs in, such as `bfloat16`."""
     ngram_tokens: int | None = None
     """Of the method `ngram`, tokens that have to match; None leaves them to the engine."""
 
@@ -146,6 +150,8 @@ class EngineClient(Protocol):
     """What it runs under beside the draft length."""
     device: str
     """`cpu` or `gpu` of this machine; `UNKNOWN` where it may be another machine's, or the engine does not tell."""
+    concurrent: bool
+    """Whether several lengths can run at the same time without loading the models again."""
 
     def start(self, launch: Launch) -> Running:
         """Return the engine under a setting, ready to answer; raises EngineError where it does not start."""

@@ -41,6 +41,7 @@ class LlamaProgram:
     """
 
     name = NAME
+    concurrent = False
 
     def __init__(self, program: str, *, threads: int | None = None) -> None:
         found = shutil.which(program)

@@ -59,6 +59,7 @@ class LlamaServer:
 
     name = NAME
     device = "cpu"
+    concurrent = False
 
     def __init__(self, *, threads: int | None = None) -> None:
         found = _wheel()
@@ -80,6 +81,7 @@ class LlamaAtUrl:
 
     name = NAME
     device = UNKNOWN
+    concurrent = True
 
     def __init__(self, urls: str, *, timeout_s: float) -> None:
         self._by_length = addresses(urls)

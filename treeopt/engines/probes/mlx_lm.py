@@ -10,6 +10,7 @@ from treeopt.engines.probes.client import Answer, Availability, EngineClient, La
 from treeopt.engines.probes.started import InProcess, both_models, installed_version, refuse_address
 from treeopt.errors import EngineError
 from treeopt.records.engine import EngineSetting
+from treeopt.texts.shared_tokens import compare_tokens
 
 NAME = "mlx-lm"
 INSTALL = "pip install 'mlx-lm[cpu]', or make engines-mlx"
@@ -44,6 +45,7 @@ class MlxLm:
     """
 
     name = NAME
+    concurrent = True
 
     def __init__(self) -> None:
         found = available()
@@ -78,24 +80,25 @@ class _Models(NamedTuple):
 
 
 def _loaded(target_folder: str, draft_folder: str) -> _Models:
-    """Return both models; raises EngineError for what is no folder, which mlx-lm would look for elsewhere."""
+    """Load both models.
+
+    Raises EngineError unless both are folders that mlx-lm can load, InvalidValueError if the tokenizers differ.
+    """
     import mlx_lm
+
+    from treeopt.texts.tokenizer import Tokenizer
 
     for each in (target_folder, draft_folder):
         if not Path(each).is_dir():
             raise EngineError(
                 f"{NAME}: expected folders in Hugging Face's layout. Got {each!r:.80}: download it first."
             )
+    compare_tokens(Tokenizer(target_folder), Tokenizer(draft_folder))
     try:
         target, tokenizer = mlx_lm.load(target_folder)
-        draft, draft_tokenizer = mlx_lm.load(draft_folder)
+        draft, _ = mlx_lm.load(draft_folder)
     except (OSError, ValueError, RuntimeError, LookupError, TypeError) as error:
         raise EngineError(f"{NAME}: expected models that it can load. Got: {_line(error)}") from None
-    if tokenizer.vocab_size != draft_tokenizer.vocab_size:
-        raise EngineError(
-            f"{NAME}: expected a draft model with the target's vocabulary of {tokenizer.vocab_size}. "
-            f"Got {draft_tokenizer.vocab_size}: give another --draft."
-        )
     tokenizer.eos_token_ids = set()  # like other engines, decode as many tokens as requested
     return _Models(tokenizer, target, draft)
 

@@ -11,6 +11,10 @@ STARTED_METHODS = {"llama-server": (NGRAM, EAGLE3), "transformers": (NGRAM,)}
 """How engines that treeopt starts can be told to draft, beside a draft model; those at an address are as they are."""
 
 
+PLACED = ("transformers",)
+"""Engines in this process that run on a device and in a dtype of the user's choice."""
+
+
 class ProbeModule(Protocol):
     """What a module of this package offers for its engines."""
 

@@ -57,6 +57,7 @@ class OpenAIServers:
     """Servers that run already, one for each draft length."""
 
     device = UNKNOWN
+    concurrent = True
 
     def __init__(self, name: str, by_length: Mapping[int, str], *, timeout_s: float) -> None:
         self.name = name

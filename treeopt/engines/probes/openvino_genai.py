@@ -61,6 +61,7 @@ class OpenVino:
 
     name = NAME
     device = DEVICE.lower()
+    concurrent = True
 
     def __init__(self, threads: int | None) -> None:
         found = available()

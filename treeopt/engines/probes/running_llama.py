@@ -11,6 +11,8 @@ from treeopt.engines.probes.http import HttpEngine, number
 from treeopt.errors import EngineError
 
 NAME = "llama-server"
+VOCABULARIES = "vocabs are not compatible"
+"""Part of what llama.cpp logs about a draft model with another vocabulary."""
 
 
 class RunningLlama:
@@ -54,6 +56,21 @@ class RunningLlama:
             return None
         return [self._read(each) for each in sorted(found, key=lambda each: number(NAME, each, "index"))]
 
+    def _not_drafting(self) -> EngineError:
+        """Return the error for a server that was started to draft and does not."""
+        lines = [] if self._child is None else self._child.errors()
+        if any(VOCABULARIES in line for line in lines):
+            return EngineError(
+                f"{NAME}: expected a draft model with the target's vocabulary. llama.cpp reports that they are not "
+                "compatible, and decodes without it: choose a draft of the same family."
+            )
+        if lines:
+            return EngineError(f"{NAME}: expected a server that drafts. It does not: {' / '.join(lines)[:300]}")
+        return EngineError(
+            f"{NAME}: expected a server that drafts. It does not: start it with a draft model of the target's vocabulary, and "
+            "read its log for why it uses none."
+        )
+
     def _answer(self, question: Question) -> Answer:
         start_s = perf_counter()
         found = self._http.post("/completion", self._content(question))
@@ -80,7 +97,7 @@ class RunningLlama:
             raise EngineError(f"{NAME}: expected content and timings in its answer. Got {sorted(found)!r:.80}.")
         tokens = int(number(NAME, timings, "predicted_n"))
         if self._drafts and "draft_n" not in timings:
-            raise EngineError(f"{NAME}: expected a server that drafts. It does not: start it with a draft model.")
+            raise self._not_drafting()
         drafted, accepted = (
             int(number(NAME, timings, each)) if each in timings else 0 for each in ("draft_n", "draft_n_accepted")
         )

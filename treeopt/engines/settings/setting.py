@@ -47,8 +47,8 @@ class _Chooser:
         self._replay = None if source.record is None else Replay(source.record)
         self._best_draft: DynamicTree | None = None
         self._remarks: list[str] = []
-        self._refusals: set[str] = set()
-        """Reasons why the engine cannot be set to some trees."""
+        self._refusals: dict[str, DynamicTree] = {}
+        """Reasons why the engine cannot be set to some trees, each with the first of them."""
         caution = elsewhere(profile, model.acceptance, [model.condition.context_tokens])
         self._warnings: list[Warning] = [] if caution is None else [caution]
 
@@ -96,12 +96,25 @@ class _Chooser:
 
     def _dynamic(self, replay: Replay) -> SettingRequest | None:
         """Return the fastest dynamic tree; None where plain decoding is faster."""
-        most = self._source.request.max_nodes or self._model.costs.max_nodes
+        most, deepest = self._source.request.max_nodes or self._model.costs.max_nodes, self._source.request.max_depth
+        if most < 2:
+            raise InfeasibleError(
+                f"max_nodes: expected at least 2, the root and a draft token. Got {most}: allow more.",
+                field="max_nodes",
+            )
+        if deepest == 0:
+            raise InfeasibleError(
+                "max_depth: expected at least 1, a draft token. Got 0: allow more.", field="max_depth"
+            )
         try:
             best = fastest_dynamic_tree(replay, self._model, max_nodes=most, allowed=self._allowed)
-        except InfeasibleError as error:
-            (refusal,) = self._refusals if len(self._refusals) == 1 else [str(error)]  # the same for all trees
-            raise InfeasibleError(refusal) from None
+        except InfeasibleError:
+            if not self._refusals:
+                raise
+            reason, tree = next(iter(self._refusals.items()))
+            if len(self._refusals) > 1:
+                reason = f"{self._engine.title} takes none of the measured trees, such as a {shape(tree)}: {reason}"
+            raise InfeasibleError(reason) from None
         if best.speedup.value <= 1:
             self._off(best.tree)
             return None
@@ -208,7 +221,7 @@ class _Chooser:
         try:
             self._engine.emit(self._asked(tree))
         except InfeasibleError as error:
-            self._refusals.add(str(error))
+            self._refusals.setdefault(str(error), tree)
             return False
         return True
 

@@ -178,7 +178,9 @@ class _State:
         """Return one weight, in the dtype of the first."""
         tensor = self._tensors.get(name)
         if tensor is None:
-            raise FormatError(self._source, name, "this weight is missing from the loaded model.")
+            raise FormatError(
+                self._source, name, "this weight is missing from the loaded model. Load a complete checkpoint."
+            )
         if tensor.dtype not in DTYPES:
             raise FormatError(self._source, name, f"expected float32, bfloat16 or float16. Got {tensor.dtype}.")
         if tuple(tensor.shape) != shape:

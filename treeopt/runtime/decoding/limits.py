@@ -81,16 +81,19 @@ def check_text(
         raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.", field="token_ids")
     if not all(0 <= token < vocabulary for token in tokens):
         raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.", field="token_ids")
-    room = max_text_tokens - len(tokens)
-    if room < 0:
+    if max_new_tokens < 0:
+        raise InvalidValueError(f"max_new_tokens: expected at least 0. Got {max_new_tokens}.", field="max_new_tokens")
+    most = max_text_tokens - (max_new_tokens > 0)
+    if len(tokens) > most:
         raise InvalidValueError(
-            f"token_ids: expected at most {max_text_tokens} tokens, because {reason}. Got {len(tokens)}: "
-            "give a shorter prompt.",
+            f"token_ids: expected at most {most} tokens{' before a new one' if max_new_tokens else ''}, because "
+            f"{reason}. Got {len(tokens)}: give a shorter prompt.",
             field="token_ids",
         )
-    if not 0 <= max_new_tokens <= room:
+    room = max_text_tokens - len(tokens)
+    if max_new_tokens > room:
         raise InvalidValueError(
-            f"max_new_tokens: expected 0 to {room} after a prompt of {len(tokens)}, because {reason}. "
-            f"Got {max_new_tokens}.",
+            f"max_new_tokens: expected at most {room} after a prompt of {len(tokens)} tokens, because {reason}. "
+            f"Got {max_new_tokens}: decode fewer, or give a shorter prompt.",
             field="max_new_tokens",
         )

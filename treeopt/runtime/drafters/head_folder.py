@@ -50,7 +50,9 @@ class HeadFolder:
         try:
             with safe_open(self._weights, framework="pt", device=str(self._target.device)) as file:
                 if name not in file.keys():  # noqa: SIM118 - no mapping
-                    raise FormatError(self._weights, name, "this weight is missing.")
+                    raise FormatError(
+                        self._weights, name, "this weight is missing. Take a complete checkpoint of a head."
+                    )
                 tensor: Tensor = file.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise FormatError(self._weights, name, f"cannot be read ({error}). Is the file complete?") from None

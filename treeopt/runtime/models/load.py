@@ -9,7 +9,7 @@ from treeopt.errors import FormatError, TreeoptError
 from treeopt.runtime.models.config import CONFIG, why_not_built_in
 from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, ModelSizes
 from treeopt.runtime.models.weights import load_model
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def checkpoint_dtype(folder: ModelFolder) -> str | None:
     return found[0].removeprefix("torch.") if found else None
 
 
-def longest_text(folder: Source) -> int | None:
-    """Return the longest text of a model, None where it tells once it is loaded."""
+def known_sizes(folder: Source) -> ModelSizes | None:
+    """Return the sizes of a model; None if they are known only once it is loaded."""
     if isinstance(folder, GGUFFile):
-        return folder.sizes.max_positions
-    return folder.config.max_positions if adapter_reason(folder) is None else None
+        return folder.sizes
+    return folder.config if adapter_reason(folder) is None else None
 
 
 def number_format(folder: Source, model: LanguageModel) -> str:

@@ -251,9 +251,14 @@ class StaticModel(LanguageModel, Protocol):
 
 def length_limit(model: LanguageModel) -> str:
     """Return the longest text of a model in words: `llama takes 2048 tokens, its trained length`."""
-    longest = model.config.max_positions
-    window = getattr(model.config, "sliding_window", None)
-    return f"{model.name} takes {longest} tokens, its {'sliding window' if window == longest else 'trained length'}"
+    return f"{model.name} takes {sizes_limit(model.config)}"
+
+
+def sizes_limit(sizes: ModelSizes) -> str:
+    """Return the longest text of a model in words: `2048 tokens, its trained length`."""
+    longest = sizes.max_positions
+    window = getattr(sizes, "sliding_window", None)
+    return f"{longest} tokens, its {'sliding window' if window == longest else 'trained length'}"
 
 
 def reads_ragged(model: LanguageModel) -> TypeGuard[RaggedModel]:

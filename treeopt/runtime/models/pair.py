@@ -18,14 +18,15 @@ from treeopt.runtime.models.load import (
     Source,
     adapter_reason,
     checkpoint_dtype,
+    known_sizes,
     load_language_model,
-    longest_text,
     number_format,
     source_of,
 )
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, sizes_limit
 from treeopt.runtime.models.transformer import Transformer
-from treeopt.runtime.models.vocabulary import SharedTokens, compare_tokens, limit_draft
+from treeopt.runtime.models.vocabulary import limit_draft
+from treeopt.texts.shared_tokens import SharedTokens, compare_tokens
 from treeopt.texts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -222,10 +223,11 @@ def _run_notes(models: Sequence[LanguageModel]) -> list[str]:
 def _check_length(text_tokens: int, folders: Sequence[Source]) -> None:
     """Refuse a text that is longer than a model was trained for; transformers' models tell once loaded."""
     for folder in folders:
-        if (most := longest_text(folder)) is not None and text_tokens > most:
+        sizes = known_sizes(folder)
+        if sizes is not None and text_tokens > sizes.max_positions:
             raise InvalidValueError(
                 f"context: expected room for {text_tokens} tokens, the context and the steps that are timed after it. "
-                f"{folder.path.name} takes {most} tokens, its trained length or sliding window: use a shorter context.",
+                f"{folder.path.name} takes {sizes_limit(sizes)}: use a shorter context, or another model.",
                 field="context",
             )
 
@@ -257,6 +259,15 @@ def chosen_device(name: str) -> torch.device:
             f"device: expected one that is there, such as cpu, or {AUTO}. Got {name!r} ({reason}).", field="device"
         ) from None
     return device
+
+
+def chosen_dtype(target: Path | str, name: str, device: torch.device) -> str:
+    """Return the name of a dtype; for `auto` that of the target's checkpoint on a GPU, float32 on the CPU."""
+    if name != AUTO:
+        return name
+    if device.type == "cpu":
+        return "float32"
+    return str(_chosen_dtype(model_folder(target, source_of, SETTINGS), name, device)).removeprefix("torch.")
 
 
 def _chosen_dtype(target: Source, name: str, device: torch.device) -> torch.dtype:

@@ -1,8 +1,8 @@
-"""Which tokens a target and a draft model share, and a draft model that proposes no others."""
+"""A draft model that proposes only tokens that its target has too."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,69 +22,6 @@ from treeopt.runtime.models.model import (
     Wants,
 )
 from treeopt.runtime.models.transformer import Transformer
-
-if TYPE_CHECKING:
-    from treeopt.texts.tokenizer import Tokenizer
-
-LEAST_SHARED = 0.5
-"""Share of the target's tokens below which a draft's tokenizer is another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedTokens:
-    """How two tokenizers compare, in numbers of ids."""
-
-    ids: tuple[int, ...]
-    """Ids that stand for the same token in both, in rising order."""
-    differing: int
-    """Ids of special or added tokens that differ."""
-    target_only: int
-    draft_only: int
-
-    @property
-    def identical(self) -> bool:
-        """Whether both tokenizers have the same tokens."""
-        return not (self.differing or self.target_only or self.draft_only)
-
-    def note(self, target_logits: int, draft_logits: int) -> str:
-        """Return one line on what was compared."""
-        return (
-            f"Vocabularies: {len(self.ids)} shared ids, {self.differing} that differ, {self.target_only} in the target "
-            f"only, {self.draft_only} in the draft only; {target_logits} logits in the target, {draft_logits} in the "
-            "draft. Only shared ids are drafted."
-        )
-
-
-def compare_tokens(target: "Tokenizer", draft: "Tokenizer") -> SharedTokens:
-    """Return which ids two tokenizers share.
-
-    Special and added tokens may differ, and either tokenizer may have more tokens.
-
-    Raises InvalidValueError if an ordinary token differs, or if the target shares fewer than half of its tokens.
-    """
-    tokens, draft_tokens = ({index: token for token, index in each.vocabulary.items()} for each in (target, draft))
-    shared = {index for _, index in target.vocabulary.items() & draft.vocabulary.items()}
-    differing = (tokens.keys() & draft_tokens.keys()) - shared
-    ordinary = sorted(differing - target.added_ids - draft.added_ids) if differing else []
-    if ordinary:
-        first = ordinary[0]
-        raise InvalidValueError(
-            f"draft: expected the target's tokenizer. {len(ordinary)} ids stand for other tokens, the first is {first}: "
-            f"{tokens[first]!r} in the target, {draft_tokens[first]!r} in the draft. Choose a draft of the same family.",
-            field="draft",
-        )
-    if len(shared) < LEAST_SHARED * len(tokens):
-        raise InvalidValueError(
-            f"draft: expected the target's tokenizer. {len(shared)} of the target's {len(tokens)} tokens have the same id "
-            "in the draft: choose a draft of the same family.",
-            field="draft",
-        )
-    return SharedTokens(
-        ids=tuple(sorted(shared)),
-        differing=len(differing),
-        target_only=len(tokens.keys() - draft_tokens.keys()),
-        draft_only=len(draft_tokens.keys() - tokens.keys()),
-    )
 
 
 @dataclass(frozen=True, slots=True)

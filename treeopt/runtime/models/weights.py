@@ -122,7 +122,11 @@ class FolderTensors:
         """Return one tensor, which must have `shape`."""
         path = self._file_of.get(name)
         if path is None:
-            raise FormatError(self._folder, name, "this weight is missing from the safetensors files.")
+            raise FormatError(
+                self._folder,
+                name,
+                "this weight is missing from the safetensors files. Give a complete checkpoint of the model.",
+            )
         if path != self._path:  # one file stays open, since neighbours lie in the same
             self._file, self._path = opened(path, str(self._device)), path
         try:

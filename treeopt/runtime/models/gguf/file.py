@@ -25,6 +25,8 @@ class Sizes:
     """Logits of a token."""
     max_positions: int
     """Longest text: what the model was trained for, or its sliding window."""
+    sliding_window: int | None
+    """Tokens that a layer with a sliding window sees; None if every layer sees the whole text."""
     end_tokens: tuple[int, ...]
     """Tokens that end a text."""
     number_format: str
@@ -54,9 +56,11 @@ class GGUFFile:
         """Its sizes, before any weight is loaded."""
         found, own = self.vocabulary, library()
         tokens = range(found.vocabulary_size)
+        window = self._length("attention.sliding_window")
         return Sizes(
             vocabulary=found.vocabulary_size,
-            max_positions=self._longest(),
+            max_positions=self._longest(window),
+            sliding_window=window,
             end_tokens=tuple(token for token in tokens if own.llama_vocab_is_eog(found.vocabulary, token)),
             number_format=found.format_name,
         )
@@ -73,15 +77,18 @@ class GGUFFile:
         """What the model is known by, see `treeopt.runtime.models.digest`."""
         return file_digest(self.path)
 
-    def _longest(self) -> int:
+    def _longest(self, window: int | None) -> int:
         """Return the longest text: the trained length, or the window within which nothing is hidden."""
-        kind = self.vocabulary.value("general.architecture")
-        keys = (f"{kind}.context_length", f"{kind}.attention.sliding_window")
-        found = [int(text) for text in map(self.vocabulary.value, keys) if text is not None and text.isdecimal()]
-        found = [length for length in found if length > 0]
+        found = [length for length in (self._length("context_length"), window) if length is not None]
         if not found:
-            raise FormatError(self.path, keys[0], "expected the longest text. Got none.")
+            kind = self.vocabulary.value("general.architecture")
+            raise FormatError(self.path, f"{kind}.context_length", "expected the longest text. Got none.")
         return min(found)
+
+    def _length(self, key: str) -> int | None:
+        """Return a length of the architecture; None where the file has none above 0."""
+        text = self.vocabulary.value(f"{self.vocabulary.value('general.architecture')}.{key}")
+        return int(text) or None if text is not None and text.isdecimal() else None
 
 
 def is_gguf(path: Path | str) -> bool:

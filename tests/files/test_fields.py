@@ -1,0 +1,39 @@
+"""Wrong fields are named with the element that is wrong, and what to do."""
+
+import math
+
+import pytest
+
+from treeopt.errors import FormatError
+from treeopt.files.fields import Fields
+
+
+def refusal(method, content):
+    with pytest.raises(FormatError) as caught:
+        getattr(Fields("f.json", content), method)("values")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, "0.5", None, True, [1.0], 10**400])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_number_of_a_list_that_is_wrong_is_named(wrong, place):
+    values = [0.8, 0.7, 0.5]
+    assert Fields("f.json", {"values": values}).numbers("values") == values
+    values[place] = wrong
+    assert "f.json: values: expected a list of finite numbers. Got" in refusal("numbers", {"values": values})
+    assert f" at [{place}]: replace" in refusal("numbers", {"values": values})
+
+
+def test_the_first_wrong_number_of_nested_lists_is_named():
+    assert "values[1]: " in (found := refusal("rows", {"values": [[1.0], [2.0, math.nan, math.nan]]}))
+    assert "Got nan at [1]" in found
+
+
+@pytest.mark.parametrize("wrong", [1.0, True, 2**31, "1"])
+def test_the_whole_number_of_a_list_that_is_wrong_is_named(wrong):
+    assert f"expected a list of whole numbers. Got {wrong!r} at [1]" in refusal("integers", {"values": [1, wrong, 2]})
+
+
+@pytest.mark.parametrize("method", ["numbers", "integers", "text", "mapping"])
+def test_of_a_missing_field_it_is_said_what_to_do(method):
+    assert refusal(method, {}) == "f.json: values: is missing. Add it, or give a complete file of this kind."
