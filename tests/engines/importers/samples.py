@@ -37,6 +37,34 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",pos
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="1"} 16.0
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="2"} 8.0
 """
+VLLM_BENCH = {
+    "backend": "vllm",
+    "label": None,
+    "mean_tpot_ms": 8.0,
+    "spec_decode_acceptance_length": 2.5,
+    "spec_decode_num_drafts": 40,
+    "spec_decode_draft_tokens": 120,
+    "spec_decode_accepted_tokens": 60,
+    "spec_decode_per_position_acceptance_rates": [0.75, 0.5, 0.25],
+}
+SPECDEC = {
+    "Request_AL": {"0": {"0": 2.5}},
+    "Average_AL": 2.5,
+    "Acceptance_Length_Histogram": {"1": 10, "2": 10, "3": 10, "4": 10},
+    "Joint_Acceptance_Rate": {"1": 1.0, "2": 0.75, "3": 0.5, "4": 0.25},
+}
+META = {"completion_tokens": 100, "spec_verify_ct": 40, "spec_accept_histogram": [10, 10, 10, 10]}
+TRTLLM = {
+    "engine": {},
+    "decoding_stats": {
+        "acceptance_length_percentiles": {"average": 1.75},
+        "draft_acceptance_rate_percentiles": {"average": 0.375},
+    },
+}
+LLAMA_SERVER_LOG = (
+    "0.06 I statistics     draft-simple: #calls(b,g,a) =    1    100    100, #gen drafts =    100, #acc drafts = 75, "
+    "#gen tokens =    300, #acc tokens =   150, #acc rate/pos = (0.750, 0.500, 0.250), dur(b,g,a) = 0.005, 300.0, 0.1 ms\n"
+)
 LOG = """INFO 11-20 10:00:00 SpecDecoding metrics: Mean acceptance length: 2.1, Per-position acceptance rate: 0.9, 0.1
 INFO 11-20 10:00:10 Per-position acceptance rate: 0.710, 0.520, 0.380, Avg Draft acceptance rate: 53.7%
 INFO 11-20 10:00:20 Engine 000: Per-position acceptance rate: nan
@@ -157,6 +185,13 @@ ACCEPTANCE_FILES = {
     "counts.json": '{"num_drafts": 100, "accepted_per_pos": [80, 40, 20]}',
     "metrics.txt": METRICS,
     "engine.log": LOG,
+    "vllm-bench.json": json.dumps(VLLM_BENCH),
+    "sglang.jsonl": "\n".join(json.dumps({"text": "a", "meta_info": META}) for _ in range(3)),
+    "specdec.json": json.dumps(SPECDEC),
+    "trtllm.json": json.dumps(TRTLLM),
+    "llama-server.log": LLAMA_SERVER_LOG,
+    "sglang.log": "Decode batch, #running-req: 3, #token: 9, accept len: 2.5, accept rate: 0.5, gen throughput: 3\n"
+    * 3,
     "llama.txt": LLAMA_CPP_METRICS,
     "speculation_profile.json": json.dumps(SPECULATION_PROFILE),
     "profile_export.jsonl": json_lines([aiperf(REQUEST), aiperf(SUMMARY)]),

@@ -10,13 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines.importers.samples import LOG, METRICS
-from tests.engines.settings.named import engine_named
+from tests.engines.importers.samples import METRICS
 from tests.support.drawn import examples
 from treeopt.engines.importers import read_acceptance
 from treeopt.engines.importers.acceptance_tables import table_of_counts, table_of_rates, vector_of_ranks
-from treeopt.engines.settings.setting import setting
-from treeopt.engines.settings.source import Source
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.trees import chain
 
@@ -65,47 +62,6 @@ class TestRates:
         assert read(tmp_path, [[0.5, 0.1], [0.6, 0.2]]).table.p.tolist() == [[0.5, 0.1], [0.6, 0.2]]
         assert read(tmp_path, {"p": [0.5, 0.1]}).table.position_invariant
 
-    def test_the_last_line_of_a_log(self, tmp_path):
-        found = read(tmp_path, LOG)
-        assert found.table.expected_tokens(chain(3)) == pytest.approx(1 + 0.71 + 0.52 + 0.38)
-        assert found.imported[0].source == "file (vLLM log, last line)"
-
-    def test_what_is_exported_to_vllm_comes_back(self, tmp_path):
-        from tests.cli.invented import invented
-
-        exported = setting(engine_named("vllm"), Source(profile=invented()))
-        (text,) = [each.text for each in exported.emitted.files if "synthetic_acceptance_rates" in each.text]
-        found = read(tmp_path, text).table
-        survival = exported.asked.survival
-        assert found.reach(chain(len(survival)))[1:].tolist() == pytest.approx(survival, abs=2e-6)
-
-    @pytest.mark.parametrize(
-        ("content", "field", "reason"),
-        [
-            ([0.5, 0.6], "content", "never to rise.* Got 0.6 after 0.5 at position 1"),
-            ([0.5, -0.1], "content", "each from 0 to 1"),
-            ([1.5], "content", "each from 0 to 1"),
-            ([], "content", "at least one number"),
-            ([[]], "content", "at least one entry"),
-            ([0.5, "a"], "content", "finite numbers"),
-            ([0.5, [0.5]], "content[0]", "list of finite numbers. Got 0.5"),
-            ([True], "content", "finite numbers"),
-            ("[NaN]", "content", "finite numbers"),
-            ([[0.5, 0.6]], "content", "sums to 1.1"),
-            ([[0.5], [0.5, 0.1]], "content", "as many in every row"),
-            ({"conditional": [0.5], "p": [0.5]}, "content", "expected one of the keys .* Got conditional, p: keep one"),
-            ({"conditional": 0.5}, "conditional", "list of finite numbers"),
-            ({"synthetic_acceptance_rates": [0.4, 0.5]}, "synthetic_acceptance_rates", "never to rise"),
-            ({"rates": [0.5]}, "content", "Got JSON with the keys rates"),
-            ("some text", "content", "Got text"),
-            (b"\xff\xfe", "content", "Got bytes that are no text"),
-            ("Per-position acceptance rate: none", "content", "Got none"),
-            ("Per-position acceptance rate: 0.2, 0.3", "content", "never to rise"),
-        ],
-    )
-    def test_what_is_refused(self, tmp_path, content, field, reason):
-        refused(tmp_path, content, field, reason)
-
 
 class TestEncodings:
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -150,7 +106,7 @@ class TestCounts:
     @pytest.mark.parametrize(
         ("content", "field", "reason"),
         [
-            ({"num_drafts": 100, "accepted_per_pos": [101]}, "accepted_per_pos", "each from 0 to 1 of all drafts"),
+            ({"num_drafts": 100, "accepted_per_pos": [101]}, "accepted_per_pos", "shares from 0 to 1 of all drafts"),
             ({"num_drafts": 100, "accepted_per_pos": [50, 60]}, "accepted_per_pos", "never to rise"),
             ({"num_drafts": 100, "accepted_per_pos": []}, "accepted_per_pos", "at least one"),
             ({"num_drafts": 0, "accepted_per_pos": [1]}, "num_drafts", "at least 1"),

@@ -91,8 +91,14 @@ def vector_of_ranks(values: Sequence[float]) -> Vector:
 
 
 def _check_rates(rates: Sequence[float], name: str = "rates") -> None:
-    if not rates or not all(0 <= rate <= 1 for rate in rates):
-        raise InvalidValueError(f"{name}: expected at least one, each from 0 to 1 of all drafts.")
+    if not rates:
+        raise InvalidValueError(f"{name}: expected at least one, each from 0 to 1 of all drafts. Got none.")
+    for position, rate in enumerate(rates):
+        if not 0 <= rate <= 1:
+            hint = "divide percentages by 100" if 1 < rate <= 100 else "is it another file?"
+            raise InvalidValueError(
+                f"{name}: expected shares from 0 to 1 of all drafts. Got {rate:g} at position {position}: {hint}."
+            )
     for position, (before, after) in enumerate(pairwise(rates), start=1):
         if after > before:
             raise InvalidValueError(

@@ -55,6 +55,14 @@ class ForeignFile:
             raise
 
     @cached_property
+    def is_json(self) -> bool:
+        """Whether the file is JSON or JSON Lines, whole and not torn."""
+        try:
+            return self.json is not None or bool(self._json_lines)
+        except FormatError:
+            return False
+
+    @cached_property
     def objects(self) -> list[JsonObject]:
         """The JSON objects: of JSON Lines, of a JSON list of objects, or the single one; none for anything else.
 

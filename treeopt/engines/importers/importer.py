@@ -7,7 +7,7 @@ from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
 from treeopt.engines.importers.imported_latency import ImportedLatency
 
-ACCEPTANCE, TIMES = "acceptance", "times"
+ACCEPTANCE, TIMES, DRAFT_TIMES = "acceptance", "times", "draft times"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Importer:
     name: str
     title: str
     contains: tuple[str, ...]
-    """Of `ACCEPTANCE` and `TIMES`."""
+    """Of `ACCEPTANCE`, `TIMES` and `DRAFT_TIMES`."""
     needs: str
     """What such a file must hold, in words."""
     matches: Callable[[ForeignFile], bool]

@@ -26,7 +26,7 @@ def is_plain_acceptance(file: ForeignFile) -> bool:
     """Return whether a file is a JSON list of numbers, a list of lists, or an object with one of the keys."""
     content = file.json
     if isinstance(content, dict):
-        return bool(content.keys() & KEYS) or bool(_inner_tables(content))
+        return bool(content.keys() & KEYS or _inner_tables(content) or _other_keys(content))
     return isinstance(content, list) and not any(isinstance(each, dict) for each in content)
 
 
@@ -54,6 +54,12 @@ def _of_list(file: ForeignFile, content: list[Any]) -> ImportedAcceptance:
 
 def _of_object(file: ForeignFile, content: dict[str, Any]) -> ImportedAcceptance:
     present = sorted(content.keys() & KEYS)
+    if other := _other_keys(content):
+        raise file.error(
+            other[0],
+            f"unknown key. Rename it to {RATES} if its rates are over all drafts, or to {CONDITIONAL} if each is over the drafts "
+            "that came so far.",
+        )
     if not present:
         names = ", ".join(_inner_tables(content))[:60]
         raise file.error("content", f"expected one table. Got several tables ({names}): write one of them into a file.")
@@ -77,6 +83,13 @@ def _of_object(file: ForeignFile, content: dict[str, Any]) -> ImportedAcceptance
 def _inner_tables(content: dict[str, Any]) -> list[str]:
     """Return the names of the acceptance tables that an object contains."""
     return [key for key, value in content.items() if isinstance(value, dict) and TABLE in value]
+
+
+def _other_keys(content: dict[str, Any]) -> list[str]:
+    """Return the keys of an object that may be meant for rates, where none of the known ones is there."""
+    if content.keys() & KEYS:
+        return []
+    return [key for key, value in content.items() if "accept" in key.lower() and isinstance(value, list)]
 
 
 def _numbers(file: ForeignFile, field: str, values: object) -> list[Any]:

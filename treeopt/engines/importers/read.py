@@ -5,7 +5,7 @@ from pathlib import Path
 from treeopt.engines.importers.content import source_text
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_latency import ImportedLatency
-from treeopt.engines.importers.importer import ACCEPTANCE, TIMES, Importer, Measurements
+from treeopt.engines.importers.importer import ACCEPTANCE, DRAFT_TIMES, TIMES, Importer, Measurements
 from treeopt.engines.importers.table import IMPORTERS
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.whole_files import read_bytes
@@ -15,7 +15,7 @@ from treeopt.records.step_latency import LATENCY_PARTS, Imported
 
 MAX_BYTES = 32_000_000
 KINDS = ("auto", "positions", "ranks")
-OPTIONS = {ACCEPTANCE: "--acceptance", TIMES: "--latency"}
+OPTIONS = {ACCEPTANCE: "--acceptance", TIMES: "--latency", DRAFT_TIMES: "--draft-latency"}
 """Where `treeopt profile` takes each."""
 
 
@@ -66,7 +66,7 @@ def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[Imp
             f"default_pass: expected one of {', '.join(LATENCY_PARTS)}. Got {default_pass!r}.", field="default_pass"
         )
     file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), default_pass=default_pass)
-    latencies = _measurements(file, TIMES).latencies
+    latencies = _measurements(file, DRAFT_TIMES if default_pass == "draft" else TIMES).latencies
     if all(getattr(each, default_pass) is None for each in latencies):
         passes = next(part for part in LATENCY_PARTS for each in latencies if getattr(each, part) is not None)
         raise file.error("content", f"expected times of {default_pass} passes. Got those of {passes} passes only.")
@@ -75,7 +75,7 @@ def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[Imp
 
 def _measurements(file: ForeignFile, wanted: str) -> Measurements:
     importer = _importer_of(file, wanted)
-    if wanted not in importer.contains:
+    if wanted not in importer.contains and not (wanted == DRAFT_TIMES and TIMES in importer.contains):
         use = " or ".join(OPTIONS[each] for each in importer.contains)
         raise file.error("content", f"expected {wanted}. Got {importer.title}, which contains none: give it to {use}.")
     return importer.read(file)

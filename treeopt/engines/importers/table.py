@@ -4,7 +4,7 @@ from treeopt.engines.importers.acceptance_answers import is_answers, read_answer
 from treeopt.engines.importers.acceptance_metrics import is_metrics, read_metrics
 from treeopt.engines.importers.acceptance_requests import is_requests, read_requests
 from treeopt.engines.importers.acceptance_vllm import is_vllm_log, read_vllm_log
-from treeopt.engines.importers.importer import ACCEPTANCE, TIMES, Importer
+from treeopt.engines.importers.importer import ACCEPTANCE, DRAFT_TIMES, TIMES, Importer
 from treeopt.engines.importers.latency_batched_bench import is_batched_bench, read_batched_bench
 from treeopt.engines.importers.latency_csv import is_csv, read_csv
 from treeopt.engines.importers.latency_tables import (
@@ -15,9 +15,21 @@ from treeopt.engines.importers.latency_tables import (
     read_sglang_samples,
     read_tensorrt_llm,
 )
+from treeopt.engines.importers.llama_server_log import is_llama_server_log, read_llama_server_log
+from treeopt.engines.importers.mean_acceptance import (
+    is_mean_only,
+    is_sglang_log,
+    is_trtllm_report,
+    read_mean_only,
+    read_sglang_log,
+    read_trtllm_report,
+)
 from treeopt.engines.importers.plain_acceptance import is_plain_acceptance, read_plain_acceptance
+from treeopt.engines.importers.sglang_responses import is_sglang_responses, read_sglang_responses
+from treeopt.engines.importers.specdec_bench import is_specdec_bench, read_specdec_bench
 from treeopt.engines.importers.speculation_profile import is_speculation_profile, read_speculation_profile
 from treeopt.engines.importers.torch_vector import is_torch_vector, read_torch_vector
+from treeopt.engines.importers.vllm_bench import is_vllm_bench, read_vllm_bench
 
 IMPORTERS: tuple[Importer, ...] = (
     Importer(
@@ -40,9 +52,57 @@ IMPORTERS: tuple[Importer, ...] = (
         name="vllm-log",
         title="vLLM's log",
         contains=(ACCEPTANCE,),
-        needs="lines with Per-position acceptance rate",
+        needs="lines with Drafted and Per-position acceptance rate; all lines count",
         matches=is_vllm_log,
         read=read_vllm_log,
+    ),
+    Importer(
+        name="llama-server-log",
+        title="llama-server's log",
+        contains=(ACCEPTANCE, DRAFT_TIMES),
+        needs="lines with statistics of drafts: acceptance, and seconds of drafting",
+        matches=is_llama_server_log,
+        read=read_llama_server_log,
+    ),
+    Importer(
+        name="sglang-log",
+        title="SGLang's log",
+        contains=(ACCEPTANCE,),
+        needs="lines with accept len and accept rate; positions are taken for equal",
+        matches=is_sglang_log,
+        read=read_sglang_log,
+    ),
+    Importer(
+        name="vllm-bench",
+        title="result of vllm bench serve --save-result",
+        contains=(ACCEPTANCE,),
+        needs="spec_decode_num_drafts and spec_decode_per_position_acceptance_rates",
+        matches=is_vllm_bench,
+        read=read_vllm_bench,
+    ),
+    Importer(
+        name="sglang-responses",
+        title="responses of SGLang (JSON Lines)",
+        contains=(ACCEPTANCE,),
+        needs="meta_info with spec_accept_histogram",
+        matches=is_sglang_responses,
+        read=read_sglang_responses,
+    ),
+    Importer(
+        name="specdec-bench",
+        title="acceptance_rate.json of Model-Optimizer's specdec_bench",
+        contains=(ACCEPTANCE,),
+        needs="Acceptance_Length_Histogram",
+        matches=is_specdec_bench,
+        read=read_specdec_bench,
+    ),
+    Importer(
+        name="trtllm-bench",
+        title="report of trtllm-bench",
+        contains=(ACCEPTANCE,),
+        needs="decoding_stats; positions are taken for equal",
+        matches=is_trtllm_report,
+        read=read_trtllm_report,
     ),
     Importer(
         name="speculation-profile",
@@ -99,6 +159,14 @@ IMPORTERS: tuple[Importer, ...] = (
         needs="token_counts, step_time_ms, fixed_overhead_ms, batch_sizes and batch_overhead_ms",
         matches=is_tensorrt_llm,
         read=read_tensorrt_llm,
+    ),
+    Importer(
+        name="mean-acceptance",
+        title="results with a mean accept_length only, such as SGLang's bench_serving",
+        contains=(ACCEPTANCE,),
+        needs="refused: neither positions nor the draft length are known",
+        matches=is_mean_only,
+        read=read_mean_only,
     ),
     Importer(
         name="acceptance",
