@@ -175,6 +175,10 @@ LATENCY_FILES = {
     "additive.json": json.dumps(SGLANG_ADDITIVE),
     "costs.json": json.dumps(TENSORRT_LLM),
     "bench.jsonl": json_lines(BATCHED_BENCH),
+    "llama-bench.json": json.dumps(
+        [{"n_prompt": n, "n_gen": 0, "n_depth": 0, "avg_ns": 9_000_000, "samples_ns": [9_000_000]} for n in (1, 8)]
+    ),
+    "excel.csv": "tokens;Latency [ms];;\n1;10,5;;\n8;11,2;;\n",
 }
 ACCEPTANCE_FILES = {
     "rates.json": "[0.71, 0.52, 0.38]",

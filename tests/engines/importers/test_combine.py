@@ -197,6 +197,20 @@ class TestVisible:
         assert "imported" not in result.stdout
 
 
+def test_curves_without_a_context_hold_at_those_that_are_named(tmp_path):
+    verify = read_latency(written(tmp_path / "v.csv", b"tokens,ms,context\n1,10,0\n8,11,0\n1,12,512\n8,14,512\n"))
+    draft = read_latency(written(tmp_path / "d.csv", b"tokens,ms\n1,1\n"), default_pass="draft")
+    steps = step_latencies([*verify, *draft], context_tokens=256)
+    assert [(each.context_tokens, each.verify.medians_s[0], each.draft.medians_s[0]) for each in steps] == [
+        (0, 0.010, 0.001),
+        (512, 0.012, 0.001),
+    ]
+    alone = read_latency(written(tmp_path / "a.csv", b"tokens,ms\n1,10\n8,11\n"))
+    assert [each.context_tokens for each in step_latencies([*alone, *draft], context_tokens=256)] == [256]
+    with pytest.raises(InvalidValueError, match="verify: expected one for 0 tokens"):
+        step_latencies([*verify, *alone, *draft], context_tokens=256)
+
+
 ODD = [
     b"-1",
     b"0",

@@ -44,6 +44,49 @@ class TestCsv:
         (found,) = read(tmp_path, f"\ufeff{unit},tokens\r\n{one},1\r\n")
         assert found.verify.medians_s.tolist() == pytest.approx([0.01])
 
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "tokens;ms\n1;10,5\n8;11,2\n",
+            "tokens\tms\n1\t10.5\n8\t11,2\n",
+            "tokens,ms\r\n1.0,10.5\r\n8.0,11.2\r\n",
+            ",tokens,ms\n0,1,10.5\n1,8,11.2\n",
+            '"","tokens","ms"\n"1",1,10.5\n"2",8,11.2\n',
+            '"tokens" "ms"\n'.replace(" ", ",") + '"1",1,10.5\n"2",8,11.2\n',
+            "Unnamed: 0,tokens,ms\n0,1,10.5\n1,8,11.2\n",
+            "tokens;ms;;\n1;10,5;;\n8;11,2;;\n",
+            "n_tokens,latency_us,model\n1,10500,m\n8,11200,m\n",
+            "num_tokens,Time (ms),std_ms,run\n1,10.5,0.1,1\n8,11.2,0.2,2\n",
+            "tokens,mean_ns,p99_ns\n1,1.05e7,2e7\n8,1.12e7,2e7\n",
+            "Tokens,Latency [ms],tokens_per_s\n1,10.5,95\n8,11.2,714\n",
+            "tokens,µs\n1,10500\n8,11200\n",
+        ],
+        ids=[
+            "semicolons",
+            "tabs",
+            "floats",
+            "pandas",
+            "R",
+            "write.table",
+            "reread",
+            "Excel",
+            "names",
+            "spread",
+            "ns",
+            "speed",
+            "micro",
+        ],
+    )
+    @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+    def test_dialects(self, tmp_path, content, encoding):
+        (tmp_path / "file").write_bytes(content.encode(encoding))
+        (found,) = read_latency(tmp_path / "file")
+        assert found.verify.tokens.tolist() == [1, 8]
+        assert found.verify.medians_s.tolist() == pytest.approx([0.0105, 0.0112])
+
+    def test_drafting_that_takes_no_time_is_refused_with_what_to_do(self, tmp_path):
+        refused(tmp_path, "tokens,ms\n1,0\n", "line 2", "such as 1 us", default_pass="draft")
+
     def test_every_context_and_batch_is_a_condition(self, tmp_path):
         found = read(tmp_path, 'context,batch,tokens,"seconds"\n512,4,1,0.1\n256,1,1,0.2\n512,4,2,0.3\n,,1,0.4\n')
         assert [(each.context_tokens, each.batch_size) for each in found] == [(512, 4), (256, 1), (None, 1)]
@@ -61,10 +104,16 @@ class TestCsv:
         [
             ("", "content", "Got an empty file"),
             ("tokens,seconds\n# nothing\n", "content", "at least one line of numbers"),
-            ("1,0.1\n2,0.2\n", "line 1", "a line of names: tokens, one of seconds.* Got '1'"),
-            ("tokens,speed\n1,0.1\n", "line 1", "Got 'speed'"),
-            ("tokens\n1\n", "line 1", "each once.* Got tokens"),
-            ("tokens,ms,us\n1,1,1\n", "line 1", "each once"),
+            ("1,0.1\n2,0.2\n", "line 1", "a line of names: tokens, a time .* Got '1, 0.1'"),
+            ("tokens,speed\n1,0.1\n", "line 1", "Got 'tokens, speed'"),
+            ("tokens,tokens_per_s\n1,0.1\n", "line 1", "a time such as ms"),
+            ("tokens\n1\n", "line 1", "a time .* Got 'tokens'"),
+            ("tokens,tokens,ms\n1,1,1\n", "line 1", "'tokens' twice"),
+            ("tokens,n,ms\n1,1,1\n", "line 1", "one column of tokens. Got tokens, n"),
+            ("tokens,ms,gpu\n1,1,A\n2,2,B\n", "line 1", "one value in the column 'gpu'. Got 'A', 'B'"),
+            ("tokens;ms\n1;1.234,5\n", "line 2", "Got '1.234,5'"),
+            ("tokens,mean_ms\n1,NA\n", "line 2", "Got 'NA': replace or remove the line"),
+            ("tokens,ms,us\n1,1,1\n", "line 1", "one column of times. Got ms, us"),
             ("tokens,seconds\n\n1,0.1,3\n", "line 3", "expected 2 values, one per name. Got 3"),
             ("tokens,seconds\n1.5,0.1\n", "line 2", "tokens: expected a whole number of at least 1. Got '1.5'"),
             ("tokens,seconds\n1_0,0.1\n", "line 2", "whole number"),
@@ -72,18 +121,17 @@ class TestCsv:
             (f"tokens,seconds\n{'9' * 5000},0.1\n", "line 2", "whole number"),
             ("tokens,seconds\n1,0\n", "line 2", "a time above 0"),
             ("tokens,seconds\n1,-1\n", "line 2", "a time above 0"),
-            ("tokens,seconds\n1,nan\n", "line 2", "a time above 0"),
-            ("tokens,seconds\n1,1e400\n", "line 2", "a time above 0"),
+            ("tokens,seconds\n1,nan\n", "line 2", "Got 'nan'"),
+            ("tokens,seconds\n1,1e400\n", "line 2", "Got '1e400'"),
             ("tokens,seconds\n1,fast\n", "line 2", "Got 'fast'"),
             ("tokens,seconds\n1,1_0\n", "line 2", "Got '1_0'"),
-            ("tokens,ns\n1,1\n", "line 1", "Got 'ns'"),
             ("tokens,us\n1,1e-6\n", "tokens", "expected 1e-09 to 1e.06. Got 1e-12 at 1 tokens: is it another unit"),
             ("tokens,seconds,pass\n1,0.1,target\n", "line 2", "pass: expected verify, draft, overhead or nothing"),
             ("tokens,seconds,batch\n1,0.1,0\n", "line 2", "batch: expected a whole number of at least 1"),
             ("tokens,seconds,context\n1,0.1,-1\n", "line 2", "context: expected a whole number of at least 0"),
             ("tokens,seconds,pass\n1,-1,overhead\n", "line 2", "a time of at least 0"),
             ("tokens,s,batch\n" + "".join(f"1,1,{b}\n" for b in range(1, 1003)), "line 1002", "at most 1000 pairs"),
-            ('tokens,seconds\n1,"0.1\n', "line 2", "commas between"),
+            ('tokens,seconds\n1,"0.1\n', "line 2", "values with ',' between"),
             ("tokens,seconds\n4,0.1\n8,0.2\n", "tokens", "verify: .*from 1 token, plain decoding's pass.* first at 4"),
             ("tokens,seconds,pass\n1,0.1,\n2,0.2,draft\n", "tokens", "draft: .*a level of one node.* first at 2"),
         ],
@@ -184,6 +232,58 @@ class TestEngineTables:
             "expected times of draft passes. Got those of verify",
             default_pass="draft",
         )
+
+
+LLAMA_BENCH = [
+    {
+        "model_type": "m",
+        "n_ubatch": 512,
+        "n_batch": 2048,
+        "n_prompt": p,
+        "n_gen": g,
+        "n_depth": d,
+        "avg_ns": ns,
+        "samples_ns": s,
+    }
+    for p, g, d, ns, s in (
+        (0, 64, 0, 640_000_000, [640_000_000, 704_000_000]),
+        (8, 0, 0, 11_000_000, [11_000_000]),
+        (1024, 0, 0, 90_000_000, [90_000_000]),
+        (16, 64, 0, 90_000_000, [90_000_000]),
+        (1, 0, 512, 12_000_000, None),
+    )
+]
+
+
+class TestLlamaBench:
+    @pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
+    def test_prompts_and_single_tokens(self, tmp_path, form):
+        """Prompts beyond a pass and mixed runs are left out; 64 tokens one by one are 64 passes."""
+        rows = LLAMA_BENCH
+        if form == "csv":
+            names = [name for name in rows[0] if name != "samples_ns"]
+            lines = [
+                ",".join(f'"{name}"' for name in names),
+                *(",".join(f'"{row[name]}"' for name in names) for row in rows),
+            ]
+        text = {
+            "json": lambda: json.dumps(rows),
+            "jsonl": lambda: "\n".join(map(json.dumps, rows)),
+            "csv": lambda: "\n".join(lines),
+        }
+        empty, deep = read(tmp_path, text[form]())
+        assert (empty.context_tokens, deep.context_tokens) == (0, 512)
+        assert empty.verify.tokens.tolist() == [1, 8]
+        wanted = [0.010] if form == "csv" else [0.010, 0.011]
+        assert empty.verify.timings[0].samples_s.tolist() == pytest.approx(wanted)
+        assert deep.verify.medians_s.tolist() == pytest.approx([0.012])
+
+    def test_what_is_refused(self, tmp_path):
+        refused(
+            tmp_path, [*LLAMA_BENCH, LLAMA_BENCH[1] | {"model_type": "other"}], "[5].model_type", "one value in all"
+        )
+        refused(tmp_path, [LLAMA_BENCH[2]], "n_prompt", "run llama-bench with -p 1,2")
+        refused(tmp_path, [LLAMA_BENCH[1]], "n_prompt", "time 1 token too")
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -346,6 +346,25 @@ class TestBatchedBench:
         assert (first.draft, first.overhead) == (None, None)
         assert first.source == "file (llama-batched-bench, sequences taken for nodes)"
 
+    def test_log_lines_around_it(self, tmp_path):
+        text = f"main: n_kv_max = 4096\n\n{json_lines(BATCHED_BENCH)}\nllama_perf_context_print: load time = 3 ms\n"
+        (found,) = read_latency(written(tmp_path, text))
+        assert found.verify.tokens.tolist() == [1, 2, 8]
+
+    def test_the_table_that_it_prints(self, tmp_path):
+        names = "|    PP |  TG |  B |  N_KV |  T_PP s | S_PP t/s |  T_TG s | S_TG t/s |   T s |  S t/s |"
+        rows = (
+            "|   512 |  64 |  1 |   576 |   0.500 |  1024.00 |   0.640 |   100.00 | 1.140 | 505.26 |",
+            "|   512 |  64 |  4 |  2304 |   2.000 |  1024.00 |   0.800 |   320.00 | 2.800 | 822.86 |",
+        )
+        (found,) = read_latency(
+            written(tmp_path, "\n".join(["llama_context: n_seq = 4", names, "|---|" * 5, *rows, ""]))
+        )
+        assert (found.context_tokens, found.verify.tokens.tolist()) == (544, [1, 4])
+        assert found.verify.medians_s.tolist() == pytest.approx([0.010, 0.0125])
+        with pytest.raises(FormatError, match="line 2: t_tg: expected a number"):
+            read_latency(written(tmp_path, f"{names}\n{rows[0].replace('0.640', '0.6.0')}\n"))
+
     def test_a_shared_prompt_and_one_line(self, tmp_path):
         shared = changed(BATCHED_BENCH[1], "n_kv", to=128 + 200)
         read_latency(written(tmp_path, json_lines([BATCHED_BENCH[0], shared])))

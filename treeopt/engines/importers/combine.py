@@ -98,22 +98,26 @@ def step_latencies(
 ) -> tuple[StepLatency, ...]:
     """Return a step's times at every imported condition, what is missing taken from those measured there.
 
+    Curves that name no context hold at every context that others name; where none does, at `context_tokens`.
+
     Imported verify times are of whole steps: with them the overhead is 0, unless one is imported too.
 
     Raises InvalidValueError for a curve given twice, InfeasibleError for one that is missing.
     """
     conditions: dict[tuple[int, int], dict[str, ImportedLatency]] = {}
-    for each in imports:
-        context = context_tokens if each.context_tokens is None else each.context_tokens
-        parts = conditions.setdefault((context, each.batch_size), {})
-        for part in LATENCY_PARTS:
-            if getattr(each, part) is not None and part in parts:
-                sources = f"{parts[part].source} and {each.source}"
-                raise InvalidValueError(
-                    f"{part}: expected one for {_condition(context, each.batch_size)}. Got {sources}."
-                )
-            if getattr(each, part) is not None:
-                parts[part] = each
+    curves = tuple(imports)
+    named = dict.fromkeys(each.context_tokens for each in curves if each.context_tokens is not None)
+    for each in curves:
+        for context in (named or (context_tokens,)) if each.context_tokens is None else (each.context_tokens,):
+            parts = conditions.setdefault((context, each.batch_size), {})
+            for part in LATENCY_PARTS:
+                if getattr(each, part) is not None and part in parts:
+                    sources = f"{parts[part].source} and {each.source}"
+                    raise InvalidValueError(
+                        f"{part}: expected one for {_condition(context, each.batch_size)}. Got {sources}.", field=part
+                    )
+                if getattr(each, part) is not None:
+                    parts[part] = each
     known = {(each.context_tokens, each.batch_size): each for each in measured}
     return tuple(_step(key, parts, known.get(key), sampled) for key, parts in conditions.items())
 

@@ -66,7 +66,7 @@ class ForeignFile:
     def objects(self) -> list[JsonObject]:
         """The JSON objects: of JSON Lines, of a JSON list of objects, or the single one; none for anything else.
 
-        Lines before the first object are skipped: programs print a heading there.
+        Lines before the first object are skipped, and words after the last: programs print a heading and a summary there.
         Raises FormatError naming the line for JSON Lines that are torn.
         """
         value = self.json
@@ -76,6 +76,8 @@ class ForeignFile:
     def _json_lines(self) -> list[JsonObject]:
         """The objects of JSON Lines; none where the first line with a brace is no object by itself."""
         numbered = [(number, line) for number, line in enumerate(self.lines, start=1) if line.strip()]
+        while numbered and numbered[-1][1].lstrip()[0].isalpha():
+            numbered.pop()  # what a program logs at its end
         first = next((place for place, (_, line) in enumerate(numbered) if line.lstrip().startswith("{")), None)
         if first is None or not _is_object(numbered[first][1]):
             return []

@@ -46,8 +46,9 @@ def curve(samples_s: Mapping[int, Sequence[float]]) -> LatencyTable:
 
 def _timing(tokens: int, samples_s: Sequence[float]) -> Timing:
     samples = np.array(samples_s, np.float64)
-    if not np.all((samples >= LEAST_S) & (samples <= MOST_S)):
-        wrong = samples[~((samples >= LEAST_S) & (samples <= MOST_S))][0]
+    fine = (samples >= LEAST_S) & (samples <= MOST_S)
+    if not np.all(fine):
+        wrong = samples[~fine][0]
         raise InvalidValueError(
             f"seconds: expected {LEAST_S:g} to {MOST_S:g}. Got {wrong:g} at {tokens} tokens: is it another unit?"
         )

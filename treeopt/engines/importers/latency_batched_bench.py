@@ -1,4 +1,4 @@
-"""Times of llama-batched-bench of llama.cpp, run with `--output-format jsonl`.
+"""Times of llama-batched-bench of llama.cpp, as `--output-format jsonl` or as the Markdown table that it prints.
 
 A line for every prompt length, tokens to generate and number of sequences:
 
@@ -14,7 +14,9 @@ that verify several nodes each were not timed, nor were drafts.  A run with `-tg
 no use, and its lines do not say so.  `t_pp` is not taken: prompts are cut into passes of n_ubatch tokens.
 """
 
-from treeopt.engines.importers.content import check_equal, source_text
+from typing import Any
+
+from treeopt.engines.importers.content import JsonObject, check_equal, source_text
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_latency import ImportedLatency, curve
 from treeopt.engines.importers.importer import Measurements
@@ -22,15 +24,30 @@ from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
 
 KEYS = frozenset({"pl", "tg", "t_tg"})
+TABLE = {
+    "PP": "pp",
+    "TG": "tg",
+    "B": "pl",
+    "N_KV": "n_kv",
+    "T_PP s": "t_pp",
+    "S_PP t/s": "speed_pp",
+    "T_TG s": "t_tg",
+    "S_TG t/s": "speed_tg",
+    "T s": "t",
+    "S t/s": "speed",
+}
+"""Columns of the Markdown table, and the same in JSON."""
 KIND = "llama-batched-bench, sequences taken for nodes"
 SPEED_ROUNDING = 5e-3
-"""Relative; seconds and speeds are written with six decimals, in single precision."""
-WRITTEN_S = 5e-7
+"""Relative; seconds and speeds are written with six decimals, in single precision, three and two in the table."""
+WRITTEN_S = 5e-4
 
 
 def is_batched_bench(file: ForeignFile) -> bool:
-    """Return whether the first of a file's objects is a line of llama-batched-bench."""
-    return bool(file.objects) and file.objects[0].fields.keys() >= KEYS
+    """Return whether the first of a file's objects is a line of llama-batched-bench, or a line has its table's names."""
+    if file.is_json:
+        return bool(file.objects) and file.objects[0].fields.keys() >= KEYS
+    return any(_table_names(line)[: len(TABLE)] == list(TABLE) for line in file.lines)
 
 
 def read_batched_bench(file: ForeignFile) -> Measurements:
@@ -40,7 +57,7 @@ def read_batched_bench(file: ForeignFile) -> Measurements:
     """
     path = file.path
     samples: dict[int, dict[int, list[float]]] = {}
-    for each in file.objects:
+    for each in file.objects if file.is_json else _table_rows(file):
         if not each.fields.keys() >= KEYS:
             reason = "expected lines of llama-batched-bench (pl, pp, tg, t_tg). Got other JSON: run it with --output-format jsonl."
             raise FormatError(path, each.place or "content", reason)
@@ -59,6 +76,27 @@ def read_batched_bench(file: ForeignFile) -> Measurements:
         for context, times in sorted(samples.items())
     )
     return Measurements(latencies=latencies)
+
+
+def _table_names(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:-1]] if line.lstrip().startswith("|") else []
+
+
+def _table_rows(file: ForeignFile) -> list[JsonObject]:
+    """Return the rows of the Markdown table by the names that JSON has; other lines are the program's log."""
+    rows = []
+    for number, line in enumerate(file.lines, start=1):
+        cells = _table_names(line)
+        if len(cells) != len(TABLE) or not cells[0].isdecimal():
+            continue
+        values: dict[str, Any] = {}
+        for key, cell in zip(TABLE.values(), cells, strict=True):
+            try:
+                values[key] = int(cell) if key in ("pp", "tg", "pl", "n_kv") else float(cell)
+            except ValueError:
+                raise file.error(f"line {number}", f"{key}: expected a number. Got {cell!r:.40}.") from None
+        rows.append(JsonObject(f"line {number}", values))
+    return rows
 
 
 def _pass(fields: Fields) -> tuple[int, int, float]:

@@ -1,35 +1,43 @@
 """Curves as CSV: a line of names, then one sample a line."""
 
-import csv
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from treeopt.engines.importers.content import source_text
-from treeopt.engines.importers.foreign_file import OPENING, ForeignFile
+from treeopt.engines.importers.csv_rows import SPREADS, CsvRow, CsvRows, header_names, read_rows, words
+from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_latency import MOST_S, ImportedLatency, curve
 from treeopt.engines.importers.importer import Measurements
-from treeopt.errors import FormatError, InvalidValueError
+from treeopt.errors import InvalidValueError
 from treeopt.records.latency import Timing
 from treeopt.records.step_latency import LATENCY_PARTS
 
-UNITS = {"seconds": 1.0, "s": 1.0, "milliseconds": 1e-3, "ms": 1e-3, "microseconds": 1e-6, "us": 1e-6}
-COLUMNS = {
-    "tokens": "tokens",
-    "context": "context",
-    "context_tokens": "context",
-    "batch": "batch",
-    "batch_size": "batch",
-    "pass": "pass",
-    **dict.fromkeys(UNITS, "time"),
+UNITS = {
+    **dict.fromkeys(("seconds", "second", "secs", "sec", "s"), 1.0),
+    **dict.fromkeys(("milliseconds", "millis", "msec", "ms"), 1e-3),
+    **dict.fromkeys(("microseconds", "usec", "us", "µs", "μs"), 1e-6),
+    **dict.fromkeys(("nanoseconds", "nsec", "ns"), 1e-9),
 }
-TAKEN = "tokens, one of seconds, ms and us, and if need be context, batch and pass"
-MOST = 2**31 - 1
+COLUMNS = {
+    "tokens": ("tokens", "n_tokens", "num_tokens", "batch_tokens", "token_count", "nodes", "query_len", "q_len", "n"),
+    "context": (
+        "context",
+        "context_tokens",
+        "context_len",
+        "context_length",
+        "ctx",
+        "n_ctx",
+        "seq_len",
+        "kv_len",
+        "n_depth",
+    ),
+    "batch": ("batch", "batch_size", "bs"),
+    "pass": ("pass",),
+}
+SPEEDS = frozenset(("per", "tok", "token", "tokens", "tps", "throughput", "speed"))
+"""Words of a column of speeds, which ends in a unit too."""
+TAKEN = "tokens, a time such as ms or latency_us, and if need be context, batch and pass"
 MAX_CONDITIONS = 1000
 KIND = "CSV"
-Row = dict[str, str]
-"""What stands in the columns, by their meaning."""
 
 
 @dataclass(slots=True)
@@ -41,40 +49,70 @@ class _Samples:
 
 
 def is_csv(file: ForeignFile) -> bool:
-    """Return whether a text that is no JSON begins with a line of names, or of values with commas between."""
-    lines = (line for line in file.lines if line.strip() and not line.lstrip().startswith("#"))
-    first = next(lines, "").strip().lower()
-    return ("," in first or first in COLUMNS) and not file.text.lstrip().startswith(OPENING)
+    """Return whether a text that is no JSON begins with a line of names, or of several values."""
+    names = header_names(file)
+    return len(names) > 1 or any(name in COLUMNS["tokens"] or _unit(name) for name in names)
 
 
 def read_csv(file: ForeignFile) -> Measurements:
     """Return the times, one record per context and batch in the order of their first lines.
 
-    Lines that start with # and empty ones say nothing.  Raises FormatError naming the line and the reason.
+    Raises FormatError naming the line and the reason.
     """
-    path = file.path
+    table = read_rows(file)
+    columns = _columns(file, table)
+    time = columns["time"]
+    scale = UNITS[words(time)[-1]]
+    speeds = [name for name in table.names if SPEEDS & set(words(name))]
+    table.check_constant(frozenset([*columns.values(), *speeds]))
     conditions: dict[tuple[int | None, int], _Samples] = {}
-    for line, row, scale in _rows(path, file.lines):
-        what = row.get("pass", "").lower() or file.default_pass
+    for row in table.rows:
+        what = _cell(row, columns, "pass").lower() or file.default_pass
         if what not in LATENCY_PARTS:
-            raise FormatError(path, line, f"pass: expected {', '.join(LATENCY_PARTS)} or nothing. Got {what!r:.60}.")
-        context = _whole(path, line, "context", row["context"], least=0) if row.get("context") else None
-        batch = _whole(path, line, "batch", row["batch"]) if row.get("batch") else 1
+            raise row.error(f"pass: expected {', '.join(LATENCY_PARTS)} or nothing. Got {what!r:.60}.")
+        context = row.whole(columns["context"], least=0) if _cell(row, columns, "context") else None
+        batch = row.whole(columns["batch"]) if _cell(row, columns, "batch") else 1
         samples = conditions.setdefault((context, batch), _Samples())
         if len(conditions) > MAX_CONDITIONS:
-            raise FormatError(path, line, f"expected at most {MAX_CONDITIONS} pairs of context and batch. Got more.")
-        seconds = _seconds(path, line, row["time"], scale, may_be_0=what == "overhead")
+            raise row.error(f"expected at most {MAX_CONDITIONS} pairs of context and batch. Got more.")
+        seconds = _seconds(row, time, scale, what=what)
         if what == "overhead":
             samples.overhead.append(seconds)
         else:
-            samples.curves[what].setdefault(_whole(path, line, "tokens", row["tokens"]), []).append(seconds)
-    if not conditions:
-        raise FormatError(path, "content", "expected at least one line of numbers under the names. Got none.")
-    latencies = tuple(_latency(path, *condition, samples) for condition, samples in conditions.items())
-    return Measurements(latencies=latencies)
+            samples.curves[what].setdefault(row.whole(columns["tokens"]), []).append(seconds)
+    return Measurements(
+        latencies=tuple(_latency(file, *condition, samples) for condition, samples in conditions.items())
+    )
 
 
-def _latency(path: Path | str, context: int | None, batch: int, samples: _Samples) -> ImportedLatency:
+def _columns(file: ForeignFile, table: CsvRows) -> dict[str, str]:
+    """Return the names of the columns by their meaning; raises FormatError where one is missing or there are several."""
+    columns = {}
+    for meaning, names in COLUMNS.items():
+        present = [name for name in table.names if name in names]
+        if len(present) > 1:
+            raise file.error(table.line, f"expected one column of {meaning}. Got {', '.join(present)}: remove one.")
+        if present:
+            columns[meaning] = present[0]
+    times = [name for name in table.names if _unit(name)]
+    if "tokens" not in columns or not times:
+        raise file.error(table.line, f"expected a line of names: {TAKEN}. Got {', '.join(table.names)!r:.80}.")
+    if len(times) > 1:
+        raise file.error(table.line, f"expected one column of times. Got {', '.join(times)[:80]}: remove the others.")
+    return columns | {"time": times[0]}
+
+
+def _unit(name: str) -> bool:
+    """Return whether a column holds times, and not speeds or how times spread."""
+    parts = words(name)
+    return bool(parts) and parts[-1] in UNITS and not (SPEEDS | SPREADS) & set(parts[:-1])
+
+
+def _cell(row: CsvRow, columns: dict[str, str], meaning: str) -> str:
+    return row.cells[columns[meaning]] if meaning in columns else ""
+
+
+def _latency(file: ForeignFile, context: int | None, batch: int, samples: _Samples) -> ImportedLatency:
     verify, draft = samples.curves["verify"], samples.curves["draft"]
     try:
         return ImportedLatency(
@@ -83,58 +121,22 @@ def _latency(path: Path | str, context: int | None, batch: int, samples: _Sample
             verify=curve(verify) if verify else None,
             draft=curve(draft) if draft else None,
             overhead=Timing(samples.overhead, allow_negative=True) if samples.overhead else None,
-            source=source_text(path, KIND),
+            source=source_text(file.path, KIND),
         )
     except InvalidValueError as error:
-        raise FormatError(path, "tokens", str(error)) from None
+        raise file.error("tokens", str(error)) from None
 
 
-def _rows(path: Path | str, lines: list[str]) -> Iterator[tuple[str, Row, float]]:
-    """Yield for every line of numbers its name, what it holds, and what its times are multiplied by for seconds."""
-    names: list[str] | None = None
-    scale = 1.0
-    for number, content in enumerate(lines, start=1):
-        if not content.strip() or content.lstrip().startswith("#"):
-            continue
-        line = f"line {number}"
-        cells = _cells(path, line, content)
-        if names is None:
-            names, scale = _header(path, line, cells)
-        elif len(cells) != len(names):
-            raise FormatError(path, line, f"expected {len(names)} values, one per name. Got {len(cells)}.")
-        else:
-            yield line, dict(zip(names, cells, strict=True)), scale
-
-
-def _cells(path: Path | str, line: str, content: str) -> list[str]:
-    try:
-        return [cell.strip() for cell in next(csv.reader([content.rstrip("\r")], strict=True))]
-    except (csv.Error, StopIteration) as error:
-        raise FormatError(path, line, f"expected values with commas between ({str(error) or 'none'}).") from None
-
-
-def _header(path: Path | str, line: str, cells: list[str]) -> tuple[list[str], float]:
-    written = [cell.lower() for cell in cells]
-    if unknown := [cell for cell in written if cell not in COLUMNS]:
-        raise FormatError(path, line, f"expected a line of names: {TAKEN}. Got {unknown[0]!r:.60}.")
-    names = [COLUMNS[cell] for cell in written]
-    if len(set(names)) != len(names) or not {"tokens", "time"} <= set(names):
-        raise FormatError(path, line, f"expected each once: {TAKEN}. Got {', '.join(written)[:60]}.")
-    return names, next(UNITS[cell] for cell in written if cell in UNITS)
-
-
-def _whole(path: Path | str, line: str, name: str, text: str, *, least: int = 1) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST)) and least <= int(text) <= MOST):
-        raise FormatError(path, line, f"{name}: expected a whole number of at least {least}. Got {text!r:.60}.")
-    return int(text)
-
-
-def _seconds(path: Path | str, line: str, text: str, scale: float, *, may_be_0: bool) -> float:
-    try:
-        seconds = float(text) * scale if "_" not in text else math.nan
-    except ValueError:
-        seconds = math.nan
-    if not (0 < seconds <= MOST_S or (may_be_0 and seconds == 0)):
-        least = "of at least 0" if may_be_0 else "above 0"
-        raise FormatError(path, line, f"expected a time {least}, at most {MOST_S:g} seconds. Got {text!r:.60}.")
+def _seconds(row: CsvRow, column: str, scale: float, *, what: str) -> float:
+    seconds = row.number(column) * scale
+    if not (0 < seconds <= MOST_S or (what == "overhead" and seconds == 0)):
+        least = "of at least 0" if what == "overhead" else "above 0"
+        text = row.cells[column]
+        if what == "draft" and seconds == 0:
+            raise row.error(
+                f"{column}: expected a time above 0. Got 0: for drafts that cost next to nothing write a small one, such as 1 us."
+            )
+        raise row.error(
+            f"{column}: expected a time {least}, at most {MOST_S:g} seconds. Got {text!r:.60}: remove the line."
+        )
     return seconds

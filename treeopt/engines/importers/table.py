@@ -15,6 +15,7 @@ from treeopt.engines.importers.latency_tables import (
     read_sglang_samples,
     read_tensorrt_llm,
 )
+from treeopt.engines.importers.llama_bench import is_llama_bench, read_llama_bench
 from treeopt.engines.importers.llama_server_log import is_llama_server_log, read_llama_server_log
 from treeopt.engines.importers.mean_acceptance import (
     is_mean_only,
@@ -129,8 +130,16 @@ IMPORTERS: tuple[Importer, ...] = (
         read=read_requests,
     ),
     Importer(
+        name="llama-bench",
+        title="llama-bench -o json, jsonl or csv",
+        contains=(TIMES,),
+        needs="n_prompt, n_gen and avg_ns; run with -p 1,2,4,8,16,32",
+        matches=is_llama_bench,
+        read=read_llama_bench,
+    ),
+    Importer(
         name="llama-batched-bench",
-        title="llama-batched-bench --output-format jsonl",
+        title="llama-batched-bench (JSON Lines or its table)",
         contains=(TIMES,),
         needs="lines with pl, pp, tg and t_tg",
         matches=is_batched_bench,
@@ -181,7 +190,7 @@ IMPORTERS: tuple[Importer, ...] = (
         name="csv",
         title="curves as CSV",
         contains=(TIMES,),
-        needs="a line of names with tokens and one of seconds, ms and us; context, batch and pass if need be",
+        needs="a line of names with tokens and a time such as ms or latency_us; context, batch and pass if need be",
         matches=is_csv,
         read=read_csv,
     ),
