@@ -218,7 +218,7 @@ class Probe:
         after = running.counters()
         counted = None if before is None or after is None else after.since(before)
         if counted is not None and len(answers) == 1:
-            answers = [_with_steps(answers[0], counted)]
+            answers = [_with_steps(answers[0], counted, length)]
         steps = [self._steps(each, length) for each in answers]
         if counted is not None and length:
             tokens = sum(each.after_first for each in answers)
@@ -252,6 +252,12 @@ class Probe:
     def _steps(self, answer: Answer, length: int) -> int:
         """Return the steps of a text, 0 if it ends at once; raises EngineError if its tokens, steps and seconds are contradictory."""
         name, tokens, steps = self._client.name, answer.after_first, answer.steps
+        if steps is None and answer.coalesced:
+            raise EngineError(
+                f"{name}: expected chunks of at most {1 + length} tokens, a step with {length} draft tokens. Got larger ones: it "
+                "sends several steps at once. Start it so that it streams every step (SGLang: --stream-interval 1), or with "
+                "counters of drafts in /metrics."
+            )
         if steps is None:
             raise EngineError(
                 f"{name}: expected to be told how many steps a text took. It does not tell: does it draft? Else probe another "
@@ -300,11 +306,20 @@ def _check_counters(name: str, counted: Counters, steps: int, tokens: int, lengt
         )
 
 
-def _with_steps(answer: Answer, counted: Counters) -> Answer:
-    """Return an answer with the steps that follow from the counters, where it does not tell them itself."""
-    if answer.steps is not None:
-        return answer
-    return answer._replace(steps=max(counted.drafts, answer.after_first - counted.accepted_tokens))
+def _with_steps(answer: Answer, counted: Counters, length: int) -> Answer:
+    """Return an answer with the steps that follow from the counters, where it does not tell them, or tells fewer.
+
+    A server may send several steps in one chunk. Its counters are believed where they come to the answer's tokens, so
+    that no other client can have been counted.
+    """
+    tokens = answer.after_first
+    steps = max(counted.drafts, tokens - counted.accepted_tokens)
+    agree = (
+        abs(steps + counted.accepted_tokens - tokens) <= length
+    )  # the last step may accept more than there was room for
+    if answer.steps is None or (agree and answer.steps < steps):
+        return answer._replace(steps=steps, coalesced=answer.steps is not None)
+    return answer
 
 
 def _kind(length: int, batch: int) -> str:

@@ -36,6 +36,7 @@ RUNTIME = {"treeopt.runtime"}
 PROFILER = {"treeopt.profiler"}
 METHODS = {"treeopt.methods"}
 IMPORTS = {"treeopt.engines.importers"}
+COUNTERS = {"treeopt.engines.prometheus"}
 REPORT = {"treeopt.report"}
 ADAPTATION = {"treeopt.adaptation"}
 SIMULATION = {"treeopt.simulation"}
@@ -68,7 +69,7 @@ MAY_IMPORT = {
     # floor 4: measuring
     "treeopt.profiler": {"treeopt.planner", "treeopt.engines.probes"} | RUNTIME | RECORDS | TEXTS | TREES,
     # floor 2, beside the planner: engines that can be run and asked
-    "treeopt.engines.probes": RECORDS | TEXTS,
+    "treeopt.engines.probes": COUNTERS | RECORDS | TEXTS,
     # floor 3: executing
     "treeopt.runtime": RECORDS | TEXTS | TREES,
     # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
@@ -81,7 +82,8 @@ MAY_IMPORT = {
     # floor 2, beside them: a tree out of any file, solutions included; `treeopt.trees` offers it by name
     "treeopt.any_tree": SOLVER | RECORDS | TREES,
     # floor 2, beside them: what other programs measured, to a profile
-    "treeopt.engines.importers": RECORDS | TREES,
+    "treeopt.engines.importers": COUNTERS | RECORDS | TREES,
+    "treeopt.engines.prometheus": RECORDS,
     # floor 1: optimal trees
     "treeopt.solver": RECORDS | TREES,
     # floor 1: records, which may hold one another
@@ -113,7 +115,8 @@ IN_FUNCTIONS = {
     "mlx": {"treeopt.engines.probes.mlx_lm"},
     "mlx_lm": {"treeopt.engines.probes.mlx_lm"},
     "openvino_genai": {"treeopt.engines.probes.openvino_genai"},
-    "prometheus_client": {"treeopt.engines.importers.acceptance_metrics"},
+    "prometheus_client": {"treeopt.engines.prometheus"},
+    "scipy": {"treeopt.records.proportions"},
     "transformers": {"treeopt.texts.tokenizer", "treeopt.engines.probes.assisted"},
 }
 """Modules of other rooms that may import them where they need it: for Sequoia's files, slow tokenizers, assisted generation."""

@@ -59,7 +59,8 @@ class TestBadValues:
 
     @pytest.mark.parametrize("other", ["d.csv", "v.csv"])
     def test_a_curve_of_another_context_names_the_option_of_the_missing_one(self, curves: Path, other: str) -> None:
-        (curves / other).write_text("tokens,seconds,context\n1,0.001,544\n8,0.0011,544\n")
+        for name, context in (("d.csv", 256), ("v.csv", 256), (other, 544)):
+            (curves / name).write_text(f"tokens,seconds,context\n1,0.001,{context}\n8,0.0011,{context}\n")
         result = call("profile", *IMPORTS)
         assert result.exit_code == 1
         assert "Error: --draft-latency: expected times of drafting for" in result.stderr

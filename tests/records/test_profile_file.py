@@ -77,7 +77,7 @@ OF_TYPICAL = RuleOverhead(rule="typical", overhead=Timing([9e-05, -1e-05, 8.5e-0
 PER_DEPTH = AcceptanceTable(
     [[0.73, 0.12, 0.05], [5 / 7, 0.0, 0.1]],
     counts=[4096, 3701.25],
-    standard_error=[[0.0102344, 0.00207031, 0.000927734], [0.00997731, 0, 0.0021209]],
+    standard_error=[[0.0102344, 0.00557934, 0.00416838], [0.00997731, 0.0121307, 0.00551078]],
 )
 TEXTS = TextSums(
     [[2048, 1850.5], [2048, 1850.75]],

@@ -15,6 +15,7 @@ from treeopt.records.acceptance_counts import LEAST_COUNT
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
+from treeopt.records.proportions import posterior_error
 from treeopt.records.sampling import draft_sampling_of
 from treeopt.records.step_latency import RuleSteps, StepLatency, TimedTree
 from treeopt.runtime.decoding.observer import Steered, StepSeconds
@@ -75,7 +76,7 @@ def learnt_acceptance(outcomes: Outcomes, before: MeasuredAcceptance, *, texts: 
     p = np.where(tried >= LEAST_COUNT, accepted / np.maximum(tried, 1.0), common)
     rows = joint(p)
     counts = tried[:, 0]
-    table = AcceptanceTable(rows, counts=counts, standard_error=np.sqrt(rows * (1 - rows) / counts[:, None]))
+    table = AcceptanceTable(rows, counts=counts, standard_error=posterior_error(rows, counts[:, None], ranks))
     return replace(
         before,
         table=table,

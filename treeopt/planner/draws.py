@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from treeopt.planner.dependence import ChainDependence, Dependence
 from treeopt.planner.drafted import Drafted
 from treeopt.records.latency import Estimate, Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.proportions import beta_parameters
 from treeopt.trees import TokenTree
 
 DRAWS = 1000
@@ -34,6 +36,8 @@ class TokenDraws:
 
     p: Float64
     """(draws, D, R, B); D is 1 where one row holds for every depth.  Not cut to 0 … 1: cutting would shift the mean."""
+    unseen: Float64 | None = None
+    """As `p`, without what the texts' deviations tell; None where they tell all that is unknown."""
     dependence: ChainDependence | Dependence | None = None
     """What the table leaves out; with it the texts' errors are those of their replay."""
     text_noise: Float64 | None = None
@@ -50,16 +54,12 @@ class TokenDraws:
     def _drawn(self, tree: TokenTree) -> Float64:
         if self.dependence is not None and self.text_noise is not None and self.dependence.tells(tree):
             relative = self.text_noise @ self.dependence.deviations(tree)
+            if self.unseen is not None:
+                relative = (
+                    relative + _tokens(self._unseen_by_entry, tree) / self.dependence.table.expected_tokens(tree) - 1
+                )
             return np.asarray(self.dependence.tokens(tree) * (1 + relative))
-        depths, ranks, branching, draws = self._by_entry.shape
-        reach = np.ones((tree.nodes, draws))
-        for depth, level in enumerate(tree.levels[1:], start=1):
-            parents, rank = tree.parents[level], tree.rank[level]
-            accepted = self._by_entry[min(depth, depths) - 1][
-                np.minimum(tree.rank[parents], ranks - 1), np.minimum(rank, branching - 1)
-            ]
-            reach[level] = reach[parents] * np.where(rank[:, None] < branching, accepted, 0.0)
-        return np.asarray(reach.sum(axis=0))
+        return _tokens(self._by_entry, tree)
 
     @cached_property
     def _by_entry(self) -> Float64:
@@ -67,8 +67,27 @@ class TokenDraws:
         return np.ascontiguousarray(np.moveaxis(self.p, 0, -1))
 
     @cached_property
+    def _unseen_by_entry(self) -> Float64:
+        """(D, R, B, draws)."""
+        assert self.unseen is not None  # asked for where it is
+        return np.ascontiguousarray(np.moveaxis(self.unseen, 0, -1))
+
+    @cached_property
     def _tokens(self) -> dict[TokenTree, Float64]:
         return {}
+
+
+def _tokens(p_by_entry: Float64, tree: TokenTree) -> Float64:
+    """Return (draws,): expected tokens per step under drawn tables, (D, R, B, draws)."""
+    depths, ranks, branching, draws = p_by_entry.shape
+    reach = np.ones((tree.nodes, draws))
+    for depth, level in enumerate(tree.levels[1:], start=1):
+        parents, rank = tree.parents[level], tree.rank[level]
+        accepted = p_by_entry[min(depth, depths) - 1][
+            np.minimum(tree.rank[parents], ranks - 1), np.minimum(rank, branching - 1)
+        ]
+        reach[level] = reach[parents] * np.where(rank[:, None] < branching, accepted, 0.0)
+    return np.asarray(reach.sum(axis=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +150,8 @@ def draw_tokens(acceptance: MeasuredAcceptance, dependence: ChainDependence | De
     """Return the draws of one acceptance, the same at every call."""
     generator = np.random.default_rng(SEED)
     noise = None if acceptance.texts is None else draw_text_noise(len(acceptance.texts.reached), generator)
-    p = draw_acceptance(acceptance, generator, noise)
-    return TokenDraws(p=p, dependence=dependence, text_noise=noise, generator=generator)
+    p, unseen = draw_acceptance(acceptance, generator, noise)
+    return TokenDraws(p=p, unseen=unseen, dependence=dependence, text_noise=noise, generator=generator)
 
 
 def condition_draws(
@@ -229,18 +248,38 @@ def draw_text_noise(texts: int, generator: np.random.Generator) -> Float64:
 
 def draw_acceptance(
     acceptance: MeasuredAcceptance, generator: np.random.Generator, text_noise: Float64 | None
-) -> Float64:
+) -> tuple[Float64, Float64 | None]:
     """Return (draws, D, R, B), each draw the table and a random sum of the texts' deviations from it.
 
+    Texts that agree deviate less than independent positions would: what is missing to their error is drawn from the Beta
+    distribution of the latter, and returned by itself too; None where nothing is missing.
     Without texts every entry varies by itself, by its standard error; without errors not at all.
     """
     table, p = acceptance.table, _rows(acceptance)
     if acceptance.texts is not None and text_noise is not None:
-        moved = np.tensordot(text_noise, acceptance.texts.deviations(), axes=1)
-        return np.asarray(p + moved.reshape(DRAWS, *p.shape))
+        deviations, least = acceptance.texts.deviations(), acceptance.texts.least_error().reshape(p.shape)
+        moved = np.tensordot(text_noise, deviations, axes=1).reshape(DRAWS, *p.shape)
+        missing = np.sqrt(np.maximum(0.0, 1 - (deviations**2).sum(axis=0).reshape(p.shape) / least**2))
+        if not missing.any():
+            return np.asarray(p + moved), None
+        unseen = p + missing * (_draw_beta(p, least, missing > 0, generator) - p)
+        return np.asarray(unseen + moved), np.asarray(unseen)
     if table.standard_error is None:
-        return np.broadcast_to(p, (DRAWS, *p.shape))
-    return np.asarray(p + table.standard_error.reshape(p.shape) * generator.standard_normal((DRAWS, *p.shape)))
+        return np.broadcast_to(p, (DRAWS, *p.shape)), None
+    error = table.standard_error.reshape(p.shape)
+    return _draw_beta(p, error, error > 0, generator), None
+
+
+def _draw_beta(
+    p: Float64, error: Float64, wanted: np.ndarray[Any, np.dtype[np.bool_]], generator: np.random.Generator
+) -> Float64:
+    """Return (draws, *p.shape): the wanted entries drawn from their Beta distributions, the others as they are."""
+    drawn = np.broadcast_to(p, (DRAWS, *p.shape)).copy()
+    own = generator.spawn(1)[0]  # so that what is drawn after these does not depend on them
+    drawn[:, wanted] = own.beta(
+        *beta_parameters(p[wanted], error[wanted], p.shape[-1]), size=(DRAWS, int(wanted.sum()))
+    )
+    return drawn
 
 
 def draw_medians(timings: tuple[Timing, ...], generator: np.random.Generator) -> Float64:

@@ -122,7 +122,8 @@ def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
     """Return the plan of one acceptance's trees under a condition and an objective."""
     solution, speedups = trees.solution, speeds(trees.solution, model.costs)
     fastest = trees.fastest(model.costs, speedups)
-    rivals = _ranked(model, [fastest.tree, *trees.rivals(speedups)])
+    never_accepted = [chain(1)] if min(solution.max_nodes - 1, solution.max_depth) else []  # of few positions, perhaps
+    rivals = _ranked(model, list(dict.fromkeys([fastest.tree, *trees.rivals(speedups), *never_accepted])))
     known = np.array([model.tokens_per_step(tree) for tree in rivals])
     if objective == "speed":
         best, longest = rivals[0], _ranked(model, trees.chains)[0]

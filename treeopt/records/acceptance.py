@@ -12,6 +12,7 @@ from treeopt.arrays import Float64, Floats
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.record_form import rounded
+from treeopt.records.proportions import beta_interval, independent_positions, posterior_error
 from treeopt.tabular import MOST_ROWS, Row, Tabular, heading_html, heat_html
 from treeopt.trees.token_tree import TokenTree
 
@@ -37,7 +38,7 @@ class AcceptanceTable(ArrayRecord, Tabular):
             the parent; rows sum to at most 1.
         counts: float, the shape of p without its last axis, (1,) for one row, or None: positions that reached each
             row when the table was measured.
-        standard_error: float, the shape of p, or None: of each measured probability.
+        standard_error: float, the shape of p, or None: of each measured probability, as `posterior_error` has it.
 
     Raises InvalidValueError naming the first entry that is not a probability, or the row that sums to more than 1.
 
@@ -158,10 +159,7 @@ class AcceptanceTable(ArrayRecord, Tabular):
 
     def interval(self) -> tuple[Float64, Float64] | None:
         """Return the ends of the 95 % interval of every entry, or None when no error was measured."""
-        if self.standard_error is None:
-            return None
-        half = NORMAL_95 * self.standard_error
-        return np.clip(self.p - half, 0, 1), np.clip(self.p + half, 0, 1)
+        return None if self.standard_error is None else beta_interval(self.p, self.standard_error, self.branching)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -235,10 +233,19 @@ class TextSums(ArrayRecord):
         residual = self.accepted - self.p * self.reached[:, :, None]
         return np.asarray(residual / self.reached.sum(axis=0)[:, None] * np.sqrt(texts / (texts - 1)))
 
+    def least_error(self) -> Float64:
+        """Return float64 (D, B): the error of `p` if positions were as independent as can be.
+
+        Sequences that all agree deviate from nothing, yet do not make `p` certain.
+        """
+        p, positions = self.p, self.reached.sum(axis=0)[:, None]
+        return posterior_error(p, independent_positions(p, positions, len(self.reached)), p.shape[-1])
+
     def table(self) -> AcceptanceTable:
         """Return the table of all texts together, with its counts and standard errors."""
         error = np.sqrt((self.deviations() ** 2).sum(axis=0))
-        return AcceptanceTable(self.p, counts=self.reached.sum(axis=0), standard_error=error)
+        counts = self.reached.sum(axis=0)
+        return AcceptanceTable(self.p, counts=counts, standard_error=np.maximum(error, self.least_error()))
 
 
 def _probabilities(p: object) -> Float64:

@@ -176,7 +176,9 @@ def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
     remarks = [_verdict(plan), _optimality(plan, level_width)]
     if plan.objective == "speed":
         remarks.append(
-            f"That it is within 1 % of the fastest{_under(plan)} is {percent_floor(plan.confidence.probability)} certain."
+            "How certain that is cannot be estimated: the acceptance was imported without counts."
+            if _acceptance_without_counts(plan)
+            else f"That it is within 1 % of the fastest{_under(plan)} is {percent_floor(plan.confidence.probability)} certain."
         )
     if plan.choice.verify_tokens > plan.choice.tree.nodes:
         remarks.append(f"Run the verification pass padded to {plan.choice.verify_tokens} tokens: that is faster.")
@@ -284,12 +286,18 @@ def _extrapolated(plan: "Plan") -> list[Warning]:
     return warnings
 
 
+def _acceptance_without_counts(plan: "Plan") -> bool:
+    acceptance = plan.model.acceptance
+    unknown = acceptance.texts is None and acceptance.table.standard_error is None
+    return unknown and _origins(plan)["acceptance"] != "measured"
+
+
 def _without_errors(plan: "Plan") -> list[Warning]:
     """Return the warning that something imported came without errors, so that nothing is known of its own."""
-    acceptance, latencies = plan.model.acceptance, [latency for _, latency in plan.model.condition.parts]
+    latencies = [latency for _, latency in plan.model.condition.parts]
     tables = {"verify": [each.verify for each in latencies], "draft": [each.draft for each in latencies if each.draft]}
     exact = {
-        "acceptance": acceptance.texts is None and acceptance.table.standard_error is None,
+        "acceptance": _acceptance_without_counts(plan),
         **{
             part: all(len(timing.samples_s) == 1 for each in found for timing in each.timings)
             for part, found in tables.items()

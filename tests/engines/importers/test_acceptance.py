@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from tests.engines.importers.samples import METRICS
 from tests.support.drawn import examples
@@ -83,7 +84,7 @@ class TestCounts:
         assert found.positions == 100
         assert found.table.p == pytest.approx(np.array([[0.8], [0.5], [0.5]]))
         assert found.table.counts.tolist() == [100, 80, 40]
-        wanted = [np.sqrt(0.8 * 0.2 / 100), np.sqrt(0.25 / 80), np.sqrt(0.25 / 40)]
+        wanted = [stats.beta(k + 0.5, n - k + 0.5).std() for k, n in ((80, 100), (40, 80), (20, 40))]
         assert found.table.standard_error[:, 0].tolist() == pytest.approx(wanted)
         assert found.imported[0].source == "file (vLLM metrics)"
 

@@ -98,9 +98,11 @@ class TestStepCounts:
 
     def test_texts_that_differ_err_more_than_steps_that_do_not_know_each_other(self):
         unlike = pooled([StepCounts((100,), (10,)), StepCounts((100,), (90,))] * 4).table
-        alike = pooled([StepCounts((800,), (400,))]).table
+        alike = pooled([StepCounts((800,), (400,))], one_sequence=False).table
+        one = pooled([StepCounts((800,), (400,))]).table
         assert unlike.p.tolist() == alike.p.tolist()
         assert unlike.standard_error[0, 0] > 5 * alike.standard_error[0, 0]
+        assert one.standard_error[0, 0] > 5 * alike.standard_error[0, 0]
 
 
 class TestSpeculationProfile:
@@ -165,7 +167,7 @@ class TestSpeculationProfile:
         return MeasuredAcceptance(rule="sequoia", temperature=0.6, top_p=1.0, prompts=4, positions=100, table=table)
 
     def test_what_is_written_is_read_as_the_same_table(self, tmp_path):
-        counted = pooled([StepCounts.of_lengths({0: 7, 1: 3, 3: 11}, 4)]).table
+        counted = pooled([StepCounts.of_lengths({0: 7, 1: 3, 3: 11}, 4)], one_sequence=False).table
         for table in (AcceptanceTable([[1 / 3], [0.7], [0.0]]), AcceptanceTable([[0.9], [2 / 3]]), counted):
             text = speculation_profile(self.acceptance(table), Pair(target="T", draft="D", dtype="float16"))
             found = read(tmp_path, text).table

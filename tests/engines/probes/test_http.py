@@ -75,6 +75,11 @@ def test_counters_are_read_whatever_their_prefix(text):
     assert counters_of(text, "e") == Counters(10, 30, 6, (4, 2))
 
 
+def test_counters_without_types_are_read_like_others():
+    untyped = "".join(line for line in VLLM.splitlines(True) if not line.startswith("#"))
+    assert counters_of(untyped, "e") == Counters(10, 30, 6, (4, 2))
+
+
 def test_counters_of_several_models_are_added():
     both = "".join(
         line + (line.replace('"m"', '"n"') if not line.startswith("#") else "") for line in VLLM.splitlines(True)
@@ -115,7 +120,7 @@ def test_other_answers_are_one_line(serve, answer, reason):
         HttpEngine("e", url, timeout_s=0.3).get("/x")
 
 
-@pytest.mark.parametrize(("read", "status"), [("get", 200), ("get", 500), ("lines", 500)])
+@pytest.mark.parametrize(("read", "status"), [("get", 200), ("get", 500), ("lines", 200), ("lines", 500)])
 def test_an_answer_that_does_not_end_is_refused_before_all_of_it_is_in_memory(monkeypatch, status, read):
     """The server goes on until the connection is closed: whoever waits for the whole body waits for ever."""
     monkeypatch.setattr(http, "MAX_BYTES", 100_000)
@@ -147,6 +152,12 @@ def test_a_position_that_no_draft_has_is_refused(position):
     """A counter for each position is kept: one label must not decide how much memory that takes."""
     with pytest.raises(EngineError, match=r"^e: expected metrics as Prometheus text\. Got .*position"):
         counters_of(VLLM.replace('position="1"', f'position="{position}"'), "e")
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1"])
+def test_a_counter_that_is_no_count_is_one_line(value):
+    with pytest.raises(EngineError, match=r"^e: expected metrics as Prometheus text\. Got .*drafts is"):
+        counters_of(VLLM.replace('drafts_total{model_name="m"} 10', f'drafts_total{{model_name="m"}} {value}'), "e")
 
 
 def test_when_a_counter_began_is_no_count():
@@ -302,6 +313,50 @@ class TestOpenAI:
     def test_without_usage_chunks_are_tokens(self, serve):
         (answer,) = self.running(serve, chunks(None, None, None, 3)).answers([QUESTION])
         assert answer.tokens == 4
+
+    def test_chunks_tell_how_often_each_position_was_accepted(self, serve):
+        (answer,) = self.running(serve, chunks(1, 4, 5, 7, 10)).answers([QUESTION])
+        assert (answer.steps, answer.accepted) == (4, (3, 2))
+
+    def test_once_a_server_drafted_single_tokens_are_steps_that_accept_none(self, serve):
+        texts = iter([chunks(1, 3), chunks(1, 2, 3)])
+        running = self.running(serve, lambda: next(texts))
+        running.answers([QUESTION])
+        (answer,) = running.answers([QUESTION])
+        assert (answer.steps, answer.accepted) == (2, (0, 0))
+
+    def test_several_steps_in_a_chunk_tell_no_steps(self, serve):
+        (answer,) = self.running(serve, chunks(1, 5, 9)).answers([QUESTION])
+        assert (answer.coalesced, answer.steps) == (True, None)
+
+    def test_neutral_sampling_is_sent_and_left_out_where_it_is_refused(self, serve):
+        """Servers take what is missing from the model's generation config; OpenAI itself refuses unknown fields."""
+        requests: list = []
+
+        def answer():
+            return (400, "unknown field top_k") if b"top_k" in requests[-1][2] else chunks(1, 2, 3)
+
+        models = json.dumps({"data": [{"id": "m", "owned_by": "someone"}]})
+        url, seen = serve({"/v1/models": (200, models), "/v1/completions": answer})
+        servers = OpenAIServers("vllm", {2: url}, timeout_s=1)
+        requests = seen
+        running = servers.start(LAUNCH)
+        for _ in range(2):
+            running.answers([QUESTION])
+        asked = [json.loads(body) for path, _, body in seen if path == "/v1/completions"]
+        assert [sorted({"top_p", "top_k", "min_p", "repetition_penalty"} & each.keys()) for each in asked] == [
+            ["min_p", "repetition_penalty", "top_k", "top_p"],
+            ["top_p"],
+            ["top_p"],
+        ]
+
+    @pytest.mark.parametrize(
+        ("old", "new"), [("data: ", "data:"), ("\n", "\r\n"), ("data: ", ": ping\nevent: x\ndata: ")]
+    )
+    def test_every_form_of_an_event_is_read(self, serve, old, new):
+        status, text = chunks(1, 3, 4)
+        (answer,) = self.running(serve, (status, text.replace(old, new))).answers([QUESTION])
+        assert (answer.tokens, answer.steps, answer.text) == (4, 2, "xxx")
 
     def test_no_metrics_are_no_counters(self, serve):
         assert self.running(serve, chunks(1, 2)).counters() is None

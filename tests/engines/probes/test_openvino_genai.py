@@ -70,6 +70,7 @@ class TestAnswers:
             (5, 3, 1),
             pytest.approx(PROMPT_S),
             3,
+            False,
         )
         assert answer.after_first == len(sizes) + sum(answer.accepted)
 

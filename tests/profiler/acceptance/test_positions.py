@@ -166,7 +166,7 @@ class TestText:
         assert table.p.shape == (4, 3)
         np.testing.assert_allclose(table.p[:, 0], 1, atol=1e-12)
         np.testing.assert_allclose(table.p[:, 1:], 0, atol=1e-12)
-        np.testing.assert_allclose(table.standard_error, 0, atol=1e-12)
+        assert 0 < table.standard_error[0, 0] < 0.05, "two texts that agree are no certainty"
         assert table.counts.tolist() == [120, 114, 108, 102]
 
     def test_at_temperature_zero_ranks_are_those_of_the_draft(self, target, draft, prompts):

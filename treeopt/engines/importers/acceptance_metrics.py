@@ -1,43 +1,34 @@
-"""Acceptance in Prometheus text: the counters of vLLM's and llama.cpp's `/metrics`, which have the same names.
+"""Acceptance in counters of Prometheus: `/metrics` of vLLM or llama.cpp, or what Prometheus' API answers about them."""
 
-With or without the ending `_total`, of vLLM one per engine:
-
-    vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 100.0
-    vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 300.0
-    vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 140.0
-    vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 80.0
-    llamacpp:spec_decode_num_drafts_total 100
-"""
-
-import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from treeopt.engines.importers.acceptance_tables import table_of_counts
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
 from treeopt.engines.importers.importer import Measurements
+from treeopt.engines.prometheus import (
+    ACCEPTED,
+    DRAFTED,
+    DRAFTS,
+    MARK,
+    Counter,
+    CounterError,
+    is_api_answer,
+    read_api_answer,
+    read_counters,
+)
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
-from treeopt.records.engine import parse_position
 
-if TYPE_CHECKING:
-    from prometheus_client.samples import Sample
-
-MARK = re.compile(r"^[ \t]{0,9}(?:vllm|llamacpp)[:_]spec_decode_num_", re.MULTILINE)
 TITLES = {"vllm": "vLLM", "llamacpp": "llama.cpp"}
-MAX_LINE = 4000
-"""Characters of a counter's line."""
 MOST = 1e18
 AT_ONCE = 1e-3
 """Counters of one moment may differ by this share, where a step ended while they were read."""
 SHORT = "shorter drafts count as rejected"
-
-_NAME = re.compile(r"(vllm|llamacpp)[:_]spec_decode_num_(drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)")
 _Labels = tuple[tuple[str, str], ...]
-"""All labels of a series but the position."""
 
 
 @dataclass(slots=True)
@@ -50,8 +41,8 @@ class _Counters:
 
 
 def is_metrics(file: ForeignFile) -> bool:
-    """Return whether a file has a line with one of the counters."""
-    return MARK.search(file.text) is not None
+    """Return whether a file has a line with one of the counters, or is an answer of the API with them."""
+    return (file.is_json and is_api_answer(file.json)) or MARK.search(file.text) is not None
 
 
 def read_metrics(file: ForeignFile) -> Measurements:
@@ -60,62 +51,47 @@ def read_metrics(file: ForeignFile) -> Measurements:
     Raises FormatError naming the line, for a counter twice, for those of several models or programs, and for totals
     that contradict the positions.
     """
-    path = file.path
+    counters = read_api_answer(file.json) if file.is_json else read_counters(file.lines)
+    try:
+        return Measurements(acceptance=_acceptance_of(file, counters))
+    except CounterError as error:
+        raise file.error(error.place, str(error)) from None
+
+
+def _acceptance_of(file: ForeignFile, counters: Iterable[Counter]) -> ImportedAcceptance:
     engines: dict[_Labels, _Counters] = defaultdict(_Counters)
     programs, models = set[str](), set[str]()
-    for number, content in enumerate(file.lines, start=1):
-        line = f"line {number}"
-        if not MARK.match(content):
-            continue
-        sample = _sample(path, line, content)
-        name = _NAME.fullmatch(sample.name.removesuffix("_total"))
-        if name is None:
-            continue
-        labels = dict(sample.labels)
-        programs.add(name[1])
-        models.add(labels.get("model_name", ""))
-        position = labels.pop("position", "")
-        _add(path, line, engines[tuple(sorted(labels.items()))], name[2], position, _count(path, line, sample.value))
+    for counter in counters:
+        programs.add(counter.program)
+        models.add(dict(counter.labels).get("model_name", ""))
+        _add(file, engines[counter.labels], counter)
     if len(programs) > 1:
-        raise FormatError(
-            path, "content", "expected the counters of one program. Got vLLM's and llama.cpp's: keep one's."
-        )
+        names = " and ".join(TITLES.get(each, each) for each in sorted(programs))
+        raise file.error("content", f"expected the counters of one program. Got those of {names}: keep one's.")
     if len(models) > 1:
-        raise FormatError(path, "model_name", f"expected the counters of one model. Got {len(models)}: keep one's.")
-    return Measurements(acceptance=_acceptance(path, list(engines.values()), "".join(programs)))
+        raise file.error("model_name", f"expected the counters of one model. Got {len(models)}: keep one's.")
+    return _acceptance(file.path, list(engines.values()), "".join(programs))
 
 
-def _sample(path: Path | str, line: str, content: str) -> "Sample":
-    """Return what a line says; each is parsed by itself, so that errors name it and others may be of any kind."""
-    from prometheus_client.parser import text_string_to_metric_families
-
-    try:
-        if len(content) > MAX_LINE:
-            raise ValueError(f"more than {MAX_LINE} characters")
-        (family,) = text_string_to_metric_families(content)
-    except (ValueError, IndexError) as error:
-        reason = f"expected a counter of Prometheus, a name, labels and a value ({error!s:.60}). Is the line complete?"
-        raise FormatError(path, line, " ".join(reason.split())) from None
-    return family.samples[0]
-
-
-def _add(path: Path | str, line: str, counters: _Counters, name: str, position: str, value: float) -> None:
-    twice = f"expected each counter once. Got {name} twice: keep the last of several readings."
-    if name == "accepted_tokens_per_pos":
-        place = _position(path, line, position)
-        if place in counters.accepted:
-            raise FormatError(path, line, twice)
-        counters.accepted[place] = value
-    elif name in counters.totals:
-        raise FormatError(path, line, twice)
+def _add(file: ForeignFile, engine: _Counters, counter: Counter) -> None:
+    if not 0 <= counter.value < MOST:
+        reason = f"expected a count from 0 to {MOST:g}. Got {counter.value!s:.60}: save /metrics anew."
+        raise file.error(counter.place, reason)
+    twice = f"expected each counter once. Got {counter.name} twice: keep the last of several readings."
+    if counter.position is not None:
+        if counter.position in engine.accepted:
+            raise file.error(counter.place, twice)
+        engine.accepted[counter.position] = counter.value
+    elif counter.name in engine.totals:
+        raise file.error(counter.place, twice)
     else:
-        counters.totals[name] = value
+        engine.totals[counter.name] = counter.value
 
 
 def _acceptance(path: Path | str, engines: list[_Counters], program: str) -> ImportedAcceptance:
     for each in engines:
         _check_totals(path, each, program)
-    drafts = sum(each.totals.get("drafts", 0.0) for each in engines)
+    drafts = sum(each.totals.get(DRAFTS, 0.0) for each in engines)
     places = range(max((max(each.accepted) + 1 for each in engines if each.accepted), default=0))
     counted = {place for each in engines for place in each.accepted}
     if not drafts or not counted or len(counted) != len(places):
@@ -126,7 +102,7 @@ def _acceptance(path: Path | str, engines: list[_Counters], program: str) -> Imp
             f"for every position from 0 on. Got {drafts:g} drafts and {len(counted)} positions: has it drafted yet?",
         )
     accepted = [sum(each.accepted.get(place, 0.0) for each in engines) for place in places]
-    kind = f"{TITLES[program]} metrics"
+    kind = f"{TITLES.get(program, program)} metrics"
     short = any(_drafted_less(each, len(places)) for each in engines)
     return ImportedAcceptance(
         table=Fields(path, {}).build("content", table_of_counts, drafts, accepted),
@@ -137,13 +113,13 @@ def _acceptance(path: Path | str, engines: list[_Counters], program: str) -> Imp
 
 def _drafted_less(counters: _Counters, length: int) -> bool:
     """Return whether some drafts are known to have been shorter than the longest."""
-    drafts, tokens = counters.totals.get("drafts", 0.0), counters.totals.get("draft_tokens")
+    drafts, tokens = counters.totals.get(DRAFTS, 0.0), counters.totals.get(DRAFTED)
     return tokens is not None and tokens < drafts * length
 
 
 def _check_totals(path: Path | str, counters: _Counters, program: str) -> None:
     """Refuse more accepted tokens than drafted ones, and other accepted ones than those of the positions."""
-    drafted, accepted = counters.totals.get("draft_tokens"), counters.totals.get("accepted_tokens")
+    drafted, accepted = counters.totals.get(DRAFTED), counters.totals.get(ACCEPTED)
     counted = sum(counters.accepted.values())
     name = f"{program}:spec_decode_num_accepted_tokens"
     if accepted is not None and counters.accepted and abs(accepted - counted) > AT_ONCE * max(accepted, counted):
@@ -153,16 +129,3 @@ def _check_totals(path: Path | str, counters: _Counters, program: str) -> None:
         most = max(accepted or 0.0, counted)
         reason = f"expected at most {drafted:g}, the drafted ones. Got {most:g}: save all of /metrics at one moment."
         raise FormatError(path, name, reason)
-
-
-def _count(path: Path | str, line: str, value: float) -> float:
-    if not 0 <= value < MOST:
-        raise FormatError(path, line, f"expected a count from 0 to {MOST:g}. Got {value!s:.60}: save /metrics anew.")
-    return float(value)
-
-
-def _position(path: Path | str, line: str, text: str) -> int:
-    try:
-        return parse_position(text)
-    except ValueError:
-        raise FormatError(path, line, f"position: expected a whole number from 0. Got {text!r:.60}.") from None

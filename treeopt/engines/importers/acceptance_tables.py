@@ -9,6 +9,7 @@ import numpy as np
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.proportions import independent_positions, posterior_error
 
 MAX_DRAFTS = 1e15
 SUM_ROUNDING = 1e-5
@@ -48,7 +49,7 @@ def table_of_conditional(p: Sequence[float]) -> AcceptanceTable:
 def table_of_counts(drafts: float, accepted: Sequence[float]) -> AcceptanceTable:
     """Return the chain's table of how many drafts there were and how many had each position accepted.
 
-    With counts and binomial standard errors, as if positions were independent.
+    With counts and standard errors, as if positions were independent.
     Raises InvalidValueError where nothing was drafted, and for a count above the one before it.
 
     >>> table_of_counts(100, [80, 40]).standard_error.round(3).tolist()
@@ -61,17 +62,21 @@ def table_of_counts(drafts: float, accepted: Sequence[float]) -> AcceptanceTable
     return table_of_reached([before for before, _ in pairs], [count for _, count in pairs])
 
 
-def table_of_reached(reached: Sequence[float] | Float64, accepted: Sequence[float] | Float64) -> AcceptanceTable:
+def table_of_reached(
+    reached: Sequence[float] | Float64, accepted: Sequence[float] | Float64, *, one_sequence: bool = False
+) -> AcceptanceTable:
     """Return the chain's table of how many drafts reached each position and how many of these accepted it.
 
-    With counts and binomial standard errors, as if positions were independent; every position must be reached.
+    With counts and standard errors, as if positions were independent, unless they are of one sequence, in which they are
+    alike; every position must be reached.
 
     >>> table_of_reached([100, 60], [80, 15]).p.tolist()
     [[0.8], [0.25]]
     """
     counts = np.array(reached, np.float64)
     p = np.array(accepted, np.float64)[:, None] / counts[:, None]
-    return AcceptanceTable(p, counts=counts, standard_error=np.sqrt(p * (1 - p) / counts[:, None]))
+    positions = independent_positions(p, counts[:, None], 1) if one_sequence else counts[:, None]
+    return AcceptanceTable(p, counts=counts, standard_error=posterior_error(p, positions))
 
 
 def vector_of_ranks(values: Sequence[float]) -> Vector:

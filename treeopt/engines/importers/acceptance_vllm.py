@@ -44,7 +44,9 @@ def read_vllm_log(file: ForeignFile) -> Measurements:
     counted = [(each.rates, each.drafts) for each in intervals if each.drafts]
     if not counted:
         return Measurements(acceptance=_mean(file, intervals))
-    total = Fields(file.path, {}).build("content", pooled, [_counts(rates, drafts) for rates, drafts in counted])
+    total = Fields(file.path, {}).build(
+        "content", pooled, [_counts(rates, drafts) for rates, drafts in counted], one_sequence=False
+    )
     lines = f"{len(counted)} line{'s' * (len(counted) > 1)}"
     acceptance = ImportedAcceptance(
         table=total.table,

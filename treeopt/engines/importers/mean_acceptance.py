@@ -1,4 +1,4 @@
-"""Acceptance of which only the mean is known: SGLang's log, and the report of trtllm-bench.
+"""Acceptance of which only the mean is known: SGLang's log and metrics, and the report of trtllm-bench.
 
 A mean number of tokens per step does not tell positions. It is imported as a chain whose tokens are all accepted with the
 same probability p, given those before: with K draft tokens, mean = 1 + p + p² + … + p^K. The source says so.
@@ -22,6 +22,9 @@ DECODE_LINE = re.compile(
     r"Decode batch.{0,400}?#running-req: (\d{1,6}).{0,400}?accept len: (\d{1,4}(?:\.\d{1,9})?), accept rate: (\d(?:\.\d{1,9})?)"
 )
 SGLANG_MARK = "accept len: "
+GAUGE = re.compile(
+    r"^sglang:spec_accept_(length|rate)(?:\{[^}\n]{0,2000}\})?[ \t]{1,9}(\d{1,9}(?:\.\d{1,17})?)", re.MULTILINE
+)
 REPORT = "decoding_stats"
 MEAN_KEY = "accept_length"
 
@@ -42,6 +45,21 @@ def read_sglang_log(file: ForeignFile) -> Measurements:
     mean = sum(n * mean for n, mean, _ in lines) / requests
     rate = sum(n * rate for n, _, rate in lines) / requests
     return Measurements(acceptance=_of_mean(file, "accept len", mean, rate, f"SGLang log; {EQUAL}"))
+
+
+def is_sglang_metrics(file: ForeignFile) -> bool:
+    """Return whether a text has the gauges of SGLang's `/metrics`."""
+    return GAUGE.search(file.text) is not None
+
+
+def read_sglang_metrics(file: ForeignFile) -> Measurements:
+    """Return the mean acceptance of the gauges."""
+    gauges = {name: float(value) for name, value in GAUGE.findall(file.text)}
+    for name in ("length", "rate"):
+        if name not in gauges:
+            raise file.error(f"sglang:spec_accept_{name}", "is missing. Save all of /metrics.")
+    kind = f"SGLang metrics; {EQUAL}"
+    return Measurements(acceptance=_of_mean(file, "sglang:spec_accept_length", gauges["length"], gauges["rate"], kind))
 
 
 def is_trtllm_report(file: ForeignFile) -> bool:

@@ -32,5 +32,5 @@ def read_specdec_bench(file: ForeignFile) -> Measurements:
         got = fields.number(MEAN)
         check_equal(fields, MEAN, expected=mean, got=got, within=ROUNDING * mean, why=f"the mean of {HISTOGRAM}")
     accepted = {tokens - 1: count for tokens, count in histogram.items()}
-    total = fields.build(HISTOGRAM, pooled, [StepCounts.of_lengths(accepted, max(1, *accepted))])
+    total = fields.build(HISTOGRAM, pooled, [StepCounts.of_lengths(accepted, max(1, *accepted))], one_sequence=False)
     return Measurements(acceptance=ImportedAcceptance(table=total.table, kind="specdec_bench", positions=steps))

@@ -82,7 +82,7 @@ def _acceptance(fields: Fields, rates: _Rates, length: int) -> ImportedAcceptanc
     if "accept_length_model" in fields and fields.text("accept_length_model") == "measured_per_k":
         kind = f"{KIND}; measured with drafts of {length} tokens"
     if rates.steps:
-        total = fields.build(HISTOGRAM, pooled, [StepCounts.of_lengths(rates.steps, length)])
+        total = fields.build(HISTOGRAM, pooled, [StepCounts.of_lengths(rates.steps, length)], one_sequence=False)
         return ImportedAcceptance(table=total.table, kind=kind, positions=sum(rates.steps.values()))
     if rates.conditional is not None:
         reached = [

@@ -54,10 +54,11 @@ class Pooled:
     texts: TextSums | None
 
 
-def pooled(counts: Sequence[StepCounts]) -> Pooled:
+def pooled(counts: Sequence[StepCounts], *, one_sequence: bool = True) -> Pooled:
     """Return the chain's table of all texts together, positions that no step reached left out.
 
-    Errors are those of texts where there are several, binomial for one.
+    Errors are those of texts where there are several, else of one sequence, or with `one_sequence` false of
+    independent positions.
     Raises InvalidValueError where no step drafted anything.
     """
     reached = _summed([each.reached for each in counts])
@@ -67,7 +68,7 @@ def pooled(counts: Sequence[StepCounts]) -> Pooled:
         raise InvalidValueError("steps: expected at least one that drafted. Got none: has it drafted yet?")
     reached, accepted = reached[:, :depth], accepted[:, :depth]
     if len(reached) == 1:
-        return Pooled(table=table_of_reached(reached[0], accepted[0]), texts=None)
+        return Pooled(table=table_of_reached(reached[0], accepted[0], one_sequence=one_sequence), texts=None)
     texts = TextSums(reached, accepted[:, :, None])
     return Pooled(table=texts.table(), texts=texts)
 

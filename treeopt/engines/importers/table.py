@@ -20,9 +20,11 @@ from treeopt.engines.importers.llama_server_log import is_llama_server_log, read
 from treeopt.engines.importers.mean_acceptance import (
     is_mean_only,
     is_sglang_log,
+    is_sglang_metrics,
     is_trtllm_report,
     read_mean_only,
     read_sglang_log,
+    read_sglang_metrics,
     read_trtllm_report,
 )
 from treeopt.engines.importers.plain_acceptance import is_plain_acceptance, read_plain_acceptance
@@ -43,7 +45,7 @@ IMPORTERS: tuple[Importer, ...] = (
     ),
     Importer(
         name="metrics",
-        title="/metrics of vLLM or llama.cpp (Prometheus text)",
+        title="/metrics of vLLM or llama.cpp, or an answer of Prometheus' /api/v1/query",
         contains=(ACCEPTANCE,),
         needs="spec_decode_num_drafts and spec_decode_num_accepted_tokens_per_pos, of one moment and one model",
         matches=is_metrics,
@@ -72,6 +74,14 @@ IMPORTERS: tuple[Importer, ...] = (
         needs="lines with accept len and accept rate; positions are taken for equal",
         matches=is_sglang_log,
         read=read_sglang_log,
+    ),
+    Importer(
+        name="sglang-metrics",
+        title="/metrics of SGLang",
+        contains=(ACCEPTANCE,),
+        needs="spec_accept_length and spec_accept_rate; positions are taken for equal",
+        matches=is_sglang_metrics,
+        read=read_sglang_metrics,
     ),
     Importer(
         name="vllm-bench",

@@ -75,6 +75,8 @@ class Answer(NamedTuple):
     """Seconds from the question to the first token; None where the engine does not tell."""
     prefill_tokens: int = 0
     """Tokens of the prompt that were read in them; others were known of texts before."""
+    coalesced: bool = False
+    """Whether some chunks hold more tokens than a step can yield, so that steps cannot be told from them."""
 
     @property
     def after_first(self) -> int:

@@ -1,23 +1,21 @@
 """Asking an engine over HTTP: answers with a time limit, and counters out of Prometheus text."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2 as httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 from treeopt.engines.probes.client import Counters
+from treeopt.engines.prometheus import ACCEPTED, DRAFTED, DRAFTS, read_counters
 from treeopt.errors import EngineError, printable
-from treeopt.records.engine import parse_position
 
 KEY_VARIABLE = "TREEOPT_API_KEY"
 """Environment variable with the key of a server that asks for one; it is written nowhere."""
 MAX_BYTES = 64_000_000
-COUNTED = "spec_decode_num_"
-CREATED = "_created"
-"""When each counter began, which Prometheus' libraries add."""
+
+Part = TypeVar("Part", str, bytes)
 
 
 class HttpEngine:
@@ -73,11 +71,26 @@ class HttpEngine:
         self._client.close()
 
     def lines(self, path: str, content: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the lines that answer a JSON object as they arrive; raises EngineError where they cease."""
+        """Yield the lines that answer a JSON object as they arrive.
+
+        Raises EngineError where they cease, and as soon as they are longer than `MAX_BYTES` together.
+        """
         with self._failures("POST", path), self._client.stream("POST", f"{self.url}{path}", json=content) as response:
             if not response.is_success:
                 self._read(response).raise_for_status()
-            yield from response.iter_lines()
+            begun: list[str] = []  # parts of a line whose end has not arrived
+            for part in self._limited(response.iter_text()):
+                first, *others = part.split("\n")
+                begun.append(first)
+                for other in others:
+                    yield "".join(begun).removesuffix("\r")
+                    begun = [other]
+            if any(begun):
+                yield "".join(begun).removesuffix("\r")
+
+    def events(self, path: str, content: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the data of the server-sent events that answer a JSON object; raises as `lines` does."""
+        return events_of(self.lines(path, content))
 
     def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
         with self._failures(method, path), self._client.stream(method, f"{self.url}{path}", **more) as streamed:
@@ -87,17 +100,22 @@ class HttpEngine:
 
     def _read(self, streamed: httpx.Response) -> httpx.Response:
         """Return a response with its body; raises EngineError as soon as that is longer than `MAX_BYTES`."""
-        body = bytearray()
-        for part in streamed.iter_bytes():
-            body += part
-            if len(body) > MAX_BYTES:
+        body = b"".join(self._limited(streamed.iter_bytes()))
+        kind = streamed.headers.get("content-type", "application/json")
+        return httpx.Response(
+            streamed.status_code, headers={"content-type": kind}, content=body, request=streamed.request
+        )
+
+    def _limited(self, parts: Iterator[Part]) -> Iterator[Part]:
+        """Yield the parts of an answer; raises EngineError as soon as they are longer than `MAX_BYTES` together."""
+        length = 0
+        for part in parts:
+            length += len(part)
+            if length > MAX_BYTES:
                 raise EngineError(
                     f"{self.title}: expected an answer of at most {MAX_BYTES} bytes. Got more: ask for less."
                 )
-        kind = streamed.headers.get("content-type", "application/json")
-        return httpx.Response(
-            streamed.status_code, headers={"content-type": kind}, content=bytes(body), request=streamed.request
-        )
+            yield part
 
     @contextmanager
     def _failures(self, method: str, path: str) -> Iterator[None]:
@@ -132,36 +150,46 @@ class HttpEngine:
         return found
 
 
-def counters_of(text: str, title: str) -> Counters | None:
-    """Return the counters of speculation in Prometheus text, whatever their prefix; None where there are none.
+def events_of(lines: Iterable[str]) -> Iterator[str]:
+    r"""Yield the data of each server-sent event: an empty line ends one, and so does the end of the stream.
 
-    Raises EngineError for text that is none.
+    >>> list(events_of([": ping", "event: chunk", "data:a", "data: b", "", "data: [DONE]"]))
+    ['a\nb', '[DONE]']
     """
-    found: dict[str, float] = {}
+    data: list[str] = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name == "data":
+            data.append(value.removeprefix(" "))
+        elif not line and data:
+            yield "\n".join(data)
+            data = []
+    if data:  # the standard drops it, but some servers do not end their last event
+        yield "\n".join(data)
+
+
+def counters_of(text: str, title: str) -> Counters | None:
+    """Return the counters of speculation in Prometheus text, all engines together; None where there are none.
+
+    Raises EngineError for a counter that is none.
+    """
+    totals: dict[str, float] = {}
     positions: dict[int, float] = {}
     try:
-        for family in text_string_to_metric_families(text):
-            _, _, name = family.name.partition(":")
-            counts = name.startswith(COUNTED) and not name.endswith(CREATED)
-            for sample in family.samples if counts else ():
-                if "position" in sample.labels:
-                    place = parse_position(sample.labels["position"])
-                    positions[place] = positions.get(place, 0.0) + sample.value
-                else:
-                    found[name] = found.get(name, 0.0) + sample.value
-    except (ValueError, KeyError) as error:
+        for counter in read_counters(text.split("\n")):
+            if not 0 <= counter.value < float("inf"):
+                raise ValueError(f"{counter.name} is {counter.value}")
+            if counter.position is None:
+                totals[counter.name] = totals.get(counter.name, 0.0) + counter.value
+            else:
+                positions[counter.position] = positions.get(counter.position, 0.0) + counter.value
+        accepted = tuple(int(positions.get(place, 0)) for place in range(1 + max(positions, default=-1)))
+        drafts, drafted, accepted_tokens = (int(totals.get(name, 0)) for name in (DRAFTS, DRAFTED, ACCEPTED))
+    except ValueError as error:
         raise EngineError(
             f"{title}: expected metrics as Prometheus text. Got {printable(str(error))[:80]!r}."
         ) from None
-    if not found:
-        return None
-    accepted = tuple(int(positions.get(place, 0)) for place in range(1 + max(positions, default=-1)))
-    return Counters(
-        int(found.get(f"{COUNTED}drafts", 0)),
-        int(found.get(f"{COUNTED}draft_tokens", 0)),
-        int(found.get(f"{COUNTED}accepted_tokens", 0)),
-        accepted,
-    )
+    return Counters(drafts, drafted, accepted_tokens, accepted) if totals else None
 
 
 def number(title: str, content: Mapping[str, Any], name: str) -> float:
@@ -170,3 +198,9 @@ def number(title: str, content: Mapping[str, Any], name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise EngineError(f"{title}: expected a number {name!r} of at least 0 in its answer. Got {value!r:.60}.")
     return float(value)
+
+
+def status_of(error: EngineError) -> int | None:
+    """Return the HTTP status behind an error, None where it has another cause."""
+    cause = error.__cause__
+    return cause.response.status_code if isinstance(cause, httpx.HTTPStatusError) else None

@@ -1,7 +1,8 @@
 """Any server with OpenAI's completions, vLLM's among them: what can be seen from outside, and counters where it has some.
 
-With `continuous_usage_stats` every chunk says how many tokens there are by now: its growth is one step, unless the
-server holds steps back and sends several at once.  A server that counts its drafts tells that, and is believed.
+With `continuous_usage_stats` every chunk contains the number of tokens so far: its growth is one step, of which all but
+one token were accepted drafts, unless the server holds steps back and sends several at once.  A server that counts its
+drafts is believed where both differ.
 """
 
 import json
@@ -23,11 +24,15 @@ from treeopt.engines.probes.client import (
     addresses,
     served_model,
 )
-from treeopt.engines.probes.http import HttpEngine
+from treeopt.engines.probes.http import HttpEngine, status_of
 from treeopt.errors import EngineError, InvalidValueError
 from treeopt.records.profile import UNKNOWN
 
 VLLM = "vllm"
+NEUTRAL = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Sent because servers take what is missing from the model's generation config; OpenAI itself knows the first only."""
+REFUSED = (400, 422)
+"""Status of servers that do not take some of these."""
 TITLES = {"openai": "a server with OpenAI's completions", VLLM: "vLLM"}
 
 
@@ -48,7 +53,7 @@ def available(name: str) -> Availability:
         title=TITLES[name],
         version=None,
         started="by you: --url 0=URL,3=URL, or one length after the other, --url URL --lengths 3",
-        tells="tokens as they come; steps where chunks are steps or /metrics counts drafts",
+        tells="tokens as they come; steps and accepted tokens where chunks are steps, or /metrics counts drafts",
         install="run it, and give --url",
     )
 
@@ -83,6 +88,8 @@ class _Chunk(NamedTuple):
     tokens: int | None
     prompt_tokens: int
     arrived_s: float
+    own_tokens: int | None = None
+    """Of this chunk alone, where the server sends token ids."""
 
 
 class RunningServer:
@@ -92,6 +99,8 @@ class RunningServer:
         self._http = HttpEngine(name, url, timeout_s=launch.timeout_s)
         self._name, self._model, self._draft_tokens = name, model, launch.draft_tokens
         self._pool = ThreadPoolExecutor(launch.slots)
+        self._neutral = NEUTRAL
+        self._drafts = False  # until a chunk of several tokens was seen
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
         return list(self._pool.map(self._answer, questions))
@@ -117,46 +126,71 @@ class RunningServer:
             "prompt": question.prompt,
             "max_tokens": question.max_new_tokens,
             "temperature": question.temperature,
+            **self._neutral,
             "seed": question.seed,
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
-        chunks = list(self._chunks(content))
+        try:
+            chunks = list(self._chunks(content))
+        except EngineError as error:
+            if self._neutral is not NEUTRAL or status_of(error) not in REFUSED:
+                raise
+            self._neutral = {"top_p": 1.0}
+            chunks = list(
+                self._chunks({key: value for key, value in content.items() if key not in NEUTRAL} | self._neutral)
+            )
         sizes, ends_s = _growth(chunks)
         if len(sizes) < 2:
             raise EngineError(
                 f"{self._name}: expected a text of several chunks. Got {len(sizes)}: update it, or ask for more tokens."
             )
-        told = not self._draft_tokens or max(sizes[1:]) > 1
+        steps = sizes[1:]
+        self._drafts = self._drafts or max(steps) > 1
+        told = not self._draft_tokens or self._drafts
+        coalesced = max(steps) > 1 + self._draft_tokens
         return Answer(
             text="".join(each.text for each in chunks),
-            tokens=1 + sum(sizes[1:]),
+            tokens=1 + sum(steps),
             decode_s=ends_s[-1] - ends_s[0],
-            steps=len(sizes) - 1 if told else None,
+            steps=len(steps) if told and not coalesced else None,
+            accepted=tuple(sum(size > place for size in steps) for place in range(1, 1 + self._draft_tokens))
+            if told
+            else (),
+            coalesced=coalesced,
             prompt_tokens=max(each.prompt_tokens for each in chunks),
         )
 
     def _chunks(self, content: Mapping[str, Any]) -> Iterator[_Chunk]:
-        for line in self._http.lines("/v1/completions", content):
+        for data in self._http.events("/v1/completions", content):
             arrived_s = time.perf_counter()
-            if not line.startswith("data: ") or line == "data: [DONE]":
+            if data == "[DONE]":
                 continue
             try:
-                found = json.loads(line[6:])
+                found = json.loads(data)
                 choices, usage = found.get("choices") or [{}], found.get("usage") or {}
-                text, tokens, prompt = (
+                text, tokens, ids = (
                     choices[0].get("text") or "",
                     usage.get("completion_tokens"),
-                    int(usage.get("prompt_tokens") or 0),
+                    choices[0].get("token_ids"),
                 )
+                prompt = int(usage.get("prompt_tokens") or 0)
             except (ValueError, AttributeError, IndexError, TypeError):
-                raise EngineError(f"{self._name}: expected chunks of completions. Got {line[:80]!r}.") from None
-            yield _Chunk(str(text), tokens if isinstance(tokens, int) else None, prompt, arrived_s)
+                raise EngineError(f"{self._name}: expected chunks of completions. Got {data[:80]!r}.") from None
+            yield _Chunk(
+                str(text),
+                tokens if isinstance(tokens, int) else None,
+                prompt,
+                arrived_s,
+                len(ids) if isinstance(ids, list) else None,
+            )
 
 
 def _growth(chunks: Sequence[_Chunk]) -> tuple[list[int], list[float]]:
-    """Return how many tokens came when: as usage grows, or a token in every chunk where only the last says how many."""
+    """Return how many tokens came when: as usage grows, or as token ids, or one in every chunk where neither is there."""
+    if len(own := [each for each in chunks if each.own_tokens]) > 1:
+        return [each.own_tokens or 0 for each in own], [each.arrived_s for each in own]
     counted = [each for each in chunks if each.tokens]
     if len(counted) < 2:
         texts = [each for each in chunks if each.text]

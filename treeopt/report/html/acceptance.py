@@ -25,16 +25,16 @@ def heat_map(name: str, label: str, measured: MeasuredAcceptance) -> Figure:
     plot = Plot(
         (-0.5, ranks - 0.5), (depths + 0.5, 0.5), ("rank among siblings", "depth"), size=(460.0, height), whole=True
     )
-    errors = (
-        None if table.standard_error is None else table.standard_error.reshape(len(rows), -1, table.branching)[:, 0]
-    )
+    interval = table.interval()
+    ends = None if interval is None else [each.reshape(len(rows), -1, table.branching)[:, 0] for each in interval]
     for depth in range(1, depths + 1):
         for rank in range(ranks):
             value = float(rows[depth - 1, rank])
             if value < 5e-5:
                 continue
             where = "every depth" if table.position_invariant else f"depth {depth}"
-            give = "" if errors is None else f" ± {100 * 1.96 * float(errors[depth - 1, rank]):.1f}"
+            low_high = None if ends is None else [100 * float(end[depth - 1, rank]) for end in ends]
+            give = "" if low_high is None else " ({:.1f}-{:.1f})".format(*low_high)
             x, y = plot.x(rank - 0.5), min(plot.y(depth - 0.5), plot.y(depth + 0.5))
             plot.add(
                 shape(

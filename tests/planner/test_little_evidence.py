@@ -1,0 +1,78 @@
+"""Plans from little evidence: all of three accepted, none of three, and sequences that all agree."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.invented import call
+from tests.support.invented_machines import acceptance_of
+from treeopt.planner.dependence import ChainDependence
+from treeopt.planner.draws import draw_tokens
+from treeopt.records.acceptance import TextSums
+from treeopt.records.engine import ChainCounts
+from treeopt.trees import chain
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("verify.csv").write_text("tokens,ms\n1,10\n2,10.1\n8,11\n64,14\n")
+    Path("draft.csv").write_text("tokens,ms\n1,1\n8,1.1\n")
+
+
+def solved(content: object) -> dict:
+    Path("a.json").write_text(json.dumps(content))
+    arguments = ("--latency", "verify.csv", "--draft-latency", "draft.csv", "--acceptance", "a.json", "-o", "p.yaml")
+    assert call("profile", *arguments, "--force").exit_code == 0
+    result = call("solve", "--profile", "p.yaml", "--json", "-o", "tree.json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def low_over_value(plan: dict) -> float:
+    choice = plan["candidates"][plan["choice"]]
+    return choice["speedup_interval"][0] / choice["speedup"]
+
+
+@pytest.mark.usefixtures("files")
+def test_three_of_three_is_no_certainty():
+    plan = solved({"num_drafts": 3, "accepted_per_pos": [3, 3, 3]})
+    assert low_over_value(plan) < 0.75
+    many = solved({"num_drafts": 3000, "accepted_per_pos": [3000, 3000, 3000]})
+    assert low_over_value(many) > 0.98, "as many as these are"
+
+
+@pytest.mark.usefixtures("files")
+def test_none_of_three_is_no_certainty():
+    few, many = (solved({"num_drafts": n, "accepted_per_pos": [0]})["confidence"]["probability"] for n in (3, 3000))
+    assert few < 0.9
+    assert many > 0.99
+
+
+def drawn(accepted, length=3):
+    """Return draws of a chain's tokens, of sequences of 50 steps that each accept so many tokens in every step."""
+    texts = TextSums(
+        np.full((len(accepted), length), 50.0) * (np.arange(length) <= np.array(accepted)[:, None]),
+        50.0 * (np.arange(length) < np.array(accepted)[:, None])[:, :, None],
+    )
+    return draw_tokens(acceptance_of(texts))
+
+
+def test_sequences_that_all_agree_leave_room_for_others():
+    spread = [np.ptp(np.quantile(drawn([3] * count).tokens(chain(3)), [0.025, 0.975])) for count in (2, 8, 64)]
+    assert spread[0] > 0.3
+    assert spread[0] > spread[1] > spread[2] > 0.001
+
+
+def test_counted_chains_that_all_agree_leave_as_much():
+    texts = TextSums(np.full((4, 3), 50.0), np.full((4, 3, 1), 50.0))
+    acceptance = acceptance_of(texts)
+    counts = ChainCounts(length=3, steps=(50,) * 4, tokens=(200,) * 4)
+    dependence = ChainDependence(table=acceptance.table, chains=(counts,))
+    with_counts = draw_tokens(acceptance, dependence).tokens(chain(3))
+    assert np.quantile(with_counts, 0.025) < 3.9
+    assert np.quantile(with_counts, 0.025) == pytest.approx(
+        np.quantile(draw_tokens(acceptance).tokens(chain(3)), 0.025), rel=0.02
+    )
