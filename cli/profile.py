@@ -10,6 +10,7 @@ from treeopt.cli.options.profile import ProfileOptions
 from treeopt.cli.options.record import options
 from treeopt.cli.profile_files import BESIDE, check_files, record_file
 from treeopt.cli.terminal import warn
+from treeopt.errors import Warning
 from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ def _swept(asked: ProfileOptions) -> "Profile":
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name not in allowed and source is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{parameter.opts[0]}: expected without --sweep, for which nothing is measured here.")
+            raise click.UsageError(
+                f"{parameter.opts[0]}: expected without --sweep, for which nothing is measured here."
+            )
     samplings, pair = asked.how.samplings, asked.pair
     if len(samplings) > 1 or len(asked.context_tokens) > 1:
         raise click.UsageError(
@@ -94,7 +97,7 @@ def _swept(asked: ProfileOptions) -> "Profile":
     )
     assert result.engine is not None  # steps of chains are an engine's
     for setting in result.engine.settings:
-        warn(f"--sweep: {setting.value} {setting.name}: a plan for chains is made of chains.")
+        warn(Warning(f"--sweep: {setting.value} were {setting.name}.", "Measure chains too, where there are none."))
     return result
 
 

@@ -42,7 +42,9 @@ def sweep_profile(
     for path in paths:
         file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES))
         if not is_sweep(file):
-            raise file.error("content", "expected rows of draft length, speed and accept length. Got another kind of file.")
+            raise file.error(
+                "content", "expected rows of draft length, speed and accept length. Got another kind of file."
+            )
         found, left_out = read_sweep(file)
         rows += found
         trees += left_out

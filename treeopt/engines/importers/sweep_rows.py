@@ -95,9 +95,9 @@ def _row(file: ForeignFile, place: str, row: dict[str, Any]) -> SweepRow:
 
 def _length(file: ForeignFile, place: str, row: dict[str, Any]) -> int:
     drafts = _number(file, place, row, ("spec_decode_num_drafts",), 0.0)
-    if drafts > 0:
-        given = _number(file, place, row, ("spec_decode_num_draft_tokens", "spec_decode_draft_tokens"), math.nan) / drafts
-        return _whole(file, place, round(given), "spec_decode_num_draft_tokens", least=1) if given == given else _no_length(file, place)
+    drafted = _number(file, place, row, ("spec_decode_num_draft_tokens", "spec_decode_draft_tokens"), 0.0)
+    if drafts > 0 and drafted > 0:
+        return _whole(file, place, round(drafted / drafts), "spec_decode_num_draft_tokens", least=1)
     given = _number(file, place, row, LENGTH, math.nan)
     if math.isnan(given):
         given = _number(file, place, row, ROOTED, math.nan) - 1
@@ -174,7 +174,10 @@ def _rows(file: ForeignFile) -> list[tuple[str, dict[str, Any]]]:
     names, *rows = csv.reader((line for _, line in lines), delimiter=separator)
     if separator != ",":
         rows = [[value.replace(",", ".") for value in row] for row in rows]
-    return [(f"line {number}", _named(dict(zip(names, row, strict=False)))) for (number, _), row in zip(lines[1:], rows, strict=False)]
+    return [
+        (f"line {number}", _named(dict(zip(names, row, strict=False))))
+        for (number, _), row in zip(lines[1:], rows, strict=False)
+    ]
 
 
 def _named(row: dict[str, Any]) -> dict[str, Any]:
