@@ -96,4 +96,24 @@ def test_from_sweep_to_plan_on_the_command_line(tmp_path, monkeypatch):
     written(tmp_path / "sweep.csv")
     call("profile", "--sweep", "sweep.csv", "-o", "p.yaml")
     assert [each.batch_size for each in Profile.load("p.yaml").chain_latencies] == [1, 8]
-    assert "treeopt export" in call("solve", "--profile", "p.yaml", "-o", "plan.yaml").output
+    solved = call("solve", "--profile", "p.yaml", "-o", "plan.yaml")
+    assert solved.exit_code == 0
+    assert "treeopt export" in solved.output
+    assert "verify times: measured" not in solved.output
+
+
+def test_options_of_what_is_measured_are_refused_beside_a_sweep(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "sweep.csv")
+    assert call("profile", "--sweep", "sweep.csv", "--rounds", "3", "-o", "p.yaml").exit_code == 2
+    assert call("profile", "--sweep", "sweep.csv", "--acceptance", "sweep.csv", "-o", "p.yaml").exit_code == 2
+
+
+def test_trees_are_left_out_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"steps": k, "topk": t, "acc_length": a, "step_time": 0.01} for k, t, a in ((0, 1, 1), (3, 1, 2), (3, 4, 3))
+    ]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    assert "left out" in call("profile", "--sweep", "s.jsonl", "-o", "p.yaml").output
+    assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
