@@ -3,17 +3,24 @@
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.profile import ProfileOptions
 from treeopt.cli.options.record import options
 from treeopt.cli.profile_files import BESIDE, check_files, record_file
 from treeopt.cli.terminal import warn
+from treeopt.errors import Warning
 from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.records.draft_record import DraftRecord
     from treeopt.records.profile import Profile
+
+SWEEP_OPTIONS = frozenset(
+    {"sweep", "target", "draft", "temperature", "top_p", "top_k", "context_tokens", "path", "force", "verbose", "quiet"}
+)
+"""Names that `--sweep` goes with: what it was measured of and at, and where the profile is written."""
 
 
 @click.command(cls=Command)
@@ -30,7 +37,10 @@ def profile(asked: ProfileOptions) -> None:
     rules = asked.rule_names  # refused first
     check_files(asked.path, asked.record_name, resume=asked.resume, force=asked.force)
     asked.check()
-    if asked.imports.everything:
+    if asked.imports.sweep:
+        result, record = _swept(asked), None
+        result.save(asked.path)
+    elif asked.imports.everything:
         result, record = _imported(asked, rules[0]), None
         result.save(asked.path)
     else:
@@ -61,6 +71,34 @@ def _imported(asked: ProfileOptions, rule: str) -> "Profile":
         sampled=not sampling.greedy,
         **{name: str(given) for name in ("target", "draft") if (given := getattr(pair, name)) is not None},
     )
+
+
+def _swept(asked: ProfileOptions) -> "Profile":
+    """Return the profile of a sweep; click.UsageError beside options of what is measured here."""
+    from treeopt.engines.importers import sweep_profile
+
+    context, allowed = click.get_current_context(), SWEEP_OPTIONS
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in allowed and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{parameter.opts[0]}: expected without --sweep, for which nothing is measured here."
+            )
+    samplings, pair = asked.how.samplings, asked.pair
+    if len(samplings) > 1 or len(asked.context_tokens) > 1:
+        raise click.UsageError(
+            "--temperature, --context-tokens: expected one each with --sweep: what it was measured at. Got several."
+        )
+    result = sweep_profile(
+        asked.imports.sweep,
+        sampling=samplings[0],
+        context_tokens=asked.context_tokens[0],
+        **{name: str(given) for name in ("target", "draft") if (given := getattr(pair, name)) is not None},
+    )
+    assert result.engine is not None  # steps of chains are an engine's
+    for setting in result.engine.settings:
+        warn(Warning(f"--sweep: {setting.value} were {setting.name}.", "Measure chains too, where there are none."))
+    return result
 
 
 def _tell(asked: ProfileOptions, result: "Profile", record: "DraftRecord | None") -> None:

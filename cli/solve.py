@@ -190,7 +190,11 @@ def _text(asked: SolveOptions, found: "Planned", profile: "Profile", chosen: "Tr
 
 def _next(asked: SolveOptions, plan: "Plan", profile: "Profile") -> str:
     """Return commands that go on with what was written, with its own pair, as it was measured and planned."""
+    from treeopt.records.profile import IMPORTED
+
     acceptance, file = plan.model.acceptance, quoted(asked.written_path)
+    if profile.engine is not None and profile.engine.name == IMPORTED:
+        return f"treeopt export {file} --profile {quoted(asked.profile_path)} --to vllm"
     if profile.engine is not None:
         command = f"treeopt bench engine {profile.engine.name} --profile {quoted(asked.profile_path)}"
         served = [] if profile.pair.target_source is not None else profile.chain_latencies[0].chains

@@ -44,6 +44,16 @@ class ImportOptions:
             help="Acceptance measured elsewhere: rates or counts per position, /metrics of vLLM or llama.cpp, a speculation profile, requests of vLLM or AIPerf, Spec-Bench's answers, Sequoia's vector.",
         )
     )
+    sweep: tuple[Path, ...] = field(
+        metadata=option(
+            "--sweep",
+            heading=Heading.IMPORTS,
+            type=file,
+            multiple=True,
+            metavar="FILE",
+            help="Whole steps by draft length measured elsewhere, several times for several files: CSV or JSON with draft length, batch, speed and accept length.",
+        )
+    )
 
     @property
     def times(self) -> bool:

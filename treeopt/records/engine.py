@@ -35,7 +35,7 @@ class EngineRun(ShortRepr):
     """The engine that a profile is of."""
 
     name: str
-    """As in `treeopt probe --list`."""
+    """As in `treeopt probe --list`; `imported` where another program measured."""
     version: str
     settings: tuple[EngineSetting, ...] = ()
     """What it was started with beside the draft length."""

@@ -1,7 +1,7 @@
 """The profile: what was measured on one machine for one pair of models; docs/profile-file.md specifies its file."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -143,7 +143,10 @@ class Profile(ShortRepr, Tabular):
     @property
     def step_latencies(self) -> tuple[StepLatency, ...]:
         """Seconds of steps under each condition, of an engine as whole steps."""
-        return self.latencies or tuple(each.whole_steps for each in self.chain_latencies)
+        if self.engine is None or self.engine.name != IMPORTED:
+            return self.latencies or tuple(each.whole_steps for each in self.chain_latencies)
+        imported = tuple(Imported(what=part, source="a sweep of whole steps") for part in LATENCY_PARTS)
+        return tuple(replace(each.whole_steps, imported=imported) for each in self.chain_latencies)
 
     def latency(self, *, context_tokens: int | None = None, batch_size: int = 1) -> StepLatency:
         """Return the latency of one condition; without a context length, that of the first measured.

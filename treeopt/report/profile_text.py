@@ -27,7 +27,7 @@ def summary(profile: Profile) -> str:
         f"{_models(pair)}, {pair.dtype}",
         f"{machine.processor}, {machine.device}{threads}",
     ]
-    if imported := origins_text(profile.latencies, profile.acceptance()):
+    if imported := origins_text(profile.step_latencies, profile.acceptance()):
         lines.append(imported)
     several = len(profile.latencies) > 1
     for latency in profile.latencies:

@@ -5,6 +5,7 @@ from treeopt.engines.importers.combine import imported_profile, step_latencies, 
 from treeopt.engines.importers.imported_latency import ImportedLatency
 from treeopt.engines.importers.importer import Importer
 from treeopt.engines.importers.read import KINDS, read_acceptance, read_latency
+from treeopt.engines.importers.sweep import sweep_profile
 from treeopt.engines.importers.table import IMPORTERS
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "read_acceptance",
     "read_latency",
     "step_latencies",
+    "sweep_profile",
     "with_imported",
 ]

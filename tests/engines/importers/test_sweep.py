@@ -1,0 +1,119 @@
+"""Sweeps over the draft length: lengths that were left out are predicted, and wrong conventions are refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.cli.invented import call
+from treeopt.engines.importers import sweep_profile
+from treeopt.errors import FormatError
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import GREEDY
+
+RATES = (0.62, 0.6, 0.58, 0.57, 0.56, 0.55, 0.55)
+MEASURED = (0, 1, 3, 7)
+
+
+def accept_length(length: int) -> float:
+    return 1 + float(np.cumprod(RATES[:length]).sum())
+
+
+def step_s(length: int, batch: int, knee: int = 32) -> float:
+    """Return seconds of a step bound by memory until `knee` tokens are verified, with a draft of 0.4 ms a token."""
+    return 0.0066 + 0.0004 * length + 0.0001 * max(0, batch * (1 + length) - knee)
+
+
+def speedup(length: int, batch: int, knee: int) -> float:
+    return accept_length(length) * step_s(0, batch, knee) / step_s(length, batch, knee)
+
+
+def written(path, batches=(1, 8), shift=0.0, knee=32):
+    lines = ["Draft Length;Batch Size;Tokens per second;Accept-Length"]
+    for batch in batches:
+        for length in MEASURED:
+            rate = batch * accept_length(length) / step_s(length, batch, knee)
+            lines.append(f"{length};{batch};{rate:.6f};{accept_length(length) + shift:.6f}".replace(".", ","))
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+def made(path):
+    return sweep_profile([path], sampling=GREEDY, context_tokens=256)
+
+
+@pytest.mark.parametrize(("place", "knee", "within"), [(0, 32, 0.02), (1, 32, 0.02), (1, 24, 0.06)])
+def test_lengths_left_out_are_predicted_and_the_choice_is_near_the_best(tmp_path, place, knee, within):
+    """A knee at 24 tokens lies at length 2 of batch 8, between measured lengths, where nobody can see it."""
+    found = made(written(tmp_path / "sweep.csv", knee=knee))
+    latency = found.chain_latencies[place]
+    steps = latency.whole_steps
+    survival = np.cumprod(np.ravel(found.acceptances[0].table.p))
+    survival = np.concatenate([survival, survival[-1] * RATES[-1] ** np.arange(1, 8)])
+    times = np.interp(
+        range(8),
+        [each.length for each in latency.chains],
+        [float(np.mean(each.steps.samples_s)) for each in latency.chains],
+    )
+    predicted = [(1 + survival[:length].sum()) * times[0] / times[length] for length in range(8)]
+    actual = [speedup(length, latency.batch_size, knee) for length in range(8)]
+    assert steps.batch_size == (1, 8)[place]
+    for length in (2, 5):
+        assert predicted[length] == pytest.approx(actual[length], rel=within)
+    assert actual[int(np.argmax(predicted))] > (1 - within) * max(actual)
+
+
+@pytest.mark.parametrize("shift", [-1.0, 1.0])
+def test_accept_length_of_another_convention_is_refused(tmp_path, shift):
+    with pytest.raises(FormatError, match="target's own token"):
+        made(written(tmp_path / "sweep.csv", shift=shift))
+
+
+def test_sweep_without_plain_decoding_is_refused(tmp_path):
+    path = tmp_path / "sweep.jsonl"
+    rows = [{"steps": k, "topk": 1, "acc_length": accept_length(k), "step_time": step_s(k, 1)} for k in (1, 3)]
+    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    with pytest.raises(FormatError, match="measure plain decoding too"):
+        made(path)
+
+
+def test_result_files_of_vllm_are_one_sweep(tmp_path):
+    paths = []
+    for length in MEASURED:
+        row = {"max_concurrency": 4, "mean_tpot_ms": 1e3 * step_s(length, 4) / accept_length(length)}
+        if length:
+            row |= {"spec_decode_num_drafts": 100, "spec_decode_num_draft_tokens": 100 * length}
+            row |= {"spec_decode_acceptance_length": accept_length(length)}
+        paths.append(tmp_path / f"{length}.json")
+        paths[-1].write_text(json.dumps(row), "utf-8")
+    (latency,) = sweep_profile(paths, sampling=GREEDY, context_tokens=256).chain_latencies
+    assert [each.length for each in latency.chains] == list(MEASURED)
+    assert float(np.mean(latency.chains[2].steps.samples_s)) == pytest.approx(step_s(3, 4))
+
+
+def test_from_sweep_to_plan_on_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "sweep.csv")
+    assert "verify times: measured" not in call("profile", "--sweep", "sweep.csv", "-o", "p.yaml").output
+    assert [each.batch_size for each in Profile.load("p.yaml").chain_latencies] == [1, 8]
+    solved = call("solve", "--profile", "p.yaml", "-o", "plan.yaml")
+    assert solved.exit_code == 0
+    assert "treeopt export" in solved.output
+    assert "verify times: measured" not in solved.output
+
+
+def test_options_of_what_is_measured_are_refused_beside_a_sweep(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "sweep.csv")
+    assert call("profile", "--sweep", "sweep.csv", "--rounds", "3", "-o", "p.yaml").exit_code == 2
+    assert call("profile", "--sweep", "sweep.csv", "--acceptance", "sweep.csv", "-o", "p.yaml").exit_code == 2
+
+
+def test_trees_are_left_out_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"steps": k, "topk": t, "acc_length": a, "step_time": 0.01} for k, t, a in ((0, 1, 1), (3, 1, 2), (3, 4, 3))
+    ]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    assert "left out" in call("profile", "--sweep", "s.jsonl", "-o", "p.yaml").output
+    assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
