@@ -221,7 +221,7 @@ class TestTexts:
             "profile", "-o", "p.yaml", "--latency", "t.csv", "--draft-latency", "t.csv", "--acceptance", "x.csv"
         )
         assert "x.csv: content: expected acceptance. Got curves as CSV" in line
-        assert "Got CSV, of which only times are taken: write the rates of the positions as [0.8, 0.6, 0.5]." in line
+        assert "give it to --latency" in line
 
 
 class TestRun:
