@@ -51,7 +51,12 @@ class TestVllmBench:
         rates = "spec_decode_per_position_acceptance_rates"
         refused(tmp_path, VLLM_BENCH | {"spec_decode_accepted_tokens": 90}, rates, "expected 90")
         refused(tmp_path, VLLM_BENCH | {"spec_decode_num_drafts": 0}, "spec_decode_num_drafts", "at least 1")
-        refused(tmp_path, {key: value for key, value in VLLM_BENCH.items() if key != rates}, rates, "missing")
+        refused(
+            tmp_path,
+            {key: each for key, each in VLLM_BENCH.items() if key != rates},
+            "content",
+            "give it to --sweep|Got JSON",
+        )
 
 
 class TestVllmLog:

@@ -10,6 +10,7 @@ from treeopt.engines.importers.content import JsonObject, check_equal
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
 from treeopt.engines.importers.importer import Measurements
+from treeopt.engines.importers.sweep_rows import is_sweep, read_sweep
 
 DRAFTS, DRAFTED, ACCEPTED = "spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"
 RATES = "spec_decode_per_position_acceptance_rates"
@@ -17,12 +18,12 @@ SHORT = "shorter drafts count as rejected"
 
 
 def is_vllm_bench(file: ForeignFile) -> bool:
-    """Return whether a file is one result with counters of speculation."""
-    return isinstance(file.json, dict) and DRAFTS in file.json
+    """Return whether a file is one result with counters of speculation by position."""
+    return isinstance(file.json, dict) and file.json.keys() >= {DRAFTS, RATES}
 
 
 def read_vllm_bench(file: ForeignFile) -> Measurements:
-    """Return the counts by position; raises FormatError for totals that contradict them."""
+    """Return the counts by position, and the row of a sweep; raises FormatError for totals that contradict them."""
     fields = JsonObject("", file.json).inner(file.path).read(file.path)
     drafts, rates = fields.integer(DRAFTS), fields.numbers(RATES)
     accepted = [round(rate * drafts) for rate in rates]
@@ -34,4 +35,7 @@ def read_vllm_bench(file: ForeignFile) -> Measurements:
     if DRAFTED in fields and fields.integer(DRAFTED, least=0) < drafts * len(rates):
         kind = f"{kind}; {SHORT}"
     table = fields.build(RATES, table_of_counts, float(drafts), accepted)
-    return Measurements(acceptance=ImportedAcceptance(table=table, kind=kind, positions=drafts))
+    return Measurements(
+        acceptance=ImportedAcceptance(table=table, kind=kind, positions=drafts),
+        sweep=read_sweep(file).sweep if is_sweep(file) else (),
+    )
