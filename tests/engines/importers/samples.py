@@ -178,6 +178,11 @@ LATENCY_FILES = {
     "llama-bench.json": json.dumps(
         [{"n_prompt": n, "n_gen": 0, "n_depth": 0, "avg_ns": 9_000_000, "samples_ns": [9_000_000]} for n in (1, 8)]
     ),
+    "llama-bench.md": "| model | test | t/s |\n| --- | ---: | ---: |\n| m | tg32 | 100.00 ± 0.10 |\n| m | pp8 | 700.00 ± 0.10 |\n",
+    "llama-bench.csv": '"n_prompt","n_gen","n_depth","avg_ns"\n"1","0","0","9000000"\n"8","0","0","9500000"\n',
+    "batched.md": "log\n|PP|TG|B|N_KV|T_PP s|S_PP t/s|T_TG s|S_TG t/s|T s|S t/s|\n"
+    "|512|64|1|576|0.500|1024.00|0.640|100.00|1.140|505.26|\n|512|64|4|2304|2.000|1024.00|0.800|320.00|2.800|822.86|\n",
+    "table.txt": '"tokens" "ms"\n"1" 1 10.5\n"2" 8 11.25\n',
     "excel.csv": "tokens;Latency [ms];;\n1;10,5;;\n8;11,2;;\n",
 }
 ACCEPTANCE_FILES = {

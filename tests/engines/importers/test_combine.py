@@ -211,6 +211,16 @@ def test_curves_without_a_context_hold_at_those_that_are_named(tmp_path):
         step_latencies([*verify, *alone, *draft], context_tokens=256)
 
 
+def test_contexts_of_another_batch_size_do_not_count(tmp_path):
+    verify = read_latency(written(tmp_path / "v.csv", b"tokens,ms,context,batch\n1,10,512,1\n1,12,1024,4\n"))
+    draft = read_latency(written(tmp_path / "d.csv", b"tokens,ms,batch\n1,1,1\n1,2,4\n"), default_pass="draft")
+    steps = step_latencies([*verify, *draft], context_tokens=256)
+    assert [(each.context_tokens, each.batch_size, each.draft.medians_s[0]) for each in steps] == [
+        (512, 1, 0.001),
+        (1024, 4, 0.002),
+    ]
+
+
 ODD = [
     b"-1",
     b"0",

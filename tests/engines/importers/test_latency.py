@@ -60,6 +60,17 @@ class TestCsv:
             "tokens,mean_ns,p99_ns\n1,1.05e7,2e7\n8,1.12e7,2e7\n",
             "Tokens,Latency [ms],tokens_per_s\n1,10.5,95\n8,11.2,714\n",
             "tokens,µs\n1,10500\n8,11200\n",
+            '"tokens" "ms"\n"1" 1 10.5\n"2" 8 11.2\n',
+            "# tokens ms\n1.000e+00 1.050e+01\n8.000e+00 1.120e+01\n",
+            "# one GPU\n# tokens,ms\n1,10.5\n8,11.2\n",
+            "sep=;\ntokens;ms\n1;10,5\n;\n8;11,2\n;;\n",
+            "tokens,ms\n1,10.5,\n8,11.2,,\n",
+            'tokens,ms\n1,"10,5"\n8,"11,2"\n',
+            "tokens,ms\r1,10.5\r8,11.2\r",
+            "numTokens,stepTimeMs\n1,10.5\n8,11.2\n",
+            "Num Tokens,time per step (ms),GB/s,steps/s\n1,10.5,7,95\n8,11.2,6,89\n",
+            "tokens,latency_ms_mean,latency_ms_std,mem_gb\n1,10.5,1,3.1\n8,11.2,1,3.2\n",
+            "tokens;ms;version\n1;10,512;0.9\n8;11,2;0.9\n".replace("10,512", "10,50"),
         ],
         ids=[
             "semicolons",
@@ -75,6 +86,17 @@ class TestCsv:
             "ns",
             "speed",
             "micro",
+            "write.table with spaces",
+            "numpy",
+            "numpy with commas",
+            "Excel with sep",
+            "trailing",
+            "quoted decimal commas",
+            "old Mac",
+            "camel case",
+            "per step",
+            "aggregated",
+            "both marks",
         ],
     )
     @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
@@ -83,6 +105,58 @@ class TestCsv:
         (found,) = read_latency(tmp_path / "file")
         assert found.verify.tokens.tolist() == [1, 8]
         assert found.verify.medians_s.tolist() == pytest.approx([0.0105, 0.0112])
+
+    def test_a_unit_in_the_bytes_of_a_spreadsheet(self, tmp_path):
+        (tmp_path / "file").write_bytes("tokens;Latency [µs]\n1;10,5\n8;11,2\n".encode("cp1252"))
+        (found,) = read_latency(tmp_path / "file")
+        assert found.verify.medians_s.tolist() == pytest.approx([10.5e-6, 11.2e-6])
+
+    def test_three_decimals_are_no_thousands_where_the_file_shows_its_mark(self, tmp_path):
+        (found,) = read(tmp_path, "tokens;us\n1;10,512\n8;11,203\n")
+        assert found.verify.medians_s.tolist() == pytest.approx([10.512e-6, 11.203e-6])
+        (found,) = read(tmp_path, "tokens\tus\n1\t10,512\n8\t11,2\n")
+        assert found.verify.medians_s.tolist() == pytest.approx([10.512e-6, 11.2e-6])
+        (found,) = read(tmp_path, "tokens,us\n1.000,10.512\n8.000,11.203\n")
+        assert found.verify.medians_s.tolist() == pytest.approx([10.512e-6, 11.203e-6])
+
+    @pytest.mark.parametrize("name", ["batch", "Batch Size", "bs", "num_seqs"])
+    @pytest.mark.parametrize("context", ["ctx", "context (tokens)", "kvLen", "past-len"])
+    def test_conditions_by_any_usual_name(self, tmp_path, name, context):
+        """A column of one value is no less a condition."""
+        (found,) = read(tmp_path, f"{context},{name},tokens,ms\n512,4,1,10\n512,4,8,11\n")
+        assert (found.context_tokens, found.batch_size) == (512, 4)
+
+    def test_tokens_of_a_whole_batch_are_divided(self, tmp_path):
+        four, one = read(tmp_path, "batch_tokens,batch,ms\n4,4,10\n32,4,11\n1,1,9\n")
+        assert four.verify.tokens.tolist() == [1, 8]
+        assert one.verify.tokens.tolist() == [1]
+        refused(tmp_path, "batch_tokens,batch,ms\n4,4,10\n6,4,11\n", "line 3", "a multiple of the batch of 4. Got 6")
+
+    def test_an_unnamed_last_column_is_no_row_name(self, tmp_path):
+        """Shifted by one, its values would be times."""
+        refused(tmp_path, "tokens,ms\n1,10,3\n2,11,4\n", "line 2", "expected 2 values, one per name. Got 3")
+
+    @pytest.mark.parametrize(
+        ("column", "values", "accepted"),
+        [
+            ("threads", "4 8 4 8", False),
+            ("threads", "4 4 8 8", True),
+            ("gpu_id", "0 1 0 1", False),
+            ("note", "a a b b", False),
+            ("power_w", "71.5 72.5 73.5 74.5", True),
+            ("run_id", "1 2 1 2", True),
+        ],
+    )
+    def test_settings_may_not_differ_and_results_may(self, tmp_path, column, values, accepted):
+        rows = zip((1, 1, 8, 8), (10, 12, 14, 16), values.split(), strict=True)
+        text = f"tokens,ms,{column}\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
+        if accepted:
+            assert read(tmp_path, text)[0].verify.medians_s.tolist() == pytest.approx([0.011, 0.015])
+        else:
+            refused(tmp_path, text, "line 1", f"one value in the column '{column}'.*remove the column")
+
+    def test_settings_of_a_single_point_may_not_differ(self, tmp_path):
+        refused(tmp_path, "tokens,ms,threads\n1,1,4\n1,2,8\n", "line 1", "one value in the column 'threads'")
 
     def test_drafting_that_takes_no_time_is_refused_with_what_to_do(self, tmp_path):
         refused(tmp_path, "tokens,ms\n1,0\n", "line 2", "such as 1 us", default_pass="draft")
@@ -111,8 +185,13 @@ class TestCsv:
             ("tokens,tokens,ms\n1,1,1\n", "line 1", "'tokens' twice"),
             ("tokens,n,ms\n1,1,1\n", "line 1", "one column of tokens. Got tokens, n"),
             ("tokens,ms,gpu\n1,1,A\n2,2,B\n", "line 1", "one value in the column 'gpu'. Got 'A', 'B'"),
-            ("tokens;ms\n1;1.234,5\n", "line 2", "Got '1.234,5'"),
-            ("tokens,mean_ms\n1,NA\n", "line 2", "Got 'NA': replace or remove the line"),
+            ("tokens;ms\n1;1.234,5\n", "line 2", "Got '1.234,5': write it with a decimal point"),
+            ("tokens;ms\n1;10,5\n1.000;11,5\n", "line 3", "Got '1.000': write it .* without thousands separators"),
+            ("tokens\tus\n1\t1,234\n8\t2,345\n", "line 2", "Got '1,234': write it .* without thousands separators"),
+            ("tokens,steps/s\n1,0.1\n", "line 1", "a time such as ms"),
+            ("tokens,latency\n1,0.1\n", "line 1", "a unit in the name of the times. Got 'latency': add _s, _ms"),
+            ("tokens,ms_per_token\n1,0.1\n", "line 1", "a time such as ms"),
+            ("tokens,mean_ms\n1,NA\n", "line 2", "Got 'NA': replace it or remove the line"),
             ("tokens,ms,us\n1,1,1\n", "line 1", "one column of times. Got ms, us"),
             ("tokens,seconds\n\n1,0.1,3\n", "line 3", "expected 2 values, one per name. Got 3"),
             ("tokens,seconds\n1.5,0.1\n", "line 2", "tokens: expected a whole number of at least 1. Got '1.5'"),
@@ -254,8 +333,41 @@ LLAMA_BENCH = [
     )
 ]
 
+LLAMA_BENCH_TABLE = """ggml_cuda_init: found 1 CUDA devices:
+| model | size | backend | threads | test | t/s |
+| --- | ---: | --- | ---: | ---: | ---: |
+| llama 1B Q4_0 | 606.54 MiB | CPU | 8 | pp8 | 800.00 ± 0.10 |
+| llama 1B Q4_0 | 606.54 MiB | CPU | 8 | pp1024 | 8000.00 ± 0.10 |
+| llama 1B Q4_0 | 606.54 MiB | CPU | 8 | tg32 | 125.00 ± 0.10 |
+| llama 1B Q4_0 | 606.54 MiB | CPU | 8 | pp16+tg32 | 5.00 ± 0.10 |
+| llama 1B Q4_0 | 606.54 MiB | CPU | 8 | pp1 @ d512 | 100.00 ± 0.10 |
+
+build: abc (123)
+"""
+
 
 class TestLlamaBench:
+    def test_the_table_that_it_prints(self, tmp_path):
+        """n_ubatch is 512 where the table does not name it; other lines are its log."""
+        text = LLAMA_BENCH_TABLE
+        empty, deep = read(tmp_path, text)
+        assert (empty.context_tokens, deep.context_tokens) == (0, 512)
+        assert empty.verify.tokens.tolist() == [1, 8]
+        assert empty.verify.medians_s.tolist() == pytest.approx([0.008, 0.010])
+        assert deep.verify.medians_s.tolist() == pytest.approx([0.010])
+        refused(tmp_path, text.replace("800.00", "fast"), "line 4", "t/s: expected numbers")
+        refused(tmp_path, text.replace("800.00", "0.00"), "line 4", "a number above 0")
+        refused(tmp_path, text.replace("CPU | 8 | pp8", "CPU | 4 | pp8"), "line 5.threads", "one value in all rows")
+
+    def test_a_draft_model_is_timed_the_same_way(self, tmp_path):
+        empty, _ = read(tmp_path, LLAMA_BENCH, default_pass="draft")
+        assert empty.verify is None
+        assert empty.draft.tokens.tolist() == [1, 8]
+
+    def test_rows_may_lack_settings_of_others(self, tmp_path):
+        fewer = [{key: row[key] for key in row if key != "model_type"} for row in LLAMA_BENCH[1:]]
+        assert read(tmp_path, [LLAMA_BENCH[0], *fewer])[0].verify.tokens.tolist() == [1, 8]
+
     @pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
     def test_prompts_and_single_tokens(self, tmp_path, form):
         """Prompts beyond a pass and mixed runs are left out; 64 tokens one by one are 64 passes."""
@@ -281,6 +393,12 @@ class TestLlamaBench:
     def test_what_is_refused(self, tmp_path):
         refused(
             tmp_path, [*LLAMA_BENCH, LLAMA_BENCH[1] | {"model_type": "other"}], "[5].model_type", "one value in all"
+        )
+        refused(
+            tmp_path,
+            [*LLAMA_BENCH, LLAMA_BENCH[1] | {"no_kv_offload": True}, LLAMA_BENCH[1] | {"no_kv_offload": False}],
+            "[6].no_kv_offload",
+            "one value in all",
         )
         refused(tmp_path, [LLAMA_BENCH[2]], "n_prompt", "run llama-bench with -p 1,2")
         refused(tmp_path, [LLAMA_BENCH[1]], "n_prompt", "time 1 token too")

@@ -364,6 +364,10 @@ class TestBatchedBench:
         )
         assert (found.context_tokens, found.verify.tokens.tolist()) == (544, [1, 4])
         assert found.verify.medians_s.tolist() == pytest.approx([0.010, 0.0125])
+        with pytest.raises(FormatError, match=r"line 3: expected 10 values. Got 6: is it torn"):
+            read_latency(written(tmp_path, f"{names}\n{rows[0]}\n{rows[1][:55]}"))
+        with pytest.raises(FormatError, match="rows under the names"):
+            read_latency(written(tmp_path, f"{names}\n"))
         with pytest.raises(FormatError, match="line 2: t_tg: expected a number"):
             read_latency(written(tmp_path, f"{names}\n{rows[0].replace('0.640', '0.6.0')}\n"))
 
@@ -374,6 +378,12 @@ class TestBatchedBench:
         assert found.verify.medians_s.tolist() == [0.01]
         (found,) = read_latency(written(tmp_path, json.dumps(BATCHED_BENCH)))
         assert found.verify.tokens.tolist() == [1, 2, 8]
+
+    def test_a_draft_model_is_timed_the_same_way(self, tmp_path):
+        (draft,) = read_latency(written(tmp_path, json_lines(BATCHED_BENCH)), default_pass="draft")
+        assert draft.verify is None
+        assert draft.draft.medians_s.tolist() == pytest.approx([0.010, 0.011, 0.016])
+        assert "level" in draft.source
 
     def test_what_contradicts_itself_is_refused(self, tmp_path):
         cases = [
@@ -396,7 +406,7 @@ class TestBatchedBench:
             (json_lines(BATCHED_BENCH)[:-20], "line 3", "Is it complete"),
         ]
         refused(lambda content: read_latency(written(tmp_path, content)), made)
-        with pytest.raises(FormatError, match="expected times of draft passes"):
-            read_latency(written(tmp_path, json_lines(BATCHED_BENCH)), default_pass="draft")
+        with pytest.raises(FormatError, match="expected times of overhead passes"):
+            read_latency(written(tmp_path, json_lines(BATCHED_BENCH)), default_pass="overhead")
         with pytest.raises(TreeoptError, match="larger than"):
             read_latency(written(tmp_path, json_lines(BATCHED_BENCH) * 100_000))

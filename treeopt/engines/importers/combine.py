@@ -98,7 +98,8 @@ def step_latencies(
 ) -> tuple[StepLatency, ...]:
     """Return a step's times at every imported condition, what is missing taken from those measured there.
 
-    Curves that name no context hold at every context that others name; where none does, at `context_tokens`.
+    Curves that name no context hold at every context that others of their batch size name; where none does, at
+    `context_tokens`.
 
     Imported verify times are of whole steps: with them the overhead is 0, unless one is imported too.
 
@@ -106,9 +107,15 @@ def step_latencies(
     """
     conditions: dict[tuple[int, int], dict[str, ImportedLatency]] = {}
     curves = tuple(imports)
-    named = dict.fromkeys(each.context_tokens for each in curves if each.context_tokens is not None)
+    named: dict[int, dict[int, None]] = {}  # contexts of a batch size, in their order
     for each in curves:
-        for context in (named or (context_tokens,)) if each.context_tokens is None else (each.context_tokens,):
+        if each.context_tokens is not None:
+            named.setdefault(each.batch_size, {})[each.context_tokens] = None
+    for each in curves:
+        contexts = (
+            named.get(each.batch_size, (context_tokens,)) if each.context_tokens is None else (each.context_tokens,)
+        )
+        for context in contexts:
             parts = conditions.setdefault((context, each.batch_size), {})
             for part in LATENCY_PARTS:
                 if getattr(each, part) is not None and part in parts:

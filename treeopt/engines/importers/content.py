@@ -72,6 +72,15 @@ def check_equal(fields: Fields, field: str, *, expected: float, got: float, with
         )
 
 
+def markdown_cells(line: str) -> list[str]:
+    """Return the cells of a row of a Markdown table; none for other lines.
+
+    >>> markdown_cells("| pp8 | 740.00 ± 0.10 |")
+    ['pp8', '740.00 ± 0.10']
+    """
+    return [cell.strip() for cell in line.split("|")[1:-1]] if line.lstrip().startswith("|") else []
+
+
 def source_text(path: Path | str, kind: str) -> str:
     """Return how an imported file is named in a profile.
 

@@ -30,9 +30,14 @@ class ForeignFile:
         """The text, with its lines ended by a newline only; empty for bytes that are no text."""
         encoding = next((name for mark, name in BYTE_ORDER_MARKS if self.data.startswith(mark)), "utf-8")
         try:
-            return self.data.decode(encoding).replace("\r\n", "\n")
+            text = self.data.decode(encoding)
         except UnicodeDecodeError:
-            return ""
+            try:
+                text = self.data.replace(b"\xb5", b"u").decode("ascii")  # µs as spreadsheets write it in plain CSV
+            except UnicodeDecodeError:
+                return ""
+        text = text.replace("\r\n", "\n")
+        return text if "\n" in text else text.replace("\r", "\n")  # as spreadsheets wrote on old Macs
 
     @cached_property
     def lines(self) -> list[str]:

@@ -44,6 +44,29 @@ def curve(samples_s: Mapping[int, Sequence[float]]) -> LatencyTable:
     return LatencyTable(tokens, [_timing(count, samples_s[count]) for count in tokens])
 
 
+def curves(
+    samples_s: Mapping[int, Mapping[int, Sequence[float]]], *, drafts: bool, source: str
+) -> tuple[ImportedLatency, ...]:
+    """Return a curve of a batch of 1 for every context; raises InvalidValueError for one that does not begin at 1 token.
+
+    Args:
+        samples_s: seconds by context and count of tokens.
+        drafts: whether the passes are the draft model's.
+        source: the file and what it is.
+    """
+    tables = {context: curve(times) for context, times in sorted(samples_s.items())}
+    return tuple(
+        ImportedLatency(
+            context_tokens=context,
+            batch_size=1,
+            verify=None if drafts else table,
+            draft=table if drafts else None,
+            source=source,
+        )
+        for context, table in tables.items()
+    )
+
+
 def _timing(tokens: int, samples_s: Sequence[float]) -> Timing:
     samples = np.array(samples_s, np.float64)
     fine = (samples >= LEAST_S) & (samples <= MOST_S)

@@ -16,9 +16,9 @@ no use, and its lines do not say so.  `t_pp` is not taken: prompts are cut into 
 
 from typing import Any
 
-from treeopt.engines.importers.content import JsonObject, check_equal, source_text
+from treeopt.engines.importers.content import JsonObject, check_equal, markdown_cells, source_text
 from treeopt.engines.importers.foreign_file import ForeignFile
-from treeopt.engines.importers.imported_latency import ImportedLatency, curve
+from treeopt.engines.importers.imported_latency import curves
 from treeopt.engines.importers.importer import Measurements
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
@@ -38,6 +38,7 @@ TABLE = {
 }
 """Columns of the Markdown table, and the same in JSON."""
 KIND = "llama-batched-bench, sequences taken for nodes"
+DRAFT_KIND = "llama-batched-bench, sequences taken for nodes of a level"
 SPEED_ROUNDING = 5e-3
 """Relative; seconds and speeds are written with six decimals, in single precision, three and two in the table."""
 WRITTEN_S = 5e-4
@@ -47,7 +48,7 @@ def is_batched_bench(file: ForeignFile) -> bool:
     """Return whether the first of a file's objects is a line of llama-batched-bench, or a line has its table's names."""
     if file.is_json:
         return bool(file.objects) and file.objects[0].fields.keys() >= KEYS
-    return any(_table_names(line)[: len(TABLE)] == list(TABLE) for line in file.lines)
+    return any(markdown_cells(line)[: len(TABLE)] == list(TABLE) for line in file.lines)
 
 
 def read_batched_bench(file: ForeignFile) -> Measurements:
@@ -63,32 +64,22 @@ def read_batched_bench(file: ForeignFile) -> Measurements:
             raise FormatError(path, each.place or "content", reason)
         context, tokens, seconds = _pass(each.inner(path).read(path))
         samples.setdefault(context, {}).setdefault(tokens, []).append(seconds)
-    fields = Fields(path, {})
-    latencies = tuple(
-        fields.build(
-            "pl",
-            lambda times, at: ImportedLatency(
-                context_tokens=at, batch_size=1, verify=curve(times), source=source_text(path, KIND)
-            ),
-            times,
-            context,
-        )
-        for context, times in sorted(samples.items())
-    )
-    return Measurements(latencies=latencies)
-
-
-def _table_names(line: str) -> list[str]:
-    return [cell.strip() for cell in line.split("|")[1:-1]] if line.lstrip().startswith("|") else []
+    if not samples:
+        raise file.error("content", "expected rows under the names. Got none: let the program finish.")
+    drafts = file.default_pass == "draft"
+    source = source_text(path, DRAFT_KIND if drafts else KIND)
+    return Measurements(latencies=Fields(path, {}).build("pl", curves, samples, drafts=drafts, source=source))
 
 
 def _table_rows(file: ForeignFile) -> list[JsonObject]:
     """Return the rows of the Markdown table by the names that JSON has; other lines are the program's log."""
     rows = []
     for number, line in enumerate(file.lines, start=1):
-        cells = _table_names(line)
-        if len(cells) != len(TABLE) or not cells[0].isdecimal():
+        cells = markdown_cells(line)
+        if not cells or not cells[0].isdecimal():
             continue
+        if len(cells) != len(TABLE):
+            raise file.error(f"line {number}", f"expected {len(TABLE)} values. Got {len(cells)}: is it torn?")
         values: dict[str, Any] = {}
         for key, cell in zip(TABLE.values(), cells, strict=True):
             try:

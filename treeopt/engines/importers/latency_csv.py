@@ -18,23 +18,72 @@ UNITS = {
     **dict.fromkeys(("nanoseconds", "nsec", "ns"), 1e-9),
 }
 COLUMNS = {
-    "tokens": ("tokens", "n_tokens", "num_tokens", "batch_tokens", "token_count", "nodes", "query_len", "q_len", "n"),
-    "context": (
-        "context",
-        "context_tokens",
-        "context_len",
-        "context_length",
-        "ctx",
-        "n_ctx",
-        "seq_len",
-        "kv_len",
-        "n_depth",
+    "tokens": frozenset(
+        [
+            "tokens",
+            "n_tokens",
+            "num_tokens",
+            "number_of_tokens",
+            "batch_tokens",
+            "num_batched_tokens",
+            "token_count",
+            "nodes",
+            "n_nodes",
+            "num_nodes",
+            "tree_size",
+            "query_len",
+            "q_len",
+            "n",
+        ]
     ),
-    "batch": ("batch", "batch_size", "bs"),
-    "pass": ("pass",),
+    "context": frozenset(
+        [
+            "context",
+            "context_tokens",
+            "context_len",
+            "context_length",
+            "context_size",
+            "ctx",
+            "ctx_len",
+            "n_ctx",
+            "seq_len",
+            "seqlen",
+            "sequence_length",
+            "kv_len",
+            "kv_length",
+            "kv_tokens",
+            "past_len",
+            "cache_len",
+            "cached_tokens",
+            "prefix_len",
+            "n_depth",
+        ]
+    ),
+    "batch": frozenset(
+        [
+            "batch",
+            "batch_size",
+            "batchsize",
+            "bs",
+            "bsz",
+            "n_seqs",
+            "num_seqs",
+            "sequences",
+            "num_sequences",
+            "concurrency",
+        ]
+    ),
+    "pass": frozenset(["pass"]),
 }
+"""Names of the columns by their meaning, with _ between words."""
+OF_BATCH = frozenset(["batch_tokens", "num_batched_tokens"])
+"""Tokens over the whole batch."""
 SPEEDS = frozenset(("per", "tok", "token", "tokens", "tps", "throughput", "speed"))
 """Words of a column of speeds, which ends in a unit too."""
+PASSES = frozenset(("step", "pass", "iteration", "iter", "forward", "call"))
+"""What a time may be taken per."""
+MEANS = frozenset(("mean", "avg", "average", "median"))
+DURATIONS = frozenset(("time", "latency", "duration", "elapsed", "wall"))
 TAKEN = "tokens, a time such as ms or latency_us, and if need be context, batch and pass"
 MAX_CONDITIONS = 1000
 KIND = "CSV"
@@ -51,7 +100,7 @@ class _Samples:
 def is_csv(file: ForeignFile) -> bool:
     """Return whether a text that is no JSON begins with a line of names, or of several values."""
     names = header_names(file)
-    return len(names) > 1 or any(name in COLUMNS["tokens"] or _unit(name) for name in names)
+    return len(names) > 1 or any("_".join(words(name)) in COLUMNS["tokens"] or _scale(name) for name in names)
 
 
 def read_csv(file: ForeignFile) -> Measurements:
@@ -62,9 +111,13 @@ def read_csv(file: ForeignFile) -> Measurements:
     table = read_rows(file)
     columns = _columns(file, table)
     time = columns["time"]
-    scale = UNITS[words(time)[-1]]
-    speeds = [name for name in table.names if SPEEDS & set(words(name))]
-    table.check_constant(frozenset([*columns.values(), *speeds]))
+    scale = _scale(time)
+    assert scale is not None  # it is the column of times
+    speeds = [name for name in table.names if SPEEDS & set(words(name.replace("/", " per ")))]
+    keys = [columns[meaning] for meaning in COLUMNS if meaning in columns]
+    table.check_constant(
+        frozenset([*columns.values(), *speeds]), lambda row: tuple(row.cells[column] for column in keys)
+    )
     conditions: dict[tuple[int | None, int], _Samples] = {}
     for row in table.rows:
         what = _cell(row, columns, "pass").lower() or file.default_pass
@@ -79,7 +132,8 @@ def read_csv(file: ForeignFile) -> Measurements:
         if what == "overhead":
             samples.overhead.append(seconds)
         else:
-            samples.curves[what].setdefault(row.whole(columns["tokens"]), []).append(seconds)
+            tokens = _tokens(row, columns["tokens"], batch)
+            samples.curves[what].setdefault(tokens, []).append(seconds)
     return Measurements(
         latencies=tuple(_latency(file, *condition, samples) for condition, samples in conditions.items())
     )
@@ -89,12 +143,17 @@ def _columns(file: ForeignFile, table: CsvRows) -> dict[str, str]:
     """Return the names of the columns by their meaning; raises FormatError where one is missing or there are several."""
     columns = {}
     for meaning, names in COLUMNS.items():
-        present = [name for name in table.names if name in names]
+        present = [name for name in table.names if "_".join(words(name)) in names]
         if len(present) > 1:
             raise file.error(table.line, f"expected one column of {meaning}. Got {', '.join(present)}: remove one.")
         if present:
             columns[meaning] = present[0]
-    times = [name for name in table.names if _unit(name)]
+    times = [name for name in table.names if _scale(name)]
+    nameless = [name for name in table.names if DURATIONS & set(words(name))]
+    if "tokens" in columns and nameless and not times:
+        raise file.error(
+            table.line, f"expected a unit in the name of the times. Got {nameless[0]!r:.60}: add _s, _ms, _us or _ns."
+        )
     if "tokens" not in columns or not times:
         raise file.error(table.line, f"expected a line of names: {TAKEN}. Got {', '.join(table.names)!r:.80}.")
     if len(times) > 1:
@@ -102,10 +161,28 @@ def _columns(file: ForeignFile, table: CsvRows) -> dict[str, str]:
     return columns | {"time": times[0]}
 
 
-def _unit(name: str) -> bool:
-    """Return whether a column holds times, and not speeds or how times spread."""
-    parts = words(name)
-    return bool(parts) and parts[-1] in UNITS and not (SPEEDS | SPREADS) & set(parts[:-1])
+def _scale(name: str) -> float | None:
+    """Return the seconds of the unit of a column of times; None for speeds, and for how times spread.
+
+    >>> _scale("Latency [ms]"), _scale("step_us_mean"), _scale("ms/step"), _scale("steps/s"), _scale("std_ms")
+    (0.001, 1e-06, 0.001, None, None)
+    """
+    parts = words(name.replace("/", " per "))
+    if "per" in parts[:-1] and parts[parts.index("per") + 1] in PASSES:
+        del parts[parts.index("per") : parts.index("per") + 2]
+    while parts and parts[-1] in MEANS:
+        parts.pop()
+    return None if not parts or (SPEEDS | SPREADS) & set(parts) else UNITS.get(parts[-1])
+
+
+def _tokens(row: CsvRow, column: str, batch: int) -> int:
+    """Return the tokens of one sequence."""
+    tokens = row.whole(column)
+    if "_".join(words(column)) not in OF_BATCH:
+        return tokens
+    if tokens % batch:
+        raise row.error(f"{column}: expected a multiple of the batch of {batch}. Got {tokens}: remove the line.")
+    return tokens // batch
 
 
 def _cell(row: CsvRow, columns: dict[str, str], meaning: str) -> str:

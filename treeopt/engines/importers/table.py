@@ -142,7 +142,7 @@ IMPORTERS: tuple[Importer, ...] = (
     ),
     Importer(
         name="llama-bench",
-        title="llama-bench -o json, jsonl or csv",
+        title="llama-bench (its table, or -o json, jsonl or csv)",
         contains=(TIMES,),
         needs="n_prompt, n_gen and avg_ns; run with -p 1,2,4,8,16,32",
         matches=is_llama_bench,
