@@ -64,13 +64,20 @@ def _imported(asked: ProfileOptions, rule: str) -> "Profile":
             "measured at. Got several."
         )
     (sampling,) = samplings
-    return imported_profile(
+    result = imported_profile(
         asked.imports.latencies(),
         asked.imports.acceptances(rule, sampling),
         context_tokens=asked.context_tokens[0],
         sampled=not sampling.greedy,
         **{name: str(given) for name in ("target", "draft") if (given := getattr(pair, name)) is not None},
     )
+    contexts = sorted({each.context_tokens for each in result.latencies})
+    if asked.context_named and asked.context_tokens[0] not in contexts:
+        named = ", ".join(map(str, contexts))
+        raise click.UsageError(
+            f"--context-tokens: expected {named:.80}, which the files name. Got {asked.context_tokens[0]}: leave it out."
+        )
+    return result
 
 
 def _swept(asked: ProfileOptions) -> "Profile":

@@ -23,7 +23,7 @@ class ImportOptions:
             heading=Heading.IMPORTS,
             type=file,
             metavar="FILE",
-            help="Verify times measured elsewhere: CSV (tokens, seconds), SGLang's or TensorRT-LLM's cost table, llama-batched-bench's lines.",
+            help="Verify times measured elsewhere: CSV (tokens and a time), what llama-bench or llama-batched-bench prints, SGLang's or TensorRT-LLM's cost table.",
         )
     )
     draft_latency: Path | None = field(
@@ -32,7 +32,7 @@ class ImportOptions:
             heading=Heading.IMPORTS,
             type=file,
             metavar="FILE",
-            help="Draft times measured elsewhere, as CSV.",
+            help="Draft times measured elsewhere: CSV, what llama-bench prints of the draft model, llama-server's log.",
         )
     )
     acceptance: Path | None = field(

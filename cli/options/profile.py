@@ -63,6 +63,7 @@ class ProfileOptions:
             help="Tokens in the cache while times are taken; several with commas between, and acceptance is measured at each too.",
         )
     )
+    context_named: bool = field(metadata=given("context_tokens"))
     batch_sizes: tuple[int, ...] = field(
         metadata=option(
             "--batch-sizes",

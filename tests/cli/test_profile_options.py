@@ -65,6 +65,16 @@ class TestBadValues:
         assert result.exit_code == 1
         assert "Error: --draft-latency: expected times of drafting for" in result.stderr
 
+    def test_a_context_that_the_files_do_not_name(self, curves: Path) -> None:
+        """One curve names its context and the other none: both hold there, and nowhere else."""
+        (curves / "d.csv").write_text("tokens,seconds,context\n1,0.001,544\n8,0.0011,544\n")
+        result = call("profile", *IMPORTS, "--context-tokens", "1024")
+        assert result.exit_code == 2
+        assert "--context-tokens: expected 544, which the files name. Got 1024: leave it out." in result.stderr
+        assert call("profile", *IMPORTS, "--context-tokens", "544").exit_code == 0
+        assert call("profile", *IMPORTS, "--force").exit_code == 0
+        assert Profile.load(curves / "profile.yaml").latency().context_tokens == 544
+
     @pytest.mark.usefixtures("folder")
     @pytest.mark.parametrize(
         ("config", "limit"),

@@ -191,10 +191,12 @@ def header_names(file: ForeignFile) -> list[str]:
 def read_rows(file: ForeignFile) -> CsvRows:
     """Return all rows under a line of names; raises FormatError naming the line.
 
-    A first column without a name, as pandas and R write one, is left out, and so are empty last ones.
+    A first column without a name, as pandas and R write one, is left out, and so are empty last ones, and the lines of
+    names of files that were put together.
     """
     line, names, separator, lines = _header(file)
-    cells_of_lines = [(number, cells) for number, text in lines if any(cells := _cells(file, number, text, separator))]
+    written = ((number, _cells(file, number, text, separator)) for number, text in lines)
+    cells_of_lines = [(number, cells) for number, cells in written if any(cells) and _lower(cells) != names]
     while names and not names[-1]:
         names.pop()
     for _, cells in cells_of_lines:
