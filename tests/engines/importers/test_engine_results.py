@@ -262,6 +262,11 @@ class TestOtherVersions:
         (draft,) = read_latency(tmp_path / "file", default_pass="draft")
         assert draft.draft.medians_s.tolist() == pytest.approx([1e-3])
 
+    def test_requests_of_llama_server_have_no_times(self, tmp_path):
+        (tmp_path / "file").write_text(self.SLOT.format(150, 300, "mean len =  2.50"))
+        with pytest.raises(FormatError, match="expected times of draft passes. Got none"):
+            read_latency(tmp_path / "file", default_pass="draft")
+
     def test_two_ways_of_drafting_are_told_apart_by_statistics(self, tmp_path):
         """A slot's rates are of both ways together."""
         rates = "mean acceptance length = 2.50, acceptance rate per position = (0.900, 0.500, 0.250)"
