@@ -40,6 +40,7 @@ def probe(asked: ProbeOptions) -> None:
     if asked.listed:
         _list()
         return
+    asked = asked.resolved()
     name = asked.check()
     check_files(asked.path, resume=asked.resume, force=asked.force)
     client, launch = asked.served.client(name), asked.served.launch(name)

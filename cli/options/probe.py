@@ -8,7 +8,7 @@ import click
 
 from treeopt.cli.options.inputs import FORCE, PROFILE, file, output_option
 from treeopt.cli.options.pair import DTYPE
-from treeopt.cli.options.record import Heading, Metadata, argument, group, option
+from treeopt.cli.options.record import Heading, Metadata, argument, given, group, option
 from treeopt.cli.options.values import (
     COUNT,
     COUNTS,
@@ -231,9 +231,10 @@ class ProbeOptions:
             metavar="NUMBERS",
             default="0,1,3,7",
             show_default=True,
-            help="Draft tokens to measure with, from 0, plain decoding, on.",
+            help="Draft tokens to measure with, from 0, plain decoding, on; with --url 0=URL,3=URL those named there.",
         )
     )
+    lengths_named: bool = field(metadata=given("lengths"))
     batch_sizes: tuple[int, ...] = field(
         metadata=option(
             "--batch-sizes",
@@ -294,6 +295,17 @@ class ProbeOptions:
     path: Path = field(
         metadata=output_option("path", "File to write; - is standard output.", default=PROFILE, show_default=True)
     )
+
+    def resolved(self) -> "ProbeOptions":
+        """Return the options with the lengths of the servers at --url, where no others are named."""
+        from treeopt.engines.probes.client import addresses
+
+        if self.lengths_named or self.models.url is None or self.one_length:
+            return self
+        try:
+            return replace(self, lengths=tuple(sorted(addresses(self.models.url))))
+        except InvalidValueError as error:
+            raise click.UsageError(str(error)) from None
 
     def check(self) -> str:
         """Return the engine's name; click.UsageError where none is named that there is, or models or lengths are missing."""

@@ -141,6 +141,13 @@ class TestProbe:
         assert reason in " ".join(result.stderr.split())
         assert engine.asked == 0
 
+    def test_lengths_are_those_of_the_servers_that_are_named(self, engine, monkeypatch):
+        monkeypatch.setattr(named, "engine_client", lambda *_, **__: engine)
+        start = ("probe", "llama-server", *QUICK[:-2], "-o", "p.yaml", "--url", "0=http://a:1,5=http://b:2")
+        result = call(*start)
+        assert result.exit_code == 0, result.output
+        assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 5]
+
     def test_lengths_are_measured_one_after_the_other(self, engine, monkeypatch):
         """Any order, any addresses; each last line is the command that goes on, until the profile is written."""
         asked = []

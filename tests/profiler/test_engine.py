@@ -304,6 +304,20 @@ class TestAsking:
             each for each in probed(FakeEngine()).acceptances[0].chains if each.length == 3
         )
 
+    def test_counters_are_believed_where_chunks_hold_several_steps(self):
+        assert probed(FakeEngine(steps_per_chunk=2)).acceptances == probed(FakeEngine()).acceptances
+
+    def test_several_steps_in_a_chunk_are_refused_without_counters(self):
+        class Coalesces(FakeEngine):
+            def start(self, launch):
+                running = super().start(launch)
+                answers = running.answers
+                running.answers = lambda asked: [each._replace(steps=None, coalesced=True) for each in answers(asked)]
+                return running
+
+        with pytest.raises(EngineError, match=r"several steps at once.*--stream-interval 1"):
+            probed(Coalesces(tells_positions=False))
+
     @pytest.mark.parametrize("lengths", [(), (0, 3, 3), (0, 3, 1)])
     def test_lengths_that_do_not_rise_are_refused(self, lengths):
         with pytest.raises(InvalidValueError, match="lengths: expected numbers that rise"):

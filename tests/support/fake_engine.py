@@ -36,6 +36,8 @@ class FakeEngine:
     settings: tuple = ()
     device: str = "cpu"
     concurrent: bool = False
+    steps_per_chunk: int = 1
+    """Steps that it sends together, so that fewer seem to be taken."""
     ends_at_once: frozenset = frozenset()
     """Prompts whose text is one token."""
     started: list = field(default_factory=list)
@@ -85,7 +87,7 @@ class FakeRunning:
             text=question.prompt + "!" * new_tokens,
             tokens=new_tokens,
             decode_s=engine.step_s(length, batch) * len(steps),
-            steps=len(steps) if engine.tells_steps else None,
+            steps=-(-len(steps) // engine.steps_per_chunk) if engine.tells_steps else None,
             prompt_tokens=len(question.prompt),
             prefill_s=None if engine.token_s is None else engine.token_s * len(question.prompt),
             prefill_tokens=len(question.prompt),

@@ -29,7 +29,8 @@ def import_list() -> str:
 
     trees = [(each.name, each.title, each.versions, each.needs) for each in READABLE]
     measured = [
-        (each.name, each.title, ", ".join(OPTIONS[part] for part in each.contains), each.needs) for each in IMPORTERS
+        (each.name, each.title, ", ".join(OPTIONS[part] for part in each.contains) or "not read", each.needs)
+        for each in IMPORTERS
     ]
     return "\n\n".join(
         [_sections({"Trees": trees}, "treeopt import FILE"), _sections({"Measurements": measured}, "treeopt profile")]

@@ -51,7 +51,12 @@ class TestVllmBench:
         rates = "spec_decode_per_position_acceptance_rates"
         refused(tmp_path, VLLM_BENCH | {"spec_decode_accepted_tokens": 90}, rates, "expected 90")
         refused(tmp_path, VLLM_BENCH | {"spec_decode_num_drafts": 0}, "spec_decode_num_drafts", "at least 1")
-        refused(tmp_path, {key: value for key, value in VLLM_BENCH.items() if key != rates}, rates, "missing")
+        refused(
+            tmp_path,
+            {key: each for key, each in VLLM_BENCH.items() if key != rates},
+            "content",
+            "give it to --sweep|Got JSON",
+        )
 
 
 class TestVllmLog:
@@ -264,7 +269,7 @@ class TestOtherVersions:
 
     def test_requests_of_llama_server_have_no_times(self, tmp_path):
         (tmp_path / "file").write_text(self.SLOT.format(150, 300, "mean len =  2.50"))
-        with pytest.raises(FormatError, match="expected times of draft passes. Got none"):
+        with pytest.raises(FormatError, match=r"expected times of draft passes\. Got none"):
             read_latency(tmp_path / "file", default_pass="draft")
 
     def test_two_ways_of_drafting_are_told_apart_by_statistics(self, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import call
-from treeopt.engines.importers import sweep_profile
+from treeopt.engines.importers import read_latency, sweep_profile
 from treeopt.errors import FormatError
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY
@@ -63,10 +63,32 @@ def test_lengths_left_out_are_predicted_and_the_choice_is_near_the_best(tmp_path
     assert actual[int(np.argmax(predicted))] > (1 - within) * max(actual)
 
 
-@pytest.mark.parametrize("shift", [-1.0, 1.0])
-def test_accept_length_of_another_convention_is_refused(tmp_path, shift):
+def test_accept_length_of_another_convention_is_refused(tmp_path):
     with pytest.raises(FormatError, match="target's own token"):
-        made(written(tmp_path / "sweep.csv", shift=shift))
+        made(written(tmp_path / "sweep.csv", shift=1.0))
+
+
+def test_an_accept_length_of_0_at_plain_decoding_names_the_convention(tmp_path):
+    """SGLang and vLLM count the target's own token, others do not: the row of plain decoding tells."""
+    lines = ["k,accept_len,tokens_per_second", "0,0,100", "1,0.6,140", "3,0.95,150"]
+    (tmp_path / "s.csv").write_text("\n".join(lines))
+    table = made(tmp_path / "s.csv").acceptances[0].table
+    assert table.p[0, 0] == pytest.approx(0.6)
+
+
+def test_rows_of_several_kinds_of_text_are_no_sweep(tmp_path):
+    lines = ["workload,k,accept_len,tokens_per_second", "a,0,1,100", "b,0,1,100", "a,1,1.6,140", "b,1,1.5,140"]
+    (tmp_path / "s.csv").write_text("\n".join(lines))
+    with pytest.raises(FormatError, match=r"'workload'\. Got 'a', 'b': keep the rows of one"):
+        made(tmp_path / "s.csv")
+
+
+def test_what_is_no_sweep_is_told_where_it_belongs(tmp_path):
+    (tmp_path / "rates.json").write_text("[0.8, 0.4]")
+    with pytest.raises(FormatError, match="give it to --acceptance"):
+        made(tmp_path / "rates.json")
+    with pytest.raises(FormatError, match="give it to --sweep"):
+        read_latency(written(tmp_path / "sweep.csv"))
 
 
 def test_sweep_without_plain_decoding_is_refused(tmp_path):

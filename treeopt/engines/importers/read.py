@@ -5,7 +5,7 @@ from pathlib import Path
 from treeopt.engines.importers.content import source_text
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_latency import ImportedLatency
-from treeopt.engines.importers.importer import ACCEPTANCE, DRAFT_TIMES, TIMES, Importer, Measurements
+from treeopt.engines.importers.importer import ACCEPTANCE, DRAFT_TIMES, SWEEP, TIMES, Importer, Measurements, SweepRow
 from treeopt.engines.importers.table import IMPORTERS
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.whole_files import read_bytes
@@ -15,7 +15,7 @@ from treeopt.records.step_latency import LATENCY_PARTS, Imported
 
 MAX_BYTES = 32_000_000
 KINDS = ("auto", "positions", "ranks")
-OPTIONS = {ACCEPTANCE: "--acceptance", TIMES: "--latency", DRAFT_TIMES: "--draft-latency"}
+OPTIONS = {ACCEPTANCE: "--acceptance", TIMES: "--latency", DRAFT_TIMES: "--draft-latency", SWEEP: "--sweep"}
 """Where `treeopt profile` takes each."""
 
 
@@ -75,9 +75,14 @@ def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[Imp
     return latencies
 
 
+def read_sweep(path: Path | str) -> tuple[SweepRow, ...]:
+    """Return the rows of a sweep over the draft length; raises as `read_latency` does."""
+    return _measurements(ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES)), SWEEP).sweep
+
+
 def _measurements(file: ForeignFile, wanted: str) -> Measurements:
     importer = _importer_of(file, wanted)
-    if wanted not in importer.contains and not (wanted == DRAFT_TIMES and TIMES in importer.contains):
+    if importer.contains and not _holds(importer, wanted):
         use = " or ".join(OPTIONS[each] for each in importer.contains)
         raise file.error("content", f"expected {wanted}. Got {importer.title}, which contains none: give it to {use}.")
     return importer.read(file)
@@ -87,12 +92,16 @@ def _importer_of(file: ForeignFile, wanted: str) -> Importer:
     for importer in IMPORTERS:
         if importer.matches(file):
             return importer
-    names = ", ".join(each.name for each in IMPORTERS if wanted in each.contains)
+    names = ", ".join(each.name for each in IMPORTERS if _holds(each, wanted))
     raise FormatError(
         file.path,
         "content",
         f"expected {wanted} as one of {names} (treeopt import --list). Got {_describe(file)}.",
     )
+
+
+def _holds(importer: Importer, wanted: str) -> bool:
+    return wanted in importer.contains or (wanted == DRAFT_TIMES and TIMES in importer.contains)
 
 
 def _describe(file: ForeignFile) -> str:

@@ -5,10 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from treeopt.engines.importers.content import source_text
-from treeopt.engines.importers.foreign_file import ForeignFile
-from treeopt.engines.importers.sweep_rows import SweepRow, is_sweep, read_sweep
+from treeopt.engines.importers.importer import SweepRow
+from treeopt.engines.importers.read import read_sweep
 from treeopt.errors import FormatError, InvalidValueError
-from treeopt.files.whole_files import read_bytes
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.engine import ChainLatency, EngineRun, EngineSetting, TimedChain
 from treeopt.records.latency import Timing
@@ -20,7 +19,6 @@ from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import Imported
 from treeopt.version import TOOL
 
-MAX_BYTES = 32_000_000
 LEFT_OUT = "left out"
 HALVINGS = 60
 
@@ -37,17 +35,8 @@ def sweep_profile(
 
     Raises FormatError for a file that is no sweep, or a condition without plain decoding.
     """
-    rows: list[SweepRow] = []
-    trees = 0
-    for path in paths:
-        file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES))
-        if not is_sweep(file):
-            raise file.error(
-                "content", "expected rows of draft length, speed and accept length. Got another kind of file."
-            )
-        found, left_out = read_sweep(file)
-        rows += found
-        trees += left_out
+    every = [row for path in paths for row in read_sweep(path)]
+    rows, trees = [row for row in every if not row.tree], sum(row.tree for row in every)
     survival, smoothed = fitted_survival(rows) if any(row.length for row in rows) else ([], False)
     if not survival:
         raise FormatError(paths[0], "content", "expected rows of chains that draft. Got none: add them.")

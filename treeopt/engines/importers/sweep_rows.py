@@ -1,11 +1,12 @@
 """Sweeps over the draft length: rows of speed and accept length, as CSV or JSON."""
 
-import csv
 import math
-from dataclasses import dataclass
 from typing import Any
 
-from treeopt.engines.importers.foreign_file import OPENING, ForeignFile
+from treeopt.engines.importers.csv_rows import REPEATS, CsvRow, header_names, read_rows, words
+from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.importer import Measurements, SweepRow
+from treeopt.errors import FormatError
 
 LENGTH = (
     "k",
@@ -33,6 +34,7 @@ OF_BATCH = (
     "tps",
     "throughput",
     "output_throughput",
+    "tok_s_total",
 )
 PER_SEQUENCE = ("tokens_per_second_per_user", "tok_s_per_user", "per_user")
 ACCEPT = (
@@ -48,44 +50,40 @@ ACCEPTED = ("accepted_tokens", "mean_accepted_tokens", "accepted_per_step")
 """Without it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRow:
-    """One measurement of a sweep."""
-
-    length: int
-    """Draft tokens; 0 is plain decoding."""
-    batch_size: int
-    context_tokens: int | None
-    step_s: float
-    tokens_per_step: float
-    """Of one sequence, with the target's own token."""
-
-
 def is_sweep(file: ForeignFile) -> bool:
-    """Return whether the first row names a draft length, or a vLLM result file, and a speed."""
-    names = set(next((row for _, row in _rows(file)), {}))
+    """Return whether the first row names a draft length, or is a result of vLLM's benchmark, and names a speed."""
+    objects = file.objects if file.is_json else []
+    names = {_name(each) for each in (objects[0].fields if objects else header_names(file))}
     speeds = {*STEP, *PER_TOKEN, *OF_BATCH, *PER_SEQUENCE}
-    return bool(names & speeds) and bool(names & {*LENGTH, *ROOTED, *ACCEPT, *ACCEPTED, "max_concurrency"})
+    return bool(names & speeds) and bool(names & {*LENGTH, *ROOTED, *ACCEPTED, "max_concurrency"})
 
 
-def read_sweep(file: ForeignFile) -> tuple[tuple[SweepRow, ...], int]:
-    """Return the rows of chains, and how many of trees were left out; raises FormatError naming the row."""
-    found, trees = [], 0
-    for place, row in _rows(file):
-        if _number(file, place, row, TOP_K, 1.0) > 1:
-            trees += 1
-        else:
-            found.append(_row(file, place, row))
-    return tuple(found), trees
+def read_sweep(file: ForeignFile) -> Measurements:
+    """Return the rows; raises FormatError naming the row."""
+    rows = _rows(file)
+    shift = _shift(file, rows)
+    return Measurements(sweep=tuple(_row(file, place, row, shift) for place, row in rows))
 
 
-def _row(file: ForeignFile, place: str, row: dict[str, Any]) -> SweepRow:
+def _shift(file: ForeignFile, rows: list[tuple[str, dict[str, Any]]]) -> float:
+    """Return 1 where plain decoding is written with an accept length of 0, the target's own token not counted, else 0."""
+    plain = [
+        _number(file, place, row, ACCEPT, 1.0)
+        for place, row in rows
+        if _number(file, place, row, LENGTH, math.nan) == 0
+    ]
+    return 1.0 if plain and all(value == 0 for value in plain) else 0.0
+
+
+def _row(file: ForeignFile, place: str, row: dict[str, Any], shift: float) -> SweepRow:
     length = _length(file, place, row)
     batch = _whole(file, place, _number(file, place, row, BATCH, 1.0), BATCH[0], least=1)
     context = _number(file, place, row, CONTEXT, -1.0)
-    tokens = _tokens(file, place, row, length)
+    tree = _number(file, place, row, TOP_K, 1.0) > 1
+    tokens = _tokens(file, place, row, length, shift)
     return SweepRow(
         length=length,
+        tree=tree,
         batch_size=batch,
         context_tokens=None if context < 0 else _whole(file, place, context, CONTEXT[0], least=0),
         step_s=_step_s(file, place, row, batch, tokens),
@@ -112,10 +110,10 @@ def _no_length(file: ForeignFile, place: str) -> int:
     raise file.error(place, f"expected the draft length as one of {', '.join(LENGTH)}. Got none: add the column.")
 
 
-def _tokens(file: ForeignFile, place: str, row: dict[str, Any], length: int) -> float:
+def _tokens(file: ForeignFile, place: str, row: dict[str, Any], length: int, shift: float) -> float:
     if length == 0:
         return 1.0
-    tokens = _number(file, place, row, ACCEPT, math.nan)
+    tokens = shift + _number(file, place, row, ACCEPT, math.nan)
     if math.isnan(tokens):
         tokens = 1 + _number(file, place, row, ACCEPTED, math.nan)
     if not 1 <= tokens <= 1 + length:
@@ -165,20 +163,33 @@ def _number(file: ForeignFile, place: str, row: dict[str, Any], names: tuple[str
 
 def _rows(file: ForeignFile) -> list[tuple[str, dict[str, Any]]]:
     """Return the rows with their places, names in lower case with _ between words."""
-    if file.text.lstrip().startswith(OPENING):
-        return [(each.place or "content", _named(each.fields)) for each in file.objects]
-    lines = [(number, line) for number, line in enumerate(file.lines, start=1) if line.strip() and line[0] != "#"]
-    if not lines:
-        return []
-    separator = max(",;\t", key=lines[0][1].count)
-    names, *rows = csv.reader((line for _, line in lines), delimiter=separator)
-    if separator != ",":
-        rows = [[value.replace(",", ".") for value in row] for row in rows]
-    return [
-        (f"line {number}", _named(dict(zip(names, row, strict=False))))
-        for (number, _), row in zip(lines[1:], rows, strict=False)
-    ]
+    if file.is_json:
+        return [
+            (each.place or "content", {_name(key): value for key, value in each.fields.items()})
+            for each in file.objects
+        ]
+    table = read_rows(file)
+    rows = [(row.line, {_name(name): _value(row, name) for name in table.names}) for row in table.rows]
+    for name in table.names:
+        texts = {str(value) for _, row in rows if isinstance(value := row[_name(name)], str)}
+        if len(texts) > 1 and not set(words(name)) & REPEATS:
+            shown = ", ".join(map(repr, sorted(texts)[:3]))
+            raise file.error(
+                table.line, f"expected one value in the column {name!r:.40}. Got {shown:.80}: keep the rows of one."
+            )
+    return rows
 
 
-def _named(row: dict[str, Any]) -> dict[str, Any]:
-    return {"_".join(name.strip().lower().replace("-", " ").split()): value for name, value in row.items()}
+def _value(row: CsvRow, name: str) -> float | str | None:
+    """Return a cell as a number, else as text; None where it is empty or no value."""
+    text = row.cells[name]
+    if text.lower() in ("", "na", "nan", "null", "none", "-"):
+        return None
+    try:
+        return row.number(name)
+    except FormatError:
+        return text
+
+
+def _name(name: str) -> str:
+    return "_".join(name.strip().lower().replace("-", " ").replace("/", " ").split())

@@ -4,7 +4,7 @@ from treeopt.engines.importers.acceptance_answers import is_answers, read_answer
 from treeopt.engines.importers.acceptance_metrics import is_metrics, read_metrics
 from treeopt.engines.importers.acceptance_requests import is_requests, read_requests
 from treeopt.engines.importers.acceptance_vllm import is_vllm_log, read_vllm_log
-from treeopt.engines.importers.importer import ACCEPTANCE, DRAFT_TIMES, TIMES, Importer
+from treeopt.engines.importers.importer import ACCEPTANCE, DRAFT_TIMES, SWEEP, TIMES, Importer
 from treeopt.engines.importers.latency_batched_bench import is_batched_bench, read_batched_bench
 from treeopt.engines.importers.latency_csv import is_csv, read_csv
 from treeopt.engines.importers.latency_tables import (
@@ -31,6 +31,7 @@ from treeopt.engines.importers.plain_acceptance import is_plain_acceptance, read
 from treeopt.engines.importers.sglang_responses import is_sglang_responses, read_sglang_responses
 from treeopt.engines.importers.specdec_bench import is_specdec_bench, read_specdec_bench
 from treeopt.engines.importers.speculation_profile import is_speculation_profile, read_speculation_profile
+from treeopt.engines.importers.sweep_rows import is_sweep, read_sweep
 from treeopt.engines.importers.torch_vector import is_torch_vector, read_torch_vector
 from treeopt.engines.importers.vllm_bench import is_vllm_bench, read_vllm_bench
 
@@ -86,7 +87,7 @@ IMPORTERS: tuple[Importer, ...] = (
     Importer(
         name="vllm-bench",
         title="result of vllm bench serve --save-result",
-        contains=(ACCEPTANCE,),
+        contains=(ACCEPTANCE, SWEEP),
         needs="spec_decode_per_position_acceptance_rates, and spec_decode_num_drafts for the errors",
         matches=is_vllm_bench,
         read=read_vllm_bench,
@@ -182,10 +183,18 @@ IMPORTERS: tuple[Importer, ...] = (
     Importer(
         name="mean-acceptance",
         title="results with a mean accept_length only, such as SGLang's bench_serving",
-        contains=(ACCEPTANCE,),
+        contains=(),
         needs="refused: neither positions nor the draft length are known",
         matches=is_mean_only,
         read=read_mean_only,
+    ),
+    Importer(
+        name="sweep",
+        title="speed by draft length (CSV, JSON, JSON Lines)",
+        contains=(SWEEP,),
+        needs="a draft length, accept length and step time or tokens per second in each row; plain decoding is length 0",
+        matches=is_sweep,
+        read=read_sweep,
     ),
     Importer(
         name="acceptance",

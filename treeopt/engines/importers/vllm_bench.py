@@ -7,6 +7,7 @@ spec_decode_per_position_acceptance_rates: of all drafts, those that accepted th
 With --append-result a file holds a line for every run. Servers that do not count their drafts have the rates only.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from treeopt.engines.importers.acceptance_tables import table_of_rates
@@ -15,6 +16,7 @@ from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
 from treeopt.engines.importers.importer import Measurements
 from treeopt.engines.importers.step_counts import StepCounts, pooled
+from treeopt.engines.importers.sweep_rows import is_sweep, read_sweep
 from treeopt.files.fields import Fields
 
 DRAFTS, DRAFTED, ACCEPTED = "spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"
@@ -23,26 +25,33 @@ SHORT = "shorter drafts count as rejected"
 
 
 def is_vllm_bench(file: ForeignFile) -> bool:
-    """Return whether one of the objects is a result with acceptance."""
-    return any(each.fields.keys() & {DRAFTS, RATES} for each in file.objects)
+    """Return whether one of the objects is a result with acceptance by position."""
+    return any(RATES in each.fields for each in file.objects)
 
 
 def read_vllm_bench(file: ForeignFile) -> Measurements:
-    """Return the counts by position of all runs together; raises FormatError for totals that contradict them."""
-    runs = [each.inner(file.path).read(file.path) for each in file.objects if each.fields.keys() & {DRAFTS, RATES}]
+    """Return the counts by position of all runs together, and the rows of a sweep.
+
+    Raises FormatError for totals that contradict the rates.
+    """
+    runs = [each.inner(file.path).read(file.path) for each in file.objects if RATES in each.fields]
+    sweep = read_sweep(file).sweep if is_sweep(file) else ()
+    return Measurements(acceptance=_acceptance(file, runs), sweep=sweep)
+
+
+def _acceptance(file: ForeignFile, runs: Sequence[Fields]) -> ImportedAcceptance:
     kind = "vLLM benchmark result"
     if len(runs) == 1 and DRAFTS not in runs[0]:
         table = runs[0].build(RATES, table_of_rates, runs[0].numbers(RATES))
-        return Measurements(acceptance=ImportedAcceptance(table=table, kind=f"{kind}, rates only"))
+        return ImportedAcceptance(table=table, kind=f"{kind}, rates only")
     counts = [_counts(run) for run in runs]
     total = Fields(file.path, {}).build(RATES, pooled, [each.steps for each in counts], one_sequence=False)
-    acceptance = ImportedAcceptance(
+    return ImportedAcceptance(
         table=total.table,
         kind=f"{kind}; {SHORT}" if any(each.short for each in counts) else kind,
         positions=sum(each.steps.reached[0] for each in counts),
         texts=total.texts,
     )
-    return Measurements(acceptance=acceptance)
 
 
 class _Counts(NamedTuple):
