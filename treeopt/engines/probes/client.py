@@ -141,6 +141,17 @@ class TellsPasses(Protocol):
         """Return the passes of steps that answer questions asked at the same time; raises EngineError likewise."""
 
 
+@runtime_checkable
+class TellsLogprobs(Protocol):
+    """A `Running` that tells how likely tokens are."""
+
+    def next_logprobs(self, text: str) -> dict[str, float]:
+        """Return the likeliest next tokens after a text, and their log-probabilities at temperature 1.
+
+        Raises EngineError where it does not tell them.
+        """
+
+
 class EngineClient(Protocol):
     """An engine that can be asked."""
 
