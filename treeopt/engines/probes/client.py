@@ -4,7 +4,8 @@ An engine is started under one draft length, answers prompts, several at once, a
 has any.  Whoever measures compares both; nothing here knows of plans.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -184,6 +185,23 @@ class Availability:
     """What it can tell, in words."""
     install: str
     """What to do where it is not installed."""
+
+
+def likeliest(name: str, tokens: Iterable[tuple[object, object]]) -> dict[str, float]:
+    """Return tokens and log-probabilities that an engine tells, of tokens with the same text the likeliest.
+
+    Raises EngineError where none has a text and a finite number.
+
+    >>> likeliest("engine", [("a", -0.1), ("a", -3.0), ("b", float("-inf"))])
+    {'a': -0.1}
+    """
+    found: dict[str, float] = {}
+    for text, value in tokens:
+        if isinstance(text, str) and text and isinstance(value, int | float) and math.isfinite(value):
+            found[text] = max(found.get(text, -math.inf), float(value))
+    if not found:
+        raise EngineError(f"{name}: expected log-probabilities of the next token. Got none: check the texts by hand.")
+    return found
 
 
 def served_model(name: object) -> tuple[EngineSetting, ...]:
