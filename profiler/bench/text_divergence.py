@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from treeopt.engines.probes.client import UNREADABLE
 from treeopt.errors import printable
 from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED, TextDivergence
 
@@ -22,8 +23,6 @@ MOST_BACK = 40
 LAST_WORD = re.compile(r"\s*\S*\Z")
 SHOWN = 20
 """Characters of each text that are kept."""
-UNREADABLE = "\ufffd"
-"""Stands for bytes that are no whole character."""
 
 Ask = Callable[[str], Mapping[str, float]]
 """Returns the likeliest next tokens after a text with their log-probabilities; raises EngineError."""

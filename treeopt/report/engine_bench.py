@@ -56,8 +56,8 @@ def engine_bench_table(found: EngineBench, default: int | None) -> str:
         else f"{_named(best)} is {found.regret:.1%} faster than the choice, {_named(chosen)}; repeats lie {max(best.spread, chosen.spread):.0%} apart."
     )
     columns = [Column(), *[Column(">")] * 8, Column()]
-    lines = [f"{found.engine} ({found.version})", "", *aligned(rows, columns), "", verdict, *losslessness_lines(found)]
-    return "\n".join([*lines, *_drift(found.rows[0])])
+    lines = [f"{found.engine} ({found.version})", "", *aligned(rows, columns), "", verdict]
+    return "\n".join([*lines, *_drift(found.rows[0]), *losslessness_lines(found)])
 
 
 def _drift(plain: EngineRow) -> list[str]:

@@ -6,7 +6,16 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from treeopt.engines.probes.client import Answer, Availability, EngineClient, Launch, Question, Running, likeliest
+from treeopt.engines.probes.client import (
+    UNREADABLE,
+    Answer,
+    Availability,
+    EngineClient,
+    Launch,
+    Question,
+    Running,
+    likeliest,
+)
 from treeopt.engines.probes.started import InProcess, installed_version, missing_models, refuse_address, threads_setting
 from treeopt.errors import EngineError, TreeoptError
 from treeopt.records.engine import EngineSetting
@@ -200,8 +209,14 @@ class RunningAssisted(InProcess):
                 cache = self._target(tokens["input_ids"][:, :-1], use_cache=True).past_key_values
             logits = self._target(tokens["input_ids"][:, -1:], past_key_values=cache, use_cache=True).logits[0, -1]
         top = logits.float().log_softmax(-1).topk(MOST_LOGPROBS)
-        texts = [self._tokenizer.decode([index]) for index in top.indices.tolist()]
+        last = int(tokens["input_ids"][0, -1])
+        texts = [self._text_after(last, index) for index in top.indices.tolist()]
         return likeliest(NAME, zip(texts, top.values.tolist(), strict=True))
+
+    def _text_after(self, last: int, token: int) -> str:
+        """Return the text of a token after another: alone some tokenizers leave out the white space that it begins with."""
+        before, both = self._tokenizer.decode([last]), self._tokenizer.decode([last, token])
+        return both.removeprefix(before) if both.startswith(before) and not before.endswith(UNREADABLE) else UNREADABLE
 
     def _drafting(self) -> dict[str, Any]:
         if self._draft_tokens == 0:

@@ -13,6 +13,8 @@ from treeopt.errors import EngineError, InvalidValueError, printable
 from treeopt.records.engine import EngineSetting
 
 NGRAM, EAGLE3, MTP = "ngram", "eagle3", "mtp"
+UNREADABLE = "\ufffd"
+"""Stands for bytes that are no whole character."""
 METHODS = (NGRAM, EAGLE3, MTP)
 """How engines draft otherwise than with a draft model: from the text itself, with an EAGLE-3 head, with the target's own module."""
 

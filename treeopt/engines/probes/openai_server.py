@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from treeopt.engines.probes.client import (
+    UNREADABLE,
     Answer,
     Availability,
     Counters,
@@ -32,6 +33,8 @@ from treeopt.records.profile import UNKNOWN
 VLLM = "vllm"
 NEUTRAL = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """Sent because servers take what is missing from the model's generation config; OpenAI itself knows the first only."""
+BYTES = "bytes:"
+"""How tokens begin that are no whole character."""
 MOST_LOGPROBS = 5
 REFUSED = (400, 422)
 """Status of servers that do not take some of these."""
@@ -234,7 +237,7 @@ def _logprobs(name: str, found: Mapping[str, Any]) -> dict[str, float]:
             if "top_logprobs" in told
             else [(each["token"], each["logprob"]) for each in told["content"][0]["top_logprobs"]]
         )
-        return likeliest(name, tokens)
+        return likeliest(name, [(UNREADABLE if text.startswith(BYTES) else text, value) for text, value in tokens])
     except (KeyError, IndexError, TypeError, AttributeError):
         raise EngineError(
             f"{name}: expected log-probabilities of the next token. It does not tell them: start it so that it does."

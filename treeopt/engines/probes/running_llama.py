@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from treeopt.engines.probes.child import Child
-from treeopt.engines.probes.client import NGRAM, Answer, Counters, Launch, Question, likeliest
+from treeopt.engines.probes.client import NGRAM, UNREADABLE, Answer, Counters, Launch, Question, likeliest
 from treeopt.engines.probes.http import HttpEngine, number
 from treeopt.errors import EngineError
 
@@ -43,8 +43,14 @@ class RunningLlama:
         found = self._http.post("/completion", content)
         try:
             (first,) = found["completion_probabilities"]
-            return likeliest(NAME, [(each["token"], each["logprob"]) for each in first["top_logprobs"]])
-        except (KeyError, ValueError, TypeError):
+            return likeliest(
+                NAME,
+                [
+                    (each["token"] or (UNREADABLE if each.get("bytes") else ""), each["logprob"])
+                    for each in first["top_logprobs"]
+                ],
+            )
+        except (KeyError, ValueError, TypeError, AttributeError):
             raise EngineError(f"{NAME}: expected log-probabilities of the next token. Got none: update it.") from None
 
     def close(self) -> None:
