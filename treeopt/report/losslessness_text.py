@@ -11,10 +11,12 @@ MOST_SHOWN = 5
 
 
 def losslessness_lines(found: EngineBench) -> list[str]:
-    """Return a line for each length with texts that differ, and one for each of the first faults."""
+    """Return a line for each length where texts differ, and one for each of the first faults; nothing above temperature 0."""
     check = found.losslessness
-    if check is None or not _of(found):
+    if check is None:
         return []
+    if not _of(found):
+        return ["Every text is plain decoding's."]
     rows: list[tuple[str, ...]] = [("draft tokens", "identical", NEAR_TIE + "s", "largest gap", FAULT + "s", UNCHECKED)]
     rows += [_row(each, check.prompts) for each in found.rows if each.length or each.divergences]
     heading = f"Texts beside plain decoding's; a near-tie is at most {check.near_tie_nats:.2g} nats (--near-tie):"
