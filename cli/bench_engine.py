@@ -11,7 +11,6 @@ from treeopt.cli.options.probe import EngineOptions
 from treeopt.cli.options.prompts import taken_prompts
 from treeopt.cli.options.record import options
 from treeopt.cli.terminal import warn
-from treeopt.errors import Warning
 from treeopt.records.machine import AUTO
 from treeopt.records.profile import UNKNOWN
 from treeopt.report.plan_text import models_and_machine
@@ -45,6 +44,10 @@ def bench_engine(asked: BenchEngineOptions) -> None:
         known = "treeopt's own decoder" if profile.engine is None else profile.engine.name
         raise click.UsageError(
             f"{asked.profile_path}: expected a profile of {name}. Got one of {known}: write it with treeopt probe {name}."
+        )
+    if asked.strict and (temperature := _temperature(asked, profile)) > 0:
+        raise click.UsageError(
+            f"--strict: expected temperature 0, where texts are compared. Got {temperature:g}: give --temperature 0."
         )
     engine = _engine(asked, profile)
     engine.check(name)
@@ -122,13 +125,14 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
     from treeopt.profiler.engine_profile import heading_of
     from treeopt.report.bench_heading import headed_table
     from treeopt.report.engine_bench import engine_bench_json, engine_bench_table
+    from treeopt.report.losslessness_text import losslessness_error, losslessness_warning
 
     model = step_model(profile, temperature=asked.temperature)
     chosen, default = fastest_length(model), default_length(client.name)
     settings = _settings(asked, profile, chosen, default)
     _warn_of_differences(profile, client, launch, settings)
     with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
-        found = race(client, launch, settings, model, chosen, bar.update)
+        found = race(client, launch, settings, model, chosen, bar.update, tolerance_nats=asked.tolerance_nats)
     heading = heading_of(client, launch)
     asked.results.publish(headed_table(heading, engine_bench_table(found, default)), engine_bench_json(heading, found))
     if asked.results.plot is not None:
@@ -142,14 +146,10 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
             title=models_and_machine(profile.pair, profile.machine),
             subtitle=f"{acceptance.rule} at temperature {acceptance.temperature:g}, {raced_today()}",
         )
-    if any(row.identical is False for row in found.rows):
-        warn(
-            Warning(
-                f"outputs differ from those of plain decoding in {client.name}. In 16-bit floats, passes of different sizes "
-                "round differently, which decides near-ties.",
-                "Let it compute in 32-bit floats, and report it to its developers if they still differ.",
-            )
-        )
+    if (warning := losslessness_warning(found)) is not None:
+        warn(warning)
+    if asked.strict and (error := losslessness_error(found)) is not None:
+        raise error
 
 
 def _settings(asked: BenchEngineOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":
@@ -169,9 +169,13 @@ def _settings(asked: BenchEngineOptions, profile: "Profile", chosen: int, defaul
         prompts_from=prompts_name(asked.prompts or DEFAULT_PROMPTS, sample),
         rounds=asked.repeats,
         max_new_tokens=asked.max_new_tokens,
-        temperature=profile.acceptances[0].temperature if asked.temperature is None else asked.temperature,
+        temperature=_temperature(asked, profile),
         together=asked.together,
     )
+
+
+def _temperature(asked: BenchEngineOptions, profile: "Profile") -> float:
+    return profile.acceptances[0].temperature if asked.temperature is None else asked.temperature
 
 
 def default_length(name: str) -> int | None:

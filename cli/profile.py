@@ -83,6 +83,7 @@ def _imported(asked: ProfileOptions, rule: str) -> "Profile":
 def _swept(asked: ProfileOptions) -> "Profile":
     """Return the profile of a sweep; click.UsageError beside options of what is measured here."""
     from treeopt.engines.importers import sweep_profile
+    from treeopt.engines.importers.sweep import LEFT_OUT
 
     context, allowed = click.get_current_context(), SWEEP_OPTIONS
     for parameter in context.command.params:
@@ -104,7 +105,11 @@ def _swept(asked: ProfileOptions) -> "Profile":
     )
     assert result.engine is not None  # steps of chains are an engine's
     for setting in result.engine.settings:
-        warn(Warning(f"--sweep: {setting.value} were {setting.name}.", "Measure chains too, where there are none."))
+        if setting.name == LEFT_OUT:
+            warn(Warning(f"--sweep: {setting.value} were left out.", "Measure chains too, where there are none."))
+        else:
+            found = f"--sweep: {setting.name} was not measured, and is {setting.value}, so speedups are rough."
+            warn(Warning(found, "Add a row with draft length 0."))
     return result
 
 

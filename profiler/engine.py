@@ -111,6 +111,7 @@ class Probe:
         self._launch = launch
         self._settings = settings
         self._journal = journal
+        self._texts: dict[tuple[int, int], dict[str, int]] = {}
 
     def measure(self, tick: Callable[[], object] = lambda: None, *, budget_s: float | None = None) -> None:
         """Ask everything that is not in the journal yet; raises EngineError, what was answered before stays there.
@@ -144,6 +145,10 @@ class Probe:
             for entry in self._journal.entries(_kind(length, batch))
             for tokens, steps, decode_s, prompt_tokens, checksum, *accepted in [entry.values]
         ]
+
+    def texts(self, length: int, prompt: int) -> dict[str, int]:
+        """Return the different texts that this run has decoded of a prompt with a length, with their tokens."""
+        return self._texts.get((length, prompt), {})
 
     def measured(self) -> tuple[int, ...]:
         """Return the lengths with which every prompt was decoded at every batch size, in this run or in those before."""
@@ -194,15 +199,18 @@ class Probe:
         start = number % len(lengths)
         return [(length,) for length in (*lengths[start:], *lengths[:start])]
 
+    def launch(self, length: int, slots: int = 1) -> Launch:
+        """Return how the engine is started with a length."""
+        context = max(self._launch.context_tokens, self._settings.longest_text_tokens + length)
+        return replace(self._launch, draft_tokens=length, slots=slots, context_tokens=context)
+
     @contextmanager
     def _running(self, lengths: Sequence[int], batch: int) -> Iterator[dict[int, Running]]:
         """Start the engine with each of these lengths."""
         with ExitStack() as stack:
             found = {}
             for length in lengths:
-                context = max(self._launch.context_tokens, self._settings.longest_text_tokens + length)
-                launch = replace(self._launch, draft_tokens=length, slots=batch, context_tokens=context)
-                running = self._client.start(launch)
+                running = self._client.start(self.launch(length, batch))
                 stack.callback(running.close)
                 found[length] = running
             for running in found.values():  # the first passes set up what later ones have
@@ -236,6 +244,7 @@ class Probe:
                 *accepted,
             )
             self._journal.append(_kind(length, batch), prompt, values)
+            self._texts.setdefault((length, prompt), {}).setdefault(answer.text, answer.tokens)
         if len(answers) == 1 and answers[0].prefill_s and answers[0].prefill_tokens:
             self._journal.append(_prefill_kind(length), answers[0].prefill_tokens, (answers[0].prefill_s,))
 

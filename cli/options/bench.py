@@ -26,6 +26,7 @@ from treeopt.cli.options.values import (
     COUNT,
     COUNTS,
     FILE_TEXT,
+    GAP,
     LENGTHS,
     METHOD_LIST,
     PROBED_ENGINE,
@@ -279,6 +280,25 @@ class BenchEngineOptions:
         )
     )
     together: bool = field(metadata=TOGETHER)
+    tolerance_nats: float | None = field(
+        metadata=option(
+            "--near-tie",
+            "tolerance_nats",
+            heading=Heading.MEASURED,
+            type=GAP,
+            metavar="NATS",
+            help="Largest gap of log-probabilities that rounding may decide; by default that of the dtype, of float16 where the "
+            "engine does not tell it.",
+        )
+    )
+    strict: bool = field(
+        metadata=option(
+            "--strict",
+            heading=Heading.MEASURED,
+            is_flag=True,
+            help="Exit with 1 unless every text is plain decoding's but for near-ties; at temperature 0.",
+        )
+    )
     results: FigureOptions = field(metadata=group(FigureOptions))
 
     def __post_init__(self) -> None:

@@ -214,6 +214,12 @@ def _share(text: str) -> float:
         raise ValueError(str(error)) from None
 
 
+def _gap(text: str) -> float:
+    if not 0 <= (value := float(text)) < float("inf"):
+        raise ValueError(text)
+    return value
+
+
 TEXT = Text()
 COUNT = Whole(1, MOST)
 """A count of things."""
@@ -234,6 +240,7 @@ FILE_TEXT = FileText()
 DEVICE = Names("text", lambda: (AUTO, "cpu", "cuda"))
 SHARE = Number(_share, "a number above 0 and at most 1")
 TEMPERATURE = Number(_temperature, "0, which is greedy, or a number of at least 1e-6")
+GAP = Number(_gap, "a number of nats, at least 0")
 DRAFT_TEMPERATURE = Number(_warm, "a number of at least 1e-6")
 LEARNING_RATE = Number(_share, "a number above 0 and at most 1")
 COUNTS = CommaList("whole numbers of at least 1", _count, "256,1024")

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 
 import torch
 
+from treeopt.profiler.bench.text_divergence import NEAR_TIE_ULPS
 from treeopt.records.results import Divergence
 from treeopt.runtime.models.model import LanguageModel
-
-NEAR_TIE_ULPS = 4
-"""Rounding steps of the larger logit, in the model's number format, that a near-tie may span."""
 
 
 def divergence(

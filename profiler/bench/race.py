@@ -7,9 +7,11 @@ import numpy as np
 from treeopt.engines.probes.client import EngineClient, Launch
 from treeopt.errors import InfeasibleError
 from treeopt.planner import StepModel
+from treeopt.profiler.bench.compared_texts import compare_texts
+from treeopt.profiler.bench.text_divergence import near_tie_nats
 from treeopt.profiler.engine import Probe, ProbeSettings, Sample
 from treeopt.profiler.journal import Journal
-from treeopt.records.results import EngineBench, EngineRow
+from treeopt.records.results import EngineBench, EngineRow, Losslessness
 from treeopt.trees import chain
 
 
@@ -20,6 +22,8 @@ def race(
     model: StepModel,
     chosen: int,
     tick: Callable[[], object] = lambda: None,
+    *,
+    tolerance_nats: float | None = None,
 ) -> EngineBench:
     """Decode the prompts with every length in turn, and return a row for each beside its prediction.
 
@@ -30,13 +34,17 @@ def race(
         model: what is predicted.
         chosen: the plan's length, one of the settings'.
         tick: called after every answer.
+        tolerance_nats: largest gap of a near-tie; None follows from the launch's dtype.
 
     Raises EngineError where the engine fails.
     """
     probe = Probe(client, launch, settings, Journal(None, ""))
     probe.measure(tick)
     found = {length: probe.samples(length, settings.batch_sizes[0]) for length in settings.lengths}
-    plain, rates = found[0], {length: _rate(samples) for length, samples in found.items()}
+    rates = {length: _rate(samples) for length, samples in found.items()}
+    greedy = settings.temperature == 0
+    tolerance = near_tie_nats(launch.dtype) if tolerance_nats is None else tolerance_nats
+    parted, unchecked = compare_texts(probe, client, settings, tolerance) if greedy else ({}, None)
     rows = tuple(
         EngineRow(
             length=length,
@@ -50,12 +58,19 @@ def race(
             speedup=rates[length] / rates[0],
             predicted_speedup=_predicted(model, length, model.speedup),
             spread=_spread(samples, len(settings.prompts)),
-            identical=_identical(samples, plain) if settings.temperature == 0 else None,
+            identical=not parted[length] if greedy else None,
+            divergences=parted.get(length, ()),
         )
         for length, samples in found.items()
     )
     return EngineBench(
-        engine=client.name, version=client.version, rows=rows, regret=max(rates.values()) / rates[chosen] - 1
+        engine=client.name,
+        version=client.version,
+        rows=rows,
+        regret=max(rates.values()) / rates[chosen] - 1,
+        losslessness=Losslessness(prompts=len(settings.prompts), near_tie_nats=tolerance, unchecked=unchecked)
+        if greedy
+        else None,
     )
 
 
@@ -82,8 +97,3 @@ def _predicted(model: StepModel, length: int, ask: "Callable[..., float]") -> fl
         return ask(chain(length))
     except InfeasibleError:
         return None
-
-
-def _identical(samples: Sequence[Sample], plain: Sequence[Sample]) -> bool:
-    expected = {each.prompt: each.checksum for each in plain}
-    return all(each.checksum == expected[each.prompt] for each in samples)

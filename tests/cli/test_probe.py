@@ -322,7 +322,8 @@ class TestBench:
         assert result.exit_code == 0, result.stderr
         assert Path("bench.svg").read_text().startswith("<?xml")
         report = json.loads(Path("bench.json").read_text())
-        assert set(report) == {"tool", "created", "machine", "pair", "engine", "version", "rows", "regret"}
+        heading = {"tool", "created", "machine", "pair"}
+        assert set(report) == heading | {"engine", "version", "rows", "regret", "losslessness"}
         probed = Profile.load("profile.yaml")
         assert (report["machine"], report["pair"]) == (written_record(probed.machine), written_record(probed.pair))
         assert result.stdout.startswith(f"{probed.pair.label} on {probed.machine.processor}")

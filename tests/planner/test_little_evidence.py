@@ -76,3 +76,9 @@ def test_counted_chains_that_all_agree_leave_as_much():
     assert np.quantile(with_counts, 0.025) == pytest.approx(
         np.quantile(draw_tokens(acceptance).tokens(chain(3)), 0.025), rel=0.02
     )
+
+
+def test_no_interval_goes_beyond_a_whole_path():
+    """Of two sequences that differ, normal draws would."""
+    tokens = drawn([1, 3], length=3).tokens(chain(3))
+    assert 1 <= tokens.min() < tokens.max() <= 4

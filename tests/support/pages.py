@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import unquote
@@ -17,7 +18,17 @@ from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, Measure
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
-from treeopt.records.results import Divergence, EngineBench, EngineRow, NotRun, Row
+from treeopt.records.results import (
+    FAULT,
+    UNCHECKED,
+    Divergence,
+    EngineBench,
+    EngineRow,
+    Losslessness,
+    NotRun,
+    Row,
+    TextDivergence,
+)
 from treeopt.report.grid_bench import GridReport, GridTreeReport
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 from treeopt.report.tree_bench import TreeBenchReport
@@ -152,6 +163,7 @@ ROW = Row(
     assumed=("drafting costs nothing",),
 )
 METHODS = (ROW, NotRun(method="lookahead", temperature=0.0, reason="no room"))
+PARTED = TextDivergence(prompt=1, place=5, plain="a", other="b", gap=3.5, at_least=True, verdict=FAULT)
 ENGINE = EngineBench(
     engine="llama-server",
     version="b1",
@@ -166,11 +178,13 @@ ENGINE = EngineBench(
             speedup=1.0 + length / 4,
             predicted_speedup=None if length == 3 else 1.0 + length / 5,
             spread=0.02,
-            identical=None if length == 1 else True,
+            identical=None if length == 1 else length != 3,
+            divergences=(PARTED, replace(PARTED, gap=None, verdict=UNCHECKED)) if length == 3 else (),
         )
         for length in range(4)
     ),
     regret=0.1,
+    losslessness=Losslessness(prompts=8, near_tie_nats=0.08, unchecked="it does not tell"),
 )
 HEADING = BenchHeading(
     tool="treeopt 9", created="2026-11-23T00:10:00+00:00", machine=invented().machine, pair=invented().pair

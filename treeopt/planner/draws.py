@@ -46,9 +46,12 @@ class TokenDraws:
     """As these draws left it: what is drawn besides goes on from there, and never moves it."""
 
     def tokens(self, tree: TokenTree) -> Float64:
-        """Return (draws,): expected tokens per step; kept, because conditions have most of their rivals in common."""
+        """Return (draws,): expected tokens per step, from the target's own token to a whole path.
+
+        They are kept, because conditions have most of their rivals in common.
+        """
         if tree not in self._tokens:
-            self._tokens[tree] = self._drawn(tree)
+            self._tokens[tree] = np.clip(self._drawn(tree), 1.0, 1.0 + tree.max_depth)
         return self._tokens[tree]
 
     def _drawn(self, tree: TokenTree) -> Float64:

@@ -19,6 +19,41 @@ class Divergence:
     """Whether rounding explains it: both tokens have the two top logits, nearly the same."""
 
 
+NEAR_TIE, FAULT, UNCHECKED = "near-tie", "fault", "not checked"
+VERDICTS = (NEAR_TIE, FAULT, UNCHECKED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDivergence:
+    """The first place where an engine's text differs from its plain decoding's."""
+
+    prompt: int
+    """Number of the prompt."""
+    place: int
+    """Characters after the prompt that are the same."""
+    plain: str
+    """How plain decoding goes on, shortened and printable."""
+    other: str
+    """How the other text goes on."""
+    gap: float | None
+    """How far the lower of the two tokens' log-probabilities is from the largest of all; None where it is not known."""
+    at_least: bool
+    """Whether the gap may be larger, because the engine did not tell of the other token."""
+    verdict: str
+    """One of `VERDICTS`: whether rounding explains it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losslessness:
+    """How an engine's texts were compared with its plain decoding's."""
+
+    prompts: int
+    near_tie_nats: float
+    """Largest gap of a near-tie."""
+    unchecked: str | None
+    """Why divergences were not checked; None where nothing was in the way."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What decoding with a tree really did, beside plain decoding by the same runtime."""
@@ -97,6 +132,8 @@ class EngineRow:
     """How far repeats of the same prompts lie apart, relative."""
     identical: bool | None
     """Whether every text is plain decoding's; None above temperature 0."""
+    divergences: tuple[TextDivergence, ...] = ()
+    """Texts that are not; of plain decoding, repeats that differ from its first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,3 +145,5 @@ class EngineBench:
     rows: tuple[EngineRow, ...]
     regret: float
     """How much faster the fastest measured length is than the chosen one, relative."""
+    losslessness: Losslessness | None = None
+    """None above temperature 0."""

@@ -11,9 +11,9 @@ from treeopt.records.batch_bench import BatchBench
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.machine import Machine, Pair
-from treeopt.records.results import EngineBench, EngineRow, NotRun, Row
+from treeopt.records.results import VERDICTS, EngineBench, EngineRow, Losslessness, NotRun, Row, TextDivergence
 from treeopt.report.batch_file import read_batch_bench
-from treeopt.report.bench_fields import divergences, flag_or_none, known, number_or_none, texts
+from treeopt.report.bench_fields import divergences, flag_or_none, known, listed, number_or_none, texts
 from treeopt.report.grid_bench import GridReport, GridTreeReport
 from treeopt.report.tree_bench import TreeBenchReport
 
@@ -162,6 +162,9 @@ def _engine(fields: Fields) -> EngineBench:
         version=fields.text("version"),
         rows=tuple(_engine_row(each) for each in fields.mappings("rows")),
         regret=fields.number("regret", least=-1.0),
+        losslessness=_losslessness(fields.mapping("losslessness"))
+        if "losslessness" in fields and known(fields, "losslessness")
+        else None,
     )
     if not any(row.chosen for row in found.rows):
         raise fields.error("rows", "expected one that is chosen.")
@@ -180,9 +183,36 @@ def _engine_row(fields: Fields) -> EngineRow:
         predicted_speedup=number_or_none(fields, "predicted_speedup"),
         spread=fields.number("spread"),
         identical=flag_or_none(fields, "identical"),
+        divergences=tuple(map(_text_divergence, listed(fields, "divergences"))) if "divergences" in fields else (),
     )
     fields.end()
     return row
+
+
+def _losslessness(fields: Fields) -> Losslessness:
+    found = Losslessness(
+        prompts=fields.integer("prompts", least=1),
+        near_tie_nats=fields.number("near_tie_nats"),
+        unchecked=fields.text("unchecked") if known(fields, "unchecked") else None,
+    )
+    fields.end()
+    return found
+
+
+def _text_divergence(fields: Fields) -> TextDivergence:
+    found = TextDivergence(
+        prompt=fields.integer("prompt", least=0),
+        place=fields.integer("place", least=0),
+        plain=fields.text("plain"),
+        other=fields.text("other"),
+        gap=number_or_none(fields, "gap"),
+        at_least=fields.flag("at_least"),
+        verdict=fields.text("verdict"),
+    )
+    if found.verdict not in VERDICTS:
+        raise fields.error("verdict", f"expected one of {', '.join(VERDICTS)}. Got {found.verdict!r:.40}.")
+    fields.end()
+    return found
 
 
 def _estimate(fields: Fields, name: str) -> Estimate:

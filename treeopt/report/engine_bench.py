@@ -3,6 +3,7 @@
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import EngineBench, EngineRow
 from treeopt.report.bench_heading import headed_json
+from treeopt.report.losslessness_text import losslessness_lines
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import number_or_absent
 
@@ -56,7 +57,7 @@ def engine_bench_table(found: EngineBench, default: int | None) -> str:
     )
     columns = [Column(), *[Column(">")] * 8, Column()]
     lines = [f"{found.engine} ({found.version})", "", *aligned(rows, columns), "", verdict]
-    return "\n".join([*lines, *_drift(found.rows[0])])
+    return "\n".join([*lines, *_drift(found.rows[0]), *losslessness_lines(found)])
 
 
 def _drift(plain: EngineRow) -> list[str]:

@@ -199,6 +199,10 @@ ACCEPTANCE_FILES = {
     "specdec.json": json.dumps(SPECDEC),
     "trtllm.json": json.dumps(TRTLLM),
     "llama-server.log": LLAMA_SERVER_LOG,
+    "llama-slots.log": "I slot print_timing: id 0 | draft acceptance = 0.5 (150 accepted / 300 generated), mean len = 2.50\n"
+    "I slot print_timing:      acc per pos = (0.750, 0.500, 0.250)\n" * 2,
+    "sglang-old.log": "Decode batch. #running-req: 3, accept len: 2.47, accept rate: 0.82, gen throughput: 3\n" * 2,
+    "vllm-appended.jsonl": json_lines([VLLM_BENCH, VLLM_BENCH]),
     "sglang.log": "Decode batch, #running-req: 3, #token: 9, accept len: 2.5, accept rate: 0.5, gen throughput: 3\n"
     * 3,
     "llama.txt": LLAMA_CPP_METRICS,

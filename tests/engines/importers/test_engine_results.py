@@ -121,7 +121,7 @@ class TestSglang:
         assert result.table.expected_tokens(chain(2)) == pytest.approx(2.25), "a mean over running requests"
         assert result.table.p[0, 0] == pytest.approx(result.table.p[1, 0])
         assert "taken for equal" in result.imported[0].source
-        refused(tmp_path, line.format(1, 2.4, 0.9), "accept len", "whole draft length")
+        refused(tmp_path, line.format(1, 2.4, 0.9), "accept len", "expected a draft length")
 
     def test_a_mean_without_a_length_is_refused(self, tmp_path):
         refused(tmp_path, {"backend": "sglang", "accept_length": 2.5}, "content", "take SGLang's responses")
@@ -195,3 +195,116 @@ class TestMeans:
 )
 def test_rates_in_another_form_are_refused_with_what_to_do(tmp_path, content, field, reason):
     refused(tmp_path, content, field, reason)
+
+
+class TestOtherVersions:
+    """What engines of other versions, or started with other options, write in place of the above."""
+
+    SGLANG = "[2026-01-01 TP0] Decode batch, #running-req: 1, #full token: 9, accept len: {}, accept rate: {}, cuda graph: True\n"
+    SLOT = "0.34 I slot print_timing: id  3 | task 0 | draft acceptance = 0.5 (  {} accepted /   {} generated), {}\n"
+
+    @pytest.mark.parametrize("drafted_tokens", [2, 3, 7])
+    @pytest.mark.parametrize("own_token_in_rate", [True, False])
+    def test_the_draft_length_of_a_sglang_log_follows_from_rates_of_either_kind(
+        self, tmp_path, drafted_tokens, own_token_in_rate
+    ):
+        """Older versions count the target's own token as drafted and accepted."""
+        rng = np.random.default_rng(drafted_tokens)
+        means = 1 + rng.uniform(0.2, 0.9, 12) * drafted_tokens
+        rates = means / (drafted_tokens + 1) if own_token_in_rate else (means - 1) / drafted_tokens
+        log = "".join(self.SGLANG.format(f"{m:.2f}", f"{r:.2f}") for m, r in zip(means, rates, strict=True))
+        table = read(tmp_path, log).table
+        assert len(table.p) == drafted_tokens
+        assert table.expected_tokens(chain(drafted_tokens)) == pytest.approx(means.mean(), abs=0.005)
+
+    def test_the_draft_length_in_server_args_comes_first(self, tmp_path):
+        arguments = "server_args=ServerArgs(model_path='m', speculative_num_steps=3, speculative_eagle_topk=1)\n"
+        without_rates = self.SGLANG.format(2.5, 0).replace(", accept rate: 0", "")
+        assert len(read(tmp_path, arguments + without_rates).table.p) == 3
+        refused(tmp_path, without_rates, "accept len", "speculative_num_steps")
+
+    def test_lines_of_changing_draft_lengths_have_none(self, tmp_path):
+        log = (
+            self.SGLANG.format("2.50", "0.50") + self.SGLANG.format("1.90", "0.90") + self.SGLANG.format("2.00", "0.20")
+        )
+        refused(tmp_path, log, "accept len", "take SGLang's responses")
+
+    def test_requests_of_llama_server_against_their_steps(self, tmp_path):
+        rng = np.random.default_rng(7)
+        requests = [np.minimum(rng.geometric(0.4, steps) - 1, 3) for steps in (200, 90, 150)]
+        rates = [", ".join(f"{np.mean(each > place):.3f}" for place in range(3)) for each in requests]
+        lines = [
+            self.SLOT.format(each.sum(), 3 * len(each), f"mean acceptance length = {1 + each.mean():.2f}{{}}")
+            for each in requests
+        ]
+        one_line = "".join(
+            line.format(f", acceptance rate per position = ({rate})") for line, rate in zip(lines, rates, strict=True)
+        )
+        two_lines = "".join(
+            line.format("") + f"0.35 T slot print_timing:      acc per pos = ({rate})\n"
+            for line, rate in zip(lines, rates, strict=True)
+        ).replace("mean acceptance length", "mean len")
+        every = np.concatenate(requests)
+        wanted = [np.mean(every[every >= place] > place) for place in range(3)]
+        for log in (one_line, two_lines):
+            result = read(tmp_path, log)
+            assert result.table.p[:, 0] == pytest.approx(wanted, abs=2e-3)
+            assert (result.prompts, result.positions) == (3, 440)
+            assert len(result.texts.reached) == 3
+
+    def test_requests_of_llama_server_without_rates_have_a_mean(self, tmp_path):
+        """As at the default verbosity; a request of which nothing was accepted counts too."""
+        log = self.SLOT.format(150, 300, "mean len =  2.50") + self.SLOT.format(0, 30, "mean len =  1.00")
+        result = read(tmp_path, log)
+        assert result.table.expected_tokens(chain(3)) == pytest.approx(1 + 150 / 110)
+        assert "all 3 positions taken for equal" in result.imported[0].source
+        refused(tmp_path, self.SLOT.format(150, 300, ""), "draft acceptance", "take the server's /metrics")
+
+    def test_requests_of_llama_server_are_not_added_to_its_statistics(self, tmp_path):
+        rates = "mean acceptance length = 2.50, acceptance rate per position = (0.750, 0.500, 0.250)"
+        statistics = TestLlamaServer.LINE.format(100, 300, 150, TestLlamaServer.RATES, 300.0)
+        assert read(tmp_path, self.SLOT.format(150, 300, rates) + statistics).positions == 100
+        (draft,) = read_latency(tmp_path / "file", default_pass="draft")
+        assert draft.draft.medians_s.tolist() == pytest.approx([1e-3])
+
+    def test_requests_of_llama_server_have_no_times(self, tmp_path):
+        (tmp_path / "file").write_text(self.SLOT.format(150, 300, "mean len =  2.50"))
+        with pytest.raises(FormatError, match=r"expected times of draft passes\. Got none"):
+            read_latency(tmp_path / "file", default_pass="draft")
+
+    def test_two_ways_of_drafting_are_told_apart_by_statistics(self, tmp_path):
+        """A slot's rates are of both ways together."""
+        rates = "mean acceptance length = 2.50, acceptance rate per position = (0.900, 0.500, 0.250)"
+        statistics = TestLlamaServer.LINE.format(100, 300, 150, TestLlamaServer.RATES, 300.0)
+        lookup = TestLlamaServer.LINE.format(9, 27, 20, "", 1.0).replace("draft-simple", "ngram-mod")
+        result = read(tmp_path, self.SLOT.format(170, 327, rates) + lookup + statistics)
+        assert result.table.p == pytest.approx(QUARTERS)
+        assert "draft-simple" in result.imported[0].source
+
+    def test_runs_that_were_appended_are_read_together(self, tmp_path):
+        result = read(tmp_path, json.dumps(VLLM_BENCH) + "\n" + json.dumps(VLLM_BENCH) + "\n")
+        assert result.table.p == pytest.approx(QUARTERS)
+        assert result.positions == 80
+        assert len(result.texts.reached) == 2
+
+    def test_results_with_rates_only(self, tmp_path):
+        result = read(tmp_path, {"duration": 3.5, "spec_decode_per_position_acceptance_rates": [0.75, 0.5, 0.25]})
+        assert result.table.p == pytest.approx(QUARTERS)
+        assert result.table.counts is None
+
+    def test_rates_of_specdec_bench_are_those_of_its_histogram(self, tmp_path):
+        """A length that no step had is left out of all three."""
+        lengths = {"1": 10, "3": 20, "4": 10}
+        joint, conditional = {"1": 1.0, "3": 0.75, "4": 0.25}, {"1": 1.0, "3": 0.75, "4": 1 / 3}
+        content = {
+            "Acceptance_Length_Histogram": lengths,
+            "Joint_Acceptance_Rate": joint,
+            "Conditional_Acceptance_Rate": conditional,
+        }
+        assert read(tmp_path, content).table.p == pytest.approx(np.array([[0.75], [1.0], [1 / 3]]))
+        for name, rates in (("Joint_Acceptance_Rate", joint), ("Conditional_Acceptance_Rate", conditional)):
+            refused(tmp_path, content | {name: rates | {"4": 0.6}}, f"{name}.4", "Acceptance_Length_Histogram")
+
+    def test_a_mean_of_sglang_that_its_histogram_has_not(self, tmp_path):
+        assert read(tmp_path, META | {"spec_accept_length": 2.5}).positions == 40
+        refused(tmp_path, META | {"spec_accept_length": 3.5}, "spec_accept_length", "expected 2.5")

@@ -1,13 +1,15 @@
 """Sweeps over the draft length: lengths that were left out are predicted, and wrong conventions are refused."""
 
 import json
+import random
 
 import numpy as np
 import pytest
 
 from tests.cli.invented import call
+from tests.engines.importers.test_combine import mutated
 from treeopt.engines.importers import read_latency, sweep_profile
-from treeopt.errors import FormatError
+from treeopt.errors import FormatError, TreeoptError
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY
 
@@ -91,12 +93,38 @@ def test_what_is_no_sweep_is_told_where_it_belongs(tmp_path):
         read_latency(written(tmp_path / "sweep.csv"))
 
 
-def test_sweep_without_plain_decoding_is_refused(tmp_path):
-    path = tmp_path / "sweep.jsonl"
-    rows = [{"steps": k, "topk": 1, "acc_length": accept_length(k), "step_time": step_s(k, 1)} for k in (1, 3)]
+def without_plain(path, lengths):
+    rows = [{"steps": k, "topk": 1, "acc_length": accept_length(k), "step_time": step_s(k, 1)} for k in lengths]
     path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    return path
+
+
+def test_plain_decoding_that_was_not_measured_is_extrapolated_and_said_to_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (latency,) = made(without_plain(tmp_path / "s.jsonl", (1, 3))).chain_latencies
+    assert [each.length for each in latency.chains] == [0, 1, 3]
+    assert float(latency.chains[0].steps.median_s) == pytest.approx(step_s(0, 1))
+    result = call("profile", "--sweep", "s.jsonl", "-o", "p.yaml")
+    assert "plain decoding was not measured" in " ".join(result.stderr.split())
+
+
+def test_a_single_length_is_no_sweep(tmp_path):
     with pytest.raises(FormatError, match="measure plain decoding too"):
-        made(path)
+        made(without_plain(tmp_path / "s.jsonl", (3,)))
+
+
+def test_broken_files_are_read_or_refused_in_one_line(tmp_path):
+    rng, read = random.Random(1), 0
+    original = written(tmp_path / "whole.csv").read_bytes()
+    for _ in range(200):
+        (tmp_path / "s.csv").write_bytes(mutated(rng, original))
+        try:
+            made(tmp_path / "s.csv").save(tmp_path / "p.yaml")
+            Profile.load(tmp_path / "p.yaml")
+            read += 1
+        except TreeoptError as error:
+            assert "\n" not in str(error)  # noqa: PT017, one line is what the command prints
+    assert 20 < read < 190
 
 
 def test_result_files_of_vllm_are_one_sweep(tmp_path):

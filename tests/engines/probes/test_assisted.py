@@ -1,6 +1,7 @@
 """transformers' assisted generation on the bundled pair: the whole distribution is sampled, whatever the folder sets."""
 
 import json
+import math
 import shutil
 
 import pytest
@@ -171,3 +172,13 @@ class TestOtherNumbersOfLogits:
         monkeypatch.setattr(running._target, "generate", fail)
         with pytest.raises(EngineError, match=r"expected models that it can decode with\. Got: cannot assist"):
             running.answers([GREEDY])
+
+
+def test_plain_decoding_takes_the_likeliest_token_that_it_tells():
+    client = engine_client("transformers", url=None, threads=1, timeout_s=60)
+    running = client.start(Launch(target=str(bundled.TARGET), draft=str(bundled.DRAFT), draft_tokens=0))
+    text = running.answers([GREEDY])[0].text
+    for place in range(NEW_TOKENS):
+        told = running.next_logprobs(PROMPT + text[:place])
+        assert max(told, key=told.get) == text[place]
+        assert sum(map(math.exp, told.values())) <= 1 + 1e-5

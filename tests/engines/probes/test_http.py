@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from treeopt.engines.probes import http, running_llama
-from treeopt.engines.probes.client import Counters, Launch, Question, addresses
+from treeopt.engines.probes.client import UNREADABLE, Counters, Launch, Question, TellsLogprobs, addresses
 from treeopt.engines.probes.http import KEY_VARIABLE, HttpEngine, counters_of
 from treeopt.engines.probes.llama_server import LlamaAtUrl
 from treeopt.engines.probes.openai_server import OpenAIServers
@@ -257,6 +257,25 @@ class TestLlamaServer:
         with pytest.raises(EngineError, match="expected a server that drafts"):
             running.answers([QUESTION])
 
+    def test_it_tells_how_likely_tokens_are(self, serve):
+        top = [
+            {"token": "a", "bytes": [97], "logprob": -0.1},
+            {"token": "", "bytes": [195], "logprob": -2.0},
+            {"token": "", "bytes": [], "logprob": -3.0},
+        ]
+        told = json.dumps({"completion_probabilities": [{"token": "a", "top_logprobs": top}]})
+        running, seen = self.running(serve, (200, told))
+        assert isinstance(running, TellsLogprobs)
+        assert running.next_logprobs("abc") == {"a": -0.1, UNREADABLE: -2.0}
+        asked = json.loads(seen[-1][2])
+        assert (asked["prompt"], asked["n_predict"], asked["cache_prompt"]) == ("abc", 1, False)
+
+    @pytest.mark.parametrize("told", ["{}", '{"completion_probabilities": []}', '{"completion_probabilities": [3]}'])
+    def test_without_log_probabilities_it_is_one_line(self, serve, told):
+        running, _ = self.running(serve, (200, told))
+        with pytest.raises(EngineError, match="expected log-probabilities"):
+            running.next_logprobs("abc")
+
     def test_what_it_serves_is_a_setting(self, serve):
         url, _ = serve({"/props": (200, '{"build_info": "b1", "model_path": "a\\u001b.gguf"}')})
         assert [(each.name, each.value) for each in LlamaAtUrl(f"0={url}", timeout_s=1).settings] == [
@@ -357,6 +376,27 @@ class TestOpenAI:
         status, text = chunks(1, 3, 4)
         (answer,) = self.running(serve, (status, text.replace(old, new))).answers([QUESTION])
         assert (answer.tokens, answer.steps, answer.text) == (4, 2, "xxx")
+
+    @pytest.mark.parametrize(
+        "told",
+        [
+            {"top_logprobs": [{"a": -0.1, "bytes:\\xc3": -2.0, "b": None}]},
+            {
+                "content": [
+                    {"top_logprobs": [{"token": "a", "logprob": -0.1}, {"token": "bytes:\\xc3", "logprob": -2.0}]}
+                ]
+            },
+        ],
+    )
+    def test_both_forms_of_log_probabilities_are_read(self, serve, told):
+        running = self.running(serve, (200, json.dumps({"choices": [{"text": "a", "logprobs": told}]})))
+        assert running.next_logprobs("abc") == {"a": -0.1, UNREADABLE: -2.0}
+
+    @pytest.mark.parametrize("told", [None, {}, {"top_logprobs": None}, {"top_logprobs": [{}]}, {"content": [{}]}, 3])
+    def test_other_forms_are_one_line(self, serve, told):
+        running = self.running(serve, (200, json.dumps({"choices": [{"text": "a", "logprobs": told}]})))
+        with pytest.raises(EngineError, match="expected log-probabilities"):
+            running.next_logprobs("abc")
 
     def test_no_metrics_are_no_counters(self, serve):
         assert self.running(serve, chunks(1, 2)).counters() is None

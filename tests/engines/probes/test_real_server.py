@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,30 @@ def test_a_plan_from_a_probe_is_raced_in_the_server(models, tmp_path, monkeypatc
     counted = [each.tokens_per_step for each in profile.acceptances[0].chains]
     assert 1.3 < counted[0] < counted[1] < counted[2] < 8
     assert call("solve").exit_code == 0
-    raced = call("bench", "engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json")
+    raced = call("bench", "engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json", "--strict")
     assert raced.exit_code == 0, raced.output
     rows = json.loads(Path("bench.json").read_text())["rows"]
     assert [row["length"] for row in rows] == [0, 1, 3, 7]
     assert all(row["identical"] for row in rows)
+
+
+def test_a_server_with_another_target_is_caught(models, tmp_path, monkeypatch):
+    """The draft model stands in for the target wherever the server drafts."""
+    from treeopt.engines.probes.llama_server import LlamaServer
+
+    start = LlamaServer.start
+    monkeypatch.chdir(tmp_path)
+    quick = (*PROMPTS, "--max-prompts", "8", "--max-new-tokens", "40")
+    assert call("probe", "llama-server", *models, *quick, "--rounds", "1", "--lengths", "0,3").exit_code == 0
+    monkeypatch.setattr(
+        LlamaServer,
+        "start",
+        lambda self, launch: start(self, replace(launch, target=launch.draft) if launch.draft_tokens else launch),
+    )
+    raced = call("bench", "engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json", "--strict")
+    assert raced.exit_code == 1
+    rows = json.loads(Path("bench.json").read_text())["rows"]
+    assert any(each["verdict"] == "fault" for each in rows[1]["divergences"])
 
 
 def test_it_drafts_from_the_text_itself(models, tmp_path, monkeypatch):

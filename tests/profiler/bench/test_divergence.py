@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from treeopt.profiler import bench
-from treeopt.profiler.bench.divergence import NEAR_TIE_ULPS, divergence
+from treeopt.profiler.bench.divergence import divergence
+from treeopt.profiler.bench.text_divergence import NEAR_TIE_ULPS
 from treeopt.runtime import Decoder, Verdict, verify_greedy
 from treeopt.runtime.decoding.acceptance import AcceptLikeliest
 from treeopt.runtime.models.pair import load_pair

@@ -4,7 +4,8 @@
     #acc rate/pos = (0.750, 0.500, 0.250), dur(b,g,a) = 0.005, 300.0, 0.1 ms
 
 A line after every request counts since the server started: of each way of drafting the last one is taken, or the last
-before each restart. Versions without rates per position tell the mean only. Generating takes the second duration.
+before each restart. Generating takes the second duration. They are printed at -lv 4 only in newer versions.
+Acceptance is that of the requests where they have rates per position and one way of drafting only, else that of these lines.
 """
 
 import re
@@ -17,7 +18,9 @@ from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
 from treeopt.engines.importers.imported_latency import ImportedLatency, curve
 from treeopt.engines.importers.importer import Measurements
-from treeopt.engines.importers.mean_acceptance import EQUAL, geometric
+from treeopt.engines.importers.llama_server_requests import MARK as REQUEST_MARK
+from treeopt.engines.importers.llama_server_requests import requests_by_mean, requests_by_position
+from treeopt.engines.importers.mean_acceptance import equal_positions, geometric
 from treeopt.files.fields import Fields
 
 KIND = "llama-server log"
@@ -40,8 +43,8 @@ class _Statistics:
 
 
 def is_llama_server_log(file: ForeignFile) -> bool:
-    """Return whether a text, no JSON, has lines of statistics."""
-    return MARK.search(file.text) is not None and not file.is_json
+    """Return whether a text, no JSON, has lines of statistics or of requests that drafted."""
+    return any(mark.search(file.text) for mark in (MARK, REQUEST_MARK)) and not file.is_json
 
 
 def read_llama_server_log(file: ForeignFile) -> Measurements:
@@ -54,10 +57,14 @@ def read_llama_server_log(file: ForeignFile) -> Measurements:
                 runs.pop()  # counted since the start, so the later line holds the earlier one
             runs.append(statistics)
     method, runs = max(by_method.items(), key=lambda item: sum(each.drafts for each in item[1]), default=("", []))
-    drafts, drafted = sum(each.drafts for each in runs), sum(each.drafted_tokens for each in runs)
-    if not drafts or not drafted:
+    requests = requests_by_position(file) if len(by_method) < 2 else None
+    if not by_method and REQUEST_MARK.search(file.text):
+        return Measurements(acceptance=requests or requests_by_mean(file))
+    drafted = sum(each.drafted_tokens for each in runs)
+    if not drafted:
         raise file.error("statistics", "expected #gen drafts above 0. Got none: has the server drafted yet?")
-    return Measurements(acceptance=_acceptance(file, method, runs), latencies=_draft_latency(file, runs, drafted))
+    acceptance = requests or _acceptance(file, method, runs)
+    return Measurements(acceptance=acceptance, latencies=_draft_latency(file, runs, drafted))
 
 
 def _acceptance(file: ForeignFile, method: str, runs: Sequence[_Statistics]) -> ImportedAcceptance:
@@ -70,7 +77,9 @@ def _acceptance(file: ForeignFile, method: str, runs: Sequence[_Statistics]) -> 
         return ImportedAcceptance(table=table, kind=kind, positions=drafts)
     mean = 1 + sum(each.accepted_tokens for each in runs) / drafts
     length = max(1, round(sum(each.drafted_tokens for each in runs) / drafts))
-    return ImportedAcceptance(table=geometric(mean, length), kind=f"{kind}; {EQUAL}", positions=drafts)
+    return ImportedAcceptance(
+        table=geometric(mean, length), kind=f"{kind}; {equal_positions(length)}", positions=drafts
+    )
 
 
 def _draft_latency(file: ForeignFile, runs: Sequence[_Statistics], drafted: int) -> tuple[ImportedLatency, ...]:

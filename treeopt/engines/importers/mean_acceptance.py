@@ -5,7 +5,8 @@ same probability p, given those before: with K draft tokens, mean = 1 + p + p² 
 """
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from treeopt.engines.importers.acceptance_tables import table_of_conditional
 from treeopt.engines.importers.foreign_file import ForeignFile
@@ -14,19 +15,34 @@ from treeopt.engines.importers.importer import Measurements
 from treeopt.files.fields import Fields
 from treeopt.records.acceptance import AcceptanceTable
 
-EQUAL = "mean only, all positions taken for equal"
 MOST_TOKENS = 256
 WHOLE = 0.1
 """A draft length that follows from a mean and a rate is whole within this."""
+_NUMBER = r"\d{1,9}(?:\.\d{1,17})?"
 DECODE_LINE = re.compile(
-    r"Decode batch.{0,400}?#running-req: (\d{1,6}).{0,400}?accept len: (\d{1,4}(?:\.\d{1,9})?), accept rate: (\d(?:\.\d{1,9})?)"
+    rf"Decode batch.{{0,400}}?#running-req: (\d{{1,6}}).{{0,400}}?accept len: ({_NUMBER})(?:, accept rate: ({_NUMBER}))?"
 )
 SGLANG_MARK = "accept len: "
+NUM_STEPS = re.compile(r"speculative_num_steps=(\d{1,3})\b")
 GAUGE = re.compile(
-    r"^sglang:spec_accept_(length|rate)(?:\{[^}\n]{0,2000}\})?[ \t]{1,9}(\d{1,9}(?:\.\d{1,17})?)", re.MULTILINE
+    rf"^sglang:spec_(accept_length|accept_rate|num_steps)(?:\{{[^}}\n]{{0,2000}}\}})?[ \t]{{1,9}}({_NUMBER})",
+    re.MULTILINE,
 )
 REPORT = "decoding_stats"
 MEAN_KEY = "accept_length"
+
+
+def equal_positions(length: int) -> str:
+    """Return the remark on an acceptance of which only the mean is known."""
+    return f"mean only, all {length} positions taken for equal"
+
+
+class _Mean(NamedTuple):
+    """A mean number of tokens per step and the rate printed with it, as written; no rate in older versions."""
+
+    weight: int
+    tokens: str
+    rate: str
 
 
 def is_sglang_log(file: ForeignFile) -> bool:
@@ -36,15 +52,14 @@ def is_sglang_log(file: ForeignFile) -> bool:
 
 def read_sglang_log(file: ForeignFile) -> Measurements:
     """Return the mean acceptance of all lines, weighted by their running requests."""
-    lines = [(int(n), float(mean), float(rate)) for n, mean, rate in DECODE_LINE.findall(file.text)]
-    requests = sum(n for n, _, _ in lines)
-    if not requests:
-        raise file.error(
-            "content", "expected lines with #running-req, accept len and accept rate. Got none: is it whole?"
-        )
-    mean = sum(n * mean for n, mean, _ in lines) / requests
-    rate = sum(n * rate for n, _, rate in lines) / requests
-    return Measurements(acceptance=_of_mean(file, "accept len", mean, rate, f"SGLang log; {EQUAL}"))
+    matches = [_Mean(int(weight), tokens, rate) for weight, tokens, rate in DECODE_LINE.findall(file.text)]
+    means = [each for each in matches if each.weight and float(each.tokens) >= 1]
+    if not means:
+        raise file.error("content", "expected lines with #running-req and accept len. Got none: is it whole?")
+    tokens = sum(each.weight * float(each.tokens) for each in means) / sum(each.weight for each in means)
+    stated = set(map(int, NUM_STEPS.findall(file.text)))
+    length = _sglang_length(file, SGLANG_MARK.strip(" :"), means, stated)
+    return Measurements(acceptance=_acceptance_of_mean(tokens, length, "SGLang log"))
 
 
 def is_sglang_metrics(file: ForeignFile) -> bool:
@@ -54,12 +69,14 @@ def is_sglang_metrics(file: ForeignFile) -> bool:
 
 def read_sglang_metrics(file: ForeignFile) -> Measurements:
     """Return the mean acceptance of the gauges."""
-    gauges = {name: float(value) for name, value in GAUGE.findall(file.text)}
-    for name in ("length", "rate"):
+    gauges = dict(GAUGE.findall(file.text))
+    for name in ("accept_length", "accept_rate"):
         if name not in gauges:
-            raise file.error(f"sglang:spec_accept_{name}", "is missing. Save all of /metrics.")
-    kind = f"SGLang metrics; {EQUAL}"
-    return Measurements(acceptance=_of_mean(file, "sglang:spec_accept_length", gauges["length"], gauges["rate"], kind))
+            raise file.error(f"sglang:spec_{name}", "is missing. Save all of /metrics.")
+    mean = _Mean(1, gauges["accept_length"], gauges["accept_rate"])
+    stated = {int(float(gauges["num_steps"]))} if "num_steps" in gauges else set[int]()
+    length = _sglang_length(file, "sglang:spec_accept_length", [mean], stated)
+    return Measurements(acceptance=_acceptance_of_mean(float(mean.tokens), length, "SGLang metrics"))
 
 
 def is_trtllm_report(file: ForeignFile) -> bool:
@@ -72,7 +89,14 @@ def read_trtllm_report(file: ForeignFile) -> Measurements:
     fields = Fields(file.path, file.json).mapping(REPORT)
     mean = _average(fields, "acceptance_length_percentiles")
     rate = _average(fields, "draft_acceptance_rate_percentiles")
-    return Measurements(acceptance=_of_mean(file, REPORT, mean, rate, f"trtllm-bench report; {EQUAL}"))
+    length = (mean - 1) / rate if rate > 0 else 0.0
+    if not 1 - WHOLE <= length <= MOST_TOKENS or abs(length - round(length)) > WHOLE * max(1, length / 8):
+        raise file.error(
+            REPORT,
+            f"expected averages that make a whole draft length, (length - 1) / rate. Got {mean:.4g} and {rate:.4g}: take "
+            "the acceptance of positions.",
+        )
+    return Measurements(acceptance=_acceptance_of_mean(mean, round(length), "trtllm-bench report"))
 
 
 def is_mean_only(file: ForeignFile) -> bool:
@@ -103,16 +127,41 @@ def geometric(mean_tokens: float, length: int) -> AcceptanceTable:
     return table_of_conditional([(low + high) / 2] * length)
 
 
-def _of_mean(file: ForeignFile, field: str, mean: float, rate: float, kind: str) -> ImportedAcceptance:
-    """Return the acceptance of a mean number of tokens per step and the share of drafted tokens that was accepted."""
-    length = (mean - 1) / rate if rate > 0 else 0.0
-    if not 1 - WHOLE <= length <= MOST_TOKENS or abs(length - round(length)) > WHOLE * max(1, length / 8):
-        raise file.error(
-            field,
-            f"expected a mean of tokens per step and a rate that make a whole draft length, (mean - 1) / rate. Got {mean:.4g} "
-            f"and {rate:.4g}: take the acceptance of positions.",
-        )
-    return ImportedAcceptance(table=geometric(mean, round(length)), kind=kind)
+def _acceptance_of_mean(mean_tokens: float, length: int, kind: str) -> ImportedAcceptance:
+    return ImportedAcceptance(table=geometric(mean_tokens, length), kind=f"{kind}; {equal_positions(length)}")
+
+
+def _sglang_length(file: ForeignFile, field: str, means: Sequence[_Mean], stated: set[int]) -> int:
+    """Return the draft tokens of a step: as SGLang was started, else as means and rates have it.
+
+    A rate is (mean - 1) / length, or mean / (length + 1) in older versions: the newer where both fit.
+    """
+    most = max(float(each.tokens) for each in means)
+    if len(stated) == 1 and (length := min(stated)) and most <= length + 1:
+        return length
+    rated = [each for each in means if each.rate]
+    for own_token in (1, 0):
+        lengths = [(float(each.tokens) - own_token) / float(each.rate) for each in rated if float(each.rate)]
+        parts = round(sorted(lengths)[len(lengths) // 2]) if lengths else 0
+        length = parts - (1 - own_token)
+        if 1 <= length <= MOST_TOKENS and most <= length + 1 and all(_fits(each, own_token, parts) for each in rated):
+            return length
+    raise file.error(
+        field,
+        "expected a draft length: speculative_num_steps in the log's server_args, or rates that make one with the means. "
+        "Got none: take SGLang's responses with meta_info, which have spec_accept_histogram.",
+    )
+
+
+def _fits(mean: _Mean, own_token: int, parts: int) -> bool:
+    """Return whether rate x parts is the mean less the target's own token, within the rounding of both."""
+    rounding = _rounding(mean.tokens) + parts * _rounding(mean.rate)
+    return abs(float(mean.rate) * parts - (float(mean.tokens) - own_token)) < rounding - 1e-9
+
+
+def _rounding(number: str) -> float:
+    digits: float = 10.0 ** -len(number.partition(".")[2])
+    return 0.5 * digits
 
 
 def _average(fields: Fields, field: str) -> float:

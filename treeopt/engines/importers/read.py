@@ -67,6 +67,8 @@ def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[Imp
         )
     file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), default_pass=default_pass)
     latencies = _measurements(file, DRAFT_TIMES if default_pass == "draft" else TIMES).latencies
+    if not latencies:
+        raise file.error("content", f"expected times of {default_pass} passes. Got none: is the log whole, at -lv 4?")
     if all(getattr(each, default_pass) is None for each in latencies):
         passes = next(part for part in LATENCY_PARTS for each in latencies if getattr(each, part) is not None)
         raise file.error("content", f"expected times of {default_pass} passes. Got those of {passes} passes only.")

@@ -2,6 +2,7 @@
 
     spec_accept_histogram, spec_correct_drafts_histogram: place j counts the steps that accepted j draft tokens
     spec_verify_ct: steps
+    spec_accept_length: completion_tokens / steps
     completion_tokens: tokens of the answer; the first comes out of the prompt's pass, the last step may be cut off
 
 `meta_info` stands in the response, in one of its choices, or alone. With trees, lengths are those of the best path.
@@ -9,7 +10,7 @@
 
 from typing import Any
 
-from treeopt.engines.importers.content import JsonObject, read_counts
+from treeopt.engines.importers.content import JsonObject, check_equal, read_counts
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
 from treeopt.engines.importers.importer import Measurements
@@ -18,7 +19,7 @@ from treeopt.files.fields import Fields
 
 META = "meta_info"
 HISTOGRAMS = ("spec_accept_histogram", "spec_correct_drafts_histogram")
-STEPS, TOKENS = "spec_verify_ct", "completion_tokens"
+STEPS, TOKENS, MEAN = "spec_verify_ct", "completion_tokens", "spec_accept_length"
 KIND = "SGLang responses; of a tree's best paths if it drafted trees"
 
 
@@ -64,6 +65,8 @@ def _histogram(file: ForeignFile, meta: JsonObject) -> dict[int, int]:
     name = next(each for each in HISTOGRAMS if meta.fields.get(each))
     fields = meta.read(file.path)
     histogram = read_counts(fields, name, meta.fields[name])
+    if not histogram:
+        return histogram
     steps, accepted = sum(histogram.values()), sum(length * count for length, count in histogram.items())
     if meta.fields.get(STEPS) is not None and (stated := fields.integer(STEPS, least=0)) != steps:
         raise fields.error(name, f"expected {stated} steps, as {STEPS} has. Got {steps}: one is wrong, save it again.")
@@ -74,4 +77,8 @@ def _histogram(file: ForeignFile, meta: JsonObject) -> dict[int, int]:
                 TOKENS,
                 f"expected at least about the {accepted} accepted tokens. Got {stated}: one is wrong, save it again.",
             )
+    if meta.fields.get(MEAN) is not None:
+        expected, within = 1 + accepted / steps, 0.01 + (2 + max(histogram)) / steps  # first token, cut at the end
+        why = f"1 + accepted tokens / steps of {name}"
+        check_equal(fields, MEAN, expected=expected, got=fields.number(MEAN), within=within, why=why)
     return histogram

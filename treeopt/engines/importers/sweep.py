@@ -19,7 +19,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import Imported
 from treeopt.version import TOOL
 
-LEFT_OUT = "left out"
+LEFT_OUT, EXTRAPOLATED = "left out", "plain decoding"
 HALVINGS = 60
 
 
@@ -33,7 +33,9 @@ def sweep_profile(
 ) -> Profile:
     """Return the profile of a sweep; rows of equal length, batch and context are samples of one time.
 
-    Raises FormatError for a file that is no sweep, or a condition without plain decoding.
+    Where plain decoding was not measured, its step time is extrapolated from the two shortest lengths, and an engine
+    setting says so.
+    Raises FormatError for a file that is no sweep, or a condition with a single length above 0.
     """
     every = [row for path in paths for row in read_sweep(path)]
     rows, trees = [row for row in every if not row.tree], sum(row.tree for row in every)
@@ -41,11 +43,13 @@ def sweep_profile(
     if not survival:
         raise FormatError(paths[0], "content", "expected rows of chains that draft. Got none: add them.")
     remark = "sweep, inconsistent accept lengths smoothed" if smoothed else "sweep"
-    settings = (EngineSetting(name=LEFT_OUT, value=f"{trees} rows of trees (top-k above 1)"),) if trees else ()
+    settings = [EngineSetting(name=LEFT_OUT, value=f"{trees} rows of trees (top-k above 1)")] if trees else []
     try:
-        latencies = _latencies(rows, context_tokens)
+        latencies, extrapolated = _latencies(rows, context_tokens)
     except InvalidValueError as error:
         raise FormatError(paths[0], "content", str(error)) from None
+    if extrapolated:
+        settings.append(EngineSetting(name=EXTRAPOLATED, value="extrapolated from the two shortest draft lengths"))
     return Profile(
         created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         tool=TOOL,
@@ -53,7 +57,7 @@ def sweep_profile(
             device=IMPORTED, processor=UNKNOWN, threads=None, system=UNKNOWN, python=UNKNOWN, torch=UNKNOWN
         ),
         pair=Pair(target=target, draft=draft, dtype=UNKNOWN),
-        engine=EngineRun(name=IMPORTED, version=UNKNOWN, settings=settings),
+        engine=EngineRun(name=IMPORTED, version=UNKNOWN, settings=tuple(settings)),
         chain_latencies=latencies,
         acceptances=(
             MeasuredAcceptance(
@@ -110,12 +114,18 @@ def _conditional(survival: Sequence[float]) -> list[list[float]]:
     return [[min(1.0, now / then)] if then > 0 else [0.0] for then, now in zip(before, survival, strict=False)]
 
 
-def _latencies(rows: Sequence[SweepRow], context_tokens: int) -> tuple[ChainLatency, ...]:
+def _latencies(rows: Sequence[SweepRow], context_tokens: int) -> tuple[tuple[ChainLatency, ...], bool]:
+    """Return the step times of every condition, and whether plain decoding of one was extrapolated."""
     conditions: dict[tuple[int, int], dict[int, list[float]]] = {}
     for row in rows:
         context = context_tokens if row.context_tokens is None else row.context_tokens
         conditions.setdefault((context, row.batch_size), {}).setdefault(row.length, []).append(row.step_s)
-    return tuple(
+    without = [times for times in conditions.values() if 0 not in times and len(times) > 1]
+    for times in without:
+        plain_s = _extrapolated_s(times)
+        if plain_s > 0:
+            times[0] = [plain_s]
+    latencies = tuple(
         ChainLatency(
             context_tokens=context,
             batch_size=batch,
@@ -123,3 +133,11 @@ def _latencies(rows: Sequence[SweepRow], context_tokens: int) -> tuple[ChainLate
         )
         for (context, batch), times in sorted(conditions.items())
     )
+    return latencies, bool(without)
+
+
+def _extrapolated_s(times: dict[int, list[float]]) -> float:
+    """Return the seconds of a plain step on the line through the two shortest lengths, at most those of the shortest."""
+    first, second = sorted(times)[:2]
+    first_s, second_s = (sum(times[length]) / len(times[length]) for length in (first, second))
+    return first_s - max(0.0, second_s - first_s) / (second - first) * first

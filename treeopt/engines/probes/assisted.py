@@ -6,13 +6,23 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from treeopt.engines.probes.client import Answer, Availability, EngineClient, Launch, Question, Running
+from treeopt.engines.probes.client import (
+    UNREADABLE,
+    Answer,
+    Availability,
+    EngineClient,
+    Launch,
+    Question,
+    Running,
+    likeliest,
+)
 from treeopt.engines.probes.started import InProcess, installed_version, missing_models, refuse_address, threads_setting
 from treeopt.errors import EngineError, TreeoptError
 from treeopt.records.engine import EngineSetting
 from treeopt.texts.shared_tokens import compare_tokens
 
 NAME = "transformers"
+MOST_LOGPROBS = 10
 
 
 def client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
@@ -186,6 +196,27 @@ class RunningAssisted(InProcess):
             prefill_s=steps.ends_s[0] - asked_s,
             prefill_tokens=length,
         )
+
+    def next_logprobs(self, text: str) -> dict[str, float]:
+        """See `TellsLogprobs`."""
+        import torch
+
+        tokens = self._tokenizer(text, return_tensors="pt").to(self._target.device)
+        with torch.inference_mode(), _failures("models that it can decode with"):
+            # the last token by a pass of its own, as plain decoding reads it
+            cache = None
+            if tokens["input_ids"].shape[1] > 1:
+                cache = self._target(tokens["input_ids"][:, :-1], use_cache=True).past_key_values
+            logits = self._target(tokens["input_ids"][:, -1:], past_key_values=cache, use_cache=True).logits[0, -1]
+        top = logits.float().log_softmax(-1).topk(MOST_LOGPROBS)
+        last = int(tokens["input_ids"][0, -1])
+        texts = [self._text_after(last, index) for index in top.indices.tolist()]
+        return likeliest(NAME, zip(texts, top.values.tolist(), strict=True))
+
+    def _text_after(self, last: int, token: int) -> str:
+        """Return the text of a token after another: alone some tokenizers leave out the white space that it begins with."""
+        before, both = self._tokenizer.decode([last]), self._tokenizer.decode([last, token])
+        return both.removeprefix(before) if both.startswith(before) and not before.endswith(UNREADABLE) else UNREADABLE
 
     def _drafting(self) -> dict[str, Any]:
         if self._draft_tokens == 0:

@@ -4,7 +4,8 @@ An engine is started under one draft length, answers prompts, several at once, a
 has any.  Whoever measures compares both; nothing here knows of plans.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -12,6 +13,8 @@ from treeopt.errors import EngineError, InvalidValueError, printable
 from treeopt.records.engine import EngineSetting
 
 NGRAM, EAGLE3, MTP = "ngram", "eagle3", "mtp"
+UNREADABLE = "\ufffd"
+"""Stands for bytes that are no whole character."""
 METHODS = (NGRAM, EAGLE3, MTP)
 """How engines draft otherwise than with a draft model: from the text itself, with an EAGLE-3 head, with the target's own module."""
 
@@ -141,6 +144,17 @@ class TellsPasses(Protocol):
         """Return the passes of steps that answer questions asked at the same time; raises EngineError likewise."""
 
 
+@runtime_checkable
+class TellsLogprobs(Protocol):
+    """A `Running` that tells how likely tokens are."""
+
+    def next_logprobs(self, text: str) -> dict[str, float]:
+        """Return the likeliest next tokens after a text, and their log-probabilities at temperature 1.
+
+        Raises EngineError where it does not tell them.
+        """
+
+
 class EngineClient(Protocol):
     """An engine that can be asked."""
 
@@ -173,6 +187,23 @@ class Availability:
     """What it can tell, in words."""
     install: str
     """What to do where it is not installed."""
+
+
+def likeliest(name: str, tokens: Iterable[tuple[object, object]]) -> dict[str, float]:
+    """Return tokens and log-probabilities that an engine tells, of tokens with the same text the likeliest.
+
+    Raises EngineError where none has a text and a finite number.
+
+    >>> likeliest("engine", [("a", -0.1), ("a", -3.0), ("b", float("-inf"))])
+    {'a': -0.1}
+    """
+    found: dict[str, float] = {}
+    for text, value in tokens:
+        if isinstance(text, str) and text and isinstance(value, int | float) and math.isfinite(value):
+            found[text] = max(found.get(text, -math.inf), float(value))
+    if not found:
+        raise EngineError(f"{name}: expected log-probabilities of the next token. Got none: check the texts by hand.")
+    return found
 
 
 def served_model(name: object) -> tuple[EngineSetting, ...]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from treeopt.engines.probes.client import (
+    UNREADABLE,
     Answer,
     Availability,
     Counters,
@@ -22,6 +23,7 @@ from treeopt.engines.probes.client import (
     Running,
     address_of,
     addresses,
+    likeliest,
     served_model,
 )
 from treeopt.engines.probes.http import HttpEngine, status_of
@@ -31,6 +33,9 @@ from treeopt.records.profile import UNKNOWN
 VLLM = "vllm"
 NEUTRAL = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """Sent because servers take what is missing from the model's generation config; OpenAI itself knows the first only."""
+BYTES = "bytes:"
+"""How tokens begin that are no whole character."""
+MOST_LOGPROBS = 5
 REFUSED = (400, 422)
 """Status of servers that do not take some of these."""
 TITLES = {"openai": "a server with OpenAI's completions", VLLM: "vLLM"}
@@ -114,6 +119,24 @@ class RunningServer:
                 f"{len(found.accepted_per_position)}: name its length, or start it with the one named."
             )
         return found
+
+    def next_logprobs(self, text: str) -> dict[str, float]:
+        """See `TellsLogprobs`; of as many tokens as OpenAI's own server tells."""
+        content = {
+            "model": self._model,
+            "prompt": text,
+            "max_tokens": 1,
+            "temperature": 0,
+            "ignore_eos": True,
+            "logprobs": MOST_LOGPROBS,
+        }
+        try:
+            found = self._http.post("/v1/completions", content)
+        except EngineError as error:
+            if status_of(error) not in REFUSED:
+                raise
+            found = self._http.post("/v1/completions", {k: v for k, v in content.items() if k != "ignore_eos"})
+        return _logprobs(self._name, found)
 
     def close(self) -> None:
         """See `Running`; the server goes on."""
@@ -203,3 +226,19 @@ def _growth(chunks: Sequence[_Chunk]) -> tuple[list[int], list[float]]:
             sizes.append(grown)
             ends_s.append(each.arrived_s)
     return sizes, ends_s
+
+
+def _logprobs(name: str, found: Mapping[str, Any]) -> dict[str, float]:
+    """Return the likeliest first tokens of a completion, in the form of completions or that of chats."""
+    try:
+        told = found["choices"][0]["logprobs"]
+        tokens = (
+            told["top_logprobs"][0].items()
+            if "top_logprobs" in told
+            else [(each["token"], each["logprob"]) for each in told["content"][0]["top_logprobs"]]
+        )
+        return likeliest(name, [(UNREADABLE if text.startswith(BYTES) else text, value) for text, value in tokens])
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise EngineError(
+            f"{name}: expected log-probabilities of the next token. It does not tell them: start it so that it does."
+        ) from None

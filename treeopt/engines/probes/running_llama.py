@@ -6,11 +6,12 @@ from time import perf_counter
 from typing import Any
 
 from treeopt.engines.probes.child import Child
-from treeopt.engines.probes.client import NGRAM, Answer, Counters, Launch, Question
+from treeopt.engines.probes.client import NGRAM, UNREADABLE, Answer, Counters, Launch, Question, likeliest
 from treeopt.engines.probes.http import HttpEngine, number
 from treeopt.errors import EngineError
 
 NAME = "llama-server"
+MOST_LOGPROBS = 10
 VOCABULARIES = "vocabs are not compatible"
 """Part of what llama.cpp logs about a draft model with another vocabulary."""
 
@@ -35,6 +36,22 @@ class RunningLlama:
 
     def counters(self) -> Counters | None:
         return self._http.counters()
+
+    def next_logprobs(self, text: str) -> dict[str, float]:
+        """See `TellsLogprobs`; prompts are read anew, so that no cache decides."""
+        content = self._content(Question(text, 1, 0.0)) | {"n_probs": MOST_LOGPROBS, "cache_prompt": False}
+        found = self._http.post("/completion", content)
+        try:
+            (first,) = found["completion_probabilities"]
+            return likeliest(
+                NAME,
+                [
+                    (each["token"] or (UNREADABLE if each.get("bytes") else ""), each["logprob"])
+                    for each in first["top_logprobs"]
+                ],
+            )
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise EngineError(f"{NAME}: expected log-probabilities of the next token. Got none: update it.") from None
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,94 @@
+"""`treeopt bench engine --strict` over HTTP: servers that write another text at a tie pass, and wrong ones do not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invented import call
+from tests.support.language_server import LanguageServer
+
+QUICK = ("--max-prompts", "12", "--max-new-tokens", "40")
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """Return the function that probes two honest servers, and benches plain decoding beside another server."""
+    monkeypatch.chdir(tmp_path)
+    servers = []
+
+    def serve(length, **kind):
+        servers.append(LanguageServer(length, **kind))
+        return servers[-1].url
+
+    def bench(*options, plain=None, **kind):
+        probed = call(
+            "probe", "openai", "--url", f"0={serve(0)},3={serve(3)}", "--lengths", "0,3", "--rounds", "1", *QUICK
+        )
+        assert probed.exit_code == 0, probed.output
+        urls = f"0={serve(0, **(plain or {}))},3={serve(3, **kind)}"
+        return call("bench", "engine", "openai", "--url", urls, "--repeats", "2", *QUICK, "-o", "b.json", *options)
+
+    yield bench
+    for each in servers:
+        each.close()
+
+
+def told():
+    return [each for row in json.loads(Path("b.json").read_text())["rows"] for each in row["divergences"]]
+
+
+def test_an_honest_server_passes(bench):
+    result = bench("--strict")
+    assert (result.exit_code, told()) == (0, []), result.output
+    assert "part from" not in result.stderr
+
+
+def test_another_text_at_a_tie_passes_and_is_told(bench):
+    result = bench("--strict", rounds=True)
+    assert result.exit_code == 0, result.output
+    assert {each["verdict"] for each in told()} == {"near-tie"}
+    assert all(0 < each["gap"] < 1e-3 for each in told())
+    assert "at near-ties" in result.stderr
+
+
+def test_a_tie_is_a_fault_where_none_is_allowed(bench):
+    assert bench("--strict", "--near-tie", "0", rounds=True).exit_code == 1
+
+
+def test_a_wrong_server_is_caught(bench):
+    result = bench("--strict", faulty=True)
+    assert result.exit_code == 1
+    faults = [each for each in told() if each["verdict"] == "fault"]
+    assert faults
+    assert all(each["gap"] == pytest.approx(1.2527629685, rel=1e-6) for each in faults)  # log(0.7 / 0.2)
+    assert all(each["place"] % 9 == 8 for each in faults)
+    assert "Fault: 3 draft tokens, prompt" in result.stdout
+    assert "with a fault" in result.stderr
+
+
+def test_without_strict_a_wrong_server_is_a_warning(bench):
+    result = bench(faulty=True)
+    assert result.exit_code == 0
+    assert "rounding does not explain it" in result.stderr
+
+
+def test_what_cannot_be_checked_does_not_pass(bench):
+    result = bench("--strict", plain={"forgets": True}, rounds=True)
+    assert result.exit_code == 1
+    assert {each["verdict"] for each in told()} == {"not checked"}
+    assert "not checked: expected log-probabilities" in " ".join(result.stderr.split()).replace("openai: ", "")
+    assert bench("--strict", plain={"forgets": True}).exit_code == 0  # nothing to check
+
+
+def test_plain_decoding_that_changes_does_not_pass(bench):
+    result = bench("--strict", plain={"unstable": True})
+    assert result.exit_code == 1
+    assert "plain decoding that repeats itself" in result.stderr
+    assert json.loads(Path("b.json").read_text())["rows"][0]["divergences"]
+
+
+def test_strict_is_for_temperature_0(bench):
+    result = bench("--strict", "--temperature", "0.5")
+    assert (result.exit_code, Path("b.json").exists()) == (2, False)
+    assert "--strict: expected temperature 0" in result.stderr
