@@ -143,7 +143,7 @@ IMPORTERS: tuple[Importer, ...] = (
     Importer(
         name="llama-bench",
         title="llama-bench (its table, or -o json, jsonl or csv)",
-        contains=(TIMES,),
+        contains=(TIMES, DRAFT_TIMES),
         needs="n_prompt, n_gen and avg_ns; run with -p 1,2,4,8,16,32",
         matches=is_llama_bench,
         read=read_llama_bench,
@@ -151,7 +151,7 @@ IMPORTERS: tuple[Importer, ...] = (
     Importer(
         name="llama-batched-bench",
         title="llama-batched-bench (JSON Lines or its table)",
-        contains=(TIMES,),
+        contains=(TIMES, DRAFT_TIMES),
         needs="lines with pl, pp, tg and t_tg",
         matches=is_batched_bench,
         read=read_batched_bench,
@@ -208,7 +208,7 @@ IMPORTERS: tuple[Importer, ...] = (
     Importer(
         name="csv",
         title="curves as CSV",
-        contains=(TIMES,),
+        contains=(TIMES, DRAFT_TIMES),
         needs="a line of names with tokens and a time such as ms or latency_us; context, batch and pass if need be",
         matches=is_csv,
         read=read_csv,
