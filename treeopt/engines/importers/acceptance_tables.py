@@ -53,7 +53,7 @@ def table_of_counts(drafts: float, accepted: Sequence[float]) -> AcceptanceTable
     Raises InvalidValueError where nothing was drafted, and for a count above the one before it.
 
     >>> table_of_counts(100, [80, 40]).standard_error.round(3).tolist()
-    [[0.04], [0.056]]
+    [[0.04], [0.055]]
     """
     if not 0 < drafts <= MAX_DRAFTS:
         raise InvalidValueError(f"drafts: expected at least one, at most {MAX_DRAFTS:g}. Got {drafts:g}.")
