@@ -69,7 +69,7 @@ def parse_tree(path: Path | str, data: bytes, name: str | None = None) -> TreeFi
     """Return one tree of a file's bytes; raises FormatError and TreeoptError as `read_tree` does."""
     found = found_in(Path(path), data)
     if found.name == OWN and name is None:
-        return parse(path, data.decode("utf-8"))
+        return parse(path, data.decode("utf-8-sig"))
     tree = _chosen(path, found.read(), name).tree
     titles = {each.name: each.title for each in READABLE}
     return TreeFile(tree=tree, provenance=Provenance(source=str(path), tool=titles.get(found.name)))

@@ -1,5 +1,6 @@
-"""A tree under `tree_adj`: every node's children, a matrix of parents and children, or an attention mask."""
+"""A tree under `tree_adj`: every node's children (by node or in a list), a matrix of parents and children, or an attention mask."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from treeopt.errors import FormatError
@@ -15,6 +16,9 @@ def read(path: Path, content: object) -> tuple[NamedTree, ...]:
     """Return the tree of what lies under `tree_adj`; raises FormatError naming the file, the row and the reason."""
     if isinstance(content, dict):
         return nxdi.read(path, content)
+    children = _child_lists(content)
+    if children is not None:
+        return (NamedTree(None, tree_of_child_lists(children, _fault(path), any_order=True)),)
     rows = _matrix(path, content)
     diagonal = {rows[node][node] for node in range(len(rows))}
     if diagonal == {0}:
@@ -27,10 +31,21 @@ def read(path: Path, content: object) -> tuple[NamedTree, ...]:
         )
         raise FormatError(path, KEY, reason)
 
-    def fault(node: int, reason: str) -> FormatError:
-        return FormatError(path, f"{KEY}[{node}]", reason)
+    hint = " Rows are parents and columns children: transpose the matrix if its rows are children."
+    return (NamedTree(None, tree_of_child_lists(children, _fault(path, hint), any_order=True)),)
 
-    return (NamedTree(None, tree_of_child_lists(children, fault, any_order=True)),)
+
+def _fault(path: Path, hint: str = "") -> Callable[[int, str], FormatError]:
+    return lambda node, reason: FormatError(path, f"{KEY}[{node}]", reason + hint)
+
+
+def _child_lists(content: object) -> list[list[int]] | None:
+    """Return the children of every node, None for a matrix: n nodes have n - 1 children, a matrix n x n entries."""
+    if not isinstance(content, list) or not all(isinstance(row, list) for row in content):
+        return None
+    if len(content) < 2 or sum(map(len, content)) != len(content) - 1 or len(content) > MASK_NODES:
+        return None
+    return content if all(type(child) is int for row in content for child in row) else None
 
 
 def _matrix(path: Path, content: object) -> list[list[int]]:
@@ -55,7 +70,10 @@ def _of_mask(path: Path, rows: list[list[int]]) -> list[list[int]]:
             continue
         parents = [other for other in ancestors if depth[other] == depth[node] - 1]
         if len(parents) != 1 or {*ancestors} != {other for other, seen in enumerate(rows[parents[0]]) if seen}:
-            reason = "expected the ancestors of a parent and the parent itself. Got others: is it a mask of a tree?"
+            reason = (
+                "expected ones for the node and its ancestors only, as in the mask of a tree. Got others: "
+                "transpose the matrix if its columns mark ancestors."
+            )
             raise FormatError(path, f"{KEY}[{node}]", reason)
         children[parents[0]].append(node)
     return children

@@ -4,18 +4,18 @@ import ast
 import io
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from treeopt.errors import FormatError, InvalidValueError
-from treeopt.files.json_file import parse_json
+from treeopt.files.json_file import MAX_BYTES, parse_json
 from treeopt.files.yaml_file import parse_yaml
 from treeopt.trees import tree_file
 from treeopt.trees.formats import adjacency, medusa, npz, nxdi, parents, safetensors_file, sequoia, umbrella, vllm_tree
-from treeopt.trees.formats.checks import short
+from treeopt.trees.formats.checks import label, short
 from treeopt.trees.formats.growmap import KEYS
 from treeopt.trees.formats.python_text import MAX_CHARS, parse, value_of
 from treeopt.trees.formats.topology import NamedTree, TopologyFormat, TreeFormat
@@ -35,7 +35,9 @@ OWN = "treeopt"
 """What treeopt's own tree file is called here."""
 MAX_TEXT_BYTES = 20_000_000
 MAX_OBJECTS = 1000
-CONFIG = re.compile(rf"^[ \t-]*[\"']?(?:{'|'.join((*medusa.KEYS, vllm_tree.TREE))})[\"']?:", re.MULTILINE)
+CONFIG = re.compile(
+    rf"^[ \t-]*[\"']?(?:{'|'.join((*medusa.KEYS, vllm_tree.TREE, adjacency.KEY))})[\"']?:", re.MULTILINE
+)
 """A line of YAML that holds a tree."""
 
 
@@ -75,7 +77,7 @@ def _text(path: Path, data: bytes) -> str:
     if len(data) > MAX_TEXT_BYTES:
         raise FormatError(path, "content", f"expected at most {MAX_TEXT_BYTES} bytes of text. Got {len(data)}.")
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")  # without the byte order mark that editors of Windows write
     except UnicodeDecodeError as error:
         raise _unknown(path, f"bytes that are no text (byte {error.start})") from None
 
@@ -94,32 +96,67 @@ def _found_in_text(path: Path, text: str) -> Found:
             if len(text) > MAX_CHARS:
                 raise
     if CONFIG.search(text):
-        content = parse_yaml(path, text, kind="an engine's configuration with a tree")
+        content = _yaml(path, text)
         if isinstance(content, dict):
             found = _found_in_object(path, text, content)
             return replace(found, name=medusa.CONFIG_FORMAT.name) if found.name == medusa.FORMAT.name else found
     return _found_in_python(path, text)
 
 
+def _yaml(path: Path, text: str) -> object:
+    """Return the value of YAML, all keys as text; None for Python, whose annotations look like YAML."""
+    try:
+        module = parse(text)
+    except InvalidValueError:
+        module = None
+    if module is not None and any(not isinstance(line, ast.AnnAssign) or line.value for line in module.body):
+        return None
+    if len(text) > MAX_BYTES:
+        raise FormatError(path, "content", f"expected at most {MAX_BYTES} characters of YAML. Got {len(text)}.")
+    return _with_text_keys(parse_yaml(path, text, kind="an engine's configuration with a tree"))
+
+
+def _with_text_keys(value: object) -> object:
+    if isinstance(value, dict):
+        return {str(key): _with_text_keys(item) for key, item in value.items()}
+    return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
+
+
 def _found_in_object(path: Path, text: str, content: dict[str, Any]) -> Found:
     own = content.get("format")
     if own == tree_file.FORMAT:
         return Found(OWN, partial(_read_own, path, text))
-    for inner in _objects(content):
-        if found := _found_in_fields(path, inner):
-            return found
+    for find in (_found_by_names, _found_by_content):
+        matches = list(_outermost(path, content, find))
+        if len(matches) > 1:
+            (first, _), (second, _) = matches[:2]
+            reason = (
+                f"expected trees in one place. Got trees under {first} and {second}: save one to a file of its own."
+            )
+            raise FormatError(path, "content", reason)
+        if matches:
+            return matches[0][1]
     what = f"JSON with the keys {short(list(content))}" if own is None else f"a file of the format {short(own)}"
     raise _unknown(path, what)
 
 
-def _found_in_fields(path: Path, content: dict[str, Any]) -> Found | None:
-    """Return the format of an object's own fields, None where they hold no tree."""
+def _found_by_names(path: Path, content: dict[str, Any]) -> Found | None:
+    """Return the format of an object with a field that only trees have, None where there is none."""
     if len(content.keys() & set(KEYS)) > 1:
         return Found("umbrella", partial(umbrella.read, path, content))
-    if vllm_tree.TREE in content or vllm_tree.COUNT in content:
+    if vllm_tree.TREE in content:
         return Found("vllm-tree", partial(vllm_tree.read_config, path, content))
     if adjacency.KEY in content:
         return Found("tree-adj", partial(adjacency.read, path, content[adjacency.KEY]))
+    if any(key in content for key in medusa.CONFIG_KEYS):
+        return Found("medusa", partial(medusa.read_object, path, content))
+    return None
+
+
+def _found_by_content(path: Path, content: dict[str, Any]) -> Found | None:
+    """Return the format of an object whose fields may be a tree's, or may be something else of a configuration."""
+    if vllm_tree.COUNT in content:
+        return Found("vllm-tree", partial(vllm_tree.read_config, path, content))
     if "0" in content:
         return Found("nxdi", partial(nxdi.read, path, content))
     if any(key in content for key in medusa.KEYS) or any(map(medusa.looks_like_paths, content.values())):
@@ -129,13 +166,21 @@ def _found_in_fields(path: Path, content: dict[str, Any]) -> Found | None:
     return None
 
 
-def _objects(content: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return an object and those inside of it, as configurations nest them, the outer ones first."""
-    found = [content]
-    for each in found:  # grows while it is read
-        if len(found) < MAX_OBJECTS:
-            found += [value for value in each.values() if isinstance(value, dict)]
-    return found
+def _outermost(
+    path: Path, content: dict[str, Any], find: Callable[[Path, dict[str, Any]], Found | None]
+) -> Iterator[tuple[str, Found]]:
+    """Yield the place and the format of every object with a tree that lies in no other such object."""
+    objects = [("", content)]
+    for place, fields in objects:  # grows while it is read
+        if found := find(path, fields):
+            yield place, found
+            continue
+        for key, value in fields.items():
+            name = f"{place}.{label(key)}" if place else label(key)
+            items = (
+                [(f"{name}[{i}]", item) for i, item in enumerate(value)] if isinstance(value, list) else [(name, value)]
+            )
+            objects += [(name, item) for name, item in items if isinstance(item, dict)][: MAX_OBJECTS - len(objects)]
 
 
 def _read_own(path: Path, text: str) -> tuple[NamedTree, ...]:
@@ -152,6 +197,8 @@ def _found_in_python(path: Path, text: str) -> Found:
     except InvalidValueError as error:
         raise _unknown(path, f"text that is no JSON and {error}") from None
     value = value_of(module)
+    if parents.is_parents(value):
+        return Found("parents", partial(parents.read, path, value))
     if isinstance(value, list | tuple) and value and isinstance(value[0], tuple):
         return Found("vllm-tree", partial(vllm_tree.read_list, path, value))
     if isinstance(value, list | tuple):

@@ -11,14 +11,15 @@ from typing import TypeGuard
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, Warning
 from treeopt.trees.formats.checks import label
 from treeopt.trees.formats.paths import paths_of_tree, tree_of_paths
-from treeopt.trees.formats.python_text import MAX_CHARS, assignments
+from treeopt.trees.formats.python_text import MAX_CHARS, assignments, literal
 from treeopt.trees.formats.topology import NamedTree, TopologyFormat, TreeFormat, WriteOptions, Written
 from treeopt.trees.token_tree import TokenTree
 
 TOP_K = 10
 """Candidates that every head gives; a higher rank would read the next head's."""
 USUAL_HEADS = 5
-KEYS = ("choices", "medusa_choices", "eagle_choices")
+CONFIG_KEYS = ("medusa_choices", "eagle_choices")
+KEYS = ("choices", *CONFIG_KEYS)
 
 
 def write(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
@@ -82,7 +83,12 @@ def looks_like_paths(value: object) -> TypeGuard[list[object] | tuple[object, ..
 def _trees(path: Path, named: Mapping[str, object]) -> tuple[NamedTree, ...]:
     if not named:
         raise FormatError(path, "content", "expected a list of paths such as [[0], [1], [0, 0]]. Got none.")
-    return tuple(NamedTree(name, tree_of_paths(path, label(name), value)) for name, value in named.items())
+    return tuple(NamedTree(name, _tree(path, label(name), value)) for name, value in named.items())
+
+
+def _tree(path: Path, field: str, value: object) -> TokenTree:
+    """Return the tree of a list of paths, or of such a list as text, which is how command lines name it."""
+    return tree_of_paths(path, field, literal(path, field, value) if isinstance(value, str) else value)
 
 
 def _check_fits(tree: TokenTree, options: WriteOptions) -> None:

@@ -72,7 +72,7 @@ def tree_of_paths(path: Path, field: str, value: object) -> TokenTree:
     if gap is not None:
         warnings.warn(
             TreeoptWarning(
-                f"{path}: path {short(gap)} skips ranks, so its engine drafts less probable tokens there; treeopt's trees draft "
+                f"{path}: {place[gap]}: path {short(gap)} skips ranks, so its engine drafts less probable tokens there; treeopt's trees draft "
                 "the most probable ones. Number ranks without gaps if you meant those."
             ),
             stacklevel=3,

@@ -342,6 +342,56 @@ class TestOtherTrees:
         assert read_tree(tmp_path / "tree").tree == TokenTree([-1, 0, 0, 1, 1])
 
 
+CONFIGURATIONS = {
+    "lists of numbers before it": b'{"sizes": [[1, 2]], "speculative_config": {"medusa_choices": [[0], [1], [0, 0]]}}',
+    "labels before it": b'{"id2label": {"0": "no"}, "speculative_config": {"medusa_choices": [[0], [1], [0, 0]]}}',
+    "draft length before it": b'{"num_speculative_tokens": 3, "inner": {"eagle_choices": [[0], [1], [0, 0]]}}',
+    "in a list": b'{"models": [{"name": "m"}, {"medusa_choices": [[0], [1], [0, 0]]}]}',
+    "paths as text": b'{"speculative_config": {"eagle_choices": "[[0], [1], [0, 0]]"}}',
+    "YAML, numbers as keys": b"sizes:\n  1: [[1, 2]]\nb:\n  eagle_choices: [[0], [1], [0, 0]]\n",
+    "YAML, adjacency": b"tree_adj:\n  0: [1, 2]\n  1: [3]\n",
+    "Python, annotated": b"eagle_choices: list[list[int]] = [[0], [1], [0, 0]]\n",
+    "Python, annotated in a class": b"class C:\n    choices: list\nmine = [[0], [1], [0, 0]]\n",
+    "children in a list": b'{"tree_adj": [[1, 2], [3], [], []]}',
+    "parents, a comma at the end": b"[-1, 0, 0, 1,]",
+    "byte order mark": b"\xef\xbb\xbf[[0], [1], [0, 0]]",
+}
+
+
+class TestConfigurations:
+    @pytest.mark.parametrize("name", CONFIGURATIONS)
+    def test_the_tree_of_a_configuration_is_read(self, tmp_path, name):
+        (tmp_path / "tree").write_bytes(CONFIGURATIONS[name])
+        assert read_tree(tmp_path / "tree").tree == TokenTree([-1, 0, 0, 1])
+
+    @pytest.mark.parametrize("key", ["medusa_choices", "tree_adj"])
+    def test_several_trees_at_different_places_are_refused(self, tmp_path, key):
+        trees = {"medusa_choices": ([[0]], [[0], [1]]), "tree_adj": ({"0": [1]}, {"0": [1, 2]})}[key]
+        content = {"small": {key: trees[0]}, "large": {"inner": {key: trees[1]}}}
+        (tmp_path / "tree").write_text(json.dumps(content))
+        with pytest.raises(FormatError, match=r"Got trees under small and large\.inner"):
+            read_tree(tmp_path / "tree")
+
+    def test_keys_that_are_no_text_are_names(self, tmp_path):
+        (tmp_path / "tree").write_text("choices:\n  3: [[0]]\n  2020-01-01: [[0], [1]]\n")
+        assert [each.tree.nodes for each in read_trees(tmp_path / "tree")] == [2, 3]
+
+    def test_yaml_of_many_bytes_is_refused_before_it_is_parsed(self, tmp_path):
+        (tmp_path / "tree").write_text("medusa_choices:\n" + "- [0]\n" * 200_000)
+        with pytest.raises(FormatError, match="at most 1000000 characters of YAML"):
+            read_tree(tmp_path / "tree")
+
+    def test_a_matrix_of_parents_names_what_is_expected(self, tmp_path):
+        (tmp_path / "tree").write_text('{"tree_adj": [[0, 0, 0], [1, 0, 0], [1, 0, 0]]}')
+        with pytest.raises(FormatError, match="Rows are parents"):
+            read_tree(tmp_path / "tree")
+
+    def test_a_gap_names_its_tree(self, tmp_path):
+        (tmp_path / "tree").write_text("first = [[0], [2]]\nsecond = [[0]]\n")
+        with pytest.warns(TreeoptWarning, match=r"first\[1\]: path"):
+            read_trees(tmp_path / "tree")
+
+
 class TestDetection:
     @pytest.mark.parametrize("suffix", [".pt", ".json", ".py", ".npz", ".safetensors", ".txt", ""])
     @pytest.mark.parametrize("name", GOOD)
