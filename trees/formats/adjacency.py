@@ -1,4 +1,4 @@
-"""A tree under `tree_adj`: every node's children (by node or in a list), a matrix of parents and children, or an attention mask."""
+"""A tree under `tree_adj`: the children of every node, a matrix of parents and children, or an attention mask."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +81,7 @@ def _of_mask(path: Path, rows: list[list[int]]) -> list[list[int]]:
 
 FORMAT = TreeFormat(
     name="tree-adj",
-    title="adjacency under tree_adj (JSON)",
+    title="adjacency under tree_adj (JSON, YAML)",
     versions="read only",
     needs="children by node, a matrix of parents and children, or an attention mask",
 )
