@@ -16,6 +16,7 @@ from treeopt.files.fields import Fields
 from treeopt.records.acceptance import AcceptanceTable
 
 MOST_TOKENS = 256
+HALVINGS = 60
 WHOLE = 0.1
 """A draft length that follows from a mean and a rate is whole within this."""
 _NUMBER = r"\d{1,9}(?:\.\d{1,17})?"
@@ -120,11 +121,19 @@ def geometric(mean_tokens: float, length: int) -> AcceptanceTable:
     >>> geometric(1.75, 2).p.round(6).tolist()
     [[0.5], [0.5]]
     """
+    return table_of_conditional([equal_rate(mean_tokens - 1, length)] * length)
+
+
+def equal_rate(accepted_tokens: float, length: int) -> float:
+    """Return the p from 0 to 1 for which p + p² + … + p^length is nearest to a mean number of accepted tokens."""
     low, high = 0.0, 1.0
-    for _ in range(60):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if sum(middle**k for k in range(length + 1)) < mean_tokens else (low, middle)
-    return table_of_conditional([(low + high) / 2] * length)
+        if sum(middle**power for power in range(1, length + 1)) < accepted_tokens:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _acceptance_of_mean(mean_tokens: float, length: int, kind: str) -> ImportedAcceptance:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from treeopt.engines.importers.content import source_text
 from treeopt.engines.importers.importer import SweepRow
+from treeopt.engines.importers.mean_acceptance import equal_rate
 from treeopt.engines.importers.read import read_sweep
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
@@ -20,7 +21,6 @@ from treeopt.records.step_latency import Imported
 from treeopt.version import TOOL
 
 LEFT_OUT, EXTRAPOLATED = "left out", "plain decoding"
-HALVINGS = 60
 
 
 def sweep_profile(
@@ -90,23 +90,11 @@ def fitted_survival(rows: Sequence[SweepRow]) -> tuple[list[float], bool]:
         mean = sum(by_length[length]) / len(by_length[length])
         count, more = length - len(survival), mean - reached
         smoothed |= not 0 <= more <= count * last + 1e-9
-        rate = _rate(more / last, count) if last > 0 else 0.0
+        rate = equal_rate(more / last, count) if last > 0 and more > 0 else 0.0
         block = [last * rate**power for power in range(1, count + 1)]
         survival += block
         last, reached = block[-1], reached + sum(block)
     return survival, smoothed
-
-
-def _rate(total: float, count: int) -> float:
-    """Return r from 0 to 1 with r + r² + … (`count` terms) nearest to `total`."""
-    low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if sum(middle**power for power in range(1, count + 1)) < total:
-            low = middle
-        else:
-            high = middle
-    return high if total > 0 else 0.0
 
 
 def _conditional(survival: Sequence[float]) -> list[list[float]]:
