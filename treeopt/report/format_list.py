@@ -41,10 +41,12 @@ def _sections(sections: dict[str, list[tuple[str, str, str, str]]], command: str
     blocks = []
     for title, rows in sections.items():
         blocks.append(f"{title} ({command}):")
-        blocks += [_block(*row) for row in rows]
+        width = max(len(name) for name, *_ in rows)
+        blocks += [_block(width, *row) for row in rows]
     return "\n\n".join(blocks)
 
 
-def _block(name: str, title: str, versions: str, needs: str) -> str:
-    text = textwrap.fill(needs, WIDTH, initial_indent=" " * 16, subsequent_indent=" " * 16)
-    return f"  {name:<13} {title} ({versions})\n{text}"
+def _block(width: int, name: str, title: str, versions: str, needs: str) -> str:
+    indent = " " * (width + 3)
+    text = textwrap.fill(needs, WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return f"  {name:<{width}} {title} ({versions})\n{text}"
