@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,8 +108,18 @@ def lessons(target: Transformer, texts: Tensor) -> Lessons:
 class LearningHead(nn.Module):
     """What `treeopt.runtime.drafters.eagle` runs, in a form that learns."""
 
-    def __init__(self, target: Transformer, output: Tensor) -> None:
+    def __init__(
+        self,
+        target: Transformer,
+        output: Tensor,
+        *,
+        inner: int = INNER,
+        unrolled: int = UNROLLED,
+        kept: Tensor | None = None,
+    ) -> None:
+        """Begin with the rows `output` (draft vocabulary, hidden) of the target's head, of the tokens `kept`, all if None."""
         super().__init__()
+        self.inner, self.unrolled_steps, self.kept = inner, unrolled, kept
         self.config = config = target.config
         hidden, heads, keys = config.hidden, config.heads * config.head_size, config.key_value_heads * config.head_size
         self.embedding: Tensor
@@ -116,7 +127,7 @@ class LearningHead(nn.Module):
         self.register_buffer("embedding", target.weights.embedding, persistent=False)
         self.register_buffer("wanted", output, persistent=False)
         sizes = {"q": (2 * hidden, heads), "k": (2 * hidden, keys), "v": (2 * hidden, keys), "o": (heads, hidden)}
-        sizes |= {"gate": (hidden, INNER), "up": (hidden, INNER), "down": (INNER, hidden), "fc": (3 * hidden, hidden)}
+        sizes |= {"gate": (hidden, inner), "up": (hidden, inner), "down": (inner, hidden), "fc": (3 * hidden, hidden)}
         layers = {name: nn.Linear(*each, bias=False) for name, each in sizes.items()}
         for name in ("o", "down"):
             nn.init.zeros_(layers[name].weight)
@@ -139,20 +150,30 @@ class LearningHead(nn.Module):
 
     def unrolled(self, found: Lessons) -> list[tuple[Tensor, Tensor]]:
         """Return, for every step, the head's logits and the target's at the same places, each (texts, places, V)."""
-        places = found.tokens.shape[1] - UNROLLED
-        x = self.layers["fc"](found.taps[:, :places])
-        past: list[tuple[Tensor, Tensor]] = []
         steps = []
-        for step in range(UNROLLED):
-            tokens = found.tokens[:, step + 1 : places + step + 1]
+        for step, x in enumerate(self.states(found.taps, found.tokens)):
+            wanted = found.last[:, step + 1 : x.shape[1] + step + 1] @ self.wanted.T
+            steps.append((x @ self.output.T, wanted))
+        return steps
+
+    def states(self, taps: Tensor, tokens: Tensor) -> Iterator[Tensor]:
+        """Yield, for every step, what the output layer reads, (texts, places, hidden): place p is to say token p + step + 2.
+
+        Args:
+            taps: (texts, T, 3 hidden).
+            tokens: int64 (texts, T).
+        """
+        places = tokens.shape[1] - self.unrolled_steps
+        x = self.layers["fc"](taps[:, :places])
+        past: list[tuple[Tensor, Tensor]] = []
+        for step in range(self.unrolled_steps):
+            read_tokens = tokens[:, step + 1 : places + step + 1]
             g = self.normed(x, "hidden")
-            read = torch.cat([self.normed(F.embedding(tokens, self.embedding), "input"), g], -1)
+            read = torch.cat([self.normed(F.embedding(read_tokens, self.embedding), "input"), g], -1)
             y = x + self.attended(read, step, past)
             z = self.normed(y, "attention")
             x = y + self.layers["down"](F.silu(self.layers["gate"](z)) * self.layers["up"](z))
-            wanted = found.last[:, step + 1 : places + step + 1] @ self.wanted.T
-            steps.append((self.normed(x, "output") @ self.output.T, wanted))
-        return steps
+            yield self.normed(x, "output")
 
     def attended(self, read: Tensor, step: int, past: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Return attention's output; keys and values of this step are put behind those of the steps `past`.
@@ -203,7 +224,7 @@ def save(head: LearningHead, layers: int, folder: Path) -> None:
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": config.hidden,
-        "intermediate_size": INNER,
+        "intermediate_size": head.inner,
         "num_attention_heads": config.heads,
         "num_key_value_heads": config.key_value_heads,
         "head_dim": config.head_size,
@@ -211,19 +232,24 @@ def save(head: LearningHead, layers: int, folder: Path) -> None:
         "rms_norm_eps": config.norm_epsilon,
         "rope_theta": config.rope_base,
         "vocab_size": config.vocabulary,
-        "draft_vocab_size": config.vocabulary,
+        "draft_vocab_size": len(head.output),
         "max_position_embeddings": TEXT_TOKENS,
         "eagle_config": {TAP_IDS: [boundary - 1 for boundary in default_boundaries(layers)]},
     }
     (folder / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     weights = head.state_dict()
-    save_file({new: weights[name].half().contiguous() for name, new in NAMES.items()}, folder / "model.safetensors")
+    tensors = {new: weights[name].half().contiguous() for name, new in NAMES.items()}
+    if head.kept is not None:
+        tensors["d2t"] = head.kept - torch.arange(len(head.kept))
+    save_file(tensors, folder / "model.safetensors")
 
 
 def load(head: LearningHead, folder: Path) -> None:
-    """Go on from the weights that `save` wrote."""
+    """Go on from the weights that `save` wrote, and from its draft vocabulary."""
     stored = load_file(folder / "model.safetensors")
     head.load_state_dict({name: stored[new].float() for name, new in NAMES.items()})
+    if head.kept is not None:
+        head.kept = stored["d2t"] + torch.arange(len(stored["d2t"]))
 
 
 def main() -> None:

@@ -1,0 +1,54 @@
+"""Chats that a real model holds with itself: each is of one user's message, and the answer is the model's own."""
+
+import json
+
+import pytest
+import torch
+
+from tests.scripts import together
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def sample_chats():
+    pytest.importorskip("transformers", reason="needs the hf extra")
+    (module,) = together("tools", "sample_chats")
+    return module
+
+
+@pytest.fixture
+def few(sample_chats, monkeypatch):
+    """Have a round be of few, short chats."""
+    for name, value in {"ROUND": 9, "AT_ONCE": 4, "USER_TOKENS": 60, "ANSWER_TOKENS": 20}.items():
+        monkeypatch.setattr(sample_chats, name, value)
+
+
+@pytest.mark.usefixtures("few")
+def test_answers_at_temperature_0_are_those_of_transformers(sample_chats, folder, model, hf_model, hf_tokenizer):
+    chats = list(sample_chats.sample_round(folder, model, 1))
+    assert {chat.temperature for chat in chats} == set(sample_chats.TEMPERATURES)
+    for chat in chats:
+        assert chat.category in sample_chats.CATEGORIES
+        assert not any(token in chat.user + chat.answer for token in hf_tokenizer.all_special_tokens)
+    for chat in [chat for chat in chats if chat.temperature == 0]:
+        messages = [{"role": "user", "content": chat.user}]
+        prompt = hf_tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt").input_ids
+        with torch.no_grad():
+            (text,) = hf_model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20)
+        assert hf_tokenizer.decode(text[prompt.shape[1] :], skip_special_tokens=True) == chat.answer
+
+
+@pytest.mark.usefixtures("few")
+def test_a_run_that_was_stopped_goes_on_with_what_there_is(sample_chats, folder, tmp_path, monkeypatch):
+    path = tmp_path / "chats.jsonl"
+    monkeypatch.setattr("sys.argv", ["sample_chats.py", str(folder), "-o", str(path), "--tokens", "30"])
+    sample_chats.main()
+    first = path.read_text("utf-8")
+    sample_chats.main()
+    assert path.read_text("utf-8") == first, "it had tokens enough"
+    monkeypatch.setattr("sys.argv", ["sample_chats.py", str(folder), "-o", str(path), "--tokens", "200"])
+    sample_chats.main()
+    lines = path.read_text("utf-8").splitlines()
+    assert path.read_text("utf-8").startswith(first)
+    assert len({json.loads(line)["user"] for line in lines}) == len(lines) > len(first.splitlines()), "none comes twice"
