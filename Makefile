@@ -12,7 +12,7 @@ LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_S
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8 --durations 10
 
-.PHONY: demo demo-in methods test test-slow test-wheel test-real real-model lint bench browser-test gguf engines
+.PHONY: demo demo-in methods test test-slow test-wheel test-real real-model real real-drafters lint bench browser-test gguf engines
 .PHONY: engines-mlx engines-openvino docs release clean
 
 demo: .venv/ready
@@ -70,6 +70,29 @@ lint: .venv/ready-to-test
 
 bench: .venv/ready-to-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+# the whole way on a real chat model, with the drafters that were trained for it
+REAL_RUN := build/real
+SMOLLM2 := examples/smollm2
+real: real-model
+	mkdir -p $(REAL_RUN)
+	$(BIN)/treeopt profile --target $(REAL) --draft $(SMOLLM2)/draft --drafter eagle=$(SMOLLM2)/eagle \
+		--drafter prompt-lookup --drafter lookahead --time-budget 8m --output $(REAL_RUN)/profile.yaml
+	$(BIN)/treeopt solve --profile $(REAL_RUN)/profile.yaml --output $(REAL_RUN)/tree.json
+	$(BIN)/treeopt show $(REAL_RUN)/tree.json --output $(REAL_RUN)/tree.svg
+	$(BIN)/treeopt run $(REAL_RUN)/tree.json --max-new-tokens 100 --prompt "Which rivers flow through Paris?"
+	$(BIN)/treeopt bench tree $(REAL_RUN)/tree.json --profile $(REAL_RUN)/profile.yaml --output $(REAL_RUN)/bench.json
+	$(BIN)/treeopt report $(REAL_RUN)/profile.yaml $(REAL_RUN)/tree.json $(REAL_RUN)/bench.json --output $(REAL_RUN)/report.html
+
+# what those drafters learn from, and how: hours on two cores; each step goes on where it was stopped
+CHATS := build/chats
+real-drafters: real-model
+	mkdir -p $(CHATS)
+	test -e $(CHATS)/chats.jsonl || gunzip --stdout $(SMOLLM2)/chats.jsonl.gz >$(CHATS)/chats.jsonl
+	$(BIN)/python tools/sample_chats.py $(REAL) --output $(CHATS)/chats.jsonl
+	$(BIN)/python tools/chat_lessons.py $(REAL) $(CHATS)/chats.jsonl
+	$(BIN)/python tools/train_chat_eagle.py $(REAL) $(CHATS) --output $(SMOLLM2)/eagle
+	$(BIN)/python tools/train_chat_draft.py $(REAL) $(CHATS) --output $(SMOLLM2)/draft
 
 # what the tests of GGUF models want: compiled in minutes, unless pip's cache holds the wheel from an earlier time
 gguf: .venv/ready-gguf

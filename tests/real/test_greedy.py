@@ -1,16 +1,23 @@
 """A real chat model: greedy output of treeopt's decoder, with and without drafts, equals transformers' `generate`."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests.real.questions import QUESTIONS
 from treeopt.profiler.bench.divergence import divergence, logits_after
 from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
+from treeopt.runtime.models.load import load_language_model
+from treeopt.trees import chain
 
 pytestmark = pytest.mark.real
 NEW_TOKENS, GROUPS = 100, 4
+DRAFTERS = Path(__file__).parents[2] / "examples" / "smollm2"
+LEAST_TOKENS_PER_STEP = 1.3
 NEAR_TIE = 5e-4
 """Largest gap of two logits that rounding may explain: those of treeopt and transformers differ by up to 1.1e-4."""
 
@@ -65,6 +72,29 @@ def test_greedy_output_equals_generate(model, hf_model, tokenizer, group):
     }
     assert {at: found for at, found in divergences.items() if not 0 < found.gap <= NEAR_TIE} == {}
     assert len({number for _, number in divergences}) <= 1, divergences
+
+
+@pytest.mark.parametrize("kind", ["eagle", "draft"])
+def test_the_trained_drafters_change_nothing_and_are_often_right(model, hf_model, tokenizer, kind):
+    """Of three tokens that a step drafts in a row; heads and models that were not trained for this target get none right."""
+    if not (DRAFTERS / kind / "model.safetensors").is_file():
+        pytest.skip("the drafters are in the repository alone")
+    prompts = [tokenizer.chat(text) for text in QUESTIONS[:GROUPS]]
+    if kind == "eagle":
+        head = load_eagle(DRAFTERS / kind, model)
+        decoder = make_decoder(model, EagleDrafter(head, chain(3), capacity=MAX_TEXT_TOKENS + 8))
+    else:
+        draft = load_language_model(DRAFTERS / kind)
+        decoder = Decoder(model, draft, chain(3), temperature=0, max_text_tokens=MAX_TEXT_TOKENS)
+    expected = hf_outputs(hf_model, prompts)
+    steps = 0
+    for number, prompt in enumerate(prompts):
+        found = list(decoder.steps(prompt, NEW_TOKENS))
+        steps += len(found)
+        text = [token for tokens in found for token in tokens]
+        differs = divergence(model, number, prompt, expected[number], text)
+        assert differs is None or 0 < differs.gap <= NEAR_TIE, differs
+    assert sum(map(len, expected)) / steps > LEAST_TOKENS_PER_STEP
 
 
 def test_single_output_equals_generate(model, hf_model, tokenizer):
