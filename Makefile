@@ -71,7 +71,7 @@ lint: .venv/ready-to-test
 bench: .venv/ready-to-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
-# the whole way on a real chat model, with the drafters that were trained for it
+# the demo with a real chat model and the drafters that were trained for it
 REAL_RUN := build/real
 SMOLLM2 := examples/smollm2
 real: real-model
@@ -84,13 +84,13 @@ real: real-model
 	$(BIN)/treeopt bench tree $(REAL_RUN)/tree.json --profile $(REAL_RUN)/profile.yaml --output $(REAL_RUN)/bench.json
 	$(BIN)/treeopt report $(REAL_RUN)/profile.yaml $(REAL_RUN)/tree.json $(REAL_RUN)/bench.json --output $(REAL_RUN)/report.html
 
-# what those drafters learn from, and how: hours on two cores; each step goes on where it was stopped
+# train those drafters again, on more chats: hours on two cores; every step resumes after an interruption
 CHATS := build/chats
 real-drafters: real-model
 	mkdir -p $(CHATS)
 	test -e $(CHATS)/chats.jsonl || gunzip --stdout $(SMOLLM2)/chats.jsonl.gz >$(CHATS)/chats.jsonl
 	$(BIN)/python tools/sample_chats.py $(REAL) --output $(CHATS)/chats.jsonl
-	$(BIN)/python tools/chat_lessons.py $(REAL) $(CHATS)/chats.jsonl
+	$(BIN)/python tools/teacher_outputs.py $(REAL) $(CHATS)/chats.jsonl
 	$(BIN)/python tools/train_chat_eagle.py $(REAL) $(CHATS) --output $(SMOLLM2)/eagle
 	$(BIN)/python tools/train_chat_draft.py $(REAL) $(CHATS) --output $(SMOLLM2)/draft
 

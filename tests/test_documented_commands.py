@@ -44,13 +44,16 @@ def options_of(words: str) -> set[str] | None:
 
 
 def script_options(path: Path) -> set[str]:
-    """Return the options in the source of a script: texts that begin with dashes, and the pair's where it has them."""
+    """Return the options in the source of a script: strings that begin with dashes, and those of a shared parser it uses."""
     source = path.read_text("utf-8")
     texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
     found = {each for each in texts if isinstance(each, str) and each.startswith("-")}
+    if "parse_arguments(" in source and path.name != DISTILLATION.name:
+        found |= script_options(DISTILLATION)
     return found | (PAIR if "pair_options" in source else set())
 
 
+DISTILLATION = ROOT / "tools" / "distillation.py"
 PAIR = {flag for each in click.command("pair")(pair_options(print)).params for flag in each.opts}
 
 

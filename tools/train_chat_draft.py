@@ -1,24 +1,22 @@
-"""Train a small draft model with a chat model's tokenizer, on chats that the model wrote.
+"""Train a small draft model with the tokenizer of a chat model, on the model's own chats.
 
     python tools/train_chat_draft.py build/real-model build/chats --output examples/smollm2/draft
 
-It is a narrow Llama whose embedding, which is most of it, begins as the best approximation of the target's in as many
-dimensions: tokens that the chats lack are placed where they belong.
+It is a narrow Llama. Its embedding, most of its parameters, is initialized by the principal components of the target's, so
+that tokens outside the chats have useful embeddings too.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import torch
-from chat_lessons import Batch, load_lessons
-from chat_training import Guesses, fit
+from distillation import Predictions, parse_arguments, train
+from teacher_outputs import Batch, load_teacher_outputs
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-from treeopt.runtime import load_model
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 HIDDEN, HEAD_SIZE, INNER, LAYERS = 160, 32, 448, 4
+EMBEDDING_SCALE = 0.05
 
 
 def new_draft(config: Any, embedding: Tensor) -> LlamaForCausalLM:
@@ -42,51 +40,43 @@ def new_draft(config: Any, embedding: Tensor) -> LlamaForCausalLM:
     )
     centred = embedding - embedding.mean(0)
     _, _, axes = torch.linalg.svd(centred.T @ centred)
-    narrow = centred @ axes[:HIDDEN].T
-    draft.get_input_embeddings().weight.data = narrow * (0.05 / narrow.std())
+    components = centred @ axes[:HIDDEN].T
+    draft.get_input_embeddings().weight.data = components * (EMBEDDING_SCALE / components.std())
     return draft
 
 
-def guesses_of(draft: Any, batch: Batch) -> Guesses:
-    """Return what a draft model says at the places of answers."""
-    states = draft.model(input_ids=batch.tokens).last_hidden_state
-    logits = draft.lm_head(states[batch.answers])
-    return [(logits.float().log_softmax(-1), batch.likeliest[batch.answers], batch.shares[batch.answers])]
+def predict(draft: Any, batch: Batch) -> Predictions:
+    """Return a draft model's predictions of the tokens of answers."""
+    selected = batch.predicts_answer
+    logits = draft.lm_head(draft.model(input_ids=batch.tokens).last_hidden_state[selected])
+    return [(logits.float().log_softmax(-1), batch.top_tokens[selected], batch.top_probabilities[selected])]
 
 
 def save(draft: LlamaForCausalLM, model: Path, folder: Path) -> None:
-    """Write the weights in half precision, and the target's tokenizer beside them."""
+    """Write the weights in float16, and the target's tokenizer."""
     weights = {name: weight.half() for name, weight in draft.state_dict().items() if name != "lm_head.weight"}
     draft.save_pretrained(folder, state_dict=weights)
     AutoTokenizer.from_pretrained(model).save_pretrained(folder)
 
 
 def main() -> None:
-    """Parse the arguments, train, save."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="folder of the chat model in Hugging Face layout")
-    parser.add_argument("chats", type=Path, help="folder with the lessons of chat_lessons.py")
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--start", type=Path, help="a draft model that this script wrote, to go on from")
-    parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--chats-per-step", type=int, default=4)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    options = parser.parse_args()
+    """Train, evaluate and save a draft model."""
+    options = parse_arguments(__doc__, learning_rate=2e-3)
     if options.start is not None:
         draft = LlamaForCausalLM.from_pretrained(options.start, dtype=torch.float32)
     else:
-        draft = new_draft(
-            AutoConfig.from_pretrained(options.model), load_model(options.model).weights.embedding.float()
-        )
-    fit(
+        target: Any = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+        embedding = target.get_input_embeddings().weight.detach()
+        draft = new_draft(AutoConfig.from_pretrained(options.model), embedding)
+    train(
         draft,
-        lambda batch: guesses_of(draft, batch),
-        load_lessons(options.chats / "lessons"),
+        lambda batch: predict(draft, batch),
+        load_teacher_outputs(options.chats / "teacher"),
         checkpoint=options.chats / "draft.checkpoint",
         steps=options.steps,
         chats=options.chats_per_step,
-        rate=options.learning_rate,
-        place_weight=1.0,
+        learning_rate=options.learning_rate,
+        depth_weight=1.0,
         export=lambda: save(draft, options.model, options.output),
     )
 

@@ -115,11 +115,19 @@ class LearningHead(nn.Module):
         *,
         inner: int = INNER,
         unrolled: int = UNROLLED,
-        kept: Tensor | None = None,
+        draft_tokens: Tensor | None = None,
     ) -> None:
-        """Begin with the rows `output` (draft vocabulary, hidden) of the target's head, of the tokens `kept`, all if None."""
+        """Initialize the output layer.
+
+        Args:
+            target: the model that the head drafts for.
+            output: float32 (draft vocabulary, hidden), rows of the target's output layer.
+            inner: width of the MLP.
+            unrolled: steps of the training-time test.
+            draft_tokens: int64 (draft vocabulary,), the token of each row; None if it is the row's own number.
+        """
         super().__init__()
-        self.inner, self.unrolled_steps, self.kept = inner, unrolled, kept
+        self.inner, self.unrolled_steps, self.draft_tokens = inner, unrolled, draft_tokens
         self.config = config = target.config
         hidden, heads, keys = config.hidden, config.heads * config.head_size, config.key_value_heads * config.head_size
         self.embedding: Tensor
@@ -157,7 +165,7 @@ class LearningHead(nn.Module):
         return steps
 
     def states(self, taps: Tensor, tokens: Tensor) -> Iterator[Tensor]:
-        """Yield, for every step, what the output layer reads, (texts, places, hidden): place p is to say token p + step + 2.
+        """Yield the input of the output layer for every step, (texts, places, hidden); place p predicts token p + step + 2.
 
         Args:
             taps: (texts, T, 3 hidden).
@@ -239,17 +247,17 @@ def save(head: LearningHead, layers: int, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     weights = head.state_dict()
     tensors = {new: weights[name].half().contiguous() for name, new in NAMES.items()}
-    if head.kept is not None:
-        tensors["d2t"] = head.kept - torch.arange(len(head.kept))
+    if head.draft_tokens is not None:
+        tensors["d2t"] = head.draft_tokens - torch.arange(len(head.draft_tokens))
     save_file(tensors, folder / "model.safetensors")
 
 
 def load(head: LearningHead, folder: Path) -> None:
-    """Go on from the weights that `save` wrote, and from its draft vocabulary."""
+    """Load the weights and the draft vocabulary that `save` wrote."""
     stored = load_file(folder / "model.safetensors")
     head.load_state_dict({name: stored[new].float() for name, new in NAMES.items()})
-    if head.kept is not None:
-        head.kept = stored["d2t"] + torch.arange(len(stored["d2t"]))
+    if head.draft_tokens is not None:
+        head.draft_tokens = stored["d2t"] + torch.arange(len(stored["d2t"]))
 
 
 def main() -> None:

@@ -75,11 +75,11 @@ def test_greedy_output_equals_generate(model, hf_model, tokenizer, group):
 
 
 @pytest.mark.parametrize("kind", ["eagle", "draft"])
-def test_the_trained_drafters_change_nothing_and_are_often_right(model, hf_model, tokenizer, kind):
-    """Of three tokens that a step drafts in a row; heads and models that were not trained for this target get none right."""
+def test_trained_drafters_are_lossless_and_often_accepted(model, hf_model, tokenizer, kind):
+    """Chains of three tokens. A drafter of another target would be accepted almost never: 1.0 tokens per step."""
     if not (DRAFTERS / kind / "model.safetensors").is_file():
-        pytest.skip("the drafters are in the repository alone")
-    prompts = [tokenizer.chat(text) for text in QUESTIONS[:GROUPS]]
+        pytest.skip("the weights are only in the repository")
+    prompts = [tokenizer.chat(text) for text in QUESTIONS[:2]]
     if kind == "eagle":
         head = load_eagle(DRAFTERS / kind, model)
         decoder = make_decoder(model, EagleDrafter(head, chain(3), capacity=MAX_TEXT_TOKENS + 8))

@@ -1,4 +1,4 @@
-"""Chats that a real model holds with itself: each is of one user's message, and the answer is the model's own."""
+"""Chats sampled from a real model: greedy answers equal those of transformers, and an interrupted run resumes."""
 
 import json
 
@@ -19,15 +19,15 @@ def sample_chats():
 
 @pytest.fixture
 def few(sample_chats, monkeypatch):
-    """Have a round be of few, short chats."""
-    for name, value in {"ROUND": 9, "AT_ONCE": 4, "USER_TOKENS": 60, "ANSWER_TOKENS": 20}.items():
+    """Make rounds small and chats short."""
+    for name, value in {"ROUND_CHATS": 9, "BATCH_SIZE": 4, "MAX_USER_TOKENS": 60, "MAX_ANSWER_TOKENS": 20}.items():
         monkeypatch.setattr(sample_chats, name, value)
 
 
 @pytest.mark.usefixtures("few")
-def test_answers_at_temperature_0_are_those_of_transformers(sample_chats, folder, model, hf_model, hf_tokenizer):
-    chats = list(sample_chats.sample_round(folder, model, 1))
-    assert {chat.temperature for chat in chats} == set(sample_chats.TEMPERATURES)
+def test_answers_at_temperature_0_are_those_of_transformers(sample_chats, model, hf_model, hf_tokenizer):
+    chats = list(sample_chats.sample_round(hf_tokenizer, model, 1))
+    assert {chat.temperature for chat in chats} == set(sample_chats.ANSWER_TEMPERATURES)
     for chat in chats:
         assert chat.category in sample_chats.CATEGORIES
         assert not any(token in chat.user + chat.answer for token in hf_tokenizer.all_special_tokens)
@@ -40,15 +40,18 @@ def test_answers_at_temperature_0_are_those_of_transformers(sample_chats, folder
 
 
 @pytest.mark.usefixtures("few")
-def test_a_run_that_was_stopped_goes_on_with_what_there_is(sample_chats, folder, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes(sample_chats, folder, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_chats, "load_model", lambda _: model)
     path = tmp_path / "chats.jsonl"
     monkeypatch.setattr("sys.argv", ["sample_chats.py", str(folder), "-o", str(path), "--tokens", "30"])
     sample_chats.main()
     first = path.read_text("utf-8")
     sample_chats.main()
-    assert path.read_text("utf-8") == first, "it had tokens enough"
+    assert path.read_text("utf-8") == first, "the file has enough tokens"
     monkeypatch.setattr("sys.argv", ["sample_chats.py", str(folder), "-o", str(path), "--tokens", "200"])
     sample_chats.main()
     lines = path.read_text("utf-8").splitlines()
     assert path.read_text("utf-8").startswith(first)
-    assert len({json.loads(line)["user"] for line in lines}) == len(lines) > len(first.splitlines()), "none comes twice"
+    assert len({json.loads(line)["user"] for line in lines}) == len(lines) > len(first.splitlines()), (
+        "no message is repeated"
+    )
