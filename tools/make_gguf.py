@@ -1,7 +1,11 @@
-"""Write a Llama model with a byte vocabulary, such as the bundled target and draft, as a GGUF file.
+"""Write a Llama model as a GGUF file. It needs the package gguf.
 
-Run it as `python tools/make_gguf.py treeopt/bundled/target --type f16 -o target.gguf`. It needs the package gguf.
-Other models, and other vocabularies, are converted by llama.cpp's own convert_hf_to_gguf.py.
+    python tools/make_gguf.py treeopt/bundled/target --type f16 -o target.gguf
+    python tools/make_gguf.py examples/smollm2/draft --tokenizer build/real-model.gguf -o build/real-draft.gguf
+
+Without `--tokenizer` the vocabulary has to be the 256 bytes, as that of the bundled pair. `--tokenizer` copies the
+tokenizer of a GGUF file with the same tokens: that of the target, for a draft model. Other models are converted by
+llama.cpp's own convert_hf_to_gguf.py.
 
 llama.cpp turns neighbouring entries of queries and keys, Hugging Face's layout those half a head apart: their rows
 are interleaved.
@@ -24,6 +28,8 @@ from treeopt.files.whole_files import check_writable
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.folder import ModelFolder
 
+Field = tuple[str, Any, Any, Any]
+"""A key-value pair of a GGUF file: key, value, its type, and the type of its elements where it is an array."""
 TYPES = ("f32", "f16", "q8_0")
 BYTES = 256
 LAYER_NAMES = {
@@ -44,23 +50,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, help="model folder in Hugging Face layout")
     parser.add_argument("--type", choices=TYPES, default="f16", help="number format of the matrices")
+    parser.add_argument("--tokenizer", type=Path, help="GGUF file with the same tokens whose tokenizer is copied")
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
-    make_gguf(arguments.folder, arguments.output, arguments.type)
+    make_gguf(arguments.folder, arguments.output, arguments.type, tokenizer=arguments.tokenizer)
 
 
-def make_gguf(folder: Path, path: Path, number_format: str) -> None:
+def make_gguf(folder: Path, path: Path, number_format: str, *, tokenizer: Path | None = None) -> None:
     """Write the model of a folder to a file, whole or not at all.
 
-    Raises InvalidValueError for a model that is not of this kind, TreeoptError for a folder or a path that is of no use.
+    Args:
+        folder: model in Hugging Face layout.
+        path: file to write.
+        number_format: one of TYPES.
+        tokenizer: GGUF file whose tokenizer is copied; by default the vocabulary has to be the 256 bytes.
+
+    Raises InvalidValueError for a model or tokens of another kind, TreeoptError for a folder or a path that cannot be used.
     """
     source = ModelFolder(folder)
     check(source)
+    fields = byte_tokenizer(source) if tokenizer is None else copied_tokenizer(source, tokenizer)
     check_writable(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     try:
-        write(source, Path(temporary), number_format)
+        write(source, Path(temporary), number_format, fields)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
@@ -70,21 +84,16 @@ def make_gguf(folder: Path, path: Path, number_format: str) -> None:
 
 def check(source: ModelFolder) -> None:
     """Refuse what llama.cpp would run as another model."""
-    config, tokens = source.config, source.tokenizer.vocabulary
+    config = source.config
     plain = not config.query_key_value_bias and not config.output_bias and not config.mlp_bias
     if not plain or config.head_norms or config.rope_scaling is not None or config.sliding_window is not None:
         raise InvalidValueError(
             f"{source.path}: expected a Llama model without biases, head norms, windows and scaled positions. "
             "Got another: use llama.cpp's convert_hf_to_gguf.py."
         )
-    if sorted(tokens.values()) != list(range(BYTES)) or config.vocabulary != BYTES:
-        raise InvalidValueError(
-            f"{source.path}: expected a vocabulary of the {BYTES} bytes. Got {len(tokens)} tokens: "
-            "use llama.cpp's convert_hf_to_gguf.py."
-        )
 
 
-def write(source: ModelFolder, path: Path, number_format: str) -> None:
+def write(source: ModelFolder, path: Path, number_format: str, tokenizer: list[Field]) -> None:
     """Write the file."""
     import gguf
 
@@ -94,7 +103,8 @@ def write(source: ModelFolder, path: Path, number_format: str) -> None:
         writer.add_name(source.path.resolve().name)
         writer.add_file_type(gguf.LlamaFileType[whole_file])
         add_sizes(writer, source.config)
-        add_tokens(writer, source)
+        for field in tokenizer:
+            writer.add_key_value(*field)
         for name, tensor in tensors(source):
             if tensor.ndim == 1:  # norms stay as they are
                 writer.add_tensor(name, tensor)
@@ -121,18 +131,49 @@ def add_sizes(writer: Any, config: ModelConfig) -> None:
     writer.add_layer_norm_rms_eps(config.norm_epsilon)
 
 
-def add_tokens(writer: Any, source: ModelFolder) -> None:
-    """Add the bytes as tokens of a byte-level BPE."""
-    tokens = sorted(source.tokenizer.vocabulary.items(), key=lambda item: item[1])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list([token for token, _ in tokens])
-    writer.add_token_types([1] * len(tokens))  # normal ones
-    writer.add_token_merges([f"{tokens[0][0]} {tokens[0][0]}"])  # one is wanted; its result is no token, so it is none
+def byte_tokenizer(source: ModelFolder) -> list[Field]:
+    """Return the bytes as tokens of a byte-level BPE; InvalidValueError for another vocabulary."""
+    from gguf import GGUFValueType as Kind
+
+    numbers = source.tokenizer.vocabulary
+    if sorted(numbers.values()) != list(range(BYTES)) or source.config.vocabulary != BYTES:
+        raise InvalidValueError(
+            f"{source.path}: expected a vocabulary of the {BYTES} bytes. Got {len(numbers)} tokens: add --tokenizer with a "
+            "GGUF file of the same tokens, or use llama.cpp's convert_hf_to_gguf.py."
+        )
+    tokens = sorted(numbers, key=numbers.__getitem__)
     end = source.config.end_tokens[0] if source.config.end_tokens else 0
-    writer.add_bos_token_id(end)
-    writer.add_eos_token_id(end)
-    writer.add_add_bos_token(False)
+    merges = [f"{tokens[0]} {tokens[0]}"]  # one is wanted; its result is no token, so it is none
+    return [
+        ("tokenizer.ggml.model", "gpt2", Kind.STRING, None),
+        ("tokenizer.ggml.pre", "default", Kind.STRING, None),
+        ("tokenizer.ggml.tokens", tokens, Kind.ARRAY, Kind.STRING),
+        ("tokenizer.ggml.token_type", [1] * BYTES, Kind.ARRAY, Kind.INT32),  # normal ones
+        ("tokenizer.ggml.merges", merges, Kind.ARRAY, Kind.STRING),
+        ("tokenizer.ggml.bos_token_id", end, Kind.UINT32, None),
+        ("tokenizer.ggml.eos_token_id", end, Kind.UINT32, None),
+        ("tokenizer.ggml.add_bos_token", False, Kind.BOOL, None),
+    ]
+
+
+def copied_tokenizer(source: ModelFolder, path: Path) -> list[Field]:
+    """Return the tokenizer of a GGUF file; InvalidValueError where its tokens are not those of the folder."""
+    import gguf
+
+    fields = gguf.GGUFReader(path).fields
+    listed = fields.get("tokenizer.ggml.tokens")
+    tokens = [] if listed is None else listed.contents()
+    numbers = source.tokenizer.vocabulary
+    if len(tokens) != source.config.vocabulary or any(tokens[number] != token for token, number in numbers.items()):
+        raise InvalidValueError(
+            f"{path}: expected the {source.config.vocabulary} tokens of {source.path}. Got others: name the GGUF file of a "
+            "model with the same tokenizer."
+        )
+    return [
+        (name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None)
+        for name, field in fields.items()
+        if name.startswith("tokenizer.")
+    ]
 
 
 def tensors(source: ModelFolder) -> Iterator[tuple[str, Float32]]:

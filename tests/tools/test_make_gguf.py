@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -93,6 +94,54 @@ def test_sizes_and_tokens(make_gguf, folder, tmp_path):
         dict(zip(tokens, range(256), strict=True))
         == json.loads((bundled.TARGET / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
     )
+
+
+@pytest.fixture
+def file_with_tokenizer(tmp_path):
+    """Return a function that writes a GGUF file with some tokens, a template and an array of every kind."""
+
+    def write(tokens):
+        path = tmp_path / "other.gguf"
+        with closing(gguf.GGUFWriter(path, "llama")) as writer:
+            writer.add_context_length(77)
+            writer.add_tokenizer_model("gpt2")
+            writer.add_tokenizer_pre("smollm")
+            writer.add_token_list(tokens)
+            writer.add_token_types([3, *[1] * (len(tokens) - 1)])
+            writer.add_token_merges(["a b", "c d"])
+            writer.add_eos_token_id(9)
+            writer.add_chat_template("{{ messages }}")
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+        return path
+
+    return write
+
+
+def byte_tokens():
+    numbers = json.loads((bundled.TARGET / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
+    return sorted(numbers, key=numbers.__getitem__)
+
+
+def test_tokenizer_of_another_file_is_copied_and_nothing_else_of_it(make_gguf, folder, tmp_path, file_with_tokenizer):
+    other = file_with_tokenizer(byte_tokens())
+    make_gguf(folder, tmp_path / "model.gguf", "f16", tokenizer=other)
+    fields, expected = read(tmp_path / "model.gguf")[0].fields, read(other)[0].fields
+    copied = {name for name in expected if name.startswith("tokenizer.")}
+    assert copied == {name for name in fields if name.startswith("tokenizer.")}
+    assert len(copied) == 7
+    for name in copied:
+        assert (fields[name].contents(), fields[name].types) == (expected[name].contents(), expected[name].types)
+    assert fields["llama.context_length"].contents() == 1024
+
+
+@pytest.mark.parametrize("change", [lambda tokens: [*tokens, "more"], lambda tokens: tokens[::-1], lambda _: ["one"]])
+def test_tokenizer_with_other_tokens_is_refused(make_gguf, folder, tmp_path, file_with_tokenizer, change):
+    other = file_with_tokenizer(change(byte_tokens()))
+    with pytest.raises(InvalidValueError, match="same tokenizer"):
+        make_gguf(folder, tmp_path / "model.gguf", "f16", tokenizer=other)
+    assert not (tmp_path / "model.gguf").exists()
 
 
 @pytest.mark.parametrize(
