@@ -8,7 +8,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.bench import BenchEngineOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.probe import EngineOptions
-from treeopt.cli.options.prompts import taken_prompts
+from treeopt.cli.options.prompts import in_chat_template, taken_prompts
 from treeopt.cli.options.record import options
 from treeopt.cli.terminal import warn
 from treeopt.records.machine import AUTO
@@ -154,9 +154,11 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
 
 def _settings(asked: BenchEngineOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
+    from treeopt.profiler.engine_profile import CHAT_TEMPLATE
     from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, prompts_name
 
     sample = taken_prompts(asked.prompts, asked.most_prompts)
+    template = asked.chat_template or _setting(profile, CHAT_TEMPLATE)
     lengths = {
         0,
         chosen,
@@ -165,7 +167,8 @@ def _settings(asked: BenchEngineOptions, profile: "Profile", chosen: int, defaul
     }
     return ProbeSettings(
         lengths=tuple(sorted(lengths | set(asked.lengths))),
-        prompts=tuple(bench_prompts(sample.texts)),
+        prompts=tuple(bench_prompts(in_chat_template(sample.texts, template))),
+        chat_template=template,
         prompts_from=prompts_name(asked.prompts or DEFAULT_PROMPTS, sample),
         rounds=asked.repeats,
         max_new_tokens=asked.max_new_tokens,

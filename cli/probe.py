@@ -9,7 +9,7 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.probe import ProbeOptions
-from treeopt.cli.options.prompts import taken_prompts
+from treeopt.cli.options.prompts import in_chat_template, taken_prompts
 from treeopt.cli.options.record import options
 from treeopt.cli.profile_files import check_files
 from treeopt.cli.repeated import repeated
@@ -115,7 +115,8 @@ def _settings(asked: ProbeOptions) -> "ProbeSettings":
     return ProbeSettings(
         lengths=asked.lengths,
         batch_sizes=asked.batch_sizes,
-        prompts=tuple(profile_prompts(sample.texts)),
+        prompts=tuple(profile_prompts(in_chat_template(sample.texts, asked.chat_template))),
+        chat_template=asked.chat_template,
         prompts_from=prompts_name(asked.prompts or DEFAULT_PROMPTS, sample),
         rounds=asked.rounds,
         max_new_tokens=asked.max_new_tokens,

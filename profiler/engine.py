@@ -47,6 +47,8 @@ class ProbeSettings:
     prompts: tuple[str, ...]
     prompts_from: str = "unnamed"
     """Their name, see `treeopt.texts.prompts.prompts_name`."""
+    chat_template: str | None = None
+    """Model folder whose chat template the prompts are in."""
     rounds: int = 3
     """Times that every prompt is decoded with every length."""
     max_new_tokens: int = 96

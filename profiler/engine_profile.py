@@ -25,6 +25,8 @@ SERVED = "served"
 METHOD = "method"
 NGRAM_TOKENS = "ngram-tokens"
 """Of an engine's settings, how it drafts otherwise than with a draft model, and how many tokens have to match there."""
+CHAT_TEMPLATE = "chat-template"
+"""The model folder whose chat template the prompts are in, among the engine's settings too."""
 
 
 def engine_profile(client: EngineClient, launch: Launch, settings: ProbeSettings, probe: Probe) -> Profile:
@@ -42,7 +44,7 @@ def engine_profile(client: EngineClient, launch: Launch, settings: ProbeSettings
 
 def settings_of(client: EngineClient, launch: Launch, settings: ProbeSettings) -> tuple[EngineSetting, ...]:
     """Return what an engine runs under, and what it was asked: prompts of another kind are accepted otherwise."""
-    told = ((METHOD, launch.method), (NGRAM_TOKENS, launch.ngram_tokens))
+    told = ((METHOD, launch.method), (NGRAM_TOKENS, launch.ngram_tokens), (CHAT_TEMPLATE, settings.chat_template))
     drafting = (EngineSetting(name=name, value=str(value)) for name, value in told if value is not None)
     return (*client.settings, *drafting, EngineSetting(name="prompts", value=settings.prompts_from))
 

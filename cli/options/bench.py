@@ -10,6 +10,7 @@ from treeopt.cli.options.inputs import FORCE_MODELS, PROFILE, PROFILE_PATH, file
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.plan import PROFILE_TEMPERATURE
 from treeopt.cli.options.probe import (
+    CHAT_TEMPLATE,
     ENGINE_DEVICE,
     ENGINE_DTYPE,
     ENGINE_PROMPTS,
@@ -257,6 +258,7 @@ class BenchEngineOptions:
         )
     )
     prompts: Path | None = field(metadata=ENGINE_PROMPTS)
+    chat_template: str | None = field(metadata=CHAT_TEMPLATE)
     most_prompts: int = field(metadata=max_prompts(64))
     temperature: float | None = field(metadata=PROFILE_TEMPERATURE)
     max_new_tokens: int = field(

@@ -76,6 +76,15 @@ ENGINE_PROMPTS = option(
     "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default treeopt's own."
 )
 
+CHAT_TEMPLATE = option(
+    "--chat-template",
+    heading=Heading.PROMPTS,
+    type=click.Path(exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Model folder whose chat template prompts are put into, as a user's messages; by default none in treeopt probe, and "
+    "that of the probe in treeopt bench engine.",
+)
+
 
 def max_prompts(default: int) -> Metadata:
     """Return the option of how many prompts are taken."""
@@ -247,6 +256,7 @@ class ProbeOptions:
         )
     )
     prompts: Path | None = field(metadata=ENGINE_PROMPTS)
+    chat_template: str | None = field(metadata=CHAT_TEMPLATE)
     most_prompts: int = field(metadata=max_prompts(24))
     temperature: float = field(
         metadata=option(

@@ -1,5 +1,6 @@
 """Options that choose prompts, and how they are put to the model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,3 +115,13 @@ def uses_chat(tokenizer: "Tokenizer", chat: bool | None) -> bool:
 def prompt_tokens(tokenizer: "Tokenizer", text: str, *, chat: bool) -> list[int]:
     """Return the tokens of a prompt as it is, or as a user's message in the model's chat template."""
     return tokenizer.chat(text) if chat else tokenizer.encode(text)
+
+
+def in_chat_template(texts: Sequence[str], folder: str | None) -> list[str]:
+    """Return texts as a user's messages in the chat template of a model folder, as they are without one."""
+    if folder is None:
+        return list(texts)
+    from treeopt.texts.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer(folder)
+    return [tokenizer.chat_text(text) for text in texts]

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from tests.cli.invented import call
 from tests.engines.probes.test_http import serve  # noqa: F401 - a fixture
-from tests.support.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine, FakeRunning
 from treeopt import bundled
 from treeopt.engines.probes import named
 from treeopt.files.record_form import written_record
@@ -406,3 +407,56 @@ class TestBench:
         result = call("bench", "engine", "nothing")
         assert (result.exit_code, result.stdout) == (2, "")
         assert "ENGINE: expected one of llama-server" in result.stderr
+
+
+@pytest.mark.usefixtures("engine")
+class TestChatTemplate:
+    @pytest.fixture
+    def template_folder(self, tmp_path):
+        folder = tmp_path / "chat"
+        folder.mkdir()
+        (folder / "tokenizer.json").write_bytes((bundled.TARGET / "tokenizer.json").read_bytes())
+        (folder / "chat_template.jinja").write_text("<user>{{ messages[0]['content'] }}<answer>")
+        return folder
+
+    @pytest.fixture
+    def other_folder(self, template_folder):
+        return shutil.copytree(template_folder, template_folder.parent / "other")
+
+    @pytest.fixture
+    def asked(self, monkeypatch):
+        """Return the prompts that the engine was asked to continue, as they come."""
+        prompts = []
+        answer = FakeRunning._answer
+
+        def recording(running, question, batch):
+            prompts.append(question.prompt)
+            return answer(running, question, batch)
+
+        monkeypatch.setattr(FakeRunning, "_answer", recording)
+        return prompts
+
+    def test_prompts_are_put_into_it_in_the_probe_and_then_in_the_bench(self, asked, template_folder, other_folder):
+        result = probe("--chat-template", str(template_folder))
+        assert result.exit_code == 0, result.stderr
+        assert asked
+        assert all(text.startswith("<user>") and text.endswith("<answer>") for text in asked)
+        asked.clear()
+        result = call("bench", "engine", "llama-server", "--max-prompts", "8", "--repeats", "1")
+        assert result.exit_code == 0, result.stderr
+        assert asked
+        assert all(text.startswith("<user>") and text.endswith("<answer>") for text in asked)
+        assert "chat-template" not in result.stderr
+        result = call("bench", "engine", "llama-server", "--repeats", "1", "--chat-template", str(other_folder))
+        assert "chat-template" in result.stderr, "another template than the probe's has to be told"
+
+    def test_without_one_prompts_are_sent_as_they_are(self, asked):
+        assert probe().exit_code == 0
+        assert asked
+        assert not any("<user>" in text for text in asked)
+
+    def test_a_folder_without_a_template_is_refused_before_anything_is_asked(self, asked):
+        result = probe("--chat-template", str(bundled.TARGET))
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "no chat template" in result.stderr
+        assert not asked

@@ -55,17 +55,20 @@ class Tokenizer:
         return self._template is not None
 
     def chat(self, text: str) -> list[int]:
-        """Return the token ids of a user's message in the folder's chat template, up to where the answer begins.
+        """Return the token ids of `chat_text`, which contains what belongs at the start; raises what that raises."""
+        return self.encode_inner(self.chat_text(text))
+
+    def chat_text(self, text: str) -> str:
+        """Return a user's message in the folder's chat template, up to where the answer begins.
 
         Raises TreeoptError where the folder has no chat template, FormatError where it cannot be rendered.
         """
         if self._template is None:
             raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then use --no-chat.")
         try:
-            rendered = render_message(self._template, text, self._special_tokens)
+            return render_message(self._template, text, self._special_tokens)
         except Exception as error:  # noqa: BLE001, jinja's errors, and whatever a template raises
             raise FormatError(self._folder, "chat_template", f"cannot be rendered ({error}). {WITHOUT_CHAT}") from None
-        return self.encode_inner(rendered)  # the template writes what belongs at the start
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of token ids."""
