@@ -1,12 +1,11 @@
 """Training of a drafter on the outputs of a chat model, for heads and for draft models."""
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from teacher_outputs import Batch, TeacherOutput, sample_batches, split_held_out
+from teacher_outputs import Batch, TeacherOutput, measure_fastest_dtype, sample_batches, split_held_out
 from torch import Tensor, nn
 from tqdm import tqdm
 from train_target import schedule
@@ -50,21 +49,6 @@ def top_k_hits(predictions: Predictions, top_k: int = 1) -> list[Tensor]:
         (log_probabilities.topk(top_k).indices == top_tokens[:, :1]).any(-1)
         for log_probabilities, top_tokens, _ in predictions
     ]
-
-
-def measure_fastest_dtype() -> torch.dtype:
-    """Return the faster of float32 and bfloat16 for a matrix product, and print both times."""
-    seconds = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        a, b = torch.ones(1024, 576, dtype=dtype), torch.ones(576, 1536, dtype=dtype)
-        a @ b
-        start_s = time.perf_counter()
-        for _ in range(5):
-            a @ b
-        seconds[dtype] = (time.perf_counter() - start_s) / 5
-    times = (f"{str(dtype).removeprefix('torch.')} {1e3 * mean_s:.1f} ms" for dtype, mean_s in seconds.items())
-    print(f"matrix product 1024 x 576 x 1536: {', '.join(times)}")
-    return min(seconds, key=seconds.__getitem__)
 
 
 def train(

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from teacher_outputs import Chat, chat_prompt, encode, read_chats
+from teacher_outputs import Chat, chat_prompt, encode, measure_fastest_dtype, read_chats
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
@@ -92,7 +92,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON Lines; chats are appended to it")
     parser.add_argument("--tokens", type=int, default=300_000, help="minimum number of answer tokens in the file")
     options = parser.parse_args()
-    target, tokenizer = load_model(options.model), AutoTokenizer.from_pretrained(options.model)
+    target = load_model(options.model, dtype=measure_fastest_dtype())
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     chats = read_chats(options.output) if options.output.exists() else []
     answer_tokens = sum(len(encode(tokenizer, chat.answer)) for chat in chats)

@@ -9,6 +9,7 @@ so that an interrupted run resumes. Chats after the last whole shard are left ou
 
 import argparse
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from transformers import AutoTokenizer
 
 from treeopt.runtime import Transformer, load_model
 from treeopt.runtime.drafters.eagle.config import default_boundaries
+from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import Wants
 
 SHARD_CHATS = 48
@@ -148,6 +150,7 @@ def write_teacher_outputs(target: Transformer, chats: list[TokenizedChat], folde
 
 def compute_shard(target: Transformer, chats: list[TokenizedChat]) -> dict[str, Tensor]:
     """Return the model's outputs on chats, concatenated over all their tokens, by the names of `TeacherOutput`."""
+    head = Linear(target.weights.head.weight.float())  # in bfloat16, tokens of unlike probabilities have equal logits
     wants = Wants(boundaries=default_boundaries(len(target.weights.layers)), last=True, whole_text=True)
     by_length = sorted(range(len(chats)), key=lambda index: len(chats[index].tokens))
     hidden_states, top_tokens, top_probabilities = ([torch.empty(0)] * len(chats) for _ in range(3))
@@ -161,7 +164,7 @@ def compute_shard(target: Transformer, chats: list[TokenizedChat]) -> dict[str, 
         boundaries = torch.cat(states.boundaries, -1)
         for row, index in enumerate(indices):
             length = len(chats[index].tokens)
-            logits = target.logits(states.last[row, :length]).float()
+            logits = head(states.last[row, :length].float())
             top_logits, top = logits.topk(TOP_TOKENS)
             hidden_states[index] = boundaries[row, :length].half()
             top_tokens[index] = top.int()
@@ -209,6 +212,21 @@ def sample_batches(outputs: list[TeacherOutput], chats: int, first_step: int) ->
         step += 1
 
 
+def measure_fastest_dtype() -> torch.dtype:
+    """Return the faster of float32 and bfloat16 for a matrix product, and print both times."""
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        a, b = torch.ones(1024, 576, dtype=dtype), torch.ones(576, 1536, dtype=dtype)
+        a @ b
+        start_s = time.perf_counter()
+        for _ in range(5):
+            a @ b
+        seconds[dtype] = (time.perf_counter() - start_s) / 5
+    times = (f"{str(dtype).removeprefix('torch.')} {1e3 * mean_s:.1f} ms" for dtype, mean_s in seconds.items())
+    print(f"matrix product 1024 x 576 x 1536: {', '.join(times)}")
+    return min(seconds, key=seconds.__getitem__)
+
+
 def main() -> None:
     """Write the outputs into the folder `teacher`, next to the chats."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -216,7 +234,8 @@ def main() -> None:
     parser.add_argument("chats", type=Path, help="file that sample_chats.py wrote")
     options = parser.parse_args()
     chats = tokenize_chats(read_chats(options.chats), options.model)
-    write_teacher_outputs(load_model(options.model), chats, options.chats.parent / "teacher")
+    target = load_model(options.model, dtype=measure_fastest_dtype())
+    write_teacher_outputs(target, chats, options.chats.parent / "teacher")
 
 
 if __name__ == "__main__":
