@@ -6,7 +6,7 @@
     python benchmarks/batches.py --device cuda --dtype bfloat16 --shape 1b --draft-shape 68m
 
 At each temperature and batch size the static trees below are raced on the first prompts; plain decoding, the fastest of
-them and a dynamic tree then decode all: the bundled prompts, then their second halves.  Tokens per second are those of
+them and a dynamic tree then decode all: the default prompts, then their second halves.  Tokens per second are those of
 all texts together, prefill included, and stand as ratios to plain decoding one text at a time, to plain decoding of as
 many texts, and to transformers.  `steps to 1` is the first of these ratios with prefill left out of both, `rest` the
 share of the steps' time in which no model runs; of a device neither is known.  `equal` counts the texts that are, token
@@ -34,7 +34,7 @@ from unittest.mock import patch
 import click
 import torch
 import transformers
-from conditions import bar, conditions, say
+from conditions import bar, conditions, default_prompts, say
 
 from treeopt import bundled as bundle
 from treeopt.profiler.bench.divergence import divergence
@@ -47,11 +47,11 @@ from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
 from treeopt.runtime.models.gguf import load_gguf
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.pair import ModelPair, load_pair
-from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 
 ROOT = Path(__file__).resolve().parents[1]
+BUNDLED = bundle.TARGET, bundle.DRAFT
 PLAIN = chain(0)
 TREES = {
     "chain of 1": chain(1),
@@ -269,9 +269,8 @@ class Comparison:
         return found
 
 
-def run_by(runner: str, pair: ModelPair) -> tuple[Any, Any]:
-    """Return the models of the bundled pair as something else runs them."""
-    folders = bundle.TARGET, bundle.DRAFT
+def run_by(runner: str, pair: ModelPair, folders: tuple[Path, Path]) -> tuple[Any, Any]:
+    """Return the models of a pair as something else runs them."""
     if runner == TREEOPT:
         return pair.target, pair.draft
     if runner == TRANSFORMERS:
@@ -288,15 +287,17 @@ def run_by(runner: str, pair: ModelPair) -> tuple[Any, Any]:
         return load_gguf(files[0]), load_gguf(files[1])
 
 
-def bundled_setup(count: int, max_new_tokens: int, dtype: str, device: str, runner: str) -> Setup:
-    """Return the bundled pair with its prompts."""
-    pair = load_pair(dtype=dtype, device=device)
-    target, draft = run_by(runner, pair)
+def pair_setup(
+    folders: tuple[Path, Path], count: int, max_new_tokens: int, dtype: str, device: str, runner: str
+) -> Setup:
+    """Return a pair with its prompts."""
+    pair = load_pair(*(None, None) if folders == BUNDLED else folders, dtype=dtype, device=device)
+    target, draft = run_by(runner, pair, folders)
     load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
-    theirs = load(bundle.TARGET, dtype=pair.target.dtype).eval().to(device)
-    bundled = [pair.tokenizer.encode(text) for text in load_prompts()]
-    halves = [prompt[len(prompt) // 2 :] for prompt in bundled]
-    prompts = list(islice(cycle([*bundled, *halves]), count))  # taken again, with other seeds, where they are too few
+    theirs = load(folders[0], dtype=pair.target.dtype).eval().to(device)
+    whole = default_prompts(pair)
+    halves = [prompt[len(prompt) // 2 :] for prompt in whole]
+    prompts = list(islice(cycle([*whole, *halves]), count))  # taken again, with other seeds, where they are too few
     return Setup(target, draft, theirs, prompts, max_new_tokens)
 
 
@@ -336,10 +337,12 @@ def random_setup(shapes: tuple[str, str], count: int, max_new_tokens: int, dtype
 @click.option("--temperatures", default="0,0.7", show_default=True, help="With commas between.")
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True)
+@click.option("--target", type=Path, default=bundle.TARGET, help="Model folder; by default the bundled pair.")
+@click.option("--draft", type=Path, default=bundle.DRAFT, help="Folder of its draft model.")
 @click.option("--shape", help="Of a target with random weights (tools/gallery_shapes.py); by default the bundled pair.")
 @click.option("--draft-shape", default="30m", show_default=True, help="Of its draft model.")
 @click.option("--heads", is_flag=True, help="Those of the bundled target decode too.")
-@click.option("--runner", type=click.Choice(RUNNERS), default=TREEOPT, show_default=True, help="Of the bundled pair.")
+@click.option("--runner", type=click.Choice(RUNNERS), default=TREEOPT, show_default=True, help="Of the pair.")
 def main(
     count: int,
     max_new_tokens: int,
@@ -347,23 +350,26 @@ def main(
     temperatures: str,
     device: str,
     dtype: str,
+    target: Path,
+    draft: Path,
     shape: str | None,
     draft_shape: str,
     heads: bool,
     runner: str,
 ) -> None:
     """Decode the same prompts at every temperature and batch size, and print a line for each way of decoding."""
-    if heads and shape is not None:
-        raise click.UsageError("--heads: expected the bundled pair, whose they are. Got --shape: leave one out.")
+    folders = target, draft
+    if heads and (shape is not None or folders != BUNDLED):
+        raise click.UsageError("--heads: expected the bundled pair, whose they are. Got another: leave one out.")
     if runner != TREEOPT and (heads or shape is not None):
         raise click.UsageError(
-            "--runner: expected the bundled pair alone. Got --heads or --shape with it: leave it out."
+            "--runner: expected a pair with weights alone. Got --heads or --shape with it: leave it out."
         )
     torch.manual_seed(0)
     transformers.utils.logging.set_verbosity_error()
     options = (count, max_new_tokens, dtype, device)
     if shape is None:
-        setup, what = bundled_setup(*options, runner), f"the bundled pair, run by {runner}"
+        setup, what = pair_setup(folders, *options, runner), f"{target} + {draft}, run by {runner}"
     else:
         setup, what = random_setup((shape, draft_shape), *options), f"random weights, {shape} and {draft_shape}"
     lengths = [len(prompt) for prompt in setup.prompts]

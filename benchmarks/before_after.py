@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conditions import bar, conditions, say
+from conditions import bar, conditions, default_prompts, say
 
 HERE = Path(__file__).resolve().parents[1]
 TEMPERATURES = (0.0, 0.6)
@@ -30,13 +30,19 @@ def main() -> None:
         "other", nargs="?", type=Path, default=HERE, help="checkout of another state; by default this one"
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="times that each state decodes in turn")
+    parser.add_argument("--target", type=Path, help="model folder; by default the bundled pair")
+    parser.add_argument("--draft", type=Path, help="folder of its draft model")
+    parser.add_argument("--eagle", type=Path, help="folder of its EAGLE head")
     parser.add_argument("--decode", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    models = [each and each.resolve() for each in (asked.target, asked.draft, asked.eagle)]
+    if any(models) and not all(models):
+        parser.error("--target, --draft, --eagle: expected all three, or none for the bundled pair.")
     if asked.decode:
-        decode()
+        decode(*models)
         return
     print(f"{conditions()}\n\nbefore: {asked.other}, after: {HERE}, one thread each, in turn\n")
-    states = [State(asked.other.resolve()), State(HERE)]
+    states = [State(asked.other.resolve(), models), State(HERE, models)]
     names = states[0].answer
     say(f"{'method':<20}{'temperature':>12}{'before, ms':>12}{'after, ms':>11}{'after/before':>14}  rounds")
     for name, temperature in bar([(name, each) for each in TEMPERATURES for name in names], "methods"):
@@ -55,8 +61,10 @@ def main() -> None:
 class State:
     """A checkout of treeopt in a process of its own."""
 
-    def __init__(self, root: Path) -> None:
-        command = [sys.executable, str(Path(__file__).resolve()), "--decode"]
+    def __init__(self, root: Path, models: list[Path | None]) -> None:
+        options = zip(("--target", "--draft", "--eagle"), models, strict=True)
+        named = [f"{option}={folder}" for option, folder in options if folder is not None]
+        command = [sys.executable, str(Path(__file__).resolve()), "--decode", *named]
         quiet = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command, cwd=root, env={**os.environ, **quiet}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -75,11 +83,11 @@ class State:
         return json.loads(self._process.stdout.readline())
 
 
-def decode() -> None:
+def decode(target: Path | None, draft: Path | None, eagle: Path | None) -> None:
     """Name the methods on standard output, and then, for each that is asked for, the seconds of a step."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    makers, prompts = methods()
+    makers, prompts = methods(target, draft, eagle)
     made: dict[tuple[str, float], Any] = {}
     print(json.dumps(list(makers)), flush=True)
     for line in sys.stdin:
@@ -91,7 +99,9 @@ def decode() -> None:
         print(json.dumps((time.perf_counter() - start_s) / steps), flush=True)
 
 
-def methods() -> tuple[dict[str, Callable[[float], Any]], list[list[int]]]:
+def methods(
+    target_folder: Path | None, draft_folder: Path | None, eagle_folder: Path | None
+) -> tuple[dict[str, Callable[[float], Any]], list[list[int]]]:
     """Return how each decoder is made, and prompts; both states have to have the names that this function uses."""
     from treeopt import bundled
     from treeopt.runtime import Decoder, DynamicDrafter, Transformer
@@ -100,14 +110,14 @@ def methods() -> tuple[dict[str, Callable[[float], Any]], list[list[int]]]:
     from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
     from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
     from treeopt.runtime.models.pair import load_pair
-    from treeopt.texts.prompts import bench_prompts, load_prompts
+    from treeopt.texts.prompts import bench_prompts
     from treeopt.trees import chain, level_widths
     from treeopt.trees.dynamic_tree import DynamicTree
 
-    pair = load_pair(threads=1)
+    pair = load_pair(target_folder, draft_folder, threads=1)
     target, draft = pair.target, pair.draft_model
     assert isinstance(target, Transformer)
-    medusa, eagle = load_medusa(bundled.MEDUSA, target), load_eagle(bundled.EAGLE, target)
+    eagle = load_eagle(eagle_folder or bundled.EAGLE, target)
     tree, capacity = level_widths([2, 2, 2, 1]), target.config.max_positions
 
     def own(make: Callable[[], Any]) -> Callable[[float], Any]:
@@ -120,13 +130,15 @@ def methods() -> tuple[dict[str, Callable[[float], Any]], list[list[int]]]:
         "plain": lambda temperature: Decoder(target, None, chain(0), temperature=temperature),
         "chain of 6": static(chain(6)),
         **{f"tree, {rule}": static(tree, rule) for rule in ("sequoia", "specinfer", "target", "traversal")},
-        "medusa": own(lambda: MedusaDrafter(medusa, tree)),
         "eagle": own(lambda: EagleDrafter(eagle, tree, capacity=capacity)),
         "eagle2": own(lambda: DynamicDrafter(draft, DynamicTree(top_k=2, depth=5, nodes=9), capacity=capacity)),
         "prompt lookup": own(lambda: PromptLookupDrafter(4, 8)),
         "lookahead": own(lambda: LookaheadDrafter(4, 4, 4)),
     }
-    return found, [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())][:PROMPTS]
+    if pair.bundled:
+        medusa = load_medusa(bundled.MEDUSA, target)
+        found["medusa"] = own(lambda: MedusaDrafter(medusa, tree))
+    return found, bench_prompts(default_prompts(pair))[:PROMPTS]
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """What benchmarks share: the line that each prints first, what it ran on, and a bar for those who wait."""
 
 from collections.abc import Collection, Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from treeopt.runtime.models.pair import ModelPair
 
 Item = TypeVar("Item")
 
@@ -20,6 +23,14 @@ def conditions() -> str:
         f"{TOOL}, {now()}, {machine.processor}, {machine.threads} thread{'s' * (machine.threads != 1)}, "
         f"{machine.system}, Python {machine.python}, torch {machine.torch}"
     )
+
+
+def default_prompts(models: "ModelPair") -> list[list[int]]:
+    """Return treeopt's prompts for a pair as token ids, in the target's chat template where it has one."""
+    from treeopt.cli.options.prompts import PromptOptions
+    from treeopt.texts.prompts import MAX_PROMPTS
+
+    return PromptOptions(path=None, chat=None, most=MAX_PROMPTS).load(models)
 
 
 def bar(items: Collection[Item], title: str) -> Iterable[Item]:

@@ -26,7 +26,7 @@ import click
 import numpy as np
 import torch
 import transformers
-from conditions import bar, conditions
+from conditions import bar, conditions, default_prompts
 
 import treeopt
 from treeopt import bundled as bundle
@@ -39,8 +39,8 @@ from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.models.pair import DTYPES, ModelPair
-from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, load_prompts, profile_prompts
+from treeopt.runtime.models.pair import ModelPair
+from treeopt.texts.prompts import bench_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 
 DRAFT_TOKENS, FEW_PROMPTS = range(1, 9), 2
@@ -70,21 +70,18 @@ class Raced:
 class Transformers:
     """The same pair, decoded by transformers."""
 
-    def __init__(self, pair: PairOptions) -> None:
+    def __init__(self, target: Path, draft: Path, *, dtype: torch.dtype, device: torch.device) -> None:
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()  # assisted generation warns of how it calls itself
         load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
-        self._target, self._draft = (
-            load(folder, dtype=DTYPES[pair.dtype]).to(pair.device).eval()
-            for folder in (pair.target or bundle.TARGET, pair.draft or bundle.DRAFT)
-        )
+        self._target, self._draft = (load(folder, dtype=dtype).to(device).eval() for folder in (target, draft))
         self._target.generation_config = transformers.GenerationConfig()  # nothing that a folder may ask for
         self._draft.generation_config = transformers.GenerationConfig(
             num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
         )
 
-    def method(self, temperature: float, draft_tokens: int = 0) -> Method:
-        """Return plain generation or, with `draft_tokens`, assisted generation with always so many."""
+    def method(self, temperature: float, draft_tokens: int = 0, *, lookup: bool = False) -> Method:
+        """Return plain generation or, with `draft_tokens`, assisted generation or prompt lookup with always so many."""
         sampling = {"do_sample": True, "top_k": 0} if temperature > 0 else {}
         config = transformers.GenerationConfig(eos_token_id=self._target.config.eos_token_id, **sampling)
         # a temperature in the config would be applied twice to what is drafted, and less of it accepted
@@ -94,6 +91,7 @@ class Transformers:
 
         def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
             config.max_new_tokens = max_new_tokens
+            config.prompt_lookup_num_tokens = draft_tokens if lookup else None
             self._draft.generation_config.num_assistant_tokens = draft_tokens
             tokens = torch.tensor([list(prompt)], device=self._target.device)
             how = {
@@ -101,10 +99,12 @@ class Transformers:
                 "logits_processor": distribution,
                 "attention_mask": torch.ones_like(tokens),
             }
-            text = self._target.generate(tokens, assistant_model=self._draft if draft_tokens else None, **how)
+            assistant = self._draft if draft_tokens and not lookup else None
+            text = self._target.generate(tokens, assistant_model=assistant, **how)
             return list(text[0, len(prompt) :].tolist())
 
-        return Method(f"transformers, {draft_tokens} drafted" if draft_tokens else "transformers, plain", generate)
+        drafted = f"{draft_tokens} {'looked up' if lookup else 'drafted'}"
+        return Method(f"transformers, {drafted if draft_tokens else 'plain'}", generate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class Setup:
     def plan(self, profile: Profile | None, rule: str, temperature: float) -> Candidate:
         """Return what is fastest under a profile, measured now where none is given."""
         if profile is None:
-            target, draft, encode = self.models.target, self.models.draft_model, self.models.tokenizer.encode
-            prompts = [encode(text) for text in profile_prompts(texts_of(self.models))]
+            target, draft = self.models.target, self.models.draft_model
+            prompts = profile_prompts(default_prompts(self.models))
             settings = Settings(rules=(rule,), samplings=(Sampling(temperature),), positions=self.positions)
             measurement = Measurement(
                 target,
@@ -279,11 +279,6 @@ def compare(setup: Setup, profile: Profile | None, rule: str, temperature: float
     return f"{heading}\n{report(raced, choice, measured, parts_ms, rest_goal=REST_GOAL[target.device.type])}"
 
 
-def texts_of(models: ModelPair) -> list[str]:
-    """Return the default prompts of a pair."""
-    return load_prompts(bundle.PROMPTS if models.bundled else DEFAULT_PROMPTS)
-
-
 @click.command()
 @click.option("--profile", "path", type=file, help="Plan with this profile; by default one is measured.")
 @click.option("--rules", default="sequoia", show_default=True, help="Verification rules, with commas between.")
@@ -299,8 +294,14 @@ def main(path: Path | None, rules: str, temperatures: str, count: int, pair: Pai
     models = pair.load()
     if models.target.device.type == "cuda":
         torch.cuda.set_device(models.target.device)
-    prompts = [models.tokenizer.encode(text) for text in bench_prompts(texts_of(models))][:count]
-    setup = Setup(models, Transformers(pair), prompts, **amounts)
+    prompts = bench_prompts(default_prompts(models))[:count]
+    theirs = Transformers(
+        Path(pair.target or bundle.TARGET),
+        Path(pair.draft or bundle.DRAFT),
+        dtype=models.target.dtype,
+        device=models.target.device,
+    )
+    setup = Setup(models, theirs, prompts, **amounts)
     named, machine = describe_pair(models.target, models.draft_model), describe_machine(models.target.device)
     heading = (
         f"{conditions()}\ntransformers {transformers.__version__}; {named.target} + {named.draft}, {named.dtype} on "

@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
-from conditions import bar, conditions, say
+from conditions import bar, conditions, default_prompts, say
 
 from treeopt import Profile
 from treeopt.planner import step_model
@@ -23,7 +23,7 @@ from treeopt.profiler.acceptance.draft_record import joined
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, DynamicDrafter
 from treeopt.runtime.models.pair import load_pair
-from treeopt.texts.prompts import load_prompts, profile_prompts
+from treeopt.texts.prompts import profile_prompts
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TREES = [
@@ -109,10 +109,12 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="profile of this machine, for predicted seconds")
     parser.add_argument("--temperatures", default="0,0.6")
     parser.add_argument("--positions", type=int, default=1024)
+    parser.add_argument("--target", type=Path, help="model folder; by default the bundled pair")
+    parser.add_argument("--draft", type=Path, help="folder of its draft model")
     asked = parser.parse_args()
     print(conditions())
-    pair = load_pair()
-    prompts = [pair.tokenizer.encode(text) for text in profile_prompts(load_prompts())]
+    pair = load_pair(asked.target, asked.draft)
+    prompts = profile_prompts(default_prompts(pair))
     profile = Profile.load(asked.profile) if asked.profile else None
     for temperature in map(float, asked.temperatures.split(",")):
         settings = Settings(samplings=(Sampling(temperature),), positions=asked.positions, record=RecordSize())

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 import click
 import numpy as np
 import torch
-from conditions import bar, conditions, say
+from conditions import bar, conditions, default_prompts, say
 
 from treeopt.arrays import Float64
+from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.cli.options.values import TEMPERATURES
 from treeopt.planner import fastest_drafted_tree, plan, step_model
 from treeopt.planner.smoothing import smooth
@@ -27,11 +28,11 @@ from treeopt.records.acceptance_counts import gained
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
-from treeopt.runtime.models.pair import ModelPair, load_pair
+from treeopt.runtime.models.pair import ModelPair
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.solver import solve
-from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
+from treeopt.texts.prompts import bench_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 
 Prompts = list[list[int]]
@@ -166,29 +167,37 @@ def size_table(pair: ModelPair, profile: Profile, tuning: Prompts, texts: list[l
 @click.option("--max-new-tokens", default=64, show_default=True)
 @click.option("--repeats", default=1, show_default=True)
 @click.option("--texts", default=8, show_default=True, help="Texts for the trees of most tokens.")
-def main(temperatures: tuple[float, ...], positions: int, max_new_tokens: int, repeats: int, texts: int) -> None:
+@pair_options
+def main(
+    temperatures: tuple[float, ...],
+    positions: int,
+    max_new_tokens: int,
+    repeats: int,
+    texts: int,
+    pair: PairOptions,
+) -> None:
+    """Compare rules on a pair, by default the bundled one."""
     print(conditions())
-    pair = load_pair()
-    encode = pair.tokenizer.encode
-    tuning = [encode(text) for text in profile_prompts(load_prompts())]
-    prompts = [encode(text) for text in bench_prompts(load_prompts())]
+    models = pair.load()
+    both = default_prompts(models)
+    tuning, prompts = profile_prompts(both), bench_prompts(both)
     for temperature in temperatures:
         settings = Settings(rules=RULES, samplings=(Sampling(temperature),), positions=positions)
         measurement = Measurement(
-            pair.target,
-            pair.draft_model,
+            models.target,
+            models.draft_model,
             tuning,
             settings,
-            clock=clock_for(pair.target.device),
+            clock=clock_for(models.target.device),
             journal=Journal(None, "benchmark"),
             fastest_tree=fastest_drafted_tree,
         )
         profile = measurement.profile()
         print(f"\ntemperature {temperature:g}, {len(prompts)} held-out prompts x {max_new_tokens} tokens")
-        main_table(pair, profile, prompts, max_new_tokens, repeats)
-        many = plain_texts(pair, (prompts * -(-texts // len(prompts)))[:texts], max_new_tokens, temperature)
+        main_table(models, profile, prompts, max_new_tokens, repeats)
+        many = plain_texts(models, (prompts * -(-texts // len(prompts)))[:texts], max_new_tokens, temperature)
         print(f"\ntrees of most tokens; tokens per step, behind {sum(map(len, many))} places of {len(many)} texts")
-        size_table(pair, profile, tuning, many, max_new_tokens)
+        size_table(models, profile, tuning, many, max_new_tokens)
 
 
 if __name__ == "__main__":

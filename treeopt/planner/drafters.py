@@ -157,19 +157,28 @@ def _choice(drafter: MeasuredDrafter, profile: Profile, request: PlanRequest, pl
     if plan.model.acceptance.sampling not in samplings:
         return None
     if trees:
-        return _best_tree(drafter, trees, profile, request, plan)
+        return _best_tree(drafter, drafter_plan(trees, profile, request, plan), request)
     return _best_setting(drafter, decodes, profile, request, plan)
 
 
-def _best_tree(
-    drafter: MeasuredDrafter, measured: Sequence[MeasuredTrees], profile: Profile, request: PlanRequest, plan: Plan
-) -> DrafterChoice | None:
-    """Return the best tree that drafts at all, None where none fits."""
-    model = tree_models(profile, measured, raw=request.raw).at(plan.model.condition)
+def drafter_plan(trees: Sequence[MeasuredTrees], profile: Profile, request: PlanRequest, plan: Plan) -> Plan:
+    """Return the plan of a drafter that fills static trees.
+
+    Args:
+        trees: what was measured of it at the temperature.
+        profile: what was measured of the target's passes.
+        request: what is planned for.
+        plan: that of the draft model, under the same condition.
+    """
+    model = tree_models(profile, trees, raw=request.raw).at(plan.model.condition)
     solved = RuleTrees.solve(
         model.drafts, _most_nodes(model.costs.max_nodes, request), _most_depth(model, request), request.level_widths
     )
-    found = rule_plan(solved, model, request.objective)
+    return rule_plan(solved, model, request.objective)
+
+
+def _best_tree(drafter: MeasuredDrafter, found: Plan, request: PlanRequest) -> DrafterChoice | None:
+    """Return the best tree that drafts at all, None where none fits."""
     drafting = [each for each in (found.chain, found.tree, *found.budgets) if each.tree.nodes > 1]
     if not drafting:
         return None

@@ -1,0 +1,316 @@
+"""A real chat model: every drafter's best chain, tree or setting, predicted and measured, next to transformers.
+
+    python benchmarks/chat_model.py build/real/profile.yaml
+
+Held-out prompts are decoded in turn, each with every option, plainly first. Speedups leave the prompt's pass out, as
+predictions do, and their intervals are a bootstrap over prompts. Tokens per second are those of whole calls. transformers
+decodes with the number of draft tokens that is fastest on the first two prompts. At temperature 0 every text is compared
+with plain decoding's; above it every token is tested against the target's distribution.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from conditions import bar, conditions
+from decoding import DRAFT_TOKENS, FEW_PROMPTS, Transformers
+
+from treeopt.errors import TreeoptError
+from treeopt.files.json_file import parse_json
+from treeopt.methods.make_drafter import load_named, planned_decoder
+from treeopt.planner import PlanRequest, drafter_choices, requested_plan
+from treeopt.planner.drafters import drafter_plan
+from treeopt.profiler.bench.compare import BOOTSTRAP_DRAWS, text_tokens
+from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness
+from treeopt.profiler.decoding import Decoding
+from treeopt.records.latency import Estimate
+from treeopt.records.profile import Profile
+from treeopt.runtime import Decoder
+from treeopt.runtime.models.pair import ModelPair, load_pair
+from treeopt.texts.prompts import CATEGORY, DEFAULT_PROMPTS, MAX_PROMPTS, bench_prompts, load_prompts
+from treeopt.trees import TreeFile, chain
+from treeopt.trees.drafter_setting import DrafterSetting
+
+MAX_PROMPT_TOKENS = 512
+PROFILE = Path("build/real/profile.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A held-out prompt."""
+
+    category: str
+    tokens: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One prompt decoded once."""
+
+    tokens: list[int]
+    steps: int
+    decode_s: float
+    """Without the prompt's pass; NaN where it is not told apart."""
+    call_s: float
+
+
+@dataclass(slots=True)
+class Option:
+    """One way to decode."""
+
+    name: str
+    setting: str
+    decode: Callable[[Sequence[int]], Run]
+    predicted: Estimate | None = None
+    predicted_tokens: float = float("nan")
+    runs: list[list[Run]] = field(default_factory=list)
+    """By prompt and repeat."""
+
+
+def predicted_options(
+    profile: Profile, temperature: float
+) -> Iterator[tuple[str, TreeFile, str, str, Estimate, float]]:
+    """Yield name, tree, rule, setting, predicted speedup and tokens per step of every drafter's best options."""
+    request = PlanRequest(temperature=temperature)
+    plan = requested_plan(profile, request)
+    plans = [(DrafterSetting(name="model"), plan)] + [
+        (drafter.setting(), drafter_plan(trees, profile, request, plan))
+        for drafter in profile.drafters
+        if (trees := drafter.trees_at(temperature))
+    ]
+    for setting, each in plans:
+        for kind in ("chain", "tree"):
+            candidates = [one for one in (each.chain, each.tree, *each.budgets) if one.kind == kind]
+            if candidates:
+                best = max(candidates, key=lambda one: one.speedup.value)
+                planned = TreeFile(tree=best.tree, drafter=setting)
+                yield setting.name, planned, each.rule, best.shape, best.speedup, best.tokens_per_step.value
+    for choice in drafter_choices(profile, request, plan=plan):
+        if choice.tree is None:
+            planned = TreeFile(tree=chain(choice.setting.longest_draft), drafter=choice.setting)
+            yield choice.setting.name, planned, choice.rule, choice.shape, choice.speedup, choice.tokens_per_step.value
+
+
+def treeopt_options(
+    models: ModelPair, profile: Profile, temperature: float, new_tokens: int, max_tokens: int
+) -> list[Option]:
+    """Return plain decoding, then every drafter's best options."""
+    sampling = profile.acceptance(temperature=temperature).sampling
+    plain = Decoder(models.target, None, sampling=sampling, max_text_tokens=max_tokens)
+    options = [Option("plain", "", partial(decode_steps, plain, 0, new_tokens))]
+    loaded = {
+        drafter.name: load_named(
+            drafter.name, models, source=drafter.source, layers=drafter.layers, capacity=max_tokens
+        )
+        for drafter in profile.drafters
+    }
+    for name, planned, rule, setting, speedup, tokens in predicted_options(profile, temperature):
+        decoder = planned_decoder(
+            models,
+            planned,
+            Decoding(rule=rule, sampling=sampling),
+            loaded=loaded.get(name),
+            text_tokens=max_tokens,
+        )
+        decode = partial(decode_steps, decoder, planned.tree.max_depth, new_tokens)
+        options.append(Option(name, setting, decode, speedup, tokens))
+    return options
+
+
+def decode_steps(decoder: Decoder, depth: int, new_tokens: int, prompt: Sequence[int]) -> Run:
+    """Decode whole steps until there are so many tokens, or the text ends."""
+    start_s = time.perf_counter()
+    steps = decoder.steps(prompt, new_tokens + depth)  # fills the caches
+    prefilled_s = time.perf_counter()
+    tokens: list[int] = []
+    count = 0
+    for step in steps:
+        tokens += step
+        count += 1
+        if len(tokens) >= new_tokens:
+            break
+    end_s = time.perf_counter()
+    return Run(tokens, count, end_s - prefilled_s, end_s - start_s)
+
+
+def transformers_options(
+    theirs: Transformers, temperature: float, prompts: Sequence[Prompt], new_tokens: int
+) -> list[Option]:
+    """Return transformers' plain decoding, assisted generation and prompt lookup."""
+
+    def option(name: str, drafted: int, *, lookup: bool = False) -> Option:
+        method = theirs.method(temperature, drafted, lookup=lookup)
+
+        def decode(prompt: Sequence[int]) -> Run:
+            start_s = time.perf_counter()
+            tokens = method.generate(prompt, new_tokens)
+            return Run(tokens, 0, float("nan"), time.perf_counter() - start_s)
+
+        return Option(f"transformers {name}", f"{drafted} tokens" if drafted else "", decode)
+
+    def fastest(name: str, *, lookup: bool) -> Option:
+        tried = [option(name, drafted, lookup=lookup) for drafted in DRAFT_TOKENS]
+        race(tried, prompts[:FEW_PROMPTS], 1)
+        return max(tried, key=tokens_per_s)
+
+    found = [option("plain", 0), fastest("assisted", lookup=False), fastest("prompt lookup", lookup=True)]
+    for each in found:
+        each.runs.clear()
+    return found
+
+
+def race(options: Sequence[Option], prompts: Sequence[Prompt], repeats: int) -> None:
+    """Decode every prompt with each option in turn; the first call of each is not counted."""
+    for option in options:
+        option.decode(prompts[0].tokens)
+        option.runs.extend([] for _ in prompts)
+    for repeat in range(repeats):
+        for number, prompt in enumerate(bar(prompts, f"round {repeat + 1} of {repeats}")):
+            for option in options:
+                option.runs[number].append(option.decode(prompt.tokens))
+
+
+def tokens_per_s(option: Option) -> float:
+    """Return tokens per second of whole calls."""
+    return float(
+        sum(len(run.tokens) for runs in option.runs for run in runs)
+        / sum(run.call_s for runs in option.runs for run in runs)
+    )
+
+
+def speedup(option: Option, plain: Option, selected: Sequence[int]) -> Estimate:
+    """Return the speedup over plain decoding on some prompts, without their passes, with a bootstrap over prompts."""
+
+    def totals(runs: list[Run]) -> tuple[float, float]:
+        return float(np.mean([len(run.tokens) for run in runs])), float(np.median([run.decode_s for run in runs]))
+
+    tokens, seconds, plain_tokens, plain_s = np.array(
+        [[*totals(option.runs[number]), *totals(plain.runs[number])] for number in selected]
+    ).T
+    draws = np.random.default_rng(0).integers(len(selected), size=(BOOTSTRAP_DRAWS, len(selected)))
+
+    def ratio(
+        rows: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]",
+    ) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+        rate, plain_rate = (
+            tokens[rows].sum(-1) / seconds[rows].sum(-1),
+            plain_tokens[rows].sum(-1) / plain_s[rows].sum(-1),
+        )
+        return np.asarray(rate / plain_rate)
+
+    low, high = np.quantile(ratio(draws), [0.025, 0.975])
+    return Estimate(float(ratio(np.arange(len(selected)))), float(low), float(high))
+
+
+def interval(estimate: Estimate | None) -> str:
+    """Return an estimate in words, empty for none."""
+    return "" if estimate is None else f"{estimate.value:.2f} ({estimate.low:.2f}-{estimate.high:.2f})"
+
+
+def print_results(
+    models: ModelPair, options: Sequence[Option], prompts: Sequence[Prompt], profile: Profile, temperature: float
+) -> None:
+    """Print speedups, losslessness, and speedups by category."""
+    plain, everything = options[0], range(len(prompts))
+    ours = [option for option in options if not option.name.startswith("transformers")]
+    print(f"\n{'drafter':<15}{'setting':<34}{'tokens/step':>14}{'predicted':>18}{'measured':>18}  texts")
+    for option in ours[1:]:
+        tokens = sum(len(run.tokens) for runs in option.runs for run in runs)
+        steps = sum(run.steps for runs in option.runs for run in runs)
+        both = f"{option.predicted_tokens:.2f} {tokens / steps:.2f}"
+        print(
+            f"{option.name:<15}{option.setting:<34}{both:>14}{interval(option.predicted):>18}"
+            f"{interval(speedup(option, plain, everything)):>18}  {evidence(models, option, plain, prompts, profile, temperature)}"
+        )
+    print(f"\n{'tokens per second, prompt included':<49}")
+    for option in options:
+        print(f"{option.name:<25}{option.setting:<34}{tokens_per_s(option):>10.1f}")
+    categories = sorted({prompt.category for prompt in prompts})
+    print("\nmeasured speedup by category")
+    print(f"{'':<15}{'':<34}" + "".join(f"{category:>19}" for category in categories))
+    for option in ours[1:]:
+        selected = ([n for n in everything if prompts[n].category == category] for category in categories)
+        row = "".join(f"{interval(speedup(option, plain, numbers)):>19}" for numbers in selected)
+        print(f"{option.name:<15}{option.setting:<34}{row}")
+
+
+def evidence(
+    models: ModelPair, option: Option, plain: Option, prompts: Sequence[Prompt], profile: Profile, temperature: float
+) -> str:
+    """Return what a test of losslessness showed."""
+    texts, plain_texts = ([runs[0].tokens for runs in each.runs] for each in (option, plain))
+    tokens = [prompt.tokens for prompt in prompts]
+    sampling = profile.acceptance(temperature=temperature).sampling
+    found = (
+        greedy_losslessness(models.target, tokens, plain_texts, texts)
+        if sampling.greedy
+        else sampled_losslessness(models.target, tokens, texts, sampling)
+    )
+    return found.evidence if found.lossless else f"NOT LOSSLESS: {found.evidence}"
+
+
+def held_out_prompts(models: ModelPair) -> list[Prompt]:
+    """Return treeopt's default prompts that no profile has used, in the chat template."""
+    categories = {}
+    for line in DEFAULT_PROMPTS.read_text("utf-8").splitlines():
+        row = parse_json(DEFAULT_PROMPTS, line)
+        categories[row["prompt"]] = row[CATEGORY]
+    prompts = []
+    for text in bench_prompts(load_prompts(DEFAULT_PROMPTS, most=MAX_PROMPTS)):
+        tokens = models.tokenizer.chat(text)
+        if len(tokens) <= MAX_PROMPT_TOKENS:
+            prompts.append(Prompt(categories[text], tokens))
+    return prompts
+
+
+def main() -> None:
+    """Decode at every temperature of a profile."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("profile", type=Path, nargs="?", default=PROFILE, help="default: %(default)s")
+    parser.add_argument("--max-prompts", type=int, default=MAX_PROMPTS, help="of the held-out ones")
+    parser.add_argument("--max-new-tokens", type=int, help="of every prompt; as many as the profile's by default")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--without-transformers", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.profile.exists():
+        print(f"{arguments.profile}: expected a profile. Write it with `make real`.", file=sys.stderr)
+        return
+    torch.manual_seed(0)
+    profile = Profile.load(arguments.profile)
+    pair = profile.pair
+    models = load_pair(pair.target_source, pair.draft_source, dtype=pair.dtype, threads=profile.machine.threads)
+    prompts = held_out_prompts(models)[: arguments.max_prompts]
+    print(conditions())
+    print(f"transformers {transformers.__version__}; {pair.label}; {len(prompts)} held-out prompts")
+    if pair.target_source is None or pair.draft_source is None:
+        raise TreeoptError(
+            f"{arguments.profile}: expected a target and a draft model with folders. Profile them with --target and --draft."
+        )
+    theirs = (
+        None
+        if arguments.without_transformers
+        else Transformers(
+            Path(pair.target_source), Path(pair.draft_source), dtype=models.target.dtype, device=models.target.device
+        )
+    )
+    for temperature in dict.fromkeys(each.temperature for each in profile.acceptances):
+        acceptance = profile.acceptance(temperature=temperature)
+        new_tokens = arguments.max_new_tokens or text_tokens(acceptance)
+        print(f"\ntemperature {temperature:g}, {new_tokens} tokens of each prompt", flush=True)
+        longest = max(len(prompt.tokens) for prompt in prompts) + 2 * new_tokens
+        options = treeopt_options(models, profile, temperature, new_tokens, longest)
+        if theirs is not None:
+            options += transformers_options(theirs, temperature, prompts, new_tokens)
+        race(options, prompts, arguments.repeats)
+        print_results(models, options, prompts, profile, temperature)
+
+
+if __name__ == "__main__":
+    main()
