@@ -1,13 +1,14 @@
 """Does a server do what `treeopt simulate` says?  Texts that arrive at random, at the real decoder and at llama-server.
 
     python benchmarks/arrivals.py --seconds 60
+    python benchmarks/arrivals.py --seconds 60 --target build/real-model --draft examples/smollm2/draft
 
-The bundled pair is profiled, and llama-server with four slots probed, on this machine and now.  Then texts arrive for so
+The pair, by default the bundled one, is profiled, and llama-server with four slots probed, on this machine and now.  Then texts arrive for so
 many seconds at each of three rates, plain decoding, fixed trees and the schedule in turn, the same texts for each; what
 the simulation says of these texts stands beside what was seen.  `whole` is from a text's arrival to its last token.
 Rates are shares of what the slowest setting can do, so that all keep up; fixed trees are those that the simulation
-finds the fastest at the lowest and at the highest.  Texts begin as the prompts of tools/held_out_prompts.py do, each cut
-to a length at random; the profile is of the same prompts, because a few dozen others are easier or harder by more than is
+finds the fastest at the lowest and at the highest.  Texts begin as the prompts of tools/held_out_prompts.py do, those of
+another pair as treeopt's default prompts without a chat template, each cut to a length at random; the profile is of the same prompts, because a few dozen others are easier or harder by more than is
 to be told.  What follows +- is the standard error, from shares of the time drawn anew (a bootstrap, Efron 1979, section 2).
 
 A machine that others share changes its speed within minutes.  So the same few texts are decoded beside the profile,
@@ -18,6 +19,7 @@ One start of llama-server may be half again as fast as another for as long as it
 round of the probe, each time that the reference is taken beside it, and each share of a minute.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -54,8 +56,10 @@ from treeopt.simulation.serving import Server, serve
 from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
 from treeopt.simulation.step_seconds import StepSeconds
 from treeopt.simulation.step_tokens import tokens_by_context
-from treeopt.texts.prompts import load_prompts
+from treeopt.texts.prompts import DEFAULT_PROMPTS, load_prompts
 
+ModelFolders = tuple[Path, Path] | None
+"""Target and draft model; None for the bundled pair."""
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
 SHARES = (0.2, 0.45, 0.7)
 """Of what the slowest setting can do."""
@@ -83,7 +87,7 @@ PROFILE = (
     *("profile", "--max-prompts", f"{PROMPTS}"),
     *("--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16"),
 )
-PROFILE_S = 150
+PROFILE_S = 150.0
 """Of measuring for the profile."""
 ROUNDS, PAUSES = 6, 8
 """Of a probe, in each of which the engine starts anew, and how often it waits for the reference."""
@@ -241,12 +245,13 @@ def longer_by(
     return ratio(range(count)) - 1, float(np.std([ratio(parts) for parts in redrawn]))
 
 
-def profiled(reference: Reference, folder: Path) -> tuple[Profile, Reference]:
-    """Return a profile of treeopt's decoder, and the reference before and after it."""
+def profiled(reference: Reference, folder: Path, models: ModelFolders, seconds: float) -> tuple[Profile, Reference]:
+    """Return a profile of treeopt's decoder, measured for so many seconds, and the reference before and after it."""
     reference.both_s()  # the first texts are slower
     path, before = folder / "profile.yaml", reference.both_s()
-    command = [sys.executable, "-m", "treeopt", *PROFILE, "--prompts", str(folder / PROMPT_FILE)]
-    subprocess.run([*command, "--time-budget", f"{PROFILE_S}s", "-o", str(path)], check=True)
+    command = [sys.executable, "-m", "treeopt", *PROFILE, "--prompts", str(folder / PROMPT_FILE), "--no-chat"]
+    named = [] if models is None else ["--target", str(models[0]), "--draft", str(models[1])]
+    subprocess.run([*command, *named, "--time-budget", f"{seconds:g}s", "-o", str(path)], check=True)
     return Profile.load(path), reference.beside([before, reference.both_s()])
 
 
@@ -279,9 +284,9 @@ def probed(
     return engine_profile(client, launch, settings, probe), reference.beside([*beside, reference.both_s()])
 
 
-def decoder_comparison(folder: Path) -> Comparison:
-    """Profile the bundled pair, and return the decoder beside what the profile says of it."""
-    pair = load_pair()
+def decoder_comparison(folder: Path, models: ModelFolders, profile_s: float) -> Comparison:
+    """Profile a pair, and return the decoder beside what the profile says of it."""
+    pair = load_pair(*models or (None, None))
     server = DecoderServer(
         target=pair.target,
         draft=pair.draft_model,
@@ -290,7 +295,7 @@ def decoder_comparison(folder: Path) -> Comparison:
         most_texts=MOST_TEXTS,
         longest=PROMPT_TOKENS[1] + NEW_TOKENS[1],
     )
-    profile, reference = profiled(Reference(server, REFERENCE_LENGTH), folder)
+    profile, reference = profiled(Reference(server, REFERENCE_LENGTH), folder, models, profile_s)
     seconds = StepSeconds(profile, token_model(profile.acceptance()))
     plain, *fixed, schedule = served_settings(profile, seconds, PlanRequest())
     found = Comparison(server, seconds, [plain, *fixed], MOST_TEXTS, reference)
@@ -334,22 +339,35 @@ def gguf_models(folder: Path) -> list[str]:
 @click.option("--seconds", default=6.0, show_default=True, help="For which texts arrive at each setting and rate.")
 @click.option("--only", type=click.Choice(["decoder", "llama-server"]), help="One of the servers.")
 @click.option("--folder", type=Path, help="Where models and profiles are kept.")
-def main(seconds: float, only: str | None, folder: Path | None) -> None:
+@click.option("--target", type=Path, help="Model folder; by default the bundled pair.")
+@click.option("--draft", type=Path, help="Folder of its draft model.")
+@click.option("--profile-seconds", "profile_s", default=PROFILE_S, show_default=True, help="Of measuring the profile.")
+def main(
+    seconds: float, only: str | None, folder: Path | None, target: Path | None, draft: Path | None, profile_s: float
+) -> None:
     """Measure, simulate and serve; print a line for each rate and setting."""
+    models = None if target is None or draft is None else (target, draft)
+    if (target is None) != (draft is None):
+        raise click.UsageError("--target, --draft: expected both, or neither for the bundled pair.")
+    if models is not None and only != "decoder":
+        raise click.UsageError("--target: expected with --only decoder, because llama-server runs the bundled pair.")
     runs = len(SHARES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
     minutes = 6 + runs * (seconds / 60 + 0.06 * max(2, round(seconds / PART_S)))
     print(f"{conditions()}, processors {sorted(os.sched_getaffinity(0))}")
     print(
-        f"the bundled pair, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, texts of ",
+        f"{'the bundled pair' if models is None else f'{target} + {draft}'}, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, texts of ",
         end="",
     )
     print(f"{NEW_TOKENS[0]}; takes about {minutes:.0f} minutes", flush=True)
     with TemporaryDirectory() as name:
         folder = folder or Path(name)
-        tool = [sys.executable, str(TOOLS / "held_out_prompts.py"), "--count", f"{PROMPTS}"]
-        subprocess.run([*tool, "--output", str(folder / PROMPT_FILE)], check=True)
+        if models is None:
+            tool = [sys.executable, str(TOOLS / "held_out_prompts.py"), "--count", f"{PROMPTS}"]
+            subprocess.run([*tool, "--output", str(folder / PROMPT_FILE)], check=True)
+        else:
+            (folder / PROMPT_FILE).write_text(json.dumps(load_prompts(DEFAULT_PROMPTS)), "utf-8")
         if only != "llama-server":
-            found = decoder_comparison(folder)
+            found = decoder_comparison(folder, models, profile_s)
             say(f"\ntreeopt's decoder, at most {found.most_texts} texts at a time, float32")
             found.race(seconds)
         if only != "decoder":
@@ -358,10 +376,10 @@ def main(seconds: float, only: str | None, folder: Path | None) -> None:
             except TreeoptError as error:
                 say(f"\nllama-server: not run. {error}")
                 return
-            models = gguf_models(folder)
+            files = gguf_models(folder)
             prompts = load_prompts(folder / PROMPT_FILE)
             launch = Launch(
-                target=models[0], draft=models[1], draft_tokens=0, slots=SLOTS, threads=THREADS, timeout_s=600
+                target=files[0], draft=files[1], draft_tokens=0, slots=SLOTS, threads=THREADS, timeout_s=600
             )
             server = LlamaServer(
                 client=client, launch=launch, prompts=long_enough([list(text.encode()) for text in prompts])

@@ -274,6 +274,7 @@ def main() -> None:
     """Decode at every temperature of a profile."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", type=Path, nargs="?", default=PROFILE, help="default: %(default)s")
+    parser.add_argument("--temperatures", help="with commas between; by default all of the profile")
     parser.add_argument("--max-prompts", type=int, default=MAX_PROMPTS, help="of the held-out ones")
     parser.add_argument("--max-new-tokens", type=int, help="of every prompt; as many as the profile's by default")
     parser.add_argument("--repeats", type=int, default=1)
@@ -300,7 +301,8 @@ def main() -> None:
             Path(pair.target_source), Path(pair.draft_source), dtype=models.target.dtype, device=models.target.device
         )
     )
-    for temperature in dict.fromkeys(each.temperature for each in profile.acceptances):
+    measured = ",".join(str(each.temperature) for each in profile.acceptances)
+    for temperature in dict.fromkeys(map(float, (arguments.temperatures or measured).split(","))):
         acceptance = profile.acceptance(temperature=temperature)
         new_tokens = arguments.max_new_tokens or text_tokens(acceptance)
         print(f"\ntemperature {temperature:g}, {new_tokens} tokens of each prompt", flush=True)
