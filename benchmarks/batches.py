@@ -11,7 +11,7 @@ all texts together, prefill included, and stand as ratios to plain decoding one 
 many texts, and to transformers.  `steps to 1` is the first of these ratios with prefill left out of both, `rest` the
 share of the steps' time in which no model runs; of a device neither is known.  `equal` counts the texts that are, token
 by token, those decoded alone with the same seed.  At temperature 0 it is told of each of the others whether it parts at
-a near-tie of the two largest logits.
+a near-tie of the largest logits.
 
 With `--heads` the heads that ship with the bundled target decode too; their passes count as `rest`, which is not told.
 With `--runner transformers` these run both models, as all that treeopt does not run itself; `llama.cpp` runs them from

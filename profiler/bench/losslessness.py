@@ -43,7 +43,7 @@ def greedy_losslessness(
     plain: Sequence[Sequence[int]],
     texts: Sequence[Sequence[int]],
 ) -> Losslessness:
-    """Compare texts with plain decoding's, as far as both go; near-ties of the two top logits are no fault."""
+    """Compare texts with plain decoding's, as far as both go; near-ties of the top logits are no fault."""
     parted = []
     for number, (prompt, ours, theirs) in enumerate(zip(prompts, plain, texts, strict=True)):
         common = min(len(ours), len(theirs))

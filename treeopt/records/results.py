@@ -16,7 +16,7 @@ class Divergence:
     gap: float
     """How far the lower of the two tokens' logits is from the largest of all."""
     near_tie: bool
-    """Whether rounding explains it: both tokens have the two top logits, nearly the same."""
+    """Whether rounding explains it: both logits are within a few rounding steps of the largest."""
 
 
 NEAR_TIE, FAULT, UNCHECKED = "near-tie", "fault", "not checked"

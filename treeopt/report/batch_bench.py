@@ -219,7 +219,7 @@ def _texts(found: BatchBench) -> Iterator[str]:
         yield str(outputs_warning(faults))
     else:
         yield (
-            f"{len(parted)} of {texts} texts part from those decoded alone, each at a near-tie of the two top logits; all "
+            f"{len(parted)} of {texts} texts part from those decoded alone, each at a near-tie of the top logits; all "
             "others are the same, token by token."
         )
 

@@ -151,6 +151,6 @@ def _verdict(measured: Measured, rule: str) -> str:
     count = len(measured.divergences)
     if all(each.near_tie for each in measured.divergences):
         return (
-            f"{count} of {measured.prompts} texts part from plain decoding's, each at a near-tie of the two top logits"
+            f"{count} of {measured.prompts} texts part from plain decoding's, each at a near-tie of the top logits"
         )
     return str(OUTPUT_DIFFERS)

@@ -61,13 +61,16 @@ class TestDivergence:
         found = after_any_token(wide, [1], [0])  # plain decoding itself is broken
         assert (found.gap, found.near_tie) == (4.0, False)
 
-    def test_a_token_outside_the_top_two_is_none(self, make_markov):
+    def test_a_less_likely_token_is_none(self, make_markov):
         model = make_markov([8.0, 7.9375, 5.0, 0.0], **bfloat16)
         assert after_any_token(model, [0], [1]).near_tie
         found = after_any_token(model, [0], [2])
         assert (found.gap, found.near_tie) == (3.0, False)
-        three = make_markov([8.0, 7.9375, 7.875, 0.0], **bfloat16)
-        assert [after_any_token(three, [0], [other]).near_tie for other in (1, 2)] == [True, False]
+
+    @pytest.mark.parametrize("pair", [(0, 1), (0, 2), (1, 2), (2, 1)])
+    def test_any_two_of_three_equal_tokens_are_a_near_tie(self, make_markov, pair):
+        found = after_any_token(make_markov([8.0, 8.0, 8.0, 0.0], **bfloat16), *([each] for each in pair))
+        assert (found.gap, found.near_tie) == (0.0, True)
 
     def test_the_logits_are_those_after_the_common_text(self, make_markov):
         after_0, after_1 = [8.0, 7.9375, 0.0, 0.0], [8.0, 4.0, 0.0, 0.0]
