@@ -181,7 +181,8 @@ def _sums(samples: Sequence[Sample], texts: int) -> TextSums:
     kept = int((reached.sum(axis=0) > 0).cumprod().sum())
     if kept == 0:
         raise InfeasibleError(
-            "acceptance: expected accepted draft tokens by position. The engine told too few: decode more with --rounds.",
+            "acceptance: expected accepted draft tokens by position. The engine told too few: decode more with --rounds, or "
+            "with --method ngram draft after shorter matches, --ngram-tokens 3.",
             field="acceptance",
         )
     return TextSums(reached[:, :kept], accepted[:, :kept])

@@ -150,7 +150,5 @@ def _verdict(measured: Measured, rule: str) -> str:
         return "the text is plain decoding's, token by token"
     count = len(measured.divergences)
     if all(each.near_tie for each in measured.divergences):
-        return (
-            f"{count} of {measured.prompts} texts part from plain decoding's, each at a near-tie of the top logits"
-        )
+        return f"{count} of {measured.prompts} texts part from plain decoding's, each at a near-tie of the top logits"
     return str(OUTPUT_DIFFERS)
