@@ -41,7 +41,7 @@ def test_answers_at_temperature_0_are_those_of_transformers(sample_chats, model,
 
 @pytest.mark.usefixtures("few")
 def test_an_interrupted_run_resumes(sample_chats, folder, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(sample_chats, "load_model", lambda _: model)
+    monkeypatch.setattr(sample_chats, "load_model", lambda _, **options: model)  # noqa: ARG005
     path = tmp_path / "chats.jsonl"
     monkeypatch.setattr("sys.argv", ["sample_chats.py", str(folder), "-o", str(path), "--tokens", "30"])
     sample_chats.main()
