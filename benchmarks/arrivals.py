@@ -3,13 +3,13 @@
     python benchmarks/arrivals.py --seconds 60
     python benchmarks/arrivals.py --seconds 60 --target build/real-model --draft examples/smollm2/draft
 
-The pair, by default the bundled one, is profiled, and llama-server with four slots probed, on this machine and now.  Then texts arrive for so
-many seconds at each of three rates, plain decoding, fixed trees and the schedule in turn, the same texts for each; what
+The pair, by default the bundled one, is profiled, and llama-server with four slots probed, on this machine and now.
+Then texts arrive for so many seconds at each of three rates, plain decoding, fixed trees and the schedule in turn, the same texts for each; what
 the simulation says of these texts stands beside what was seen.  `whole` is from a text's arrival to its last token.
 Rates are shares of what the slowest setting can do, so that all keep up; fixed trees are those that the simulation
 finds the fastest at the lowest and at the highest.  Texts begin as the prompts of tools/held_out_prompts.py do, those of
-another pair as treeopt's default prompts without a chat template, each cut to a length at random; the profile is of the same prompts, because a few dozen others are easier or harder by more than is
-to be told.  What follows +- is the standard error, from shares of the time drawn anew (a bootstrap, Efron 1979, section 2).
+another pair as treeopt's default prompts without a chat template, each cut to a length at random; the profile is of the
+same prompts, because a few dozen others are easier or harder by more than is to be told.  What follows +- is the standard error, from shares of the time drawn anew (a bootstrap, Efron 1979, section 2).
 
 A machine that others share changes its speed within minutes.  So the same few texts are decoded beside the profile,
 plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is simulated
@@ -354,11 +354,12 @@ def main(
     runs = len(SHARES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
     minutes = 6 + runs * (seconds / 60 + 0.06 * max(2, round(seconds / PART_S)))
     print(f"{conditions()}, processors {sorted(os.sched_getaffinity(0))}")
+    pair = "the bundled pair" if models is None else f"{target} + {draft}"
     print(
-        f"{'the bundled pair' if models is None else f'{target} + {draft}'}, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, texts of ",
-        end="",
+        f"{pair}, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, texts of {NEW_TOKENS[0]}; "
+        f"takes about {minutes:.0f} minutes",
+        flush=True,
     )
-    print(f"{NEW_TOKENS[0]}; takes about {minutes:.0f} minutes", flush=True)
     with TemporaryDirectory() as name:
         folder = folder or Path(name)
         if models is None:

@@ -16,18 +16,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 import transformers
-from conditions import bar, conditions
+from conditions import bar, conditions, default_prompts
 from decoding import DRAFT_TOKENS, FEW_PROMPTS, Transformers
 
-from treeopt.errors import TreeoptError
 from treeopt.files.json_file import parse_json
 from treeopt.methods.make_drafter import load_named, planned_decoder
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.drafters import drafter_plan
-from treeopt.profiler.bench.compare import BOOTSTRAP_DRAWS, text_tokens
+from treeopt.profiler.bench.compare import Run, compare_runs, decode_whole_steps, text_tokens
 from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
@@ -38,7 +36,6 @@ from treeopt.texts.prompts import CATEGORY, DEFAULT_PROMPTS, MAX_PROMPTS, bench_
 from treeopt.trees import TreeFile, chain
 from treeopt.trees.drafter_setting import DrafterSetting
 
-MAX_PROMPT_TOKENS = 512
 PROFILE = Path("build/real/profile.yaml")
 
 
@@ -51,14 +48,11 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One prompt decoded once."""
+class TimedCall(Run):
+    """One prompt decoded once; `seconds` are without the prompt's pass, NaN where it is not told apart."""
 
-    tokens: list[int]
-    steps: int
-    decode_s: float
-    """Without the prompt's pass; NaN where it is not told apart."""
     call_s: float
+    """With it."""
 
 
 @dataclass(slots=True)
@@ -67,10 +61,10 @@ class Option:
 
     name: str
     setting: str
-    decode: Callable[[Sequence[int]], Run]
+    decode: Callable[[Sequence[int]], TimedCall]
     predicted: Estimate | None = None
     predicted_tokens: float = float("nan")
-    runs: list[list[Run]] = field(default_factory=list)
+    runs: list[list[TimedCall]] = field(default_factory=list)
     """By prompt and repeat."""
 
 
@@ -124,20 +118,11 @@ def treeopt_options(
     return options
 
 
-def decode_steps(decoder: Decoder, depth: int, new_tokens: int, prompt: Sequence[int]) -> Run:
+def decode_steps(decoder: Decoder, depth: int, new_tokens: int, prompt: Sequence[int]) -> TimedCall:
     """Decode whole steps until there are so many tokens, or the text ends."""
     start_s = time.perf_counter()
-    steps = decoder.steps(prompt, new_tokens + depth)  # fills the caches
-    prefilled_s = time.perf_counter()
-    tokens: list[int] = []
-    count = 0
-    for step in steps:
-        tokens += step
-        count += 1
-        if len(tokens) >= new_tokens:
-            break
-    end_s = time.perf_counter()
-    return Run(tokens, count, end_s - prefilled_s, end_s - start_s)
+    run = decode_whole_steps(decoder, prompt, new_tokens, depth, time.perf_counter)
+    return TimedCall(run.tokens, run.steps, run.seconds, time.perf_counter() - start_s)
 
 
 def transformers_options(
@@ -148,10 +133,10 @@ def transformers_options(
     def option(name: str, drafted: int, *, lookup: bool = False) -> Option:
         method = theirs.method(temperature, drafted, lookup=lookup)
 
-        def decode(prompt: Sequence[int]) -> Run:
+        def decode(prompt: Sequence[int]) -> TimedCall:
             start_s = time.perf_counter()
             tokens = method.generate(prompt, new_tokens)
-            return Run(tokens, 0, float("nan"), time.perf_counter() - start_s)
+            return TimedCall(tokens, 0, float("nan"), time.perf_counter() - start_s)
 
         return Option(f"transformers {name}", f"{drafted} tokens" if drafted else "", decode)
 
@@ -187,26 +172,8 @@ def tokens_per_s(option: Option) -> float:
 
 def speedup(option: Option, plain: Option, selected: Sequence[int]) -> Estimate:
     """Return the speedup over plain decoding on some prompts, without their passes, with a bootstrap over prompts."""
-
-    def totals(runs: list[Run]) -> tuple[float, float]:
-        return float(np.mean([len(run.tokens) for run in runs])), float(np.median([run.decode_s for run in runs]))
-
-    tokens, seconds, plain_tokens, plain_s = np.array(
-        [[*totals(option.runs[number]), *totals(plain.runs[number])] for number in selected]
-    ).T
-    draws = np.random.default_rng(0).integers(len(selected), size=(BOOTSTRAP_DRAWS, len(selected)))
-
-    def ratio(
-        rows: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]",
-    ) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
-        rate, plain_rate = (
-            tokens[rows].sum(-1) / seconds[rows].sum(-1),
-            plain_tokens[rows].sum(-1) / plain_s[rows].sum(-1),
-        )
-        return np.asarray(rate / plain_rate)
-
-    low, high = np.quantile(ratio(draws), [0.025, 0.975])
-    return Estimate(float(ratio(np.arange(len(selected)))), float(low), float(high))
+    pairs = [list(zip(plain.runs[number], option.runs[number], strict=True)) for number in selected]
+    return compare_runs(pairs, None).speedup
 
 
 def interval(estimate: Estimate | None) -> str:
@@ -262,12 +229,9 @@ def held_out_prompts(models: ModelPair) -> list[Prompt]:
     for line in DEFAULT_PROMPTS.read_text("utf-8").splitlines():
         row = parse_json(DEFAULT_PROMPTS, line)
         categories[row["prompt"]] = row[CATEGORY]
-    prompts = []
-    for text in bench_prompts(load_prompts(DEFAULT_PROMPTS, most=MAX_PROMPTS)):
-        tokens = models.tokenizer.chat(text)
-        if len(tokens) <= MAX_PROMPT_TOKENS:
-            prompts.append(Prompt(categories[text], tokens))
-    return prompts
+    texts = bench_prompts(load_prompts(DEFAULT_PROMPTS))
+    tokens = bench_prompts(default_prompts(models))  # of the same rows
+    return [Prompt(categories[text], each) for text, each in zip(texts, tokens, strict=True)]
 
 
 def main() -> None:
@@ -286,14 +250,14 @@ def main() -> None:
     torch.manual_seed(0)
     profile = Profile.load(arguments.profile)
     pair = profile.pair
+    if pair.target_source is None or pair.draft_source is None:
+        parser.error(
+            f"{arguments.profile}: expected a target and a draft model with folders. Profile with --target and --draft."
+        )
     models = load_pair(pair.target_source, pair.draft_source, dtype=pair.dtype, threads=profile.machine.threads)
     prompts = held_out_prompts(models)[: arguments.max_prompts]
     print(conditions())
     print(f"transformers {transformers.__version__}; {pair.label}; {len(prompts)} held-out prompts")
-    if pair.target_source is None or pair.draft_source is None:
-        raise TreeoptError(
-            f"{arguments.profile}: expected a target and a draft model with folders. Profile them with --target and --draft."
-        )
     theirs = (
         None
         if arguments.without_transformers

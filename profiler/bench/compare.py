@@ -109,9 +109,9 @@ def bench_trees(
 
     def with_tree(tree: TokenTree, prompt: Sequence[int], tokens: int) -> Run:
         drafting.change_tree(tree)
-        return _decode(drafting, prompt, tokens, tree.max_depth, now_s)
+        return decode_whole_steps(drafting, prompt, tokens, tree.max_depth, now_s)
 
-    ways = [partial(_decode, plain, deepest=0, now_s=now_s), *(partial(with_tree, tree) for tree in trees)]
+    ways = [partial(decode_whole_steps, plain, deepest=0, now_s=now_s), *(partial(with_tree, tree) for tree in trees)]
     return _in_turn(target, ways, workload, greedy=decoding.sampling.greedy, show_progress=show_progress)
 
 
@@ -137,8 +137,8 @@ def bench_decoder(
     _check(workload)
     deepest = drafting.max_nodes - 1
     ways = [
-        partial(_decode, plain, deepest=0, now_s=now_s),
-        partial(_decode, drafting, deepest=deepest, now_s=now_s),
+        partial(decode_whole_steps, plain, deepest=0, now_s=now_s),
+        partial(decode_whole_steps, drafting, deepest=deepest, now_s=now_s),
     ]
     (measured,) = _in_turn(plain.target, ways, workload, greedy=greedy, show_progress=show_progress)
     return measured
@@ -181,7 +181,7 @@ def _in_turn(
     rows = [row for row in rows if row]
     compared = [[[(each[0], each[place]) for each in row] for row in rows] for place in range(1, len(ways))]
     return tuple(
-        _measured(runs, _divergences(target, prompts, runs, max_new_tokens) if greedy else None) for runs in compared
+        compare_runs(runs, _divergences(target, prompts, runs, max_new_tokens) if greedy else None) for runs in compared
     )
 
 
@@ -231,7 +231,7 @@ def bench_as_measured(
     return bench_trees(pair.target, pair.draft_model, trees, workload, decoding, show_progress=show_progress)
 
 
-def _decode(
+def decode_whole_steps(
     decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, deepest: int, now_s: Callable[[], float]
 ) -> Run:
     """Decode whole steps, of at most `deepest` draft tokens, until there are so many tokens.
@@ -271,8 +271,8 @@ def _divergences(
     return tuple(found)
 
 
-def _measured(runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[Divergence, ...] | None) -> Measured:
-    """Return the comparison of all runs, one row per prompt."""
+def compare_runs(runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[Divergence, ...] | None) -> Measured:
+    """Return the comparison of all runs, (plain, other) by prompt and repeat, with a bootstrap over prompts."""
     plain_s, plain_tokens, tree_s, tree_tokens, tree_steps = np.array(
         [
             [

@@ -16,13 +16,15 @@ def chat_model():
 def option(chat_model, *runs):
     """Return an option whose prompts were decoded as (tokens, seconds) of every repeat."""
     found = chat_model.Option("name", "setting", None)
-    found.runs = [[chat_model.Run([0] * n, n, decode_s, decode_s + 100.0) for n, decode_s in prompt] for prompt in runs]
+    found.runs = [
+        [chat_model.TimedCall([0] * n, n, decode_s, decode_s + 100.0) for n, decode_s in prompt] for prompt in runs
+    ]
     return found
 
 
 def test_speedup_is_the_ratio_of_rates_with_the_median_of_repeats(chat_model):
-    plain = option(chat_model, [(10, 1.0)], [(30, 3.0)])
-    fast = option(chat_model, [(10, 0.5), (10, 0.4), (10, 9.0)], [(30, 0.5)])
+    plain = option(chat_model, [(10, 1.0)] * 3, [(30, 3.0)] * 3)
+    fast = option(chat_model, [(10, 0.5), (10, 0.4), (10, 9.0)], [(30, 0.5)] * 3)
     assert chat_model.speedup(fast, plain, [0, 1]).value == pytest.approx((40 / 1.0) / (40 / 4.0))
     assert chat_model.speedup(fast, plain, [0]).value == pytest.approx(2.0)
     assert chat_model.speedup(fast, plain, [1]).value == pytest.approx(6.0)

@@ -182,5 +182,5 @@ def test_the_device_of_the_model_is_waited_for(target, twin, prompts, monkeypatc
     monkeypatch.setattr(target, "device", torch.device("cuda:1"))
     steps = iter([[1], [2]])
     monkeypatch.setattr(decoder, "steps", lambda *_: steps)
-    compare._decode(decoder, prompts[0], 2, 2, lambda: 0.0)
+    compare.decode_whole_steps(decoder, prompts[0], 2, 2, lambda: 0.0)
     assert devices == [torch.device("cuda:1")]
