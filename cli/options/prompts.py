@@ -10,6 +10,7 @@ import click
 from treeopt.cli.options.inputs import file
 from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import Whole
+from treeopt.errors import TreeoptError
 from treeopt.report.text import counted
 
 if TYPE_CHECKING:
@@ -118,10 +119,15 @@ def prompt_tokens(tokenizer: "Tokenizer", text: str, *, chat: bool) -> list[int]
 
 
 def in_chat_template(texts: Sequence[str], folder: str | None) -> list[str]:
-    """Return texts as a user's messages in the chat template of a model folder, as they are without one."""
+    """Return texts as a user's messages in the chat template of a model folder, as they are where none is named.
+
+    Raises TreeoptError for a folder without a template.
+    """
     if folder is None:
         return list(texts)
     from treeopt.texts.tokenizer import Tokenizer
 
     tokenizer = Tokenizer(folder)
+    if not tokenizer.has_chat_template:
+        raise TreeoptError(f"{folder}: no chat template. Name a chat model's folder, or leave --chat-template out.")
     return [tokenizer.chat_text(text) for text in texts]

@@ -459,4 +459,5 @@ class TestChatTemplate:
         result = probe("--chat-template", str(bundled.TARGET))
         assert (result.exit_code, result.stdout) == (1, "")
         assert "no chat template" in result.stderr
+        assert "leave --chat-template out" in result.stderr
         assert not asked
