@@ -1,8 +1,7 @@
-"""Counting the acceptance of heads, depth by depth, on text that the target itself generates.
+"""Counting the acceptance of heads, depth by depth, on text that the target itself generated.
 
-What a head says below a node depends on the tokens down to that node alone.  So a text is generated plainly, and every
-position of it is taken as a root once: the heads predict from the hidden states before it, and the text says how far a
-step would have come.
+What a head predicts below a node depends on the tokens down to that node alone.  So every position of a text is taken as
+a root once: the heads predict from the hidden states before it, and the text shows how far a step would have come.
 """
 
 from collections.abc import Sequence
@@ -16,19 +15,18 @@ from torch.nn import functional as F
 from treeopt.records.acceptance_counts import AcceptanceCounts
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
-from treeopt.runtime.decoding.acceptance import sampled
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.unrolled import unrolled
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.models.finite import check_logits, not_finite_error
-from treeopt.runtime.models.model import States, Wants, states_together
+from treeopt.runtime.models.model import States, Wants
 from treeopt.runtime.rules.distributions import distribution
 
 LAST = Wants(last=True)
 
 
 class HeadText(NamedTuple):
-    """A generated text: n places, each of them once the root of a step."""
+    """A generated text with the target's states and distributions: n places, each of them once the root of a step."""
 
     states: States
     """The target's, of the n tokens before the roots; of all tokens before them where the whole text was wanted."""
@@ -47,42 +45,37 @@ class HeadText(NamedTuple):
 
 
 @torch.inference_mode()
-def generated(
-    target: Transformer,
-    prompt: Sequence[int],
-    positions: int,
-    sampling: Sampling,
-    generator: torch.Generator,
-    wants: Wants = LAST,
+def head_text(
+    target: Transformer, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, wants: Wants = LAST
 ) -> HeadText:
-    """Generate so many tokens after a prompt, fewer if the text ends.
+    """Return what heads are counted on along one text, from one pass of the target over it.
 
     Its first place is the prompt's last token, or the one after it where no hidden state stands before that.
+
+    Args:
+        target: what generated the text.
+        prompt: token ids.
+        tokens: what the target generated after it.
+        sampling: how.
+        wants: hidden states that the heads read.
+
+    Raises TreeoptError where the target's logits are not finite.
     """
-    cache = target.new_cache(len(prompt) + positions)
-    before = target.prefill(torch.tensor(prompt[:-1], dtype=torch.int64, device=target.device), cache, wants)
-    text = torch.tensor(prompt, device=target.device)
-    token = text[-1:]
-    found = [] if before is None else [before]
-    distributions, tokens = [], []
-    for _ in range(positions):
-        place = torch.tensor([cache.length], device=target.device)
-        logits, states = target.forward(token, place, cache, None, wants=wants)
-        assert states is not None  # they were wanted
-        found.append(states)
-        cache.length += 1
-        check_logits(target, "target", logits)
-        distributions.append(_distribution(logits, sampling))
-        token = sampled(distributions[-1], generator)
-        tokens.append(token)
-        if int(token) in target.config.end_tokens:
-            break
-    first = 1 if before is None else 0
+    text = torch.tensor([*prompt, *tokens], device=target.device)
+    first = max(2, len(prompt))  # tokens up to the first root
+    read = text[:-1]
+    cache = target.new_cache(len(read))
+    states = target.prefill(read, cache, wants._replace(last=True, whole_text=True))
+    assert states is not None  # they were wanted
+    assert states.last is not None
+    logits = target.logits(states.last[first - 1 :])
+    check_logits(target, "target", logits)
+    wanted = states if wants.last else States(states.boundaries, None)
     return HeadText(
-        states_together(found).rows(slice(-1)),
-        torch.cat(distributions)[first:],
-        torch.cat(tokens)[first:],
-        torch.cat([text, *tokens[:first]]),
+        wanted.rows(slice(0 if wants.whole_text else first - 2, len(read) - 1)),
+        _distribution(logits, sampling),
+        text[first:],
+        text[:first],
     )
 
 

@@ -1,6 +1,6 @@
 """The acceptance of heads that fill static trees, text by text, with the ranks below every root."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64
-from treeopt.profiler.acceptance.heads import HeadText, children_counts, eagle_children, generated, medusa_children
+from treeopt.profiler.acceptance.heads import HeadText, children_counts, eagle_children, head_text, medusa_children
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.journal import Journal
 from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, text_sums
@@ -50,7 +50,7 @@ class CountedAcceptance(NamedTuple):
 
 def counted_acceptance(
     count: Callable[[int], CountedRoots | None],
-    texts: int,
+    numbers: Iterable[int],
     sampling: Sampling,
     kind: str,
     journal: Journal,
@@ -61,7 +61,7 @@ def counted_acceptance(
 
     Args:
         count: from a text's number to what was counted on it, None where it ends before.
-        texts: how many.
+        numbers: of the texts.
         sampling: how they were sampled.
         kind: their name in the journal.
         journal: where each is kept.
@@ -71,7 +71,7 @@ def counted_acceptance(
     Raises TreeoptError for too little text.
     """
     known = {entry.key: entry.values for entry in journal.entries(kind)}
-    for number in range(texts):
+    for number in numbers:
         if number not in known:
             if time.over() and sum(map(bool, known.values())) >= 2:
                 break
@@ -98,18 +98,18 @@ def counted_acceptance(
 def counter(
     drafter: LoadedDrafter,
     prompts: Mapping[int, Sequence[int]],
+    texts: Mapping[int, Sequence[int]],
     *,
-    positions: int,
     sampling: Sampling,
     branching: int,
     depth: int,
 ) -> Callable[[int], CountedRoots | None]:
-    """Return what counts one prompt's text by its number, which is its seed too.
+    """Return what counts one prompt's text by its number.
 
     Args:
         drafter: one that fills static trees.
-        prompts: token ids that the target continues, by number.
-        positions: generated after each, fewer where a text ends.
+        prompts: token ids, by number.
+        texts: what the target generated after each.
         sampling: how.
         branching: tokens after each node that are counted.
         depth: levels of an EAGLE head; Medusa has as many as it has heads.
@@ -120,11 +120,10 @@ def counter(
     def count(number: int) -> CountedRoots | None:
         if number not in prompts:
             return None
-        generator = torch.Generator(target.device).manual_seed(number)
         if isinstance(heads, EagleHead):
-            text = generated(target, prompts[number], positions, sampling, generator, heads.wants)
+            text = head_text(target, prompts[number], texts[number], sampling, heads.wants)
             return counted_roots(eagle_children(heads, text, branching, depth), text)
-        text = generated(target, prompts[number], positions, sampling, generator)
+        text = head_text(target, prompts[number], texts[number], sampling)
         return counted_roots(medusa_children(heads, text, branching), text)
 
     return count

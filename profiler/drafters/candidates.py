@@ -10,7 +10,7 @@ from treeopt.planner.replay import Replay
 from treeopt.records.draft_record import DraftRecord
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS
-from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS
+from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS
 from treeopt.trees.drafter_setting import DrafterSetting, drafter_setting
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -23,6 +23,7 @@ HEAD_TREES = tuple(
     )
 )
 """Dynamic trees of a head, of which there is no draft record: from a short chain to EAGLE-2's own numbers."""
+LOOKUP = "prompt-lookup"
 Recorded = Callable[[], DraftRecord]
 Modelled = Callable[[], StepModel]
 
@@ -50,13 +51,18 @@ def candidates(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_
     return fitting
 
 
+def lookup_setting(setting: DrafterSetting) -> PromptLookupSetting:
+    """Return the numbers of prompt lookup."""
+    return PromptLookupSetting(setting.value("ngram"), setting.value("length"))
+
+
 def _values(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_tokens: int) -> Iterator[dict[str, int]]:
     if drafter.name == "redrafter":
         yield from ({"width": each.width, "length": each.length} for each in REDRAFTER_SETTINGS)
     elif drafter.name == "lookahead":
         for window in LOOKAHEAD_SETTINGS:
             yield {"window": window.window, "ngram": window.ngram, "candidates": window.candidates}
-    elif drafter.name == "prompt-lookup":
+    elif drafter.name == LOOKUP:
         yield from ({"ngram": each.ngram, "length": each.length} for each in PROMPT_LOOKUP_SETTINGS)
     elif drafter.name == "specexec":
         names = ("budget", "branching", "batch", "max_passes")

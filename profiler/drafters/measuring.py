@@ -7,6 +7,7 @@ from itertools import product, zip_longest
 from typing import NoReturn
 from zlib import crc32
 
+import numpy as np
 from tqdm import tqdm
 
 from treeopt.planner import StepModel, step_model
@@ -14,7 +15,7 @@ from treeopt.profiler.acceptance.contexts import Place, Stretch
 from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.drafters.acceptance import CountedAcceptance, counted_acceptance, counter
-from treeopt.profiler.drafters.candidates import candidates
+from treeopt.profiler.drafters.candidates import LOOKUP, candidates, lookup_setting
 from treeopt.profiler.drafters.decodes import (
     DecodedText,
     Way,
@@ -23,6 +24,7 @@ from treeopt.profiler.drafters.decodes import (
     passes_of,
     together,
 )
+from treeopt.profiler.drafters.plain_texts import PlainTexts, replayed_lookups
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
@@ -32,6 +34,7 @@ from treeopt.records.measured_drafter import (
     DecodedTree,
     MeasuredDrafter,
     MeasuredTrees,
+    ReplayedTexts,
 )
 from treeopt.records.profile import Profile
 from treeopt.records.rules import GIVEN_TOKENS
@@ -55,6 +58,8 @@ FIRST_PROMPTS = 8
 """Prompts that are decoded before it is asked whether the choice among drafters is certain."""
 LEAST_POSITIONS = 16
 """Of each text, however little time there is."""
+PLAIN_SHARE = 1 / 2
+"""Of the time, what texts may take along which acceptance is counted."""
 TRYING_SHARE = 1 / 3
 """Of the time, what finding the fastest settings may take."""
 WIDTHS = ((1,), (3, 3, 2, 1), (4, 6, 6, 4, 3, 2), (8, 12, 12, 8, 4, 2))
@@ -98,22 +103,29 @@ class DrafterMeasurement:
                 twice as many, until it is or the time is over.  By default all prompts are decoded.
         """
         prompts = self.texts if certain is None else min(FIRST_PROMPTS, self.texts)
+        plain_texts = PlainTexts(drafters[0].target, self.recorder.journal)
         while True:
-            found = replace(profile, drafters=self._on_prompts(prompts, drafters, profile, hidden))
+            found = replace(profile, drafters=self._on_prompts(prompts, drafters, profile, plain_texts, hidden))
             if prompts == self.texts or self.time.over() or (certain is not None and certain(found)):
                 return found
             prompts = min(2 * prompts, self.texts)
 
     def _on_prompts(
-        self, prompts: int, drafters: Sequence[LoadedDrafter], profile: Profile, hidden: bool | None
+        self,
+        prompts: int,
+        drafters: Sequence[LoadedDrafter],
+        profile: Profile,
+        plain_texts: PlainTexts,
+        hidden: bool | None,
     ) -> tuple[MeasuredDrafter, ...]:
-        """Measure every drafter on the first prompts, all in a fair share of the time."""
+        """Measure every drafter, all in a fair share of the time; those that are decoded with on the first prompts."""
         found = []
         for number, drafter in enumerate(drafters):
             time = self.time.part(1 / (len(drafters) - number))
             with tqdm(desc=f"{drafter.name:<10}", unit="text", disable=hidden) as bar:
                 recorder = replace(self.recorder, tick=bar.update)
-                found.append(_Work(drafter, self, profile, partial(_more, bar), recorder, time, prompts).measured())
+                work = _Work(drafter, self, profile, plain_texts, partial(_more, bar), recorder, time, prompts)
+                found.append(work.measured())
         return tuple(found)
 
 
@@ -130,6 +142,7 @@ class _Work:
     drafter: LoadedDrafter
     given: DrafterMeasurement
     profile: Profile
+    plain_texts: PlainTexts
     more: Callable[[int], None]
     """Told how many texts are to come."""
     recorder: Recorder
@@ -185,19 +198,28 @@ class _Work:
         )
 
     def _acceptance(self, sampling: Sampling, place: Place, time: Slice) -> CountedAcceptance:
-        settings, texts = self.given.settings, self.prompts
-        self.more(texts)
-        stretch = place.stretch(sampling, self.given.positions)
+        settings = self.given.settings
+        stretch, texts = self._plain_texts(sampling, place, time.part(PLAIN_SHARE))
         count = counter(
             self.drafter,
             stretch.prompts,
-            positions=stretch.positions,
+            {number: tokens[: stretch.positions] for number, tokens in texts.items()},
             sampling=sampling,
             branching=settings.branching,
             depth=settings.depth,
         )
+        numbers = [each for each in range(self.given.texts) if each in texts or each not in stretch.prompts]
+        self.more(len(numbers))
         kind = f"acceptance {self._kind(sampling, place)}"
-        return counted_acceptance(count, texts, sampling, kind, self.recorder.journal, self.recorder.tick, time)
+        return counted_acceptance(count, numbers, sampling, kind, self.recorder.journal, self.recorder.tick, time)
+
+    def _plain_texts(self, sampling: Sampling, place: Place, time: Slice) -> tuple[Stretch, dict[int, list[int]]]:
+        """Return what the target generates by itself at a place, and what of it there was time for."""
+        stretch = place.stretch(sampling, self.given.positions)
+        stretch = stretch._replace(positions=self._affordable(stretch.positions, time.left_s / 2))
+        self.more(len(stretch.prompts))
+        kind = _condition_name(sampling, place)
+        return stretch, self.plain_texts.decoded(stretch, sampling, kind, time, self.recorder.tick)
 
     @property
     def _widest(self) -> int:
@@ -224,12 +246,35 @@ class _Work:
         settings = candidates(self.drafter, model, recorded, self._max_tokens)
         if len(settings) <= KEPT:
             return settings
+        if self.drafter.name == LOOKUP and (predicted := self._predicted(settings, sampling, place, time)):
+            return predicted
         ways = [self._set_to(each, sampling, f"try {each.words} {self._kind(sampling, place)}") for each in settings]
         stretch = place.stretch(sampling, min(self.given.positions, TRIED_POSITIONS), TRIED_PROMPTS)
         _, tried = self._decoded(ways, stretch, time, least=1)
         rates = [sum(each.tokens for each in texts) / sum(each.seconds for each in texts) for texts in tried]
         order = sorted(range(len(settings)), key=lambda number: -rates[number])
         return [settings[number] for number in order]
+
+    def _predicted(
+        self, settings: Sequence[DrafterSetting], sampling: Sampling, place: Place, time: Slice
+    ) -> list[DrafterSetting]:
+        """Return settings of prompt lookup by their tokens in a second of passes; empty where texts are too short."""
+        verify = self._model(sampling, place).costs.verify
+        rates = {}
+        for setting, replayed in zip(settings, self._replayed(settings, sampling, place, time), strict=True):
+            if replayed is not None:
+                seconds = verify.at(np.array(replayed.pass_tokens)) @ np.array(replayed.passes)
+                rates[setting] = sum(replayed.tokens) / float(seconds)
+        return sorted(rates, key=lambda setting: -rates[setting])
+
+    def _replayed(
+        self, settings: Sequence[DrafterSetting], sampling: Sampling, place: Place, time: Slice
+    ) -> list[ReplayedTexts | None]:
+        """Return what is known of settings without a pass of theirs."""
+        if self.drafter.name != LOOKUP:
+            return [None] * len(settings)
+        stretch, texts = self._plain_texts(sampling, place, time.part(PLAIN_SHARE))
+        return replayed_lookups([lookup_setting(each) for each in settings], stretch, texts)
 
     def _decoded_with(
         self, kept: Sequence[DrafterSetting], sampling: Sampling, place: Place, time: Slice
@@ -239,6 +284,7 @@ class _Work:
             self._plain(sampling, f"decode plain {kind}"),
             *(self._set_to(each, sampling, f"decode {each.words} {kind}") for each in kept),
         ]
+        replayed = self._replayed(kept, sampling, place, time)
         stretch = place.stretch(sampling, min(self.given.positions, KEPT_POSITIONS), self.prompts)
         stretch, (plain, *found) = self._decoded(ways, stretch, time)
         return CountedDecodes(
@@ -248,8 +294,8 @@ class _Work:
             context_tokens=_context_tokens(place, stretch, plain),
             plain=together(plain),
             settings=tuple(
-                _counted(setting, self.drafter.set_to(setting).max_tokens, texts)
-                for setting, texts in zip(kept, found, strict=True)
+                _counted(setting, self.drafter.set_to(setting).max_tokens, texts, steps)
+                for setting, texts, steps in zip(kept, found, replayed, strict=True)
             ),
         )
 
@@ -280,8 +326,7 @@ class _Work:
 
     def _kind(self, sampling: Sampling, place: Place) -> str:
         """Return the end of a name in the journal: whatever it is of, it is of this drafter, sampling and context."""
-        at = "" if place.context_tokens is None else f" at {place.context_tokens}"
-        return f"{self.drafter.name} {sampling.temperature:g}{at}"
+        return f"{self.drafter.name} {_condition_name(sampling, place)}"
 
     def _decoder(self, drafter: Drafter | None, sampling: Sampling) -> Decoder:
         return Decoder(
@@ -336,6 +381,11 @@ def kept_settings(ranked: Sequence[Sequence[DrafterSetting]]) -> list[DrafterSet
     return list(in_turn)[: max(KEPT, len({each[0] for each in ranked}))]
 
 
+def _condition_name(sampling: Sampling, place: Place) -> str:
+    at = "" if place.context_tokens is None else f" at {place.context_tokens}"
+    return f"{sampling.temperature:g}{at}"
+
+
 def _context_tokens(place: Place, stretch: Stretch, plain: Sequence[DecodedText]) -> int:
     """Return the tokens in the middle of what was decoded at a place."""
     if place.context_tokens is None:
@@ -356,7 +406,9 @@ def probe_trees(depth: int, widest: int, max_tokens: int) -> tuple[TokenTree, ..
     return tuple(dict.fromkeys(tree for tree in [*chains, *wide] if tree.nodes <= max_tokens))
 
 
-def _counted(setting: DrafterSetting, max_tokens: int, texts: Sequence[DecodedText]) -> CountedSetting:
+def _counted(
+    setting: DrafterSetting, max_tokens: int, texts: Sequence[DecodedText], replayed: ReplayedTexts | None
+) -> CountedSetting:
     passes = passes_of(texts)
     return CountedSetting(
         values=setting.values,
@@ -364,4 +416,5 @@ def _counted(setting: DrafterSetting, max_tokens: int, texts: Sequence[DecodedTe
         decoded=together(texts),
         pass_tokens=tuple(passes),
         passes=tuple(passes.values()),
+        replayed=replayed,
     )

@@ -11,7 +11,7 @@ from tests.support.invented_machines import DEPTH, NODES, at_temperature, profil
 from tests.support.measured_lookup import SETTINGS, with_lookups
 from tests.support.planner_oracles import every_speedup
 from tests.support.simulated_decoding import VOCABULARY, TextDecoder
-from treeopt.adaptation import Recalibration, replay
+from treeopt.adaptation import Recalibration
 from treeopt.adaptation.context_costs import ContextCosts
 from treeopt.adaptation.estimate import SHIFT_SD
 from treeopt.adaptation.lookups import Lookups, lookups_of_each_length, measured_lookups
@@ -20,6 +20,7 @@ from treeopt.planner import PlanRequest, Where, plan
 from treeopt.planner.drafted import decoded_at
 from treeopt.planner.drafter_models import setting_predictions
 from treeopt.records.sampling import GREEDY
+from treeopt.runtime.drafters import lookup_replay
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
 from treeopt.trees import chain
 
@@ -196,8 +197,8 @@ def test_walking_along_the_text_waits_where_it_has_taken_its_share_and_is_told()
 
 
 def test_what_is_kept_does_not_grow(monkeypatch):
-    monkeypatch.setattr(replay, "MOST_TOKENS", 512)
-    monkeypatch.setattr(replay, "KEPT_TOKENS", 256)
+    monkeypatch.setattr(lookup_replay, "MOST_TOKENS", 512)
+    monkeypatch.setattr(lookup_replay, "KEPT_TOKENS", 256)
     decoder, recalibration = begun(list(itertools.chain(*([*ordinary(400, n), *repeating(400)] for n in range(12)))))
     sizes = []
     left_out = dict.fromkeys(("_decoder", "_readings", "_on_change", "_now_s", "time", "changes"))
@@ -219,7 +220,7 @@ def test_seconds_are_those_that_a_plan_has_where_text_is_as_it_was_measured():
         setting = PromptLookupSetting(**{value.name: value.value for value in counted.values})
         drafted = counted.passes[-1] if counted.pass_tokens[-1] > 1 else 0
         times = sum(counted.decoded.tokens), sum(counted.decoded.steps), drafted
-        walk = replay.Walked(*(10**8 * each for each in times))  # so much that nothing else counts
+        walk = lookup_replay.Walked(*(10**8 * each for each in times))  # so much that nothing else counts
         lookups._walked[setting].add(walk)
         rated = next(each for each in lookups.in_this_text(None) if each.way == setting)
         assert rated.step_s == pytest.approx(planned[counted.values].step_s.value)

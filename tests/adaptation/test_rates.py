@@ -7,8 +7,8 @@ import pytest
 
 from treeopt.adaptation import rates
 from treeopt.adaptation.rates import BEGINNING_TOKENS, CHANGED, SettingRate, Sums
-from treeopt.adaptation.replay import Walked
 from treeopt.adaptation.texts import STRETCHES
+from treeopt.runtime.drafters.lookup_replay import Walked
 
 
 def stretches(rate, count, seed=0, tokens=70):

@@ -27,6 +27,7 @@ from treeopt.records.measured_drafter import (
     DecodedTree,
     MeasuredDrafter,
     MeasuredTrees,
+    ReplayedTexts,
 )
 from treeopt.trees import TokenTree, TreeFile, chain, level_widths
 from treeopt.trees.drafter_setting import drafter_setting
@@ -106,6 +107,23 @@ def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_
         plain=texts(1, SLOWER * plain),
         settings=settings,
     )
+
+
+def test_tokens_and_passes_are_those_of_the_replayed_texts_and_the_rest_is_timed():
+    profile = invented()
+    beside = 3e-4
+    (found,) = lookup(profile, [({"length": 3, "ngram": 2}, 4, 2.0, beside)]).decodes
+    replayed = ReplayedTexts(tokens=(30, 16, 20), steps=(10, 16, 14), pass_tokens=(1, 4), passes=(25, 15))
+    (setting,) = found.settings
+    decodes = replace(found, settings=(replace(setting, replayed=replayed),))
+    profile = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
+    _, choice = drafter_choices(profile, PlanRequest())
+    step_s = (25 * verify_s(1, 256, 1) + 15 * verify_s(4, 256, 1)) / 40 + beside
+    assert choice.tokens_per_step.value == pytest.approx(66 / 40)
+    assert choice.step_s.value == pytest.approx(step_s, rel=2e-3)
+    assert choice.speedup.value == pytest.approx(66 / 40 / step_s * plain_s(profile), rel=2e-3)
+    assert choice.tokens_per_step.low < 1.4  # three texts that differ
+    assert choice.tokens_per_step.high > 1.8
 
 
 def lookup_rows():

@@ -61,7 +61,9 @@ def test_what_a_file_holds(content, load):
     (sampled,) = lookup.decodes_at(0.6)
     assert (sampled.sampling.top_p, sampled.sampling.top_k) == (0.9, 50)
     assert lookup.setting(sampled.settings[0].values).words == "prompt-lookup: length 2, ngram 2"
-    assert sampled.settings[0].decoded.tokens_per_step == pytest.approx(26 / 17)
+    assert sampled.settings[0].decoded.tokens_per_step == sampled.settings[0].tokens_per_step == pytest.approx(26 / 17)
+    replayed = lookup.decodes_at(0.0)[0].settings[0]
+    assert (replayed.decoded.tokens_per_step, replayed.tokens_per_step) == pytest.approx((26 / 12, 67 / 42))
 
 
 def as_eagle(content, **more):
@@ -177,6 +179,18 @@ SPOILT = {
     ),
     "too large a pass": (lambda c: setting(c).update(max_tokens=4), r"settings\[0\].pass_tokens: expected at most 4"),
     "passes missing": (lambda c: setting(c)["passes"].pop(), r"settings\[0\].passes: expected a number"),
+    "replayed steps missing": (
+        lambda c: setting(c)["replayed"]["steps"].pop(),
+        r"settings\[0\].replayed.steps: expected as many as tokens, 3. Got 2",
+    ),
+    "a replayed step of no token": (
+        lambda c: setting(c)["replayed"]["tokens"].__setitem__(0, 1),
+        r"settings\[0\].replayed.tokens: expected a step of every text, and a token",
+    ),
+    "too few replayed passes": (
+        lambda c: setting(c)["replayed"]["passes"].__setitem__(0, 1),
+        r"settings\[0\].replayed.passes: expected as many as steps, 42. Got 21",
+    ),
     "too few passes": (
         lambda c: setting(c)["passes"].__setitem__(0, 1),
         r"settings\[0\].passes: expected as many as steps",

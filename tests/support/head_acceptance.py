@@ -1,8 +1,12 @@
 """Acceptance of heads over prompts, counted as `treeopt profile --drafter` counts it."""
 
-from treeopt.profiler.acceptance.heads import children_counts, eagle_children, medusa_children
+from treeopt.profiler.acceptance.contexts import Stretch
+from treeopt.profiler.acceptance.heads import LAST, children_counts, eagle_children, head_text, medusa_children
 from treeopt.profiler.drafters.acceptance import counted_acceptance, counter
+from treeopt.profiler.drafters.plain_texts import PlainTexts
 from treeopt.profiler.journal import Journal
+from treeopt.records.sampling import GREEDY
+from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.eagle import EagleHead
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 
@@ -20,18 +24,25 @@ def loaded(target, heads, name=None):
     )
 
 
+def plain_texts(target, stretch, sampling=GREEDY):
+    """Return what the target generates in a stretch, by prompt."""
+    texts = PlainTexts(target, Journal(None, "")).decoded(stretch, sampling, "")
+    return {number: tokens[: stretch.positions] for number, tokens in texts.items()}
+
+
 def head_acceptance(target, heads, prompts, *, sampling, positions, branching=16, depth=8):
     """Return the `MeasuredAcceptance` over `positions` generated tokens, shared out among the prompts."""
     each = -(-positions // len(prompts))
+    stretch = Stretch(dict(enumerate(prompts)), each)
     count = counter(
         loaded(target, heads),
-        dict(enumerate(prompts)),
-        positions=each,
+        stretch.prompts,
+        plain_texts(target, stretch, sampling),
         sampling=sampling,
         branching=branching,
         depth=depth,
     )
-    return counted_acceptance(count, len(prompts), sampling, "kind", Journal(None, ""), lambda: None).acceptance
+    return counted_acceptance(count, range(len(prompts)), sampling, "kind", Journal(None, ""), lambda: None).acceptance
 
 
 def head_counts(heads, text, branching):
@@ -40,3 +51,9 @@ def head_counts(heads, text, branching):
 
 def eagle_counts(head, text, branching, depths):
     return children_counts(eagle_children(head, text, branching, depths), text)
+
+
+def generated(target, prompt, positions, sampling, seed=0, wants=LAST):
+    """Generate so many tokens after a prompt, fewer where the text ends, and return the text of it."""
+    decoder = Decoder(target, None, sampling=sampling, max_text_tokens=len(prompt) + positions)
+    return head_text(target, prompt, list(decoder.generate(prompt, positions, seed=seed)), sampling, wants)

@@ -10,20 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, hypot, log
 
-import numpy as np
-
 from treeopt.adaptation.context_costs import ContextCosts
 from treeopt.adaptation.rates import CHANGED, Rate, SettingRate
-from treeopt.adaptation.replay import LookupReplay
 from treeopt.adaptation.times import ExpectedSeconds
 from treeopt.adaptation.ways import LOOKUP, Rated, Way, shape_of
 from treeopt.errors import InfeasibleError
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.counted import mean_pass_s
 from treeopt.planner.curves import LEAST_S
 from treeopt.planner.drafted import decoded_at, pass_costs, relative_steps
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
+from treeopt.runtime.drafters.lookup_replay import LookupReplay
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 
 LEAST_TOKENS = 64
@@ -103,12 +102,12 @@ def lookups_of_each_length(
 
 def _measured(each: CountedSetting, decodes: CountedDecodes, at: StepCosts) -> MeasuredLookup:
     relative = float(relative_steps(decodes.plain, [each.decoded])[0])
-    passes_s = float(at.verify.at(np.array(each.pass_tokens)) @ np.array(each.passes)) / sum(each.passes)
+    beside_s = float(at.plain_s[0]) * relative - float(mean_pass_s(each, at))
     return MeasuredLookup(
         setting=PromptLookupSetting(**{value.name: value.value for value in each.values}),
-        tokens_per_step=each.decoded.tokens_per_step,
-        step_s=float(at.plain_s[0]) * relative,
-        beside_s=float(at.plain_s[0]) * relative - passes_s,
+        tokens_per_step=each.tokens_per_step,
+        step_s=beside_s + float(mean_pass_s(each.replayed or each, at)),
+        beside_s=beside_s,
     )
 
 

@@ -14,8 +14,8 @@ and what was before says nothing of what comes.
 from math import copysign, exp, hypot, inf, log, sqrt
 from typing import NamedTuple
 
-from treeopt.adaptation.replay import Walked
 from treeopt.adaptation.texts import STRETCHES
+from treeopt.runtime.drafters.lookup_replay import Walked
 
 HALF_LIFE_TOKENS = 192
 """Within a text a token counts half after so many further ones."""

@@ -1,10 +1,11 @@
 """What a drafter with trees of its own comes to at each setting that was decoded with, under any condition.
 
     step_s = plain_s * (seconds a step / seconds a plain step)
-             + sum over sizes of share[size] (verify_s[size] - verify_s[size] where the texts were decoded)
+             + sum over sizes of share[size] verify_s[size]
+             - sum over sizes of (share[size] verify_s[size] where the texts were decoded)
     speedup = tokens_per_step / step_s * plain_s
 
-Tokens, steps and seconds are drawn text by text together, because a text of many tokens a step has other passes too.
+The first shares are those of the replayed texts where there are any.  Tokens, steps and seconds are drawn text by text together, because a text of many tokens a step has other passes too.
 Between context lengths at which settings were decoded with, tokens and seconds of a step lie on straight lines.
 """
 
@@ -20,10 +21,10 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import EXTRAPOLATED, Reading, StepCosts
 from treeopt.planner.curves import LEAST_S
-from treeopt.planner.drafted import pass_costs, relative_steps
+from treeopt.planner.drafted import Weights, pass_costs, relative_steps
 from treeopt.planner.draws import SEED, draw_medians, estimate, same_texts
 from treeopt.records.latency import Estimate
-from treeopt.records.measured_drafter import CountedDecodes, CountedSetting
+from treeopt.records.measured_drafter import CountedDecodes, CountedSetting, ReplayedTexts
 from treeopt.trees.drafter_setting import SettingValue
 
 
@@ -72,9 +73,8 @@ def counted_predictions(parts: Sequence[Part], where: Condition, *, max_nodes: i
     """
     generator = np.random.default_rng(SEED)
     weights_of = same_texts(generator)
-    weights = [weights_of(part.texts) for _, part in parts]
-    known = _Settings(parts, where, None, [np.ones((1, part.texts), np.int64) for _, part in parts])
-    drawn = _Settings(parts, where, partial(draw_medians, generator=generator), weights)
+    known = _Settings(parts, where, None, lambda texts: np.ones((1, texts), np.int64))
+    drawn = _Settings(parts, where, partial(draw_medians, generator=generator), weights_of)
     found = []
     for each in parts[0][1].measured.settings:
         if each.max_tokens > min(max_nodes, known.max_nodes):
@@ -99,19 +99,19 @@ def counted_predictions(parts: Sequence[Part], where: Condition, *, max_nodes: i
 class _Settings:
     """Tokens and seconds of steps under a condition, (draws,): of everything measured once, or of many draws."""
 
-    def __init__(
-        self, parts: Sequence[Part], where: Condition, reading: Reading | None, weights: Sequence[Int64]
-    ) -> None:
+    def __init__(self, parts: Sequence[Part], where: Condition, reading: Reading | None, weights: Weights) -> None:
+        for _, part in parts:
+            weights(part.texts)  # those of the timed texts are drawn first, whatever is replayed
         self._costs = pass_costs(where, reading)
+        self._weights = weights
         self._parts = [
-            (share, part, self._costs if part.at == where else pass_costs(part.at, reading), weight)
-            for (share, part), weight in zip(parts, weights, strict=True)
+            (share, part, self._costs if part.at == where else pass_costs(part.at, reading)) for share, part in parts
         ]
 
     @property
     def max_nodes(self) -> int:
         """Of the largest pass that was timed, here and where texts were decoded."""
-        return min(self._costs.max_nodes, *(there.max_nodes for _, _, there, _ in self._parts))
+        return min(self._costs.max_nodes, *(there.max_nodes for _, _, there in self._parts))
 
     @property
     def plain_s(self) -> Float64:
@@ -120,29 +120,34 @@ class _Settings:
 
     def tokens(self, values: tuple[SettingValue, ...]) -> Float64:
         """Return the tokens of a step with a setting."""
-        return np.asarray(sum(share * _tokens(part.setting(values), weight) for share, part, _, weight in self._parts))
+        return np.asarray(sum(share * _tokens(part.setting(values), self._weights) for share, part, _ in self._parts))
 
     def step_s(self, values: tuple[SettingValue, ...]) -> Float64:
         """Return the seconds of a step with a setting."""
         return np.asarray(
             sum(
-                share * _step_s(part.measured, part.setting(values), self._costs, there, weight)
-                for share, part, there, weight in self._parts
+                share * _step_s(part.measured, part.setting(values), self._costs, there, self._weights(part.texts))
+                for share, part, there in self._parts
             )
         )
 
 
-def _tokens(setting: CountedSetting, weights: Int64) -> Float64:
+def _tokens(setting: CountedSetting, weights: Weights) -> Float64:
     """Return (draws,): tokens of a step."""
-    decoded = setting.decoded
-    return np.asarray((weights @ np.array(decoded.tokens)) / (weights @ np.array(decoded.steps)))
+    tokens, steps = np.array(setting.steps.tokens), np.array(setting.steps.steps)
+    weight = weights(len(steps))
+    return np.asarray((weight @ tokens) / (weight @ steps))
 
 
 def _step_s(
     decodes: CountedDecodes, setting: CountedSetting, costs: StepCosts, there: StepCosts, weights: Int64
 ) -> Float64:
     """Return (draws,): seconds of a step under a condition, given its curves and those where the texts were decoded."""
-    sizes, share = np.array(setting.pass_tokens), np.array(setting.passes) / sum(setting.passes)
-    moved_s = (costs.verify.at(sizes) - there.verify.at(sizes)) @ share
+    moved_s = mean_pass_s(setting.replayed or setting, costs) - mean_pass_s(setting, there)
     relative = relative_steps(decodes.plain, [setting.decoded], weights)[:, 0]
     return np.asarray(there.plain_s[..., 0] * relative + moved_s)
+
+
+def mean_pass_s(counted: CountedSetting | ReplayedTexts, costs: StepCosts) -> Float64:
+    """Return (draws,): seconds of the target's pass in a step."""
+    return np.asarray(costs.verify.at(np.array(counted.pass_tokens)) @ (np.array(counted.passes) / sum(counted.passes)))

@@ -51,8 +51,7 @@ class DecodedTexts(ShortRepr):
                 f"{len(self.seconds.samples_s)}.",
                 field="steps",
             )
-        if any(steps < 1 or tokens < steps for tokens, steps in zip(self.tokens, self.steps, strict=True)):
-            raise InvalidValueError("expected a step of every text, and a token of every step.", field="tokens")
+        _check_steps(self.tokens, self.steps)
 
     @property
     def texts(self) -> int:
@@ -122,6 +121,26 @@ class MeasuredTrees(ShortRepr):
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class ReplayedTexts(ShortRepr):
+    """The steps that a drafter takes along texts that the target generated without it.
+
+    Raises InvalidValueError where there is not as much of each, or passes and steps do not add up.
+    """
+
+    tokens: tuple[int, ...]
+    """That each text's steps commit."""
+    steps: tuple[int, ...]
+    pass_tokens: tuple[int, ...]
+    """Sizes of the target's passes, rising."""
+    passes: tuple[int, ...]
+    """How many passes have each size, over all texts."""
+
+    def __post_init__(self) -> None:
+        _check_steps(self.tokens, self.steps)
+        _check_passes(self.pass_tokens, self.passes, sum(self.steps))
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class CountedSetting(ShortRepr):
     """Texts decoded with one setting of a drafter that brings trees of its own.
 
@@ -136,20 +155,27 @@ class CountedSetting(ShortRepr):
     """Sizes of the target's passes, rising."""
     passes: tuple[int, ...]
     """How many passes had each size, over all texts."""
+    replayed: ReplayedTexts | None = None
+    """What the drafter comes to along more texts, where that is seen without a pass; tokens and passes of a step are
+    predicted from it, and from what was decoded only the seconds beside the passes."""
+
+    @property
+    def steps(self) -> "DecodedTexts | ReplayedTexts":
+        """Tokens and steps, text by text, of as many texts as there are."""
+        return self.replayed or self.decoded
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Over all these texts together."""
+        return sum(self.steps.tokens) / sum(self.steps.steps)
 
     def __post_init__(self) -> None:
-        if not self.pass_tokens or list(self.pass_tokens) != sorted({*self.pass_tokens}) or self.pass_tokens[0] < 1:
-            raise InvalidValueError("expected sizes that rise from 1 or more.", field="pass_tokens")
-        if self.pass_tokens[-1] > self.max_tokens:
-            raise InvalidValueError(
-                f"expected at most {self.max_tokens}. Got {self.pass_tokens[-1]}.", field="pass_tokens"
-            )
-        if len(self.passes) != len(self.pass_tokens) or min(self.passes) < 1:
-            raise InvalidValueError("expected a number of at least 1 for every size.", field="passes")
-        if sum(self.passes) != sum(self.decoded.steps):
-            raise InvalidValueError(
-                f"expected as many as steps, {sum(self.decoded.steps)}. Got {sum(self.passes)}.", field="passes"
-            )
+        _check_passes(self.pass_tokens, self.passes, sum(self.decoded.steps))
+        for each in (self, self.replayed):
+            if each is not None and each.pass_tokens[-1] > self.max_tokens:
+                raise InvalidValueError(
+                    f"expected at most {self.max_tokens}. Got {each.pass_tokens[-1]}.", field="pass_tokens"
+                )
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -241,6 +267,22 @@ def check_drafters(drafters: Sequence[MeasuredDrafter]) -> None:
     """Raise InvalidValueError for a drafter that was measured twice."""
     if (twice := first_repeated(each.name for each in drafters)) is not None:
         raise InvalidValueError(f"expected each once. Got {twice} twice: remove one.", field="drafters")
+
+
+def _check_steps(tokens: Sequence[int], steps: Sequence[int]) -> None:
+    if len(tokens) != len(steps):
+        raise InvalidValueError(f"expected as many as tokens, {len(tokens)}. Got {len(steps)}.", field="steps")
+    if not steps or any(each < 1 or found < each for found, each in zip(tokens, steps, strict=True)):
+        raise InvalidValueError("expected a step of every text, and a token of every step.", field="tokens")
+
+
+def _check_passes(pass_tokens: Sequence[int], passes: Sequence[int], steps: int) -> None:
+    if not pass_tokens or list(pass_tokens) != sorted({*pass_tokens}) or pass_tokens[0] < 1:
+        raise InvalidValueError("expected sizes that rise from 1 or more.", field="pass_tokens")
+    if len(passes) != len(pass_tokens) or min(passes) < 1:
+        raise InvalidValueError("expected a number of at least 1 for every size.", field="passes")
+    if sum(passes) != steps:
+        raise InvalidValueError(f"expected as many as steps, {steps}. Got {sum(passes)}.", field="passes")
 
 
 def _check_texts(plain: DecodedTexts, others: Iterable[DecodedTexts], name: str) -> None:

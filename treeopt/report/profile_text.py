@@ -61,7 +61,8 @@ def _drafter(drafter: MeasuredDrafter) -> list[str]:
             relative = setting.decoded.step_s / decodes.plain.step_s
             lines.append(
                 f"{drafter.setting(setting.values).words} at temperature {decodes.temperature:g}: "
-                f"{setting.decoded.tokens_per_step:.2f} tokens a step of {relative:.2f} plain steps' time"
+                f"{setting.tokens_per_step:.2f} tokens a step on {counted(len(setting.steps.steps), 'text')}, a step "
+                f"took {relative:.2f} times a plain one on {counted(decodes.plain.texts, 'text')}"
             )
     return lines
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from tests.support.eagle_heads import eagle1, make_head, save_head, speculators
-from tests.support.head_acceptance import eagle_counts, head_acceptance
+from tests.support.head_acceptance import eagle_counts, generated, head_acceptance
 from tests.support.slow_eagle import SlowEagle
 from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance.heads import eagle_children, generated
+from treeopt.profiler.acceptance.heads import eagle_children
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
@@ -36,7 +36,7 @@ def heads(target, tmp_path):
 
 
 def new_text(target, head, prompt, positions, sampling=GREEDY):
-    return generated(target, prompt, positions, sampling, torch.Generator().manual_seed(1), head.wants)
+    return generated(target, prompt, positions, sampling, 1, head.wants)
 
 
 class TestChildren:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.head_acceptance import head_acceptance, head_counts
+from tests.support.head_acceptance import generated, head_acceptance, head_counts
 from treeopt import bundled as bundle
 from treeopt import solve
 from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance.heads import HeadText, generated
+from treeopt.profiler.acceptance.heads import HeadText
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder, distribution
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
@@ -30,10 +30,6 @@ def untrained(target, heads=3):
 def random_heads(target, heads=3, seed=0):
     generator, size = torch.Generator().manual_seed(seed), target.config.hidden
     return MedusaHeads(target, 0.4 * torch.randn(heads, size, size, generator=generator), torch.zeros(heads, size))
-
-
-def new_generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def fresh_pass(target, text):
@@ -81,14 +77,14 @@ class TestCounting:
             assert 0 < reached[2] <= 58
 
     def test_a_head_is_never_asked_for_more_than_the_vocabulary(self, target):
-        text = generated(target, [1, 2, 3], 10, GREEDY, new_generator())
+        text = generated(target, [1, 2, 3], 10, GREEDY)
         assert head_counts(untrained(target), text, 99).accepted.shape == (3, 23)
 
 
 class TestText:
     @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.8, top_p=0.7), Sampling(0.8, top_k=3)])
     def test_every_place_has_the_state_before_and_the_distribution_after_its_root(self, target, sampling):
-        text, known = generated(target, [3, 14, 15, 9], 12, sampling, new_generator()), [3, 14, 15, 9]
+        text, known = generated(target, [3, 14, 15, 9], 12, sampling), [3, 14, 15, 9]
         assert len(text.hidden) == len(text.distributions) == len(text.tokens) == 12
         for place, token in enumerate(text.tokens.tolist()):
             hidden, logits = fresh_pass(target, known)
@@ -101,7 +97,7 @@ class TestText:
 
     @pytest.mark.parametrize("prompt", [[3], [3, 14], [3, 14, 15, 9]])
     def test_at_temperature_zero_too_and_after_a_single_token(self, target, prompt):
-        text, known = generated(target, prompt, 12, GREEDY, new_generator()), list(prompt)
+        text, known = generated(target, prompt, 12, GREEDY), list(prompt)
         if len(prompt) == 1:  # no state stands before it: the next token is the first root
             known.append(int(fresh_pass(target, prompt)[1].argmax()))
         assert len(known) + len(text.tokens) == len(prompt) + 12
@@ -116,7 +112,7 @@ class TestText:
         expected, happened = np.zeros(4), np.zeros(4)
         variance = np.zeros(4)
         for seed, prompt in enumerate(prompts):
-            text = generated(target, prompt, 100, Sampling(1.0), new_generator(seed))
+            text = generated(target, prompt, 100, Sampling(1.0), seed)
             children = random_heads(target).likeliest(text.hidden, 4)[1][:, 0]
             p = text.distributions.gather(1, children).double().numpy()
             expected, variance = expected + p.sum(0), variance + (p * (1 - p)).sum(0)
@@ -125,15 +121,15 @@ class TestText:
         assert np.all(happened > 5)
 
     def test_the_end_token_ends_the_text(self, make_model):
-        text = generated(make_model(seed=1), [3, 14], 25, GREEDY, new_generator()).tokens.tolist()
+        text = generated(make_model(seed=1), [3, 14], 25, GREEDY).tokens.tolist()
         end = text[7]
         target = make_model(seed=1, end_tokens=(end,))
-        assert generated(target, [3, 14], 25, GREEDY, new_generator()).tokens.tolist() == text[: text.index(end) + 1]
+        assert generated(target, [3, 14], 25, GREEDY).tokens.tolist() == text[: text.index(end) + 1]
 
     def test_a_text_that_ends_at_once_counts_nothing(self, make_model):
         end = int(fresh_pass(make_model(seed=1), [3])[1].argmax())
         target = make_model(seed=1, end_tokens=(end,))
-        counts = head_counts(untrained(target), generated(target, [3], 25, GREEDY, new_generator()), 4)
+        counts = head_counts(untrained(target), generated(target, [3], 25, GREEDY), 4)
         assert counts.reached.tolist() == [0, 0, 0]
 
 
@@ -195,7 +191,7 @@ class TestBundled:
             assert error < 0.1 * rate
 
     def test_hidden_states_one_place_off_are_found(self, bundled):
-        text = generated(bundled.target, bundled.prompts[0], 150, GREEDY, new_generator())
+        text = generated(bundled.target, bundled.prompts[0], 150, GREEDY)
         right = head_counts(bundled.heads, text, 4)
         wrong = head_counts(bundled.heads, text._replace(states=States((), text.hidden.roll(1, 0))), 4)
         assert wrong.accepted[0, 0] < 0.8 * right.accepted[0, 0]

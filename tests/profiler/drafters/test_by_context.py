@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from tests.profiler.drafters.test_measuring import SETTINGS, few_texts, measured
+from tests.support.head_acceptance import plain_texts
 from treeopt.errors import TreeoptError
 from treeopt.planner import drafter_choices
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.profiler import Journal
-from treeopt.profiler.acceptance.contexts import AroundContext, LongTexts
+from treeopt.profiler.acceptance.contexts import AroundContext, LongTexts, Stretch
 from treeopt.profiler.drafters import decodes, measuring
 from treeopt.profiler.drafters.acceptance import counted_acceptance, counter
 from treeopt.profiler.drafters.measuring import kept_settings
@@ -44,7 +45,8 @@ class TestByContext:
         (found,) = measured(target, draft, prompts, [drafter], settings=BY_CONTEXT).drafters
         items = found.trees_at(0.0)
         assert [each.context_tokens for each in items] == list(CONTEXTS)
-        whole = counter(drafter, dict(enumerate(prompts)), positions=80, sampling=GREEDY, branching=3, depth=3)
+        texts = plain_texts(target, Stretch(dict(enumerate(prompts)), 80))
+        whole = counter(drafter, dict(enumerate(prompts)), texts, sampling=GREEDY, branching=3, depth=3)
         for number, prompt in enumerate(prompts):
             counted, before = whole(number).ranks, len(prompt) - 1 + (name == "eagle" and len(prompt) == 1)
             for each, context in zip(items, CONTEXTS, strict=True):
@@ -113,17 +115,13 @@ class TestByContext:
             [4, 5],
         ]
         assert sorted(places[1].stretch(GREEDY, 20, 3).prompts) == [2, 3, 4]
+        stretch = places[1].stretch(GREEDY, 20)
         count = counter(
-            loaded("medusa"),
-            places[1].stretch(GREEDY, 20).prompts,
-            positions=20,
-            sampling=GREEDY,
-            branching=3,
-            depth=3,
+            loaded("medusa"), stretch.prompts, plain_texts(target, stretch), sampling=GREEDY, branching=3, depth=3
         )
         journal = Journal(None, "")
-        found = counted_acceptance(count, 6, GREEDY, "k", journal, lambda: None)
-        assert found == counted_acceptance(None, 6, GREEDY, "k", journal, lambda: None)
+        found = counted_acceptance(count, range(6), GREEDY, "k", journal, lambda: None)
+        assert found == counted_acceptance(None, range(6), GREEDY, "k", journal, lambda: None)
         assert (found.acceptance.prompts, len(found.ranks.ranks)) == (4, 6)
         assert found.acceptance.texts.reached[:2].sum() == 0
         assert [len(each) for each in found.ranks.ranks] == [0, 0, 20, 20, 20, 20]

@@ -88,6 +88,23 @@ class TestBadFiles:
         assert not is_hub_name("models/x.gguf")
 
 
+@pytest.mark.parametrize(("features", "extra"), [(b"AVX2 = 1 | AMX_INT8 = 1 |", False), (b"AVX2 = 1 |", True)])
+def test_amx_kernels_are_not_used(features, extra, gguf_files, monkeypatch):
+    """They end the process with some weights."""
+    found, given = library(), []
+    load = found.llama_model_load_from_file
+
+    def note(path, options):
+        given.append(bool(options.use_extra_bufts))
+        return load(path, options)
+
+    monkeypatch.setattr(found, "llama_print_system_info", lambda: features)
+    monkeypatch.setattr(found, "llama_model_load_from_file", note)
+    assert text_of(load_pair(*gguf_files("q8_0")), 5)
+    assert given
+    assert set(given) == {extra}
+
+
 def text_of(pair, count=30):
     decoder = Decoder(pair.target, pair.draft, level_widths([2, 1]), temperature=0)
     return list(decoder.generate(pair.tokenizer.encode("import os\n"), count))

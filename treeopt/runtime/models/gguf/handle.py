@@ -23,6 +23,8 @@ class Handle:
         options = found.llama_model_default_params()
         options.vocab_only = only_vocabulary
         options.n_gpu_layers = 0
+        # ggml's AMX kernels end the process with some weights (llama.cpp issue 20824): without them, no other layout
+        options.use_extra_bufts = b"AMX_INT8 = 1" not in found.llama_print_system_info()
         last_error()
         self.pointer = found.llama_model_load_from_file(str(path).encode(), options)
         if not self.pointer:

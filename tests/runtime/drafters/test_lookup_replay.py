@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeopt.adaptation import replay
-from treeopt.adaptation.replay import LookupReplay, Walked
+from treeopt.runtime.drafters import lookup_replay
 from treeopt.runtime.drafters.drafter import Step
+from treeopt.runtime.drafters.lookup_replay import LookupReplay, Walked
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
 
 SETTINGS = [PromptLookupSetting(*each) for each in ((1, 2), (2, 1), (3, 4), (2, 5))]
@@ -68,7 +68,7 @@ def test_another_text_begins_anew_and_one_that_was_not_told_whole():
 
 
 def test_a_long_wait_is_walked_along_at_its_end(monkeypatch):
-    monkeypatch.setattr(replay, "MOST_WALKED", 50)
+    monkeypatch.setattr(lookup_replay, "MOST_WALKED", 50)
     ordinary = np.random.default_rng(0).integers(3, size=300).tolist()
     found, walks = walked([PromptLookupSetting(2, 4)], [0], [ordinary], every=9)
     assert 0 < walks[0].tokens <= 50
@@ -77,8 +77,8 @@ def test_a_long_wait_is_walked_along_at_its_end(monkeypatch):
 
 def test_what_is_remembered_of_a_long_text_is_bounded(monkeypatch):
     """100,000 tokens; the text itself belongs to whoever decodes."""
-    monkeypatch.setattr(replay, "MOST_TOKENS", 1024)
-    monkeypatch.setattr(replay, "KEPT_TOKENS", 512)
+    monkeypatch.setattr(lookup_replay, "MOST_TOKENS", 1024)
+    monkeypatch.setattr(lookup_replay, "KEPT_TOKENS", 512)
     text = np.random.default_rng(0).integers(5000, size=100_000).tolist()
     found = LookupReplay([PromptLookupSetting(2, 2), PromptLookupSetting(1, 4)])
 
@@ -102,8 +102,8 @@ def test_what_is_remembered_of_a_long_text_is_bounded(monkeypatch):
 
 def test_the_end_of_a_long_text_is_looked_up_as_if_it_were_the_whole(monkeypatch):
     """A period shorter than what is remembered is found again behind every cut."""
-    monkeypatch.setattr(replay, "MOST_TOKENS", 256)
-    monkeypatch.setattr(replay, "KEPT_TOKENS", 128)
+    monkeypatch.setattr(lookup_replay, "MOST_TOKENS", 256)
+    monkeypatch.setattr(lookup_replay, "KEPT_TOKENS", 128)
     setting = PromptLookupSetting(2, 7)
     text = [number % 50 for number in range(2000)]
     _, (found,) = walked([setting], text[:100], [text[at : at + 20] for at in range(100, 2000, 20)])
