@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from operator import add
 
-from treeopt.errors import OutOfMemoryError
+from treeopt.errors import OutOfMemoryError, TextsError
 from treeopt.profiler.acceptance.contexts import Stretch
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.journal import Journal
@@ -51,7 +51,7 @@ class PlainTexts:
             time: when it is over, no further texts are begun; `BATCH_SIZE` are decoded in any case.
             tick: called after every text.
 
-        Raises TextsError where the target's logits are not finite.
+        Raises TreeoptError where the target's logits are not finite.
         """
         kind = f"plain text {kind}"
         known = {entry.key: list(map(int, entry.values)) for entry in self._journal.entries(kind)}
@@ -84,8 +84,11 @@ class PlainTexts:
             steps = decoder.generate_all(prompts, new_tokens, seeds=numbers, batch_size=BATCH_SIZE)
         except OutOfMemoryError:
             steps = decoder.generate_all(prompts, new_tokens, seeds=numbers, batch_size=1)
-        for text, tokens in steps:
-            found[numbers[text]] += tokens
+        try:
+            for text, tokens in steps:
+                found[numbers[text]] += tokens
+        except TextsError as error:
+            raise next(iter(error.errors.values())) from None
         return found
 
 
