@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import add
 
 from treeopt.errors import OutOfMemoryError, TextsError
-from treeopt.profiler.acceptance.contexts import Stretch
+from treeopt.profiler.acceptance.contexts import Place, Stretch
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.journal import Journal
 from treeopt.records.measured_drafter import ReplayedTexts
+from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
@@ -19,6 +20,12 @@ BATCH_SIZE = 16
 """Texts to a pass."""
 BEYOND_TOKENS = max(each.length for each in PROMPT_LOOKUP_SETTINGS)
 """Generated behind the positions that count, so that it is seen how far the last drafts are right."""
+
+
+LEAST_POSITIONS = 16
+"""Of each text, however little time there is."""
+GeneratedTexts = dict[str, tuple[Stretch, dict[int, list[int]]]]
+"""By condition, what was continued, and the target's own tokens after each prompt."""
 
 
 class PlainTexts:
@@ -129,3 +136,15 @@ def _together(walked: Sequence[Walked], setting: PromptLookupSetting) -> Replaye
         pass_tokens=tuple(size for size, passes in sizes.items() if passes),
         passes=tuple(passes for passes in sizes.values() if passes),
     )
+
+
+def affordable_positions(profile: Profile, positions: int, text_s: float) -> int:
+    """Return the positions that a text may have, of which plain decoding takes so many seconds at most."""
+    step_s = float(profile.latencies[0].verify.seconds(1))
+    return int(min(positions, max(LEAST_POSITIONS, text_s / step_s)))
+
+
+def condition_name(sampling: Sampling, place: Place) -> str:
+    """Return a sampling and a place in words, as the journal names them."""
+    at = "" if place.context_tokens is None else f" at {place.context_tokens}"
+    return f"{sampling.temperature:g}{at}"
