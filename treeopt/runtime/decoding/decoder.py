@@ -19,7 +19,6 @@ from treeopt.runtime.decoding.batch import (
     tokens_of,
     waiting_texts,
 )
-from treeopt.runtime.decoding.limits import check_text
 from treeopt.runtime.decoding.observer import Observer, Steering, StepSeconds
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.decoding.step import Stepper
@@ -190,7 +189,7 @@ class Decoder:
         seed: int | None = None,
     ) -> Iterator[list[int]]:
         """Return an iterator over the tokens of each step; `generate` returns them one by one."""
-        self._check_text(token_ids, max_new_tokens)
+        self._setup.check_text(token_ids, max_new_tokens)
         ending = self._ending(max_new_tokens, stop)
         self.start(token_ids, seed=seed)
         return (step.tokens[:count] for step, count in self._loop(self.step, ending, self._text))
@@ -277,15 +276,14 @@ class Decoder:
             if schedule is not None:
                 self._take(schedule.tree(count))
 
-        self._target_texts.reserve(size)
-        if isinstance(self._drafter, BatchedDrafter):
-            self._drafter.reserve(size)
+        self._reserve(size)
         return Batch(self._stepper, self._begin_checked, before_step).decode(waiting, size)
 
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
         """Begin a text: fill the caches with all of it but the last token, which becomes the root."""
         self._drafter.end(self._text)
         self._target_texts.end(self._text)
+        self._reserve(1)
         self._texts += 1
         self._text = self._texts
         self._begin(self._text, token_ids, seed)
@@ -348,6 +346,12 @@ class Decoder:
             at.prepared.make(tree)
         self._acceptance.prepare(tree)
 
+    def _reserve(self, texts: int) -> None:
+        """Have caches for so many texts at a time; those of a much larger batch are freed."""
+        self._target_texts.reserve(texts)
+        if isinstance(self._drafter, BatchedDrafter):
+            self._drafter.reserve(texts)
+
     @torch.inference_mode()
     def _begin(self, text: int, token_ids: Sequence[int], seed: int | None) -> None:
         """Begin the text of a number at target and drafter, by default with the seed of the number."""
@@ -356,17 +360,8 @@ class Decoder:
         self._drafter.begin(text, token_ids, at.begin(token_ids, seed))
 
     def _begin_checked(self, text: BatchText) -> None:
-        self._check_text(text.request.token_ids, text.request.max_new_tokens)
+        self._setup.check_text(text.request.token_ids, text.request.max_new_tokens)
         self._begin(text.key, text.request.token_ids, text.request.seed)
-
-    def _check_text(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
-        check_text(
-            token_ids,
-            max_new_tokens,
-            vocabulary=self.target.config.vocabulary,
-            max_text_tokens=self.max_text_tokens,
-            reason=self._setup.length_reason,
-        )
 
     def _new_texts(self, pool: GraphPool | None, texts: int) -> list[TargetText]:
         """Return the target ready for so many texts, and for the static tree."""
