@@ -17,9 +17,8 @@ from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
-from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, trained_tokens
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.weights import FolderTensors, Tensors, build_model

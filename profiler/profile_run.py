@@ -36,10 +36,9 @@ from treeopt.records.machine import Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
-from treeopt.runtime.decoding.limits import shortest_model, trained_tokens
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.models.finite import check_logits
-from treeopt.runtime.models.model import LanguageModel, length_limit
+from treeopt.runtime.models.model import LanguageModel, length_limit, shortest_model, trained_tokens
 from treeopt.version import TOOL
 
 LEAST_POSITIONS = 16

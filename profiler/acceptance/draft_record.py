@@ -21,8 +21,7 @@ from treeopt.profiler.machine import now
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.limits import trained_tokens
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, trained_tokens
 from treeopt.trees import chain
 
 LEAST_TEXTS = 2

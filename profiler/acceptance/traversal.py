@@ -16,10 +16,9 @@ import torch
 from treeopt.arrays import Float64
 from treeopt.profiler.decoding import Decoding
 from treeopt.runtime import Decoder, Verifier
-from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.models.finite import all_finite, not_finite_error
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, trained_tokens
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.trees import TokenTree

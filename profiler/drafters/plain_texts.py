@@ -11,10 +11,9 @@ from treeopt.records.measured_drafter import ReplayedTexts
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.drafters.lookup_replay import MOST_WALKED, LookupReplay, Walked
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, trained_tokens
 
 BATCH_SIZE = 16
 """Texts to a pass."""

@@ -17,8 +17,7 @@ from treeopt.profiler.latency.rounds import timed_rounds
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.limits import trained_tokens
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, trained_tokens
 from treeopt.trees import chain
 
 LEAST_TOKENS = 16

@@ -9,10 +9,12 @@ import torch
 from tests.contracts.drafters import CASES, independent
 from tests.support.decoded import PROMPT, joined, with_end
 from tests.support.device import DEVICE
+from tests.support.steppers import NoiseAgain, decoder_with
 from tests.support.toy_distribution import DISTRIBUTIONS, LENGTH, SAMPLINGS, ToyDistribution, first_children
 from treeopt.errors import TreeoptError
 from treeopt.runtime import Decoder, Transformer, load_model
 from treeopt.runtime.decoding import acceptance
+from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.drafters.draft_model import DraftModel
 from treeopt.runtime.drafters.eagle.text import EagleText
 from treeopt.runtime.drafters.head_texts import HeadTexts
@@ -76,12 +78,7 @@ class TestDistribution:
         ],
     )
     def test_noise_used_again_in_the_next_step_is_found(self, p_value, name, texts):
-        class Forgetful(Decoder):
-            def step(self):
-                self._at.noise.manual_seed(self._text)
-                return super().step()
-
-        assert p_value(name, texts, kind=Forgetful)[0] < 1e-6
+        assert p_value(name, texts, kind=decoder_with(NoiseAgain))[0] < 1e-6
 
 
 class TestGreedyText:
@@ -100,12 +97,14 @@ class TestGreedyText:
 
     @every_drafter
     def test_a_stale_cache_of_the_target_is_found(self, target, draft, name, greedy_text):
-        class Stale(Decoder):
-            def commit(self, step):
-                super().commit(step)
-                _spoil(self._at.cache, self._at.cache.length - 1)
+        class Stale(Stepper):
+            def commit(self, texts, found):
+                super().commit(texts, found)
+                for text in texts:
+                    cache = self.targets[text].cache
+                    _spoil(cache, cache.length - 1)
 
-        found = text_of(decoder_of(name, target, draft, kind=Stale), REPEATS, 30)
+        found = text_of(decoder_of(name, target, draft, kind=decoder_with(Stale)), REPEATS, 30)
         assert found != greedy_text(target, REPEATS, 30)
 
 

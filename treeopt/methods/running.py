@@ -15,7 +15,7 @@ from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.profile import Profile
 from treeopt.records.results import NotRun, Row
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.decoding.limits import trained_tokens
+from treeopt.runtime.models.model import trained_tokens
 from treeopt.runtime.models.pair import ModelPair
 
 RULES = ("sequoia", "specinfer", "target", "traversal")

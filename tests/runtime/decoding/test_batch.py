@@ -1,5 +1,7 @@
 """Several texts at a time: shared passes, seeds by number, errors of their own, bounded memory."""
 
+import gc
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -291,6 +293,26 @@ class TestErrors:
             decoder.generate_all(PROMPTS, 4, batch_size=5)
         assert len(texts_of(decoder, batch_size=4)) == len(PROMPTS)
         assert decoder._target_texts.free == 4
+
+
+def test_caches_of_a_large_batch_are_freed_once_a_single_text_follows(pair, monkeypatch):
+    made = []
+    for model in pair:
+
+        def noted(*arguments, new_caches=model.new_caches):
+            caches = new_caches(*arguments)
+            made.extend(weakref.ref(cache) for cache in caches)
+            return caches
+
+        monkeypatch.setattr(model, "new_caches", noted)
+    decoder = Decoder(*pair, TREE, temperature=0.0)
+    expected = list(decoder.generate(PROMPT, 10))
+    texts_of(decoder, batch_size=len(PROMPTS))
+    gc.collect()
+    assert sum(each() is not None for each in made) >= 2 * len(PROMPTS)
+    assert list(decoder.generate(PROMPT, 10)) == expected
+    gc.collect()
+    assert sum(each() is not None for each in made) == 2
 
 
 def test_a_model_that_cannot_share_a_pass_is_run_in_turn(pair, monkeypatch):

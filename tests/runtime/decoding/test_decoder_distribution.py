@@ -11,6 +11,7 @@ from tests.support import broken
 from tests.support.slow import slow
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, distribution, load_model
+from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain, level_widths
 
@@ -98,8 +99,8 @@ def test_plain_decoding_follows_it_too(pair, p_value):
 @pytest.mark.parametrize(("tree", "many"), [(chain(1), 600), *slow([(chain(1), 1500), (TWO_OF_TWO, 1500)])])
 def test_noise_that_is_used_again_in_the_next_step_is_found(pair, p_value, tree, many, monkeypatch):
     texts, noise = count(), torch.Generator()
-    again = lambda decoder: decoder._drafter.propose([decoder._text], [noise.clone_state()])[0]
-    monkeypatch.setattr(Decoder, "draft", again)
+    again = lambda stepper, texts: stepper.drafter.propose(texts, [noise.clone_state()])
+    monkeypatch.setattr(Stepper, "draft", again)
     found = p_value(pair, "sequoia", tree, many, seed=3, before_each=lambda: noise.manual_seed(next(texts)))
     assert found < 1e-6
 

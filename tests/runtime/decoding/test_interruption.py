@@ -6,6 +6,7 @@ from tests.support.decoded import PROMPT, joined, random_tree
 from treeopt.errors import TreeoptError
 from treeopt.records.rules import RULES
 from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.step import Stepper
 from treeopt.trees import chain, k_ary
 
 TREES = {"chain": chain(3), "binary": k_ary(2, 2), "random": random_tree(1)}
@@ -81,7 +82,7 @@ def test_an_error_while_verifying_leaves_no_state(models, monkeypatch):
     decoder, expected = decoder_of(models, k_ary(2, 2)), text_of(decoder_of(models, k_ary(2, 2)))
     for name in ("accept", "commit"):
         with monkeypatch.context() as patched:
-            patched.setattr(decoder, name, lambda *_: 1 / 0)
+            patched.setattr(Stepper, name, lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 list(decoder.generate(OTHER_PROMPT, 30))
         assert text_of(decoder) == expected

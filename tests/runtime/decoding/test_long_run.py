@@ -15,9 +15,11 @@ import torch
 from tests.support import broken
 from tests.support.markov import STATES, Markov, random_transitions, states
 from tests.support.slow import first_fast
+from tests.support.steppers import NoiseAgain, decoder_with
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling
 from treeopt.runtime.decoding.acceptance import AcceptSampled
+from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.selection import TopDown
 from treeopt.runtime.rules.verifier import DeviceVerifier
@@ -116,24 +118,21 @@ class TestWhatMustBeRejected:
 
     @one_rule
     def test_noise_used_again_in_every_step(self, rule):
-        class Forgetful(Decoder):
-            def step(self):
-                self._at.noise.manual_seed(0)
-                return super().step()
-
-        assert excess(rule, kind=Forgetful) > REJECTED
+        assert excess(rule, kind=decoder_with(NoiseAgain)) > REJECTED
 
     @one_random_draft
     def test_noise_of_the_draft_used_again_in_every_step(self, rule):
-        class HalfForgetful(Decoder):
-            def draft(self):
-                state = self._at.noise.get_state()
-                self._at.noise.manual_seed(0)
-                drafted = super().draft()
-                self._at.noise.set_state(state)
+        class HalfForgetful(Stepper):
+            def draft(self, texts):
+                states = [self.targets[text].noise.get_state() for text in texts]
+                for text in texts:
+                    self.targets[text].noise.manual_seed(0)
+                drafted = super().draft(texts)
+                for text, state in zip(texts, states, strict=True):
+                    self.targets[text].noise.set_state(state)
                 return drafted
 
-        assert excess(rule, kind=HalfForgetful) > REJECTED
+        assert excess(rule, kind=decoder_with(HalfForgetful)) > REJECTED
 
     @one_random_draft
     @both_drafts

@@ -1,6 +1,8 @@
 """Decoding while the draft learns, and decoding that verifies against what another model says."""
 
+from tests.support.steppers import decoder_with
 from treeopt.runtime import Decoder, distribution
+from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.learning.learner import Learner, LearningSettings
 from treeopt.runtime.models.trainable import copied
 
@@ -18,15 +20,9 @@ def learning_decoder(target, draft, tree, settings=FAST, **options):
 def late(newer, logits_after, sampling):
     """Return a kind of decoder that verifies drafts against what another model says where they were sampled."""
 
-    class Late(Decoder):
-        text = ()
-
-        def start(self, token_ids, **options):
-            super().start(token_ids, **options)
-            self.text = list(token_ids)
-
-        def draft(self):
-            proposal = super().draft()
+    class LateStepper(Stepper):
+        def draft(self, texts):
+            (proposal,) = super().draft(texts)
             probs = proposal.probs.clone()
             for node in proposal.tree.child_counts.nonzero()[0].tolist():
                 path, above = [], node
@@ -34,10 +30,15 @@ def late(newer, logits_after, sampling):
                     path.insert(0, int(proposal.tokens[above]))
                     above = int(proposal.tree.parents[above])
                 probs[node] = distribution(logits_after(newer, [*self.text, *path])[None], sampling)[0]
-            return proposal._replace(probs=probs)
+            return [proposal._replace(probs=probs)]
 
-        def commit(self, step):
-            super().commit(step)
-            self.text += step.tokens
+        def commit(self, texts, found):
+            super().commit(texts, found)
+            self.text += found[0].tokens
+
+    class Late(decoder_with(LateStepper)):
+        def start(self, token_ids, **options):
+            super().start(token_ids, **options)
+            self._stepper.text = list(token_ids)
 
     return Late

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from tests.support.decoded import PROMPT
+from tests.support.steppers import decoder_with
 from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.step import Stepper
 from treeopt.trees import k_ary
 
 TEXTS, ROUNDS = 40, 5
@@ -73,13 +75,16 @@ class KeepsTokens(Decoder):
         super().start(token_ids, **seed)
 
 
-class KeepsLogits(Decoder):
+class LogitsKept(Stepper):
     """Remembers the logits of a step per text."""
 
-    def verify(self, proposal):
-        output = super().verify(proposal)
-        self.kept = getattr(self, "kept", {}) | {self._text: output.logits}
-        return output
+    def verify(self, texts, proposals):
+        outputs = super().verify(texts, proposals)
+        self.kept = getattr(self, "kept", {}) | dict(zip(texts, [output.logits for output in outputs], strict=True))
+        return outputs
+
+
+KeepsLogits = decoder_with(LogitsKept)
 
 
 class NewCaches(Decoder):

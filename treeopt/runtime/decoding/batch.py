@@ -1,18 +1,13 @@
-"""Several texts decoded at a time: each joins as soon as there is room for it, and leaves when it ends."""
+"""Several texts decoded at a time: each joins as soon as there is room for it, also while others are decoded, and leaves when it ends."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from queue import Empty
 from typing import NamedTuple, Protocol
 
 from treeopt.errors import OutOfMemoryError, TextsError, TreeoptError
-from treeopt.runtime.decoding.ending import Ending
-from treeopt.runtime.decoding.observer import Observer, StepSeconds
-from treeopt.runtime.decoding.step_acceptance import StepAcceptance
-from treeopt.runtime.decoding.target_text import TargetText
-from treeopt.runtime.drafters.drafter import Drafter, Step
-from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.models.together import run_together
+from treeopt.runtime.decoding.step import Stepper
+from treeopt.texts.stop import Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +61,17 @@ class Waiting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Decodes texts in steps of one pass of the target for all, and one of the draft model for each level.
+    """Decodes several texts at a time.
 
     Args:
-        drafter: what drafts.
-        targets: the target at each text, by key.
-        acceptance: accepts paths of proposals.
-        begin: begins a text at both; raises TreeoptError where it cannot be decoded.
+        stepper: decodes a step of all of them.
+        begin: begins a text; raises TreeoptError where it cannot be decoded.
         before_step: called with the number of texts before each step of them.
-        on_step: told of each text's step once all are committed.
     """
 
-    drafter: Drafter
-    targets: Texts[TargetText]
-    acceptance: StepAcceptance
+    stepper: Stepper
     begin: Callable[[BatchText], object]
     before_step: Callable[[int], object]
-    on_step: Observer | None = None
 
     def decode(self, waiting: Waiting, size: int) -> Iterator[TextStep]:
         """Yield the steps of texts, `size` of which are decoded at a time; those that wait join before each step."""
@@ -110,35 +99,14 @@ class Batch:
                 self._end(text)
 
     def _step(self, texts: Sequence[BatchText]) -> list[tuple[BatchText, TextStep]]:
-        """Decode one step of every text."""
-        at = [self.targets[text.key] for text in texts]
-        keys = [text.key for text in texts]
-        start_s = perf_counter()
-        proposals = self.drafter.propose(keys, [each.noise for each in at])
-        drafted_s = perf_counter()
-        outputs = run_together([each.call(proposal) for each, proposal in zip(at, proposals, strict=True)])
-        verified_s = perf_counter()
-        verdicts = self.acceptance.verdicts(at, proposals, outputs)
-        found, steps = [], dict[int, Step]()
-        for text, each, proposal, output, verdict in zip(texts, at, proposals, outputs, verdicts, strict=True):
-            try:
-                step = steps[text.key] = self.acceptance.step_of(each, proposal, output, *verdict)
-            except TreeoptError as error:
-                found.append((text, TextStep(text.number, [], True, error)))
-                continue
-            each.cache.keep(0, step.path)
-            count = text.ending.count(step.tokens)
-            taken = step.tokens[:count]
-            found.append((text, TextStep(text.number, taken, text.ending.reached, committed=len(step.tokens))))
-        self.drafter.accept(list(steps), list(steps.values()))
-        if self.on_step is not None:
-            seconds: StepSeconds | None = StepSeconds(
-                drafted_s - start_s, verified_s - drafted_s, perf_counter() - verified_s
-            )
-            for text, each, proposal in zip(texts, at, proposals, strict=True):
-                if text.key in steps:
-                    each.tell(self.on_step, text.key, proposal, steps[text.key], seconds)
-                    seconds = None
+        """Return each text with its step."""
+        found = []
+        for text, step in zip(texts, self.stepper.step([text.key for text in texts]), strict=True):
+            if isinstance(step, TreeoptError):
+                found.append((text, TextStep(text.number, [], True, step)))
+            else:
+                taken = step.tokens[: text.ending.count(step.tokens)]
+                found.append((text, TextStep(text.number, taken, text.ending.reached, committed=len(step.tokens))))
         return found
 
     def _begin_error(self, text: BatchText) -> TreeoptError | None:
@@ -156,8 +124,8 @@ class Batch:
         self._end(text)
 
     def _end(self, text: BatchText) -> None:
-        self.drafter.end(text.key)
-        self.targets.end(text.key)
+        self.stepper.drafter.end(text.key)
+        self.stepper.targets.end(text.key)
 
 
 def tokens_of(steps: Iterable[TextStep], texts: int) -> Iterator[tuple[int, list[int]]]:
@@ -170,3 +138,58 @@ def tokens_of(steps: Iterable[TextStep], texts: int) -> Iterator[tuple[int, list
             yield step.text, step.tokens
     if errors:
         raise TextsError(errors, texts)
+
+
+class Arriving(Protocol):
+    """Where requests come from; a `queue.Queue` that other threads fill is one."""
+
+    def get(self, block: bool, /) -> TextRequest | None:
+        """Return the next request, None where no more will come.
+
+        Args:
+            block: whether to wait for it, because no text is decoded.
+
+        Raises queue.Empty where there is none now, and it is not to wait.
+        """
+
+
+@dataclass(slots=True)
+class ArrivedTexts:
+    """What waits to be decoded, of requests that arrive.
+
+    Args:
+        source: of the requests.
+        new_text: makes the text of a request, given its number; raises TreeoptError for one that cannot be decoded.
+    """
+
+    source: Arriving
+    new_text: Callable[[int, TextRequest], BatchText]
+    _texts: int = 0
+    _ended: bool = False
+
+    def __call__(self, *, wait: bool) -> BatchText | TextStep | None:
+        try:
+            request = None if self._ended else self.source.get(wait)
+        except Empty:
+            return None
+        if request is None:
+            self._ended = True
+            return None
+        number, self._texts = self._texts, self._texts + 1
+        try:
+            return self.new_text(number, request)
+        except TreeoptError as error:
+            return TextStep(number, [], True, error)
+
+
+def waiting_texts(
+    requests: Sequence[TextRequest] | Arriving, new_text: Callable[[int, TextRequest], BatchText]
+) -> Waiting:
+    """Return what waits to be decoded; texts of a sequence are all made now, so that wrong ones are refused before any runs.
+
+    Raises what `new_text` raises.
+    """
+    if not isinstance(requests, Sequence):
+        return ArrivedTexts(requests, new_text)
+    texts = iter([new_text(number, request) for number, request in enumerate(requests)])
+    return lambda *, wait: next(texts, None)  # noqa: ARG005

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -11,12 +10,18 @@ from torch import Tensor
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.records.sampling import Sampling, draft_sampling_of
 from treeopt.runtime.decoding.acceptance import acceptance_by
-from treeopt.runtime.decoding.arriving import Arriving, waiting_texts
-from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextStep, tokens_of
-from treeopt.runtime.decoding.ending import Ending
-from treeopt.runtime.decoding.limits import check_text
+from treeopt.runtime.decoding.batch import (
+    Arriving,
+    Batch,
+    BatchText,
+    TextRequest,
+    TextStep,
+    tokens_of,
+    waiting_texts,
+)
 from treeopt.runtime.decoding.observer import Observer, Steering, StepSeconds
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
+from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText, text_seed
 from treeopt.runtime.drafters.drafter import BatchedDrafter, Drafter, Proposal, Step
@@ -26,7 +31,7 @@ from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, pool_for
 from treeopt.runtime.models.model import LanguageModel, Output, caches_of_texts
 from treeopt.runtime.rules.verify import Verdict
-from treeopt.texts.stop import Stopping
+from treeopt.texts.stop import Ending, Stopping
 from treeopt.trees import TokenTree
 from treeopt.trees.tree_schedule import TreeSchedule
 
@@ -102,9 +107,8 @@ class Decoder:
         self._acceptance = StepAcceptance(target.name, acceptance_by(self.rule, sampling, target))
         self._acceptance.prepare(self._static.tree)
         self._target_texts = Texts(partial(self._new_texts, pool))
-        self._started: TargetText | None = None  # the target at the text that `step` decodes
+        self._stepper = Stepper(self._drafter, self._target_texts, self._acceptance, on_step)
         self.sampling, self.draft_sampling = sampling, sampled_from  # of the target, and of a static tree's children
-        self._on_step = on_step
         self._seed = seed
         self._text = self._texts = 0
         if isinstance(on_step, Steering):
@@ -185,7 +189,7 @@ class Decoder:
         seed: int | None = None,
     ) -> Iterator[list[int]]:
         """Return an iterator over the tokens of each step; `generate` returns them one by one."""
-        self._check_text(token_ids, max_new_tokens)
+        self._setup.check_text(token_ids, max_new_tokens)
         ending = self._ending(max_new_tokens, stop)
         self.start(token_ids, seed=seed)
         return (step.tokens[:count] for step, count in self._loop(self.step, ending, self._text))
@@ -272,75 +276,54 @@ class Decoder:
             if schedule is not None:
                 self._take(schedule.tree(count))
 
-        self._target_texts.reserve(size)
-        if isinstance(self._drafter, BatchedDrafter):
-            self._drafter.reserve(size)
-        batch = Batch(
-            self._drafter, self._target_texts, self._acceptance, self._begin_checked, before_step, self._on_step
-        )
-        return batch.decode(waiting, size)
+        self._reserve(size)
+        return Batch(self._stepper, self._begin_checked, before_step).decode(waiting, size)
 
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
         """Begin a text: fill the caches with all of it but the last token, which becomes the root."""
         self._drafter.end(self._text)
         self._target_texts.end(self._text)
+        self._reserve(1)
         self._texts += 1
         self._text = self._texts
-        self._started = self._begin(self._text, token_ids, seed)
+        self._begin(self._text, token_ids, seed)
 
     def step(self) -> Step:
-        """Decode one step of the text."""
-        if self._on_step is None:
-            proposal = self.draft()
-            step = self.accept(proposal, self.verify(proposal))
-            self.commit(step)
-            return step
-        start_s = perf_counter()
-        proposal = self.draft()
-        drafted_s = perf_counter()
-        output = self.verify(proposal)
-        verified_s = perf_counter()
-        step = self.accept(proposal, output)
-        self.commit(step)
-        self.tell(proposal, step, StepSeconds(drafted_s - start_s, verified_s - drafted_s, perf_counter() - verified_s))
-        return step
+        """Decode one step of the text; raises TreeoptError, and forgets the text, where the target's logits are not finite."""
+        (found,) = self._stepper.step([self._started])
+        return _raised(found)
 
     def draft(self) -> Proposal:
         """Return the draft of a step."""
-        return self._drafter.propose([self._text], [self._at.noise])[0]
+        return self._stepper.draft([self._started])[0]
 
     def verify(self, proposal: Proposal) -> Output:
         """Return the target's logits after every token of a proposal, from one pass, and the states wanted."""
-        call = self._at.call(proposal)
-        return call.run(call.tokens)
+        return self._stepper.verify([self._started], [proposal])[0]
 
     def accept(self, proposal: Proposal, output: Output) -> Step:
-        """Return the step that a proposal comes to: the accepted path, and one token sampled after it.
-
-        Raises TreeoptError, and forgets the text, where the target's distributions are not finite.
-        """
-        return self._acceptance.step(self._at, proposal, output)
+        """Return the step that a proposal comes to: the accepted path, and one token sampled after it; raises as `step`."""
+        (found,) = self._stepper.accept([self._started], [proposal], [output])
+        return _raised(found)
 
     def accepted(self, tokens: Sequence[int], verdict: Verdict, output: Output) -> Step:
-        """Return the step of a verdict on drafted tokens; see `accept`."""
-        return self._acceptance.accepted(self._at, tokens, verdict, output)
+        """Return the step of a verdict on drafted tokens; raises as `step`."""
+        return self._acceptance.accepted(self._target_texts[self._started], tokens, verdict, output)
 
     def commit(self, step: Step) -> None:
         """Keep the accepted path in the caches; the last committed token is the new root."""
-        self._at.cache.keep(0, step.path)
-        self._drafter.accept([self._text], [step])
+        self._stepper.commit([self._started], [step])
 
     def tell(self, proposal: Proposal, step: Step, seconds: StepSeconds | None = None) -> None:
-        """Tell the observer, if there is one, of a step that is committed."""
-        if self._on_step is not None:
-            self._at.tell(self._on_step, self._text, proposal, step, seconds)
+        """Call the observer, if there is one, with a step that is committed."""
+        self._stepper.notify([self._started], [proposal], [step], seconds)
 
     @property
-    def _at(self) -> TargetText:
-        """The target at the text that `step` decodes; raises TreeoptError before the first `start`."""
-        if self._started is None:
+    def _started(self) -> int:
+        """The text that `step` decodes; raises TreeoptError before the first `start`."""
+        if self._text == 0:
             raise TreeoptError("step: expected a text that was begun. Got none: call start(token_ids) first.")
-        return self._started
+        return self._text
 
     def _batch_text(self, number: int, request: TextRequest) -> BatchText:
         """Return the text of a request; raises InvalidValueError for stops that are none."""
@@ -363,27 +346,22 @@ class Decoder:
             at.prepared.make(tree)
         self._acceptance.prepare(tree)
 
+    def _reserve(self, texts: int) -> None:
+        """Have caches for so many texts at a time; those of a much larger batch are freed."""
+        self._target_texts.reserve(texts)
+        if isinstance(self._drafter, BatchedDrafter):
+            self._drafter.reserve(texts)
+
     @torch.inference_mode()
-    def _begin(self, text: int, token_ids: Sequence[int], seed: int | None) -> TargetText:
+    def _begin(self, text: int, token_ids: Sequence[int], seed: int | None) -> None:
         """Begin the text of a number at target and drafter, by default with the seed of the number."""
         at = self._target_texts.begin(text)
         seed = text_seed(self._seed, text) if seed is None else seed
-        states = at.begin(token_ids, seed)
-        self._drafter.begin(text, token_ids, states)
-        return at
+        self._drafter.begin(text, token_ids, at.begin(token_ids, seed))
 
     def _begin_checked(self, text: BatchText) -> None:
-        self._check_text(text.request.token_ids, text.request.max_new_tokens)
+        self._setup.check_text(text.request.token_ids, text.request.max_new_tokens)
         self._begin(text.key, text.request.token_ids, text.request.seed)
-
-    def _check_text(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
-        check_text(
-            token_ids,
-            max_new_tokens,
-            vocabulary=self.target.config.vocabulary,
-            max_text_tokens=self.max_text_tokens,
-            reason=self._setup.length_reason,
-        )
 
     def _new_texts(self, pool: GraphPool | None, texts: int) -> list[TargetText]:
         """Return the target ready for so many texts, and for the static tree."""
@@ -406,3 +384,9 @@ class Decoder:
                 raise TreeoptError("generate: another text was begun on this decoder. Make a decoder for each.")
             found = step()
             yield found, ending.count(found.tokens)
+
+
+def _raised(found: Step | TreeoptError) -> Step:
+    if isinstance(found, TreeoptError):
+        raise found
+    return found

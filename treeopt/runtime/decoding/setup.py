@@ -1,17 +1,20 @@
-"""What a decoder is made of, checked before any of it is made."""
+"""What a decoder is made of and what it refuses: checked before any of it is made, and before a text runs."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
 
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.decoding.limits import check_draft, check_tree, shortest_model, text_limit
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.graphs import GraphPool
-from treeopt.runtime.models.memory import check_decoder, check_texts, decoder_bytes
-from treeopt.runtime.models.model import NOTHING, LanguageModel, length_limit
+from treeopt.runtime.models.memory import check_room, check_texts, decoder_bytes
+from treeopt.runtime.models.model import NOTHING, LanguageModel, length_limit, shortest_model
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.trees import TokenTree
 
@@ -45,17 +48,17 @@ class Setup:
         draft = None if isinstance(drafter, Drafter) else drafter
         _check_kind(own=own, draft=draft, tree=tree)
         static = None if own else tree or ROOT_ALONE
-        check_draft(target, draft)
+        _check_draft(target, draft)
         return cls(
             target=target,
             draft=draft,
             tree=static,
             max_nodes=_max_nodes(drafter, static, max_nodes),
-            max_text_tokens=text_limit(max_text_tokens, target),
+            max_text_tokens=_text_limit(max_text_tokens, target),
         )
 
     @property
-    def length_reason(self) -> str:
+    def _length_reason(self) -> str:
         """Why no text may be longer than `max_text_tokens`."""
         if self.max_text_tokens < self.target.config.max_positions:
             return f"the decoder was made with max_text_tokens {self.max_text_tokens}"
@@ -64,14 +67,9 @@ class Setup:
     def check_memory(self, sampling: Sampling) -> None:
         """Raise OutOfMemoryError where caches, masks and probabilities need more memory than is free."""
         known = self.tree is not None and self.tree.nodes == self.max_nodes
-        check_decoder(
-            self.target,
-            self.draft,
-            self.tree if known else None,
-            text_tokens=self.max_text_tokens,
-            max_nodes=self.max_nodes,
-            sampling=sampling,
-        )
+        what = f"a decoder of trees of {self.max_nodes} nodes and texts of {self.max_text_tokens} tokens"
+        for device, size in self._bytes(self.tree if known else None, sampling).items():
+            check_room(device, size, what)
 
     def check_batch(self, sampling: Sampling, batch_size: int, *, there: int) -> None:
         """Refuse more texts at a time than memory has room for.
@@ -85,25 +83,65 @@ class Setup:
         """
         if batch_size < 1:
             raise InvalidValueError(f"batch_size: expected at least 1. Got {batch_size}.", field="batch_size")
-        each = decoder_bytes(
+        check_texts(self._bytes(None, sampling), batch_size, there=there)
+
+    def _bytes(self, tree: TokenTree | None, sampling: Sampling) -> Counter[torch.device]:
+        return decoder_bytes(
             self.target,
             self.draft,
-            None,
+            tree,
             text_tokens=self.max_text_tokens,
             max_nodes=self.max_nodes,
             sampling=sampling,
         )
-        check_texts(each, batch_size, there=there)
 
     def check_tree(self, tree: TokenTree) -> None:
         """Raise InvalidValueError for a static tree that the decoder cannot draft and verify."""
-        check_tree(
-            tree,
-            drafts=self.draft is not None,
-            max_nodes=self.max_nodes,
-            vocabulary=self.target.config.vocabulary,
-            shortest=shortest_model(self.target, self.draft),
-        )
+        if tree.nodes > 1 and self.draft is None:
+            raise InvalidValueError(
+                f"drafter: expected a draft model for a tree of {tree.nodes} nodes. Got None.", field="drafter"
+            )
+        if tree.nodes > self.max_nodes:
+            raise InvalidValueError(
+                f"tree: expected at most {self.max_nodes} nodes, the decoder's max_nodes. Got {tree.nodes}."
+            )
+        vocabulary = self.target.config.vocabulary
+        if tree.nodes > 1 and int(tree.child_counts.max()) > vocabulary:
+            raise InvalidValueError(
+                f"tree: expected at most {vocabulary} children per node, the vocabulary. Got {tree.child_counts.max()}."
+            )
+        shortest = shortest_model(self.target, self.draft)
+        deepest = shortest.config.max_positions  # positions are prepared for twice as many
+        if tree.max_depth > deepest:
+            raise InvalidValueError(
+                f"tree: expected a depth of at most {deepest}, because {length_limit(shortest)}. Got {tree.max_depth}."
+            )
+
+    def check_text(self, tokens: Sequence[int], max_new_tokens: int) -> None:
+        """Raise InvalidValueError for a prompt, or a number of new tokens after it, that the decoder cannot take."""
+        vocabulary = self.target.config.vocabulary
+        if len(tokens) == 0:
+            raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.", field="token_ids")
+        if not all(0 <= token < vocabulary for token in tokens):
+            raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.", field="token_ids")
+        if max_new_tokens < 0:
+            raise InvalidValueError(
+                f"max_new_tokens: expected at least 0. Got {max_new_tokens}.", field="max_new_tokens"
+            )
+        most = self.max_text_tokens - (max_new_tokens > 0)
+        if len(tokens) > most:
+            raise InvalidValueError(
+                f"token_ids: expected at most {most} tokens{' before a new one' if max_new_tokens else ''}, because "
+                f"{self._length_reason}. Got {len(tokens)}: give a shorter prompt.",
+                field="token_ids",
+            )
+        room = self.max_text_tokens - len(tokens)
+        if max_new_tokens > room:
+            raise InvalidValueError(
+                f"max_new_tokens: expected at most {room} after a prompt of {len(tokens)} tokens, because "
+                f"{self._length_reason}. Got {max_new_tokens}: decode fewer, or give a shorter prompt.",
+                field="max_new_tokens",
+            )
 
     def check_change(self, drafter: Drafter) -> None:
         """Raise InvalidValueError for a drafter that cannot take the place of the static tree while texts are decoded."""
@@ -179,3 +217,32 @@ def _check_kind(*, own: bool, draft: LanguageModel | None, tree: TokenTree | Non
         )
     if draft is not None and tree is None:
         raise InvalidValueError("tree: expected the tree that the draft model fills. Got None: give one, or a drafter.")
+
+
+def _text_limit(max_text_tokens: int | None, target: LanguageModel) -> int:
+    """Return the longest text: `max_text_tokens`, by default as long as the target takes; raises InvalidValueError beyond."""
+    longest = target.config.max_positions
+    if max_text_tokens is not None and not 1 <= max_text_tokens <= longest:
+        raise InvalidValueError(
+            f"max_text_tokens: expected 1 to {longest}, because {length_limit(target)}. Got {max_text_tokens}."
+        )
+    return longest if max_text_tokens is None else max_text_tokens
+
+
+def _check_draft(target: LanguageModel, draft: LanguageModel | None) -> None:
+    """Refuse a draft model with another vocabulary size, or on another device, than the target."""
+    if draft is None:
+        return
+    vocabulary = target.config.vocabulary
+    if draft.config.vocabulary != vocabulary:
+        raise InvalidValueError(
+            f"drafter: expected the target's vocabulary of {vocabulary} tokens. "
+            f"Got {draft.config.vocabulary}: choose a draft model of the same family, and load both with load_pair.",
+            field="drafter",
+        )
+    if draft.device != target.device:
+        raise InvalidValueError(
+            f"drafter: expected a draft model on {target.device}, as the target {target.name}. Got {draft.name} on "
+            f"{draft.device}: load both on one device.",
+            field="drafter",
+        )

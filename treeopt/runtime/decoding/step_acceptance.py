@@ -31,11 +31,6 @@ class StepAcceptance:
         """Make what a tree needs that will come again and again."""
         self._acceptance.prepare(tree)
 
-    def step(self, at: TargetText, proposal: Proposal, output: Output) -> Step:
-        """Return the step that a proposal comes to in a text; see `Decoder.accept`."""
-        ((draft, verdict),) = self.verdicts([at], [proposal], [output])
-        return self.step_of(at, proposal, output, draft, verdict)
-
     def step_of(self, at: TargetText, proposal: Proposal, output: Output, draft: Draft, verdict: Verdict) -> Step:
         """Return the step of a proposal, given what of it was verified and accepted."""
         return self.accepted(at, draft.tokens, verdict, output, cut=len(draft.tokens) < proposal.tree.nodes)

@@ -39,8 +39,11 @@ class Texts(Generic[Kept]):
             heappush(self._free, self._taken.pop(text))
 
     def reserve(self, texts: int) -> None:
-        """Have free objects for so many texts; those that are made lie side by side, and no free one is kept then."""
-        if len(self._free) < texts:
+        """Have free objects for so many texts; where there are fewer, or more than twice as many, new ones replace them.
+
+        New ones are next to each other in memory.
+        """
+        if not texts <= len(self._free) <= 2 * texts:
             self._free.clear()
             self._add(texts)
 

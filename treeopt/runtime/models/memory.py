@@ -66,21 +66,6 @@ def decoder_bytes(
     return needed
 
 
-def check_decoder(
-    target: LanguageModel,
-    draft: LanguageModel | None,
-    tree: TokenTree | None,
-    *,
-    text_tokens: int,
-    max_nodes: int,
-    sampling: Sampling,
-) -> None:
-    """Raise OutOfMemoryError where a decoder needs more memory than is free; arguments as for `decoder_bytes`."""
-    needed = decoder_bytes(target, draft, tree, text_tokens=text_tokens, max_nodes=max_nodes, sampling=sampling)
-    for device, size in needed.items():
-        check_room(device, size, f"a decoder of trees of {max_nodes} nodes and texts of {text_tokens} tokens")
-
-
 def check_texts(each: Counter[torch.device], texts: int, *, there: int) -> None:
     """Raise OutOfMemoryError, naming the most that fit, for more texts at a time than memory has room for.
 

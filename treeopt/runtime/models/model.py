@@ -271,3 +271,13 @@ def caches_of_texts(model: LanguageModel, capacity: int, texts: int) -> Sequence
     if reads_ragged(model):
         return model.new_caches(capacity, texts)
     return [model.new_cache(capacity) for _ in range(texts)]
+
+
+def shortest_model(*models: LanguageModel | None) -> LanguageModel:
+    """Return the model that takes the shortest texts; None stands for no model."""
+    return min((model for model in models if model is not None), key=lambda model: model.config.max_positions)
+
+
+def trained_tokens(*models: LanguageModel | None) -> int:
+    """Return the longest text that all of some models take; None stands for no model."""
+    return shortest_model(*models).config.max_positions
