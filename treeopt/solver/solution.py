@@ -193,8 +193,7 @@ def solve(
             "where acceptance depends on the parent's rank" if falling else "where a higher rank is accepted more often"
         )
         raise InvalidValueError(
-            f"{name}: expected none {why}, because no exact method is known that is fast. Got {name} "
-            f"{shown(level_widths if level_widths is not None else draft_widths)}: smooth the table "
+            f"{name}: expected none {why}, because no exact method for that is fast. Got {name}: smooth the table "
             "(treeopt.planner.smoothing; without --raw), or leave the limit out.",
             field=name,
         )
