@@ -43,6 +43,11 @@ class DynamicTree:
         return (1, *[self.top_k] * (self.depth - 1))
 
     @property
+    def longest_draft(self) -> int:
+        """Most draft tokens that a step can accept."""
+        return self.depth
+
+    @property
     def is_chain(self) -> bool:
         """Whether it is a single sequence, all of which is verified."""
         return self.top_k == 1 and self.nodes == self.depth + 1

@@ -26,7 +26,7 @@ from treeopt.runtime.models.trainable import copied
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 PAGE = Path(__file__).parents[2] / "docs" / "drafters" / "README.md"
 

@@ -20,7 +20,7 @@ from treeopt.runtime.rules import RULES
 from treeopt.solver import solve
 from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 PROFILE = Path(__file__).parents[2] / "docs/profiles/bundled-2-cores-rules.yaml"
 TABLES = (

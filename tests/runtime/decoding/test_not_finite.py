@@ -26,7 +26,7 @@ from treeopt.runtime.models.model import Output
 from treeopt.runtime.rules import RULES as RUNTIME_RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 SAMPLED_DRAFTS = ["sequoia", "specinfer", "traversal"]
 SIZE = 3

@@ -13,7 +13,7 @@ from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.trees import chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 LIMIT = 32
 """Tokens that the draft takes, of the target's 128."""

@@ -16,7 +16,7 @@ from treeopt.runtime import Decoder, Sampling, load_model
 from treeopt.runtime.drafters.best_first import SpecExecDrafter
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.runtime.models.kv_cache import KVCache
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 EVEN = Sampling(1.0)
 

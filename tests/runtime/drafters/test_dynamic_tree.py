@@ -14,7 +14,7 @@ from treeopt.runtime import Decoder, DynamicDrafter, Sampling, load_model
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 EVEN = Sampling(1.0)
 

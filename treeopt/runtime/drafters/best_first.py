@@ -7,9 +7,7 @@ from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.trees.specexec import SpecExecSetting
-
-__all__ = ["SpecExecDrafter", "SpecExecSetting"]
+from treeopt.trees.own_trees import SpecExecSetting
 
 
 class SpecExecDrafter(ExpandingDrafter):

@@ -1,7 +1,7 @@
 """How trees grow best first: which nodes are fed next, and which of all that were drafted are kept."""
 
 from treeopt.runtime.drafters.drafted_nodes import DraftedNodes
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 
 class BestFirstExpansion(DraftedNodes):
