@@ -123,19 +123,24 @@ class SpecExecSetting:
             raise InvalidValueError(f"least_log_prob: expected a number of at most 0. Got {self.least_log_prob}.")
 
     @property
-    def max_depth(self) -> int:
-        """Most levels below the root, and most draft passes: each pass adds at most one level."""
+    def children(self) -> int:
+        """Children of every node that is fed."""
+        return self.branching
+
+    @property
+    def max_nodes(self) -> int:
+        """Most tokens of the target's pass."""
+        return self.budget
+
+    @property
+    def longest_draft(self) -> int:
+        """Most draft tokens that a step can accept, and most draft passes: each pass adds at most one level."""
         return min(self.max_passes, self.budget - 1)
 
     @property
     def max_fed(self) -> int:
         """Most nodes that a step feeds to the draft model, root included."""
-        return 1 + (self.max_depth - 1) * min(self.batch, self.budget - 1)
-
-    @property
-    def longest_draft(self) -> int:
-        """Most draft tokens that a step can accept."""
-        return self.max_depth
+        return 1 + (self.longest_draft - 1) * min(self.batch, self.budget - 1)
 
 
 PROMPT_LOOKUP_SETTINGS = tuple(PromptLookupSetting(ngram, length) for ngram in (2, 4, 8) for length in (2, 4, 8, 16))

@@ -13,9 +13,8 @@ from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import draw, verify
-from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts
+from treeopt.runtime.drafters.drafted_nodes import DraftedNodes
 from treeopt.runtime.rules import RULES
 from treeopt.solver import solve
 from treeopt.trees import TokenTree
@@ -62,8 +61,8 @@ def rules() -> None:
 
 def grown_trees() -> None:
     """Grow no trees, in both ways."""
-    BeamExpansion(DynamicTree(top_k=2, depth=2, nodes=3), 0).compile()
-    BestFirstExpansion(SpecExecSetting(budget=3, branching=2, batch=1, max_passes=2), 0).compile()
+    DraftedNodes(DynamicTree(top_k=2, depth=2, nodes=3), 0).compile()
+    DraftedNodes(SpecExecSetting(budget=3, branching=2, batch=1, max_passes=2), 0).compile()
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.json_file import read_object
-from treeopt.runtime.drafters.best_first import SpecExecDrafter
+from treeopt.runtime.drafters.drafted_nodes import ExpansionPolicy
 from treeopt.runtime.drafters.drafter import Drafter
-from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
@@ -22,7 +22,6 @@ from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_setting import TREES, DrafterSetting, SettingValue
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.own_trees import SpecExecSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +81,14 @@ def _eagle(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
     return EagleDrafter(loaded.heads, tree, capacity=loaded.capacity)
 
 
-def _dynamic(loaded: LoadedDrafter, tree: DynamicTree) -> Drafter:
+def _expanding(loaded: LoadedDrafter, policy: ExpansionPolicy) -> Drafter:
     if loaded.heads is None:
         assert loaded.draft is not None  # loaded with one
-        return DynamicDrafter(loaded.draft, tree, capacity=loaded.capacity)
+        return ExpandingDrafter(loaded.draft, policy, capacity=loaded.capacity)
     from treeopt.runtime.drafters.eagle import EagleDynamicDrafter
 
-    return EagleDynamicDrafter(loaded.heads, tree, capacity=loaded.capacity)
-
-
-def _specexec(loaded: LoadedDrafter, numbers: SpecExecSetting) -> Drafter:
-    assert loaded.draft is not None  # loaded with one
-    return SpecExecDrafter(loaded.draft, numbers, capacity=loaded.capacity)
+    assert isinstance(policy, DynamicTree)  # only `eagle2` grows trees with a head
+    return EagleDynamicDrafter(loaded.heads, policy, capacity=loaded.capacity)
 
 
 KINDS = {
@@ -108,8 +103,8 @@ KINDS = {
         bundled="REDRAFTER",
     ),
     "eagle": Kind(_eagle, load=_load_eagle, bundled="EAGLE"),
-    "eagle2": Kind(_dynamic, load=_load_eagle),
-    "specexec": Kind(_specexec),
+    "eagle2": Kind(_expanding, load=_load_eagle),
+    "specexec": Kind(_expanding),
     "lookahead": Kind(lambda _, numbers: LookaheadDrafter(numbers.window, numbers.ngram, numbers.candidates)),
     "prompt-lookup": Kind(lambda _, numbers: PromptLookupDrafter(numbers.ngram, numbers.length)),
 }
