@@ -15,7 +15,7 @@ from treeopt.profiler.acceptance.contexts import Place, Stretch
 from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.drafters.acceptance import CountedAcceptance, counted_acceptance, counter
-from treeopt.profiler.drafters.candidates import LOOKUP, candidates, lookup_setting
+from treeopt.profiler.drafters.candidates import LOOKUP, candidates
 from treeopt.profiler.drafters.decodes import (
     DecodedText,
     Way,
@@ -51,6 +51,7 @@ from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.drafter_setting import TREES, DrafterSetting
+from treeopt.trees.own_trees import PromptLookupSetting
 
 TRIED_PROMPTS, TRIED_POSITIONS = 4, 48
 """Texts that every candidate is decoded with, to find those that are decoded with in full."""
@@ -287,7 +288,9 @@ class _Work:
         if self.drafter.name != LOOKUP:
             return [None] * len(settings)
         stretch, texts = self.generated[condition_name(sampling, place)]
-        return replayed_lookups([lookup_setting(each) for each in settings], stretch, texts)
+        numbers = [each.record for each in settings]
+        lookups = [each for each in numbers if isinstance(each, PromptLookupSetting)]
+        return replayed_lookups(lookups, stretch, texts)
 
     def _decoded_with(
         self, kept: Sequence[DrafterSetting], sampling: Sampling, place: Place, time: Slice

@@ -12,8 +12,8 @@ from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.lookup_replay import MOST_WALKED, LookupReplay, Walked
-from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 from treeopt.runtime.models.model import LanguageModel, trained_tokens
+from treeopt.trees.own_trees import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 
 BATCH_SIZE = 16
 """Texts to a pass."""

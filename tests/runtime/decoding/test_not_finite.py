@@ -15,8 +15,7 @@ from tests.support.invented_texts import Text, dirichlet
 from tests.support.table_model import INF, NAN, NOT_FINITE, Table, counted
 from treeopt.errors import InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.records.rules import LOSSY_RULES, RULES
-from treeopt.runtime import Decoder, DynamicDrafter, Sampling, Transformer, Verifier, draw, verify
-from treeopt.runtime.drafters.best_first import SpecExecDrafter
+from treeopt.runtime import Decoder, ExpandingDrafter, Sampling, Transformer, Verifier, draw, verify
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.redrafter import Affine, RedrafterDrafter, RedrafterHead
 from treeopt.runtime.models.finite import usable_nodes
@@ -26,7 +25,7 @@ from treeopt.runtime.models.model import Output
 from treeopt.runtime.rules import RULES as RUNTIME_RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 SAMPLED_DRAFTS = ["sequoia", "specinfer", "traversal"]
 SIZE = 3
@@ -61,13 +60,13 @@ def one_warning(name="broken draft"):
 
 
 def dynamic(target, draft, **sampling):
-    drafter = DynamicDrafter(draft, DynamicTree(top_k=1, depth=2, nodes=3), capacity=128)
+    drafter = ExpandingDrafter(draft, DynamicTree(top_k=1, depth=2, nodes=3), capacity=128)
     return Decoder(target, drafter, **sampling)
 
 
 def specexec(target, draft, **sampling):
     setting = SpecExecSetting(budget=3, branching=1, batch=1, max_passes=2)
-    return Decoder(target, SpecExecDrafter(draft, setting, capacity=128), **sampling)
+    return Decoder(target, ExpandingDrafter(draft, setting, capacity=128), **sampling)
 
 
 def static(rule, tree=CHAIN):

@@ -7,13 +7,12 @@ import pytest
 from tests.support.decoded import PROMPT
 from tests.support.table_model import Table, counted
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import Decoder, DynamicDrafter, load_model
-from treeopt.runtime.drafters.best_first import SpecExecDrafter
+from treeopt.runtime import Decoder, ExpandingDrafter, load_model
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.trees import chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 LIMIT = 32
 """Tokens that the draft takes, of the target's 128."""
@@ -34,9 +33,9 @@ def drafters(draft):
     return {
         "chain": (draft, chain(3)),
         "tree": (draft, level_widths([2, 2, 1])),
-        "dynamic tree": (DynamicDrafter(draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=128), None),
+        "dynamic tree": (ExpandingDrafter(draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=128), None),
         "specexec": (
-            SpecExecDrafter(draft, SpecExecSetting(budget=8, branching=2, batch=2, max_passes=4), capacity=128),
+            ExpandingDrafter(draft, SpecExecSetting(budget=8, branching=2, batch=2, max_passes=4), capacity=128),
             None,
         ),
     }

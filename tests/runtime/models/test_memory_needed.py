@@ -11,7 +11,7 @@ from tests.support.decoded import PROMPT
 from tests.support.table_model import Table
 from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler.latency.memory import out_of_memory
-from treeopt.runtime import Decoder, DynamicDrafter, Sampling, load_model
+from treeopt.runtime import Decoder, ExpandingDrafter, Sampling, load_model
 from treeopt.runtime.models import memory
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.vocabulary import limit_draft
@@ -141,7 +141,7 @@ class TestRefusal:
         [
             lambda target, _: Decoder(target, None, chain(0)),
             lambda target, draft: Decoder(
-                target, DynamicDrafter(draft, DynamicTree(top_k=2, depth=2, nodes=4), capacity=128), temperature=0.0
+                target, ExpandingDrafter(draft, DynamicTree(top_k=2, depth=2, nodes=4), capacity=128), temperature=0.0
             ),
         ],
     )
