@@ -54,9 +54,8 @@ def rules() -> None:
             draw(rule, probs[:2], counts, generator)
             verify(rule, TREE, tokens, probs, probs, generator, lossy=rule in LOSSY_RULES)
     sampling = Sampling(temperature=1.0)
-    for texts in (1, 2):  # the noise of one text lies side by side, that of several does not
-        buffers = DraftBuffers(texts, 4, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device)
-        TreeDrafts(TREE, texts, buffers)
+    buffers = DraftBuffers(1, 4, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device)
+    TreeDrafts(TREE, 1, buffers)
 
 
 def grown_trees() -> None:

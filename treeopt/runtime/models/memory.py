@@ -3,10 +3,10 @@
 For a tree of n nodes, m of which have children, texts of up to L tokens, a vocabulary of V and numbers of b bytes:
 
     kept for the target    cache(L + n)  +  b n (L + n) mask  +  8 m V residuals (twice on a device)
-    kept for the draft     cache(L + n)  +  b w (L + fed) mask of every level  +  4 n V probabilities  +  8 m V noise
+    kept for the draft     cache(L + n)  +  b w (L + fed) mask of every level  +  4 n V probabilities
     for a moment           n^2 + m^2 while masks are made; activations; b n V logits  +  8 n V probabilities
 
-Of what is needed for a moment only the most counts.  Residuals, probabilities and noise are needed above temperature 0
+Of what is needed for a moment only the most counts.  Residuals and probabilities are needed above temperature 0
 only.  Not counted are the prompt's own pass, Python's lists (some 300 bytes a node), and what a device's libraries take
 for themselves.
 """
@@ -60,7 +60,7 @@ def decoder_bytes(
     if draft is not None and n > 1:
         moment = max(moment, n**2 + parents**2)
         read_tokens = min(text_tokens, draft.config.max_positions)
-        needed[draft.device] += cache_bytes(draft, read_tokens + n) + (4 * n + 8 * parents) * sampled_entries
+        needed[draft.device] += cache_bytes(draft, read_tokens + n) + 4 * n * sampled_entries
         needed[draft.device] += draft.dtype.itemsize * _level_mask_entries(tree, n, read_tokens)
     needed[target.device] += moment
     return needed
