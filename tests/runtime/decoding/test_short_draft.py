@@ -1,7 +1,5 @@
 """A draft model that takes shorter texts than the target stops drafting there, and the text goes on plainly."""
 
-import json
-
 import pytest
 
 from tests.support.decoded import PROMPT
@@ -18,14 +16,10 @@ LIMIT = 32
 """Tokens that the draft takes, of the target's 128."""
 
 
-@pytest.fixture(scope="module", params=["trained length", "sliding window", "transformers"])
+@pytest.fixture(scope="module", params=["built in", "transformers"])
 def short(request, make_checkpoint):
     """Return the target with a lower limit, so that every draft is right."""
     folder = make_checkpoint(seed=1, tie_word_embeddings=False, max_position_embeddings=LIMIT)
-    if request.param == "sliding window":
-        config = json.loads((folder / "config.json").read_text())
-        mistral = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": LIMIT}
-        (folder / "config.json").write_text(json.dumps(config | mistral | {"max_position_embeddings": 128}))
     return load_adapter(folder) if request.param == "transformers" else load_model(folder)
 
 
