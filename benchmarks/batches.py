@@ -38,7 +38,7 @@ from conditions import bar, conditions, default_prompts, say
 
 from treeopt import bundled as bundle
 from treeopt.profiler.bench.divergence import divergence
-from treeopt.runtime import Decoder, DynamicDrafter, Transformer
+from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
@@ -147,7 +147,7 @@ class Setup:
         if isinstance(way, TokenTree):
             static = way
         elif isinstance(way, DynamicTree):
-            drafter = DynamicDrafter(self.draft, way, capacity=longest)
+            drafter = ExpandingDrafter(self.draft, way, capacity=longest)
         else:
             drafter = way(self.target, longest)
         return Decoder(

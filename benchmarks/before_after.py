@@ -104,7 +104,7 @@ def methods(
 ) -> tuple[dict[str, Callable[[float], Any]], list[list[int]]]:
     """Return how each decoder is made, and prompts; both states have to have the names that this function uses."""
     from treeopt import bundled
-    from treeopt.runtime import Decoder, DynamicDrafter, Transformer
+    from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
     from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
     from treeopt.runtime.drafters.lookahead import LookaheadDrafter
     from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
@@ -131,7 +131,7 @@ def methods(
         "chain of 6": static(chain(6)),
         **{f"tree, {rule}": static(tree, rule) for rule in ("sequoia", "specinfer", "target", "traversal")},
         "eagle": own(lambda: EagleDrafter(eagle, tree, capacity=capacity)),
-        "eagle2": own(lambda: DynamicDrafter(draft, DynamicTree(top_k=2, depth=5, nodes=9), capacity=capacity)),
+        "eagle2": own(lambda: ExpandingDrafter(draft, DynamicTree(top_k=2, depth=5, nodes=9), capacity=capacity)),
         "prompt lookup": own(lambda: PromptLookupDrafter(4, 8)),
         "lookahead": own(lambda: LookaheadDrafter(4, 4, 4)),
     }

@@ -21,7 +21,7 @@ from treeopt.planner.replay import Replay
 from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
 from treeopt.profiler.acceptance.draft_record import joined
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import Decoder, DynamicDrafter
+from treeopt.runtime import Decoder, ExpandingDrafter
 from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import profile_prompts
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -133,7 +133,7 @@ def main() -> None:
         print("".join(f"{title:>{width}}" for title, width in zip(titles, WIDTHS, strict=True)))
         for tree in bar(trees, "trees"):
             said = replayed(replay, tree)
-            drafter = DynamicDrafter(pair.draft_model, tree, capacity=pair.draft_model.config.max_positions)
+            drafter = ExpandingDrafter(pair.draft_model, tree, capacity=pair.draft_model.config.max_positions)
             decoder = Decoder(pair.target, drafter, temperature=temperature)
             run = decoded(decoder, prompts, np.diff(record.text_starts).tolist(), seed=1)
             cells = [

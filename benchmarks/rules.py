@@ -96,7 +96,7 @@ def reach_at(pair: ModelPair, tree: TokenTree, texts: list[list[list[int]]], sam
     """Return float64 (texts, 2, n): reach under traversal and sequoia of a tree drafted behind each text so far, summed."""
     decoder = Decoder(pair.target, pair.draft_model, tree, rule="traversal", temperature=sampling.temperature)
     verifiers = [
-        Verifier(rule_named(rule), tree, pair.target.config.vocabulary, pair.target.device)
+        Verifier(rule_named(rule), pair.target.config.vocabulary, pair.target.device)
         for rule in ("traversal", "sequoia")
     ]
     reach = np.zeros((len(texts), 2, tree.nodes))
@@ -106,7 +106,7 @@ def reach_at(pair: ModelPair, tree: TokenTree, texts: list[list[list[int]]], sam
             proposal = decoder.draft()
             target_probs = distribution(decoder.verify(proposal).logits, sampling)
             for row, verifier in zip(sums, verifiers, strict=True):
-                verifier.test(proposal.tokens, proposal.probs, target_probs)
+                verifier.test([tree], proposal.tokens, proposal.probs, target_probs)
                 row += verifier.reach()
     return reach
 

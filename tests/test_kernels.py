@@ -46,49 +46,27 @@ def solved():
 
 
 def verified():
-    """Return what every rule makes of random distributions on a tree with wide and narrow levels."""
-    from treeopt.runtime.rules import on_host
+    """Return what every rule makes of random distributions on a tree with wide and narrow levels, and sampled tokens."""
+    from treeopt.runtime.rules import kernels
 
     tree, rng = level_widths([3, 4, 2]), np.random.default_rng(0)
     parents = np.flatnonzero(tree.child_counts)
-    nodes = np.stack([parents, tree.first_child[parents], tree.child_counts[parents]], axis=1).astype(np.int64)
+    groups = np.stack([parents, tree.first_child[parents], tree.child_counts[parents]], axis=1).astype(np.int64)
     found = []
     for rule in RULES:
-        tokens = np.concatenate([[0], *(rng.permutation(7)[:count] for count in nodes[:, 2])]).astype(np.int64)
+        tokens = np.concatenate([[0], *(rng.permutation(7)[:count] for count in groups[:, 2])]).astype(np.int64)
         draft, target = rng.dirichlet(np.full(7, 0.5), (2, tree.nodes))
-        residual, acceptance = np.zeros((len(nodes), 7)), np.ones(tree.nodes)
-        getattr(on_host, rule)(nodes, tokens, draft, target, residual, acceptance)
-        nothing = np.zeros(7)
-        after = [
-            (on_host.quantile(each, share), on_host.token_at(each, share))
-            for each in (*residual, *target, nothing)
-            for share in (0.0, 0.4, 1.0)
-        ]
-        found += [residual, acceptance, np.array(after)]
-    tokens = np.zeros((2, 3), np.int64)
-    on_host.sample_each(rng.dirichlet(np.ones(7), (2, 3)).astype(np.float32), rng.random((2, 5))[:, 1:4], tokens)
-    return [*found, tokens]
-
-
-def ended():
-    """Return where the paths of two texts end, by every selection, with something left after them and without."""
-    from treeopt.runtime.rules import ends_on_host
-
-    tree, rng = level_widths([3, 4, 2]), np.random.default_rng(0)
-    internal = tree.child_counts > 0
-    rows = np.where(internal, internal.cumsum() - 1, -1)
-    order = np.arange(tree.nodes)[::-1]
-    walk = np.array([tree.parents, tree.first_child, tree.child_counts, order, tree.depth, rows], np.int64).T.copy()
-    found = []
-    for select in (ends_on_host.top_down, ends_on_host.leaves_first, ends_on_host.longest):
-        for left, by_level in ((0.0, False), (1.0, True)):
-            acceptance, target = rng.random((2, tree.nodes)), rng.dirichlet(np.ones(7), (2, tree.nodes))
-            acceptance[:, 0] = 1.0
-            residual, noise = left * rng.random((2, internal.sum(), 7)), rng.random((2, tree.nodes + 1))
-            ends = np.zeros((2, 3), np.int64)
-            select(walk, acceptance, noise, ends)
-            ends_on_host.tokens_after(walk, target, residual, noise, by_level, ends)
-            found.append(ends)
+        residual, acceptance = np.zeros((len(groups), 7)), np.ones(tree.nodes)
+        getattr(kernels, rule)(groups, tokens, draft, target, residual, acceptance)
+        found += [residual, acceptance]
+    weights = rng.dirichlet(np.ones(700)).astype(np.float32)
+    found.append(np.array([kernels.inverse_cdf(each, u) for each in (weights, np.zeros(7)) for u in (0.0, 0.4, 0.9)]))
+    probs = np.zeros((2, 3, 700), np.float32)
+    probs[:, :2] = rng.dirichlet(np.ones(700), (2, 2))
+    for replace in (True, False):
+        tokens = np.zeros((2, 6), np.int64)
+        kernels.sample_children(probs, np.array([0, 0, 0, 1, 2, 2]), rng.random((2, 6)), replace, tokens)
+        found.append(tokens)
     return found
 
 
@@ -117,8 +95,7 @@ def grown():
 WORK = {
     "treeopt.solver.kernels": solved,
     "treeopt.runtime.drafters.expansion_on_host": grown,
-    "treeopt.runtime.rules.on_host": verified,
-    "treeopt.runtime.rules.ends_on_host": ended,
+    "treeopt.runtime.rules.kernels": verified,
 }
 """For each module with compiled loops, what all of them are called for."""
 

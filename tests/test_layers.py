@@ -284,7 +284,6 @@ def test_every_folder_is_checked():
             "from treeopt.records import latency\nfrom treeopt.records.acceptance import AcceptanceTable",
         ),
         ("treeopt.solver.kernels", "from numba import njit"),
-        ("treeopt.solver.width_limits", "def solve():\n    from scipy.optimize import milp"),
         ("treeopt.planner.planning", "from treeopt.solver import solve\nfrom treeopt.planner.costs import StepCosts"),
         ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
         (

@@ -1,30 +1,36 @@
 """Which drafter fills a tree or brings its own, and how it is set: what a plan chooses and a tree file names."""
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
+from dataclasses import fields as fields_of
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.record_form import in_file
+from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.own_trees import LookaheadSetting, PromptLookupSetting, RedrafterSetting, SpecExecSetting
 
-DRAFTERS = ("model", "medusa", "redrafter", "eagle", "eagle2", "specexec", "lookahead", "prompt-lookup")
-"""As in `--drafter NAME`; `model`, the draft model, is what a file without a drafter means."""
-HEADS = ("medusa", "redrafter", "eagle")
-"""Those that are read from a folder of their own, `--drafter NAME=DIR`."""
-TREES = ("model", "medusa", "eagle")
-"""Those that draft a static tree, which is solved for from their acceptance table."""
-SETTINGS = {
-    "redrafter": ("length", "width"),
-    "eagle2": ("depth", "nodes", "top_k"),
-    "specexec": ("batch", "branching", "budget", "max_passes"),
-    "lookahead": ("candidates", "ngram", "window"),
-    "prompt-lookup": ("length", "ngram"),
+OwnTrees = DynamicTree | LookaheadSetting | PromptLookupSetting | RedrafterSetting | SpecExecSetting
+"""The numbers of a drafter with trees of its own."""
+RECORDS: dict[str, type[OwnTrees] | None] = {
+    "model": None,
+    "medusa": None,
+    "redrafter": RedrafterSetting,
+    "eagle": None,
+    "eagle2": DynamicTree,
+    "specexec": SpecExecSetting,
+    "lookahead": LookaheadSetting,
+    "prompt-lookup": PromptLookupSetting,
 }
-"""The numbers that those with trees of their own are set to; of all others the tree says all."""
+"""Every drafter by its name in `--drafter NAME`, with the record of its numbers; None if it fills a static tree."""
+DRAFTERS = tuple(RECORDS)
+"""All names; `model`, the draft model, is what a file without a drafter means."""
+TREES = tuple(name for name, record in RECORDS.items() if record is None)
+"""Drafters of a static tree, which is solved for from their acceptance table."""
+FROM_FOLDER = ("medusa", "redrafter", "eagle", "eagle2")
+"""Drafters that may name a folder, `--drafter NAME=DIR`: `eagle2` without one expands the draft model."""
 MAX_VALUE = 65_536
-"""Largest of these numbers: none is of more than the nodes that a tree file holds."""
-FROM_FOLDER = (*HEADS, "eagle2")
-"""Those that may name a folder: `eagle2` one of an EAGLE head, without it expands the draft model."""
+"""Largest number of a setting in a file: no tree file has more nodes."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -106,20 +112,38 @@ class DrafterSetting(ShortRepr):
     def longest_draft(self) -> int:
         """Most draft tokens that a step can accept of trees of its own, as long as the chain that stands in for them.
 
-        Raises InvalidValueError for a drafter that fills the tree of a file, and where its numbers do not say.
+        Raises as `record` does.
         """
-        of = self.value
-        if self.name == "lookahead":
-            return of("ngram") - 1
-        if self.name == "specexec":
-            return min(of("max_passes"), of("budget") - 1)
-        return of("depth" if self.name == "eagle2" else "length")
+        return self.record.longest_draft
+
+    @property
+    def record(self) -> OwnTrees:
+        """The numbers of a drafter with trees of its own.
+
+        Raises InvalidValueError for a drafter that fills a tree, for a missing number, and for one out of range.
+        """
+        record = RECORDS[self.name]
+        if record is None:
+            raise InvalidValueError(
+                f"drafter: expected one with trees of its own. Got {self.name}: it fills a tree.", field="drafter"
+            )
+        return record(**{name: self.value(name) for name in number_names(self.name)})
 
     @property
     def words(self) -> str:
         """Name and numbers, such as `prompt-lookup: length 8, ngram 4`."""
         numbers = ", ".join(f"{each.name} {each.value}" for each in self.values)
         return f"{self.name}: {numbers}" if numbers else self.name
+
+
+def number_names(name: str) -> tuple[str, ...]:
+    """Return the names of a drafter's numbers in the order of a file.
+
+    >>> number_names("prompt-lookup"), number_names("medusa")
+    (('length', 'ngram'), ())
+    """
+    record = RECORDS[name]
+    return () if record is None else tuple(sorted(each.name for each in fields_of(record) if each.default is MISSING))
 
 
 def drafter_setting(
@@ -140,7 +164,7 @@ def checked_setting(setting: DrafterSetting) -> DrafterSetting:
     Raises InvalidValueError, with the field, for other numbers than the drafter has, a folder where it has none, and
     boundaries that no head reads.
     """
-    wanted, names = SETTINGS.get(setting.name, ()), tuple(each.name for each in setting.values)
+    wanted, names = number_names(setting.name), tuple(each.name for each in setting.values)
     if names != wanted:
         raise InvalidValueError(
             f"expected {_listed(wanted)} of {setting.name}. Got {_listed(names)}: plan again.", field="values"

@@ -38,9 +38,29 @@ class DynamicTree:
             )
 
     @property
+    def children(self) -> int:
+        """Children of every node that is fed."""
+        return self.top_k
+
+    @property
+    def max_nodes(self) -> int:
+        """Most tokens of the target's pass."""
+        return self.nodes
+
+    @property
+    def max_fed(self) -> int:
+        """Most nodes that a step feeds to the draft model, root included."""
+        return sum(self.draft_widths)
+
+    @property
     def draft_widths(self) -> tuple[int, ...]:
         """Nodes that each draft pass feeds: the root, then the beams."""
         return (1, *[self.top_k] * (self.depth - 1))
+
+    @property
+    def longest_draft(self) -> int:
+        """Most draft tokens that a step can accept, and most draft passes."""
+        return self.depth
 
     @property
     def is_chain(self) -> bool:

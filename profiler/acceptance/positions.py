@@ -65,7 +65,8 @@ class AcceptanceText:
         self._sampling = decoding.sampling
         self._draft_sampling = draft_sampling_of(decoding.sampling, decoding.draft_sampling)
         self._children = places([branching], target.device)
-        self._verifier = Verifier(self._rule, level_widths([branching]), target.config.vocabulary, target.device)
+        self._tree = level_widths([branching])
+        self._verifier = Verifier(self._rule, target.config.vocabulary, target.device)
         self._depth = depth
         self._generator = torch.Generator(target.device).manual_seed(seed)
 
@@ -91,11 +92,11 @@ class AcceptanceText:
             expected = (likeliest(draft_logits, self._children) == wanted).double().cpu().numpy()
             return expected, int(expected.argmax()) if expected.any() else REJECTED, wanted
         draft_probs = distribution(draft_logits, self._draft_sampling)
-        children = self._rule.draw(draft_probs, self._children, self._generator)
+        (children,) = self._rule.draw(draft_probs[None], self._children, [self._generator])
         tokens = torch.cat([children.new_tensor([token]), children])
-        self._verifier.test(tokens, draft_probs, distribution(target_logits, self._sampling))
-        node, uniform = self._verifier.last_node(self._generator)
-        following = int(tokens[node]) if node else self._verifier.token_after(0, uniform)
+        self._verifier.test([self._tree], tokens, draft_probs, distribution(target_logits, self._sampling))
+        node, u = self._verifier.last_node(self._generator)
+        following = int(tokens[node]) if node else self._verifier.token_after(0, u)
         return self._verifier.reach()[1:], node - 1 if node else REJECTED, following
 
 

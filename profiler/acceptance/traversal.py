@@ -85,7 +85,7 @@ def count_reach(
         max_text_tokens=min(trained, len(prompt) + positions),
     )
     verifiers = [
-        Verifier(rule_named(rule), tree, target.config.vocabulary, target.device) for rule in ("traversal", "sequoia")
+        Verifier(rule_named(rule), target.config.vocabulary, target.device) for rule in ("traversal", "sequoia")
     ]
     generator = torch.Generator(target.device).manual_seed(seed + 1)
     reach = np.zeros((2, tree.nodes))
@@ -97,7 +97,7 @@ def count_reach(
         output = decoder.verify(proposal)
         target_probs = distribution(output.logits, sampling)
         for verifier, row in zip(verifiers, reach, strict=True):
-            verifier.test(proposal.tokens, proposal.probs, target_probs)
+            verifier.test([tree], proposal.tokens, proposal.probs, target_probs)
             row += verifier.reach()
         found = decoder.accepted(proposal.tokens.tolist(), verifiers[0].verdict(generator), output)
         decoder.commit(found)

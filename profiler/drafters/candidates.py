@@ -1,6 +1,6 @@
 """Settings of drafters with trees of their own that are worth decoding with."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner.calibration import calibration, specexec_settings
@@ -9,11 +9,9 @@ from treeopt.planner.model import StepModel
 from treeopt.planner.replay import Replay
 from treeopt.records.draft_record import DraftRecord
 from treeopt.runtime.drafters.loaded import LoadedDrafter
-from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS
-from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
-from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS
-from treeopt.trees.drafter_setting import DrafterSetting, drafter_setting
+from treeopt.trees.drafter_setting import DrafterSetting, OwnTrees, SettingValue, number_names
 from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.own_trees import LOOKAHEAD_SETTINGS, PROMPT_LOOKUP_SETTINGS, REDRAFTER_SETTINGS
 
 HEAD_TREES = tuple(
     DynamicTree(top_k=top_k, depth=depth, nodes=nodes)
@@ -24,6 +22,12 @@ HEAD_TREES = tuple(
 )
 """Dynamic trees of a head, of which there is no draft record: from a short chain to EAGLE-2's own numbers."""
 LOOKUP = "prompt-lookup"
+USUAL: dict[str, Sequence[OwnTrees]] = {
+    "redrafter": REDRAFTER_SETTINGS,
+    "lookahead": LOOKAHEAD_SETTINGS,
+    LOOKUP: PROMPT_LOOKUP_SETTINGS,
+}
+"""Settings that are tried on every machine."""
 Recorded = Callable[[], DraftRecord]
 Modelled = Callable[[], StepModel]
 
@@ -39,9 +43,10 @@ def candidates(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_
 
     Raises InfeasibleError where none is left.
     """
+    names = number_names(drafter.name)
     found = [
-        drafter_setting(drafter.name, source=drafter.source, digest=drafter.digest, layers=drafter.layers, **values)
-        for values in _values(drafter, model, recorded, max_tokens)
+        drafter.setting(tuple(SettingValue(name=name, value=getattr(record, name)) for name in names))
+        for record in _records(drafter, model, recorded, max_tokens)
     ]
     fitting = [each for each in dict.fromkeys(found) if _fits(drafter, each, max_tokens)]
     if not fitting:
@@ -51,26 +56,12 @@ def candidates(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_
     return fitting
 
 
-def lookup_setting(setting: DrafterSetting) -> PromptLookupSetting:
-    """Return the numbers of prompt lookup."""
-    return PromptLookupSetting(setting.value("ngram"), setting.value("length"))
-
-
-def _values(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_tokens: int) -> Iterator[dict[str, int]]:
-    if drafter.name == "redrafter":
-        yield from ({"width": each.width, "length": each.length} for each in REDRAFTER_SETTINGS)
-    elif drafter.name == "lookahead":
-        for window in LOOKAHEAD_SETTINGS:
-            yield {"window": window.window, "ngram": window.ngram, "candidates": window.candidates}
-    elif drafter.name == LOOKUP:
-        yield from ({"ngram": each.ngram, "length": each.length} for each in PROMPT_LOOKUP_SETTINGS)
-    elif drafter.name == "specexec":
-        names = ("budget", "branching", "batch", "max_passes")
-        for each in specexec_settings(model(), calibration(recorded())):
-            yield {name: getattr(each, name) for name in names}
-    else:
-        trees = HEAD_TREES if drafter.heads is not None else _recorded_trees(recorded(), model(), max_tokens)
-        yield from ({"top_k": each.top_k, "depth": each.depth, "nodes": each.nodes} for each in trees)
+def _records(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_tokens: int) -> Sequence[OwnTrees]:
+    if drafter.name in USUAL:
+        return USUAL[drafter.name]
+    if drafter.name == "specexec":
+        return specexec_settings(model(), calibration(recorded()))
+    return HEAD_TREES if drafter.heads is not None else _recorded_trees(recorded(), model(), max_tokens)
 
 
 def _recorded_trees(record: DraftRecord, model: StepModel, max_tokens: int) -> Sequence[DynamicTree]:

@@ -15,7 +15,7 @@ from treeopt.profiler.acceptance.contexts import Place, Stretch
 from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.drafters.acceptance import CountedAcceptance, counted_acceptance, counter
-from treeopt.profiler.drafters.candidates import LOOKUP, candidates, lookup_setting
+from treeopt.profiler.drafters.candidates import LOOKUP, candidates
 from treeopt.profiler.drafters.decodes import (
     DecodedText,
     Way,
@@ -24,7 +24,13 @@ from treeopt.profiler.drafters.decodes import (
     passes_of,
     together,
 )
-from treeopt.profiler.drafters.plain_texts import PlainTexts, replayed_lookups
+from treeopt.profiler.drafters.plain_texts import (
+    GeneratedTexts,
+    PlainTexts,
+    affordable_positions,
+    condition_name,
+    replayed_lookups,
+)
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
@@ -42,8 +48,10 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.drafter_setting import TREES, DrafterSetting
+from treeopt.trees.own_trees import PromptLookupSetting
 
 TRIED_PROMPTS, TRIED_POSITIONS = 4, 48
 """Texts that every candidate is decoded with, to find those that are decoded with in full."""
@@ -56,12 +64,12 @@ RECORDED_PROMPTS, RECORDED_POSITIONS = 6, 64
 """Texts along which the draft model is recorded, to find candidates."""
 FIRST_PROMPTS = 8
 """Prompts that are decoded before it is asked whether the choice among drafters is certain."""
-LEAST_POSITIONS = 16
-"""Of each text, however little time there is."""
-PLAIN_SHARE = 1 / 2
-"""Of the time, what texts may take along which acceptance is counted."""
+PLAIN_SHARE = 1 / 4
+"""Of the time, what texts may take along which drafters are counted."""
 TRYING_SHARE = 1 / 3
 """Of the time, what finding the fastest settings may take."""
+COUNTED_ALONG_TEXTS = (*TREES, LOOKUP)
+"""Drafters that need no step of their own to be counted."""
 WIDTHS = ((1,), (3, 3, 2, 1), (4, 6, 6, 4, 3, 2), (8, 12, 12, 8, 4, 2))
 """Nodes of each level of the trees that are decoded with, beside chains; as deep as the drafter drafts."""
 
@@ -103,19 +111,35 @@ class DrafterMeasurement:
                 twice as many, until it is or the time is over.  By default all prompts are decoded.
         """
         prompts = self.texts if certain is None else min(FIRST_PROMPTS, self.texts)
-        plain_texts = PlainTexts(drafters[0].target, self.recorder.journal)
+        counted = [each for each in drafters if each.name in COUNTED_ALONG_TEXTS]
+        generated = self._generated(counted[0].target, profile, hidden) if counted else {}
         while True:
-            found = replace(profile, drafters=self._on_prompts(prompts, drafters, profile, plain_texts, hidden))
+            found = replace(profile, drafters=self._on_prompts(prompts, drafters, profile, generated, hidden))
             if prompts == self.texts or self.time.over() or (certain is not None and certain(found)):
                 return found
             prompts = min(2 * prompts, self.texts)
+
+    def _generated(self, target: LanguageModel, profile: Profile, hidden: bool | None) -> GeneratedTexts:
+        """Return what the target generates alone under every condition, on as many prompts as there is time for."""
+        conditions = list(product(self.settings.samplings, self.places))
+        texts, time = PlainTexts(target, self.recorder.journal), self.time.part(PLAIN_SHARE)
+        found: GeneratedTexts = {}
+        with tqdm(desc="texts     ", unit="text", disable=hidden) as bar:
+            for number, (sampling, place) in enumerate(conditions):
+                part = time.part(1 / (len(conditions) - number))
+                stretch = place.stretch(sampling, self.positions)
+                _more(bar, len(stretch.prompts))
+                stretch = stretch._replace(positions=affordable_positions(profile, stretch.positions, part.left_s / 2))
+                name = condition_name(sampling, place)
+                found[name] = stretch, texts.decoded(stretch, sampling, name, part, bar.update)
+        return found
 
     def _on_prompts(
         self,
         prompts: int,
         drafters: Sequence[LoadedDrafter],
         profile: Profile,
-        plain_texts: PlainTexts,
+        generated: GeneratedTexts,
         hidden: bool | None,
     ) -> tuple[MeasuredDrafter, ...]:
         """Measure every drafter, all in a fair share of the time; those that are decoded with on the first prompts."""
@@ -124,7 +148,7 @@ class DrafterMeasurement:
             time = self.time.part(1 / (len(drafters) - number))
             with tqdm(desc=f"{drafter.name:<10}", unit="text", disable=hidden) as bar:
                 recorder = replace(self.recorder, tick=bar.update)
-                work = _Work(drafter, self, profile, plain_texts, partial(_more, bar), recorder, time, prompts)
+                work = _Work(drafter, self, profile, generated, partial(_more, bar), recorder, time, prompts)
                 found.append(work.measured())
         return tuple(found)
 
@@ -142,7 +166,7 @@ class _Work:
     drafter: LoadedDrafter
     given: DrafterMeasurement
     profile: Profile
-    plain_texts: PlainTexts
+    generated: GeneratedTexts
     more: Callable[[int], None]
     """Told how many texts are to come."""
     recorder: Recorder
@@ -199,7 +223,7 @@ class _Work:
 
     def _acceptance(self, sampling: Sampling, place: Place, time: Slice) -> CountedAcceptance:
         settings = self.given.settings
-        stretch, texts = self._plain_texts(sampling, place, time.part(PLAIN_SHARE))
+        stretch, texts = self.generated[condition_name(sampling, place)]
         count = counter(
             self.drafter,
             stretch.prompts,
@@ -212,14 +236,6 @@ class _Work:
         self.more(len(numbers))
         kind = f"acceptance {self._kind(sampling, place)}"
         return counted_acceptance(count, numbers, sampling, kind, self.recorder.journal, self.recorder.tick, time)
-
-    def _plain_texts(self, sampling: Sampling, place: Place, time: Slice) -> tuple[Stretch, dict[int, list[int]]]:
-        """Return what the target generates by itself at a place, and what of it there was time for."""
-        stretch = place.stretch(sampling, self.given.positions)
-        stretch = stretch._replace(positions=self._affordable(stretch.positions, time.left_s / 2))
-        self.more(len(stretch.prompts))
-        kind = _condition_name(sampling, place)
-        return stretch, self.plain_texts.decoded(stretch, sampling, kind, time, self.recorder.tick)
 
     @property
     def _widest(self) -> int:
@@ -246,7 +262,7 @@ class _Work:
         settings = candidates(self.drafter, model, recorded, self._max_tokens)
         if len(settings) <= KEPT:
             return settings
-        if self.drafter.name == LOOKUP and (predicted := self._predicted(settings, sampling, place, time)):
+        if self.drafter.name == LOOKUP and (predicted := self._predicted(settings, sampling, place)):
             return predicted
         ways = [self._set_to(each, sampling, f"try {each.words} {self._kind(sampling, place)}") for each in settings]
         stretch = place.stretch(sampling, min(self.given.positions, TRIED_POSITIONS), TRIED_PROMPTS)
@@ -255,26 +271,26 @@ class _Work:
         order = sorted(range(len(settings)), key=lambda number: -rates[number])
         return [settings[number] for number in order]
 
-    def _predicted(
-        self, settings: Sequence[DrafterSetting], sampling: Sampling, place: Place, time: Slice
-    ) -> list[DrafterSetting]:
+    def _predicted(self, settings: Sequence[DrafterSetting], sampling: Sampling, place: Place) -> list[DrafterSetting]:
         """Return settings of prompt lookup by their tokens in a second of passes; empty where texts are too short."""
         verify = self._model(sampling, place).costs.verify
         rates = {}
-        for setting, replayed in zip(settings, self._replayed(settings, sampling, place, time), strict=True):
+        for setting, replayed in zip(settings, self._replayed(settings, sampling, place), strict=True):
             if replayed is not None:
                 seconds = verify.at(np.array(replayed.pass_tokens)) @ np.array(replayed.passes)
                 rates[setting] = sum(replayed.tokens) / float(seconds)
         return sorted(rates, key=lambda setting: -rates[setting])
 
     def _replayed(
-        self, settings: Sequence[DrafterSetting], sampling: Sampling, place: Place, time: Slice
+        self, settings: Sequence[DrafterSetting], sampling: Sampling, place: Place
     ) -> list[ReplayedTexts | None]:
         """Return what is known of settings without a pass of theirs."""
         if self.drafter.name != LOOKUP:
             return [None] * len(settings)
-        stretch, texts = self._plain_texts(sampling, place, time.part(PLAIN_SHARE))
-        return replayed_lookups([lookup_setting(each) for each in settings], stretch, texts)
+        stretch, texts = self.generated[condition_name(sampling, place)]
+        numbers = [each.record for each in settings]
+        lookups = [each for each in numbers if isinstance(each, PromptLookupSetting)]
+        return replayed_lookups(lookups, stretch, texts)
 
     def _decoded_with(
         self, kept: Sequence[DrafterSetting], sampling: Sampling, place: Place, time: Slice
@@ -284,7 +300,7 @@ class _Work:
             self._plain(sampling, f"decode plain {kind}"),
             *(self._set_to(each, sampling, f"decode {each.words} {kind}") for each in kept),
         ]
-        replayed = self._replayed(kept, sampling, place, time)
+        replayed = self._replayed(kept, sampling, place)
         stretch = place.stretch(sampling, min(self.given.positions, KEPT_POSITIONS), self.prompts)
         stretch, (plain, *found) = self._decoded(ways, stretch, time)
         return CountedDecodes(
@@ -304,15 +320,10 @@ class _Work:
     ) -> tuple[Stretch, list[list[DecodedText]]]:
         """Return what was decoded in every way, and the prompts that there was time for."""
         self.more(len(ways) * len(stretch.prompts))
-        positions = self._affordable(stretch.positions, time.left_s / (least * len(ways)))
+        positions = affordable_positions(self.profile, stretch.positions, time.left_s / (least * len(ways)))
         texts = decoded_in_turn(ways, stretch.prompts, positions, self.recorder, time, least)
         prompts = dict(list(stretch.prompts.items())[: len(texts[0])])
         return Stretch(prompts, positions), texts
-
-    def _affordable(self, positions: int, text_s: float) -> int:
-        """Return the positions that a text may have, of which plain decoding takes so many seconds at most."""
-        step_s = float(self.profile.latencies[0].verify.seconds(1))
-        return int(min(positions, max(LEAST_POSITIONS, text_s / step_s)))
 
     def _plain(self, sampling: Sampling, kind: str) -> Way:
         return Way(kind, lambda: self._decoder(None, sampling))
@@ -326,7 +337,7 @@ class _Work:
 
     def _kind(self, sampling: Sampling, place: Place) -> str:
         """Return the end of a name in the journal: whatever it is of, it is of this drafter, sampling and context."""
-        return f"{self.drafter.name} {_condition_name(sampling, place)}"
+        return f"{self.drafter.name} {condition_name(sampling, place)}"
 
     def _decoder(self, drafter: Drafter | None, sampling: Sampling) -> Decoder:
         return Decoder(
@@ -379,11 +390,6 @@ def kept_settings(ranked: Sequence[Sequence[DrafterSetting]]) -> list[DrafterSet
     """
     in_turn = dict.fromkeys(each for rank in zip_longest(*ranked) for each in rank if each is not None)
     return list(in_turn)[: max(KEPT, len({each[0] for each in ranked}))]
-
-
-def _condition_name(sampling: Sampling, place: Place) -> str:
-    at = "" if place.context_tokens is None else f" at {place.context_tokens}"
-    return f"{sampling.temperature:g}{at}"
 
 
 def _context_tokens(place: Place, stretch: Stretch, plain: Sequence[DecodedText]) -> int:

@@ -3,21 +3,28 @@
 from collections.abc import Callable, Mapping, Sequence
 from operator import add
 
-from treeopt.errors import OutOfMemoryError
-from treeopt.profiler.acceptance.contexts import Stretch
+from treeopt.errors import OutOfMemoryError, TextsError
+from treeopt.profiler.acceptance.contexts import Place, Stretch
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.journal import Journal
 from treeopt.records.measured_drafter import ReplayedTexts
+from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.lookup_replay import MOST_WALKED, LookupReplay, Walked
-from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 from treeopt.runtime.models.model import LanguageModel, trained_tokens
+from treeopt.trees.own_trees import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 
 BATCH_SIZE = 16
 """Texts to a pass."""
 BEYOND_TOKENS = max(each.length for each in PROMPT_LOOKUP_SETTINGS)
 """Generated behind the positions that count, so that it is seen how far the last drafts are right."""
+
+
+LEAST_POSITIONS = 16
+"""Of each text, however little time there is."""
+GeneratedTexts = dict[str, tuple[Stretch, dict[int, list[int]]]]
+"""By condition, what was continued, and the target's own tokens after each prompt."""
 
 
 class PlainTexts:
@@ -50,7 +57,7 @@ class PlainTexts:
             time: when it is over, no further texts are begun; `BATCH_SIZE` are decoded in any case.
             tick: called after every text.
 
-        Raises TextsError where the target's logits are not finite.
+        Raises TreeoptError where the target's logits are not finite.
         """
         kind = f"plain text {kind}"
         known = {entry.key: list(map(int, entry.values)) for entry in self._journal.entries(kind)}
@@ -83,8 +90,11 @@ class PlainTexts:
             steps = decoder.generate_all(prompts, new_tokens, seeds=numbers, batch_size=BATCH_SIZE)
         except OutOfMemoryError:
             steps = decoder.generate_all(prompts, new_tokens, seeds=numbers, batch_size=1)
-        for text, tokens in steps:
-            found[numbers[text]] += tokens
+        try:
+            for text, tokens in steps:
+                found[numbers[text]] += tokens
+        except TextsError as error:
+            raise next(iter(error.errors.values())) from None
         return found
 
 
@@ -125,3 +135,15 @@ def _together(walked: Sequence[Walked], setting: PromptLookupSetting) -> Replaye
         pass_tokens=tuple(size for size, passes in sizes.items() if passes),
         passes=tuple(passes for passes in sizes.values() if passes),
     )
+
+
+def affordable_positions(profile: Profile, positions: int, text_s: float) -> int:
+    """Return the positions that a text may have, of which plain decoding takes so many seconds at most."""
+    step_s = float(profile.latencies[0].verify.seconds(1))
+    return int(min(positions, max(LEAST_POSITIONS, text_s / step_s)))
+
+
+def condition_name(sampling: Sampling, place: Place) -> str:
+    """Return a sampling and a place in words, as the journal names them."""
+    at = "" if place.context_tokens is None else f" at {place.context_tokens}"
+    return f"{sampling.temperature:g}{at}"

@@ -97,7 +97,7 @@ class PassTimer:
         def work() -> object:
             if sampling.greedy or not rule.random_drafts:
                 return likeliest(run(), wanted)
-            return rule.draw(distribution(run(), sampling), wanted, generator)
+            return rule.draw(distribution(run(), sampling)[None], wanted, [generator])
 
         return work
 

@@ -21,8 +21,9 @@ from treeopt.planner.drafted import decoded_at
 from treeopt.planner.drafter_models import setting_predictions
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime.drafters import lookup_replay
-from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import chain
+from treeopt.trees.own_trees import PromptLookupSetting
 
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
 MIDDLE = [[0.5, 0.2, 0.1, 0.05]] * DEPTH

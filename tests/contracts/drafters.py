@@ -13,9 +13,8 @@ import torch
 from tests.runtime.learning.toy import FAST
 from tests.support import eagle_heads
 from treeopt.runtime import Sampling, Transformer
-from treeopt.runtime.drafters.best_first import SpecExecDrafter
-from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
@@ -26,7 +25,7 @@ from treeopt.runtime.models.trainable import copied
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 PAGE = Path(__file__).parents[2] / "docs" / "drafters" / "README.md"
 
@@ -111,11 +110,11 @@ def eagle_dynamic(layout, target, **options):
 
 def best_first(draft):
     setting = SpecExecSetting(budget=6, branching=2, batch=2, max_passes=3)
-    return SpecExecDrafter(draft, setting, capacity=draft.config.max_positions)
+    return ExpandingDrafter(draft, setting, capacity=draft.config.max_positions)
 
 
 def dynamic(draft):
-    return DynamicDrafter(draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=draft.config.max_positions)
+    return ExpandingDrafter(draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=draft.config.max_positions)
 
 
 TREE = level_widths([2, 2])

@@ -12,7 +12,7 @@ from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
 from treeopt.records.latency import Estimate
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import Decoder, DynamicDrafter
+from treeopt.runtime import Decoder, ExpandingDrafter
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, k_ary
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -119,7 +119,7 @@ def test_another_models_text_is_no_lossless_one(pair, prompts):
 
 
 def test_a_dynamic_trees_passes_are_as_large_as_it_is(pair, prompts):
-    drafter = DynamicDrafter(pair.draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=128)
+    drafter = ExpandingDrafter(pair.draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=128)
     decoder = Decoder(pair.target, drafter, temperature=0.0)
     steps = TimedSteps(decoder, Clock())
     text = decoded_text(steps, decoder, prompts[0], 12)

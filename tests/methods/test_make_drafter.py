@@ -61,7 +61,7 @@ def test_the_stand_in_is_as_long_as_the_longest_draft():
         if setting.own_trees:
             assert setting.longest_draft == DEEPEST[setting.name], setting
         else:
-            with pytest.raises(InvalidValueError, match="expected the setting length"):
+            with pytest.raises(InvalidValueError, match="expected one with trees of its own"):
                 assert setting.longest_draft
 
 

@@ -77,7 +77,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "Schedule": lambda: schedule(invented(conditions=FOUR_CONDITIONS), 32),
     "Solution, best first": lambda: solve(AcceptanceTable([0.7, 0.12]), 64, 8),
     "Solution, dynamic program": lambda: solve(AcceptanceTable(RISING), 12),
-    "Solution, integer program": lambda: solve(AcceptanceTable(RISING), 5, level_widths=2),
     "TreeFile": lambda: TreeFile(
         tree=chain(400), reach=np.full(401, 1.0), provenance=Provenance(source="x" * 500, speedup=1.5)
     ),

@@ -118,7 +118,6 @@ class TestBothMethods:
         certificate = solve(AcceptanceTable(p), 6, depth).certificate
         falling = all(row == sorted(row, reverse=True) for level in rows_of(p, depth) for row in level)
         assert certificate.method == ("best-first" if falling else "dynamic-program")
-        assert certificate.gap_tokens == 0.0
         assert certificate.statement
         assert (certificate.ruled_out == 0) or not falling
 
@@ -127,8 +126,6 @@ class TestBothMethods:
         [
             ("falling", "best-first"),
             ("falling per depth", "best-first"),
-            ("rising", "integer-program"),
-            ("worse below a later child", "integer-program"),  # no row rises, but a heavier parent's may be the lighter
         ],
     )
     def test_the_method_for_limited_widths(self, name, method):

@@ -19,7 +19,6 @@ SOLVED = {
     "rising rows": ([[0.1, 0.5], [0.9, 0.1], [0.0, 1.0]], {}),
     "parent ranks": ([[[0.5, 0.2], [0.1, 0.6]]] * 3, {}),
     "limits, falling": ([[0.6, 0.3]] * 3, {"level_widths": 2}),
-    "limits, rising": ([[0.3, 0.6]] * 3, {"level_widths": 2}),
     "no levels": ([[0.1, 0.5]] * 3, {"max_depth": 0}),
 }
 solved = pytest.mark.parametrize("name", SOLVED)
@@ -105,10 +104,6 @@ BAD = [
     ("rising rows", {"values_1": lambda array: array[:1]}, "values_1: expected shape"),
     ("rising rows", {"values_1": set_at((0, 0, 3), np.inf)}, "values_1: expected finite"),
     ("rising rows", {"p": lambda array: array[:2]}, "p: expected rows to depth 3"),
-    ("limits, rising", {"sizes": set_at(3, 10**6)}, "sizes: expected 1 to"),
-    ("limits, rising", {"sizes": lambda array: array[:-1]}, "sizes: expected one per depth"),
-    ("limits, rising", {"sizes": lambda array: np.roll(array, 2)}, "sizes: expected no tree larger"),
-    ("limits, rising", {"parents": set_at(-1, 50)}, "parents: expected -1"),
 ]
 
 

@@ -4,12 +4,16 @@ The tests take the place of `Rule.accept_test`, so that a verifier has to be tol
 """
 
 from dataclasses import replace
+from functools import partialmethod
 
 import torch
 
 from tests.support.enumeration import ORDERS
+from treeopt.runtime import Verifier
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.rules.sample_children import LAST, Places, likeliest, places
+from treeopt.runtime.rules.distributions import EPSILON
+from treeopt.runtime.rules.inverse_cdf import uniform
+from treeopt.runtime.rules.sample_children import Places, likeliest, places
 from treeopt.runtime.rules.selection import TopDown
 
 LEAST = 1e-300
@@ -26,7 +30,7 @@ def rejection(*, upside_down=False, update=True, residual=True, fall_back=True):
 
     def accept_test(siblings, tokens, draft, target, acceptance):
         if not fall_back:
-            draft *= draft > 10 * LAST
+            draft *= draft > 10 * EPSILON
         for children, x in by_rank(siblings, tokens):
             p, q = target[: len(x)], draft[: len(x)]
             over, under = (q, p) if upside_down else (p, q)
@@ -132,58 +136,51 @@ BROKEN_ORDERS = {
 }
 
 
+def by_sequence(sample):
+    """Return the draw of a batch, given that of one sequence."""
+
+    def sample_batch(distribution, wanted, generators):
+        return torch.stack([sample(probs, wanted, each) for probs, each in zip(distribution, generators, strict=True)])
+
+    return sample_batch
+
+
 def draw_likelier_first(draw):
     """`likelier_first` as the runtime samples."""
 
-    def sample(distribution, wanted, generator=None):
-        tokens = draw(distribution, wanted, generator)
+    def sample(distribution, wanted, generator):
+        (tokens,) = draw(distribution[None], wanted, [generator])
         chance = distribution[wanted.node, tokens].double()
         return tokens[(2.0 * wanted.node - chance).argsort(stable=True)]
 
-    return sample
+    return by_sequence(sample)
 
 
 def draw_least_likely_dropped(draw):
     """`least_likely_dropped` as the runtime samples."""
 
-    def sample(distribution, wanted, generator=None):
+    def sample(distribution, wanted, generator):
         counts = wanted.node.bincount(minlength=len(distribution))
         more = places((counts + 1).tolist(), distribution.device)
-        tokens = draw(distribution, more, generator).split((counts + 1).tolist())
+        tokens = draw(distribution[None], more, [generator])[0].split((counts + 1).tolist())
         kept = []
         for row, each in zip(distribution, tokens, strict=True):
             dropped = int(row[each].argmin())
             kept.append(torch.cat([each[:dropped], each[dropped + 1 :]]))
         return torch.cat(kept)
 
-    return sample
+    return by_sequence(sample)
 
 
-def draw_likeliest(distribution, wanted: Places, generator=None):
-    return likeliest(distribution, wanted, generator)
+def draw_likeliest(distribution, wanted: Places, generators):
+    return likeliest(distribution, wanted, generators)
 
 
-def half_precision_draw(distribution, wanted, generator=None):
-    """Draw with replacement by exponential races whose uniform noise is of float16."""
-    keys = [half_precision_keys(distribution, generator) for _ in range(wanted.most)]
-    return torch.stack([each.argmax(1) for each in keys], 1)[wanted.node, wanted.rank]
+def coarse_uniform(generator, count, device):
+    """Return what `uniform` returns, with 3 bits."""
+    return uniform(generator, count, device).mul_(8).floor_().div_(8)
 
 
-def half_precision_keys(distribution, generator):
-    speeds = torch.empty(distribution.shape, dtype=torch.float64)
-    half_precision_speeds(speeds, generator)
-    return distribution.double() * speeds
-
-
-def half_precision_speeds(speeds, generator):
-    """Fill what `fill_speeds` fills from uniform noise of float16."""
-    uniform = torch.rand(speeds.shape, dtype=torch.float16, generator=generator)
-    speeds.copy_(-1 / torch.log1p(-uniform.double()).clamp_max(-LEAST))
-
-
-def half_precision_noise(self, noise):
-    """Make what `StepNoise` makes from uniform noise of float16, of one text."""
-    (generator,) = noise
-    speeds, shares = self.taken
-    half_precision_speeds(speeds, generator)
-    shares.copy_(torch.rand(shares.shape, dtype=torch.float16, generator=generator))
+def verify_with_tensors(monkeypatch):
+    """Let every verifier test with tensors, so that a rule's own `accept_test` is used."""
+    monkeypatch.setattr(Verifier, "__init__", partialmethod(Verifier.__init__, on_host=False))

@@ -64,12 +64,12 @@ def drafts(tree, text, orders):
 
 def verified(rule, tree, text, orders=None, *, on_host=True):
     """Yield, for every draft, its nodes' texts, its probability, and a verifier that has tested it."""
-    verifier = Verifier(rule, tree, text.vocabulary, CPU, on_host=on_host)
+    verifier = Verifier(rule, text.vocabulary, CPU, on_host=on_host)
     draft, target = torch.from_numpy(text.draft), torch.from_numpy(text.target)
     for nodes, weight in drafts(tree, text, orders or ORDERS[rule.name]):
         rows = torch.tensor([text.row[node] for node in nodes])
         tokens = torch.tensor([0, *(node[-1] for node in nodes[1:])])
-        verifier.test(tokens, draft[rows], target[rows])
+        verifier.test([tree], tokens, draft[rows], target[rows])
         yield nodes, weight, verifier
 
 

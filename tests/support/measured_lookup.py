@@ -5,9 +5,10 @@ from dataclasses import replace
 from tests.support.simulated_decoding import TextDecoder
 from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting, DecodedTexts, MeasuredDrafter
-from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import chain
 from treeopt.trees.drafter_setting import drafter_setting
+from treeopt.trees.own_trees import PromptLookupSetting
 
 
 def decoded(decoder, steps):

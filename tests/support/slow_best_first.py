@@ -16,7 +16,7 @@ def slow_tree(children_after, setting, score=cumulative):
     """
     scores, pool, fed = {(): np.float32(0)}, [], []
     batch = [()]
-    for _ in range(setting.max_depth):
+    for _ in range(setting.longest_draft):
         for path in batch:
             fed.append(path)
             for log_prob, token in zip(*children_after(path), strict=True):

@@ -13,14 +13,13 @@ from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import draw, verify
-from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts
+from treeopt.runtime.drafters.drafted_nodes import DraftedNodes
 from treeopt.runtime.rules import RULES
 from treeopt.solver import solve
 from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 PROFILE = Path(__file__).parents[2] / "docs/profiles/bundled-2-cores-rules.yaml"
 TABLES = (
@@ -55,15 +54,14 @@ def rules() -> None:
             draw(rule, probs[:2], counts, generator)
             verify(rule, TREE, tokens, probs, probs, generator, lossy=rule in LOSSY_RULES)
     sampling = Sampling(temperature=1.0)
-    for texts in (1, 2):  # the noise of one text lies side by side, that of several does not
-        buffers = DraftBuffers(texts, 4, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device)
-        TreeDrafts(TREE, texts, buffers)
+    buffers = DraftBuffers(1, 4, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device)
+    TreeDrafts(TREE, 1, buffers)
 
 
 def grown_trees() -> None:
     """Grow no trees, in both ways."""
-    BeamExpansion(DynamicTree(top_k=2, depth=2, nodes=3), 0).compile()
-    BestFirstExpansion(SpecExecSetting(budget=3, branching=2, batch=1, max_passes=2), 0).compile()
+    DraftedNodes(DynamicTree(top_k=2, depth=2, nodes=3), 0).compile()
+    DraftedNodes(SpecExecSetting(budget=3, branching=2, batch=1, max_passes=2), 0).compile()
 
 
 if __name__ == "__main__":

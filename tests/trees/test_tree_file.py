@@ -19,10 +19,10 @@ from treeopt.trees.drafter_setting import (
     DRAFTERS,
     FROM_FOLDER,
     MAX_VALUE,
-    SETTINGS,
     DrafterSetting,
     SettingValue,
     drafter_setting,
+    number_names,
 )
 from treeopt.trees.tree_file import MAX_BYTES, load, load_file
 from treeopt.trees.tree_text import MAX_NODES
@@ -120,7 +120,7 @@ class TestGoldenFiles:
         page, schema = SPECIFICATION.read_text("utf-8"), VALIDATOR.schema["properties"]["drafter"]
         assert tuple(schema["properties"]["name"]["enum"]) == DRAFTERS
         for name in DRAFTERS:
-            numbers = ", ".join(f"`{each}`" for each in SETTINGS.get(name, ())) or "none"
+            numbers = ", ".join(f"`{each}`" for each in number_names(name)) or "none"
             heads = "read" if name in FROM_FOLDER else "none"
             named = f"`{name}`, also absent" if name == "model" else f"`{name}`"
             assert f"| {named} | {numbers} | {heads}" in page
@@ -140,7 +140,7 @@ class TestGoldenFiles:
 def drafters(draw: st.DrawFn) -> DrafterSetting:
     name = draw(st.sampled_from(DRAFTERS[1:]))
     text = TEXT if name in FROM_FOLDER else st.none()
-    values = tuple(SettingValue(name=each, value=draw(st.integers(1, 65_536))) for each in SETTINGS.get(name, ()))
+    values = tuple(SettingValue(name=each, value=draw(st.integers(1, 65_536))) for each in number_names(name))
     setting = DrafterSetting(name=name, source=draw(text), digest=draw(text), values=values)
     layers = st.lists(st.integers(0, MAX_VALUE), max_size=4, unique=True).map(tuple)
     return dataclasses.replace(setting, layers=draw(layers)) if setting.eagle_head else setting

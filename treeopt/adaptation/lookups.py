@@ -23,7 +23,7 @@ from treeopt.records.measured_drafter import CountedDecodes, CountedSetting
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.lookup_replay import LookupReplay
-from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
+from treeopt.trees.own_trees import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 
 LEAST_TOKENS = 64
 """Walked along before a setting is changed to."""

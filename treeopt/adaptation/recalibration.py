@@ -29,9 +29,9 @@ from treeopt.records.machine import Machine
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.observer import DecodedStep, Steered, StepSeconds
-from treeopt.runtime.drafters.prompt_lookup import PromptLookupSetting
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.trees import TokenTree
+from treeopt.trees.own_trees import PromptLookupSetting
 
 HALF_LIFE_STEPS = 384
 """After so many further steps one counts half."""

@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 from treeopt.planner.model import kind_of
 from treeopt.runtime.decoding.observer import Steered
-from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_setting import DrafterSetting
+from treeopt.trees.own_trees import PromptLookupSetting
 
 LOOKUP = "prompt-lookup"
 Way = TokenTree | PromptLookupSetting
@@ -29,9 +30,8 @@ class Rated(NamedTuple):
 
 def lookup_of(setting: DrafterSetting | None) -> PromptLookupSetting | None:
     """Return the setting of prompt lookup that a plan names, None for another drafter."""
-    if setting is None or setting.name != LOOKUP:
-        return None
-    return PromptLookupSetting(ngram=setting.value("ngram"), length=setting.value("length"))
+    record = setting.record if setting is not None and setting.name == LOOKUP else None
+    return record if isinstance(record, PromptLookupSetting) else None
 
 
 def take(decoder: Steered, way: Way) -> None:

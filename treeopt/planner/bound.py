@@ -85,7 +85,7 @@ def bounded(box: Box, solution: Solution, costs: StepCosts, nodes: ListedNodes, 
         speedup: of the fastest tree found; bounds below it are not made any tighter.
     """
     seconds = _least_seconds(box, solution, costs)
-    by_width = (solution.expected_tokens[1:, 2:] + solution.certificate.gap_tokens) / seconds * costs.verify_s[1]
+    by_width = solution.expected_tokens[1:, 2:] / seconds * costs.verify_s[1]
     shallowest = int(np.flatnonzero(box.least > 1).max(initial=-1)) + 1  # a level that must be wide must be there
     by_width[: max(0, shallowest - 1)] = 0.0
     found = BoxBound(box, solution, speedup, chain(0), priced=False)

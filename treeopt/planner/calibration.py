@@ -24,7 +24,7 @@ from treeopt.arrays import Bool, Float64, Int64
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.model import StepModel
 from treeopt.records.draft_record import DraftRecord
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 BIN = 0.1
 """Width of a bin of log-probability."""

@@ -103,7 +103,6 @@ class CertificateReport:
     method: str
     compared: int
     ruled_out: int
-    gap_tokens: float
     statement: str
     fastest_speedup: float
     bound_on_speedup: float
@@ -117,7 +116,6 @@ class CertificateReport:
             method=certificate.method,
             compared=certificate.compared,
             ruled_out=certificate.ruled_out,
-            gap_tokens=certificate.gap_tokens,
             statement=certificate.statement,
             fastest_speedup=fastest.speedup,
             bound_on_speedup=fastest.bound,

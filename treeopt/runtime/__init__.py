@@ -2,7 +2,7 @@
 
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.decoder import Decoder
-from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.weights import load_model
 from treeopt.runtime.rules.distributions import distribution
@@ -10,7 +10,7 @@ from treeopt.runtime.rules.verify import Verdict, Verifier, draw, verify, verify
 
 __all__ = [
     "Decoder",
-    "DynamicDrafter",
+    "ExpandingDrafter",
     "Sampling",
     "Transformer",
     "Verdict",

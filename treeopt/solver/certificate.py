@@ -7,11 +7,10 @@ from treeopt.arrays import Float64, Int32
 
 MAX_CELLS = 60_000_000
 """Values of the largest problem: 480 MB, and on the best-first path some times as much while it is solved."""
-BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM = "best-first", "dynamic-program", "integer-program"
+BEST_FIRST, DYNAMIC_PROGRAM = "best-first", "dynamic-program"
 STATEMENTS = {
     BEST_FIRST: "no row rises, so no node outside a tree weighs more than the lightest one inside",
     DYNAMIC_PROGRAM: "every way to share nodes out was compared, or ruled out because concave envelopes bound it",
-    INTEGER_PROGRAM: "an integer program's dual bound leaves no room for a better tree",
 }
 
 
@@ -20,13 +19,11 @@ class Certificate:
     """Why no tree is better: which method ran, and what it weighed and ruled out; see docs/solver.md."""
 
     method: str
-    """`best-first`, `dynamic-program` or `integer-program`."""
+    """`best-first` or `dynamic-program`."""
     compared: int
-    """Nodes weighed (best-first), splits compared (dynamic program), programs solved (integer program)."""
-    ruled_out: int
+    """Nodes weighed (best-first) or splits compared (dynamic program)."""
+    ruled_out: int = 0
     """Splits that a proven bound excluded; together with those compared they are all there are."""
-    gap_tokens: float
-    """The most by which any value may lie below its optimum; 0 but for rounding where the method is exact."""
 
     @property
     def statement(self) -> str:

@@ -10,14 +10,13 @@ import numpy as np
 
 from treeopt.arguments import instance, shown, whole, whole_numbers
 from treeopt.array_record import ArrayRecord
-from treeopt.arrays import Float64, Int32
+from treeopt.arrays import Bool, Float64, Int32
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solution_file
 from treeopt.solver.best_first import NestedTrees, grow
-from treeopt.solver.certificate import BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM, MAX_CELLS, Certificate, Trees
+from treeopt.solver.certificate import BEST_FIRST, DYNAMIC_PROGRAM, MAX_CELLS, Certificate, Trees
 from treeopt.solver.dynamic_program import solve_values
-from treeopt.solver.width_limits import solve_limited
 from treeopt.tabular import Row, Tabular
 from treeopt.trees.token_tree import TokenTree
 
@@ -161,9 +160,9 @@ def solve(
         draft_widths: most internal nodes at depth 0, 1, …, all that the drafter is run on; one number for every depth.
 
     Rows that never rise take the best-first path, O(D N (B + log N)); others a dynamic program of at worst
-    O(D^2 B N^2), in practice nearer to O(D^2 B N).  Width limits on tables that rise, or depend on the parent's rank, take an integer
-    program.  Memory O(D N), or O(D^2 N) for the dynamic program.
-    Raises InvalidValueError for sizes below the least and problems too large, InfeasibleError for depths never measured.
+    O(D^2 B N^2), in practice nearer to O(D^2 B N).  Memory O(D N), or O(D^2 N) for the dynamic program.
+    Raises InvalidValueError for sizes below the least, problems too large, and width limits on a table whose rows are
+    not monotone or depend on the parent's rank; InfeasibleError for depths never measured.
 
     >>> solution = solve(AcceptanceTable([0.7, 0.2]), max_nodes=4, max_depth=3)
     >>> solution.expected_tokens[3].round(3).tolist()
@@ -185,23 +184,23 @@ def solve(
     falling = bool(np.all(rows[..., 1:] <= rows[..., :-1]))
     if falling and not (limited and table.parent_ranks > 1):
         parent, rank, reach, _, order, weighed = grow(rows, max_nodes, wide, inner)
-        return Solution(table, NestedTrees(parent, rank, reach, order), _exact(BEST_FIRST, weighed))
-    if limited:
-        programs = solve_limited(rows, max_nodes, wide, inner)
-        gap = float((programs.bounds - programs.expected_tokens).max())
         return Solution(
-            table,
-            programs,
-            Certificate(method=INTEGER_PROGRAM, compared=programs.solved, ruled_out=0, gap_tokens=gap),
+            table, NestedTrees(parent, rank, reach, order), Certificate(method=BEST_FIRST, compared=weighed)
+        )
+    if limited:
+        name = "level_widths" if level_widths is not None else "draft_widths"
+        why = (
+            "where acceptance depends on the parent's rank" if falling else "where a higher rank is accepted more often"
+        )
+        raise InvalidValueError(
+            f"{name}: expected none {why}, because no exact method for that is fast. Got {name}: smooth the table "
+            "(treeopt.planner.smoothing; without --raw), or leave the limit out.",
+            field=name,
         )
     subtrees = table.parent_ranks * (max_depth + 1) * (max_depth + 2) // 2
     _affordable(max_nodes, max_depth, subtrees * (max_nodes + 1))
     values, compared, ruled_out = solve_values(np.ascontiguousarray(rows), max_nodes)
-    return Solution(table, values, _exact(DYNAMIC_PROGRAM, compared, ruled_out))
-
-
-def _exact(method: str, compared: int, ruled_out: int = 0) -> Certificate:
-    return Certificate(method=method, compared=compared, ruled_out=ruled_out, gap_tokens=0.0)
+    return Solution(table, values, Certificate(method=DYNAMIC_PROGRAM, compared=compared, ruled_out=ruled_out))
 
 
 def _smallest(values: Float64) -> tuple[Int32, Int32]:
@@ -226,14 +225,23 @@ def first_as_good(values: Float64) -> Int32:
     Sums of the same weights in another order differ by rounding; nobody wants a node for that.
     """
     more = values[:, 1:] > values[:, :-1] * (1 + WORTH)
-    begins = np.concatenate([np.zeros((len(values), 1), np.bool_), more], axis=1)
-    columns = np.arange(values.shape[1], dtype=np.int32)
-    while True:
-        first = np.maximum.accumulate(np.where(begins, columns, np.int32(0)), axis=1)
-        worth = values > np.take_along_axis(values, first, axis=1) * (1 + WORTH)
-        if not worth.any():  # else small steps added up: the first that is worth it in every stretch begins another
-            return first
-        begins[:, 1:] |= worth[:, 1:] & ~worth[:, :-1]
+    begins = np.concatenate([np.ones((len(values), 1), np.bool_), more], axis=1)
+    first = _last_true(begins)
+    worth = values > np.take_along_axis(values, first, axis=1) * (1 + WORTH)
+    for row in np.flatnonzero(worth.any(axis=1)).tolist():  # small steps add up to one that is worth it
+        starts = np.append(np.flatnonzero(begins[row]), values.shape[1])
+        for stretch in np.unique(np.searchsorted(starts, np.flatnonzero(worth[row]), side="right")).tolist():
+            begin, end = starts[stretch - 1], starts[stretch]
+            while begin < end:
+                begins[row, begin] = True
+                begin += np.searchsorted(values[row, begin:end], values[row, begin] * (1 + WORTH), side="right")
+    return _last_true(begins)
+
+
+def _last_true(begins: Bool) -> Int32:
+    """Return of every entry of rows that begin with True the column of the last True up to it."""
+    columns = np.arange(begins.shape[1], dtype=np.int32)
+    return np.maximum.accumulate(np.where(begins, columns, np.int32(0)), axis=1)
 
 
 def _limits(name: str, limits: int | Sequence[int] | None, max_depth: int, max_nodes: int) -> Int32:

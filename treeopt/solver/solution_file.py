@@ -19,14 +19,12 @@ from treeopt.solver.best_first import NestedTrees
 from treeopt.solver.certificate import (
     BEST_FIRST,
     DYNAMIC_PROGRAM,
-    INTEGER_PROGRAM,
     MAX_CELLS,
     STATEMENTS,
     Certificate,
     Trees,
 )
 from treeopt.solver.dynamic_program import ValueTrees
-from treeopt.solver.width_limits import LimitedTrees
 
 T = TypeVar("T")
 Make = Callable[[AcceptanceTable, Trees, Certificate], T]
@@ -45,7 +43,6 @@ def save(path: Path | str, table: AcceptanceTable, trees: Trees, certificate: Ce
         "method": np.array(certificate.method),
         "compared": np.array(certificate.compared),
         "ruled_out": np.array(certificate.ruled_out),
-        "gap_tokens": np.array(certificate.gap_tokens),
         **_arrays(trees),
     }
     buffer = io.BytesIO()
@@ -77,7 +74,6 @@ def parse(path: Path | str, data: bytes, make: Make[T]) -> T:
         method=method,
         compared=arrays.integer("compared"),
         ruled_out=arrays.integer("ruled_out"),
-        gap_tokens=float(arrays.take("gap_tokens", "f", 0)),
     )
     return arrays.build("values", make, table, trees, certificate)
 
@@ -85,16 +81,8 @@ def parse(path: Path | str, data: bytes, make: Make[T]) -> T:
 def _arrays(trees: Trees) -> dict[str, Array]:
     if isinstance(trees, NestedTrees):
         return {"parent": trees.parent, "rank": trees.rank, "reach": trees.reach, "order": trees.order}
-    if isinstance(trees, ValueTrees):
-        return {f"values_{h}": values for h, values in enumerate(trees.values)}
-    assert isinstance(trees, LimitedTrees)
-    every = [parents for row in trees.tree for parents in row]
-    return {
-        "tokens": trees.expected_tokens,
-        "bounds": trees.bounds,
-        "sizes": np.array([len(parents) for parents in every], np.int32),
-        "parents": np.concatenate(every).astype(np.int32),
-    }
+    assert isinstance(trees, ValueTrees)
+    return {f"values_{h}": values for h, values in enumerate(trees.values)}
 
 
 def _read_nested(arrays: Arrays, table: AcceptanceTable) -> Trees:
@@ -135,26 +123,7 @@ def _read_values(arrays: Arrays, table: AcceptanceTable) -> Trees:
     return ValueTrees(np.ascontiguousarray(table.rows(depth)), tuple(values))
 
 
-def _read_limited(arrays: Arrays, table: AcceptanceTable) -> Trees:
-    del table
-    tokens, bounds = arrays.take("tokens", "f", 2), arrays.take("bounds", "f", 2)
-    parents = arrays.indices("parents", 1, -1, 1 + int(arrays.take("parents", "i", 1).size))
-    sizes = arrays.indices("sizes", 1, 1, 1 + len(parents))
-    levels, columns = tokens.shape
-    if bounds.shape != tokens.shape or len(sizes) != tokens.size or sizes.sum() != len(parents):
-        raise arrays.error("sizes", "expected one per depth and budget, together as many as there are parents.")
-    if np.any(sizes.reshape(tokens.shape)[:, 1:] > np.arange(1, columns)):
-        raise arrays.error("sizes", "expected no tree larger than its budget.")
-    every = [tuple(tree.tolist()) for tree in np.split(parents, np.cumsum(sizes)[:-1])]
-    for tree in every:
-        if tree[0] != -1 or any(not 0 <= parent < node for node, parent in enumerate(tree[1:], start=1)):
-            raise arrays.error("parents", "expected -1 and then, for every node of each tree, a parent before it.")
-    rows = tuple(tuple(every[row * columns : (row + 1) * columns]) for row in range(levels))
-    return LimitedTrees(tokens, bounds, rows)
-
-
 _READ: dict[str, Callable[[Arrays, AcceptanceTable], Trees]] = {
     BEST_FIRST: _read_nested,
     DYNAMIC_PROGRAM: _read_values,
-    INTEGER_PROGRAM: _read_limited,
 }

@@ -13,7 +13,7 @@ from treeopt.planner.replay import Replay
 from treeopt.profiler import Journal, Recording, RecordSize, Settings, TextFiles
 from treeopt.profiler.acceptance.expansion import Expander
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import Decoder, DynamicDrafter, Transformer
+from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
 from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
@@ -215,7 +215,7 @@ class TestReplay:
         pair, prompts, record = bundled
         tree = DynamicTree(top_k=numbers[0], depth=numbers[1], nodes=numbers[2])
         decoder = Decoder(
-            pair.target, DynamicDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions), temperature=0.0
+            pair.target, ExpandingDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions), temperature=0.0
         )
         decoded = [[len(step) for step in decoder.steps(prompt, 40)] for prompt in prompts]
         assert replayed(record, tree) == decoded
@@ -225,7 +225,7 @@ class TestReplay:
         pair, prompts, _ = bundled
         tree = DynamicTree(top_k=numbers[0], depth=numbers[1], nodes=numbers[2])
         decoder = Decoder(
-            pair.target, DynamicDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions), temperature=0.6
+            pair.target, ExpandingDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions), temperature=0.6
         )
         settings = Settings(positions=40, samplings=(Sampling(0.6),), record=RecordSize(top_k=6, depth=6))
         making = recording(pair.target, pair.draft, prompts, settings)

@@ -71,9 +71,9 @@ class TestCounting:
             drafted = decoder.draft()
             output = decoder.verify(drafted)
             distributions = distribution(output.logits, sampling)
-            verifiers = [Verifier(RULES[rule], tree, 23, target.device) for rule in ("traversal", "sequoia")]
+            verifiers = [Verifier(RULES[rule], 23, target.device) for rule in ("traversal", "sequoia")]
             for row, verifier in zip(reach, verifiers, strict=True):
-                verifier.test(drafted.tokens, drafted.probs, distributions)
+                verifier.test([tree], drafted.tokens, drafted.probs, distributions)
                 row += verifier.reach()
             step = decoder.accepted(drafted.tokens.tolist(), verifiers[0].verdict(generator), output)
             decoder.commit(step)

@@ -13,7 +13,7 @@ from treeopt.profiler.drafters.measuring import probe_trees
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.trees import chain
-from treeopt.trees.drafter_setting import SETTINGS as NUMBERS
+from treeopt.trees.drafter_setting import number_names
 
 SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, depth=3, branching=3)
 NAMES = ("medusa", "redrafter", "eagle", "eagle2", "specexec", "lookahead", "prompt-lookup")
@@ -59,7 +59,7 @@ def test_every_drafter_is_measured_saved_planned_and_not_measured_again(
         for each in decodes.settings:
             assert each.max_tokens <= 8
             assert sum(each.decoded.tokens) >= 60
-            assert tuple(value.name for value in each.values) == NUMBERS[found.name]
+            assert tuple(value.name for value in each.values) == number_names(found.name)
     model, choice = drafter_choices(again, PlanRequest())
     assert model.setting.name == "model"
     assert choice.setting.name == found.name

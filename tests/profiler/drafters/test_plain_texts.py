@@ -10,7 +10,8 @@ from treeopt.profiler.drafters.plain_texts import BEYOND_TOKENS, PlainTexts, rep
 from treeopt.profiler.journal import Journal
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
+from treeopt.trees.own_trees import PromptLookupSetting
 
 SETTINGS = [PromptLookupSetting(*each) for each in ((2, 2), (1, 8), (4, 5))]
 POSITIONS = 60

@@ -11,7 +11,7 @@ import torch
 from tests.support.decoded import PROMPT, TREES
 from treeopt.errors import InvalidValueError, OutOfMemoryError, TextsError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import Decoder, DynamicDrafter, Transformer, load_model
+from treeopt.runtime import Decoder, ExpandingDrafter, Transformer, load_model
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models import memory, ragged_attention
@@ -65,7 +65,7 @@ def counted_passes(monkeypatch, *models):
 def test_texts_are_those_that_a_fresh_decoder_gives_one_after_the_other(pair, tree, temperature):
     def fresh():
         if isinstance(tree, DynamicTree):
-            return Decoder(pair[0], DynamicDrafter(pair[1], tree, capacity=128), temperature=temperature, seed=4)
+            return Decoder(pair[0], ExpandingDrafter(pair[1], tree, capacity=128), temperature=temperature, seed=4)
         return Decoder(*pair, tree, temperature=temperature, seed=4)
 
     expected = one_by_one(fresh())
@@ -76,7 +76,7 @@ def test_texts_are_those_that_a_fresh_decoder_gives_one_after_the_other(pair, tr
 @pytest.mark.parametrize("drafter", ["static", "dynamic"])
 def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(pair, monkeypatch, drafter):
     grown = DynamicTree(top_k=2, depth=3, nodes=7)
-    own = DynamicDrafter(pair[1], grown, capacity=128)
+    own = ExpandingDrafter(pair[1], grown, capacity=128)
     decoder = Decoder(*pair, TREE, temperature=0.0) if drafter == "static" else Decoder(pair[0], own, temperature=0.0)
     counts = counted_passes(monkeypatch, *pair)
     steps = list(decoder.steps_of_all([TextRequest([*PROMPT[:3], each], 12) for each in range(4)], batch_size=4))
@@ -189,7 +189,7 @@ def test_attention_may_be_returned_in_the_layout_that_kernels_on_a_gpu_use(pair,
 def test_caches_of_a_batch_lie_side_by_side(pair):
     for decoder in (
         Decoder(*pair, TREE, temperature=0.0),
-        Decoder(pair[0], DynamicDrafter(pair[1], DynamicTree(top_k=2, depth=3, nodes=7), capacity=128)),
+        Decoder(pair[0], ExpandingDrafter(pair[1], DynamicTree(top_k=2, depth=3, nodes=7), capacity=128)),
     ):
         list(decoder.generate(PROMPT, 3))
         list(decoder.generate_all(PROMPTS, 5, batch_size=4))
@@ -375,6 +375,6 @@ class TestSchedule:
         decoder = Decoder(*pair, chain(1), temperature=0.0)
         with pytest.raises(InvalidValueError, match="nodes"):
             decoder.generate_all(PROMPTS, 5, schedule=by_texts(chain(6)))
-        dynamic = Decoder(pair[0], DynamicDrafter(pair[1], DynamicTree(top_k=2, depth=2, nodes=5), capacity=64))
+        dynamic = Decoder(pair[0], ExpandingDrafter(pair[1], DynamicTree(top_k=2, depth=2, nodes=5), capacity=64))
         with pytest.raises(InvalidValueError, match="brings its own"):
             dynamic.generate_all(PROMPTS, 5, schedule=by_texts(chain(1)))

@@ -17,7 +17,6 @@ from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.selection import TopDown
-from treeopt.runtime.rules.verifier import DeviceVerifier
 from treeopt.trees import TokenTree
 
 pytestmark = pytest.mark.slow
@@ -95,12 +94,12 @@ def test_the_lossy_rule_is_found(pair, prompt, distribution):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"draw": broken.draw_likeliest, "race": False},
+        {"draw": broken.draw_likeliest},
         {"accept_test": broken.argmax_accepted, "by_level": False, "selection": TopDown()},
     ],
     ids=["the likeliest children in the place of sampled ones", "the target's likeliest token accepted"],
 )
 def test_a_mistake_is_found(pair, prompt, distribution, changes, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.rules.verify.HostVerifier", DeviceVerifier)
+    broken.verify_with_tensors(monkeypatch)
     monkeypatch.setitem(RULES, "traversal", replace(RULES["traversal"], **changes))
     assert excess(distribution, decoded(pair, prompt, "traversal")) > REJECTED

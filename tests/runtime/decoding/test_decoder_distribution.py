@@ -109,7 +109,7 @@ def test_noise_that_is_used_again_in_the_next_step_is_found(pair, p_value, tree,
     ("rule", "texts"), [("sequoia", 300), *slow([("sequoia", 500), ("specinfer", 500), ("traversal", 500)])]
 )
 def test_likeliest_children_under_a_rule_for_drawn_ones_are_found(pair, p_value, rule, texts, monkeypatch):
-    monkeypatch.setitem(RULES, rule, replace(RULES[rule], draw=broken.draw_likeliest, race=False))
+    monkeypatch.setitem(RULES, rule, replace(RULES[rule], draw=broken.draw_likeliest))
     assert p_value(pair, rule, TWO_OF_TWO, texts, seed=4) < 1e-6
 
 

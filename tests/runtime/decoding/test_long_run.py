@@ -18,11 +18,9 @@ from tests.support.slow import first_fast
 from tests.support.steppers import NoiseAgain, decoder_with
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling
-from treeopt.runtime.decoding.acceptance import AcceptSampled
 from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.selection import TopDown
-from treeopt.runtime.rules.verifier import DeviceVerifier
 from treeopt.trees import TokenTree, chain
 
 TOKENS, FEWER = 6000, 3500
@@ -87,7 +85,7 @@ def test_top_k_top_p_and_the_drafts_own_sampling_leave_the_distribution_as_it_is
 
 @one_rule
 def test_so_does_one_that_is_tested_with_tensors(rule, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.rules.verify.HostVerifier", DeviceVerifier)
+    broken.verify_with_tensors(monkeypatch)
     assert excess(rule) < ALLOWED
 
 
@@ -111,8 +109,7 @@ class TestWhatMustBeRejected:
         """Return a function that puts a changed rule in the place of the one of its name."""
 
         def use(name, **changes):
-            own = {"race": False} if "draw" in changes else {}
-            monkeypatch.setitem(RULES, name, replace(RULES[name], **own, **changes))
+            monkeypatch.setitem(RULES, name, replace(RULES[name], **changes))
 
         return use
 
@@ -136,20 +133,12 @@ class TestWhatMustBeRejected:
 
     @one_random_draft
     @both_drafts
-    def test_half_precision_noise_in_the_draft(self, rule, draft, use, monkeypatch):
-        monkeypatch.setattr("treeopt.runtime.drafters.draft_levels.StepNoise.make", broken.half_precision_noise)
-        if rule == "specinfer":
-            use(rule, draw=broken.half_precision_draw)
+    def test_coarse_noise_in_the_draft(self, rule, draft, monkeypatch):
+        monkeypatch.setattr("treeopt.runtime.rules.sample_children.uniform", broken.coarse_uniform)
         assert excess(rule, draft=draft, tokens=TOKENS) > REJECTED
 
-    def test_half_precision_noise_after_the_path(self, monkeypatch):
-        noise = torch.Generator().manual_seed(2)
-
-        def sampled(probs, _):
-            return broken.half_precision_keys(probs, noise).argmax(1)
-
-        for name, wrong in (("AcceptSampledOnHost", AcceptSampled), ("sampled", sampled)):
-            monkeypatch.setattr(f"treeopt.runtime.decoding.acceptance.{name}", wrong)
+    def test_coarse_noise_after_the_path(self, monkeypatch):
+        monkeypatch.setattr("treeopt.runtime.decoding.acceptance.uniform", broken.coarse_uniform)
         assert excess("target", tokens=TOKENS) > REJECTED
 
     @one_random_draft
@@ -171,7 +160,7 @@ class TestWhatMustBeRejected:
     @pytest.mark.slow
     def test_the_targets_likeliest_token_accepted(self, rule, use, monkeypatch):
         use(rule, accept_test=broken.argmax_accepted, by_level=False, selection=TopDown())
-        monkeypatch.setattr("treeopt.runtime.rules.verify.HostVerifier", DeviceVerifier)
+        broken.verify_with_tensors(monkeypatch)
         assert excess(rule) > REJECTED
 
     @both_drafts

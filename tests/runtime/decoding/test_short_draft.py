@@ -1,32 +1,25 @@
 """A draft model that takes shorter texts than the target stops drafting there, and the text goes on plainly."""
 
-import json
-
 import pytest
 
 from tests.support.decoded import PROMPT
 from tests.support.table_model import Table, counted
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import Decoder, DynamicDrafter, load_model
-from treeopt.runtime.drafters.best_first import SpecExecDrafter
+from treeopt.runtime import Decoder, ExpandingDrafter, load_model
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.trees import chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 LIMIT = 32
 """Tokens that the draft takes, of the target's 128."""
 
 
-@pytest.fixture(scope="module", params=["trained length", "sliding window", "transformers"])
+@pytest.fixture(scope="module", params=["built in", "transformers"])
 def short(request, make_checkpoint):
     """Return the target with a lower limit, so that every draft is right."""
     folder = make_checkpoint(seed=1, tie_word_embeddings=False, max_position_embeddings=LIMIT)
-    if request.param == "sliding window":
-        config = json.loads((folder / "config.json").read_text())
-        mistral = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": LIMIT}
-        (folder / "config.json").write_text(json.dumps(config | mistral | {"max_position_embeddings": 128}))
     return load_adapter(folder) if request.param == "transformers" else load_model(folder)
 
 
@@ -34,9 +27,9 @@ def drafters(draft):
     return {
         "chain": (draft, chain(3)),
         "tree": (draft, level_widths([2, 2, 1])),
-        "dynamic tree": (DynamicDrafter(draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=128), None),
+        "dynamic tree": (ExpandingDrafter(draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=128), None),
         "specexec": (
-            SpecExecDrafter(draft, SpecExecSetting(budget=8, branching=2, batch=2, max_passes=4), capacity=128),
+            ExpandingDrafter(draft, SpecExecSetting(budget=8, branching=2, batch=2, max_passes=4), capacity=128),
             None,
         ),
     }

@@ -13,10 +13,10 @@ from tests.support.slow_beam_expansion import children_of, own, paths_of
 from tests.support.slow_best_first import best_paths, enumerated, slow_tree
 from treeopt.errors import InvalidValueError, OutOfMemoryError
 from treeopt.runtime import Decoder, Sampling, load_model
-from treeopt.runtime.drafters.best_first import SpecExecDrafter
-from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
+from treeopt.runtime.drafters.drafted_nodes import DraftedNodes
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.models.kv_cache import KVCache
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 EVEN = Sampling(1.0)
 
@@ -67,9 +67,9 @@ def grown(children_after, setting):
     def children(paths):
         return [torch.tensor(np.array(part)) for part in zip(*map(children_after, paths), strict=True)]
 
-    expansion, fed, passes = BestFirstExpansion(setting, 1), [()], 1
+    expansion, fed, passes = DraftedNodes(setting, 1), [()], 1
     expansion.add(*children(fed))
-    while passes < setting.max_depth and (found := expansion.frontier()):
+    while passes < setting.longest_draft and (found := expansion.frontier()):
         (frontier,) = found
         assert frontier.nodes.start == len(fed)
         assert 1 <= len(frontier.tokens) <= setting.batch
@@ -194,7 +194,7 @@ class TestDrafting:
     @staticmethod
     def agreeing_steps(model, setting, logits_after):
         """Return how many of 5 steps, along paths at random, draft the tree of the slow twin."""
-        drafter, generator = SpecExecDrafter(model, setting, capacity=128), np.random.default_rng(1)
+        drafter, generator = ExpandingDrafter(model, setting, capacity=128), np.random.default_rng(1)
         text, agreeing = list(PROMPT), 0
         begun(drafter, text)
         for _ in range(5):
@@ -227,7 +227,7 @@ class TestDrafting:
             draft, "forward", lambda tokens, *a, **k: fed.append(len(tokens)) or forward(tokens, *a, **k)
         )
         setting = specexec(32, 4, 5, max_passes=6)
-        decoder = Decoder(target, SpecExecDrafter(draft, setting, capacity=128), temperature=0.8)
+        decoder = Decoder(target, ExpandingDrafter(draft, setting, capacity=128), temperature=0.8)
         decoder.start(PROMPT)
         for _ in range(8):
             fed.clear()
@@ -241,12 +241,12 @@ class TestTemperatureZero:
     @all_settings
     @pytest.mark.parametrize("drafts_like_target", [False, True])
     def test_the_text_is_that_of_plain_decoding(self, target, draft, setting, drafts_like_target, greedy_text):
-        drafter = SpecExecDrafter(target if drafts_like_target else draft, setting, capacity=128)
+        drafter = ExpandingDrafter(target if drafts_like_target else draft, setting, capacity=128)
         decoder = Decoder(target, drafter, temperature=0.0)
         for prompt in (PROMPT, [1], PROMPT[:3] * 4):
             steps = list(decoder.steps(prompt, 30))
             assert joined(steps) == greedy_text(target, prompt, 30)
-            assert all(1 <= len(step) <= setting.max_depth + 1 for step in steps)
+            assert all(1 <= len(step) <= setting.longest_draft + 1 for step in steps)
 
     @pytest.mark.parametrize(
         ("setting", "texts", "new_tokens"),
@@ -259,7 +259,9 @@ class TestTemperatureZero:
     )
     def test_the_bundled_pair(self, bundled_pair, bundled_texts, setting, texts, new_tokens):
         target, draft = bundled_pair.target, bundled_pair.draft
-        decoder = Decoder(target, SpecExecDrafter(draft, setting, capacity=1024), temperature=0.0, max_text_tokens=1024)
+        decoder = Decoder(
+            target, ExpandingDrafter(draft, setting, capacity=1024), temperature=0.0, max_text_tokens=1024
+        )
         for prompt, text in bundled_texts[:texts]:
             steps = list(decoder.steps(prompt, new_tokens))
             assert joined(steps) == text[:new_tokens]
@@ -287,17 +289,20 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("setting", "reason"),
         [
-            (specexec(8, 24, 2), "branching: expected at most 23, the vocabulary. Got 24"),
-            (specexec(130, 2, 2), "max_passes: expected at most 128, the longest text, .*Got 129 levels.*budget 130"),
-            (specexec(10**12, 2, 10**11, max_passes=64), r"budget: expected a cache .*budget 1000000000000, batch"),
+            (specexec(8, 24, 2), "policy: expected at most 23 children of a node, the vocabulary. Got 24"),
+            (specexec(130, 2, 2), r"policy: expected at most 128 levels, the longest text that .* takes. Got 129"),
         ],
     )
     def test_a_setting_that_does_not_fit_the_model(self, draft, setting, reason):
         with pytest.raises(InvalidValueError, match=reason):
-            SpecExecDrafter(draft, setting, capacity=128)
+            ExpandingDrafter(draft, setting, capacity=128)
+
+    def test_a_cache_beyond_memory_is_an_out_of_memory_error(self, draft):
+        with pytest.raises(OutOfMemoryError, match=r"cache of \d+ tokens"):
+            ExpandingDrafter(draft, specexec(10**12, 2, 10**11, max_passes=64), capacity=128)
 
     def test_more_sequences_than_memory_has_room_for_are_not_the_budgets_fault(self, draft, monkeypatch):
-        drafter = SpecExecDrafter(draft, specexec(8, 2, 2), capacity=64)
+        drafter = ExpandingDrafter(draft, specexec(8, 2, 2), capacity=64)
         monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 10_000)
         with pytest.raises(OutOfMemoryError, match="for each of 64 texts"):
             drafter.reserve(64)

@@ -10,11 +10,10 @@ from tests.support.decoded import PROMPT, accepted, begun, joined, proposed
 from tests.support.slow import slow
 from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_tree
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Decoder, DynamicDrafter, Sampling, load_model
-from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
+from treeopt.runtime import Decoder, ExpandingDrafter, Sampling, load_model
+from treeopt.runtime.drafters.drafted_nodes import DraftedNodes
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
-from treeopt.trees.specexec import SpecExecSetting
+from treeopt.trees.own_trees import SpecExecSetting
 
 EVEN = Sampling(1.0)
 
@@ -24,7 +23,7 @@ def dynamic(top_k, depth, nodes):
 
 
 def dynamic_decoder(target, draft, tree, **sampling):
-    return Decoder(target, DynamicDrafter(draft, tree, capacity=target.config.max_positions), **sampling)
+    return Decoder(target, ExpandingDrafter(draft, tree, capacity=target.config.max_positions), **sampling)
 
 
 def whole_pool(top_k, depth):
@@ -61,7 +60,7 @@ def path_to(tree, node):
 class TestDrafting:
     @all_trees
     def test_the_tree_is_that_of_the_slow_twin_wherever_the_text_goes_on(self, precise, tree, logits_after):
-        drafter, generator = DynamicDrafter(precise, tree, capacity=128), np.random.default_rng(1)
+        drafter, generator = ExpandingDrafter(precise, tree, capacity=128), np.random.default_rng(1)
         text = list(PROMPT)
         begun(drafter, text)
         for _ in range(5):
@@ -77,7 +76,7 @@ class TestDrafting:
             text += committed
 
     def test_the_likeliest_text_is_a_chain(self, precise, greedy_text):
-        drafter = DynamicDrafter(precise, DynamicTree.chain(5), capacity=128)
+        drafter = ExpandingDrafter(precise, DynamicTree.chain(5), capacity=128)
         begun(drafter, PROMPT)
         assert proposed(drafter).tokens.tolist()[1:] == greedy_text(precise, PROMPT, 5)
 
@@ -123,7 +122,7 @@ class TestTies:
             found = [children_after(path) for path in paths]
             return [torch.tensor(np.array(part)) for part in zip(*found, strict=True)]
 
-        expansion, paths = BeamExpansion(tree, 1), [()]
+        expansion, paths = DraftedNodes(tree, 1), [()]
         expansion.add(*children(paths))
         for _ in range(depth - 1):
             (beams,) = expansion.frontier()
@@ -134,7 +133,7 @@ class TestTies:
         assert paths_of(expanded.tree, expanded.tokens) == slow_tree(children_after, tree)
 
     def test_a_child_as_likely_as_its_parent_stands_behind_it(self):
-        expansion = BeamExpansion(dynamic(2, 2, 3), 1)
+        expansion = DraftedNodes(dynamic(2, 2, 3), 1)
         expansion.begin([9])
         expansion.add(torch.tensor([[0.0, -20.0]]), torch.tensor([[3, 4]]))
         expansion.frontier()
@@ -170,9 +169,9 @@ class TestTextsAtOnce:
     @pytest.mark.parametrize(
         "new_nodes",
         [
-            partial(BeamExpansion, dynamic(3, 4, 9)),
+            partial(DraftedNodes, dynamic(3, 4, 9)),
             partial(
-                BestFirstExpansion,
+                DraftedNodes,
                 SpecExecSetting(budget=9, branching=3, batch=2, max_passes=5, least_log_prob=-2.0),
             ),
         ],
@@ -189,7 +188,7 @@ class TestTextsAtOnce:
 
     def test_children_of_other_nodes_are_refused(self):
         with pytest.raises(InvalidValueError, match=r"children: expected \(2, 3\). Got \(2, 2\), \(2, 3\)"):
-            BeamExpansion(dynamic(3, 4, 9), 2).add(torch.zeros(2, 2), torch.zeros(2, 3, dtype=torch.int64))
+            DraftedNodes(dynamic(3, 4, 9), 2).add(torch.zeros(2, 2), torch.zeros(2, 3, dtype=torch.int64))
 
 
 class TestTemperatureZero:
@@ -219,16 +218,16 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("tree", "reason"),
         [
-            (dynamic(24, 1, 5), r"tree: expected a top_k of at most 23, the vocabulary. Got 24"),
+            (dynamic(24, 1, 5), r"policy: expected at most 23 children of a node, the vocabulary. Got 24"),
             (
                 dynamic(1, 129, 5),
-                r"tree: expected a depth of at most 128, because .* takes 128 tokens, its trained length. Got 129",
+                r"policy: expected at most 128 levels, the longest text that .* takes. Got 129",
             ),
         ],
     )
     def test_a_tree_that_the_model_cannot_grow(self, draft, tree, reason):
         with pytest.raises(InvalidValueError, match=reason):
-            DynamicDrafter(draft, tree, capacity=128)
+            ExpandingDrafter(draft, tree, capacity=128)
 
     def test_a_text_that_cannot_be_decoded(self, target, draft):
         with pytest.raises(InvalidValueError, match="token_ids: expected at least one token"):

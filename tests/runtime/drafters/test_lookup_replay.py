@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from treeopt.runtime.drafters import lookup_replay
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.lookup_replay import LookupReplay, Walked
-from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
+from treeopt.trees.own_trees import PromptLookupSetting
 
 SETTINGS = [PromptLookupSetting(*each) for each in ((1, 2), (2, 1), (3, 4), (2, 5))]
 

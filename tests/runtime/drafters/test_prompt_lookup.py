@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tests.support.decoded import PROMPT, accepted, begun, joined, proposed
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupDrafter, PromptLookupSetting
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import chain
+from treeopt.trees.own_trees import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 
 REPEATS = [3, 14, 15, 9, 3, 14, 15, 9, 3, 14]
 

@@ -13,8 +13,9 @@ from tests.support.slow_redrafter import SlowHead, beginnings, slow_beams
 from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, Sampling, load_model
-from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
+from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
 from treeopt.runtime.models.model import Wants
+from treeopt.trees.own_trees import REDRAFTER_SETTINGS
 
 EVEN = Sampling(1.0)
 SIZES = [(1, 1), (1, 4), (4, 1), (3, 3), (5, 2), (23, 2)]
@@ -186,8 +187,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("width", "length", "reason"),
         [
-            (0, 3, r"width: expected 1 to 23, the vocabulary. Got 0"),
-            (24, 3, r"width: expected 1 to 23, the vocabulary. Got 24"),
+            (0, 3, r"width: expected at least 1. Got 0"),
+            (24, 3, r"width: expected at most 23, the vocabulary. Got 24"),
             (2, 0, r"length: expected at least 1. Got 0"),
         ],
     )

@@ -122,16 +122,28 @@ def test_parameters_are_counted_once_and_sizes_are_read(folders):
     [
         ("llama", {}, 96),
         ("gpt2", {}, 96),
-        ("mistral", {}, 64),
-        ("mistral", {"sliding_window": None}, 96),
-        ("mistral", {"sliding_window": 500}, 96),
-        ("mistral", {"attention_chunk_size": 32}, 32),  # layers of both kinds: the smaller window counts
-        ("gemma3_text", {}, 64),
-        ("gemma3_text", {"layer_types": ["full_attention", "full_attention"]}, 96),
+        ("mistral", {}, 96),
+        ("mistral", {"attention_chunk_size": 32}, 32),
+        ("gemma3_text", {}, 96),
     ],
 )
-def test_a_text_ends_where_a_window_slides(name, changes, longest):
+def test_a_text_ends_at_the_trained_length_or_the_first_chunk(name, changes, longest):
     assert AdapterModel(random_model(name, **changes), name=name).config.max_positions == longest
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "window"),
+    [
+        ("llama", {}, None),
+        ("mistral", {}, 64),
+        ("mistral", {"sliding_window": None}, None),
+        ("gemma3_text", {"layer_types": ["sliding_attention", "full_attention"]}, 64),
+        ("gemma3_text", {"layer_types": ["full_attention", "full_attention"]}, None),
+        ("qwen3", {"use_sliding_window": False, "sliding_window": 64}, None),
+    ],
+)
+def test_which_models_have_a_sliding_window(name, changes, window):
+    assert AdapterModel(random_model(name, **changes), name=name).config.sliding_window == window
 
 
 def test_a_text_ends_where_rotations_change():

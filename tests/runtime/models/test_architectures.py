@@ -10,7 +10,7 @@ import torch
 from tests.support.caches import keep_in_all
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.runtime import load_model
-from treeopt.runtime.models.config import parse_config, why_not_built_in
+from treeopt.runtime.models.config import LAYER_KINDS, parse_config, why_not_built_in
 from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.mask import TreeMask, static_mask
 from treeopt.runtime.models.model import Wants
@@ -322,60 +322,47 @@ class TestRotaryScaling:
 
 
 class TestSlidingWindow:
-    """A token sees as many as the window, itself included, so texts up to the window are seen whole."""
-
     @pytest.mark.parametrize(
-        ("name", "settings"),
+        ("name", "changes", "window", "layers"),
         [
-            ("Mistral", {}),
-            ("Qwen2", {"use_sliding_window": True, "max_window_layers": 1}),
-            ("Qwen3", {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}),
+            ("Mistral", {"sliding_window": None}, None, ()),
+            ("Mistral", {"sliding_window": 7, "layer_types": ["full_attention"] * 2}, 7, (0, 1)),
+            ("Mistral", {"sliding_window": 4096}, 4096, (0, 1)),
+            ("Llama", {"sliding_window": 7, "use_sliding_window": True}, None, ()),
+            ("Qwen2", {"use_sliding_window": False, "sliding_window": 7}, None, ()),
+            ("Qwen2", {"use_sliding_window": True, "sliding_window": None}, None, ()),
+            ("Qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2}, None, ()),
+            ("Qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}, 7, (1,)),
+            ("Qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0}, 7, (0, 1)),
+            (
+                "Qwen3",
+                {"use_sliding_window": True, "sliding_window": 7, "layer_types": ["full_attention"] * 2},
+                None,
+                (),
+            ),
+            (
+                "Qwen3",
+                {"use_sliding_window": True, "sliding_window": 7, "layer_types": [LAYER_KINDS[1], LAYER_KINDS[0]]},
+                7,
+                (0,),
+            ),
         ],
     )
-    def test_the_longest_text_is_as_long_as_the_window(self, tmp_path, name, settings):
-        folder = make(tmp_path, name, sliding_window=10, **settings)
-        model, logits_of, text = load_model(folder), reference(folder), random_text(11)
-        assert (model.config.max_positions, model.config.sliding_window) == (10, 10)
-        assert_close(text_logits(model, text[:10]), logits_of(text[:10])[5:])
-        assert (text_logits(model, text)[-1] - logits_of(text)[-1]).abs().max() > 0.01
-        assert_close(text_logits(model, text)[:-1], logits_of(text)[5:-1])
-
-    def test_a_tree_whose_nodes_stand_up_to_the_window(self, tmp_path):
-        folder = make(tmp_path, "Mistral", sliding_window=12)
-        model, logits_of, text, tokens = load_model(folder), reference(folder), random_text(8), random_text(TREE.nodes)
-        cache = model.new_cache(12 + TREE.nodes)
-        model.prefill(torch.tensor(text), cache)  # the deepest nodes are the twelfth tokens of their texts
-        logits = feed_tree(model, cache, tokens)
-        for padded in TREE.leaf_paths:
-            path = padded[padded >= 0].tolist()
-            assert_close(logits[path], logits_of([*text, *(tokens[node] for node in path)])[8:])
-
-    @pytest.mark.parametrize(
-        ("name", "changes", "window"),
-        [
-            ("Mistral", {"sliding_window": None}, None),
-            ("Mistral", {"sliding_window": 7, "layer_types": ["full_attention"] * 2}, 7),
-            ("Mistral", {"sliding_window": 4096}, 4096),
-            ("Llama", {"sliding_window": 7, "use_sliding_window": True}, None),
-            ("Qwen2", {"use_sliding_window": False, "sliding_window": 7}, None),
-            ("Qwen2", {"use_sliding_window": True, "sliding_window": None}, None),
-            ("Qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2}, None),
-            ("Qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0}, 7),
-            ("Qwen3", {"use_sliding_window": True, "sliding_window": 7, "layer_types": ["full_attention"] * 2}, None),
-            ("Qwen3", {"use_sliding_window": True, "sliding_window": 7, "layer_types": ["sliding_attention"] * 2}, 7),
-        ],
-    )
-    def test_which_models_have_one(self, name, changes, window):
+    def test_which_layers_have_one(self, name, changes, window, layers):
         content = SIZES | {"architectures": [f"{name}ForCausalLM"], "rms_norm_eps": 1e-6} | changes
         config = parse_config("config.json", content)
-        assert config.sliding_window == window
-        assert config.max_positions == (64 if window is None else min(64, window))
+        assert (config.sliding_window, config.sliding_layers) == (window, set(layers))
+        assert config.max_positions == 64
 
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
             ({"layer_types": ["sliding_attention"] * 2}, "layer_types: expected no sliding attention"),
-            ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types: expected a list of full_attention"),
+            (
+                {"layer_types": ["full_attention", "linear_attention"]},
+                "layer_types: expected a list of 2 full_attention",
+            ),
+            ({"layer_types": ["full_attention"]}, "layer_types: expected a list of 2"),
             ({"layer_types": "full_attention"}, "layer_types: expected a list"),
             (
                 {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 0},

@@ -11,7 +11,7 @@ from tests.support.decoded import PROMPT
 from tests.support.table_model import Table
 from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler.latency.memory import out_of_memory
-from treeopt.runtime import Decoder, DynamicDrafter, Sampling, load_model
+from treeopt.runtime import Decoder, ExpandingDrafter, Sampling, load_model
 from treeopt.runtime.models import memory
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.vocabulary import limit_draft
@@ -74,7 +74,6 @@ def test_what_is_worked_out_is_near_to_what_is_taken(needed_and_taken, case):
 
 
 def test_what_a_draft_allocates_is_what_is_worked_out(target, draft):
-    """A device has no pages that are allocated and never touched: noise of leaves, which sample nothing, would count."""
     tree = level_widths([12, 4])
 
     def of_draft(temperature):
@@ -85,7 +84,7 @@ def test_what_a_draft_allocates_is_what_is_worked_out(target, draft):
         return with_draft - without
 
     buffers = Decoder(target, draft, tree, temperature=0.8)._static._buffers
-    assert of_draft(0.8) - of_draft(0.0) == buffers.probs.nbytes + buffers.speeds.nbytes
+    assert of_draft(0.8) - of_draft(0.0) == buffers.probs.nbytes
 
 
 def test_a_tree_with_more_internal_nodes_takes_the_place_of_one_with_fewer(target, greedy_text):
@@ -141,7 +140,7 @@ class TestRefusal:
         [
             lambda target, _: Decoder(target, None, chain(0)),
             lambda target, draft: Decoder(
-                target, DynamicDrafter(draft, DynamicTree(top_k=2, depth=2, nodes=4), capacity=128), temperature=0.0
+                target, ExpandingDrafter(draft, DynamicTree(top_k=2, depth=2, nodes=4), capacity=128), temperature=0.0
             ),
         ],
     )

@@ -10,7 +10,8 @@ from treeopt.errors import TreeoptError
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.hf.cache import AdapterCache
 from treeopt.runtime.models.hf.model import AdapterModel
-from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED, check_tree_mask
+from treeopt.runtime.models.hf.tree_check import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask
+from treeopt.runtime.models.mask import hide_before_window
 from treeopt.runtime.models.model import NOTHING, Output
 
 SIZES = {
@@ -25,6 +26,7 @@ SIZES = {
 LLAMA = transformers.LlamaConfig(**SIZES)
 GPT2 = transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3)
 GEMMA2 = transformers.Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=8)
+MISTRAL = transformers.MistralConfig(**SIZES, num_key_value_heads=2)
 
 
 def random_model(config):
@@ -91,6 +93,57 @@ class TestNegativeControls:
     def test_the_right_one_is_not(self, config):
         assert check_tree_mask(AdapterModel(random_model(config), name="right"), tolerance=EXACT) < 1e-5
         assert check_tree_mask(AdapterModel(random_model(config).bfloat16(), name="right"), tolerance=ROUNDED) < 0.1
+
+
+class WithoutWindow(AdapterModel):
+    """Ignores the sliding window in all masks of its own, as a model that takes one mask for all layers."""
+
+    def _masks(self, mask):
+        return mask
+
+
+class WithLongerWindow(AdapterModel):
+    def _masks(self, mask):
+        hidden = hide_before_window(mask, self.config.sliding_window + 1)
+        return hidden if self.config.every_layer_slides else {"full_attention": mask, "sliding_attention": hidden}
+
+
+class WithShorterWindow(AdapterModel):
+    def _masks(self, mask):
+        hidden = hide_before_window(mask, self.config.sliding_window - 1)
+        return hidden if self.config.every_layer_slides else {"full_attention": mask, "sliding_attention": hidden}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("config", [GEMMA2, MISTRAL], ids=["gemma2", "mistral"])
+class TestSlidingWindow:
+    """The window of both is 4096 tokens, so that only the narrowed check sees it."""
+
+    @pytest.mark.parametrize("wrong", [WithoutWindow, WithLongerWindow, WithShorterWindow])
+    def test_a_wrong_window_is_refused(self, config, dtype, wrong):
+        tolerance = EXACT if dtype == torch.float32 else ROUNDED
+        model = wrong(random_model(config).to(dtype), name="wrong one")
+        check_tree_mask(model, tolerance=tolerance)
+        with (
+            model.narrowed(CHECKED_WINDOW),
+            pytest.raises(TreeoptError, match=r"^wrong one: cannot slide: a tree pass differs"),
+        ):
+            check_tree_mask(model, tolerance=tolerance, refusal="cannot slide")
+
+    def test_the_right_one_is_not(self, config, dtype):
+        model = AdapterModel(random_model(config).to(dtype), name="right")
+        with model.narrowed(CHECKED_WINDOW):
+            most = 1e-5 if dtype == torch.float32 else 0.1
+            assert check_tree_mask(model, tolerance=ROUNDED) < most
+            assert model.config.sliding_window == model._model.config.sliding_window == CHECKED_WINDOW
+        assert model.config.sliding_window == model._model.config.sliding_window == 4096
+
+
+def test_a_model_that_ignores_windows_is_refused_when_it_is_loaded(tmp_path, monkeypatch):
+    random_model(MISTRAL).save_pretrained(tmp_path / "odd")
+    monkeypatch.setattr(AdapterModel, "_masks", WithoutWindow._masks)
+    with pytest.raises(TreeoptError, match=r"^odd: cannot take a tree mask beyond its sliding window: a tree pass"):
+        load_adapter(tmp_path / "odd")
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float16, 0.01), (torch.bfloat16, 0.03)])

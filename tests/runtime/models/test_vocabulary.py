@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Decoder, DynamicDrafter, load_model
+from treeopt.runtime import Decoder, ExpandingDrafter, load_model
 from treeopt.runtime.models.model import StaticModel
 from treeopt.runtime.models.vocabulary import LimitedDraft, limit_draft
 from treeopt.texts.shared_tokens import compare_tokens
@@ -132,7 +132,7 @@ class TestTexts:
         prompts = [PROMPT, [22, 21], [20]]
         for drafter, tree in (
             (draft, level_widths([2, 2, 1])),
-            (DynamicDrafter(draft, DynamicTree(top_k=3, depth=3, nodes=8), capacity=128), None),
+            (ExpandingDrafter(draft, DynamicTree(top_k=3, depth=3, nodes=8), capacity=128), None),
         ):
             decoder = Decoder(target, drafter, tree, temperature=0.0)
             assert list(decoder.generate(PROMPT, 60)) == expected

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.broken import half_precision_draw
+from tests.support.broken import coarse_uniform
 from tests.support.enumeration import CPU, ORDERS
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, Sampling, distribution, draw, load_model
-from treeopt.runtime.decoding.acceptance import sampled
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.rules.sample_children import fill_speeds, likeliest, places
+from treeopt.runtime.rules.inverse_cdf import uniform
+from treeopt.runtime.rules.sample_children import by_inverse_cdf, gumbel_top_k, likeliest, places
 from treeopt.trees import level_widths
 
 DRAWS = 20_000
@@ -62,14 +62,35 @@ class TestDraw:
         }
 
     @pytest.mark.parametrize("rule", ["sequoia", "specinfer"])
-    def test_half_precision_noise_is_found(self, rule, chi_squared):
-        distribution = torch.cat([torch.tensor([0.75]), torch.full((1000,), 0.25 / 1000)]).expand(5000, -1)
+    def test_coarse_noise_is_found(self, rule, chi_squared, monkeypatch):
+        distribution = torch.full((1, 500, 4096), 1 / 4096)  # coarse noise has 8 values, each of an even token
         p_values = []
-        for sample in (RULES[rule].draw, half_precision_draw):
-            tokens = sample(distribution, places([1] * 5000, CPU), torch.Generator().manual_seed(3))
-            p_values.append(chi_squared([(tokens == 0).sum(), (tokens > 0).sum()], [0.75, 0.25]))
+        for noise in (uniform, coarse_uniform):
+            monkeypatch.setattr("treeopt.runtime.rules.sample_children.uniform", noise)
+            tokens = RULES[rule].draw(distribution, places([1] * 500, CPU), [torch.Generator().manual_seed(3)])
+            p_values.append(chi_squared([(tokens % 2 == 0).sum(), (tokens % 2 == 1).sum()], [0.5, 0.5]))
         assert p_values[0] > 1e-3
         assert p_values[1] < 1e-20
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 4])
+    @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS.keys())
+    @pytest.mark.parametrize(("sample", "rule"), [(gumbel_top_k, "sequoia"), (by_inverse_cdf, "specinfer")])
+    def test_draws_with_tensors_follow_it_too(self, sample, rule, distribution, count, chi_squared):
+        expected = order_distribution(distribution, count, rule)
+        probs = torch.tensor(distribution).expand(1, DRAWS, -1)
+        orders = sample(probs, places([count] * DRAWS, CPU), [torch.Generator().manual_seed(count)]).view(DRAWS, count)
+        assert chi_squared(frequencies(orders, expected), list(expected.values())) > 1e-3
+
+    @pytest.mark.parametrize("rule", ["sequoia", "specinfer"])
+    def test_a_vocabulary_of_many_blocks_keeps_its_probabilities(self, rule, chi_squared):
+        """The host kernel sums weights in blocks."""
+        probs = torch.randn(2000, generator=torch.Generator().manual_seed(5)).mul(2).softmax(0)
+        orders = torch.cat([drawn(probs.tolist(), 2, seed=seed, draws=4000, rule=rule) for seed in range(20)])
+        second = probs if rule == "specinfer" else probs * ((probs / (1 - probs)).sum() - probs / (1 - probs))
+        for tokens, expected in ((orders[:, 0], probs), (orders[:, 1], second)):
+            part = torch.bincount(tokens, minlength=2000).view(40, 50).sum(1)
+            weights = expected.double().view(40, 50).sum(1)
+            assert chi_squared(part, weights / weights.sum()) > 1e-3
 
     def test_the_same_test_tells_distributions_apart(self, chi_squared):
         expected = order_distribution([0.5, 0.3, 0.15, 0.05], 2)
@@ -127,8 +148,9 @@ class TestDraw:
         assert torch.equal(draw("sequoia", distribution, torch.full((20,), 3), generator), first)
 
     def test_fewer_children_are_the_first_of_more(self):
-        distribution = DISTRIBUTIONS["one zero"]
-        assert torch.equal(drawn(distribution, 2, seed=9, draws=99), drawn(distribution, 4, seed=9, draws=99)[:, :2])
+        for seed in range(99):
+            few, more = (drawn(DISTRIBUTIONS["one zero"], count, seed=seed, draws=1) for count in (2, 4))
+            assert torch.equal(few, more[:, :2])
 
     def test_unknown_rule(self):
         with pytest.raises(InvalidValueError, match=r"rule: expected one of sequoia.*Got 'eagle'"):
@@ -212,33 +234,9 @@ class TestNoise:
 
     DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
-    @pytest.mark.parametrize("count", [1, 2])
-    def test_of_drawn_children(self, count, monkeypatch):
-        kinds = []
-
-        def seen(speeds, generator):
-            kinds.append(speeds.dtype)
-            fill_speeds(speeds, generator)
-
-        monkeypatch.setattr("treeopt.runtime.rules.sample_children.fill_speeds", seen)
-        for dtype in self.DTYPES:
-            draw("sequoia", torch.full((1, 4), 0.25, dtype=dtype), torch.tensor([count]))
-        assert kinds == [torch.float64] * len(self.DTYPES)
-
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-    def test_of_a_decoders_drafts(self, target_folder, dtype, monkeypatch):
-        kinds = []
-
-        def seen(speeds, generator):
-            kinds.append(speeds.dtype)
-            fill_speeds(speeds, generator)
-
-        monkeypatch.setattr("treeopt.runtime.drafters.draft_levels.fill_speeds", seen)
-        model = load_model(target_folder, dtype=dtype)
-        list(Decoder(model, model, level_widths([2, 1]), temperature=0.8).generate([3], 4))
-        assert set(kinds) == {torch.float64}
-
-    def test_of_sampled_tokens(self, monkeypatch):
+    @pytest.fixture
+    def kinds(self, monkeypatch):
+        """Return the dtypes of all random numbers from here on."""
         kinds, rand = [], torch.rand
 
         def seen(*shape, **options):
@@ -247,6 +245,17 @@ class TestNoise:
             return noise
 
         monkeypatch.setattr(torch, "rand", seen)
+        return kinds
+
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_of_drawn_children(self, count, kinds):
         for dtype in self.DTYPES:
-            sampled(torch.full((1, 4), 0.25, dtype=dtype), None)
+            draw("sequoia", torch.full((1, 4), 0.25, dtype=dtype), torch.tensor([count]))
         assert kinds == [torch.float64] * len(self.DTYPES)
+
+    @pytest.mark.parametrize("rule", ["sequoia", "target"])
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+    def test_of_a_decoder(self, target_folder, dtype, rule, kinds):
+        model = load_model(target_folder, dtype=dtype)
+        list(Decoder(model, model, level_widths([2, 1]), rule=rule, temperature=0.8).generate([3], 4))
+        assert set(kinds) == {torch.float64}

@@ -53,8 +53,8 @@ def step(rule, generator, noise, tree=None, *, zeros=True):
 
 
 def difference(rule, twin, tree, tokens, draft, target, *, on_host=True):
-    verifier = Verifier(RULES[rule], tree, draft.shape[1], CPU, on_host=on_host)
-    verifier.test(tokens, torch.from_numpy(draft), torch.from_numpy(target))
+    verifier = Verifier(RULES[rule], draft.shape[1], CPU, on_host=on_host)
+    verifier.test([tree], tokens, torch.from_numpy(draft), torch.from_numpy(target))
     expected = twin(tree, tokens.tolist(), draft.tolist(), target.tolist())
     assert abs(expected.sum() - 1) < 1e-12
     return np.abs(end_probabilities(verifier, tree) - expected).max()
@@ -94,32 +94,37 @@ def test_a_buffer_left_by_one_draft_does_not_change_the_next(on_host):
     tree = TokenTree([-1, 0, 0, 0, 1, 1, 4])
     generator, noise = np.random.default_rng(8), torch.Generator().manual_seed(8)
     for rule in RULES:
-        kept = Verifier(RULES[rule], tree, 5, CPU, on_host=on_host)
+        kept = Verifier(RULES[rule], 5, CPU, on_host=on_host)
         for _ in range(20):
             draft, target = (random_distributions(generator, tree.nodes, 5) for _ in range(2))
             tokens = drafted(rule, tree, draft, noise)
-            fresh = Verifier(RULES[rule], tree, 5, CPU, on_host=on_host)
+            fresh = Verifier(RULES[rule], 5, CPU, on_host=on_host)
             for verifier in (kept, fresh):
-                verifier.test(tokens, torch.from_numpy(draft), torch.from_numpy(target))
+                verifier.test([tree], tokens, torch.from_numpy(draft), torch.from_numpy(target))
             assert np.array_equal(end_probabilities(kept, tree), end_probabilities(fresh, tree))
 
 
+@both_judgings
 @all_rules
-def test_texts_that_are_tested_at_once_come_to_what_each_comes_to_alone(rule):
+def test_a_batch_comes_to_what_each_sequence_comes_to_alone(rule, on_host):
+    """Of one tree and of several, in batches that grow and shrink."""
     generator, noise = np.random.default_rng(9), torch.Generator().manual_seed(9)
-    for nodes in (1, 2, 7):
-        tree = random_tree(generator, nodes, 5)
-        several, alone = (Verifier(RULES[rule], tree, 5, CPU, texts=texts) for texts in (3, 1))
-        for texts in (3, 1, 2, 3):  # fewer than there is room for, and more again
-            drafts = [[random_distributions(generator, nodes, 5) for _ in range(2)] for _ in range(texts)]
-            tokens = [drafted(rule, tree, draft, noise) for draft, _ in drafts]
-            probs = [[torch.from_numpy(each) for each in draft] for draft in drafts]
-            accepted = several.test(torch.cat(tokens), *map(torch.cat, zip(*probs, strict=True)))
-            verdicts = several.verdicts([torch.Generator().manual_seed(text) for text in range(texts)])
-            for text, verdict in enumerate(verdicts):
-                expected = alone.test(tokens[text], *probs[text])
-                assert torch.equal(accepted[text * nodes : (text + 1) * nodes], expected)
-                assert verdict == alone.verdict(torch.Generator().manual_seed(text))
+    several, alone = (Verifier(RULES[rule], 5, CPU, on_host=on_host) for _ in range(2))
+    for sizes in ((1, 1), (2,), (7, 7, 7), (7,), (1, 7, 2), (12, 3)):
+        kept = {nodes: random_tree(generator, nodes, 5) for nodes in sizes}
+        trees = [kept[nodes] for nodes in sizes]
+        drafts = [[random_distributions(generator, tree.nodes, 5) for _ in range(2)] for tree in trees]
+        tokens = [drafted(rule, tree, draft, noise) for tree, (draft, _) in zip(trees, drafts, strict=True)]
+        probs = [[torch.from_numpy(each) for each in draft] for draft in drafts]
+        probs[0][1][-1] = torch.nan
+        accepted = several.test(trees, torch.cat(tokens), *map(torch.cat, zip(*probs, strict=True))).split(sizes)
+        verdicts = several.verdicts([torch.Generator().manual_seed(sequence) for sequence in range(len(sizes))])
+        for sequence, verdict in enumerate(verdicts):
+            expected = alone.test([trees[sequence]], tokens[sequence], *probs[sequence])
+            assert torch.equal(accepted[sequence].nan_to_num(9.0), expected.nan_to_num(9.0))
+            again = alone.verdict(torch.Generator().manual_seed(sequence))
+            assert again.finite == verdict.finite
+            assert verdict == again or not verdict.finite
 
 
 @all_rules
@@ -131,8 +136,8 @@ def test_verdicts_are_as_frequent_as_they_should_be(rule, entry, chi_squared):
     draft, target = (generator.dirichlet(np.full(vocabulary, 1.0), tree.nodes) for _ in range(2))
     tokens = drafted(rule, tree, draft, noise)
     distributions = torch.from_numpy(draft), torch.from_numpy(target)
-    verifier = Verifier(RULES[rule], tree, vocabulary, CPU, on_host=entry == "verdict on the host")
-    verifier.test(tokens, *distributions)
+    verifier = Verifier(RULES[rule], vocabulary, CPU, on_host=entry == "verdict on the host")
+    verifier.test([tree], tokens, *distributions)
     verdicts, once = (
         partial(verifier.verdict, noise),
         partial(verify, rule, tree, tokens, *distributions, noise, lossy=True),

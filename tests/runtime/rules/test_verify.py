@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.broken import argmax_accepted, rejection
+from tests.support.broken import argmax_accepted, rejection, verify_with_tensors
 from tests.support.enumeration import CPU, one_after_the_other
 from tests.support.invented_texts import Text, adversarial, dirichlet
 from tests.support.slow import slow
@@ -16,7 +16,6 @@ from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.runtime import Verifier, draw, verify, verify_greedy
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.selection import TopDown
-from treeopt.runtime.rules.verifier import DeviceVerifier
 from treeopt.trees import TokenTree, chain, level_widths
 
 SPARSE = TokenTree([-1, 0, 0, 0, 1, 1, 2])  # 3 children, of which 2, 1 and 0 below
@@ -70,7 +69,7 @@ class TestSampledSteps:
         ],
     )
     def test_the_same_test_finds_a_mistake(self, rule, changes, samples, chi_squared, monkeypatch):
-        monkeypatch.setattr("treeopt.runtime.rules.verify.HostVerifier", DeviceVerifier)
+        verify_with_tensors(monkeypatch)
         monkeypatch.setitem(RULES, rule, replace(RULES[rule], **changes))
         assert chi_squared(self.sampled(rule, seed=1, samples=samples), self.TEXT.target_distribution()) < 1e-6
 
@@ -170,9 +169,10 @@ class TestOneSiblingGroup:
 
     @staticmethod
     def reach(rule, children, draft, target):
-        verifier = Verifier(RULES[rule], level_widths([len(children)]) if children else chain(0), len(draft), CPU)
+        verifier = Verifier(RULES[rule], len(draft), CPU)
         distributions = (distribution.expand(len(children) + 1, -1) for distribution in (draft, target))
-        verifier.test(torch.tensor([0, *children]), *distributions)
+        tree = level_widths([len(children)]) if children else chain(0)
+        verifier.test([tree], torch.tensor([0, *children]), *distributions)
         return verifier.reach()[1:]
 
     @pytest.mark.parametrize(("target", "draft"), adversarial(4).values(), ids=adversarial(4).keys())

@@ -1,7 +1,6 @@
 """Which nodes of a draft are accepted, given the target's logits: a class for each kind of rule."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
@@ -17,11 +16,9 @@ from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.together import joined
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
+from treeopt.runtime.rules.inverse_cdf import inverse_cdf, uniform
 from treeopt.runtime.rules.verify import TokensByNode, Verdict, Verifier, verify_greedy
 from treeopt.trees import TokenTree
-
-KEPT_VERIFIERS = 2
-"""The tree of a step, and what is left of it where the draft is not finite."""
 
 
 class Draft(NamedTuple):
@@ -41,13 +38,13 @@ class Draft(NamedTuple):
 class Acceptance(Protocol):
     """Accepts paths of drafts; what is done row by row is done for all drafts at once."""
 
-    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
         """Return the accepted path of each draft and the token after it.
 
         Args:
             drafts: of different texts.
             logits: (n, V), the target's after every node, one draft after the other.
-            noise: of each text.
+            generators: of each text.
         """
 
     def prepare(self, tree: TokenTree) -> None:
@@ -58,7 +55,7 @@ def acceptance_by(rule: Rule, sampling: Sampling, target: LanguageModel) -> Acce
     """Return how a rule accepts what a target's tokens are sampled like; at temperature 0 all rules are one."""
     if sampling.greedy:
         return AcceptLikeliest()
-    given = AcceptSampledOnHost(sampling) if target.device.type == "cpu" else AcceptSampled(sampling)
+    given = AcceptSampled(sampling)
     if rule.name == "target":
         return given
     by_rule = AcceptByRule(rule, sampling, target)
@@ -68,7 +65,7 @@ def acceptance_by(rule: Rule, sampling: Sampling, target: LanguageModel) -> Acce
 class AcceptLikeliest:
     """Follows the target's likeliest token after every node."""
 
-    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:  # noqa: ARG002
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:  # noqa: ARG002
         largest, likeliest = logits.max(-1)
         tokens, scores = on_host(likeliest, largest)
         return _followed(drafts, [tokens[rows] for rows in _rows(drafts)], scores)
@@ -83,49 +80,35 @@ class AcceptSampled:
 
     sampling: Sampling
 
-    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
-        probs = distribution(logits, self.sampling)
-        rows = (probs[part] for part in _rows(drafts))
-        found = [sampled(each, generator) for each, generator in zip(rows, noise, strict=True)]
-        tokens, scores = on_host(joined(found), probs[:, 0])
-        return _followed(drafts, [tokens[rows] for rows in _rows(drafts)], scores)
-
-    def prepare(self, tree: TokenTree) -> None:
-        """See `Acceptance`; there is nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptSampledOnHost:
-    """Does the same where the target's logits lie in the host's memory: there only tokens on the way are sampled."""
-
-    sampling: Sampling
-
-    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
-        from treeopt.runtime.rules.on_host import token_at  # numba is slow to import, and greedy decoding does without
-
-        probs = distribution(logits, self.sampling).numpy()
-        parts = zip(drafts, _rows(drafts), noise, strict=True)
-        tokens = [
-            _LazyTokens(probs[rows], _uniform(len(draft.tokens), generator), token_at)
-            for draft, rows, generator in parts
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
+        probs, rows = distribution(logits, self.sampling), _rows(drafts)
+        u = [
+            uniform(generator, len(draft.tokens), probs.device)
+            for draft, generator in zip(drafts, generators, strict=True)
         ]
-        return _followed(drafts, tokens, probs[:, 0].tolist())
+        if probs.device.type == "cpu":
+            whole = probs.numpy()
+            arrays = [whole[part] for part in rows]
+            lazy = [LazyTokens(*each) for each in zip(arrays, (each.tolist() for each in u), strict=True)]
+            return _followed(drafts, lazy, probs[:, 0].tolist())
+        tokens, scores = on_host(inverse_cdf(probs, joined(u)[:, None])[:, 0], probs[:, 0])
+        return _followed(drafts, [tokens[part] for part in rows], scores)
 
     def prepare(self, tree: TokenTree) -> None:  # noqa: ARG002
-        """Compile what samples before the first step."""
-        from treeopt.runtime.rules.on_host import token_at
-
-        token_at(np.ones(1, np.float32), 0.0)
+        """Compile the sampling before the first step."""
+        _ = LazyTokens(np.ones((1, 1), np.float32), [0.0])[0]
 
 
-class _LazyTokens:
-    """A token of each distribution, float32 (n, V), by numbers that are uniform on [0, 1): sampled when it is asked for."""
+class LazyTokens:
+    """A token of each distribution, float32 (n, V), by numbers uniform on [0, 1): sampled when it is read."""
 
-    def __init__(self, probs: Float32, uniform: Sequence[float], token_at: Callable[[Float32, float], int]) -> None:
-        self._probs, self._uniform, self._token_at = probs, uniform, token_at
+    def __init__(self, probs: Float32, u: Sequence[float]) -> None:
+        from treeopt.runtime.rules.kernels import inverse_cdf  # numba is slow to import, greedy decoding does without
+
+        self._probs, self._u, self._inverse_cdf = probs, u, inverse_cdf
 
     def __getitem__(self, node: int) -> int:
-        return self._token_at(self._probs[node], self._uniform[node])
+        return self._inverse_cdf(self._probs[node], self._u[node])
 
 
 class AcceptByRule:
@@ -138,47 +121,30 @@ class AcceptByRule:
     """
 
     def __init__(self, rule: Rule, sampling: Sampling, target: LanguageModel) -> None:
-        self._rule = rule
         self._sampling = sampling
-        self._vocabulary, self._device = target.config.vocabulary, target.device
-        self._on_host = target.device.type == "cpu"
-        self._verifiers: OrderedDict[TokenTree, Verifier] = OrderedDict()
-        self._last: tuple[TokenTree | None, Verifier | None] = None, None
+        self._device = target.device
+        self._verifier = Verifier(rule, target.config.vocabulary, target.device)
 
     @torch.inference_mode()
-    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
-        """See `Acceptance`; drafts of one tree are tested at once on the host, others in turn."""
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
         probs = distribution(logits, self._sampling)
-        tree = drafts[0].tree
-        if len(drafts) == 1 or (self._on_host and all(draft.tree is tree for draft in drafts)):
-            return self._verdicts(drafts, probs, noise)
-        parts = zip(drafts, _rows(drafts), noise, strict=True)
-        return [self._verdicts([draft], probs[part], [generator])[0] for draft, part, generator in parts]
-
-    def _verdicts(self, drafts: Sequence[Draft], probs: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
-        """Return the verdicts on drafts of one tree, given the target's distributions."""
-        verifier = self._verifier(drafts[0].tree, len(drafts))
         tokens = joined([draft.on_device for draft in drafts]).to(self._device)
-        sampled_from = [draft.probs for draft in drafts if draft.probs is not None]
-        verifier.test(tokens, joined(sampled_from) if len(sampled_from) == len(drafts) else None, probs)
-        return verifier.verdicts(noise)
+        self._verifier.test([draft.tree for draft in drafts], tokens, _draft_probs(drafts, probs), probs)
+        return self._verifier.verdicts(generators)
 
     def prepare(self, tree: TokenTree) -> None:
         """Make the buffers of a tree, and compile what tests it, before its first step."""
-        self._verifier(tree, 1)
+        self._verifier.prepare([tree])
 
-    def _verifier(self, tree: TokenTree, texts: int) -> Verifier:
-        last_tree, last = self._last
-        if last is not None and last_tree is tree and last.texts >= texts:
-            return last  # most often, and then nothing is looked up
-        found = self._verifiers.get(tree)
-        if found is None or found.texts < texts:
-            if found is None and len(self._verifiers) == KEPT_VERIFIERS:
-                self._verifiers.popitem(last=False)
-            found = self._verifiers[tree] = Verifier(self._rule, tree, self._vocabulary, self._device, texts=texts)
-        self._verifiers.move_to_end(tree)
-        self._last = tree, found
-        return found
+
+def _draft_probs(drafts: Sequence[Draft], target_probs: Tensor) -> Tensor | None:
+    """Return the distributions of all drafts, None if none has any; those of a root alone are never read."""
+    if all(draft.probs is None for draft in drafts):
+        return None
+    parts = zip(drafts, _rows(drafts), strict=True)
+    return joined(
+        [target_probs[rows] if draft.probs is None else draft.probs.to(target_probs.device) for draft, rows in parts]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,34 +154,22 @@ class AcceptEither:
     by_rule: Acceptance
     given: Acceptance
 
-    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
         """See `Acceptance`; what one draft comes to does not depend on how the others came."""
         given = [draft.probs is None and draft.tree.nodes > 1 for draft in drafts]
         if len({*given}) == 1:
-            return (self.given if given[0] else self.by_rule)(drafts, logits, noise)
-        parts = zip(given, drafts, _rows(drafts), noise, strict=True)
-        return [
-            (self.given if each else self.by_rule)([draft], logits[rows], [generator])[0]
-            for each, draft, rows, generator in parts
-        ]
+            return (self.given if given[0] else self.by_rule)(drafts, logits, generators)
+        rows, verdicts = _rows(drafts), dict[int, Verdict]()
+        for accept, kind in ((self.given, True), (self.by_rule, False)):
+            places = [place for place, each in enumerate(given) if each == kind]
+            part = joined([logits[rows[place]] for place in places])
+            found = accept([drafts[place] for place in places], part, [generators[place] for place in places])
+            verdicts.update(zip(places, found, strict=True))
+        return [verdicts[place] for place in range(len(drafts))]
 
     def prepare(self, tree: TokenTree) -> None:
         """See `Acceptance`; what samples from the target alone, the rule prepares too."""
         self.by_rule.prepare(tree)
-
-
-def sampled(probs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return int64 (n,): a token of each distribution, float (n, V), by noise of 53 bits."""
-    cumulative = probs.double().cumsum(-1)
-    uniform = torch.rand((len(probs), 1), dtype=torch.float64, device=probs.device, generator=generator)
-    whole = cumulative[:, -1:].contiguous()
-    tokens = torch.searchsorted(cumulative, uniform * whole, right=True)
-    last = torch.searchsorted(cumulative, whole)  # rounding may leave no token, and padding has no probability
-    return torch.minimum(tokens, last).squeeze(1).clamp_(max=probs.shape[1] - 1)
-
-
-def _uniform(count: int, generator: torch.Generator) -> list[float]:
-    return torch.rand(count, dtype=torch.float64, generator=generator).tolist()
 
 
 def _followed(drafts: Sequence[Draft], wanted: Sequence[TokensByNode], scores: Sequence[float]) -> list[Verdict]:

@@ -12,7 +12,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.passes import PassNodes
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
-from treeopt.runtime.rules.sample_children import Places, arrivals, chosen, fill_speeds, likeliest_of_rows, places
+from treeopt.runtime.rules.sample_children import Places, chosen, likeliest_of_rows, places
 from treeopt.trees import TokenTree
 
 Sampler = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
@@ -47,7 +47,7 @@ class DraftBuffers:
     Args:
         texts: most texts.
         nodes: of the largest tree.
-        internal: most nodes with children, which need random numbers.
+        internal: most nodes with children.
         rule: the verification rule, which says how children are sampled.
         sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
         vocabulary: V.
@@ -70,46 +70,7 @@ class DraftBuffers:
         self.columns = vocabulary if self.random else 1
         self.tokens = torch.empty(texts * nodes, dtype=torch.int64, device=device)
         self.probs = torch.zeros((texts * nodes, self.columns), device=device)
-        self.speeds = torch.empty((texts * internal, self.columns), dtype=torch.float64, device=device)
-        self.shares = torch.empty(texts * internal, dtype=torch.float64, device=device)
         self.largest = torch.zeros(texts * internal, dtype=torch.float64, device=device)
-
-
-class StepNoise:
-    """The random numbers of a step: levels take their columns once, and those taken are made at once in every step.
-
-    Args:
-        speeds: float64 (texts, m, V), room for how fast tokens run at nodes whose children are raced for.
-        shares: float64 (texts, m), room for numbers uniform on [0, 1), of nodes that have one child each.
-    """
-
-    def __init__(self, speeds: Tensor, shares: Tensor) -> None:
-        self._speeds, self._shares = speeds, shares
-        self._raced = self._alone = 0
-
-    def speeds(self, nodes: int) -> Tensor:
-        """Take the columns of so many nodes more, float64 (texts, nodes, V)."""
-        first, self._raced = self._raced, self._raced + nodes
-        return self._speeds[:, first : self._raced]
-
-    def shares(self, nodes: int) -> Tensor:
-        """Take the columns of so many nodes more, float64 (texts, nodes)."""
-        first, self._alone = self._alone, self._alone + nodes
-        return self._shares[:, first : self._alone]
-
-    @property
-    def taken(self) -> tuple[Tensor, Tensor]:
-        """All speeds and all shares that levels took."""
-        return self._speeds[:, : self._raced], self._shares[:, : self._alone]
-
-    def make(self, noise: Sequence[torch.Generator]) -> None:
-        """Make those of the next step, of each text from its own noise."""
-        speeds, shares = self.taken
-        if self._raced:
-            fill_speeds(speeds, *noise)
-        if self._alone:
-            for row, generator in zip(shares, noise, strict=True):
-                row.uniform_(generator=generator)
 
 
 class LevelDraft:
@@ -147,7 +108,6 @@ class TreeDrafts:
         self._rule = buffers.rule
         self._sampling = buffers.sampling
         self._random = buffers.random
-        self._on_host = buffers.tokens.device.type == "cpu"
         internal, shape = np.flatnonzero(tree.child_counts), (texts, tree.nodes)
         self._tokens = buffers.tokens[: texts * tree.nodes].view(shape)
         self._roots = self._tokens[:, 0]
@@ -160,21 +120,15 @@ class TreeDrafts:
         self.scores = (self._probs[..., 0] if self._random else self._largest).unbind()
         """float (k,) of each text: numbers of `scored` nodes that are finite where the distributions after them are."""
         self.scored: list[int] = list(range(tree.nodes)) if self._random else internal.tolist()
-        nodes = len(internal) if self._random else 0
-        self._noise = StepNoise(
-            buffers.speeds[: texts * nodes].view(texts, nodes, buffers.columns),
-            buffers.shares[: texts * nodes].view(texts, nodes),
-        )
         self.levels = self._levels(tree)
 
     def clear(self) -> None:
         """Forget what another tree left: nothing is sampled after a node without children."""
         self._probs.zero_()
 
-    def begin(self, roots: Sequence[int], noise: Sequence[torch.Generator]) -> None:
-        """Put the texts' roots in place, and make the noise of all levels at once."""
+    def begin(self, roots: Sequence[int]) -> None:
+        """Put the texts' roots in place."""
         self._roots.copy_(torch.tensor(roots))
-        self._noise.make(noise)
 
     def _levels(self, tree: TokenTree) -> list[LevelDraft]:
         counts, device = tree.child_counts, self._tokens.device
@@ -183,21 +137,12 @@ class TreeDrafts:
             nodes = level.start + np.flatnonzero(counts[level])
             wanted = places(counts[nodes].tolist(), device)
             if self._random:
-                sample = self._sampler(nodes, wanted)
+                sample = _by_rule(Window(self._probs, nodes), self._sampling, self._rule, wanted)
             else:
                 sample = _likeliest(self._largest[:, fed : fed + len(nodes)], wanted)
             found.append(LevelDraft(Window(self._tokens, nodes), sample, self._tokens[:, below]))
             fed += len(nodes)
         return found
-
-    def _sampler(self, nodes: Integers, wanted: Places) -> Sampler:
-        """Return what samples the children of a level's internal nodes, with the noise that it takes."""
-        window = Window(self._probs, nodes)
-        if self._on_host and wanted.most == 1:
-            return _one_each(window, self._noise.shares(len(nodes)), self._sampling)
-        if wanted.most == 1 or self._rule.race:
-            return _race(window, self._noise.speeds(len(nodes)), self._sampling, wanted)
-        return _by_rule(window, self._sampling, self._rule, wanted)
 
 
 def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
@@ -211,45 +156,16 @@ def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
     return sample
 
 
-def _one_each(window: Window, shares: Tensor, sampling: Sampling) -> Sampler:
-    """Return the sampler of one child of each of some nodes, which writes the distributions to a window.
-
-    A node takes one number, its share; a race would take one for every token.
-    """
-    from treeopt.runtime.rules.on_host import sample_each  # numba is slow to import, and greedy decoding does without
-
-    tokens = torch.empty(shares.shape, dtype=torch.int64)
-    numbers, found = shares.numpy(), tokens.numpy()
-
-    def sample(logits: Tensor, noise: Sequence[torch.Generator]) -> Tensor:  # noqa: ARG001
-        probs = distribution(logits, sampling)
-        window.write(probs)
-        sample_each(probs.numpy(), numbers, found)
-        return tokens
-
-    # compiled now, not within the first step
-    sample_each(np.ones((*tokens.shape, 1), np.float32), numbers, found)
-    return sample
-
-
-def _race(window: Window, speeds: Tensor, sampling: Sampling, wanted: Places) -> Sampler:
-    """Return the sampler whose children win an exponential race, which writes the distributions to a window."""
-
-    def sample(logits: Tensor, noise: Sequence[torch.Generator]) -> Tensor:  # noqa: ARG001
-        probs = distribution(logits, sampling)
-        window.write(probs)
-        return chosen(likeliest_of_rows(arrivals(probs, speeds, wanted.most), wanted.most)[1], wanted)
-
-    return sample
-
-
 def _by_rule(window: Window, sampling: Sampling, rule: Rule, wanted: Places) -> Sampler:
     """Return the sampler that draws as a rule does, which writes the distributions to a window."""
+    device, nodes = wanted.node.device, int(wanted.node[-1]) + 1
+    # compiled now, not within the first step
+    rule.draw(torch.ones((1, nodes, 2 * wanted.most), device=device), wanted, [torch.Generator(device)])
 
     def sample(logits: Tensor, noise: Sequence[torch.Generator]) -> Tensor:
         probs = distribution(logits, sampling)
         window.write(probs)
-        return torch.stack([rule.draw(*each) for each in zip(probs, [wanted] * len(noise), noise, strict=True)])
+        return rule.draw(probs, wanted, noise)
 
     return sample
 

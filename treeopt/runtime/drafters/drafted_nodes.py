@@ -3,7 +3,6 @@
 No model in sight: log-probabilities and tokens come in pass by pass, and the host does the rest, for all texts at once.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
@@ -19,6 +18,8 @@ from treeopt.runtime.drafters.recurring import KEPT_PASSES, recurring_tree
 from treeopt.runtime.models.finite import all_finite
 from treeopt.runtime.models.passes import NOT_FED, PassNodes
 from treeopt.trees import TokenTree
+from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.own_trees import SpecExecSetting
 
 
 class Children(NamedTuple):
@@ -57,28 +58,33 @@ class Expanded(NamedTuple):
     """Whether all distributions on the way are; where they are not, the root stands alone."""
 
 
-class DraftedNodes(ABC):
-    """All nodes that a step drafts, in several texts; the classes that grow trees say which are fed.
+ExpansionPolicy = DynamicTree | SpecExecSetting
+"""Which nodes each pass feeds: the best of the level before, or the best of all, until none can bring a better path."""
+
+
+class DraftedNodes:
+    """All nodes that a step drafts, in several texts, and which of them are fed next.
+
+    With `DynamicTree` the best children of the nodes fed last are fed.
+
+    With `SpecExecSetting` the best nodes of all that were not fed are.  A score never rises along a path.  So a node
+    outside the best `budget` - 1 never comes back, nor does anything below it, and a node that is no better than the
+    worst of a full set need not be fed.  The best of the nodes not fed yet can be displaced by nothing: every pass fixes
+    at least one place of the final set, and `budget` - 1 passes find it (Svirschevski et al., 2024, section 4).
 
     Args:
+        policy: how trees grow.
         texts: how many.
-        children: k, of every node that is fed.
-        nodes: most of a tree.
-        fed: most nodes of a text that are fed.
-        passes: most, the roots' included.
-        least_log_prob: of a path, below which its end is no node of the tree.
     """
 
-    def __init__(
-        self, texts: int, *, children: int, nodes: int, fed: int, passes: int, least_log_prob: float = -inf
-    ) -> None:
+    def __init__(self, policy: ExpansionPolicy, texts: int) -> None:
         from treeopt.runtime.drafters import expansion_on_host as loops  # numba is slow to import
 
-        self._loops, self.texts = loops, texts
-        self.children, self.max_nodes = children, nodes
-        self._passes, self._least = passes, least_log_prob
-        self._nodes = loops.nodes_of(texts, 1 + children * fed, fed, nodes - 1)
-        self._trees = np.empty((texts, 3, nodes), np.int64)
+        self._loops, self.texts, self._policy = loops, texts, policy
+        self.children = policy.children
+        self._least = policy.least_log_prob if isinstance(policy, SpecExecSetting) else -inf
+        self._nodes = loops.nodes_of(texts, 1 + policy.children * policy.max_fed, policy.max_fed, policy.max_nodes - 1)
+        self._trees = np.empty((texts, 3, policy.max_nodes), np.int64)
         self._tokens = torch.from_numpy(self._trees[:, loops.DRAFTED]).unbind()
         self.begin([0] * texts)
 
@@ -92,7 +98,7 @@ class DraftedNodes(ABC):
     def begin(self, roots: Sequence[int]) -> None:
         """Begin a step with the token of each text's root, which is fed in the first pass."""
         self._loops.begin(self._nodes, np.array(roots, np.int64))
-        self._left, self._fed = self._passes - 1, self.texts
+        self._left, self._fed = self._policy.longest_draft - 1, self.texts
 
     def add(self, log_probs: Tensor, tokens: Tensor) -> None:
         """Add the children of the nodes fed last, text after text: of each float32 and int64 (m, k), the likeliest first.
@@ -111,7 +117,10 @@ class DraftedNodes(ABC):
         if not self._left:
             return []
         self._left -= 1
-        self._feed()
+        if isinstance(self._policy, SpecExecSetting):
+            self._loops.feed_best(self._nodes, self.children, self._policy.batch)
+        else:
+            self._loops.feed_beams(self._nodes, self.children)
         counts = self._nodes.counts[:, : self._loops.LAST + 1].tolist()
         self._fed = sum(last for _, last in counts)
         most = max((fed for fed, _ in counts), default=0)
@@ -138,10 +147,6 @@ class DraftedNodes(ABC):
                 parents, tokens, fed = parents[: best + 1], tokens[: best + 1], fed[: best + 1]
             found.append(Expanded(recurring_tree(tuple(parents)), tokens, fed, finite == 1))
         return found
-
-    @abstractmethod
-    def _feed(self) -> None:
-        """Feed the nodes that are fed next."""
 
 
 @lru_cache(maxsize=KEPT_PASSES)

@@ -1,26 +1,32 @@
-"""The part that drafters share whose trees grow anew in every step out of a draft model's probabilities."""
+"""Drafters whose trees grow in every step out of the probabilities of a draft model, or of a head on the target."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 
+from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.draft_model import (
     DraftModel,
     DraftSource,
-    NewDrafts,
     TextDraft,
     likeliest_children,
     outputs_at_roots,
 )
-from treeopt.runtime.drafters.drafted_nodes import Beams, DraftedNodes, Expanded
+from treeopt.runtime.drafters.drafted_nodes import Beams, DraftedNodes, Expanded, ExpansionPolicy
 from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.finite import Scores
-from treeopt.runtime.models.model import NOTHING, LanguageModel, States, TextCache, Wants
+from treeopt.runtime.models.memory import new_caches
+from treeopt.runtime.models.model import NOTHING, LanguageModel, States, Wants
 from treeopt.runtime.models.passes import TreePasses
 from treeopt.runtime.models.together import PassCall, joined_logits, last_logits, run_together
+
+NewDraftsOf = Callable[[Any, int, int, int], Sequence[TextDraft]]
+"""From a model or a head, the longest text, the most nodes fed in a step and how many texts, to what drafts at each."""
 
 
 @dataclass(slots=True)
@@ -39,14 +45,32 @@ class _Text:
             self.draft.passes.clean()
 
 
-class ExpandingDrafter:
-    """A `Drafter` with a draft model, or a head on the target, whose trees grow as `new_nodes` says.
+def draft_models(model: LanguageModel, capacity: int, nodes: int, texts: int) -> list[DraftModel]:
+    """Return a draft model at each of some texts.
 
     Args:
-        model: what gives the distributions; they are those of temperature 1, whatever the target's.
-        new_drafts: makes it ready for so many texts.
-        new_nodes: makes what holds the nodes of a step in so many texts while their trees grow.
-        wants: hidden states of the target that it reads.
+        model: the draft model.
+        capacity: longest text.
+        nodes: most nodes of a text that are fed in a step.
+        texts: how many.
+    """
+    caches = new_caches(model, capacity + nodes, texts)
+    return [DraftModel(model, cache, TreePasses(model, cache, capacity)) for cache in caches]
+
+
+class ExpandingDrafter:
+    """Grows the tree of every step where the draft is sure of itself (Li et al., 2024; Svirschevski et al., 2024).
+
+    Args:
+        model: a draft model that shares the target's vocabulary, or a head on the target; its probabilities are those of
+            temperature 1, whatever the target's.
+        policy: how trees grow: EAGLE-2's dynamic trees, or SpecExec's.
+        capacity: longest text; nothing is drafted in one longer than the model takes.
+        new_drafts: makes the model ready for texts of a length, with some nodes fed in a step; see `draft_models`.
+        wants: hidden states of the target that the model reads.
+
+    Raises InvalidValueError for more children than the vocabulary has, and trees deeper than the longest text,
+    OutOfMemoryError for a cache that does not fit into memory.
     """
 
     sampled = False
@@ -54,17 +78,28 @@ class ExpandingDrafter:
     def __init__(
         self,
         model: DraftSource,
-        new_drafts: NewDrafts,
-        new_nodes: Callable[[int], DraftedNodes],
+        policy: ExpansionPolicy,
         *,
+        capacity: int,
+        new_drafts: NewDraftsOf = draft_models,
         wants: Wants = NOTHING,
     ) -> None:
-        self.wants = wants
+        vocabulary, longest = model.config.vocabulary, model.config.max_positions
+        if policy.children > vocabulary:
+            raise InvalidValueError(
+                f"policy: expected at most {vocabulary} children of a node, the vocabulary. Got {policy.children}."
+            )
+        if policy.longest_draft > longest:
+            raise InvalidValueError(
+                f"policy: expected at most {longest} levels, the longest text that {model.name} takes. "
+                f"Got {policy.longest_draft}."
+            )
+        self.policy, self.wants, self.max_tokens = policy, wants, policy.max_nodes
         self._model = model
-        self._texts = Texts(lambda texts: [_Text(draft) for draft in new_drafts(texts)])
-        self._new_nodes, self._nodes = new_nodes, new_nodes(0)
+        make = partial(new_drafts, model, min(capacity, longest), policy.max_fed)
+        self._texts = Texts(lambda texts: [_Text(draft) for draft in make(texts)])
+        self._nodes = DraftedNodes(policy, 0)
         self._nodes.compile()
-        self.max_tokens = self._nodes.max_nodes
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         self._texts.begin(text).draft.begin(tokens, states)
@@ -90,7 +125,7 @@ class ExpandingDrafter:
     def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded]:
         """Return the tree of each of some texts; a pass is one for all of them."""
         if self._nodes.texts != len(drafts):
-            self._nodes = self._new_nodes(len(drafts))
+            self._nodes = DraftedNodes(self.policy, len(drafts))
         nodes = self._nodes
         nodes.begin([draft.root for draft in drafts])
         nodes.add(*likeliest_children(last_logits(outputs_at_roots(drafts)), nodes.children))
@@ -110,16 +145,3 @@ class ExpandingDrafter:
         return Proposal(
             expanded.tree, expanded.tokens, scores=None if expanded.finite else Scores.missing(self._model.name)
         )
-
-
-def draft_models(
-    model: LanguageModel, new_caches: Callable[[int], Sequence[TextCache]], capacity: int
-) -> Callable[[int], list[DraftModel]]:
-    """Return what makes a draft model ready for so many texts.
-
-    Args:
-        model: the draft model.
-        new_caches: makes caches of one text, with room for the longest and all nodes fed in a step.
-        capacity: longest text.
-    """
-    return lambda texts: [DraftModel(model, cache, TreePasses(model, cache, capacity)) for cache in new_caches(texts)]

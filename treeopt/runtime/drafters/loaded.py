@@ -1,15 +1,16 @@
 """Drafters by name: their heads loaded once, and then made with any setting or tree."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.json_file import read_object
-from treeopt.runtime.drafters.best_first import SpecExecDrafter
+from treeopt.runtime.drafters.drafted_nodes import ExpansionPolicy
 from treeopt.runtime.drafters.drafter import Drafter
-from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
@@ -19,12 +20,8 @@ from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
-from treeopt.trees.drafter_setting import DrafterSetting, SettingValue
+from treeopt.trees.drafter_setting import TREES, DrafterSetting, SettingValue
 from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.specexec import SpecExecSetting
-
-BUNDLED = {"medusa": "MEDUSA", "redrafter": "REDRAFTER", "eagle": "EAGLE"}
-"""The folders of heads that ship, by their names in `treeopt.bundled`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,46 +47,68 @@ class LoadedDrafter:
 
     def filling(self, tree: TokenTree) -> Drafter:
         """Return the drafter that fills a static tree; raises InvalidValueError for one that it cannot."""
-        if self.name == "medusa":
-            return MedusaDrafter(self.heads, tree)
-        if self.name == "eagle":
-            from treeopt.runtime.drafters.eagle import EagleDrafter
-
-            filled: Drafter = EagleDrafter(self.heads, tree, capacity=self.capacity)
-            return filled
-        raise InvalidValueError(
-            f"drafter: expected one that fills a tree. Got {self.name}: it brings its own.", field="drafter"
-        )
+        if self.name not in TREES:
+            raise InvalidValueError(
+                f"drafter: expected one that fills a tree. Got {self.name}: it brings its own.", field="drafter"
+            )
+        return KINDS[self.name].make(self, tree)
 
     def set_to(self, setting: DrafterSetting) -> Drafter:
         """Return the drafter with trees of its own as it is set; raises InvalidValueError for numbers out of range."""
-        of = setting.value
-        if self.name == "redrafter":
-            return RedrafterDrafter(self.heads, of("width"), of("length"))
-        if self.name == "lookahead":
-            return LookaheadDrafter(of("window"), of("ngram"), of("candidates"))
-        if self.name == "prompt-lookup":
-            return PromptLookupDrafter(of("ngram"), of("length"))
-        if self.name == "specexec":
-            names = ("budget", "branching", "batch", "max_passes")
-            limits = SpecExecSetting(**{name: of(name) for name in names})
-            assert self.draft is not None  # loaded with one
-            return SpecExecDrafter(self.draft, limits, capacity=self.capacity)
-        if self.name == "eagle2":
-            tree = DynamicTree(top_k=of("top_k"), depth=of("depth"), nodes=of("nodes"))
-            return self._dynamic(tree)
-        raise InvalidValueError(
-            f"drafter: expected one with trees of its own. Got {self.name}: it fills a tree.", field="drafter"
-        )
+        return KINDS[self.name].make(self, setting.record)
 
-    def _dynamic(self, tree: DynamicTree) -> Drafter:
-        if self.heads is None:
-            assert self.draft is not None  # loaded with one
-            return DynamicDrafter(self.draft, tree, capacity=self.capacity)
-        from treeopt.runtime.drafters.eagle import EagleDynamicDrafter
 
-        dynamic: Drafter = EagleDynamicDrafter(self.heads, tree, capacity=self.capacity)
-        return dynamic
+class Kind(NamedTuple):
+    """How drafters of one name are made."""
+
+    make: Callable[[LoadedDrafter, Any], Drafter]
+    """From the static tree that is filled, or from the record of `treeopt.trees.drafter_setting.RECORDS`."""
+    load: Callable[[Path, Transformer, tuple[int, ...]], Any] | None = None
+    """Loads heads from a folder, for a target, that read some layers; None for a drafter without heads."""
+    bundled: str | None = None
+    """Name in `treeopt.bundled` of the folder of the heads that ship."""
+
+
+def _load_eagle(folder: Path, target: Transformer, layers: tuple[int, ...]) -> Any:
+    from treeopt.runtime.drafters.eagle import load_eagle
+
+    return load_eagle(folder, target, taps=layers or None)
+
+
+def _eagle(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
+    from treeopt.runtime.drafters.eagle import EagleDrafter
+
+    return EagleDrafter(loaded.heads, tree, capacity=loaded.capacity)
+
+
+def _expanding(loaded: LoadedDrafter, policy: ExpansionPolicy) -> Drafter:
+    if loaded.heads is None:
+        assert loaded.draft is not None  # loaded with one
+        return ExpandingDrafter(loaded.draft, policy, capacity=loaded.capacity)
+    from treeopt.runtime.drafters.eagle import EagleDynamicDrafter
+
+    assert isinstance(policy, DynamicTree)  # only `eagle2` grows trees with a head
+    return EagleDynamicDrafter(loaded.heads, policy, capacity=loaded.capacity)
+
+
+KINDS = {
+    "medusa": Kind(
+        lambda loaded, tree: MedusaDrafter(loaded.heads, tree),
+        load=lambda folder, target, _: load_medusa(folder, target),
+        bundled="MEDUSA",
+    ),
+    "redrafter": Kind(
+        lambda loaded, numbers: RedrafterDrafter(loaded.heads, numbers.width, numbers.length),
+        load=lambda folder, target, _: load_redrafter(folder, target),
+        bundled="REDRAFTER",
+    ),
+    "eagle": Kind(_eagle, load=_load_eagle, bundled="EAGLE"),
+    "eagle2": Kind(_expanding, load=_load_eagle),
+    "specexec": Kind(_expanding),
+    "lookahead": Kind(lambda _, numbers: LookaheadDrafter(numbers.window, numbers.ngram, numbers.candidates)),
+    "prompt-lookup": Kind(lambda _, numbers: PromptLookupDrafter(numbers.ngram, numbers.length)),
+}
+"""The drafters of `treeopt.trees.drafter_setting.RECORDS` but the draft model that fills a static tree."""
 
 
 def load_drafter(
@@ -116,15 +135,21 @@ def load_drafter(
     Raises InfeasibleError for heads that ship where the target is another, for a target without hidden states, and for
     a drafter that expands a draft model where there is none, TreeoptError where the folder does not hold heads of this target.
     """
-    heads, digest = None, None
+    kind, heads, digest = KINDS[name], None, None
     if draft is None and DrafterSetting(name=name, source=source).expands_draft_model:
         raise InfeasibleError(
             f"{name}: expected a draft model, which it expands. Got none: add --draft MODEL, or choose a drafter that "
             "needs none, such as prompt-lookup."
         )
-    if source is not None or name in BUNDLED:
+    if kind.load is not None and (source is not None or kind.bundled is not None):
         folder = bundled_heads(name, target, target_digest) if source is None else Path(source)
-        heads, digest = _load(name, folder, target, layers), heads_digest(folder)
+        if not isinstance(target, Transformer):
+            raise InfeasibleError(
+                f"heads: expected a target that is built in, because they read its hidden states. Got {target.name}: "
+                "choose a drafter without heads.",
+                field="heads",
+            )
+        heads, digest = kind.load(folder, target, layers), heads_digest(folder)
     return LoadedDrafter(
         name=name,
         source=source,
@@ -139,7 +164,7 @@ def load_drafter(
 
 def bundled_heads(name: str, target: LanguageModel, target_digest: str | None) -> Path:
     """Return the folder of the heads that ship; raises InfeasibleError where they are of another target."""
-    folder = getattr(bundle, BUNDLED[name], None)
+    folder = getattr(bundle, KINDS[name].bundled or "", None)
     if folder is None or target_digest != ModelFolder(bundle.TARGET).digest:
         raise InfeasibleError(
             f"heads: those that ship are the bundled target's. Got {target.name}: give heads of your own with "
@@ -153,19 +178,3 @@ def heads_digest(folder: Path) -> str:
     """Return what heads are known by wherever they lie; see `treeopt.runtime.models.digest`."""
     weights = [file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin")]
     return model_digest(read_object(folder / "config.json"), weights)
-
-
-def _load(name: str, folder: Path, target: LanguageModel, layers: tuple[int, ...]) -> Any:
-    if not isinstance(target, Transformer):
-        raise InfeasibleError(
-            f"heads: expected a target that is built in, because they read its hidden states. Got {target.name}: "
-            "choose a drafter without heads.",
-            field="heads",
-        )
-    if name == "medusa":
-        return load_medusa(folder, target)
-    if name == "redrafter":
-        return load_redrafter(folder, target)
-    from treeopt.runtime.drafters.eagle import load_eagle
-
-    return load_eagle(folder, target, taps=layers or None)

@@ -6,55 +6,19 @@ the n-grams that come of it go to a pool, and those that begin with the root are
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from treeopt.arrays import Bool, Int64
-from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import merged
 from treeopt.runtime.drafters.drafter import Proposal, SideTokens, Step
 from treeopt.runtime.drafters.ngram_pool import NgramPool
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.model import NOTHING, States
+from treeopt.trees.own_trees import LookaheadSetting
 
 POOL_KEYS = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class LookaheadSetting:
-    """The three numbers of lookahead decoding (Fu et al., 2024, section 3).
-
-    Raises InvalidValueError for a window or candidates below 1, or n-grams below 2.
-    """
-
-    window: int
-    """W: columns, proposals of one level."""
-    ngram: int
-    """N: tokens of an n-gram; the window has N - 1 levels."""
-    candidates: int
-    """G: most n-grams that are verified in a step."""
-
-    def __post_init__(self) -> None:
-        if self.window < 1 or self.ngram < 2 or self.candidates < 1:
-            raise InvalidValueError(
-                "window, ngram, candidates: expected at least 1, 2 and 1. "
-                f"Got {self.window}, {self.ngram} and {self.candidates}."
-            )
-
-    @property
-    def max_nodes(self) -> int:
-        """Most tokens of the target's pass, (W + G)(N - 1): the root is the first of the window."""
-        return (self.window + self.candidates) * (self.ngram - 1)
-
-
-LOOKAHEAD_SETTINGS = tuple(
-    LookaheadSetting(window, ngram, candidates)
-    for ngram in (3, 5, 7)
-    for window, candidates in ((1, 1), (1, 2), (1, 4), (4, 4), (8, 8), (16, 16))
-)
-"""Worth trying on a small machine."""
 
 
 class LookaheadDrafter:

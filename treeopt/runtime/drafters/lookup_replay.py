@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from treeopt.runtime.drafters.prompt_lookup import PromptLookupSetting
+from treeopt.trees.own_trees import PromptLookupSetting
 
 MOST_TOKENS, KEPT_TOKENS = 2**14, 2**13
 """Of a text that are remembered: beyond the first number, as many as the second says."""

@@ -1,41 +1,13 @@
 """Prompt lookup: the text goes on as it did after the last occurrence of its newest tokens (Saxena, 2023)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 
-from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import recurring_chain
 from treeopt.runtime.models.model import NOTHING, States
-
-
-@dataclass(frozen=True, slots=True)
-class PromptLookupSetting:
-    """The two numbers of prompt lookup.
-
-    Raises InvalidValueError for numbers below 1.
-    """
-
-    ngram: int
-    """Most tokens at the text's end that are looked up."""
-    length: int
-    """Tokens drafted."""
-
-    def __post_init__(self) -> None:
-        for name in ("ngram", "length"):
-            if getattr(self, name) < 1:
-                raise InvalidValueError(f"{name}: expected at least 1. Got {getattr(self, name)}.")
-
-    @property
-    def max_nodes(self) -> int:
-        """Most tokens of the target's pass: the root and the drafted tokens."""
-        return 1 + self.length
-
-
-PROMPT_LOOKUP_SETTINGS = tuple(PromptLookupSetting(ngram, length) for ngram in (2, 4, 8) for length in (2, 4, 8, 16))
-"""Worth trying on a small machine."""
+from treeopt.trees.own_trees import PromptLookupSetting
 
 
 class PromptLookupDrafter:

@@ -23,26 +23,10 @@ from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import States, Wants
 from treeopt.runtime.models.transformer import Transformer
+from treeopt.trees.own_trees import RedrafterSetting
 
 LEAST_MEAN_SQUARE = 1e-9
 """Added to that of an embedding; far below what models have, unlike what torch adds by default in half precision."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedrafterSetting:
-    """How a head drafts."""
-
-    width: int
-    """Beams."""
-    length: int
-    """Tokens of each: the most draft tokens that one step can accept."""
-
-
-REDRAFTER_SETTINGS = tuple(
-    RedrafterSetting(width=width, length=length)
-    for width, length in ((1, 2), (1, 3), (1, 4), (1, 6), (2, 3), (2, 5), (4, 3), (4, 5), (8, 4), (8, 6), (16, 6))
-)
-"""Those worth decoding with on a machine: from one cheap chain to more nodes than most machines verify for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +131,12 @@ class RedrafterDrafter:
     wants = Wants(last=True)
 
     def __init__(self, head: RedrafterHead, width: int, length: int) -> None:
-        vocabulary = head.target.config.vocabulary
-        if not 1 <= width <= vocabulary:
-            raise InvalidValueError(f"width: expected 1 to {vocabulary}, the vocabulary. Got {width}.")
-        if length < 1:
-            raise InvalidValueError(f"length: expected at least 1. Got {length}.")
+        setting, vocabulary = RedrafterSetting(width=width, length=length), head.target.config.vocabulary
+        if width > vocabulary:
+            raise InvalidValueError(f"width: expected at most {vocabulary}, the vocabulary. Got {width}.")
         self.head = head
-        self.width = width
-        self.length = length
-        self.max_tokens = 1 + width * length
+        self.setting = setting
+        self.max_tokens = setting.max_nodes
         self._texts = HeadTexts()
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
@@ -172,7 +153,7 @@ class RedrafterDrafter:
         self._texts.end(text)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
-        beams = self.head.beams(hidden, roots, width=self.width, length=self.length)
+        beams = self.head.beams(hidden, roots, width=self.setting.width, length=self.setting.length)
         return [self._merged(*each) for each in zip(roots, beams, strict=True)]
 
     def _merged(self, root: int, beams: Sequence[Beam]) -> Proposal:

@@ -90,7 +90,7 @@ class FilledTreeDrafter:
     def _fill(self, filled: Sequence["_FilledTree"], noise: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the trees below the roots of texts at which there is something to draft from."""
         into = self._drafts(len(filled))
-        into.begin([each.draft.root for each in filled], noise)
+        into.begin([each.draft.root for each in filled])
         if into.levels:
             first, *below = into.levels
             first.fill(last_logits(outputs_at_roots([each.draft for each in filled])), noise)

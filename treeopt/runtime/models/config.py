@@ -37,9 +37,11 @@ class ModelConfig:
     rope_base: float
     rope_scaling: RopeScaling | None = None
     max_positions: int
-    """Longest text the model was trained on, or its sliding window; the runtime refuses to go past it."""
+    """Longest text that the model was trained on; the runtime refuses to go past it."""
     sliding_window: int | None = None
-    """Tokens, itself included, that one sees in layers of sliding attention: as long as a text, they see all of it."""
+    """Tokens, its own included, that a token sees in layers with sliding attention; None without such layers."""
+    sliding_layers: frozenset[int] = frozenset()
+    """Layers with sliding attention, 0 the first."""
     query_key_value_bias: bool = False
     output_bias: bool = False
     """Whether the product after attention has a bias."""
@@ -86,7 +88,7 @@ def parse_config(source: Path | str, content: object) -> ModelConfig:
     _refuse_unsupported(fields, content)
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     layers, longest = fields.integer("num_hidden_layers"), fields.integer("max_position_embeddings")
-    window = _sliding_window(fields, content, architecture, layers)
+    sliding_layers = _sliding_layers(fields, content, architecture, layers)
     attention_bias = bool(content.get("attention_bias")) and architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM")
     base, scaling = parse_rope(fields, content, longest)
     return ModelConfig(
@@ -100,8 +102,9 @@ def parse_config(source: Path | str, content: object) -> ModelConfig:
         norm_epsilon=fields.number("rms_norm_eps"),
         rope_base=base,
         rope_scaling=scaling,
-        max_positions=longest if window is None else min(longest, window),
-        sliding_window=window,
+        max_positions=longest,
+        sliding_window=_sliding_window(fields) if sliding_layers else None,
+        sliding_layers=sliding_layers,
         query_key_value_bias=attention_bias or architecture == "Qwen2ForCausalLM",
         output_bias=attention_bias,
         mlp_bias=bool(content.get("mlp_bias")) and architecture == "LlamaForCausalLM",
@@ -152,26 +155,23 @@ def _end_tokens(fields: Fields, end: object) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-def _sliding_window(fields: Fields, content: dict[str, object], architecture: str, layers: int) -> int | None:
-    """Return how many tokens the layers of sliding attention see, None where no layer has it."""
-    used = architecture != "LlamaForCausalLM" and content.get("sliding_window", SLIDING_WINDOW) is not None
-    if architecture in ("Qwen2ForCausalLM", "Qwen3ForCausalLM"):
-        used = used and bool(content.get("use_sliding_window"))
-        slides = _some_layer_slides(fields, content, layers, by_default=used)
-        if slides and not used:
-            raise fields.error("layer_types", "expected no sliding attention without use_sliding_window.")
-        used = slides
-    if not used:
-        return None
-    return fields.integer("sliding_window") if "sliding_window" in fields else SLIDING_WINDOW
-
-
-def _some_layer_slides(fields: Fields, content: dict[str, object], layers: int, *, by_default: bool) -> bool:
-    """Whether a layer of a Qwen model has sliding attention: as listed, or by default those behind the first few."""
+def _sliding_layers(fields: Fields, content: dict[str, object], architecture: str, layers: int) -> frozenset[int]:
+    """Return the layers with sliding attention: all of Mistral's, and those of Qwen that are listed or come last."""
+    slides = architecture != "LlamaForCausalLM" and content.get("sliding_window", SLIDING_WINDOW) is not None
+    if architecture not in ("Qwen2ForCausalLM", "Qwen3ForCausalLM"):
+        return frozenset(range(layers)) if slides else frozenset()
+    slides = slides and bool(content.get("use_sliding_window"))
     kinds = content.get("layer_types")
     if kinds is None:
-        full = fields.integer("max_window_layers", least=0) if "max_window_layers" in fields else FULL_LAYERS
-        return by_default and layers > full
-    if not isinstance(kinds, list) or not all(kind in LAYER_KINDS for kind in kinds):
-        raise fields.error("layer_types", f"expected a list of {' and '.join(LAYER_KINDS)}. Got {kinds!r}.")
-    return "sliding_attention" in kinds
+        first = fields.integer("max_window_layers", least=0) if "max_window_layers" in fields else FULL_LAYERS
+        return frozenset(range(first, layers)) if slides else frozenset()
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in LAYER_KINDS for kind in kinds):
+        raise fields.error("layer_types", f"expected a list of {layers} {' and '.join(LAYER_KINDS)}. Got {kinds!r}.")
+    listed = frozenset(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
+    if listed and not slides:
+        raise fields.error("layer_types", "expected no sliding attention without use_sliding_window.")
+    return listed
+
+
+def _sliding_window(fields: Fields) -> int:
+    return fields.integer("sliding_window") if "sliding_window" in fields else SLIDING_WINDOW

@@ -1,4 +1,4 @@
-"""Attention masks of tree nodes behind a text whose length changes every step."""
+"""Attention masks of tree nodes behind a text whose length changes every step, whole or within a sliding window."""
 
 import torch
 from torch import Tensor
@@ -49,3 +49,15 @@ def static_mask(visible: Tensor, length: Tensor, extent: int, dtype: torch.dtype
     seen = visible[:, columns.clamp(0, visible.shape[1] - 1)] & (columns < visible.shape[1])
     hidden = ~seen & (columns >= 0)
     return torch.zeros(hidden.shape, dtype=dtype, device=visible.device).masked_fill_(hidden, float("-inf"))
+
+
+def hide_before_window(mask: Tensor, window: int) -> Tensor:
+    """Return an additive mask (..., rows, columns) that also hides what lies before each row's sliding window.
+
+    A row sees one token for each position of its path, its own last. So the tokens at positions above its own minus
+    `window` are the last `window` tokens that it sees: siblings share a position, and neither sees the other.
+    """
+    if mask.shape[-1] <= window:
+        return mask
+    seen = (mask == 0).cumsum(-1, dtype=torch.int32)
+    return mask.masked_fill(seen <= seen[..., -1:] - window, float("-inf"))

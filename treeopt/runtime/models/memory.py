@@ -3,10 +3,11 @@
 For a tree of n nodes, m of which have children, texts of up to L tokens, a vocabulary of V and numbers of b bytes:
 
     kept for the target    cache(L + n)  +  b n (L + n) mask  +  8 m V residuals (twice on a device)
-    kept for the draft     cache(L + n)  +  b w (L + fed) mask of every level  +  4 n V probabilities  +  8 m V noise
-    for a moment           n^2 + m^2 while masks are made; activations; b n V logits  +  8 n V probabilities
+    kept for the draft     cache(L + n)  +  b w (L + fed) mask of every level  +  4 n V probabilities
+    for a moment           n^2 + m^2 while masks are made; activations; b n V logits  +  8 n V probabilities;
+                           (b + 5) n (L + n) for a mask within a sliding window
 
-Of what is needed for a moment only the most counts.  Residuals, probabilities and noise are needed above temperature 0
+Of what is needed for a moment only the most counts.  Residuals and probabilities are needed above temperature 0
 only.  Not counted are the prompt's own pass, Python's lists (some 300 bytes a node), and what a device's libraries take
 for themselves.
 """
@@ -56,11 +57,13 @@ def decoder_bytes(
     residuals = 8 * parents * sampled_entries * (1 if target.device.type == "cpu" else 2)
     probabilities = n * sampled_entries * (8 if sampling.top_p == 1 else 8 + SORTING)
     moment = max(pass_bytes(target, n), width * n * vocabulary + probabilities)
+    if getattr(target.config, "sliding_window", None) is not None:
+        moment = max(moment, pass_bytes(target, n) + (width + 5) * n * (text_tokens + n))
     needed = Counter({target.device: cache_bytes(target, text_tokens + n) + mask + residuals})
     if draft is not None and n > 1:
         moment = max(moment, n**2 + parents**2)
         read_tokens = min(text_tokens, draft.config.max_positions)
-        needed[draft.device] += cache_bytes(draft, read_tokens + n) + (4 * n + 8 * parents) * sampled_entries
+        needed[draft.device] += cache_bytes(draft, read_tokens + n) + 4 * n * sampled_entries
         needed[draft.device] += draft.dtype.itemsize * _level_mask_entries(tree, n, read_tokens)
     needed[target.device] += moment
     return needed

@@ -104,6 +104,10 @@ def check_boundaries(wants: Wants, layers: int, name: str) -> None:
         )
 
 
+TRAINED_LENGTH = "trained length"
+"""What limits the texts of a model whose sizes have no `limited_by`."""
+
+
 class ModelSizes(Protocol):
     """What a decoder must know of a model before it runs it."""
 
@@ -256,9 +260,7 @@ def length_limit(model: LanguageModel) -> str:
 
 def sizes_limit(sizes: ModelSizes) -> str:
     """Return the longest text of a model in words: `2048 tokens, its trained length`."""
-    longest = sizes.max_positions
-    window = getattr(sizes, "sliding_window", None)
-    return f"{longest} tokens, its {'sliding window' if window == longest else 'trained length'}"
+    return f"{sizes.max_positions} tokens, its {getattr(sizes, 'limited_by', TRAINED_LENGTH)}"
 
 
 def reads_ragged(model: LanguageModel) -> TypeGuard[RaggedModel]:

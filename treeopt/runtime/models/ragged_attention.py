@@ -1,6 +1,7 @@
 """Attention in a pass over several texts, each behind a length and a cache of its own: all at once, or in turn."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch.nn import functional as F
 
 from treeopt.runtime.models.attention import Place
 from treeopt.runtime.models.kv_cache import KVCache
+from treeopt.runtime.models.mask import hide_before_window
 from treeopt.runtime.models.model import TextRows
 from treeopt.runtime.models.ragged_grid import Grid, Span, mask_of, places_in, positions_of
 
@@ -58,6 +60,14 @@ def _mask(grid: Grid, spans: Sequence[Span], like: Tensor, repeats: int = 1) -> 
     return mask_of(grid, spans, dtype=like.dtype, device=like.device, repeats=repeats)
 
 
+def _windowed(mask: Tensor | None, extent: int, window: int, like: Tensor) -> Tensor | None:
+    """Return a mask that also hides what lies before the sliding window; None where each token sees every slot."""
+    if extent <= window:
+        return mask
+    mask = like.new_zeros((1, 1, 1, extent)) if mask is None else mask
+    return hide_before_window(mask, window)
+
+
 class AtOnce:
     """Texts whose caches lie side by side attend in one call.
 
@@ -100,6 +110,11 @@ class AtOnce:
         found = found if self._in_grid is None else found[self._in_grid]
         return found.transpose(0, 1)[None]
 
+    def within(self, window: int) -> "AtOnce":
+        place = copy(self)
+        place._mask = _windowed(self._mask, self._grid.extent, window, self._layers[0][0])
+        return place
+
 
 class InTurn:
     """Each text attends on its own, over no more slots than it has.
@@ -130,3 +145,10 @@ class InTurn:
                 F.scaled_dot_product_attention(q, keys[:, :, seen], values[:, :, seen], attn_mask=mask, enable_gqa=True)
             )
         return torch.cat(found, 2)
+
+    def within(self, window: int) -> "InTurn":
+        place = copy(self)
+        place._texts = [
+            (cache, span, _windowed(mask, span.extent, window, cache.layers[0][0])) for cache, span, mask in self._texts
+        ]
+        return place

@@ -209,9 +209,12 @@ class Transformer:
         batch = 1 if tokens.ndim == 1 else len(tokens)
         hidden = F.embedding(tokens.reshape(-1), self.weights.embedding)  # (batch * n, hidden)
         at = {0: hidden}
+        window, sliding_layers = self.config.sliding_window, self.config.sliding_layers
+        sliding = place if window is None else place.within(window)
         for number, layer in enumerate(self.weights.layers[:count], start=1):
             query, key, value = self._project(layer, hidden, place.rotations, batch)
-            attended = place.attend(number - 1, query, key, value)
+            layer_place = sliding if number - 1 in sliding_layers else place
+            attended = layer_place.attend(number - 1, query, key, value)
             hidden = hidden + layer.attention_output(attended.transpose(1, 2).reshape(hidden.shape[0], -1))
             gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
             hidden = hidden + layer.down(F.silu(gate) * up)

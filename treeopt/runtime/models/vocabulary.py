@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.model import (
     NOTHING,
+    TRAINED_LENGTH,
     LanguageModel,
     Output,
     RaggedModel,
@@ -31,7 +32,8 @@ class LimitedSizes:
     vocabulary: int
     max_positions: int
     end_tokens: tuple[int, ...]
-    sliding_window: int | None
+    limited_by: str
+    """What limits a text."""
 
 
 class LimitedDraft:
@@ -56,8 +58,8 @@ class LimitedDraft:
         allowed = set(ids)
         sizes = model.config
         ends = tuple(token for token in sizes.end_tokens if token in allowed)
-        window = getattr(sizes, "sliding_window", None)
-        self.config = LimitedSizes(vocabulary, sizes.max_positions, ends, window)
+        limited_by = getattr(sizes, "limited_by", TRAINED_LENGTH)
+        self.config = LimitedSizes(vocabulary, sizes.max_positions, ends, limited_by)
         self._embeddings = sizes.vocabulary
         self._substitute = next((token for token in sizes.end_tokens if token < sizes.vocabulary), 0)
         self._width = ids[-1] + 1

@@ -5,6 +5,9 @@ from torch import Tensor
 
 from treeopt.records.sampling import Sampling
 
+EPSILON = 1e-200
+"""Added to probabilities of 0, which then rank after the smallest float32, 1e-45, with any noise."""
+
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     """Return float32 (n, V): what tokens are sampled from, for a temperature above 0.

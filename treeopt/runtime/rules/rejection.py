@@ -7,7 +7,7 @@ that costs.
 import torch
 from torch import Tensor
 
-from treeopt.runtime.rules.sibling_groups import SiblingGroups
+from treeopt.runtime.rules.layout import SiblingGroups
 
 
 def sequoia(siblings: SiblingGroups, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:

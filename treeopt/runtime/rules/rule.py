@@ -3,17 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from treeopt.records.rules import LOSSY_RULES, check_rule
+from treeopt.runtime.rules.layout import SiblingGroups
 from treeopt.runtime.rules.rejection import sampled_target, sequoia, specinfer
 from treeopt.runtime.rules.sample_children import SampleChildren, likeliest, with_replacement, without_replacement
 from treeopt.runtime.rules.selection import LeavesFirst, Longest, Selection, TopDown
-from treeopt.runtime.rules.sibling_groups import SiblingGroups, sibling_groups
 from treeopt.runtime.rules.traversal import traversal
 from treeopt.runtime.rules.typical import typical
-from treeopt.trees import TokenTree
 
 AcceptTest = Callable[[SiblingGroups, Tensor, Tensor, Tensor, Tensor], None]
 
@@ -29,7 +27,7 @@ class Rule:
     """accept_test(siblings, tokens, draft, target, acceptance) writes how probable each child is to be accepted, when
     its turn comes, into `acceptance`, and never asks the host for a number.
 
-    siblings: the parents and their children; all of a tree, or one level after the other if `by_level`.
+    siblings: the parents and their children; all of a batch, or one level after the other if `by_level`.
     tokens: int64 (n,), a token per node.
     draft: float64 (m, V), the draft's distribution after each parent, with no entry of 0; it may be written over.
     target: float64 (m, V), the target's distribution after each parent; what is left in it, the residual, is up to a factor the
@@ -38,33 +36,18 @@ class Rule:
     """
     selection: Selection
     """How the accepted path follows."""
-    race: bool = False
-    """Whether `draw` is an exponential race, whose noise can be made for all levels at once."""
     by_level: bool = False
     """Whether a level is tested with the result of the level above."""
     random_drafts: bool = True
     """Whether children are sampled at random, so that the draft's distribution counts."""
 
-    def groups(self, tree: TokenTree, device: torch.device) -> tuple[SiblingGroups, ...]:
-        """Return the sibling groups of a tree that are tested one after the other."""
-        levels = tree.levels[:-1] if self.by_level else (slice(0, None),)
-        return tuple(sibling_groups(tree, device, level) for level in levels) if tree.nodes > 1 else ()
-
     @property
-    def on_host(self) -> Callable[..., None]:
-        """The same test as a loop over the host's memory; see `treeopt.runtime.rules.on_host`."""
-        from treeopt.runtime.rules import on_host  # numba is slow to import, and greedy decoding does without
+    def kernel(self) -> Callable[..., None]:
+        """The same test as a loop over the host's memory; see `treeopt.runtime.rules.kernels`."""
+        from treeopt.runtime.rules import kernels  # numba is slow to import, and greedy decoding does without
 
-        loop: Callable[..., None] = getattr(on_host, self.name)
-        return loop
-
-    @property
-    def last_nodes_on_host(self) -> Callable[..., None]:
-        """What its selection says, as a loop over the host's memory; see `treeopt.runtime.rules.ends_on_host`."""
-        from treeopt.runtime.rules import ends_on_host
-
-        loop: Callable[..., None] = getattr(ends_on_host, self.selection.loop)
-        return loop
+        kernel: Callable[..., None] = getattr(kernels, self.name)
+        return kernel
 
     @property
     def lossless(self) -> bool:
@@ -75,13 +58,12 @@ class Rule:
 RULES = {
     rule.name: rule
     for rule in (
-        Rule(name="sequoia", draw=without_replacement, race=True, accept_test=sequoia, selection=TopDown()),
+        Rule(name="sequoia", draw=without_replacement, accept_test=sequoia, selection=TopDown()),
         Rule(name="specinfer", draw=with_replacement, accept_test=specinfer, selection=TopDown()),
         Rule(name="target", draw=likeliest, accept_test=sampled_target, selection=TopDown(), random_drafts=False),
         Rule(
             name="traversal",
             draw=without_replacement,
-            race=True,
             accept_test=traversal,
             selection=LeavesFirst(),
             by_level=True,

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError
+from treeopt.runtime.rules.distributions import EPSILON
+from treeopt.runtime.rules.inverse_cdf import inverse_cdf, uniform
 
-LAST = 1e-200
-"""Stands for no probability; with any noise it comes behind the smallest float32, which is 1e-45."""
+KERNEL_DTYPES = torch.float32, torch.float64
 
 
 class Places(NamedTuple):
@@ -23,8 +24,8 @@ class Places(NamedTuple):
     """The most children of any node."""
 
 
-SampleChildren = Callable[[Tensor, Places, torch.Generator | None], Tensor]
-"""From weights (m, V) and the places wanted to tokens, int64 (c,)."""
+SampleChildren = Callable[[Tensor, Places, Sequence[torch.Generator | None]], Tensor]
+"""From distributions (B, m, V), the places wanted in each sequence, and its generator to tokens, int64 (B, c)."""
 
 
 def places(counts: Sequence[int], device: torch.device) -> Places:
@@ -38,8 +39,8 @@ def places(counts: Sequence[int], device: torch.device) -> Places:
     return Places(index[:, 0].contiguous(), index[:, 1].contiguous(), max(counts, default=0))
 
 
-def likeliest(distribution: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:  # noqa: ARG001
-    """Return the likeliest tokens, the likeliest first; logits serve as well as distributions."""
+def likeliest(distribution: Tensor, wanted: Places, generators: Sequence[torch.Generator | None] = ()) -> Tensor:  # noqa: ARG001
+    """Return the likeliest tokens, the likeliest first, of (..., m, V); logits serve as well as distributions."""
     return chosen(likeliest_of_rows(distribution, wanted.most)[1], wanted)
 
 
@@ -59,49 +60,55 @@ def chosen(tokens: Tensor, wanted: Places) -> Tensor:
     return tokens[..., wanted.node, wanted.rank]
 
 
-def with_replacement(distribution: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
+def with_replacement(distribution: Tensor, wanted: Places, generators: Sequence[torch.Generator | None]) -> Tensor:
     """Return independent draws; siblings may be alike (Miao et al., 2024)."""
-    # multinomial would raise, or stop a CUDA device for good, on a distribution that is not finite
-    sampled = torch.multinomial(
-        distribution.double().nan_to_num(nan=1.0), wanted.most, replacement=True, generator=generator
-    )
-    return sampled[wanted.node, wanted.rank]
+    if distribution.device.type == "cpu":
+        return sample_on_host(distribution, wanted, generators, replace=True)
+    return by_inverse_cdf(distribution, wanted, generators)
 
 
-def without_replacement(distribution: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
+def without_replacement(distribution: Tensor, wanted: Places, generators: Sequence[torch.Generator | None]) -> Tensor:
     """Return draws of which no two siblings are alike (Chen et al., 2024, Algorithm 2).
 
     Where a distribution has fewer tokens than are wanted, the rest is sampled uniformly from the tokens not yet sampled.
     """
-    speeds = torch.empty(distribution.shape, dtype=torch.float64, device=distribution.device)
-    fill_speeds(speeds, generator)
-    return first_arrivals(distribution, speeds, wanted)
+    if distribution.device.type == "cpu":
+        return sample_on_host(distribution, wanted, generators, replace=False)
+    if wanted.most == 1:
+        return by_inverse_cdf(distribution, wanted, generators)
+    return gumbel_top_k(distribution, wanted, generators)
 
 
-def fill_speeds(speeds: Tensor, *generators: torch.Generator | None) -> None:
-    """Fill a float64 tensor with 1 / E, E = -log(U) exponential: how fast tokens of equal probability run.
+def sample_on_host(
+    distribution: Tensor, wanted: Places, generators: Sequence[torch.Generator | None], *, replace: bool
+) -> Tensor:
+    """Sample one child after the other by inverse CDF, siblings that are sampled taken out unless they are replaced."""
+    from treeopt.runtime.rules import kernels  # numba is slow to import, and greedy decoding does without
 
-    Each generator fills an equal share of the rows, in this order.
-    The noise has 53 bits because a grid of 2^-24 would hand tail tokens of a large vocabulary more than their share.
+    u = torch.stack([uniform(generator, len(wanted.node), distribution.device) for generator in generators])
+    tokens = torch.empty(u.shape, dtype=torch.int64)
+    probs = distribution if distribution.dtype in KERNEL_DTYPES else distribution.float()
+    kernels.sample_children(probs.contiguous().numpy(), wanted.node.numpy(), u.numpy(), replace, tokens.numpy())
+    return tokens
+
+
+def by_inverse_cdf(distribution: Tensor, wanted: Places, generators: Sequence[torch.Generator | None]) -> Tensor:
+    """Return independent draws with tensors; a distribution that is not finite gives any tokens and no error."""
+    count = distribution.shape[1] * wanted.most
+    u = torch.stack([uniform(generator, count, distribution.device) for generator in generators])
+    return chosen(inverse_cdf(distribution, u.view(len(distribution), -1, wanted.most)), wanted)
+
+
+def gumbel_top_k(distribution: Tensor, wanted: Places, generators: Sequence[torch.Generator | None]) -> Tensor:
+    """Return draws without replacement with tensors, all siblings at once.
+
+    Token x gets the key distribution[x] / E with E exponential; the largest keys are the draws, which are those of the
+    Gumbel top-k trick (Kool et al., 2019).  Tokens of no probability come last, in uniformly random order.
     """
-    shares = (speeds,) if len(generators) == 1 else speeds.chunk(len(generators))
-    for rows, generator in zip(shares, generators, strict=True):
-        rows.uniform_(generator=generator)
-    speeds.log_().reciprocal_().neg_()
-
-
-def first_arrivals(distribution: Tensor, speeds: Tensor, wanted: Places) -> Tensor:
-    """Return the tokens that win an exponential race, which is a draw without replacement.
-
-    Token x runs with distribution[x] times its speed, and arrives first with probability distribution[x].  Tokens of no
-    probability come last, in uniformly random order, because they run with next to none.
-    """
-    return likeliest(arrivals(distribution, speeds, wanted.most), wanted)
-
-
-def arrivals(distribution: Tensor, speeds: Tensor, count: int) -> Tensor:
-    """Return how early each token arrives, (m, V), the largest first, where so many of a row are asked for."""
-    return distribution * speeds if count == 1 else (distribution.double() + LAST).mul_(speeds)
+    noise = torch.empty(distribution.shape, dtype=torch.float64, device=distribution.device)
+    for sequence, generator in zip(noise, generators, strict=True):
+        sequence.uniform_(generator=generator)
+    return likeliest((distribution.double() + EPSILON).div_(noise.log_().neg_()), wanted)
 
 
 def check_counts(distribution: Tensor, counts: Tensor) -> None:

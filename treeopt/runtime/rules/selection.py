@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -38,28 +38,23 @@ class Walk:
 class Selection(Protocol):
     """How tested nodes make an accepted path."""
 
-    loop: ClassVar[str]
-    """Name of what does the same in `treeopt.runtime.rules.ends_on_host`."""
-
-    def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
-        """Return the last node of the accepted path; `noise` is uniform on [0, 1), a number per node."""
+    def last_node(self, walk: Walk, acceptance: Sequence[float], u: Sequence[float]) -> int:
+        """Return the last node of the accepted path; `u` is uniform on [0, 1), a number per node."""
 
     def reach(self, walk: Walk, acceptance: Sequence[float]) -> Float64:
-        """Return float64 (n,): the probability that the accepted path holds each node, over the noise."""
+        """Return float64 (n,): the probability that the accepted path holds each node, over u."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopDown:
     """From the root down: the first child that is accepted, as long as there is one."""
 
-    loop: ClassVar[str] = "top_down"
-
-    def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
+    def last_node(self, walk: Walk, acceptance: Sequence[float], u: Sequence[float]) -> int:
         node: int | None = 0
         last = 0
         while node is not None:
             last = node
-            node = next((child for child in walk.children[node] if noise[child] < acceptance[child]), None)
+            node = next((child for child in walk.children[node] if u[child] < acceptance[child]), None)
         return last
 
     def reach(self, walk: Walk, acceptance: Sequence[float]) -> Float64:
@@ -76,10 +71,8 @@ class TopDown:
 class LeavesFirst:
     """From the leaves up: the first node that is accepted, all below it tested before it."""
 
-    loop: ClassVar[str] = "leaves_first"
-
-    def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
-        return next(node for node in walk.leaves_first if noise[node] < acceptance[node])
+    def last_node(self, walk: Walk, acceptance: Sequence[float], u: Sequence[float]) -> int:
+        return next(node for node in walk.leaves_first if u[node] < acceptance[node])
 
     def reach(self, walk: Walk, acceptance: Sequence[float]) -> Float64:
         reach = np.zeros(len(acceptance))
@@ -97,9 +90,7 @@ class LeavesFirst:
 class Longest:
     """The longest path whose likelihood is not 0, in a tie the likeliest; there is no chance in it."""
 
-    loop: ClassVar[str] = "longest"
-
-    def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:  # noqa: ARG002
+    def last_node(self, walk: Walk, acceptance: Sequence[float], u: Sequence[float]) -> int:  # noqa: ARG002
         kept = (node for node, likelihood in enumerate(acceptance) if likelihood > 0)
         return max(kept, key=lambda node: (walk.depth[node], acceptance[node]))
 

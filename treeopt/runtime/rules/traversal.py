@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from treeopt.runtime.rules.layout import SiblingGroups
 from treeopt.runtime.rules.rejection import probability
-from treeopt.runtime.rules.sibling_groups import SiblingGroups
 
 TINY = torch.finfo(torch.float64).tiny
 
@@ -38,4 +38,3 @@ def traversal(siblings: SiblingGroups, tokens: Tensor, draft: Tensor, target: Te
         q.scatter_(1, x, 0.0)
     acceptance[siblings.children] = probability(torch.cat(ratios))
     acceptance[siblings.parents] = paths.squeeze(1)
-    acceptance[0] = 1.0  # by rounding only is it anything else: the empty path is always accepted

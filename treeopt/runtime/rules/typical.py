@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from treeopt.runtime.rules.sibling_groups import SiblingGroups
+from treeopt.runtime.rules.layout import SiblingGroups
 
 LEAST_PROBABILITY = 0.3
 """Tokens likelier than this are kept whatever the distribution."""

@@ -2,17 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
+from treeopt.runtime.models.finite import all_finite
+from treeopt.runtime.models.together import joined
 from treeopt.runtime.rules import Rule, rule_named
+from treeopt.runtime.rules.distributions import EPSILON
+from treeopt.runtime.rules.inverse_cdf import inverse_cdf, uniform
+from treeopt.runtime.rules.layout import batch_layout
 from treeopt.runtime.rules.sample_children import check_counts, check_finite, places
 from treeopt.runtime.rules.selection import Walk
-from treeopt.runtime.rules.verifier import DeviceVerifier, HostVerifier
 from treeopt.trees import TokenTree
 
 
@@ -49,7 +55,7 @@ def draw(rule: str, draft_probs: Tensor, counts: Tensor, generator: torch.Genera
             Algorithm 2). `specinfer` draws with replacement.  `target` and `typical` take the likeliest.
         draft_probs: float (m, V), the draft's distribution after each node.
         counts: int64 (m,), children wanted of each node.
-        generator: source of fresh noise; the same state draws the same children.
+        generator: source of the random numbers; the same state draws the same children.
 
     Returns int64 (sum(counts),): tokens node after node, in the order sampled, which is their rank.
     Raises InvalidValueError for an unknown rule, more children than tokens, or probabilities that are not finite.
@@ -59,7 +65,7 @@ def draw(rule: str, draft_probs: Tensor, counts: Tensor, generator: torch.Genera
     check_finite("draft_probs", draft_probs[counts > 0])
     if len(counts) == 0 or int(counts.max()) == 0:
         return torch.empty(0, dtype=torch.int64, device=draft_probs.device)
-    return sample(draft_probs, places(counts.tolist(), draft_probs.device), generator)
+    return sample(draft_probs.detach()[None], places(counts.tolist(), draft_probs.device), [generator])[0]
 
 
 def verify(
@@ -80,7 +86,7 @@ def verify(
         tokens: int64 (n,), the root's token and the drafted ones.
         draft_probs: float (n, V), the draft's distribution after each node; rows of leaves are not read.
         target_probs: float (n, V), the target's distribution after each node.
-        generator: source of fresh noise.
+        generator: source of the random numbers.
         lossy: allow rules that change the text's distribution.
 
     Raises InvalidValueError for an unknown rule, a lossy one unless allowed, shapes that do not fit the tree, or
@@ -94,8 +100,8 @@ def verify(
         raise InvalidValueError(f"tokens: expected ({tree.nodes},), one per node. Got {tuple(tokens.shape)}.")
     check_finite("target_probs", target_probs)
     check_finite("draft_probs", draft_probs[torch.from_numpy(tree.child_counts > 0).to(draft_probs.device)])
-    verifier = Verifier(found, tree, target_probs.shape[1], target_probs.device)
-    verifier.test(tokens, draft_probs.detach().double(), target_probs.detach().double())
+    verifier = Verifier(found, target_probs.shape[1], target_probs.device)
+    verifier.test([tree], tokens, draft_probs.detach().double(), target_probs.detach().double())
     return verifier.verdict(generator)
 
 
@@ -119,83 +125,168 @@ def verify_greedy(children: Sequence[range], tokens: Sequence[int], target_token
 
 
 class Verifier:
-    """Verifies drafts of one tree by one rule, in buffers that it keeps.
+    """Verifies drafts of any trees by one rule; its buffers grow to the largest batch.
 
-    On a device all nodes are tested at once, and the host asks it twice a step, not once a node: for the numbers that
-    the path follows from, and for the token after it.  On the host the drafts of several texts are tested at once.
+    On a device a step takes two host syncs, whatever the batch: one for the acceptance probabilities, one for the final
+    tokens.
 
     Args:
         rule: the rule.
-        tree: the tree of n nodes.
         vocabulary: V.
-        device: where the distributions lie.
-        on_host: whether they are tested by loops over the host's memory; by default where they lie there.
-        texts: most that are tested at once, on a device one; their nodes and rows follow one after the other.
+        device: of the distributions.
+        on_host: whether the numba kernels test, instead of tensor operations; by default on a CPU.
     """
 
-    def __init__(
-        self,
-        rule: Rule,
-        tree: TokenTree,
-        vocabulary: int,
-        device: torch.device,
-        *,
-        on_host: bool | None = None,
-        texts: int = 1,
-    ) -> None:
-        self.texts = texts
-        self._rule = rule
-        self._walk = Walk(tree)
-        on_host = device.type == "cpu" if on_host is None else on_host
-        self._verifier = (HostVerifier if on_host else DeviceVerifier)(rule, tree, vocabulary, device, texts)
-        self._acceptance = torch.ones(texts * tree.nodes, dtype=torch.float64, device=device)
-        self._noise = torch.ones(texts, tree.nodes + 1, dtype=torch.float64, device=device)
-        self._noise_by_text = self._noise.unbind()
-        self._tested = self._acceptance
-        self._target = self._verifier.residual
+    def __init__(self, rule: Rule, vocabulary: int, device: torch.device, *, on_host: bool | None = None) -> None:
+        self._rule, self._device = rule, device
+        self._on_host = device.type == "cpu" if on_host is None else on_host
+        self._residual, self._draft = torch.empty(2, 0, vocabulary, dtype=torch.float64, device=device)
 
-    def test(self, tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor) -> Tensor:
+    def prepare(self, trees: Sequence[TokenTree]) -> None:
+        """Compute the layout of a batch and compile the kernels before its first step."""
+        layout = batch_layout(tuple(trees), self._rule.by_level, self._device)
+        self._grow(len(layout.internal))
+        if self._on_host:
+            from treeopt.runtime.rules import kernels  # numba is slow to import, and greedy decoding does without
+
+            probs, none = np.empty((0, self._residual.shape[1]), np.float32), np.empty(0, np.int64)
+            self._rule.kernel(layout.internal[:0], none, probs, probs, self._residual.numpy(), np.empty(0))
+            for dtype in (np.float32, np.float64):
+                kernels.inverse_cdf(np.ones(1, dtype), 0.0)
+
+    def test(
+        self, trees: Sequence[TokenTree], tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor
+    ) -> Tensor:
         """Return float64 (n,): how probable each node is to be accepted when its turn comes.
 
-        Arguments as for `verify`, of as many texts as are tested; `draft_probs` may be None for rules whose drafts are
-        not random.
+        Arguments as for `verify`, the nodes and rows of one tree after those of another; `draft_probs` may be None for
+        rules whose drafts are not random.
         """
-        self._target, count = target_probs, tokens.shape[0]
-        self._tested = self._acceptance if count == self._acceptance.shape[0] else self._acceptance[:count]
-        self._verifier(tokens, draft_probs, target_probs, self._tested)
-        return self._tested
+        layout = batch_layout(tuple(trees), self._rule.by_level, self._device)
+        rows = len(layout.internal)
+        self._grow(rows)
+        self._layout, self._target = layout, target_probs
+        self._acceptance = torch.ones(len(tokens), dtype=torch.float64, device=self._device)
+        if rows and self._on_host:
+            target = target_probs.contiguous().numpy()
+            draft = target if draft_probs is None else draft_probs.contiguous().numpy()
+            residual, acceptance = self._residual.numpy(), self._acceptance.numpy()
+            self._rule.kernel(layout.internal, tokens.numpy(), draft, target, residual, acceptance)
+            acceptance[layout.starts[:-1]] = 1.0  # but for rounding it is 1: the empty path is always accepted
+        elif rows:
+            self._test_with_tensors(tokens, draft_probs)
+            self._acceptance[layout.roots] = 1.0
+        return self._acceptance
 
     def verdict(self, generator: torch.Generator | None) -> Verdict:
-        """Return the accepted path of what was tested last, and the token after it."""
+        """Return the accepted path of the only sequence that was tested last, and the token after it."""
         return self.verdicts([generator])[0]
 
     def verdicts(self, generators: Sequence[torch.Generator | None]) -> list[Verdict]:
-        """Return the accepted path of each text that was tested last, and the token after it, by the noise of each."""
-        for row, generator in zip(self._noise_by_text, generators, strict=False):
-            row.uniform_(generator=generator)
-        ends = self._verifier.ends(self._target, self._tested, self._noise[: len(generators)])
-        return [Verdict(self._walk.path(node), token, finite) for node, token, finite in ends]
+        """Return the accepted path of each sequence that was tested last, and the token after it."""
+        starts, walks = self._layout.starts, self._layout.walks
+        noise = [self._uniform(walk, generator) for walk, generator in zip(walks, generators, strict=True)]
+        # the target's first entry after a node is finite where all of them are
+        if self._on_host:
+            acceptance, u = self._acceptance.tolist(), joined(noise).tolist()
+            entries = self._target.numpy()[:, 0].tolist()
+        else:
+            acceptance, entries, u = self._lists(self._acceptance, self._target[:, 0].double(), joined(noise))
+        paths, finite = [], []
+        for sequence, (walk, start) in enumerate(zip(walks, starts, strict=False)):
+            stop = starts[sequence + 1]
+            last = self._rule.selection.last_node(walk, acceptance[start:stop], u[start + sequence : stop + sequence])
+            paths.append(walk.path(last))
+            needed = range(start, stop) if self._rule.by_level else [start + node for node in paths[-1]]
+            finite.append(all_finite([entries[node] for node in needed]))
+        ends = [start + path[-1] for start, path in zip(starts, paths, strict=False)]
+        bonus = self._tokens_after(ends, [u[stop + sequence] for sequence, stop in enumerate(starts[1:])])
+        return [Verdict(*each) for each in zip(paths, bonus, finite, strict=True)]
 
     def last_node(self, generator: torch.Generator | None) -> tuple[int, float]:
-        """Return the last node of the accepted path of what was tested last, of one text, and a number for `token_after`.
+        """Return the last node of the accepted path of the only sequence, and a number for `token_after`.
 
-        The target's distributions are not looked at, so that they may be told of the root alone.
+        The target's distributions are not read, so that the root's may be the only one.
         """
-        noise = self._noise_by_text[0].uniform_(generator=generator)
-        numbers = torch.cat([self._tested, noise]).tolist()  # a device is waited for once
-        nodes = len(self._tested)
-        return self._rule.selection.last_node(self._walk, numbers[:nodes], numbers[nodes:-1]), numbers[-1]
+        (walk,) = self._layout.walks
+        acceptance, u = self._lists(self._acceptance, self._uniform(walk, generator))
+        return self._rule.selection.last_node(walk, acceptance, u), u[-1]
 
-    def token_after(self, node: int, uniform: float) -> int:
+    def token_after(self, node: int, u: float) -> int:
         """Return the token after a path that ends at a node, given a number that is uniform on [0, 1)."""
-        return self._verifier.token_after(self._target, node, uniform)
+        return self._tokens_after([node], [u])[0]
 
     def distribution_after(self, node: int) -> Tensor:
         """Return float64 (V,), up to a factor: the distribution of the token after a path that ends at a node."""
-        row = self._verifier.rows.get(node)
-        distribution: Tensor = self._target[node].double() if row is None else self._verifier.residual[row]
-        return distribution
+        row = self._layout.rows.get(node)
+        return self._target[node].double() if row is None else self._residual[row]
 
     def reach(self) -> Float64:
-        """Return float64 (n,): the probability that the path accepted of what was tested last holds each node."""
-        return self._rule.selection.reach(self._walk, self._tested.tolist())
+        """Return float64 (n,): the probability that the accepted path of the only sequence holds each node."""
+        (walk,) = self._layout.walks
+        return self._rule.selection.reach(walk, self._acceptance.tolist())
+
+    def _test_with_tensors(self, tokens: Tensor, draft_probs: Tensor | None) -> None:
+        layout = self._layout
+        rows = len(layout.internal)
+        residual, draft = self._residual[:rows], self._draft[:rows]
+        _load(residual, self._target[layout.parents])
+        if draft_probs is not None:
+            _load(draft, draft_probs[layout.parents], least=EPSILON)
+        row = 0
+        for group in layout.groups:
+            stop = row + len(group.parents)
+            self._rule.accept_test(group, tokens, draft[row:stop], residual[row:stop], self._acceptance)
+            row = stop
+
+    def _tokens_after(self, nodes: Sequence[int], u: Sequence[float]) -> list[int]:
+        """Return a token from the residual of each node, or from the target's distribution where the residual is empty.
+
+        It is empty where draft and target are equal, and rounding rejected all children.
+        """
+        rows = [self._layout.rows.get(node) for node in nodes]
+        if self._on_host:
+            return self._tokens_on_host(nodes, rows, u)
+        target = self._target[list(nodes)].double()
+        residual = target.clone()
+        tested = [place for place, row in enumerate(rows) if row is not None]
+        residual[tested] = self._residual[[row for row in rows if row is not None]]
+        weights = torch.where(residual.sum(-1, keepdim=True) > 0, residual, target)
+        tokens: list[int] = inverse_cdf(weights, torch.tensor(u, device=self._device, dtype=torch.float64)[:, None])[
+            :, 0
+        ].tolist()
+        return tokens
+
+    def _tokens_on_host(self, nodes: Sequence[int], rows: Sequence[int | None], u: Sequence[float]) -> list[int]:
+        from treeopt.runtime.rules import kernels
+
+        residual, target, tokens = self._residual.numpy(), self._target.numpy(), []
+        for node, row, value in zip(nodes, rows, u, strict=True):
+            token = -1 if row is None else kernels.inverse_cdf(residual[row], value)
+            tokens.append(kernels.inverse_cdf(target[node], value) if token < 0 else token)
+        return tokens
+
+    def _uniform(self, walk: Walk, generator: torch.Generator | None) -> Tensor:
+        """Return a number per node, and one for the token after the path."""
+        return uniform(generator, len(walk.parents) + 1, self._device)
+
+    def _lists(self, *tensors: Tensor) -> list[list[float]]:
+        """Return float64 tensors as lists; a device is waited for once."""
+        if self._on_host:
+            return [tensor.tolist() for tensor in tensors]
+        numbers = iter(torch.cat(tensors).tolist())
+        return [list(islice(numbers, len(tensor))) for tensor in tensors]
+
+    def _grow(self, rows: int) -> None:
+        """Make room for the residuals of as many parents."""
+        if rows > len(self._residual):
+            self._residual = self._residual.new_empty(rows, self._residual.shape[1])
+            if not self._on_host:
+                self._draft = torch.empty_like(self._residual)
+
+
+def _load(buffer: Tensor, distributions: Tensor, *, least: float = 0.0) -> None:
+    """Copy distributions, adding `least` to each entry, and normalise them."""
+    buffer.copy_(distributions)
+    buffer += least
+    buffer /= buffer.sum(1, keepdim=True)

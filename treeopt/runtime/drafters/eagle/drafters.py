@@ -6,7 +6,6 @@ import numpy as np
 
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.beam_expansion import BeamExpansion
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.text import texts_of
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
@@ -70,14 +69,8 @@ class EagleDynamicDrafter(ExpandingDrafter):
 
     def __init__(self, head: EagleHead, tree: DynamicTree, *, capacity: int) -> None:
         _check_children("top_k", tree.top_k, head)
-        fed = sum(tree.draft_widths)
-        super().__init__(
-            head,
-            partial(texts_of, head, capacity, fed),
-            partial(BeamExpansion, tree),
-            wants=head.wants,
-        )
-        self.head, self.tree = head, tree
+        super().__init__(head, tree, capacity=capacity, new_drafts=texts_of, wants=head.wants)
+        self.head = head
 
 
 def _check_children(name: str, children: int, head: EagleHead) -> None:

@@ -9,6 +9,7 @@ from treeopt.errors import FormatError, TreeoptError
 from treeopt.runtime.models.digest import file_digest
 from treeopt.runtime.models.gguf.handle import Handle
 from treeopt.runtime.models.gguf.library import library
+from treeopt.runtime.models.model import TRAINED_LENGTH
 
 if TYPE_CHECKING:
     from treeopt.texts.tokenizer import Tokenizer
@@ -25,8 +26,8 @@ class Sizes:
     """Logits of a token."""
     max_positions: int
     """Longest text: what the model was trained for, or its sliding window."""
-    sliding_window: int | None
-    """Tokens that a layer with a sliding window sees; None if every layer sees the whole text."""
+    limited_by: str
+    """Which of the two it is."""
     end_tokens: tuple[int, ...]
     """Tokens that end a text."""
     number_format: str
@@ -56,11 +57,11 @@ class GGUFFile:
         """Its sizes, before any weight is loaded."""
         found, own = self.vocabulary, library()
         tokens = range(found.vocabulary_size)
-        window = self._length("attention.sliding_window")
+        longest, limited_by = self._longest()
         return Sizes(
             vocabulary=found.vocabulary_size,
-            max_positions=self._longest(window),
-            sliding_window=window,
+            max_positions=longest,
+            limited_by=limited_by,
             end_tokens=tuple(token for token in tokens if own.llama_vocab_is_eog(found.vocabulary, token)),
             number_format=found.format_name,
         )
@@ -77,13 +78,14 @@ class GGUFFile:
         """What the model is known by, see `treeopt.runtime.models.digest`."""
         return file_digest(self.path)
 
-    def _longest(self, window: int | None) -> int:
-        """Return the longest text: the trained length, or the window within which nothing is hidden."""
-        found = [length for length in (self._length("context_length"), window) if length is not None]
-        if not found:
+    def _longest(self) -> tuple[int, str]:
+        """Return the longest text and what limits it: the trained length, or the window within which nothing is hidden."""
+        limits = {TRAINED_LENGTH: "context_length", "sliding window": "attention.sliding_window"}
+        lengths = [(length, name) for name, key in limits.items() if (length := self._length(key)) is not None]
+        if not lengths:
             kind = self.vocabulary.value("general.architecture")
             raise FormatError(self.path, f"{kind}.context_length", "expected the longest text. Got none.")
-        return min(found)
+        return min(lengths, key=lambda limit: limit[0])
 
     def _length(self, key: str) -> int | None:
         """Return a length of the architecture; None where the file has none above 0."""

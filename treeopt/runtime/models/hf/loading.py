@@ -13,7 +13,7 @@ import torch
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime.models.hf.ragged_check import why_separate_passes
-from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED, check_tree_mask
+from treeopt.runtime.models.hf.tree_check import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask
 
 if TYPE_CHECKING:
     from treeopt.runtime.models.hf.model import AdapterModel
@@ -71,6 +71,12 @@ def load_adapter(
         tolerance = EXACT if exact else ROUNDED
         check_tree_mask(adapter, tolerance=tolerance)
         reason = why_separate_passes(adapter, tolerance=tolerance)
+        if adapter.config.sliding_window is not None:
+            window = min(CHECKED_WINDOW, adapter.config.sliding_window)
+            with adapter.narrowed(window):
+                refusal = "cannot take a tree mask beyond its sliding window"
+                check_tree_mask(adapter, tolerance=tolerance, refusal=refusal)
+                reason = reason or why_separate_passes(adapter, tolerance=tolerance)
         found = adapter if reason is None else AdapterModel(model, name=name)
         if reason is not None:
             notes.append(f"decodes the sequences of a batch one after the other: {reason}.")

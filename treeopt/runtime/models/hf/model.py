@@ -1,5 +1,8 @@
 """A causal language model of transformers, run with a tree mask, positions and a cache of slots."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -7,6 +10,7 @@ from torch import Tensor
 
 from treeopt.runtime.models.hf.cache import AdapterCache
 from treeopt.runtime.models.hf.sizes import sizes_of
+from treeopt.runtime.models.mask import hide_before_window
 from treeopt.runtime.models.model import NOTHING, Output, States, Wants, check_boundaries
 
 PREFILL_TOKENS = 2048
@@ -113,7 +117,7 @@ class AdapterModel:
         cache.seek(start)
         output = self._model(
             input_ids=rows,
-            attention_mask=None if mask is None else mask.expand(len(rows), 1, -1, -1),
+            attention_mask=None if mask is None else self._masks(mask.expand(len(rows), 1, -1, -1)),
             position_ids=positions.clamp(max=self.config.max_positions - 1).expand_as(rows),
             past_key_values=cache,
             use_cache=True,
@@ -129,6 +133,32 @@ class AdapterModel:
         """Return logits (batch, n, V) of texts, int64 (batch, n), as the model computes them with no mask or cache."""
         logits: Tensor = self._model(input_ids=texts, use_cache=False, return_dict=True).logits
         return logits.to(self.device)
+
+    @contextmanager
+    def narrowed(self, window: int) -> Iterator[None]:
+        """Make the sliding window smaller for a while, so that a short text is longer than it."""
+        sizes = self.config
+        configs = [module.config for module in self._model.modules() if hasattr(module, "config")]
+        changed = {id(each): each for each in configs if getattr(each, "sliding_window", None) == sizes.sliding_window}
+        self.config = replace(sizes, sliding_window=window)
+        try:
+            for each in changed.values():
+                each.sliding_window = window
+            yield
+        finally:
+            self.config = sizes
+            for each in changed.values():
+                each.sliding_window = sizes.sliding_window
+
+    def _masks(self, mask: Tensor) -> Tensor | dict[str, Tensor]:
+        """Return what the model takes for a mask (texts, 1, n, extent): one for each kind of layer where they differ."""
+        window = self.config.sliding_window
+        if window is None:
+            return mask
+        sliding = hide_before_window(mask, window)
+        if self.config.every_layer_slides or sliding is mask:
+            return sliding
+        return {"full_attention": mask, "sliding_attention": sliding}
 
     def _asked(self, wants: Wants) -> dict[str, bool]:
         """Return what a pass is asked for beside its logits; raises InvalidValueError for what it cannot tell."""

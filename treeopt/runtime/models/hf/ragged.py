@@ -47,7 +47,7 @@ class RaggedAdapter(AdapterModel):
         shape = grid.texts, grid.tokens
         output = self._model(
             input_ids=tokens.view(shape),
-            attention_mask=self._ragged_mask(grid, spans),
+            attention_mask=self._masks(self._ragged_mask(grid, spans)),
             position_ids=positions.view(shape),
             past_key_values=RaggedCache(parts[0].cache.stores, RaggedSlots.of(parts, spans, rows, in_grid), grid),
             use_cache=True,

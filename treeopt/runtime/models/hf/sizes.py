@@ -1,17 +1,18 @@
 """What a decoder must know of a transformers model, read from its configuration."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
 
 from treeopt.errors import TreeoptError
+from treeopt.runtime.models.model import TRAINED_LENGTH
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 ADVICE = "Use a model with rotary or learned positions whose layers are all attention."
-SLIDING = ("sliding_attention", "chunked_attention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +22,15 @@ class AdapterSizes:
     vocabulary: int
     """Logits of a token; a padded tail is counted."""
     max_positions: int
-    """Longest text: what the model was trained for, or the least of its sliding windows."""
+    """Longest text: what the model was trained for, or up to where its attention or its positions stay the same."""
+    limited_by: str
+    """What limits a text."""
     end_tokens: tuple[int, ...]
     """Tokens that end a text."""
     sliding_window: int | None
-    """Tokens that a layer with a sliding window looks back; None when every layer sees the whole text."""
+    """Tokens, its own included, that a token sees in layers with sliding attention; None without such layers."""
+    every_layer_slides: bool
+    """Whether no layer sees the whole text."""
     parameters: int
     """Weights, each counted once, as many as before they were quantised."""
     cached_numbers: int
@@ -39,14 +44,21 @@ def sizes_of(model: Any, name: str) -> AdapterSizes:
     """
     config = model.config.get_text_config()
     _refuse_unsuitable(model, config, name)
-    window = _window(config)
-    limits = [limit for limit in (_trained_length(config, name), window, _first_rotations(config)) if limit]
+    kinds = getattr(config, "layer_types", None)
+    limits = {
+        TRAINED_LENGTH: _trained_length(config, name),
+        "attention chunk": _chunk(config, kinds),
+        "original length": _first_rotations(config),
+    }
+    limited_by, longest = min(((limit, length) for limit, length in limits.items() if length), key=itemgetter(1))
     skeleton = _skeleton(model)
     return AdapterSizes(
         vocabulary=skeleton.get_output_embeddings().out_features,
-        max_positions=min(limits),
+        max_positions=longest,
+        limited_by=limited_by,
         end_tokens=_end_tokens(model, config),
-        sliding_window=window,
+        sliding_window=_sliding_window(config, kinds),
+        every_layer_slides=kinds is None or set(kinds) == {"sliding_attention"},
         parameters=sum(weight.numel() for weight in skeleton.parameters()),
         cached_numbers=_cached_numbers(config),
     )
@@ -82,15 +94,20 @@ def _trained_length(config: Any, name: str) -> int:
     raise TreeoptError(f"{name}: config.json: expected the longest text as one of {', '.join(LENGTHS)}. Got none.")
 
 
-def _window(config: Any) -> int | None:
-    """Return the least window of its layers: within it, a mask that hides nothing older is right for all of them."""
-    kinds = getattr(config, "layer_types", None)
-    if kinds is not None and not any(kind in SLIDING for kind in kinds):
+def _sliding_window(config: Any, kinds: Sequence[str] | None) -> int | None:
+    """Return the sliding window; without a list of kinds, every layer has one where any has."""
+    if (kinds is not None and "sliding_attention" not in kinds) or getattr(config, "use_sliding_window", True) is False:
         return None
-    if getattr(config, "use_sliding_window", True) is False:
+    window = getattr(config, "sliding_window", None)
+    return window if isinstance(window, int) else None
+
+
+def _chunk(config: Any, kinds: Sequence[str] | None) -> int | None:
+    """Return the length of chunks beyond which no token sees, as in Llama 4: our masks hide nothing between them."""
+    if kinds is not None and "chunked_attention" not in kinds:
         return None
-    windows = [getattr(config, field, None) for field in ("sliding_window", "attention_chunk_size")]
-    return min((window for window in windows if isinstance(window, int)), default=None)
+    chunk = getattr(config, "attention_chunk_size", None)
+    return chunk if isinstance(chunk, int) else None
 
 
 def _first_rotations(config: Any) -> int | None:

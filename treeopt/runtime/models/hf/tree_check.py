@@ -17,6 +17,8 @@ TREE = TokenTree([-1, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9])
 KEPT = (0, 2, 7, 13)
 """A path whose nodes all move but the root."""
 TEXT_TOKENS = 8
+CHECKED_WINDOW = 3
+"""Sliding window in tokens for the second check: it slides within the text, and the deepest nodes no longer see the root."""
 EXACT, ROUNDED = 1e-3, 0.2
 """Share of the context effect by which the passes may differ, in float32 and in anything that rounds more.
 
@@ -32,13 +34,18 @@ class CheckedModel(LanguageModel, Protocol):
         """Return logits (batch, n, V) of texts, int64 (batch, n), with no mask or cache of ours."""
 
 
-def check_tree_mask(model: CheckedModel, *, tolerance: float) -> float:
+def check_tree_mask(model: CheckedModel, *, tolerance: float, refusal: str = "cannot take a tree mask") -> float:
     """Return by how much tree passes differ from path-by-path passes, as a share of the context effect.
 
     A text is prefilled and a tree fed in two parts, a path of it is kept, the same tree is fed in one pass behind it,
     and after another `keep` a single token.  All logits are compared with plain passes over each path's text.  The
     context effect is how much the logits after equal tokens at equal depths differ below different parents: what a
     tree mask has to keep apart.
+
+    Args:
+        model: the model.
+        tolerance: most of the difference, as a share of the context effect.
+        refusal: what an error reports about the model.
 
     Raises TreeoptError when the difference (root mean square) is above `tolerance`, when logits depend so little on
     the text that nothing can be told, and when the model raises anything.
@@ -47,7 +54,7 @@ def check_tree_mask(model: CheckedModel, *, tolerance: float) -> float:
         passes, references = _passes(model)
     except Exception as error:  # whatever an unknown model may raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise TreeoptError(f"{model.name}: cannot take a tree mask: its check ended with {reason}. {ADVICE}") from error
+        raise TreeoptError(f"{model.name}: {refusal}: its check ended with {reason}. {ADVICE}") from error
     effect, token_effect = _effects(references[0])
     if effect <= torch.finfo(model.dtype).eps * token_effect:
         raise TreeoptError(
@@ -57,7 +64,7 @@ def check_tree_mask(model: CheckedModel, *, tolerance: float) -> float:
     largest = max(rms(difference(*pair)) for pair in zip(passes, references, strict=True)) / effect
     if not largest <= tolerance:  # NaN is refused too
         raise TreeoptError(
-            f"{model.name}: cannot take a tree mask: a tree pass differs from path-by-path passes by "
+            f"{model.name}: {refusal}: a tree pass differs from path-by-path passes by "
             f"{100 * largest:.1f} % of what a token's parent changes. Expected at most {100 * tolerance:g} %. "
             f"{ADVICE}"
         )

@@ -1,0 +1,100 @@
+"""The trees of a batch as the verifier sees them: nodes numbered consecutively, and groups of siblings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.arrays import Int64, Integers
+from treeopt.runtime.rules.selection import Walk
+from treeopt.trees import TokenTree
+
+KEPT_LAYOUTS = 64
+"""Batches of trees whose layout is kept; it holds a few numbers per node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiblingGroups:
+    """Parents with their children, those with the most children first, so that all try a child of one rank at once."""
+
+    parents: Tensor
+    """int64 (m,)."""
+    children: Tensor
+    """int64 (c,), rank after rank; those of one rank are the children of the first parents."""
+    counts: tuple[int, ...]
+    """Children of each rank."""
+
+
+class BatchLayout:
+    """The nodes of a batch of trees.
+
+    Args:
+        trees: one per sequence.
+        by_level: whether groups of one level are tested after those of the level above, not all at once.
+        device: of `groups`.
+    """
+
+    def __init__(self, trees: Sequence[TokenTree], by_level: bool, device: torch.device) -> None:
+        self._device = device
+        self.starts = list(accumulate((tree.nodes for tree in trees), initial=0))
+        """The first node of each tree, and the number of all nodes."""
+        self.walks = [walk_of(tree) for tree in trees]
+        counts = np.concatenate([tree.child_counts for tree in trees])
+        first = np.concatenate([tree.first_child + start for tree, start in zip(trees, self.starts, strict=False)])
+        parents = np.flatnonzero(counts)
+        depth = np.concatenate([tree.depth for tree in trees])[parents] if by_level else np.zeros_like(parents)
+        order = np.lexsort((-counts[parents], depth))
+        parents = parents[order]
+        self.internal: Int64 = np.stack([parents, first[parents], counts[parents]], axis=1).astype(np.int64)
+        """int64 (m, 3): each parent, its first child, and its number of children, in the order of `groups`."""
+        self.rows: dict[int, int] = {parent: row for row, parent in enumerate(parents.tolist())}
+        """The row of each parent in `internal`."""
+        self._levels = np.unique(depth[order], return_index=True)[1].tolist()
+
+    @cached_property
+    def parents(self) -> Tensor:
+        """int64 (m,): the parents in the order of `groups`, on the device."""
+        return torch.from_numpy(self.internal[:, 0].copy()).to(self._device)
+
+    @cached_property
+    def roots(self) -> Tensor:
+        """int64 (B,), on the device."""
+        return torch.tensor(self.starts[:-1], device=self._device)
+
+    @cached_property
+    def groups(self) -> list[SiblingGroups]:
+        """Return the sibling groups that are tested one after the other."""
+        edges = [*self._levels, len(self.internal)]
+        return [sibling_groups(self.internal[start:stop], self._device) for start, stop in pairwise(edges)]
+
+
+def sibling_groups(internal: Integers, device: torch.device) -> SiblingGroups:
+    """Return groups of siblings, given each parent, its first child and its number of children, the largest first.
+
+    >>> groups = sibling_groups(np.array([[0, 1, 2], [2, 3, 1]]), torch.device("cpu"))
+    >>> groups.children.tolist(), groups.counts
+    ([1, 3, 2], (2, 1))
+    """
+    parents, first, counts = internal.T
+    by_rank = [first[counts > rank] + rank for rank in range(int(counts.max(initial=0)))]
+    return SiblingGroups(
+        parents=torch.tensor(parents.tolist(), dtype=torch.int64, device=device),
+        children=torch.tensor(np.concatenate(by_rank).tolist(), dtype=torch.int64, device=device),
+        counts=tuple(map(len, by_rank)),
+    )
+
+
+@lru_cache(maxsize=KEPT_LAYOUTS)
+def batch_layout(trees: tuple[TokenTree, ...], by_level: bool, device: torch.device) -> BatchLayout:
+    """Return the layout of a batch, the same object for a recent batch."""
+    return BatchLayout(trees, by_level, device)
+
+
+@lru_cache(maxsize=4 * KEPT_LAYOUTS)
+def walk_of(tree: TokenTree) -> Walk:
+    """Return the walk over a tree, the same object for a recent tree."""
+    return Walk(tree)
