@@ -18,7 +18,36 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.rotary import Rotations
 
-_setup_privateuseone_for_python_backend("second")
+
+class _Module:
+    """What torch asks of a device, here of one that keeps no state."""
+
+    def is_initialized(self):
+        return True
+
+    def is_available(self):
+        return True
+
+    def current_device(self):
+        return 0
+
+    def device_count(self):
+        return 1
+
+    def _is_in_bad_fork(self):
+        return False
+
+    def manual_seed_all(self, seed):
+        pass
+
+    def get_rng_state(self, device=None):  # noqa: ARG002
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_rng_state(self, state, device=None):
+        pass
+
+
+_setup_privateuseone_for_python_backend("second", backend_module=_Module())
 SECOND = torch.device("second:0")
 MOVES = {"_to_copy", "copy_", "_copy_from"}
 moved = Counter()
@@ -48,7 +77,7 @@ class Elsewhere(torch.Tensor):
         return f"Elsewhere({self.inner})"
 
     @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):  # noqa: ARG003
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
         return _run(function, args, kwargs or {})
 
 
@@ -67,14 +96,14 @@ class Generator(torch.Generator):
 
 
 class _Dispatch(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # noqa: ARG002
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return _run(function, args, kwargs or {})
 
 
 class _NewTensors(TorchFunctionMode):
     """Lets functions that make tensors of Python's numbers take the second device."""
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):  # noqa: ARG002
+    def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         with torch.inference_mode(False), torch.no_grad():  # of which wrapped tensors know nothing
             return self._called(function, args, kwargs)
@@ -129,7 +158,9 @@ def _run(function, args, kwargs):
         return args[0]
     if not second:
         return found
-    return tree_map(lambda x: Elsewhere(x) if isinstance(x, torch.Tensor) and not isinstance(x, Elsewhere) else x, found)
+    return tree_map(
+        lambda x: Elsewhere(x) if isinstance(x, torch.Tensor) and not isinstance(x, Elsewhere) else x, found
+    )
 
 
 def moved_model(model):
@@ -137,9 +168,7 @@ def moved_model(model):
     other = copy(model)
     other.weights = _moved(model.weights)
     other.device = SECOND
-    other._rotations = Rotations(
-        model.config.head_size, model.config.rope_base, model.config.rope_scaling, SECOND
-    )
+    other._rotations = Rotations(model.config.head_size, model.config.rope_base, model.config.rope_scaling, SECOND)
     return other
 
 
