@@ -1,7 +1,6 @@
 """What a decoder refuses, by one clear error before any model runs."""
 
 import pytest
-import torch
 
 from tests.support.decoded import PROMPT
 from treeopt.errors import InvalidValueError, TreeoptError
@@ -146,18 +145,6 @@ class TestDecoders:
         decoder = Decoder(target, draft, chain(1), max_text_tokens=20)
         with pytest.raises(InvalidValueError, match="because the decoder was made with max_text_tokens 20"):
             decoder.generate([1] * 10, 11)
-
-    @pytest.mark.parametrize("which", ["target", "draft"])
-    def test_models_on_different_devices(self, target, draft, which):
-        models = {"target": Untouchable(target), "draft": Untouchable(draft)}
-        models[which].device = torch.device("meta")
-        where = {"target": "cpu", "draft": "cpu", which: "meta"}
-        with pytest.raises(
-            InvalidValueError,
-            match=rf"^drafter: expected a draft model on {where['target']}, as the target {target.name}. "
-            rf"Got {draft.name} on {where['draft']}: load both on one device.$",
-        ):
-            Decoder(models["target"], models["draft"], chain(2))
 
     def test_as_many_children_as_tokens_are_allowed(self, target, draft):
         steps = list(Decoder(target, draft, level_widths([23]), temperature=1.0).steps(PROMPT, 10))

@@ -128,7 +128,7 @@ class AcceptByRule:
     @torch.inference_mode()
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
         probs = distribution(logits, self._sampling)
-        tokens = joined([draft.on_device for draft in drafts]).to(self._device)
+        tokens = joined([draft.on_device.to(self._device) for draft in drafts])
         self._verifier.test([draft.tree for draft in drafts], tokens, _draft_probs(drafts, probs), probs)
         return self._verifier.verdicts(generators)
 

@@ -65,8 +65,10 @@ class Decoder:
             every new size; by default on a CUDA device.  On a CPU, the same work is done without graphs.
         on_step: told of every step once it is committed; see `treeopt.runtime.decoding.observer`.
 
+    The draft model may be on another device than the target; then its tokens and probabilities are moved once per step.
+
     Raises InvalidValueError for values out of range, rules that do not fit the drafter, and models whose vocabulary
-    sizes or devices differ, OutOfMemoryError where caches, masks and probabilities need more memory than is free.
+    sizes differ, OutOfMemoryError where caches, masks and probabilities need more memory than is free.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Decoder:
         self.max_nodes = setup.max_nodes
         self.max_text_tokens = setup.max_text_tokens
         pool = pool_for(target.device, cuda_graphs)
-        self._static = setup.static_drafter(self.rule, sampled_from, pool)
+        self._static = setup.static_drafter(self.rule, sampled_from, pool, cuda_graphs)
         self._switching = SwitchingDrafter(self._static)
         self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._switching
         self._acceptance = StepAcceptance(target.name, acceptance_by(self.rule, sampling, target))

@@ -12,7 +12,7 @@ from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
-from treeopt.runtime.models.graphs import GraphPool
+from treeopt.runtime.models.graphs import GraphPool, pool_for
 from treeopt.runtime.models.memory import check_room, check_texts, decoder_bytes
 from treeopt.runtime.models.model import NOTHING, LanguageModel, length_limit, shortest_model
 from treeopt.runtime.rules import Rule, rule_named
@@ -165,17 +165,20 @@ class Setup:
             )
 
     def static_drafter(
-        self, rule: Rule, sampling: Sampling, pool: GraphPool | None
+        self, rule: Rule, sampling: Sampling, pool: GraphPool | None, cuda_graphs: bool | None
     ) -> PlainDrafter | StaticTreeDrafter:
         """Return what drafts the static tree.
 
         Args:
             rule: the verification rule.
             sampling: what children are sampled from.
-            pool: where passes are captured, or None.
+            pool: where the target's passes are captured, or None.
+            cuda_graphs: whether those of a draft model on another device are captured too, as for `Decoder`.
         """
         if self.draft is None or self.tree is None or self.max_nodes == 1:
             return PlainDrafter()
+        if self.draft.device != self.target.device:
+            pool = pool_for(self.draft.device, cuda_graphs)
         return StaticTreeDrafter(
             self.draft,
             self.tree,
@@ -230,7 +233,7 @@ def _text_limit(max_text_tokens: int | None, target: LanguageModel) -> int:
 
 
 def _check_draft(target: LanguageModel, draft: LanguageModel | None) -> None:
-    """Refuse a draft model with another vocabulary size, or on another device, than the target."""
+    """Refuse a draft model with another vocabulary size than the target."""
     if draft is None:
         return
     vocabulary = target.config.vocabulary
@@ -238,11 +241,5 @@ def _check_draft(target: LanguageModel, draft: LanguageModel | None) -> None:
         raise InvalidValueError(
             f"drafter: expected the target's vocabulary of {vocabulary} tokens. "
             f"Got {draft.config.vocabulary}: choose a draft model of the same family, and load both with load_pair.",
-            field="drafter",
-        )
-    if draft.device != target.device:
-        raise InvalidValueError(
-            f"drafter: expected a draft model on {target.device}, as the target {target.name}. Got {draft.name} on "
-            f"{draft.device}: load both on one device.",
             field="drafter",
         )

@@ -53,7 +53,7 @@ class FilledTreeDrafter:
         self.max_tokens = max_nodes
         self.sampled = rule.random_drafts
         self.wants = wants
-        self._name = model.name
+        self._name, self._device = model.name, model.device
         self._new_buffers = partial(
             DraftBuffers,
             nodes=max_nodes,
@@ -77,6 +77,8 @@ class FilledTreeDrafter:
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the trees below the roots, in buffers that the next call writes over."""
         filled = [self._texts[text] for text in texts]
+        if self.sampled:
+            noise = [generator_on(self._device, each) for each in noise]
         ready = [number for number, each in enumerate(filled) if each.draft.ready]
         if len(ready) == len(filled):
             return self._fill(filled, noise)
@@ -179,6 +181,14 @@ class StaticTreeDrafter(FilledTreeDrafter):
     def miss(self, text: int, step: Step) -> None:
         """Move on to a new root in a text where something else drafted."""
         self._texts[text].miss(step)
+
+
+def generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
+    """Return a generator on a device: the same, or one seeded by it, because random numbers stay where they are drawn."""
+    if generator.device == device:
+        return generator
+    seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
+    return torch.Generator(device).manual_seed(int(seed))
 
 
 def _internal_nodes(tree: TokenTree) -> int:
