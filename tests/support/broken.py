@@ -177,8 +177,8 @@ def draw_likeliest(distribution, wanted: Places, generators):
 
 
 def coarse_uniform(generator, count, device):
-    """Return what `uniform` returns, with 3 bits."""
-    return uniform(generator, count, device).mul_(8).floor_().div_(8)
+    """Return what `uniform` returns, with 2 bits."""
+    return uniform(generator, count, device).mul_(4).floor_().div_(4)
 
 
 def verify_with_tensors(monkeypatch):
