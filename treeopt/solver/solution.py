@@ -188,13 +188,13 @@ def solve(
             table, NestedTrees(parent, rank, reach, order), Certificate(method=BEST_FIRST, compared=weighed)
         )
     if limited:
-        name = "level_widths" if level_widths is not None else "draft_widths"
+        name, widths = ("draft_widths", draft_widths) if level_widths is None else ("level_widths", level_widths)
         why = (
             "where acceptance depends on the parent's rank" if falling else "where a higher rank is accepted more often"
         )
         raise InvalidValueError(
-            f"{name}: expected none {why}, because no exact method for that is fast. Got {name}: smooth the table "
-            "(treeopt.planner.smoothing; without --raw), or leave the limit out.",
+            f"{name}: expected none {why}, because no exact method for that is fast. Got {widths!r:.60}: smooth the table "
+            "(without --raw), or leave the limit out.",
             field=name,
         )
     subtrees = table.parent_ranks * (max_depth + 1) * (max_depth + 2) // 2
