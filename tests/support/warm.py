@@ -22,24 +22,23 @@ from treeopt.trees.dynamic_tree import DynamicTree
 from treeopt.trees.own_trees import SpecExecSetting
 
 PROFILE = Path(__file__).parents[2] / "docs/profiles/bundled-2-cores-rules.yaml"
-TABLES = (
+FALLING = (
     [0.6, 0.2],
-    [0.2, 0.6],
     [[0.6, 0.2], [0.5, 0.3]],
-    [[0.2, 0.6], [0.3, 0.5]],
     [[[0.6, 0.2], [0.5, 0.3]], [[0.6, 0.2], [0.5, 0.3]]],
-    [[[0.2, 0.6], [0.3, 0.5]], [[0.2, 0.6], [0.3, 0.5]]],
 )
-"""Rows that fall and rows that rise: one for all depths, one per depth, one per depth and rank of the parent."""
+"""Tables whose rows fall with the rank: one row for all depths, one per depth, one per depth and rank of the parent."""
+RISING = tuple(np.array(table)[..., ::-1].copy() for table in FALLING)
 TREE = TokenTree([-1, 0, 0, 1])
 
 
 def solver() -> None:
     """Solve tables of every form, with and without limits, and plan."""
-    for table in TABLES:
+    for table in (*FALLING, *RISING):
         solution = solve(AcceptanceTable(np.array(table)), max_nodes=6, max_depth=2)
         solution.tree(nodes=6, depth=2)
         solution.draft_widths()
+    for table in FALLING:
         solve(AcceptanceTable(np.array(table)), max_nodes=6, max_depth=2, level_widths=1)
     plan(Profile.load(PROFILE), max_nodes=32)
 
