@@ -27,9 +27,8 @@ FORMATS: tuple[TopologyFormat, ...] = (
     nxdi.FORMAT,
     npz.FORMAT,
     safetensors_file.FORMAT,
-    vllm_tree.FORMAT,
 )
-READABLE: tuple[TreeFormat, ...] = (*FORMATS, medusa.CONFIG_FORMAT, parents.FORMAT, adjacency.FORMAT)
+READABLE: tuple[TreeFormat, ...] = (*FORMATS, vllm_tree.FORMAT, medusa.CONFIG_FORMAT, parents.FORMAT, adjacency.FORMAT)
 """All that trees are read from."""
 OWN = "treeopt"
 """What treeopt's own tree file is called here."""

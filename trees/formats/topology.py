@@ -29,8 +29,6 @@ class WriteOptions:
     """Name of the tree in formats that give names."""
     max_depth: int | None = None
     """Heads of a Medusa-like model, and so its deepest tree; None is not known, and not checked."""
-    engine_version: str | None = None
-    """Version of the engine that will read the file; None is the newest that can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

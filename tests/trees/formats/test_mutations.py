@@ -20,6 +20,7 @@ from treeopt.errors import TreeoptError
 from treeopt.trees import TokenTree
 from treeopt.trees.formats import WriteOptions, format_named
 from treeopt.trees.formats.detection import found_in
+from treeopt.trees.formats.paths import paths_of_tree
 
 FEW, MANY = 500, 10_000
 TREE = TokenTree([-1, 0, 0, 1, 1, 2, 2])
@@ -163,7 +164,8 @@ def originals() -> dict[str, tuple[list[bytes], list[Spoil]]]:
     def written(name: str, suffix: str = ".json") -> bytes:
         return format_named(name).write(TREE, WriteOptions(), suffix).data
 
-    config = written("vllm-tree")
+    paths = str(paths_of_tree(TREE))
+    config = json.dumps({"num_speculative_tokens": TREE.nodes - 1, "speculative_token_tree": paths}).encode()
     return {
         "sequoia": ([written("sequoia")], [spoil_bytes, spoil_entry, spoil_growmap]),
         "sequoia, legacy": ([legacy(written("sequoia"))], [spoil_bytes]),
@@ -174,7 +176,7 @@ def originals() -> dict[str, tuple[list[bytes], list[Spoil]]]:
         "npz": ([written("npz")], [spoil_bytes, spoil_entry, spoil_npz]),
         "safetensors": ([written("safetensors")], [spoil_bytes, spoil_safetensors]),
         "vllm-tree": ([config], [spoil_bytes, spoil_json, spoil_config]),
-        "vllm-tree, bare": ([json.loads(config)["speculative_token_tree"].encode()], [spoil_bytes]),
+        "vllm-tree, bare": ([paths.encode()], [spoil_bytes]),
     }  # fmt: skip
 
 

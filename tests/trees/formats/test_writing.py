@@ -1,6 +1,5 @@
 """Every format: what is written is read as the same tree, and says what it should to whoever reads it otherwise."""
 
-import ast
 import io
 import json
 import zipfile
@@ -35,24 +34,9 @@ def trees(draw: st.DrawFn, least_nodes: int = 1) -> TokenTree:
     return TokenTree(parents)
 
 
-uniform_trees = st.lists(st.integers(1, 3), min_size=1, max_size=4).map(
-    lambda widths: TokenTree(uniform_parents(widths))
-)
-
-
-def uniform_parents(children: list[int]) -> list[int]:
-    parents, level = [-1], [0]
-    for count in children:
-        above = [node for node in level for _ in range(count)]
-        level = list(range(len(parents), len(parents) + len(above)))
-        parents.extend(above)
-    return parents
-
-
 TREES = dict.fromkeys(NAMES, trees()) | {
     "nxdi": trees(least_nodes=2),
     "medusa": trees(least_nodes=2).filter(lambda tree: tree.child_counts.max() <= 10),
-    "vllm-tree": uniform_trees,
 }
 
 
@@ -90,7 +74,6 @@ class TestRoundTrip:
             ("nxdi", TokenTree([-1, *[0] * 65_535])),
             *slow([("nxdi", chain(65_535))]),
             ("medusa", k_ary(2, 14)),
-            ("vllm-tree", k_ary(2, 10)),
         ],
     )
     def test_large_trees(self, tmp_path, name, tree):
@@ -189,59 +172,17 @@ class TestPaths:
         assert "needs a model with 6 heads" in warning.found
         assert medusa.write(chain(6), WriteOptions(max_depth=6), ".json").warnings == ()
 
-    @pytest.mark.parametrize("name", ["medusa", "vllm-tree"])
-    def test_the_root_alone_has_no_path(self, name):
+    def test_the_root_alone_has_no_path(self):
         with pytest.raises(InfeasibleError, match=r"at least one draft token\. Got the root alone"):
-            written(name, TokenTree([-1]))
+            written("medusa", TokenTree([-1]))
 
-    @pytest.mark.parametrize("name", ["medusa", "vllm-tree"])
-    def test_paths_that_are_too_long_together(self, name):
+    def test_paths_that_are_too_long_together(self):
         with pytest.raises(InfeasibleError, match=r"at most 1000000 ranks together. Got \d+: solve again"):
-            written(name, chain(65_536))
+            written("medusa", chain(65_536))
 
     def test_a_module_too_large_to_read(self):
         with pytest.raises(InfeasibleError, match=r"characters of Python.* write a \.json file"):
             written("medusa", k_ary(2, 14), ".py")
-
-
-def drafted_by_vllm(paths: list[tuple[int, ...]]) -> list[int]:
-    """Return the parents that vLLM 0.20.2 drafts: it splits every level evenly among the nodes of the one above."""
-    counts = [1, *(sum(len(path) == depth for path in paths) for depth in range(1, len(paths[-1]) + 1))]
-    return uniform_parents([below // above for above, below in pairwise(counts)])
-
-
-class TestVllm:
-    @settings(deadline=None)
-    @given(tree=uniform_trees)
-    def test_it_drafts_the_tree_that_is_written(self, tree):
-        found = json.loads(written("vllm-tree", tree))
-        paths = ast.literal_eval(found["speculative_token_tree"])
-        assert list(found) == ["num_speculative_tokens", "speculative_token_tree"]
-        assert found["num_speculative_tokens"] == len(paths) == tree.nodes - 1
-        assert all(type(path) is tuple for path in paths)
-        assert paths == sorted(paths, key=lambda path: (len(path), path))
-        assert drafted_by_vllm(paths) == tree.parents.tolist()
-
-    def test_it_would_not_draft_this_one(self):
-        uneven = TokenTree([-1, 0, 0, 0, 1])
-        assert drafted_by_vllm([(0,), (1,), (2,), (0, 0)]) != uneven.parents.tolist()
-        with pytest.raises(InfeasibleError, match=r"equally many children.* Got 0 to 1 at depth 1: take a chain"):
-            written("vllm-tree", uneven)
-
-    @pytest.mark.parametrize("version", [None, "0.20.2", "v0.9", "0.20.2.post1"])
-    def test_versions_that_read_it(self, version):
-        found = format_named("vllm-tree").write(chain(3), WriteOptions(engine_version=version), ".json")
-        assert len(found.warnings) == 1
-        assert "Export a chain with --to vllm" in found.warnings[0].action
-
-    @pytest.mark.parametrize("version", ["0.21.0", "0.20.3", "0.33", "1.0.0rc1"])
-    def test_versions_that_do_not(self, version):
-        with pytest.raises(InfeasibleError, match=r"0\.21\.0 removed .* Got .*: export a chain"):
-            written("vllm-tree", chain(3), engine_version=version)
-
-    def test_what_is_no_version(self):
-        with pytest.raises(InvalidValueError, match=r"such as 0\.20\.2\. Got 'new'"):
-            written("vllm-tree", chain(3), engine_version="new")
 
 
 class TestAdjacency:
@@ -304,7 +245,7 @@ class TestArrays:
 
 class TestFormats:
     def test_names(self):
-        assert NAMES == ["sequoia", "umbrella", "medusa", "nxdi", "npz", "safetensors", "vllm-tree"]
+        assert NAMES == ["sequoia", "umbrella", "medusa", "nxdi", "npz", "safetensors"]
 
     @pytest.mark.parametrize("name", NAMES)
     def test_text_is_what_is_called_text(self, name):
