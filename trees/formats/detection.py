@@ -14,7 +14,7 @@ from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.json_file import MAX_BYTES, parse_json
 from treeopt.files.yaml_file import parse_yaml
 from treeopt.trees import tree_file
-from treeopt.trees.formats import adjacency, medusa, npz, nxdi, parents, safetensors_file, sequoia, umbrella, vllm_tree
+from treeopt.trees.formats import adjacency, arrays, medusa, nxdi, parents, sequoia, umbrella, vllm_tree
 from treeopt.trees.formats.checks import label, short
 from treeopt.trees.formats.growmap import KEYS
 from treeopt.trees.formats.python_text import MAX_CHARS, parse, value_of
@@ -25,8 +25,8 @@ FORMATS: tuple[TopologyFormat, ...] = (
     umbrella.FORMAT,
     medusa.FORMAT,
     nxdi.FORMAT,
-    npz.FORMAT,
-    safetensors_file.FORMAT,
+    arrays.NPZ,
+    arrays.SAFETENSORS,
 )
 READABLE: tuple[TreeFormat, ...] = (*FORMATS, vllm_tree.FORMAT, medusa.CONFIG_FORMAT, parents.FORMAT, adjacency.FORMAT)
 """All that trees are read from."""
@@ -52,7 +52,7 @@ def found_in(path: Path, data: bytes) -> Found:
     """Return the format of a file's bytes; raises FormatError when it is none of those known."""
     # First, because it begins with a length, which may look like anything: here of less than 4 GB, and then JSON.
     if data[4:9] == b"\x00\x00\x00\x00{":
-        return Found("safetensors", partial(safetensors_file.read, path, data))
+        return Found("safetensors", partial(arrays.read_safetensors, path, data))
     if data[:2] == b"PK":
         return _found_in_archive(path, data)
     if data[:1] == b"\x80":  # how every binary pickle begins
@@ -68,7 +68,7 @@ def _found_in_archive(path: Path, data: bytes) -> Found:
         reason = f"expected a numpy archive or a torch file ({short(str(error))}). Is it complete?"
         raise FormatError(path, "content", reason) from None
     if any(name.endswith(".npy") for name in names):
-        return Found("npz", partial(npz.read, path, data))
+        return Found("npz", partial(arrays.read_npz, path, data))
     return Found("sequoia", partial(sequoia.read, path, data))
 
 

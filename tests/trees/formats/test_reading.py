@@ -48,8 +48,7 @@ def arrays(**changes: object) -> dict[str, np.ndarray]:
     return {key: np.array(value) for key, value in (good | changes).items() if value is not ...}
 
 
-BESIDE_PARENTS = [name for name in arrays() if name != "parents"]
-PARENTS_ONLY = dict.fromkeys(BESIDE_PARENTS, ...)
+PARENTS_ONLY = {"mask": ...}
 
 
 def npz(**changes: object) -> bytes:
@@ -174,17 +173,14 @@ ADJACENCY = {
 
 ARRAYS = {
     "no parents": ({"parents": ...}, "parents", "is missing"),
-    "unknown": ({"weights": [1]}, "weights", "unknown array. A tree has parents, depth"),
+    "unknown": ({"weights": [1]}, "weights", "unknown array. A tree has parents and mask"),
     "parents of floats": ({"parents": [-1.0, 0.0]}, "parents", "kind 'i'"),
     "parents nested": ({"parents": [[-1, 0]]}, "parents", "1 dimensions"),
     "parents out of order": ({"parents": [-1, 0, 1, 0, 1, 2]}, "parents", "level order"),
     "too many": ({"parents": [-1, *[0] * 4096]}, "parents", "at most 4096 nodes. Got 4097"),
-    "depth": ({"depth": [0, 1, 1, 2, 2, 3]}, "depth", r"expected 2 at \[5\]\. Got 3\. It has to agree with parents"),
-    "positions": ({"positions": [5, 6, 6, 7, 7, 7]}, "positions", r"expected 0 at \[0\]\. Got 5"),
-    "mask": ({"mask": np.array(but(MASK, (3, 2), 1), bool)}, "mask", r"expected False at \[3, 2\]\. Got True"),
+    "mask": ({"mask": np.array(but(MASK, (3, 2), 1), bool)}, "mask", r"expected False at \[3, 2\]\. Got True\. It has to agree with parents"),
+    "mask narrow": ({"mask": np.array(MASK, bool)[:, :5]}, "mask", r"shape \(6, 6\)\. Got \(6, 5\)"),
     "mask of numbers": ({"mask": MASK}, "mask", "kind 'b'"),
-    "leaf paths": ({"leaf_paths": [[0, 1, 3], [0, 1, 4], [0, 1, 5]]}, "leaf_paths", r"expected 2 at \[2, 1\]\. Got 1"),
-    "leaf paths narrow": ({"leaf_paths": [[0, 1], [0, 1], [0, 2]]}, "leaf_paths", r"shape \(3, 3\)\. Got \(3, 2\)"),
 }  # fmt: skip
 
 PATHS_TEXT = "[(0,), (1,), (0, 0), (0, 1), (1, 0)]"
@@ -478,11 +474,6 @@ class TestDetection:
         (tmp_path / "file").write_bytes(safetensors_file(metadata))
         with pytest.raises(FormatError, match=f"{field}: expected"):
             read_trees(tmp_path / "file")
-
-    def test_arrays_other_than_parents_may_be_absent(self, tmp_path):
-        some = {name: array for name, array in arrays().items() if name in ("parents", "mask")}
-        (tmp_path / "tree").write_bytes(safetensors.numpy.save(some))
-        assert read_tree(tmp_path / "tree").tree == TREE
 
     def test_safetensors_metadata_that_is_null(self, tmp_path):
         header = b'{"__metadata__":null,"parents":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}'
