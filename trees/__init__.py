@@ -3,12 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from treeopt.trees.figure import save_figure
-from treeopt.trees.headline import headline
-from treeopt.trees.provenance import Provenance
 from treeopt.trees.shapes import chain, chains, k_ary, level_widths
 from treeopt.trees.text_diagram import draw_text
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import TreeFile
+from treeopt.trees.tree_file import Provenance, TreeFile, headline
 
 if TYPE_CHECKING:
     from treeopt.any_tree import load, load_file

@@ -1,22 +1,25 @@
 """What a speculation tree is: parents in level order; everything else follows from them."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from treeopt.arrays import Bool, Float64, Int32, Integers
+from treeopt.arrays import Bool, Int32, Integers
 from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import write_text
 from treeopt.tabular import Row
-from treeopt.trees.provenance import Provenance
-from treeopt.trees.tree_text import check_size, checked_reach, tree_text
 
+FORMAT, VERSION = "treeopt-tree", 1
+"""Format and version of the tree file."""
+MAX_NODES = 65_536
+"""Most nodes of a tree in a file."""
 SHOWN_WIDTHS = 16
-"""Levels whose widths a tree's text lists, the first ones."""
+"""Levels whose widths `repr` lists, from the root."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,11 +142,12 @@ class TokenTree:
                 node = int(self.parents[node])
         return paths
 
-    def save(self, path: Path | str, *, reach: Float64 | None = None, provenance: Provenance | None = None) -> None:
-        """Write the tree file; see `treeopt.trees.tree_file`."""
-        check_size(self.nodes)
-        checked = None if reach is None else checked_reach(self.parents, reach)
-        write_text(path, tree_text(self.parents, checked, provenance))
+    def save(self, path: Path | str) -> None:
+        """Write a tree file that contains the tree alone; `TreeFile.save` writes predictions and provenance too.
+
+        Raises InvalidValueError for more than 65,536 nodes.
+        """
+        write_text(path, file_text(self))
 
     def to_records(self) -> list[Row]:
         """Return a row for every node, for `pandas.DataFrame` and the like."""
@@ -173,6 +177,23 @@ class TokenTree:
     def __repr__(self) -> str:
         widths = ", ".join(map(str, self.level_widths[:SHOWN_WIDTHS])) + ", ..." * (self.max_depth >= SHOWN_WIDTHS)
         return f"TokenTree(nodes={self.nodes}, max_depth={self.max_depth}, widths=[{widths}])"
+
+
+def file_text(tree: TokenTree, fields: Mapping[str, Any] | None = None) -> str:
+    """Return the text of a tree file, one key per line: the tree, then `fields`, so that equal trees give equal bytes.
+
+    Raises InvalidValueError for more than 65,536 nodes.
+    """
+    check_size(tree.nodes)
+    content = {"format": FORMAT, "version": VERSION, "parents": tree.parents.tolist(), **(fields or {})}
+    lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def check_size(nodes: int) -> None:
+    """Raise InvalidValueError for more nodes than a file may have."""
+    if nodes > MAX_NODES:
+        raise InvalidValueError(f"expected at most {MAX_NODES} nodes. Got {nodes}.")
 
 
 def _integers(parents: Sequence[int] | Integers) -> Int32:

@@ -10,9 +10,8 @@ from treeopt.files.fields import Fields, check_format
 from treeopt.files.json_file import parse_json
 from treeopt.files.record_form import read_record, written_record
 from treeopt.files.whole_files import read_text, write_text
-from treeopt.trees.provenance import Provenance
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import read_parents
+from treeopt.trees.tree_file import Provenance, read_parents
 
 FORMAT, VERSION = "treeopt-schedule", 1
 MAX_BYTES = 8_000_000

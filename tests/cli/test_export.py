@@ -19,9 +19,9 @@ from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.trees import TokenTree, TreeFile, chain, load
+from treeopt.trees import TokenTree, TreeFile, chain, load, load_file
 from treeopt.trees.drafter_setting import drafter_setting
-from treeopt.trees.formats import FORMATS, read_trees
+from treeopt.trees.formats import FORMATS
 
 NAMES = [
     *("sequoia", "umbrella", "medusa", "nxdi", "npz", "safetensors"),
@@ -189,7 +189,7 @@ def test_the_root_alone_is_plain_decoding(folder: Path):
 def test_the_fastest_tree_of_a_profile(folder: Path):
     saved(folder, invented(draft=lambda n, c, b: 0.02 * draft_s(n, c, b)))
     ran("export", "profile.yaml", "--to", "umbrella", "-o", "growmap.json")
-    ((named),) = read_trees("growmap.json")
+    named = load_file("growmap.json")
     assert named.tree == plan(Profile.load("profile.yaml"), 32).choice.tree
     assert named.tree.max_depth < named.tree.nodes - 1
 

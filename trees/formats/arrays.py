@@ -16,8 +16,7 @@ import safetensors.numpy
 from treeopt.arrays import Array
 from treeopt.errors import FormatError, InfeasibleError
 from treeopt.files.arrays_file import Arrays
-from treeopt.trees.formats.checks import MASK_NODES, difference, label, short
-from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptions, Written
+from treeopt.trees.formats.topology import MASK_NODES, TopologyFormat, WriteOptions, Written, difference, label, short
 from treeopt.trees.token_tree import TokenTree
 
 ARRAYS = ("parents", "mask")
@@ -71,13 +70,13 @@ def write_npz(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
     return Written(data=file.getvalue())
 
 
-def read_npz(path: Path, data: bytes) -> tuple[NamedTree, ...]:
+def read_npz(path: Path, data: bytes) -> TokenTree:
     """Return the tree of an archive's bytes; raises FormatError naming the file, the array and the reason."""
     start = _format_entry(data)
     for name, what in _OTHER_FILES.items():
         if name.encode("utf-32-le") in start:
             raise FormatError(path, "format", f"expected the arrays of a tree. Got {what}")
-    return (NamedTree(None, tree_of_arrays(Arrays.read(path, data, limit_bytes=MAX_BYTES))),)
+    return tree_of_arrays(Arrays.read(path, data, limit_bytes=MAX_BYTES))
 
 
 def write_safetensors(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
@@ -86,7 +85,7 @@ def write_safetensors(tree: TokenTree, options: WriteOptions, suffix: str) -> Wr
     return Written(data=_ordered(safetensors.numpy.save(arrays_of_tree(tree), METADATA)))
 
 
-def read_safetensors(path: Path, data: bytes) -> tuple[NamedTree, ...]:
+def read_safetensors(path: Path, data: bytes) -> TokenTree:
     """Return the tree of a file's bytes; raises FormatError naming the file, the array and the reason."""
     if len(data) > MAX_BYTES:
         raise FormatError(path, "content", f"expected at most {MAX_BYTES} bytes. Got {len(data)}: is it a model?")
@@ -101,7 +100,7 @@ def read_safetensors(path: Path, data: bytes) -> tuple[NamedTree, ...]:
             raise FormatError(
                 path, f"metadata.{key}", f"expected {expected!r}. Got {short(metadata[key])}: {_ADVICE[key]}"
             )
-    return (NamedTree(None, tree_of_arrays(arrays)),)
+    return tree_of_arrays(arrays)
 
 
 def _format_entry(data: bytes) -> bytes:

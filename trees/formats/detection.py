@@ -13,29 +13,29 @@ from typing import Any
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.json_file import MAX_BYTES, parse_json
 from treeopt.files.yaml_file import parse_yaml
-from treeopt.trees import tree_file
-from treeopt.trees.formats import adjacency, arrays, medusa, nxdi, parents, sequoia, umbrella, vllm_tree
-from treeopt.trees.formats.checks import label, short
-from treeopt.trees.formats.growmap import KEYS
-from treeopt.trees.formats.python_text import MAX_CHARS, parse, value_of
-from treeopt.trees.formats.topology import NamedTree, TopologyFormat, TreeFormat
+from treeopt.trees import token_tree, tree_file
+from treeopt.trees.formats import adjacency, arrays, growmap, medusa, paths
+from treeopt.trees.formats.python_text import MAX_CHARS, syntax_tree, value_of
+from treeopt.trees.formats.topology import TopologyFormat, TreeFormat, label, short
+from treeopt.trees.token_tree import TokenTree
+from treeopt.trees.tree_file import Provenance, TreeFile
 
 FORMATS: tuple[TopologyFormat, ...] = (
-    sequoia.FORMAT,
-    umbrella.FORMAT,
+    growmap.SEQUOIA,
+    growmap.UMBRELLA,
     medusa.FORMAT,
-    nxdi.FORMAT,
+    adjacency.NXDI,
     arrays.NPZ,
     arrays.SAFETENSORS,
 )
-READABLE: tuple[TreeFormat, ...] = (*FORMATS, vllm_tree.FORMAT, medusa.CONFIG_FORMAT, parents.FORMAT, adjacency.FORMAT)
+READABLE: tuple[TreeFormat, ...] = (*FORMATS, paths.VLLM, medusa.CONFIG_FORMAT, adjacency.PARENTS, adjacency.ADJACENCY)
 """All that trees are read from."""
 OWN = "treeopt"
 """What treeopt's own tree file is called here."""
 MAX_TEXT_BYTES = 20_000_000
 MAX_OBJECTS = 1000
 CONFIG = re.compile(
-    rf"^[ \t-]*[\"']?(?:{'|'.join((*medusa.KEYS, vllm_tree.TREE, adjacency.KEY))})[\"']?:", re.MULTILINE
+    rf"^[ \t-]*[\"']?(?:{'|'.join((*medusa.KEYS, paths.VLLM_TREE, adjacency.ADJACENCY_KEY))})[\"']?:", re.MULTILINE
 )
 """A line of YAML that holds a tree."""
 
@@ -45,7 +45,24 @@ class Found:
     """The format that a file is in, and how to read it."""
 
     name: str
-    read: Callable[[], tuple[NamedTree, ...]]
+    read: Callable[[], TreeFile | TokenTree | dict[str, TokenTree]]
+    """Return the tree, or all trees of the file by their names."""
+
+
+def parse(path: Path | str, data: bytes) -> dict[str | None, TreeFile]:
+    """Return every tree of a file's bytes by its name, which is None where the format has no names.
+
+    A tree of another program has that program as its provenance. Nothing in the file is executed.
+
+    Raises FormatError naming the file, the field and the reason.
+    """
+    found = found_in(Path(path), data)
+    content = found.read()
+    if isinstance(content, TreeFile):
+        return {None: content}
+    provenance = Provenance(source=str(path), tool=next(each.title for each in READABLE if each.name == found.name))
+    trees = content if isinstance(content, dict) else {None: content}
+    return {name: TreeFile(tree=tree, provenance=provenance) for name, tree in trees.items()}
 
 
 def found_in(path: Path, data: bytes) -> Found:
@@ -56,7 +73,7 @@ def found_in(path: Path, data: bytes) -> Found:
     if data[:2] == b"PK":
         return _found_in_archive(path, data)
     if data[:1] == b"\x80":  # how every binary pickle begins
-        return Found("sequoia", partial(sequoia.read, path, data))
+        return Found("sequoia", partial(growmap.read_sequoia, path, data))
     return _found_in_text(path, _text(path, data))
 
 
@@ -69,7 +86,7 @@ def _found_in_archive(path: Path, data: bytes) -> Found:
         raise FormatError(path, "content", reason) from None
     if any(name.endswith(".npy") for name in names):
         return Found("npz", partial(arrays.read_npz, path, data))
-    return Found("sequoia", partial(sequoia.read, path, data))
+    return Found("sequoia", partial(growmap.read_sequoia, path, data))
 
 
 def _text(path: Path, data: bytes) -> str:
@@ -88,8 +105,8 @@ def _found_in_text(path: Path, text: str) -> Found:
     if start == "[":
         try:
             content = parse_json(path, text, unique_keys=True)
-            if parents.is_parents(content):
-                return Found("parents", partial(parents.read, path, content))
+            if adjacency.is_parents(content):
+                return Found("parents", partial(adjacency.read_parents, path, content))
             return Found("medusa", partial(medusa.read_list, path, content))
         except FormatError:  # a Python list may still be one: tuples, a comma at the end
             if len(text) > MAX_CHARS:
@@ -105,7 +122,7 @@ def _found_in_text(path: Path, text: str) -> Found:
 def _yaml(path: Path, text: str) -> object:
     """Return the value of YAML, all keys as text; None for Python, whose annotations look like YAML."""
     try:
-        module = parse(text)
+        module = syntax_tree(text)
     except InvalidValueError:
         module = None
     if module is not None and any(not isinstance(line, ast.AnnAssign) or line.value for line in module.body):
@@ -123,8 +140,8 @@ def _with_text_keys(value: object) -> object:
 
 def _found_in_object(path: Path, text: str, content: dict[str, Any]) -> Found:
     own = content.get("format")
-    if own == tree_file.FORMAT:
-        return Found(OWN, partial(_read_own, path, text))
+    if own == token_tree.FORMAT:
+        return Found(OWN, partial(tree_file.parse, path, text))
     for find in (_found_by_names, _found_by_content):
         matches = list(_outermost(path, content, find))
         if len(matches) > 1:
@@ -141,12 +158,12 @@ def _found_in_object(path: Path, text: str, content: dict[str, Any]) -> Found:
 
 def _found_by_names(path: Path, content: dict[str, Any]) -> Found | None:
     """Return the format of an object with a field that only trees have, None where there is none."""
-    if len(content.keys() & set(KEYS)) > 1:
-        return Found("umbrella", partial(umbrella.read, path, content))
-    if vllm_tree.TREE in content:
-        return Found("vllm-tree", partial(vllm_tree.read_config, path, content))
-    if adjacency.KEY in content:
-        return Found("tree-adj", partial(adjacency.read, path, content[adjacency.KEY]))
+    if len(content.keys() & set(growmap.KEYS)) > 1:
+        return Found("umbrella", partial(growmap.read_umbrella, path, content))
+    if paths.VLLM_TREE in content:
+        return Found("vllm-tree", partial(paths.read_vllm_config, path, content))
+    if adjacency.ADJACENCY_KEY in content:
+        return Found("tree-adj", partial(adjacency.read_adjacency, path, content[adjacency.ADJACENCY_KEY]))
     if any(key in content for key in medusa.CONFIG_KEYS):
         return Found("medusa", partial(medusa.read_object, path, content))
     return None
@@ -154,14 +171,14 @@ def _found_by_names(path: Path, content: dict[str, Any]) -> Found | None:
 
 def _found_by_content(path: Path, content: dict[str, Any]) -> Found | None:
     """Return the format of an object whose fields may be a tree's, or may be something else of a configuration."""
-    if vllm_tree.COUNT in content:
-        return Found("vllm-tree", partial(vllm_tree.read_config, path, content))
+    if paths.VLLM_COUNT in content:
+        return Found("vllm-tree", partial(paths.read_vllm_config, path, content))
     if "0" in content:
-        return Found("nxdi", partial(nxdi.read, path, content))
+        return Found("nxdi", partial(adjacency.read_nxdi, path, content))
     if any(key in content for key in medusa.KEYS) or any(map(medusa.looks_like_paths, content.values())):
         return Found("medusa", partial(medusa.read_object, path, content))
-    if parents.KEY in content:
-        return Found("parents", partial(parents.read, path, content[parents.KEY]))
+    if adjacency.PARENTS_KEY in content:
+        return Found("parents", partial(adjacency.read_parents, path, content[adjacency.PARENTS_KEY]))
     return None
 
 
@@ -182,24 +199,19 @@ def _outermost(
             objects += [(name, item) for name, item in items if isinstance(item, dict)][: MAX_OBJECTS - len(objects)]
 
 
-def _read_own(path: Path, text: str) -> tuple[NamedTree, ...]:
-    content = tree_file.parse(path, text)
-    return (NamedTree(None, content.tree, content.provenance, content.drafter),)
-
-
 def _found_in_python(path: Path, text: str) -> Found:
     own = re.match(r"format: *(treeopt-[\w-]+)", text)
     if own:
         raise _unknown(path, f"a file of the format {own[1]!r}")
     try:
-        module = parse(text)
+        module = syntax_tree(text)
     except InvalidValueError as error:
         raise _unknown(path, f"text that is no JSON and {error}") from None
     value = value_of(module)
-    if parents.is_parents(value):
-        return Found("parents", partial(parents.read, path, value))
+    if adjacency.is_parents(value):
+        return Found("parents", partial(adjacency.read_parents, path, value))
     if isinstance(value, list | tuple) and value and isinstance(value[0], tuple):
-        return Found("vllm-tree", partial(vllm_tree.read_list, path, value))
+        return Found("vllm-tree", partial(paths.read_vllm_list, path, value))
     if isinstance(value, list | tuple):
         return Found("medusa", partial(medusa.read_list, path, value))
     if any(isinstance(line, ast.Assign | ast.AnnAssign) for line in module.body):

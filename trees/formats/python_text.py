@@ -16,7 +16,7 @@ _UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
 def literal(path: Path, field: str, text: str) -> object:
     """Return the value of text that is one literal; raises FormatError naming the file, the field and the reason."""
     try:
-        value, what = value_of(parse(text)), "something else"
+        value, what = value_of(syntax_tree(text)), "something else"
     except InvalidValueError as error:
         value, what = None, str(error)
     if value is None:
@@ -24,7 +24,7 @@ def literal(path: Path, field: str, text: str) -> object:
     return value
 
 
-def parse(text: str) -> ast.Module:
+def syntax_tree(text: str) -> ast.Module:
     """Return the syntax tree; raises InvalidValueError saying what the text is instead."""
     if len(text) > MAX_CHARS:
         raise InvalidValueError(f"more than {MAX_CHARS} characters")

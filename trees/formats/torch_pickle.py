@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from treeopt.errors import FormatError
-from treeopt.trees.formats.checks import short
+from treeopt.trees.formats.topology import short
 
 MAX_PICKLE_BYTES = 400_000
 """Several times what the lists of the largest growmap take."""

@@ -9,11 +9,11 @@ import pytest
 import safetensors.numpy
 import torch
 
-from tests.trees.formats.found import found_format
+from tests.trees.formats.found import found_format, read_trees
 from treeopt import AcceptanceTable, solve
 from treeopt.errors import FormatError, TreeoptError, TreeoptWarning
-from treeopt.trees import Provenance, TokenTree, k_ary
-from treeopt.trees.formats import WriteOptions, format_named, read_tree, read_trees
+from treeopt.trees import Provenance, TokenTree, TreeFile, k_ary, load, load_file
+from treeopt.trees.formats import WriteOptions, format_named
 
 TREE = TokenTree([-1, 0, 0, 1, 1, 2])
 
@@ -330,12 +330,12 @@ class TestOtherTrees:
         """Medusa drafts the rank that is named, a treeopt tree the most probable ones."""
         (tmp_path / "tree").write_text(json.dumps(content))
         with pytest.warns(TreeoptWarning, match=rf"path \({gap}.* skips ranks"):
-            tree = read_tree(tmp_path / "tree").tree
+            tree = load_file(tmp_path / "tree").tree
         assert tree.depth.tolist() == [0, *sorted(map(len, content))]
 
     def test_ranks_without_gaps_are_read_without_a_warning(self, tmp_path):
         (tmp_path / "tree").write_text("[[0, 1], [1], [0, 0], [0]]")
-        assert read_tree(tmp_path / "tree").tree == TokenTree([-1, 0, 0, 1, 1])
+        assert load_file(tmp_path / "tree").tree == TokenTree([-1, 0, 0, 1, 1])
 
 
 CONFIGURATIONS = {
@@ -358,7 +358,7 @@ class TestConfigurations:
     @pytest.mark.parametrize("name", CONFIGURATIONS)
     def test_the_tree_of_a_configuration_is_read(self, tmp_path, name):
         (tmp_path / "tree").write_bytes(CONFIGURATIONS[name])
-        assert read_tree(tmp_path / "tree").tree == TokenTree([-1, 0, 0, 1])
+        assert load_file(tmp_path / "tree").tree == TokenTree([-1, 0, 0, 1])
 
     @pytest.mark.parametrize("key", ["medusa_choices", "tree_adj"])
     def test_several_trees_at_different_places_are_refused(self, tmp_path, key):
@@ -366,21 +366,21 @@ class TestConfigurations:
         content = {"small": {key: trees[0]}, "large": {"inner": {key: trees[1]}}}
         (tmp_path / "tree").write_text(json.dumps(content))
         with pytest.raises(FormatError, match=r"Got trees under small and large\.inner"):
-            read_tree(tmp_path / "tree")
+            load_file(tmp_path / "tree")
 
     def test_keys_that_are_no_text_are_names(self, tmp_path):
         (tmp_path / "tree").write_text("choices:\n  3: [[0]]\n  2020-01-01: [[0], [1]]\n")
-        assert [each.tree.nodes for each in read_trees(tmp_path / "tree")] == [2, 3]
+        assert [each.tree.nodes for each in read_trees(tmp_path / "tree").values()] == [2, 3]
 
     def test_yaml_of_many_bytes_is_refused_before_it_is_parsed(self, tmp_path):
         (tmp_path / "tree").write_text("medusa_choices:\n" + "- [0]\n" * 200_000)
         with pytest.raises(FormatError, match="at most 1000000 characters of YAML"):
-            read_tree(tmp_path / "tree")
+            load_file(tmp_path / "tree")
 
     def test_a_matrix_of_parents_names_what_is_expected(self, tmp_path):
         (tmp_path / "tree").write_text('{"tree_adj": [[0, 0, 0], [1, 0, 0], [1, 0, 0]]}')
         with pytest.raises(FormatError, match="Rows are parents"):
-            read_tree(tmp_path / "tree")
+            load_file(tmp_path / "tree")
 
     def test_a_gap_names_its_tree(self, tmp_path):
         (tmp_path / "tree").write_text("first = [[0], [2]]\nsecond = [[0]]\n")
@@ -395,14 +395,14 @@ class TestDetection:
         path = tmp_path / f"tree{suffix}"
         path.write_bytes(GOOD[name])
         assert found_format(path) == name
-        assert [each.tree for each in read_trees(path)] == [TREE]
-        assert read_tree(str(path)).tree == TREE
+        assert [each.tree for each in read_trees(path).values()] == [TREE]
+        assert load_file(str(path)).tree == TREE
 
     @pytest.mark.parametrize(("name", "data"), MORE.values(), ids=MORE)
     def test_other_forms_of_the_same(self, tmp_path, name, data):
         (tmp_path / "tree").write_bytes(data)
         assert found_format(tmp_path / "tree") == name
-        assert read_tree(tmp_path / "tree").tree == TREE
+        assert load_file(tmp_path / "tree").tree == TREE
 
     @pytest.mark.parametrize("nodes", range(2, 40))
     def test_a_safetensors_header_of_any_length(self, tmp_path, nodes):
@@ -412,7 +412,7 @@ class TestDetection:
             size = int.from_bytes(data[:8], "little")
             padded = length.to_bytes(8, "little") + data[8 : 8 + size].ljust(length) + data[8 + size :]
             (tmp_path / "tree").write_bytes(padded)
-            assert read_tree(tmp_path / "tree").tree.nodes == nodes + 1
+            assert load_file(tmp_path / "tree").tree.nodes == nodes + 1
 
     @pytest.mark.parametrize(
         ("data", "reason"),
@@ -478,11 +478,11 @@ class TestDetection:
     def test_safetensors_metadata_that_is_null(self, tmp_path):
         header = b'{"__metadata__":null,"parents":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}'
         (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + b"\xff" * 4)
-        assert read_tree(tmp_path / "file").tree == TokenTree([-1])
+        assert load_file(tmp_path / "file").tree == TokenTree([-1])
 
     def test_no_file(self, tmp_path):
         with pytest.raises(TreeoptError, match="no such file"):
-            read_trees(tmp_path / "none.pt")
+            load(tmp_path / "none.pt")
 
 
 class TestNames:
@@ -490,9 +490,9 @@ class TestNames:
 
     def test_every_tree_of_a_module_the_last_of_a_name(self, tmp_path):
         (tmp_path / "choices.py").write_text(self.TEXT)
-        found = {each.name: each.tree for each in read_trees(tmp_path / "choices.py")}
+        found = {name: each.tree for name, each in read_trees(tmp_path / "choices.py").items()}
         assert found == {"small": TokenTree([-1, 0, 0]), "large": TREE}
-        assert read_tree(tmp_path / "choices.py", "large").tree == TREE
+        assert load_file(tmp_path / "choices.py", "large").tree == TREE
 
     @pytest.mark.parametrize(
         ("name", "reason"),
@@ -501,18 +501,18 @@ class TestNames:
     def test_a_name_is_needed_and_must_be_there(self, tmp_path, name, reason):
         (tmp_path / "choices.py").write_text(self.TEXT)
         with pytest.raises(TreeoptError, match=reason):
-            read_tree(tmp_path / "choices.py", name)
+            load_file(tmp_path / "choices.py", name)
 
     @pytest.mark.parametrize("name", ["treeopt", "sequoia", "npz"])
     def test_most_files_have_no_names(self, tmp_path, name):
         (tmp_path / "tree").write_bytes(GOOD[name])
         with pytest.raises(TreeoptError, match=r"its tree has no name\. Got --name mine: leave it out"):
-            read_tree(tmp_path / "tree", "mine")
+            load_file(tmp_path / "tree", "mine")
 
     def test_names_that_are_no_words_stay_on_one_line(self, tmp_path):
         (tmp_path / "many.json").write_text(json.dumps({f"a\n{i}": [[0]] for i in range(500)}))
         with pytest.raises(TreeoptError, match=r"holds 500 trees, 'a\\n0', .*, \.\.\.\. Choose one") as caught:
-            read_tree(tmp_path / "many.json")
+            load_file(tmp_path / "many.json")
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500
 
@@ -520,12 +520,12 @@ class TestNames:
 class TestProvenance:
     def test_a_tree_file_keeps_all_that_it_says(self, tmp_path):
         reach, provenance = np.array([1, 0.5, 0.2, 0.3, 0.1, 0.1]), Provenance(tool="me", speedup=1.5)
-        TREE.save(tmp_path / "tree.json", reach=reach, provenance=provenance)
-        found = read_tree(tmp_path / "tree.json")
+        TreeFile(tree=TREE, reach=reach, provenance=provenance).save(tmp_path / "tree.json")
+        found = load_file(tmp_path / "tree.json")
         assert (found.provenance, found.reach.tolist()) == (provenance, reach.tolist())
 
     def test_another_file_tells_where_it_came_from(self, tmp_path):
         (tmp_path / "g.pt").write_bytes(written("sequoia", tree=k_ary(2, 3)))
-        found = read_tree(tmp_path / "g.pt")
+        found = load_file(tmp_path / "g.pt")
         assert found.provenance == Provenance(source=str(tmp_path / "g.pt"), tool=format_named("sequoia").title)
         assert found.reach is None

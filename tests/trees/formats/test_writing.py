@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.support.drawn import examples
 from tests.support.slow import slow
-from tests.trees.formats.found import found_format
+from tests.trees.formats.found import found_format, read_trees
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.trees import TokenTree, chain, k_ary
-from treeopt.trees.formats import FORMATS, WriteOptions, format_named, read_tree, read_trees
+from treeopt.trees import TokenTree, chain, k_ary, load_file
+from treeopt.trees.formats import FORMATS, WriteOptions, format_named
 
 NAMES = [each.name for each in FORMATS]
 SUFFIXES = {"sequoia": ".pt", "npz": ".npz", "safetensors": ".safetensors"}
@@ -50,7 +50,7 @@ class TestRoundTrip:
     def test_what_is_written_is_read(self, tmp_path_factory, name, data):
         tree, path = data.draw(TREES[name]), tmp_path_factory.getbasetemp() / "round-trip"
         path.write_bytes(content := written(name, tree))
-        (found,) = read_trees(path)
+        (found,) = read_trees(path).values()
         assert found.tree == tree
         assert found_format(path) == name
         assert written(name, found.tree) == content
@@ -60,8 +60,8 @@ class TestRoundTrip:
     def test_a_python_module_too(self, tmp_path_factory, tree):
         path = tmp_path_factory.getbasetemp() / "choices.py"
         path.write_bytes(written("medusa", tree, ".py", name="mine"))
-        (found,) = read_trees(path)
-        assert (found.name, found.tree) == ("mine", tree)
+        ((name, found),) = read_trees(path).items()
+        assert (name, found.tree) == ("mine", tree)
 
     @pytest.mark.parametrize(
         ("name", "tree"),
@@ -77,7 +77,7 @@ class TestRoundTrip:
     )
     def test_large_trees(self, tmp_path, name, tree):
         (tmp_path / "tree").write_bytes(written(name, tree))
-        assert read_tree(tmp_path / "tree").tree == tree
+        assert load_file(tmp_path / "tree").tree == tree
 
     @pytest.mark.parametrize("name", NAMES)
     def test_equal_trees_give_equal_bytes(self, name):
@@ -85,7 +85,7 @@ class TestRoundTrip:
 
     def test_a_tree_that_is_not_the_same_is_told_apart(self, tmp_path):
         (tmp_path / "tree").write_bytes(written("nxdi", SMALL))
-        assert read_tree(tmp_path / "tree").tree != TokenTree([-1, 0, 0, 0, 1, 1, 2, 4, 5])
+        assert load_file(tmp_path / "tree").tree != TokenTree([-1, 0, 0, 0, 1, 1, 2, 4, 5])
 
 
 def parents_of_mask(mask: np.ndarray) -> list[int]:

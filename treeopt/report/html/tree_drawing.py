@@ -6,8 +6,8 @@ from treeopt.arrays import Bool, Float64
 from treeopt.report.html.shapes import Entry, Figure, Shape, number, shape, shortened
 from treeopt.report.html.tables import Table
 from treeopt.trees import TokenTree, TreeFile
-from treeopt.trees.headline import headline
 from treeopt.trees.node_places import node_places
+from treeopt.trees.tree_file import headline
 
 MOST_NODES = 700
 """Drawn nodes, the most reached ones; the table has all."""
