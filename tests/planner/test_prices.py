@@ -8,7 +8,7 @@ from tests.support.invented_machines import DEPTH, NODES, drawn_table
 from treeopt.planner import prices
 from treeopt.planner.prices import ListedNodes, priced
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.solver.best_first import heaviest_nodes
+from treeopt.solver.best_first import top_nodes
 from treeopt.trees import TokenTree
 
 
@@ -35,7 +35,7 @@ def beyond(excess: np.ndarray) -> np.ndarray:
 
 
 def bounds_of(p, price, worth, depth: int, listed: int, fast_enough: float = 0.0):
-    nodes = ListedNodes(heaviest_nodes(AcceptanceTable(p).rows(DEPTH), listed))
+    nodes = ListedNodes(top_nodes(AcceptanceTable(p).rows(DEPTH), listed))
     return priced(nodes.to_depth(depth), price, worth, beyond, fast_enough, about=4)
 
 

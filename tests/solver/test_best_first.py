@@ -14,7 +14,7 @@ from tests.solver.tables import NAMED, examples, named, tables
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
-from treeopt.solver.best_first import grow, heaviest, heaviest_nodes
+from treeopt.solver.best_first import grow, top_n, top_nodes
 
 FALLING = [name for name, p in NAMED.items() if np.all(np.diff(p, axis=-1) <= 0)]
 falling = pytest.mark.parametrize("p", [NAMED[name] for name in FALLING], ids=FALLING)
@@ -61,21 +61,21 @@ class TestGrow:
         st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.5, 1.0]) | st.floats(0, 1), min_size=1, max_size=30),
         st.integers(1, 35),
     )
-    def test_heaviest_takes_ties_in_the_order_given(self, weights, most):
+    def test_top_n_keeps_the_order_of_ties(self, weights, most):
         expected = sorted(range(len(weights)), key=lambda place: -weights[place])[:most]
-        assert heaviest(np.array(weights), most).tolist() == expected
+        assert top_n(np.array(weights), most).tolist() == expected
 
     @falling
-    def test_order_lists_the_heaviest_nodes_of_the_unlimited_tree(self, p):
+    def test_order_lists_the_top_nodes_of_the_unlimited_tree(self, p):
         self.check_order(p, 30)
 
     @examples(100)
     @given(tables(max_depth=4, max_branching=5, falling=True), st.integers(1, 40))
-    def test_order_lists_the_heaviest_nodes_on_drawn_tables(self, p, nodes):
+    def test_order_lists_the_top_nodes_on_drawn_tables(self, p, nodes):
         self.check_order(p, nodes)
 
     def check_order(self, p, nodes):
-        """Compare with a heap that knows no levels: it pops the heaviest node, pushes its child and next sibling."""
+        """Compare with a heap that knows no levels: it pops the node of the largest value, pushes its child and next sibling."""
         levels = depth_of(p, 4)
         rows = rows_of(p, levels)
         unlimited = np.full(levels, nodes, np.int32)
@@ -93,8 +93,8 @@ class TestGrow:
             np.testing.assert_allclose(found, expected, rtol=1e-12)
             assert found == sorted(found, reverse=True)
 
-    def test_weighs_few_of_all_the_nodes_there_are(self):
-        """Weighed are the children heavy enough to join, not all 32 of every parent."""
+    def test_evaluates_few_of_all_nodes(self):
+        """Only children whose value is large enough are evaluated, not all 32 of every parent."""
         row = np.array([0.7, *(0.12 / k**1.6 for k in range(1, 32))])
         certificate = solve(AcceptanceTable(row), 512, 16).certificate
         assert 512 <= certificate.compared <= 16 * 512
@@ -104,21 +104,21 @@ class TestGrow:
 limits = st.none() | st.integers(1, 4) | st.just("per depth")
 
 
-class TestHeaviestNodes:
-    """Any table: a node's hope stands in for its weight, and bounds all that is left out."""
+class TestTopNodes:
+    """Any table: nodes are sorted by upper bounds, the smallest of which bounds all nodes outside."""
 
     @named
-    def test_no_node_left_out_is_reached_more_often_than_told(self, p):
+    def test_no_node_outside_exceeds_the_bound(self, p):
         self.check(p, 12, depth_of(p, 3))
 
     @examples(100)
     @given(tables(max_depth=4, max_branching=4), st.integers(1, 40))
-    def test_no_node_left_out_is_reached_more_often_than_told_on_drawn_tables(self, p, nodes):
+    def test_no_node_outside_exceeds_the_bound_on_drawn_tables(self, p, nodes):
         self.check(p, nodes, depth_of(p, 4))
 
     def check(self, p, max_nodes, levels):
         rows, branching = rows_of(p, levels), np.shape(p)[-1]
-        found = heaviest_nodes(np.array(rows).reshape(levels, -1, branching), max_nodes)
+        found = top_nodes(np.array(rows).reshape(levels, -1, branching), max_nodes)
         path = [()]
         for parent, rank in zip(found.parent[1:].tolist(), found.rank[1:].tolist(), strict=True):
             path.append((*path[parent], rank))
@@ -131,8 +131,8 @@ class TestHeaviestNodes:
             assert all({each[:-1], (*each[:-1], max(0, each[-1] - 1))} <= listed for each in listed if each)
             every = (each for length in range(depth + 1) for each in product(range(branching), repeat=length))
             most = max((weight(each, rows) for each in every if each not in listed), default=0.0)
-            assert most <= found.left_out[depth] * (1 + 1e-12)
-            assert len(listed) == max_nodes or found.left_out[depth] == 0.0
+            assert most <= found.bound_outside[depth] * (1 + 1e-12)
+            assert len(listed) == max_nodes or found.bound_outside[depth] == 0.0
 
 
 class TestWidthLimits:

@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from treeopt.arrays import Bool, Float64, Int32
-from treeopt.solver.best_first import HeaviestNodes, parents_of
+from treeopt.solver.best_first import TopNodes, parents_of
 from treeopt.solver.explicit import ExplicitTrees, Preorder, heaviest_of_any_size, most_weight, preorder
 
 KNAPSACK_NODES = 8
@@ -39,34 +39,35 @@ class DepthNodes:
     """(M,): of every node of the table, by its number."""
     places: Preorder
     reach: Float64
-    hope: Float64
+    bound: Float64
+    """(places,): upper bounds, from `TopNodes`."""
     internal: Int32
     """(places,): at a first child the depth of its parent, which becomes internal with it; at others -1."""
-    left_out: float
-    """No node that is not listed is reached more often."""
+    bound_outside: float
+    """Upper bound on the reach of every node that is not listed."""
 
     def weight(self, price: Float64) -> Float64:
         """Return (places,): what each node is reached, less the price (D,) of an internal node where it makes one."""
         return self.reach - np.where(self.internal >= 0, price[self.internal], 0.0)
 
-    def hope_of(self, place: int) -> float:
-        """Return what no node behind this place exceeds in hope, when the most hopeful come first."""
-        if place > len(self.hope):
-            return self.left_out
-        return float(-np.partition(-self.hope, place - 1)[place - 1])
+    def nth_bound(self, n: int) -> float:
+        """Return the n-th largest upper bound, n from 1; with fewer nodes, the bound of those that are not listed."""
+        if n > len(self.bound):
+            return self.bound_outside
+        return float(-np.partition(-self.bound, n - 1)[n - 1])
 
-    def hoped_above(self, price: float) -> Bool:
-        """Return (places,): nodes with more hope than a price, and the root; no tree gains by any other."""
-        kept = self.hope > price
+    def exceeding(self, price: float) -> Bool:
+        """Return bool (places,): nodes whose upper bound exceeds a price, and the root; no tree gains by any other."""
+        kept = self.bound > price
         kept[0] = True
         return kept
 
 
 @dataclass(frozen=True, eq=False)
 class ListedNodes:
-    """The heaviest nodes of a table, ready to be priced."""
+    """The top nodes of a table, listed by depth limit."""
 
-    nodes: HeaviestNodes
+    nodes: TopNodes
 
     def to_depth(self, depth: int) -> DepthNodes:
         """Return the nodes that are listed for one limit of depth."""
@@ -77,7 +78,7 @@ class ListedNodes:
             node = places.node
             internal = np.where((nodes.rank[node] == 0) & (node > 0), nodes.depth[node] - 1, -1).astype(np.int32)
             self._depths[depth] = DepthNodes(
-                nodes.parent, places, nodes.reach[node], nodes.hope[node], internal, float(nodes.left_out[depth])
+                nodes.parent, places, nodes.reach[node], nodes.bound[node], internal, float(nodes.bound_outside[depth])
             )
         return self._depths[depth]
 
@@ -116,7 +117,7 @@ def priced(
         fast_enough: bounds that are no larger need not be made tighter.
         about: an estimate of the size that has the largest bound.
     """
-    lines, node_price = _Lines(at, at.weight(price), worth), at.hope_of(about)
+    lines, node_price = _Lines(at, at.weight(price), worth), at.nth_bound(about)
     for _ in range(ROUNDS):
         new = lines.add(node_price)
         bounds = speed_of(lines.most - worth)
@@ -125,9 +126,9 @@ def priced(
             return Priced(bounds, lines.parents(asked))
         fewer, more = lines.around(asked)
         if more and new:
-            node_price = max(at.left_out, (lines.touched[more][0] - lines.touched[fewer][0]) / (more - fewer))
-        elif not more and node_price > at.left_out:
-            node_price = max(at.left_out, node_price / CHEAPER)
+            node_price = max(at.bound_outside, (lines.touched[more][0] - lines.touched[fewer][0]) / (more - fewer))
+        elif not more and node_price > at.bound_outside:
+            node_price = max(at.bound_outside, node_price / CHEAPER)
         else:
             break  # W is not concave here, or there are not so many nodes: no price tells more
     return _by_knapsack(lines, bounds, speed_of)
@@ -142,17 +143,17 @@ class _Lines:
         """The lowest line at every size."""
         self.touched = {1: (float(weight[0]), np.zeros(1, np.int32))}
         """By size: W, and the nodes of its tree."""
-        self.hopeless = 0.0
-        """No tree that is open has a node with no more hope: without it and all behind it, it would weigh more."""
+        self.pruned_bound = 0.0
+        """No open tree contains a node whose upper bound is at most this: it would be worth more without that node."""
 
     def add(self, price: float) -> bool:
         """Add the line of a price on every node; return whether it touches W at another size than those before."""
-        kept = self.at.hoped_above(price)
+        kept = self.at.exceeding(price)
         places = self.at.places.only(kept)
         total, chosen = heaviest_of_any_size((self.weight[kept] - price).tolist(), places.skip.tolist())
         line = total + price * np.arange(2, len(self.worth) + 2)
         self.most = np.minimum(self.most, line)
-        self.hopeless = max(self.hopeless, price - float((line - self.worth).max()))
+        self.pruned_bound = max(self.pruned_bound, price - float((line - self.worth).max()))
         new = len(chosen) not in self.touched
         self.touched[len(chosen)] = total + price * len(chosen), places.node[chosen]
         return new
@@ -170,8 +171,8 @@ def _by_knapsack(lines: _Lines, bounds: Float64, speed_of: Callable[[Float64], F
     """Return the bounds made tighter by the knapsack, where that is not too large."""
     at, worth, asked = lines.at, lines.worth, int(bounds.argmax()) + 2
     sizes = np.arange(len(worth) + 2)
-    enough = at.hope_of(KNAPSACK_NODES * int(sizes[-1]))  # nodes that are left out are reached no more often
-    kept = at.hoped_above(max(lines.hopeless, enough))
+    enough = at.nth_bound(KNAPSACK_NODES * int(sizes[-1]))  # nodes that are left out are reached no more often
+    kept = at.exceeding(max(lines.pruned_bound, enough))
     if np.count_nonzero(kept) * len(worth) > MAX_CELLS:
         return Priced(bounds, lines.parents(asked))
     places = at.places.only(kept)

@@ -183,9 +183,9 @@ def solve(
     rows = table.rows(max_depth)
     falling = bool(np.all(rows[..., 1:] <= rows[..., :-1]))
     if falling and not (limited and table.parent_ranks > 1):
-        parent, rank, reach, _, order, weighed = grow(rows, max_nodes, wide, inner)
+        parent, rank, reach, _, order, evaluated = grow(rows, max_nodes, wide, inner)
         return Solution(
-            table, NestedTrees(parent, rank, reach, order), Certificate(method=BEST_FIRST, compared=weighed)
+            table, NestedTrees(parent, rank, reach, order), Certificate(method=BEST_FIRST, compared=evaluated)
         )
     if limited:
         name, widths = ("draft_widths", draft_widths) if level_widths is None else ("level_widths", level_widths)
