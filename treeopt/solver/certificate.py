@@ -10,7 +10,7 @@ MAX_CELLS = 60_000_000
 BEST_FIRST, DYNAMIC_PROGRAM = "best-first", "dynamic-program"
 STATEMENTS = {
     BEST_FIRST: "no row rises, so no node outside a tree weighs more than the lightest one inside",
-    DYNAMIC_PROGRAM: "every way to share nodes out was compared, or ruled out because concave envelopes bound it",
+    DYNAMIC_PROGRAM: "every split of nodes among children was compared, or ruled out by its concave envelope",
 }
 
 
