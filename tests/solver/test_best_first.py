@@ -16,8 +16,8 @@ from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
 from treeopt.solver.best_first import grow, top_n, top_nodes
 
-FALLING = [name for name, p in NAMED.items() if np.all(np.diff(p, axis=-1) <= 0)]
-falling = pytest.mark.parametrize("p", [NAMED[name] for name in FALLING], ids=FALLING)
+NON_INCREASING = [name for name, p in NAMED.items() if np.all(np.diff(p, axis=-1) <= 0)]
+non_increasing = pytest.mark.parametrize("p", [NAMED[name] for name in NON_INCREASING], ids=NON_INCREASING)
 
 
 def tree_paths(solution, nodes, depth):
@@ -25,7 +25,7 @@ def tree_paths(solution, nodes, depth):
 
 
 class TestNested:
-    @falling
+    @non_increasing
     def test_every_tree_lies_inside_the_next(self, p):
         solution = solve(AcceptanceTable(p), 20, depth_of(p, 5))
         for depth in range(solution.max_depth + 1):
@@ -33,7 +33,7 @@ class TestNested:
             assert all(small <= large for small, large in pairwise(trees))
 
     @examples(100)
-    @given(tables(max_depth=5, max_branching=5, falling=True))
+    @given(tables(max_depth=5, max_branching=5, non_increasing=True))
     def test_every_tree_lies_inside_the_next_on_drawn_tables(self, p):
         """Or what it lost weighs no more than anything in the next: it was equal to another node, but for rounding."""
         solution = solve(AcceptanceTable(p), 20, depth_of(p, 5))
@@ -44,12 +44,12 @@ class TestNested:
                 lightest = min(weight(path, rows) for path in large)
                 assert all(weight(path, rows) <= lightest * (1 + 1e-12) for path in small - large)
 
-    def test_trees_of_rows_that_rise_do_not(self):
+    def test_trees_of_other_rows_do_not(self):
         """The negative control: here the best tree of four nodes gives up a child that the best of three has."""
         solution = solve(AcceptanceTable([0.4, 0.0, 0.6]), 6, 2)
         assert any(not tree_paths(solution, n, 2) <= tree_paths(solution, n + 1, 2) for n in range(1, 6))
 
-    @falling
+    @non_increasing
     def test_each_node_more_brings_no_more_than_the_one_before(self, p):
         values = solve(AcceptanceTable(p), 30, depth_of(p, 5)).expected_tokens
         assert np.all(np.diff(values[:, 1:], 2, axis=1) <= 1e-12)
@@ -65,12 +65,12 @@ class TestGrow:
         expected = sorted(range(len(weights)), key=lambda place: -weights[place])[:most]
         assert top_n(np.array(weights), most).tolist() == expected
 
-    @falling
+    @non_increasing
     def test_order_lists_the_top_nodes_of_the_unlimited_tree(self, p):
         self.check_order(p, 30)
 
     @examples(100)
-    @given(tables(max_depth=4, max_branching=5, falling=True), st.integers(1, 40))
+    @given(tables(max_depth=4, max_branching=5, non_increasing=True), st.integers(1, 40))
     def test_order_lists_the_top_nodes_on_drawn_tables(self, p, nodes):
         self.check_order(p, nodes)
 
@@ -137,7 +137,7 @@ class TestTopNodes:
 
 class TestWidthLimits:
     @examples(250)
-    @given(tables(max_depth=6, max_branching=4, max_ranks=1, falling=True), limits, limits, st.data())
+    @given(tables(max_depth=6, max_branching=4, max_ranks=1, non_increasing=True), limits, limits, st.data())
     def test_equals_every_tree_enumerated(self, p, level_widths, draft_widths, data):
         self.check(p, 9, depth_of(p, 6), level_widths, draft_widths, data)
 
@@ -162,7 +162,7 @@ class TestWidthLimits:
                 tokens = math.fsum(weight(path, rows_of(p, depth)) for path in paths_of(tree.parents.tolist()))
                 assert tokens == pytest.approx(solution.expected_tokens[depth, nodes], rel=1e-12, abs=0)
 
-    @pytest.mark.parametrize("p", [NAMED["equal"], NAMED["falling"], NAMED["falling per depth"]], ids=str)
+    @pytest.mark.parametrize("p", [NAMED["equal"], NAMED["non-increasing"], NAMED["non-increasing per depth"]], ids=str)
     @pytest.mark.parametrize("inner", [None, 1, 2, [1, 2, 1, 3, 1]], ids=str)
     @pytest.mark.parametrize("wide", [None, 1, 2, 3, [3, 1, 2, 5, 1]], ids=str)
     def test_equals_every_tree_enumerated_on_named_tables(self, p, wide, inner):
@@ -173,7 +173,7 @@ class TestWidthLimits:
 
     def test_limits_cost_something(self):
         """The negative control: without its limits the enumeration finds better trees than the limited solver."""
-        p = NAMED["falling"]
+        p = NAMED["non-increasing"]
         for limit in ({"level_widths": 2}, {"draft_widths": 1}):
             found = solve(AcceptanceTable(p), 9, 5, **limit).expected_tokens
             with pytest.raises(AssertionError, match="Not equal to tolerance"):

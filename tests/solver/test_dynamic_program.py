@@ -39,7 +39,7 @@ def highest_line(values: np.ndarray, first: int) -> np.ndarray:
 
 
 def rough(seed: int, count: int = 60) -> dict[str, np.ndarray]:
-    """Return the steps of values that never fall, from a concave curve to staircases and leaps."""
+    """Return the steps of non-decreasing values, from a concave curve to staircases and leaps."""
     rng, place = np.random.default_rng(seed), np.arange(count)
     return {
         "concave": np.sort(rng.random(count))[::-1],
@@ -89,7 +89,7 @@ class TestEnvelope:
 
     @examples(100)
     @given(st.lists(st.floats(-5, 5), min_size=1, max_size=30))
-    def test_is_so_for_values_that_fall_too(self, values):
+    def test_is_so_for_decreasing_values_too(self, values):
         np.testing.assert_allclose(
             envelope(np.array(values), 0), highest_line(np.array(values), 0), rtol=1e-12, atol=1e-12
         )
@@ -222,8 +222,8 @@ class TestCertificate:
     def test_nearly_all_splits_are_ruled_out(self):
         """What makes it fast, without a clock: rows that are noisy, shuffled, and mostly one child or another."""
         rng = np.random.default_rng(11)
-        falling = np.array([0.7, *(0.12 / k**1.6 for k in range(1, 32))])
-        noisy = falling * rng.lognormal(0, 0.3, size=(8, 32))
+        smooth = np.array([0.7, *(0.12 / k**1.6 for k in range(1, 32))])
+        noisy = smooth * rng.lognormal(0, 0.3, size=(8, 32))
         noisy /= np.maximum(1, noisy.sum(axis=1, keepdims=True))
         for p in (noisy, rng.permuted(noisy, axis=1), rng.dirichlet(np.full(32, 0.3), size=8)):
             certificate = solve(AcceptanceTable(p), 512, 8).certificate

@@ -12,7 +12,7 @@ from tests.solver.tables import NAMED, examples, named, tables
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
-from treeopt.solver.solution import MAX_CELLS, WORTH, first_as_good
+from treeopt.solver.solution import MAX_CELLS, TOLERANCE, first_of_equals
 
 
 def every_solved_tree(p, max_nodes, max_depth, **limits):
@@ -151,7 +151,7 @@ class TestTrees:
 
 
 class TestAcceptanceProcess:
-    NAMES = ("falling", "rising", "only the second", "a spike worth a detour", "per depth", "worse below a later child",
+    NAMES = ("non-increasing", "increasing", "only the second", "a spike worth a detour", "per depth", "worse below a later child",
              "better below a later child", "three ranks of the parent")  # fmt: skip
 
     @pytest.mark.parametrize("name", NAMES)
@@ -228,20 +228,20 @@ class TestFirstAsGood:
     def test_is_what_walking_along_each_row_finds(self, seed):
         """Steps of all sizes, among them many too small to be worth it one by one, which add up."""
         rng = np.random.default_rng(seed)
-        steps = rng.choice([0.0, 0.3 * WORTH, 0.9 * WORTH, 1.1 * WORTH, 1e-6, 0.5], (4, 60))
+        steps = rng.choice([0.0, 0.3 * TOLERANCE, 0.9 * TOLERANCE, 1.1 * TOLERANCE, 1e-6, 0.5], (4, 60))
         values = np.cumprod(np.concatenate([rng.choice([0.0, 1.0, 3.0], (4, 1)), 1 + steps], axis=1), axis=1)
-        assert first_as_good(values).tolist() == [self.walked(row) for row in values]
+        assert first_of_equals(values).tolist() == [self.walked(row) for row in values]
 
     def walked(self, row):
         best, first = 0, []
         for place, value in enumerate(row):
-            if value > row[best] * (1 + WORTH):
+            if value > row[best] * (1 + TOLERANCE):
                 best = place
             first.append(best)
         return first
 
     def test_negative_control(self):
         """Comparing neighbours alone would miss steps that add up."""
-        values = np.cumprod(np.full((1, 9), 1 + 0.9 * WORTH), axis=1)
-        assert not np.any(values[:, 1:] > values[:, :-1] * (1 + WORTH))
-        assert len(set(first_as_good(values)[0].tolist())) > 1
+        values = np.cumprod(np.full((1, 9), 1 + 0.9 * TOLERANCE), axis=1)
+        assert not np.any(values[:, 1:] > values[:, :-1] * (1 + TOLERANCE))
+        assert len(set(first_of_equals(values)[0].tolist())) > 1
