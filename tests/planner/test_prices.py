@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.solver.oracles import catalogue, rows_of, weight
+from tests.solver.oracles import catalogue, node_value, rows_of
 from tests.support.invented_machines import DEPTH, NODES, drawn_table
 from treeopt.planner import prices
 from treeopt.planner.prices import ListedNodes, priced
@@ -22,7 +22,7 @@ def drawn(seed: int, kind: str):
 def best_values(p, price, depth: int) -> np.ndarray:
     """Return (NODES + 1,): the largest value of a tree of exactly n nodes, by trying every tree."""
     trees, rows = catalogue(NODES), rows_of(p, DEPTH)
-    values = trees.holds @ np.array([weight(path, rows) for path in trees.paths])
+    values = trees.holds @ np.array([node_value(path, rows) for path in trees.paths])
     values = values - trees.draft_widths[:, : len(price)] @ price
     found = np.full(NODES + 1, -np.inf)
     np.maximum.at(found, trees.size[trees.depth <= depth], values[trees.depth <= depth])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.solver.oracles import by_enumeration, depth_of, paths_of, rows_of, same, weight
+from tests.solver.oracles import by_enumeration, depth_of, node_value, paths_of, rows_of, same
 from tests.solver.tables import NAMED, examples, named, tables
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
@@ -35,14 +35,14 @@ class TestNested:
     @examples(100)
     @given(tables(max_depth=5, max_branching=5, non_increasing=True))
     def test_every_tree_lies_inside_the_next_on_drawn_tables(self, p):
-        """Or what it lost weighs no more than anything in the next: it was equal to another node, but for rounding."""
+        """Except for nodes whose values are equal but for rounding."""
         solution = solve(AcceptanceTable(p), 20, depth_of(p, 5))
         assert solution.certificate.method == "best-first"
         rows = rows_of(p, solution.max_depth)
         for depth in range(solution.max_depth + 1):
             for small, large in pairwise(tree_paths(solution, nodes, depth) for nodes in range(1, 21)):
-                lightest = min(weight(path, rows) for path in large)
-                assert all(weight(path, rows) <= lightest * (1 + 1e-12) for path in small - large)
+                smallest = min(node_value(path, rows) for path in large)
+                assert all(node_value(path, rows) <= smallest * (1 + 1e-12) for path in small - large)
 
     def test_trees_of_other_rows_do_not(self):
         """The negative control: here the best tree of four nodes gives up a child that the best of three has."""
@@ -89,7 +89,7 @@ class TestGrow:
                 expected.append(-negative)
                 for offer in ((*path, 0), *([(*path[:-1], path[-1] + 1)] if path else [])):
                     if len(offer) <= depth:
-                        heapq.heappush(offers, (-weight(offer, rows), offer))
+                        heapq.heappush(offers, (-node_value(offer, rows), offer))
             np.testing.assert_allclose(found, expected, rtol=1e-12)
             assert found == sorted(found, reverse=True)
 
@@ -122,7 +122,7 @@ class TestTopNodes:
         path = [()]
         for parent, rank in zip(found.parent[1:].tolist(), found.rank[1:].tolist(), strict=True):
             path.append((*path[parent], rank))
-        np.testing.assert_allclose(found.reach, [weight(each, rows) for each in path], rtol=1e-12)
+        np.testing.assert_allclose(found.reach, [node_value(each, rows) for each in path], rtol=1e-12)
         assert found.depth.tolist() == [len(each) for each in path]
         assert len(set(path)) == len(path)
         for depth in range(levels + 1):
@@ -130,7 +130,7 @@ class TestTopNodes:
             assert all(len(each) <= depth for each in listed)
             assert all({each[:-1], (*each[:-1], max(0, each[-1] - 1))} <= listed for each in listed if each)
             every = (each for length in range(depth + 1) for each in product(range(branching), repeat=length))
-            most = max((weight(each, rows) for each in every if each not in listed), default=0.0)
+            most = max((node_value(each, rows) for each in every if each not in listed), default=0.0)
             assert most <= found.bound_outside[depth] * (1 + 1e-12)
             assert len(listed) == max_nodes or found.bound_outside[depth] == 0.0
 
@@ -159,7 +159,7 @@ class TestWidthLimits:
                 assert tree.max_depth <= depth
                 assert wide is None or np.all(tree.level_widths[1:] <= wide[: tree.max_depth])
                 assert inner is None or np.all(tree.draft_widths <= inner[: tree.max_depth])
-                tokens = math.fsum(weight(path, rows_of(p, depth)) for path in paths_of(tree.parents.tolist()))
+                tokens = math.fsum(node_value(path, rows_of(p, depth)) for path in paths_of(tree.parents.tolist()))
                 assert tokens == pytest.approx(solution.expected_tokens[depth, nodes], rel=1e-12, abs=0)
 
     @pytest.mark.parametrize("p", [NAMED["equal"], NAMED["non-increasing"], NAMED["non-increasing per depth"]], ids=str)

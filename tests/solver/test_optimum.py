@@ -17,10 +17,10 @@ from tests.solver.oracles import (
     catalogue,
     depth_of,
     every_tree,
+    node_value,
     paths_of,
     rows_of,
     same,
-    weight,
 )
 from tests.solver.tables import NAMED, examples, named, tables
 from treeopt.records.acceptance import AcceptanceTable
@@ -197,4 +197,4 @@ class TestPublishedVectors:
         rows = rows_of(vector["p"], 10)
         for nodes in (64, 128):
             paths = paths_of(solution.tree(nodes, 10).parents.tolist())
-            assert math.fsum(weight(path, rows) for path in paths) == pytest.approx(found[10, nodes], rel=1e-12)
+            assert math.fsum(node_value(path, rows) for path in paths) == pytest.approx(found[10, nodes], rel=1e-12)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tests.solver.oracles import depth_of, paths_of, rows_of, same, weight
+from tests.solver.oracles import depth_of, node_value, paths_of, rows_of, same
 from tests.solver.tables import NAMED, examples, named, tables
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
@@ -22,9 +22,9 @@ def every_solved_tree(p, max_nodes, max_depth, **limits):
             yield solution, depth, nodes, solution.tree(nodes, depth)
 
 
-def weights_of(tree, p):
+def node_values(tree, p):
     rows = rows_of(p, tree.max_depth)
-    return [weight(path, rows) for path in paths_of(tree.parents.tolist())]
+    return [node_value(path, rows) for path in paths_of(tree.parents.tolist())]
 
 
 class TestValues:
@@ -77,7 +77,7 @@ class TestTrees:
         for solution, depth, nodes, tree in every_solved_tree(p, max_nodes, max_depth):
             assert tree.nodes <= nodes
             assert tree.max_depth <= depth
-            tokens = math.fsum(weights_of(tree, p))
+            tokens = math.fsum(node_values(tree, p))
             assert tokens == pytest.approx(solution.expected_tokens[depth, nodes], rel=1e-12, abs=0)
             assert solution.table.expected_tokens(tree) == pytest.approx(tokens, rel=1e-12, abs=0)
 
@@ -93,7 +93,7 @@ class TestTrees:
     def check_not_wasted(self, p, max_nodes, max_depth):
         """Expect a node that is never accepted only before a sibling that is, and without children."""
         for solution, depth, nodes, tree in every_solved_tree(p, max_nodes, max_depth):
-            reached = weights_of(tree, p)
+            reached = node_values(tree, p)
             for node in (node for node in range(tree.nodes) if reached[node] == 0):
                 assert len(tree.children(node)) == 0
                 assert any(reached[sibling] > 0 for sibling in tree.children(tree.parents[node]) if sibling > node)
@@ -147,7 +147,7 @@ class TestTrees:
         chain = solve(AcceptanceTable([1.0]), 1500, 1499).tree(1500, 1499)
         assert (chain.nodes, chain.max_depth) == (1500, 1499)
         bushy = solve(AcceptanceTable([0.2, 0.3, 0.1]), 200, 150)
-        same(math.fsum(weights_of(bushy.tree(200, 150), [0.2, 0.3, 0.1])), bushy.expected_tokens[150, 200])
+        same(math.fsum(node_values(bushy.tree(200, 150), [0.2, 0.3, 0.1])), bushy.expected_tokens[150, 200])
 
 
 class TestAcceptanceProcess:
