@@ -10,6 +10,7 @@ from treeopt.arrays import Float64
 from treeopt.files.picture_file import checked_suffix, save_drawing
 from treeopt.pictures.style import BLUE, INK, LINE, MUTED, PALE, POINTS, REACH_MAP, WHITE, text_width
 from treeopt.trees.figure_sheet import Sheet, sheet
+from treeopt.trees.layout import branch_curves
 from treeopt.trees.text_diagram import percent
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import TreeFile
@@ -109,15 +110,12 @@ def _draw_levels(axes: "Axes", tree: TokenTree, place: Sheet) -> None:
 
 
 def _draw_branches(axes: "Axes", tree: TokenTree, place: Sheet) -> None:
-    """Draw curves that leave and arrive along the levels' order: none cross, and they touch no other node."""
+    """Draw the branches; thicker below larger nodes."""
     from matplotlib.collections import PathCollection
     from matplotlib.path import Path as Curve
 
     codes = [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4]
-    ends, parents = np.stack([place.x, place.y], axis=-1), tree.parents[1:]
-    points = np.stack([ends[parents], ends[parents], ends[1:], ends[1:]], axis=1)  # (n - 1, 4, 2)
-    along = 0 if place.sideways else 1
-    points[:, 1:3, along] = points[:, [0, 3], along].mean(axis=1, keepdims=True)
+    points = branch_curves(np.stack([place.x, place.y], axis=-1), tree.parents, sideways=place.sideways)
     widths = np.clip(0.25 * place.radius[1:], 0.4, 2.4)
     curves = PathCollection(
         [Curve(each, codes) for each in points], facecolors="none", edgecolors=LINE, linewidths=widths, zorder=2

@@ -6,7 +6,7 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.pictures.style import Heading
-from treeopt.trees.node_places import node_places
+from treeopt.trees.layout import node_places
 from treeopt.trees.token_tree import TokenTree
 
 # All lengths are points. A tree that would be longer or broader than the limits has everything closer together.

@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 from treeopt.arguments import instance, whole
 from treeopt.arrays import Bool, Float64, Int32
+from treeopt.trees.layout import most_reached_first
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import TreeFile
 
@@ -82,7 +83,7 @@ def _choose_visible(tree: TokenTree, reach: Float64 | None, max_rows: int, width
     visible = np.zeros(tree.nodes, np.bool_)
     visible[0] = True
     free_rows = max_rows - LEAST_ROWS
-    for node in _most_reached_first(tree, reach).tolist()[1:]:
+    for node in most_reached_first(tree.parents, tree.rank, reach).tolist()[1:]:
         if not visible[tree.parents[node]] or not fitting[node]:
             continue
         if tree.rank[node] > 0 and free_rows == 0:
@@ -90,16 +91,6 @@ def _choose_visible(tree: TokenTree, reach: Float64 | None, max_rows: int, width
         free_rows -= int(tree.rank[node] > 0)
         visible[node] = True
     return visible
-
-
-def _most_reached_first(tree: TokenTree, reach: Float64 | None) -> npt.NDArray[np.intp]:
-    if reach is None:
-        return np.arange(tree.nodes)
-    capped = reach.copy()
-    for node in range(1, tree.nodes):
-        sibling = capped[node - 1] if tree.rank[node] else 1.0
-        capped[node] = min(capped[node], capped[tree.parents[node]], sibling)
-    return np.argsort(-capped, kind="stable")
 
 
 def _titles(tree: TokenTree, reach: Float64 | None) -> list[str]:
