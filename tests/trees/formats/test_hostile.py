@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trees.formats.found import read_trees
+from tests.trees.formats.read_files import read_trees
 from treeopt.errors import FormatError
 from treeopt.trees import k_ary, load_file
 from treeopt.trees.formats import WriteOptions, format_named

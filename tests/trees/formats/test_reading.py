@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 import torch
 
-from tests.trees.formats.found import found_format, read_trees
+from tests.trees.formats.read_files import detected_format, read_trees
 from treeopt import AcceptanceTable, solve
 from treeopt.errors import FormatError, TreeoptError, TreeoptWarning
 from treeopt.trees import Provenance, TokenTree, TreeFile, k_ary, load, load_file
@@ -394,14 +394,14 @@ class TestDetection:
     def test_the_content_tells_whatever_the_name_says(self, tmp_path, name, suffix):
         path = tmp_path / f"tree{suffix}"
         path.write_bytes(GOOD[name])
-        assert found_format(path) == name
+        assert detected_format(path) == name
         assert [each.tree for each in read_trees(path).values()] == [TREE]
         assert load_file(str(path)).tree == TREE
 
     @pytest.mark.parametrize(("name", "data"), MORE.values(), ids=MORE)
     def test_other_forms_of_the_same(self, tmp_path, name, data):
         (tmp_path / "tree").write_bytes(data)
-        assert found_format(tmp_path / "tree") == name
+        assert detected_format(tmp_path / "tree") == name
         assert load_file(tmp_path / "tree").tree == TREE
 
     @pytest.mark.parametrize("nodes", range(2, 40))

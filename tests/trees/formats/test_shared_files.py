@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trees.formats.found import found_format, read_trees
+from tests.trees.formats.read_files import detected_format, read_trees
 from treeopt.errors import FormatError
 from treeopt.trees import load_file
 from treeopt.trees.formats import WriteOptions, format_named
@@ -39,7 +39,7 @@ def each(paths: list[Path]) -> pytest.MarkDecorator:
 @each(TREES)
 def test_a_tree_is_read(path):
     kind = {"sequoia": "sequoia", "umbrella": "umbrella", "choices": "medusa"}[path.parent.name]
-    assert found_format(path) == kind
+    assert detected_format(path) == kind
     ((name, found),) = read_trees(path).items()
     assert name == ("mc_sim_7b_63" if kind == "medusa" else None)
     whole = load_file(path)

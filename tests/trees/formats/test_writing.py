@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.drawn import examples
 from tests.support.slow import slow
-from tests.trees.formats.found import found_format, read_trees
+from tests.trees.formats.read_files import detected_format, read_trees
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees import TokenTree, chain, k_ary, load_file
 from treeopt.trees.formats import FORMATS, WriteOptions, format_named
@@ -52,7 +52,7 @@ class TestRoundTrip:
         path.write_bytes(content := written(name, tree))
         (found,) = read_trees(path).values()
         assert found.tree == tree
-        assert found_format(path) == name
+        assert detected_format(path) == name
         assert written(name, found.tree) == content
 
     @settings(deadline=None)

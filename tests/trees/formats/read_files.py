@@ -4,12 +4,12 @@ from pathlib import Path
 
 from treeopt.trees import TreeFile
 from treeopt.trees.formats import parse
-from treeopt.trees.formats.detection import found_in
+from treeopt.trees.formats.detection import detect
 
 
-def found_format(path: Path) -> str:
+def detected_format(path: Path) -> str:
     """Return the name of the format of a file's content."""
-    return found_in(path, path.read_bytes()).name
+    return detect(path, path.read_bytes()).name
 
 
 def read_trees(path: Path) -> dict[str | None, TreeFile]:
