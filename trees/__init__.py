@@ -1,4 +1,4 @@
-"""What a tree is: `TokenTree`, named shapes, the tree file, drawing."""
+"""Trees: `TokenTree`, named shapes, the tree file, drawing."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the readers of every format on first use (PEP 562): they stand above this room, on the solver."""
+    """Import the readers of all formats on first use (PEP 562), from a layer above this package."""
     from importlib import import_module
 
     if name not in ("load", "load_file"):

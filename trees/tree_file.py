@@ -23,7 +23,7 @@ from treeopt.trees.token_tree import FORMAT, VERSION, TokenTree, check_size, fil
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Provenance(ShortRepr):
-    """Where a tree came from and what was promised of it; every field may be absent.
+    """Where a tree came from and its prediction; every field may be absent.
 
     Raises InvalidValueError when a number is negative or not finite, `threads` is below 1, or `lossy` is False.
     """
@@ -33,17 +33,17 @@ class Provenance(ShortRepr):
     created: str | None = None
     """Date and time, ISO 8601."""
     source: str | None = None
-    """What it was made from, such as the profile's path."""
+    """What the tree was made from, such as the profile's path."""
     pair: str | None = None
     """Target and draft model."""
     target: str | None = None
-    """What that target was loaded from: a folder as it was given, or a name on the hub; None for the bundled one."""
+    """Folder or hub name of the target, as the user typed it; None for the bundled target."""
     draft: str | None = None
     target_digest: str | None = None
-    """What the target's files hold; equal models have equal digests wherever they lie."""
+    """Digest of the target's files, independent of their folder."""
     draft_digest: str | None = None
     dtype: str | None = None
-    """Number format that both ran in."""
+    """Dtype of both models."""
     machine: str | None = None
     """Processor or accelerator of the profile."""
     device: str | None = None
@@ -53,15 +53,15 @@ class Provenance(ShortRepr):
     rule: str | None = None
     """Verification rule whose acceptance was used."""
     lossy: bool | None = None
-    """True where the text no longer follows the target's distribution under that rule; False is not said."""
+    """True if the rule does not keep the target's distribution; never False."""
     temperature: float | None = None
     """Sampling temperature of that acceptance."""
     tokens_per_step: float | None = None
-    """Predicted tokens that a step yields on average."""
+    """Predicted tokens per step."""
     step_s: float | None = None
-    """Predicted seconds of a step."""
+    """Predicted seconds per step."""
     speedup: float | None = None
-    """Predicted tokens per second over those of plain decoding."""
+    """Predicted speedup over plain decoding."""
 
     def __post_init__(self) -> None:
         if self.lossy is False:
@@ -79,16 +79,16 @@ class Provenance(ShortRepr):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class TreeFile(ArrayRecord):
-    """What a tree file holds; two are equal when their files are.
+    """The content of a tree file; two are equal if their files are.
 
-    Raises InvalidValueError when `reach` does not fit the tree, the tree is too large for a file, or the drafter's numbers
-    are not those that it has.
+    Raises InvalidValueError if `reach` does not fit the tree, the tree has more than 65,536 nodes, or the drafter's settings
+    are not its own.
     """
 
     tree: TokenTree
-    """Where the drafter brings trees of its own, a stand-in: a chain as long as its longest draft."""
+    """For drafters with trees of their own: a chain as long as their longest draft."""
     drafter: DrafterSetting | None = None
-    """None for the draft model, also where a setting of that name is given."""
+    """None for the draft model; a setting named `model` becomes None."""
     reach: Float64 | None = None
     """float64 (n,): predicted probability that a step accepts each node; the root's is 1."""
     provenance: Provenance | None = None
@@ -121,7 +121,7 @@ class TreeFile(ArrayRecord):
         return fields
 
     def to_records(self) -> list[Row]:
-        """Return a row for every node, as `TokenTree.to_records` does, and how often a step reaches it, where that is known."""
+        """Return the rows of `TokenTree.to_records`, with the reach of every node, or None."""
         known = [None] * self.tree.nodes if self.reach is None else self.reach.tolist()
         return [{**row, "reach": reach} for row, reach in zip(self.tree.to_records(), known, strict=True)]
 
@@ -138,7 +138,7 @@ class TreeFile(ArrayRecord):
 
 
 def parse(path: Path | str, text: str) -> TreeFile:
-    """Return everything that the text of a tree file holds; raises FormatError naming the file, the field and the reason."""
+    """Return the content of a tree file's text; raises FormatError naming the file, the field and the reason."""
     fields = Fields(path, parse_json(path, text, unique_keys=True, constants=False))
     check_format(fields, FORMAT, VERSION)
     tree = read_parents(fields)
@@ -159,7 +159,7 @@ def _read_drafter(fields: Fields) -> DrafterSetting:
 
 
 def read_parents(fields: Fields) -> TokenTree:
-    """Return the tree of the field `parents`; raises FormatError for more nodes than a file may have."""
+    """Return the tree of the field `parents`; raises FormatError for more than 65,536 nodes."""
 
     def make(parents: list[int]) -> TokenTree:
         check_size(len(parents))
@@ -169,7 +169,7 @@ def read_parents(fields: Fields) -> TokenTree:
 
 
 def _checked_reach(parents: Int32, values: Sequence[float] | Float64) -> Float64:
-    """Return float64 (n,), read-only: reach as a file may have it; raises InvalidValueError where it does not fit."""
+    """Return reach as float64 (n,), read-only; raises InvalidValueError if it does not fit the tree."""
     reach = np.array(values, np.float64)
     if reach.shape != parents.shape:
         raise InvalidValueError(f"expected {parents.size} numbers, one per node. Got shape {reach.shape}.")
@@ -177,7 +177,7 @@ def _checked_reach(parents: Int32, values: Sequence[float] | Float64) -> Float64
         raise InvalidValueError("expected probabilities from 0 to 1.")
     if reach[0] != 1:
         raise InvalidValueError(f"expected 1 for the root, which every step yields. Got {reach[0]}.")
-    # Without any slack, because rounding keeps this order but not the order of values that are only nearly in it.
+    # Exactly, because rounding to six digits keeps this order, but not with a tolerance.
     if np.any(reach[1:] > reach[parents[1:]]):
         raise InvalidValueError("expected no node to be reached more often than its parent.")
     reach.flags.writeable = False
@@ -185,7 +185,7 @@ def _checked_reach(parents: Int32, values: Sequence[float] | Float64) -> Float64
 
 
 def headline(content: TreeFile) -> tuple[str, str]:
-    """Return a title, size and what was promised, and a subtitle, what it was promised for; empty where nothing is known.
+    """Return a title with size and prediction, and a subtitle with the conditions of the prediction, empty if unknown.
 
     >>> from treeopt.trees import chain
     >>> known = Provenance(pair="big + small", machine="CPU", threads=2, rule="sequoia", temperature=0.6, speedup=1.9)
@@ -207,7 +207,7 @@ def headline(content: TreeFile) -> tuple[str, str]:
 
 
 def drafted_by(content: TreeFile) -> str:
-    """Return in a sentence what drafts a tree, empty for the draft model.
+    """Return a sentence about the drafter of a tree, empty for the draft model.
 
     >>> from treeopt.trees import chain
     >>> from treeopt.trees.drafter_setting import drafter_setting

@@ -18,7 +18,7 @@ PARENTS_KEY, ADJACENCY_KEY = "parents", "tree_adj"
 
 
 def child_lists(tree: TokenTree) -> list[list[int]]:
-    """Return the ids of every node's children, in rank order.
+    """Return the children of every node, in rank order.
 
     >>> child_lists(TokenTree([-1, 0, 0, 1]))
     [[1, 2], [3], [], []]
@@ -35,12 +35,12 @@ def tree_of_child_lists(
     """Return the tree in which `children[i]` are the children of node i, in rank order.
 
     Args:
-        children: of every node.
-        fault: makes the error of the node whose list is wrong and the reason.
-        any_order: take nodes numbered in any order, and number them in level order.
+        children: for every node.
+        fault: returns the error for a node and a reason.
+        any_order: accept nodes numbered in any order; the tree has them in level order.
 
-    Raises what `fault` makes of an id that is no node, two parents, a node that nothing leads to, a cycle, or numbers that
-    are not in level order.
+    Raises `fault(node, reason)` for an unknown node, two parents, an unreachable node, a cycle, or numbers that are not in
+    level order.
     """
     nodes = len(children)
     parents = [-1] * nodes
@@ -56,7 +56,7 @@ def tree_of_child_lists(
         if parents[node] < 0:
             raise fault(node, f"expected a parent for every node. Got none for {node}: it cannot be reached.")
     order = [0]
-    for node in order:  # grows while it is read: a breadth-first walk
+    for node in order:  # grows during the loop: a breadth-first walk
         order.extend(children[node])
     if len(order) < nodes:
         lost = min(set(range(nodes)).difference(order))
@@ -155,7 +155,7 @@ def read_parents(path: Path, content: object) -> TokenTree:
 
 
 def read_adjacency(path: Path, content: object) -> TokenTree:
-    """Return the tree of what lies under `tree_adj`; raises FormatError naming the file, the row and the reason."""
+    """Return the tree under `tree_adj`; raises FormatError naming the file, the row and the reason."""
     if isinstance(content, dict):
         return read_nxdi(path, content)
     children = _child_lists(content)
@@ -182,7 +182,7 @@ def _fault(path: Path, hint: str = "") -> Callable[[int, str], FormatError]:
 
 
 def _child_lists(content: object) -> list[list[int]] | None:
-    """Return the children of every node, None for a matrix: n nodes have n - 1 children, a matrix n x n entries."""
+    """Return the children of every node, or None for a matrix, which has n x n entries instead of n - 1 children."""
     if not isinstance(content, list) or not all(isinstance(row, list) for row in content):
         return None
     if len(content) < 2 or sum(map(len, content)) != len(content) - 1 or len(content) > MASK_NODES:
@@ -203,7 +203,7 @@ def _matrix(path: Path, content: object) -> list[list[int]]:
 
 
 def _of_mask(path: Path, rows: list[list[int]]) -> list[list[int]]:
-    """Return every node's children in a mask whose rows mark a node and its ancestors."""
+    """Return the children of every node from a mask whose rows mark a node and its ancestors."""
     children: list[list[int]] = [[] for _ in rows]
     depth = [sum(row) - 1 for row in rows]
     for node, row in enumerate(rows):

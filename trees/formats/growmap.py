@@ -30,7 +30,7 @@ MAX_BYTES = 8 * MASK_NODES**2 + 2_000_000
 
 
 def growmap(tree: TokenTree, most_nodes: int) -> dict[str, Any]:
-    """Return the six keys, `mask` and `depth` as int64 arrays.
+    """Return the six keys; `mask` and `depth` are int64 arrays.
 
     Raises InfeasibleError for more than `most_nodes` nodes.
     """
@@ -50,7 +50,7 @@ def growmap(tree: TokenTree, most_nodes: int) -> dict[str, Any]:
 
 
 def tree_of_growmap(path: Path, content: Mapping[Any, object], most_nodes: int) -> TokenTree:
-    """Return the tree of the six keys, `mask` and `depth` already arrays, all of which must agree.
+    """Return the tree of the six keys, which must agree; `mask` and `depth` are arrays.
 
     Raises FormatError naming the file, the key and the reason.
     """
@@ -83,10 +83,10 @@ def _check_keys(path: Path, content: Mapping[Any, object]) -> None:
 
 
 def _int_lists(path: Path, key: str, value: object, most: int) -> list[list[int]]:
-    """Return lists of whole numbers, at most `most` of either."""
+    """Return at most `most` lists with at most `most` integers in all."""
     if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
         raise FormatError(path, key, f"expected a list of lists. Got {short(value)}.")
-    longest = max(len(value), sum(map(len, value)))  # before they are walked: a pickle may hold one list many times
+    longest = max(len(value), sum(map(len, value)))  # checked first, because a pickle may contain one list many times
     if longest > most:
         raise FormatError(path, key, f"expected at most {most} entries, the size. Got {longest}.")
     for i, row in enumerate(value):
@@ -113,7 +113,7 @@ def _int_array(path: Path, key: str, value: object) -> npt.NDArray[np.signedinte
 
 
 def write_umbrella(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
-    """Return the JSON as UMbreLLa's own files have it, byte for byte; raises InfeasibleError for larger trees."""
+    """Return the JSON, byte for byte as in UMbreLLa's files; raises InfeasibleError for more than 1024 nodes."""
     del options, suffix
     content = growmap(tree, UMBRELLA_NODES)
     content |= {key: content[key].tolist() for key in ARRAYS}
@@ -139,7 +139,7 @@ def _array_of_lists(path: Path, key: str, value: object) -> object:
 
 
 def write_sequoia(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
-    """Return the torch file; raises InfeasibleError for trees whose mask would be too large."""
+    """Return the torch file; raises InfeasibleError for more than 4096 nodes."""
     del options, suffix
     content = growmap(tree, MASK_NODES)
     import torch
@@ -151,7 +151,7 @@ def write_sequoia(tree: TokenTree, options: WriteOptions, suffix: str) -> Writte
 
 
 def read_sequoia(path: Path, data: bytes) -> TokenTree:
-    """Return the tree of a torch file's bytes, whichever device it was saved on; nothing in it is executed.
+    """Return the tree of a torch file's bytes, saved on any device; nothing in it is executed.
 
     Raises FormatError naming the file, the key and the reason.
     """
@@ -171,13 +171,13 @@ def _load(path: Path, data: bytes) -> object:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001, a torn pickle raises whatever its bytes lead to
+    except Exception as error:  # noqa: BLE001, a broken pickle may raise anything
         reason = f"expected a torch file ({type(error).__name__}). Is it complete?"
         raise FormatError(path, "content", reason) from None
 
 
 def _array_of_tensor(value: Any) -> object:
-    """Return a tensor as an array where numpy has its kind, anything else as it came."""
+    """Return a tensor as an array if numpy has its dtype, any other value unchanged."""
     import torch
 
     try:

@@ -15,7 +15,7 @@ from treeopt.trees.formats.topology import TopologyFormat, TreeFormat, WriteOpti
 from treeopt.trees.token_tree import TokenTree
 
 TOP_K = 10
-"""Candidates that every head gives; a higher rank would read the next head's."""
+"""Candidates of every head; a higher rank would read those of the next head."""
 USUAL_HEADS = 5
 CONFIG_KEYS = ("medusa_choices", "eagle_choices")
 KEYS = ("choices", *CONFIG_KEYS)
@@ -49,7 +49,7 @@ def read_list(path: Path, content: object) -> TokenTree:
 
 
 def read_object(path: Path, content: Mapping[str, object]) -> dict[str, TokenTree]:
-    """Return the trees of a JSON object: under `choices`, `medusa_choices` or `eagle_choices`, else all lists of paths.
+    """Return the trees of a JSON object: under `choices`, `medusa_choices` or `eagle_choices`, or else all lists of paths.
 
     Raises FormatError naming the file, the path and the reason.
     """
@@ -75,7 +75,7 @@ def read_python(path: Path, module: ast.Module) -> dict[str, TokenTree]:
 
 
 def looks_like_paths(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
-    """Whether a value is meant as a list of paths, right or wrong."""
+    """Return whether a value is meant as a list of paths, correct or not."""
     return isinstance(value, list | tuple) and len(value) > 0 and isinstance(value[0], list | tuple)
 
 
@@ -86,7 +86,7 @@ def _trees(path: Path, named: Mapping[str, object]) -> dict[str, TokenTree]:
 
 
 def _tree(path: Path, field: str, value: object) -> TokenTree:
-    """Return the tree of a list of paths, or of such a list as text, which is how command lines name it."""
+    """Return the tree of a list of paths, or of such a list as text, as on command lines."""
     return tree_of_paths(path, field, literal(path, field, value) if isinstance(value, str) else value)
 
 

@@ -1,4 +1,4 @@
-"""Trees written as paths: for every node but the root, the ranks of the nodes that lead to it, itself last.
+"""Trees written as paths: for every node but the root, the ranks from the root to the node.
 
 vLLM up to 0.20.2 read them in `speculative_token_tree`, as a Python list of tuples in a JSON text.
 """
@@ -16,10 +16,10 @@ from treeopt.trees.token_tree import MAX_NODES, TokenTree
 
 VLLM_COUNT, VLLM_TREE = "num_speculative_tokens", "speculative_token_tree"
 MAX_RANKS = 1_000_000
-"""Most ranks in all paths of a written file together: a chain of n nodes has n²/2."""
+"""Most ranks in a written file: a chain of n nodes has n²/2."""
 MAX_NESTING = 4
 TEXT = re.compile(r"\s*\d{1,9}\s*(?:,\s*\d{1,9}\s*)*", re.ASCII)
-"""A path as text."""
+"""A path as text, such as `0,1`."""
 
 
 def paths_of_tree(tree: TokenTree) -> list[tuple[int, ...]]:
@@ -46,10 +46,10 @@ def paths_of_tree(tree: TokenTree) -> list[tuple[int, ...]]:
 def tree_of_paths(path: Path, field: str, value: object) -> TokenTree:
     """Return the tree of a list of paths in any order.
 
-    As the engines do, it takes a path that comes twice once. The empty path, the root, may be listed; paths may be texts such
-    as "0,1", and may lie in lists of lists. Ranks with gaps are legal in Medusa; the tree that is returned has none, and a
-    TreeoptWarning names the first.
-    Raises FormatError naming the file, the path and the reason: what is no path, or a prefix that is missing.
+    Repeated paths count once, as in the engines. The empty path, the root, may be listed; paths may be text such as "0,1",
+    and may be in lists of lists. Medusa allows gaps between ranks; the returned tree has none, and a TreeoptWarning names the
+    first.
+    Raises FormatError naming the file, the path and the reason, such as a missing prefix.
     """
     if not isinstance(value, list | tuple) or not value:
         raise FormatError(path, field, f"expected a list of paths such as [[0], [1], [0, 0]]. Got {short(value)}.")

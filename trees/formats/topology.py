@@ -1,4 +1,4 @@
-"""What a topology format is, and what the readers of all formats share."""
+"""A topology format, and what the readers of all formats share."""
 
 import reprlib
 from collections.abc import Callable
@@ -22,17 +22,17 @@ _LONGEST = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What some formats have to be told beside the tree."""
+    """Options of some formats."""
 
     name: str | None = None
-    """Name of the tree in formats that give names."""
+    """Name of the tree, in formats with names."""
     max_depth: int | None = None
-    """Heads of a Medusa-like model, and so its deepest tree; None is not known, and not checked."""
+    """Heads of a Medusa-like model, the depth of its deepest tree; None is unknown, and not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A file's bytes, and what its user must know; every warning ends in an action."""
+    """A file's bytes, and warnings for the user."""
 
     data: bytes
     warnings: tuple[Warning, ...] = ()
@@ -40,27 +40,27 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeFormat:
-    """One format of other programs that trees are read from."""
+    """A format of other programs that is read."""
 
     name: str
     title: str
-    """The programs that read it, in words."""
+    """The programs that read it."""
     versions: str
     """Their versions."""
     needs: str
-    """What a tree must be like, and what has to be installed."""
+    """Requirements on the tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyFormat(TreeFormat):
-    """One that is written too, by its name in `treeopt export --to`."""
+    """A format that is read and written, with its name in `treeopt export --to`."""
 
     text: bool
     """Whether its files are text."""
     write: Callable[[TokenTree, WriteOptions, str], Written]
-    """From a tree, options and the suffix of the file to be written; raises InfeasibleError for trees it cannot hold."""
+    """Returns the file of a tree, given options and the suffix of its path; raises InfeasibleError for unsuitable trees."""
     takes: tuple[str, ...] = ()
-    """Fields of the options that it heeds."""
+    """Fields of the options that have an effect."""
 
 
 def short(value: object) -> str:
@@ -78,12 +78,12 @@ def short(value: object) -> str:
 
 
 def label(name: str) -> str:
-    """Return a name from a file as it stands where it is a plain word, quoted and cut where it is not."""
+    """Return a name from a file: unchanged if it is an identifier, else quoted and shortened."""
     return name if name.isidentifier() and len(name) <= _LONGEST else short(name)
 
 
 def difference(found: Array, expected: Array) -> str | None:
-    """Return what is wrong with an array that should equal another of the same meaning; None where nothing is."""
+    """Return the first difference between two arrays as a sentence, or None if they are equal."""
     if found.shape != expected.shape:
         return f"expected shape {expected.shape}. Got {short(found.shape)}."
     wrong = np.argwhere(found != expected)
