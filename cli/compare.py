@@ -19,7 +19,7 @@ from treeopt.report.text import quoted
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
     from treeopt.records.profile import Profile
-    from treeopt.trees.formats import NamedTree
+    from treeopt.trees import TreeFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,35 +77,35 @@ def compare(asked: CompareOptions) -> None:
     trees = _trees(asked.paths, profile)
     model = requested_model(profile, request)
     with patience("solving"):
-        compared = compare_trees(model, [each.tree for _, each in trees])
+        compared = compare_trees(model, [content.tree for _, content in trees])
         acceptance = model.acceptance
         planned = replace(
             request, rule=acceptance.rule, temperature=acceptance.temperature, max_nodes=model.costs.max_nodes
         )
         best = requested_plan(profile, planned)
-    labels = [_label(path, each.name) for path, each in trees]
+    labels = [label for label, _ in trees]
     if asked.as_json:
         click.echo(comparison_json(labels, compared, best))
     else:
         click.echo(comparison_text(labels, compared, best, profile))
 
 
-def _trees(paths: tuple[Path, ...], profile: "Profile") -> "list[tuple[Path, NamedTree]]":
-    """Return every tree of some files; those that were planned for another pair than the profile's are warned of.
+def _trees(paths: tuple[Path, ...], profile: "Profile") -> "list[tuple[str, TreeFile]]":
+    """Return the label and content of every tree of `paths`; warn of trees planned for another pair than the profile's.
 
     Raises TreeoptError for one that something else than the draft model drafts.
     """
     from treeopt.records.identity import Identity
 
-    trees = [(path, each) for path in paths for each in read_all_trees(path)]
-    for path, each in trees:
-        if each.drafter is not None:
+    trees = [(path, name, content) for path in paths for name, content in read_all_trees(path).items()]
+    for path, _, content in trees:
+        if content.drafter is not None:
             raise TreeoptError(
                 f"{path}: expected a tree of the draft model, whose acceptance is compared by. Got one of "
-                f"{each.drafter.name}: compare drafters with treeopt solve, or run treeopt bench tree {quoted(path)}."
+                f"{content.drafter.name}: compare drafters with treeopt solve, or run treeopt bench tree {quoted(path)}."
             )
-        warn_of_other(f"{path} was planned for", Identity.planned_for(each.provenance), identity_of(profile))
-    return trees
+        warn_of_other(f"{path} was planned for", Identity.planned_for(content.provenance), identity_of(profile))
+    return [(_label(path, name), content) for path, name, content in trees]
 
 
 def _label(path: Path, name: str | None) -> str:

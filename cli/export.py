@@ -72,7 +72,7 @@ def _export_tree(target: "TopologyFormat", written: Path, asked: ExportOptions) 
             f"{asked.path}: expected a tree to write. Got {content.drafter.name}, which brings trees of its own: export "
             "it to an engine that has this drafter."
         )
-    how = WriteOptions(name=asked.list_name, max_depth=asked.heads, engine_version=asked.engine_version)
+    how = WriteOptions(name=asked.list_name, max_depth=asked.heads)
     made = target.write(content.tree, how, written.suffix.lower())
     inputs = asked.inputs
     files = write_export(

@@ -99,7 +99,7 @@ def _show_tree(asked: ShowOptions) -> None:
     as_text = str(written) == STANDARD_STREAM
     as_tree = not as_text and checked_suffix(written, TREE_SUFFIX) == TREE_SUFFIX
     from treeopt.trees import draw_text, headline, save_figure
-    from treeopt.trees.headline import drafted_by
+    from treeopt.trees.tree_file import drafted_by
 
     content = read_any_tree(asked.path, name=asked.name, budget=asked.budget, depth=asked.depth)
     if as_text:

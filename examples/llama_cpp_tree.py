@@ -62,12 +62,16 @@ class Model:
         self.length = first + count
 
 
-def generate(files: list[str], tree: Any, prompt: list[int], count: int) -> tuple[list[int], int]:
-    """Return `count` tokens behind a prompt, and the number of steps; `tree` holds parents, depth and leaf_paths."""
-    parents, depth = tree["parents"].tolist(), tree["depth"].tolist()
-    nodes, paths = range(len(parents)), tree["leaf_paths"].tolist()
-    leaves = [[leaf for leaf, path in enumerate(paths) if node in path] for node in nodes]
+def generate(files: list[str], parents: list[int], prompt: list[int], count: int) -> tuple[list[int], int]:
+    """Return `count` tokens after a prompt, and the number of steps; `parents` are those of the tree, -1 for the root."""
+    nodes = range(len(parents))
     children = [[child for child in nodes if parents[child] == node] for node in nodes]
+    paths = [[0]]  # the nodes from the root to each node
+    for node in nodes[1:]:
+        paths.append([*paths[parents[node]], node])
+    depth = [len(path) - 1 for path in paths]
+    paths = [path for node, path in enumerate(paths) if not children[node]]  # to each leaf
+    leaves = [[leaf for leaf, path in enumerate(paths) if node in path] for node in nodes]
     levels = [[node for node in nodes if depth[node] == d and children[node]] for d in range(depth[-1])]
     target, draft = (Model(file, len(paths), len(prompt) + count + 2 * len(parents)) for file in files)
     text, steps = list(prompt), 0
@@ -111,9 +115,9 @@ if __name__ == "__main__":
     known, given = Model(asked.target, 1, 1).vocabulary, asked.prompt.encode()
     room = (llama.llama_token * (len(given) + 8))()
     prompt = room[: llama.llama_tokenize(known, given, len(given), room, len(room), True, True)]
-    ways = [np.load(asked.tree), {"parents": np.array([-1]), "depth": np.array([0]), "leaf_paths": np.array([[0]])}]
-    found = [generate([asked.target, asked.draft], tree, prompt, asked.max_new_tokens) for tree in ways]
-    (text, steps), (plain, _) = found
+    trees = [np.load(asked.tree)["parents"].tolist(), [-1]]
+    results = [generate([asked.target, asked.draft], tree, prompt, asked.max_new_tokens) for tree in trees]
+    (text, steps), (plain, _) = results
     buffer, tokens = ctypes.create_string_buffer(16 * len(text) + 64), (llama.llama_token * len(text))(*text)
     size = llama.llama_detokenize(known, tokens, len(text), buffer, len(buffer), False, True)
     print(asked.prompt + buffer.raw[:size].decode("utf-8", "replace"))

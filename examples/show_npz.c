@@ -1,8 +1,8 @@
 /* Draws a tree out of an .npz archive as `treeopt show` does: cc -std=c99 -O1 -o show_npz show_npz.c
  *
  * The archive comes from `treeopt export tree.json --to npz`: a zip file of uncompressed .npy files, one per array.
- * Here only parents is read, because the others (depth, mask, leaf_paths, those of kernels) follow from it and are found
- * and read alike. No number in the file is trusted: what does not fit ends in one line on stderr and exit status 1. */
+ * Only parents is read, because the other array, mask, follows from it.
+ * No number in the file is trusted: what does not fit ends in one line on stderr and exit status 1. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

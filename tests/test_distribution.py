@@ -153,7 +153,7 @@ class TestWheel:
             names = archive.namelist()
         assert len(set(names)) == len(names)
         assert {name.partition("/")[0] for name in names} == {"treeopt", f"{wheel.name[:13]}.dist-info"}
-        assert {"treeopt/py.typed", "treeopt/cli/main.py", "treeopt/trees/formats/npz.py"} <= set(names)
+        assert {"treeopt/py.typed", "treeopt/cli/main.py", "treeopt/trees/formats/arrays.py"} <= set(names)
         folders = {name.rpartition("/")[0].replace("/", ".") for name in names if name.endswith(".py")}
         assert folders == set(SETTINGS["tool"]["setuptools"]["packages"])
 

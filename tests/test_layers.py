@@ -107,7 +107,7 @@ ONLY_IN = {
 """Packages that only some rooms may import, wherever in a module."""
 IN_FUNCTIONS = {
     "torch": {
-        "treeopt.trees.formats.sequoia",
+        "treeopt.trees.formats.growmap",
         "treeopt.engines.importers.torch_vector",
         "treeopt.engines.probes.assisted",
         "treeopt.doctor.torch_facts",
@@ -275,10 +275,10 @@ def test_every_folder_is_checked():
     ("module", "source"),
     [
         ("treeopt.trees.shapes", "import numpy as np\nfrom treeopt.errors import TreeoptError"),
-        ("treeopt.trees.token_tree", "from treeopt.trees.tree_file import load"),
+        ("treeopt.trees.token_tree", "from treeopt.trees.tree_file import TreeFile"),
         ("treeopt.trees.figure", "def draw():\n    import matplotlib.pyplot as plt"),
         ("treeopt.trees.figure", "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
-        ("treeopt.trees.formats.sequoia", "def write():\n    import torch"),
+        ("treeopt.trees.formats.growmap", "def write():\n    import torch"),
         (
             "treeopt.records.profile",
             "from treeopt.records import latency\nfrom treeopt.records.acceptance import AcceptanceTable",
@@ -292,7 +292,7 @@ def test_every_folder_is_checked():
         ),
         (
             "treeopt.engines.importers.combine",
-            "from treeopt.records.profile import Profile\nfrom treeopt.trees.tree_file import load",
+            "from treeopt.records.profile import Profile\nfrom treeopt.trees.tree_file import TreeFile",
         ),
         ("treeopt.engines.settings.vllm", "from treeopt.planner import Plan\nfrom treeopt.version import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
@@ -322,9 +322,9 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.trees.shapes", "from ..errors import TreeoptError", "relative"),
         ("treeopt.trees.shapes", "def f():\n    import matplotlib", "matplotlib is for"),
         ("treeopt.trees.figure", "import matplotlib", "matplotlib is for"),
-        ("treeopt.trees.formats.sequoia", "import torch", "torch is for functions only"),
+        ("treeopt.trees.formats.growmap", "import torch", "torch is for functions only"),
         (
-            "treeopt.trees.formats.umbrella",
+            "treeopt.trees.formats.medusa",
             "def write():\n    import torch",
             "torch is for treeopt.adaptation, treeopt.profiler, ",
         ),

@@ -1,14 +1,12 @@
-"""What a tree is: `TokenTree`, named shapes, the tree file, drawing."""
+"""Trees: `TokenTree`, named shapes, the tree file, drawing."""
 
 from typing import TYPE_CHECKING, Any
 
 from treeopt.trees.figure import save_figure
-from treeopt.trees.headline import headline
-from treeopt.trees.provenance import Provenance
 from treeopt.trees.shapes import chain, chains, k_ary, level_widths
 from treeopt.trees.text_diagram import draw_text
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import TreeFile
+from treeopt.trees.tree_file import Provenance, TreeFile, headline
 
 if TYPE_CHECKING:
     from treeopt.any_tree import load, load_file
@@ -30,7 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the readers of every format on first use (PEP 562): they stand above this room, on the solver."""
+    """Import the readers of all formats on first use (PEP 562), from a layer above this package."""
     from importlib import import_module
 
     if name not in ("load", "load_file"):

@@ -1,4 +1,4 @@
-"""Which drafter fills a tree or brings its own, and how it is set: what a plan chooses and a tree file names."""
+"""A drafter and its parameters, as a plan chooses and a tree file names them."""
 
 from dataclasses import MISSING, dataclass, field
 from dataclasses import fields as fields_of
@@ -11,7 +11,7 @@ from treeopt.trees.dynamic_tree import DynamicTree
 from treeopt.trees.own_trees import LookaheadSetting, PromptLookupSetting, RedrafterSetting, SpecExecSetting
 
 OwnTrees = DynamicTree | LookaheadSetting | PromptLookupSetting | RedrafterSetting | SpecExecSetting
-"""The numbers of a drafter with trees of its own."""
+"""Parameters of drafters that build their own trees; the others are fully described by the tree."""
 RECORDS: dict[str, type[OwnTrees] | None] = {
     "model": None,
     "medusa": None,
@@ -22,20 +22,20 @@ RECORDS: dict[str, type[OwnTrees] | None] = {
     "lookahead": LookaheadSetting,
     "prompt-lookup": PromptLookupSetting,
 }
-"""Every drafter by its name in `--drafter NAME`, with the record of its numbers; None if it fills a static tree."""
+"""Parameter record of every drafter by its name in `--drafter NAME`; None for drafters of a static tree."""
 DRAFTERS = tuple(RECORDS)
-"""All names; `model`, the draft model, is what a file without a drafter means."""
+"""All names; a file without a drafter means `model`, the draft model."""
 TREES = tuple(name for name, record in RECORDS.items() if record is None)
-"""Drafters of a static tree, which is solved for from their acceptance table."""
+"""Drafters of a static tree, which is solved from their acceptance table."""
 FROM_FOLDER = ("medusa", "redrafter", "eagle", "eagle2")
 """Drafters that may name a folder, `--drafter NAME=DIR`: `eagle2` without one expands the draft model."""
 MAX_VALUE = 65_536
-"""Largest number of a setting in a file: no tree file has more nodes."""
+"""Largest parameter in a file, as for the nodes of a tree file."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class SettingValue(ShortRepr):
-    """One number that a drafter is set to."""
+    """A parameter and its value."""
 
     name: str
     value: int
@@ -57,7 +57,7 @@ def _read_layers(fields: Fields, name: str) -> tuple[int, ...]:
 
 
 LAYERS = in_file(read=_read_layers)
-"""How `layers` stands in files."""
+"""File form of `layers`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -69,13 +69,13 @@ class DrafterSetting(ShortRepr):
 
     name: str
     source: str | None = None
-    """The folder of its heads as it was given; None for those that ship, and where it has none."""
+    """Folder of the heads, as the user typed it; None for bundled heads and drafters without heads."""
     digest: str | None = None
-    """What the heads' files hold."""
+    """Digest of the heads' files."""
     layers: tuple[int, ...] = field(default=(), metadata=LAYERS)
-    """Boundaries of the target's residual stream that an EAGLE head reads, in the order of training; empty for those of its configuration."""
+    """Hidden-state layer ids of an EAGLE head, in the order of training; empty for those of its configuration."""
     values: tuple[SettingValue, ...] = field(default=(), metadata=in_file(read=_read_values, write=_written_values))
-    """Such as `length` and `ngram`, each from 1 to `MAX_VALUE`; none where the tree says all."""
+    """Parameters such as `length` and `ngram`, from 1 to `MAX_VALUE`; empty for static trees."""
 
     def __post_init__(self) -> None:
         if self.name not in DRAFTERS:
@@ -87,7 +87,7 @@ class DrafterSetting(ShortRepr):
             )
 
     def value(self, name: str) -> int:
-        """Return the number that it is set to; raises InvalidValueError where it is not said."""
+        """Return the value of a parameter; raises InvalidValueError if it is missing."""
         for each in self.values:
             if each.name == name:
                 return each.value
@@ -105,12 +105,12 @@ class DrafterSetting(ShortRepr):
 
     @property
     def own_trees(self) -> bool:
-        """Whether it brings trees of its own, so that the tree of a file is a stand-in."""
+        """Whether the drafter builds its own trees, so that the tree of a file is a stand-in."""
         return self.name not in TREES
 
     @property
     def longest_draft(self) -> int:
-        """Most draft tokens that a step can accept of trees of its own, as long as the chain that stands in for them.
+        """Most draft tokens that a step can accept, the length of the stand-in chain, for drafters with their own trees.
 
         Raises as `record` does.
         """
@@ -118,9 +118,9 @@ class DrafterSetting(ShortRepr):
 
     @property
     def record(self) -> OwnTrees:
-        """The numbers of a drafter with trees of its own.
+        """The parameters of a drafter with its own trees.
 
-        Raises InvalidValueError for a drafter that fills a tree, for a missing number, and for one out of range.
+        Raises InvalidValueError for a drafter of a static tree, for a missing parameter, and for one out of range.
         """
         record = RECORDS[self.name]
         if record is None:
@@ -137,7 +137,7 @@ class DrafterSetting(ShortRepr):
 
 
 def number_names(name: str) -> tuple[str, ...]:
-    """Return the names of a drafter's numbers in the order of a file.
+    """Return the names of a drafter's parameters in the order of a file.
 
     >>> number_names("prompt-lookup"), number_names("medusa")
     (('length', 'ngram'), ())
@@ -149,7 +149,7 @@ def number_names(name: str) -> tuple[str, ...]:
 def drafter_setting(
     name: str, *, source: str | None = None, digest: str | None = None, layers: tuple[int, ...] = (), **values: int
 ) -> DrafterSetting:
-    """Return a drafter with its setting, `values` in any order; raises InvalidValueError as the record does.
+    """Return a drafter with its parameters; raises InvalidValueError as `DrafterSetting` does.
 
     >>> drafter_setting("prompt-lookup", ngram=4, length=8).words
     'prompt-lookup: length 8, ngram 4'
@@ -159,10 +159,10 @@ def drafter_setting(
 
 
 def checked_setting(setting: DrafterSetting) -> DrafterSetting:
-    """Return a setting that a drafter can be made of.
+    """Return the setting if a drafter can be made of it.
 
-    Raises InvalidValueError, with the field, for other numbers than the drafter has, a folder where it has none, and
-    boundaries that no head reads.
+    Raises InvalidValueError, with the field, for missing or unknown parameters, a folder of a drafter without heads, and
+    layers of a drafter without an EAGLE head.
     """
     wanted, names = number_names(setting.name), tuple(each.name for each in setting.values)
     if names != wanted:

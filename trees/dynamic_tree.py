@@ -1,4 +1,4 @@
-"""Dynamic trees: drafted anew in every step, as wide and as deep as the draft's own probabilities say."""
+"""Dynamic trees: every step drafts a new tree by the draft's probabilities."""
 
 from dataclasses import dataclass
 
@@ -8,20 +8,20 @@ from treeopt.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicTree:
-    """The three numbers of an EAGLE-2 style tree (Li et al., 2024, section 4).
+    """Parameters of an EAGLE-2 style tree (Li et al., 2024, section 4).
 
-    At depth 1 stand the root's `top_k` likeliest children.  At every further depth the `top_k` nodes of the depth above
-    with the largest products of probabilities along their paths, the beams, get `top_k` children each.  Of all these,
-    the pool, the `nodes` - 1 with the largest products are verified together with the root.
+    Depth 1 has the root's `top_k` most probable children. At every further depth, the beams are the `top_k` nodes of the
+    previous depth with the largest path probabilities; each gets `top_k` children. Of this pool, the `nodes` - 1 nodes with
+    the largest path probabilities are verified with the root.
 
-    Raises InvalidValueError for numbers below 1, and more nodes than the pool has: `top_k + (depth - 1) top_k² + 1`.
+    Raises InvalidValueError for values below 1, and for more nodes than the pool has: `top_k + (depth - 1) top_k² + 1`.
 
     >>> DynamicTree(top_k=2, depth=3, nodes=8).draft_widths
     (1, 2, 2)
     """
 
     top_k: int
-    """Beams, and children of each."""
+    """Beams, and children of each beam."""
     depth: int
     """Levels below the root: the most draft tokens that one step can accept."""
     nodes: int
@@ -39,7 +39,7 @@ class DynamicTree:
 
     @property
     def children(self) -> int:
-        """Children of every node that is fed."""
+        """Children of every expanded node."""
         return self.top_k
 
     @property
@@ -64,15 +64,15 @@ class DynamicTree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether it is a single sequence, all of which is verified."""
+        """Whether the tree is a chain, all of which is verified."""
         return self.top_k == 1 and self.nodes == self.depth + 1
 
     @classmethod
     def chain(cls, length: int) -> "DynamicTree":
-        """Return a single sequence of so many draft tokens."""
+        """Return a chain of `length` draft tokens."""
         return cls(top_k=1, depth=length, nodes=length + 1)
 
 
 def pool_nodes(top_k: int, depth: int) -> int:
-    """Return the nodes that are drafted, root excluded, before the best are picked."""
+    """Return the size of the pool: drafted nodes without the root."""
     return top_k + (depth - 1) * top_k**2

@@ -1,4 +1,4 @@
-"""A tree as a picture: one row per depth, or one column where it is steep; size and colour say how often a step comes."""
+"""Figure of a tree: one row per depth, or one column for deep trees; size and colour show the reach of each node."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from treeopt.arrays import Float64
 from treeopt.files.picture_file import checked_suffix, save_drawing
 from treeopt.pictures.style import BLUE, INK, LINE, MUTED, PALE, POINTS, REACH_MAP, WHITE, text_width
 from treeopt.trees.figure_sheet import Sheet, sheet
+from treeopt.trees.layout import branch_curves
 from treeopt.trees.text_diagram import percent
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import TreeFile
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LABELLED = 64
-"""Trees of at most that many nodes have percentages written beside the nodes."""
+"""Most nodes of a tree whose nodes have percentages."""
 MOST_OUTLINED = 4096
-"""Larger trees are pixels also in SVG and PDF: outlines of every node and branch would take tens of megabytes."""
+"""Larger trees are pixels also in SVG and PDF, where outlines would take tens of megabytes."""
 
 
 def save_figure(
@@ -33,14 +34,14 @@ def save_figure(
     title: str | None = None,
     subtitle: str | None = None,
 ) -> None:
-    """Draw the tree into an SVG, PNG or PDF file, as the path's suffix says; equal trees give equal bytes.
+    """Write an SVG, PNG or PDF figure of the tree, by the suffix of `path`; equal trees give equal bytes.
 
     Args:
         tree: the tree to draw.
         path: file to write, ending in .svg, .png or .pdf.
-        reach: float64 (n,), probability that a step reaches each node; without it all nodes look alike.
-        title: a line above the picture, such as `treeopt.trees.headline` gives it.
-        subtitle: a smaller one below it.
+        reach: float64 (n,), probability that a step reaches each node; without it all nodes look the same.
+        title: a line above the tree, such as `treeopt.trees.headline` returns.
+        subtitle: a smaller line below the title.
 
     Raises InvalidValueError for another suffix or when `reach` does not fit the tree, TreeoptError when the file
     cannot be written.
@@ -76,7 +77,7 @@ def _draw(tree: TokenTree, reach: Float64 | None, *, title: str = "", subtitle: 
 
 
 def _colours() -> "ScalarMappable":
-    """Map probabilities to colours whose brightness falls, spread out so that small ones can be told apart."""
+    """Return a map from probabilities to darker and darker colours, with more contrast for small probabilities."""
     import matplotlib as mpl
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, PowerNorm
@@ -85,7 +86,7 @@ def _colours() -> "ScalarMappable":
 
 
 def _draw_levels(axes: "Axes", tree: TokenTree, place: Sheet) -> None:
-    """Draw a pale line for every level, with its depth and number of nodes at its beginning."""
+    """Draw a pale line for every level, with its depth and number of nodes at its start."""
     font, widths = place.font, tree.level_widths.tolist()
     if place.sideways:
         names = [(place.scale_y + lines * font, name) for lines, name in ((2.6, "depth"), (4.1, "nodes"))]
@@ -109,15 +110,12 @@ def _draw_levels(axes: "Axes", tree: TokenTree, place: Sheet) -> None:
 
 
 def _draw_branches(axes: "Axes", tree: TokenTree, place: Sheet) -> None:
-    """Draw curves that leave and arrive along the levels' order: none cross, and they touch no other node."""
+    """Draw the branches; thicker below larger nodes."""
     from matplotlib.collections import PathCollection
     from matplotlib.path import Path as Curve
 
     codes = [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4]
-    ends, parents = np.stack([place.x, place.y], axis=-1), tree.parents[1:]
-    points = np.stack([ends[parents], ends[parents], ends[1:], ends[1:]], axis=1)  # (n - 1, 4, 2)
-    along = 0 if place.sideways else 1
-    points[:, 1:3, along] = points[:, [0, 3], along].mean(axis=1, keepdims=True)
+    points = branch_curves(np.stack([place.x, place.y], axis=-1), tree.parents, sideways=place.sideways)
     widths = np.clip(0.25 * place.radius[1:], 0.4, 2.4)
     curves = PathCollection(
         [Curve(each, codes) for each in points], facecolors="none", edgecolors=LINE, linewidths=widths, zorder=2
@@ -127,7 +125,7 @@ def _draw_branches(axes: "Axes", tree: TokenTree, place: Sheet) -> None:
 
 
 def _draw_percentages(axes: "Axes", tree: TokenTree, place: Sheet, reach: Float64) -> None:
-    """Write the percentages beside the nodes, or above them where levels stand side by side, wherever there is room."""
+    """Write the percentages next to the nodes, or above them in sideways trees, where there is room."""
     font = min(0.85 * place.font, 0.22 * place.between_nodes) if not place.sideways else 0.85 * place.font
     if font < 5 or (place.between_nodes if place.sideways else place.between_levels) < 1.3 * font:
         return

@@ -1,4 +1,4 @@
-"""Where everything of a drawn tree stands: levels below one another, or side by side where the tree is steep."""
+"""Sizes and places of the figure of a tree: levels below one another, or side by side for deep trees."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.pictures.style import Heading
-from treeopt.trees.node_places import node_places
+from treeopt.trees.layout import node_places
 from treeopt.trees.token_tree import TokenTree
 
 # All lengths are points. A tree that would be longer or broader than the limits has everything closer together.
@@ -21,25 +21,25 @@ _SCALE_WIDTH = 33  # letters that the scale of probabilities and its name take
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """Where things stand, in points from the upper left corner."""
+    """Places in points from the upper left corner."""
 
     heading: Heading
     sideways: bool
-    """Whether the tree grows to the right, not downwards."""
+    """Whether the tree grows to the right instead of downwards."""
     width: float
     height: float
     font: float
     left: float
-    """Where the names of rows end and the tree begins."""
+    """End of the row labels and start of the tree."""
     top: float
-    """Where the names of columns end and the tree begins."""
+    """End of the column labels and start of the tree."""
     scale_y: float
     """The middle of the scale of probabilities."""
     between_nodes: float
-    """From a node to its neighbour of the same level."""
+    """Distance of neighbours on a level."""
     between_levels: float
     x: Float64
-    """float64 (n,), as y, of every node."""
+    """float64 (n,), like y and radius."""
     y: Float64
     radius: Float64
 
@@ -49,7 +49,7 @@ class Sheet:
 
 
 def sheet(tree: TokenTree, reach: Float64 | None, title: str, subtitle: str) -> Sheet:
-    """Return the sheet of a tree: sideways where it has more levels than nodes side by side."""
+    """Return the sheet of a tree, sideways if it has more levels than nodes next to each other."""
     across, along = node_places(tree.parents), tree.depth.astype(float)
     sideways = tree.max_depth > across.max()
     between_levels, between_nodes = _distances(tree.max_depth, float(across.max()), sideways=sideways)
@@ -85,7 +85,7 @@ def sheet(tree: TokenTree, reach: Float64 | None, title: str, subtitle: str) -> 
 
 
 def _distances(levels: int, extent: float, *, sideways: bool) -> tuple[float, float]:
-    """Return the points from a level to the next, and from a node to its neighbour; extent in such distances."""
+    """Return the points between levels and between neighbours; `extent` is the width in neighbour distances."""
     levels, extent = max(levels, 1), max(extent, 1.0)
     if sideways:
         roomy = np.clip(_FONT * _SCALE_WIDTH / levels, _ROOMY_COLUMN, _WIDE_COLUMN)
@@ -99,7 +99,7 @@ def _distances(levels: int, extent: float, *, sideways: bool) -> tuple[float, fl
 
 
 def _radii(tree: TokenTree, across: Float64, between_levels: float, reach: Float64) -> Float64:
-    """Return the nodes' radii, all shrunk by what it takes that no two nodes touch."""
+    """Return the radii of the nodes, float64 (n,), scaled down so that no two nodes touch."""
     radius = _RADIUS * reach**0.4
     shrink, nearest = min(1.0, 0.4 * between_levels / radius[0]), between_levels
     for level in tree.levels:

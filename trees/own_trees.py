@@ -1,4 +1,4 @@
-"""The numbers of drafters that bring trees of their own, one record for each, and which are worth trying."""
+"""Parameters of drafters with their own trees, and the settings to try."""
 
 from dataclasses import dataclass
 from math import inf
@@ -9,13 +9,13 @@ from treeopt.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class PromptLookupSetting:
-    """The two numbers of prompt lookup.
+    """Parameters of prompt lookup.
 
-    Raises InvalidValueError for numbers below 1.
+    Raises InvalidValueError for values below 1.
     """
 
     ngram: int
-    """Most tokens at the text's end that are looked up."""
+    """Most tokens at the end of the sequence that are looked up."""
     length: int
     """Tokens drafted."""
 
@@ -36,7 +36,7 @@ class PromptLookupSetting:
 
 @dataclass(frozen=True, slots=True)
 class LookaheadSetting:
-    """The three numbers of lookahead decoding (Fu et al., 2024, section 3).
+    """Parameters of lookahead decoding (Fu et al., 2024, section 3).
 
     Raises InvalidValueError for a window or candidates below 1, or n-grams below 2.
     """
@@ -66,15 +66,15 @@ class LookaheadSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrafterSetting:
-    """The two numbers of a recurrent head's beam search (Zhang et al., 2024).
+    """Parameters of a recurrent head's beam search (Zhang et al., 2024).
 
-    Raises InvalidValueError for numbers below 1.
+    Raises InvalidValueError for values below 1.
     """
 
     width: int
     """Beams."""
     length: int
-    """Tokens of each: the most draft tokens that one step can accept."""
+    """Tokens of each beam: the most draft tokens that one step can accept."""
 
     def __post_init__(self) -> None:
         whole("width", self.width, 1)
@@ -93,11 +93,10 @@ class RedrafterSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecExecSetting:
-    """How SpecExec's trees grow (Svirschevski et al., 2024, section 4).
+    """Parameters of SpecExec's trees (Svirschevski et al., 2024, section 4).
 
-    A step verifies the root and the `budget` - 1 paths below it that are the most probable under the draft.  They are
-    found in passes of the draft model: the first feeds the root, every other the `batch` best nodes that were not fed
-    and could still bring a better path.
+    A step verifies the root and the `budget` - 1 most probable paths under the draft. The first pass of the draft model
+    feeds the root, every later one the `batch` best nodes that were not fed and could still lead to a better path.
 
     Raises InvalidValueError for a value out of range.
 
@@ -108,13 +107,13 @@ class SpecExecSetting:
     budget: int
     """Most tokens that the target verifies in one pass, root included."""
     branching: int
-    """Most children of a node, the likeliest."""
+    """Most children of a node, the most probable ones."""
     batch: int
     """Most nodes that a draft pass feeds."""
     max_passes: int
     """Most draft passes, the root's included; none finds a better path beyond `budget` - 1 of them."""
     least_log_prob: float = -inf
-    """Log-probability of a path, by the draft, below which it is neither followed nor verified."""
+    """Smallest log-probability of a path, under the draft, that is followed or verified."""
 
     def __post_init__(self) -> None:
         for name, least in {"budget": 2, "branching": 1, "batch": 1, "max_passes": 1}.items():
@@ -124,7 +123,7 @@ class SpecExecSetting:
 
     @property
     def children(self) -> int:
-        """Children of every node that is fed."""
+        """Children of every expanded node."""
         return self.branching
 
     @property
@@ -144,15 +143,15 @@ class SpecExecSetting:
 
 
 PROMPT_LOOKUP_SETTINGS = tuple(PromptLookupSetting(ngram, length) for ngram in (2, 4, 8) for length in (2, 4, 8, 16))
-"""Worth trying on a small machine."""
+"""Settings to try on a small machine."""
 LOOKAHEAD_SETTINGS = tuple(
     LookaheadSetting(window, ngram, candidates)
     for ngram in (3, 5, 7)
     for window, candidates in ((1, 1), (1, 2), (1, 4), (4, 4), (8, 8), (16, 16))
 )
-"""Worth trying on a small machine."""
+"""Settings to try on a small machine."""
 REDRAFTER_SETTINGS = tuple(
     RedrafterSetting(width=width, length=length)
     for width, length in ((1, 2), (1, 3), (1, 4), (1, 6), (2, 3), (2, 5), (4, 3), (4, 5), (8, 4), (8, 6), (16, 6))
 )
-"""Worth trying: from one cheap chain to more nodes than most machines verify for nothing."""
+"""Settings to try, from a cheap chain to many nodes."""

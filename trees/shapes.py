@@ -1,4 +1,4 @@
-"""Named tree shapes, the baselines that every optimum is compared with."""
+"""Named tree shapes: baselines for the optimum."""
 
 from collections.abc import Sequence
 
@@ -39,18 +39,18 @@ def k_ary(branching: int, depth: int) -> TokenTree:
 
 
 def level_widths(widths: Sequence[int]) -> TokenTree:
-    """Return the tree with the given number of nodes at depth 1, 2, …, shared out as evenly as can be.
+    """Return the tree with `widths` nodes at depth 1, 2, …, split as evenly as possible.
 
-    Nodes of a level that come first in order get one child more where the division leaves a rest.
+    Where the division has a remainder, the first nodes of a level get one child more.
 
     >>> level_widths([2, 3]).parents.tolist()
     [-1, 0, 0, 1, 1, 2]
     """
     parents, above = [-1], [0]
-    for depth, given in enumerate(items("widths", widths), start=1):
-        width = whole(f"width at depth {depth}", given, 1)
-        share, rest = divmod(width, len(above))
-        counts = [share + (i < rest) for i in range(len(above))]
+    for depth, value in enumerate(items("widths", widths), start=1):
+        width = whole(f"width at depth {depth}", value, 1)
+        quotient, remainder = divmod(width, len(above))
+        counts = [quotient + (i < remainder) for i in range(len(above))]
         start = len(parents)
         parents.extend(node for node, count in zip(above, counts, strict=True) for _ in range(count))
         above = list(range(start, len(parents)))

@@ -5,14 +5,15 @@ import numpy.typing as npt
 
 from treeopt.arguments import instance, whole
 from treeopt.arrays import Bool, Float64, Int32
+from treeopt.trees.layout import most_reached_first
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import TreeFile
 
 WIDTH = 100
-"""Characters of a line where nothing else is asked for."""
+"""Default characters of a line."""
 LEAST_WIDTH = 24
 LEAST_ROWS = 9
-"""Six lines of title and levels, one of tree, two that explain what was left out."""
+"""Six lines of title and levels, one of tree, two about omitted nodes."""
 
 _MARGIN = 8  # characters left of the root, for the names of the lines
 _TAIL = 8  # characters kept free behind the last column, for ' +65535' or '21-4095'
@@ -33,10 +34,9 @@ _BOX = {
 def draw_text(tree: TokenTree, *, reach: Float64 | None = None, max_rows: int = 64, width: int = WIDTH) -> str:
     """Return a diagram of at most `max_rows` lines of at most `width` characters, growing from left to right.
 
-    A node's first child stands to its right on the same line, the others below it in rank order. Each node shows how
-    many percent of the steps reach it. What does not fit is left out, least reached first: `+n` at the end of a line
-    stands for the n nodes that would branch off it. The widths of the levels, on top, always count every node. Where
-    even its shortest form does not fit, what is said about the whole tree ends in `…`.
+    A node's first child is to its right on the same line, the others below in rank order. A node shows the percentage of
+    steps that reach it. Nodes that do not fit are omitted, least reached first; `+n` at the end of a line counts the omitted
+    nodes that would branch off it. The widths of the levels count every node. A title that is too long is cut with `…`.
 
     Args:
         tree: the tree to draw.
@@ -70,7 +70,7 @@ def draw_text(tree: TokenTree, *, reach: Float64 | None = None, max_rows: int = 
 
 
 def _fitting(forms: list[str], width: int) -> str:
-    """Return the first form of a line that fits, or the shortest with its end cut and marked."""
+    """Return the first form of a line that fits, or the last one, cut with `…`."""
     return next((form for form in forms if len(form) <= width), f"{forms[-1][: width - 1]}…")
 
 
@@ -82,7 +82,7 @@ def _choose_visible(tree: TokenTree, reach: Float64 | None, max_rows: int, width
     visible = np.zeros(tree.nodes, np.bool_)
     visible[0] = True
     free_rows = max_rows - LEAST_ROWS
-    for node in _most_reached_first(tree, reach).tolist()[1:]:
+    for node in most_reached_first(tree.parents, tree.rank, reach).tolist()[1:]:
         if not visible[tree.parents[node]] or not fitting[node]:
             continue
         if tree.rank[node] > 0 and free_rows == 0:
@@ -90,16 +90,6 @@ def _choose_visible(tree: TokenTree, reach: Float64 | None, max_rows: int, width
         free_rows -= int(tree.rank[node] > 0)
         visible[node] = True
     return visible
-
-
-def _most_reached_first(tree: TokenTree, reach: Float64 | None) -> npt.NDArray[np.intp]:
-    if reach is None:
-        return np.arange(tree.nodes)
-    capped = reach.copy()
-    for node in range(1, tree.nodes):
-        sibling = capped[node - 1] if tree.rank[node] else 1.0
-        capped[node] = min(capped[node], capped[tree.parents[node]], sibling)
-    return np.argsort(-capped, kind="stable")
 
 
 def _titles(tree: TokenTree, reach: Float64 | None) -> list[str]:
@@ -164,7 +154,7 @@ def _tree_lines(tree: TokenTree, reach: Float64 | None, visible: Bool, cell: int
 
 
 def _arrange(tree: TokenTree, visible: Bool) -> tuple[Int32, Int32]:
-    """Return the line of each visible node, and for each line the nodes left out that branch off it."""
+    """Return the line of each visible node, and for each line the number of omitted nodes that branch off it."""
     heights, hidden = np.zeros((2, tree.nodes), np.int32)
     for node in range(tree.nodes - 1, -1, -1):
         if visible[node]:
@@ -183,7 +173,7 @@ def _arrange(tree: TokenTree, visible: Bool) -> tuple[Int32, Int32]:
 
 
 def _join(column: npt.NDArray[np.uint8], lines: list[int]) -> None:
-    """Draw the branch from a node to its children's lines, the first of which is its own."""
+    """Draw the branch from a node to the lines of its children; the first is the node's own line."""
     column[lines] |= _RIGHT
     column[lines[0]] |= _LEFT
     column[lines[0] : lines[-1]] |= _DOWN
@@ -198,7 +188,7 @@ def _paint(sides: npt.NDArray[np.uint8], texts: list[tuple[int, int, str]]) -> l
 
 
 def percent(probability: float) -> str:
-    """Return a percentage in at most three characters, two digits of it where they matter."""
+    """Return a percentage in at most three characters, with at most two significant digits below 10."""
     value = 100 * probability
     if 0 < value < 0.05:
         return "<.1"

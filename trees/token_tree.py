@@ -1,30 +1,33 @@
-"""What a speculation tree is: parents in level order; everything else follows from them."""
+"""The speculation tree: parents in level order; everything else follows from them."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from treeopt.arrays import Bool, Float64, Int32, Integers
+from treeopt.arrays import Bool, Int32, Integers
 from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import write_text
 from treeopt.tabular import Row
-from treeopt.trees.provenance import Provenance
-from treeopt.trees.tree_text import check_size, checked_reach, tree_text
 
+FORMAT, VERSION = "treeopt-tree", 1
+"""Format and version of the tree file."""
+MAX_NODES = 65_536
+"""Most nodes of a tree in a file."""
 SHOWN_WIDTHS = 16
-"""Levels whose widths a tree's text lists, the first ones."""
+"""Levels whose widths `repr` lists, from the root."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenTree:
     """A tree of draft tokens below the root, which is the last committed token.
 
-    Nodes stand in level order, siblings in rank order: `parents[0] == -1` and `parents` never falls, so the children
-    of every node and the nodes of every level are contiguous, and equal trees have equal arrays.
+    Nodes are in level order, siblings in rank order: `parents[0] == -1` and `parents` is non-decreasing. So the children of
+    every node and the nodes of every level are contiguous, and equal trees have equal arrays.
 
     Args:
         parents: int32 (n,), the index of each node's parent; -1 for the root.
@@ -52,7 +55,7 @@ class TokenTree:
 
     @classmethod
     def ordered(cls, parents: Sequence[int] | Integers) -> "TokenTree":
-        """Return the tree of any parents array whose every parent stands before its children.
+        """Return the tree of a parents array in which every parent comes before its children.
 
         Siblings keep their relative order as ranks.
 
@@ -66,7 +69,7 @@ class TokenTree:
         for node in range(1, len(array)):
             children[array[node]].append(node)
         order, new_parents = [0], [-1]
-        for position, node in enumerate(order):  # grows while it is read: a breadth-first walk
+        for position, node in enumerate(order):  # grows during the loop: a breadth-first walk
             order.extend(children[node])
             new_parents.extend([position] * len(children[node]))
         return cls(new_parents)
@@ -88,7 +91,7 @@ class TokenTree:
 
     @property
     def first_child(self) -> Int32:
-        """int32 (n,): index of each node's first child; where there is none, the index it would have."""
+        """int32 (n,): index of each node's first child; for a leaf, the index that a child would have."""
         return np.searchsorted(self.parents, np.arange(self.nodes), side="left").astype(np.int32)
 
     def children(self, node: int) -> range:
@@ -109,19 +112,19 @@ class TokenTree:
 
     @property
     def draft_widths(self) -> Int32:
-        """int32 (max_depth,): internal nodes of each depth, all that the drafter has to be run on."""
+        """int32 (max_depth,): internal nodes of each depth, which the drafter runs on."""
         internal = self.child_counts > 0
         return np.bincount(self.depth[internal], minlength=self.max_depth).astype(np.int32)
 
     @property
     def positions(self) -> Int32:
-        """int32 (n,): offset of each token from the root's position in the text; the same as depth."""
+        """int32 (n,): position of each token relative to the root's; equal to depth."""
         return self.depth
 
     @property
     def ancestor_mask(self) -> Bool:
         """Bool (n, n): row i marks node i and its ancestors, the tree tokens that node i may attend to."""
-        rows = [bytearray(self.nodes)]  # of bytes, because a call of numpy for every level takes longer
+        rows = [bytearray(self.nodes)]  # bytes, because a numpy call per level is slower
         for node, parent in enumerate(self.parents.tolist()):
             rows.append(rows[parent + 1].copy())
             rows[-1][node] = True
@@ -129,7 +132,7 @@ class TokenTree:
 
     @property
     def leaf_paths(self) -> Int32:
-        """int32 (leaves, max_depth + 1): the nodes from the root to each leaf, -1 behind the shorter paths."""
+        """int32 (leaves, max_depth + 1): the nodes from the root to each leaf, padded with -1."""
         leaves = np.flatnonzero(self.child_counts == 0)
         paths = np.full((len(leaves), self.max_depth + 1), -1, np.int32)
         for row, leaf in enumerate(leaves):
@@ -139,14 +142,15 @@ class TokenTree:
                 node = int(self.parents[node])
         return paths
 
-    def save(self, path: Path | str, *, reach: Float64 | None = None, provenance: Provenance | None = None) -> None:
-        """Write the tree file; see `treeopt.trees.tree_file`."""
-        check_size(self.nodes)
-        checked = None if reach is None else checked_reach(self.parents, reach)
-        write_text(path, tree_text(self.parents, checked, provenance))
+    def save(self, path: Path | str) -> None:
+        """Write a tree file that contains the tree alone; `TreeFile.save` writes predictions and provenance too.
+
+        Raises InvalidValueError for more than 65,536 nodes.
+        """
+        write_text(path, file_text(self))
 
     def to_records(self) -> list[Row]:
-        """Return a row for every node, for `pandas.DataFrame` and the like."""
+        """Return a row per node, for `pandas.DataFrame`."""
         columns = (self.parents.tolist(), self.depth.tolist(), self.rank.tolist())
         return [
             {"node": node, "parent": parent, "depth": depth, "rank": rank}
@@ -175,6 +179,23 @@ class TokenTree:
         return f"TokenTree(nodes={self.nodes}, max_depth={self.max_depth}, widths=[{widths}])"
 
 
+def file_text(tree: TokenTree, fields: Mapping[str, Any] | None = None) -> str:
+    """Return the text of a tree file, one key per line: the tree, then `fields`, so that equal trees give equal bytes.
+
+    Raises InvalidValueError for more than 65,536 nodes.
+    """
+    check_size(tree.nodes)
+    content = {"format": FORMAT, "version": VERSION, "parents": tree.parents.tolist(), **(fields or {})}
+    lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def check_size(nodes: int) -> None:
+    """Raise InvalidValueError for more nodes than a file may have."""
+    if nodes > MAX_NODES:
+        raise InvalidValueError(f"expected at most {MAX_NODES} nodes. Got {nodes}.")
+
+
 def _integers(parents: Sequence[int] | Integers) -> Int32:
     try:
         array = np.asarray(parents)
@@ -195,7 +216,7 @@ def _integers(parents: Sequence[int] | Integers) -> Int32:
 
 
 def _depth_and_rank(parents: list[int]) -> tuple[list[int], list[int]]:
-    """Return both of every node, in a loop because most trees are small; checks the order."""
+    """Return depth and rank of every node; raises InvalidValueError if the order is wrong."""
     if parents[0] != -1:
         raise InvalidValueError(f"parents[0]: expected -1, the root. Got {parents[0]}.")
     depth, rank, previous, first = [0], [0], -1, 1

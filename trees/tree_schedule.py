@@ -1,4 +1,4 @@
-"""The schedule file, `schedule.json`: a tree for every number of texts that are decoded at a time."""
+"""The schedule file, `schedule.json`: a tree for every batch size."""
 
 import json
 from dataclasses import dataclass
@@ -10,9 +10,8 @@ from treeopt.files.fields import Fields, check_format
 from treeopt.files.json_file import parse_json
 from treeopt.files.record_form import read_record, written_record
 from treeopt.files.whole_files import read_text, write_text
-from treeopt.trees.provenance import Provenance
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import read_parents
+from treeopt.trees.tree_file import Provenance, read_parents
 
 FORMAT, VERSION = "treeopt-schedule", 1
 MAX_BYTES = 8_000_000
@@ -21,19 +20,19 @@ HEAD_BYTES = 200
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class ScheduledTree(ShortRepr):
-    """A tree, and from how many texts on it is verified."""
+    """A tree and its range of batch sizes."""
 
     first_texts: int
     last_texts: int
-    """The largest number; of the last tree it is the largest that was planned for."""
+    """The largest batch size; for the last tree the largest that was planned."""
     tree: TokenTree
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class TreeSchedule(ShortRepr):
-    """Trees by the number of texts.
+    """Trees by batch size.
 
-    Raises InvalidValueError unless numbers of texts begin with 1 and go on without gaps.
+    Raises InvalidValueError unless the batch sizes start at 1 and have no gaps.
     """
 
     trees: tuple[ScheduledTree, ...]
@@ -54,7 +53,7 @@ class TreeSchedule(ShortRepr):
 
     @property
     def most_texts(self) -> int:
-        """The largest number of texts that was planned for."""
+        """The largest batch size that was planned."""
         return self.trees[-1].last_texts
 
     @property
@@ -63,7 +62,7 @@ class TreeSchedule(ShortRepr):
         return max(each.tree.nodes for each in self.trees)
 
     def tree(self, texts: int) -> TokenTree:
-        """Return the tree for so many texts, at least 1; beyond the largest number that of the largest."""
+        """Return the tree for a batch of `texts` sequences; beyond `most_texts` the last tree."""
         if texts < 1:
             raise InvalidValueError(f"texts: expected at least 1. Got {texts}.")
         return next((each.tree for each in self.trees if texts <= each.last_texts), self.trees[-1].tree)
@@ -83,7 +82,7 @@ class TreeSchedule(ShortRepr):
 
 
 def is_schedule(path: Path) -> bool:
-    """Tell a schedule file by its first line; pipes, which a look inside would empty, are none."""
+    """Return whether a file is a schedule, by its first line; False for pipes, which reading would empty."""
     if not path.is_file():
         return False
     try:
@@ -94,7 +93,7 @@ def is_schedule(path: Path) -> bool:
 
 
 def load_schedule(path: Path | str) -> TreeSchedule:
-    """Return a schedule file's content.
+    """Return the content of a schedule file.
 
     Raises FormatError naming the file, the field and the reason, and TreeoptError when it cannot be read.
     """

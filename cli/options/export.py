@@ -37,7 +37,7 @@ SIZED = "a solution file or a profile"
 CONDITIONS = ("rule", "temperature", "context_tokens", "batch_size")
 ALWAYS = ("target", "written", "force")
 """Options that every format and engine takes."""
-WRITE_OPTIONS = {"name": "list_name", "max_depth": "heads", "engine_version": "engine_version"}
+WRITE_OPTIONS = {"name": "list_name", "max_depth": "heads"}
 """Options by the fields of `WriteOptions`."""
 
 

@@ -1,6 +1,5 @@
 """Files that commands are given: a tree in any format, a solution, or a profile."""
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from treeopt.files.whole_files import read_bytes
 if TYPE_CHECKING:
     from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
-    from treeopt.trees.formats import NamedTree
 
 file = InputFile()
 output = OutputFile(stream=True)
@@ -99,27 +97,28 @@ def read_any_tree(
     The file, or pipe, is read once.  Raises click.UsageError for a name, budget or depth that it has no use for,
     TreeoptError for a profile, and as the readers do.
     """
-    from treeopt.any_tree import is_solution, out_of_solution, read_tree_bytes
-    from treeopt.trees.formats import parse_tree
+    from treeopt.any_tree import is_solution, parse, read_tree_bytes
 
     data = read_tree_bytes(path)
-    if is_solution(io.BytesIO(data)):
+    if is_solution(data):
         if name is not None:
             raise click.UsageError(f"--name: {path} is a solution file. Choose with --budget and --depth.")
-        return out_of_solution(path, data, budget, depth)
-    _refuse_profile(path, data)
-    if (budget, depth) != (None, None):
-        raise click.UsageError(f"--budget and --depth choose a tree; {path} holds trees as they are. Leave them out.")
-    return parse_tree(path, data, name)
+    else:
+        _refuse_profile(path, data)
+        if (budget, depth) != (None, None):
+            raise click.UsageError(
+                f"--budget and --depth choose a tree; {path} holds trees as they are. Leave them out."
+            )
+    return parse(path, data, name, max_nodes=budget, max_depth=depth)
 
 
-def read_all_trees(path: Path) -> "tuple[NamedTree, ...]":
-    """Return every tree of a file in any known format; raises TreeoptError for a profile, and as the readers do."""
-    from treeopt.trees.formats import MAX_BYTES, parse_trees
+def read_all_trees(path: Path) -> "dict[str | None, TreeFile]":
+    """Return every tree of a file in any known format by its name; raises TreeoptError for a profile, and as the readers do."""
+    from treeopt.trees.formats import MAX_BYTES, parse
 
     data = read_bytes(path, limit_bytes=MAX_BYTES)
     _refuse_profile(path, data)
-    return parse_trees(path, data)
+    return parse(path, data)
 
 
 def _is_profile(data: bytes) -> bool:

@@ -8,8 +8,7 @@ import pytest
 from tests.cli.invented import STEEP, TABLE, call, invented, saved, verify_s
 from treeopt import Profile
 from treeopt.planner import plan, step_model
-from treeopt.trees import TokenTree, chain
-from treeopt.trees.formats import read_trees
+from treeopt.trees import TokenTree, chain, load_file
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 BUNDLED = Path(__file__).resolve().parents[2] / "docs" / "profiles" / "bundled-2-cores.yaml"
@@ -125,7 +124,7 @@ def test_published_trees_under_the_bundled_profile():
     found = compared(*trees, "--profile", BUNDLED)
     assert len(found["trees"]) == len(trees)
     for row, path in zip(found["trees"], trees, strict=True):
-        (named,) = read_trees(path)
+        named = load_file(path)
         assert row["nodes"] == named.tree.nodes
         assert row["predicted"] is None or row["predicted"]["speedup"] <= found["fastest"]["speedup"]
     medusa = next(row for row in found["trees"] if row["label"] == "medusa_mc_sim_7b_63.json: mc_sim_7b_63")

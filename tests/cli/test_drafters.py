@@ -13,8 +13,8 @@ from tests.support.eagle_heads import make_head, save_head, speculators
 from treeopt import bundled as bundle
 from treeopt.errors import TreeoptError
 from treeopt.runtime import load_model
+from treeopt.trees import load_file
 from treeopt.trees.drafter_setting import drafter_setting
-from treeopt.trees.tree_file import load_file
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ class TestCompletion:
     @pytest.mark.parametrize(
         ("words", "incomplete", "found"),
         [
-            ("treeopt export tree.json --to", "v", {"vllm-tree", "vllm"}),
+            ("treeopt export tree.json --to", "v", {"vllm"}),
             ("treeopt export tree.json --to", "se", {"sequoia"}),
             ("treeopt solve --rule", "t", {"target", "traversal", "typical"}),
             ("treeopt run tree.json --rule", "sp", {"specinfer"}),

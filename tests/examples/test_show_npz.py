@@ -45,10 +45,7 @@ def checked_program(tmp_path_factory):
 def arrays(tree):
     return {
         "parents": tree.parents,
-        "depth": tree.depth,
         "mask": tree.ancestor_mask,
-        "positions": tree.positions,
-        "leaf_paths": tree.leaf_paths,
     }
 
 

@@ -12,7 +12,7 @@ from treeopt.planner.fastest import NODES_PRICED
 from treeopt.planner.prices import ListedNodes
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
-from treeopt.solver.best_first import heaviest_nodes
+from treeopt.solver.best_first import top_nodes
 
 DEPTH = 4
 
@@ -42,7 +42,7 @@ def drawn_bound(
     table = AcceptanceTable(p)
     narrow = kind == "falling" and rng.random() < 0.5
     solution = solve(table, NODES, DEPTH, draft_widths=box.most.tolist() if narrow else None)
-    nodes = ListedNodes(heaviest_nodes(table.rows(DEPTH), priced))
+    nodes = ListedNodes(top_nodes(table.rows(DEPTH), priced))
     fastest = float(speedups[inside(box)].max(initial=0.0))
     return bounded(box, solution, costs_of(machine), nodes, known), fastest, known
 

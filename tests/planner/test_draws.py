@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.solver.oracles import paths_of, rows_of, weight
+from tests.solver.oracles import node_value, paths_of, rows_of
 from tests.support.invented_machines import (
     DEPTH,
     MACHINES,
@@ -65,7 +65,8 @@ class TestTokens:
             paths = paths_of(tree.parents.tolist())
             one_row = table == "one row for every depth"
             expected = [
-                sum(weight(path, (draw.tolist() * DEPTH if one_row else draw.tolist())) for path in paths) for draw in p
+                sum(node_value(path, (draw.tolist() * DEPTH if one_row else draw.tolist())) for path in paths)
+                for draw in p
             ]
             assert TokenDraws(p=p).tokens(tree).tolist() == pytest.approx(np.clip(expected, 1, 1 + tree.max_depth))
 

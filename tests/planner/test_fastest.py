@@ -142,14 +142,14 @@ class TestControls:
         assert broken("falling", 100)
 
     def test_a_line_below_the_trees_is_noticed(self, monkeypatch):
-        """As where a price on every node is taken off the heaviest tree twice."""
-        heaviest = prices.heaviest_of_any_size
+        """As where a price on every node is subtracted from the best tree twice."""
+        best = prices.best_of_any_size
 
-        def too_light(weight, skip):
-            total, chosen = heaviest(weight, skip)
+        def too_small(values, skip):
+            total, chosen = best(values, skip)
             return total - 0.02 * len(chosen), chosen
 
-        monkeypatch.setattr(prices, "heaviest_of_any_size", too_light)
+        monkeypatch.setattr(prices, "best_of_any_size", too_small)
         assert broken("falling", 100)
 
     def test_levels_paid_too_dearly_are_noticed(self, monkeypatch):

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.solver.oracles import by_enumeration, catalogue, paths_of, rows_of, weight
+from tests.solver.oracles import by_enumeration, catalogue, node_value, paths_of, rows_of
 from tests.support.invented_machines import (
     DEPTH,
     FALLING,
@@ -137,7 +137,7 @@ def fastest_of_most_tokens_with(table: str, machine: str, nodes: int) -> float:
     """Return the largest speedup of the trees of so many nodes that no smaller or shallower one matches in tokens."""
     p, trees, most = TABLES[table], catalogue(NODES), most_tokens(table)
     rows = rows_of(p, DEPTH)
-    yielded = trees.holds @ np.array([weight(path, rows) for path in trees.paths])
+    yielded = trees.holds @ np.array([node_value(path, rows) for path in trees.paths])
     speedups = every_speedup(p, MACHINES[machine], NODES, DEPTH)
     best = 0.0
     for depth in range(1, DEPTH + 1):

@@ -28,6 +28,3 @@ def test_a_tree_written_again_is_the_same(path, tmp_path):
     file = load_file(path)
     file.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
-    if file.drafter is None:  # a tree by itself is the draft model's
-        file.tree.save(tmp_path / "tree.json", reach=file.reach, provenance=file.provenance)
-        assert (tmp_path / "tree.json").read_bytes() == path.read_bytes()

@@ -30,7 +30,7 @@ def depth_of(p: Table, default: int) -> int:
     return default if isinstance(p[0], float) else len(p)
 
 
-def weight(path: Path, rows: Rows) -> float:
+def node_value(path: Path, rows: Rows) -> float:
     """Return the probability that a step reaches a node; 0 where the table ends."""
     parents = (0, *path)
     if len(path) > len(rows) or any(rank >= len(rows[0][0]) for rank in path):
@@ -117,7 +117,7 @@ def by_enumeration(
     for widths, limits in ((trees.level_widths, level_widths), (trees.draft_widths, draft_widths)):
         if limits is not None:
             allowed &= np.all(widths[:, :max_depth] <= np.array(limits)[: widths.shape[1]], axis=1)
-    tokens = trees.holds @ np.array([weight(path, rows) for path in trees.paths])
+    tokens = trees.holds @ np.array([node_value(path, rows) for path in trees.paths])
     best = np.zeros((max_depth + 1, max_nodes + 1))
     np.maximum.at(best, (trees.depth[allowed], trees.size[allowed]), tokens[allowed])
     return np.maximum.accumulate(np.maximum.accumulate(best, axis=0), axis=1)
@@ -156,12 +156,12 @@ def by_greed(p: Table, max_nodes: int, max_depth: int) -> np.ndarray:
         offers: list[tuple[float, Path]] = [(-1.0, ())]
         for n in range(1, max_nodes + 1):
             if offers:
-                heaviest, path = heapq.heappop(offers)
-                tokens -= heaviest
+                largest, path = heapq.heappop(offers)
+                tokens -= largest
                 next_sibling = [(*path[:-1], path[-1] + 1)] if path else []
                 for offer in ((*path, 0), *next_sibling):
                     if len(offer) <= limit and offer[-1] < np.shape(p)[-1]:
-                        heapq.heappush(offers, (-weight(offer, rows), offer))
+                        heapq.heappush(offers, (-node_value(offer, rows), offer))
             result[limit, n] = tokens
     return result
 

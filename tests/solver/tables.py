@@ -16,8 +16,8 @@ NAMED: dict[str, Table] = {
     "always, then never": [1.0, 0.0],
     "a single branch": [0.6],
     "a single branch per depth": [[0.9], [0.1], [0.5]],
-    "falling": [0.6, 0.2, 0.1],
-    "rising": [0.1, 0.2, 0.6],
+    "non-increasing": [0.6, 0.2, 0.1],
+    "increasing": [0.1, 0.2, 0.6],
     "only the second": [0.0, 1.0],
     "never": [0.0, 0.0],
     "never after the first level": [[0.5, 0.4], [0.0, 0.0], [0.7, 0.2]],
@@ -32,7 +32,7 @@ NAMED: dict[str, Table] = {
     "equal but for rounding": [1e-9, 0.2467303812912936],  # a twelfth node that brings nothing, or so little
     "worth hardly more than rounding": [[0.0, 1e-13], [0.25, 0.5], [0.0, 1.0]],
     "per depth": [[0.8, 0.1], [0.3, 0.3], [0.1, 0.6], [0.5, 0.4], [1.0, 0.0]],
-    "falling per depth": [[0.8, 0.1], [0.4, 0.4], [0.9, 0.0], [0.5, 0.25], [0.3, 0.2]],
+    "non-increasing per depth": [[0.8, 0.1], [0.4, 0.4], [0.9, 0.0], [0.5, 0.25], [0.3, 0.2]],
     "one rank of the parent": [[[0.7, 0.2]], [[0.1, 0.6]], [[0.5, 0.4]]],
     "worse below a later child": [[[0.7, 0.2], [0.4, 0.1]]] * 4,
     "better below a later child": [[[0.3, 0.3, 0.2], [0.9, 0.1, 0.0]]] * 4,
@@ -55,12 +55,14 @@ def examples(count: int) -> settings:
 
 
 @st.composite
-def row(draw: st.DrawFn, branching: int, falling: bool) -> list[float]:
+def row(draw: st.DrawFn, branching: int, non_increasing: bool) -> list[float]:
     entry = st.sampled_from([0.0, 0.0, 1e-300, 1e-9, 0.25, 0.5, 1.0]) | st.floats(0, 1)
     weights = draw(st.lists(entry, min_size=branching, max_size=branching))
-    kind = "falling" if falling else draw(st.sampled_from(["any", "falling", "rising", "spike"]))
-    if kind in ("falling", "rising"):
-        weights.sort(reverse=kind == "falling")
+    kind = (
+        "non-increasing" if non_increasing else draw(st.sampled_from(["any", "non-increasing", "increasing", "spike"]))
+    )
+    if kind in ("non-increasing", "increasing"):
+        weights.sort(reverse=kind == "non-increasing")
     if kind == "spike":
         weights = [0.0] * (branching - 1) + weights[:1]
     total = sum(weights)
@@ -69,9 +71,11 @@ def row(draw: st.DrawFn, branching: int, falling: bool) -> list[float]:
 
 
 @st.composite
-def tables(draw: st.DrawFn, max_depth: int, max_branching: int, max_ranks: int = 3, falling: bool = False) -> Table:
+def tables(
+    draw: st.DrawFn, max_depth: int, max_branching: int, max_ranks: int = 3, non_increasing: bool = False
+) -> Table:
     """Draw one row (`max_depth` 0 levels of lists), a row per depth, or a row per depth and rank of the parent."""
-    rows = row(draw(st.integers(1, max_branching)), falling)
+    rows = row(draw(st.integers(1, max_branching)), non_increasing)
     form = draw(
         st.sampled_from(["one row", "row per depth", "row per depth and rank of the parent"][: 2 + (max_ranks > 1)])
     )

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.solver.oracles import by_enumeration, depth_of, paths_of, rows_of, same, weight
+from tests.solver.oracles import by_enumeration, depth_of, node_value, paths_of, rows_of, same
 from tests.solver.tables import NAMED, examples, named, tables
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
-from treeopt.solver.best_first import grow, heaviest, heaviest_nodes
+from treeopt.solver.best_first import grow, top_n, top_nodes
 
-FALLING = [name for name, p in NAMED.items() if np.all(np.diff(p, axis=-1) <= 0)]
-falling = pytest.mark.parametrize("p", [NAMED[name] for name in FALLING], ids=FALLING)
+NON_INCREASING = [name for name, p in NAMED.items() if np.all(np.diff(p, axis=-1) <= 0)]
+non_increasing = pytest.mark.parametrize("p", [NAMED[name] for name in NON_INCREASING], ids=NON_INCREASING)
 
 
 def tree_paths(solution, nodes, depth):
@@ -25,7 +25,7 @@ def tree_paths(solution, nodes, depth):
 
 
 class TestNested:
-    @falling
+    @non_increasing
     def test_every_tree_lies_inside_the_next(self, p):
         solution = solve(AcceptanceTable(p), 20, depth_of(p, 5))
         for depth in range(solution.max_depth + 1):
@@ -33,23 +33,23 @@ class TestNested:
             assert all(small <= large for small, large in pairwise(trees))
 
     @examples(100)
-    @given(tables(max_depth=5, max_branching=5, falling=True))
+    @given(tables(max_depth=5, max_branching=5, non_increasing=True))
     def test_every_tree_lies_inside_the_next_on_drawn_tables(self, p):
-        """Or what it lost weighs no more than anything in the next: it was equal to another node, but for rounding."""
+        """Except for nodes whose values are equal but for rounding."""
         solution = solve(AcceptanceTable(p), 20, depth_of(p, 5))
         assert solution.certificate.method == "best-first"
         rows = rows_of(p, solution.max_depth)
         for depth in range(solution.max_depth + 1):
             for small, large in pairwise(tree_paths(solution, nodes, depth) for nodes in range(1, 21)):
-                lightest = min(weight(path, rows) for path in large)
-                assert all(weight(path, rows) <= lightest * (1 + 1e-12) for path in small - large)
+                smallest = min(node_value(path, rows) for path in large)
+                assert all(node_value(path, rows) <= smallest * (1 + 1e-12) for path in small - large)
 
-    def test_trees_of_rows_that_rise_do_not(self):
+    def test_trees_of_other_rows_do_not(self):
         """The negative control: here the best tree of four nodes gives up a child that the best of three has."""
         solution = solve(AcceptanceTable([0.4, 0.0, 0.6]), 6, 2)
         assert any(not tree_paths(solution, n, 2) <= tree_paths(solution, n + 1, 2) for n in range(1, 6))
 
-    @falling
+    @non_increasing
     def test_each_node_more_brings_no_more_than_the_one_before(self, p):
         values = solve(AcceptanceTable(p), 30, depth_of(p, 5)).expected_tokens
         assert np.all(np.diff(values[:, 1:], 2, axis=1) <= 1e-12)
@@ -61,21 +61,21 @@ class TestGrow:
         st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.5, 1.0]) | st.floats(0, 1), min_size=1, max_size=30),
         st.integers(1, 35),
     )
-    def test_heaviest_takes_ties_in_the_order_given(self, weights, most):
+    def test_top_n_keeps_the_order_of_ties(self, weights, most):
         expected = sorted(range(len(weights)), key=lambda place: -weights[place])[:most]
-        assert heaviest(np.array(weights), most).tolist() == expected
+        assert top_n(np.array(weights), most).tolist() == expected
 
-    @falling
-    def test_order_lists_the_heaviest_nodes_of_the_unlimited_tree(self, p):
+    @non_increasing
+    def test_order_lists_the_top_nodes_of_the_unlimited_tree(self, p):
         self.check_order(p, 30)
 
     @examples(100)
-    @given(tables(max_depth=4, max_branching=5, falling=True), st.integers(1, 40))
-    def test_order_lists_the_heaviest_nodes_on_drawn_tables(self, p, nodes):
+    @given(tables(max_depth=4, max_branching=5, non_increasing=True), st.integers(1, 40))
+    def test_order_lists_the_top_nodes_on_drawn_tables(self, p, nodes):
         self.check_order(p, nodes)
 
     def check_order(self, p, nodes):
-        """Compare with a heap that knows no levels: it pops the heaviest node, pushes its child and next sibling."""
+        """Compare with a heap that knows no levels: it pops the node of the largest value, pushes its child and next sibling."""
         levels = depth_of(p, 4)
         rows = rows_of(p, levels)
         unlimited = np.full(levels, nodes, np.int32)
@@ -89,12 +89,12 @@ class TestGrow:
                 expected.append(-negative)
                 for offer in ((*path, 0), *([(*path[:-1], path[-1] + 1)] if path else [])):
                     if len(offer) <= depth:
-                        heapq.heappush(offers, (-weight(offer, rows), offer))
+                        heapq.heappush(offers, (-node_value(offer, rows), offer))
             np.testing.assert_allclose(found, expected, rtol=1e-12)
             assert found == sorted(found, reverse=True)
 
-    def test_weighs_few_of_all_the_nodes_there_are(self):
-        """Weighed are the children heavy enough to join, not all 32 of every parent."""
+    def test_evaluates_few_of_all_nodes(self):
+        """Only children whose value is large enough are evaluated, not all 32 of every parent."""
         row = np.array([0.7, *(0.12 / k**1.6 for k in range(1, 32))])
         certificate = solve(AcceptanceTable(row), 512, 16).certificate
         assert 512 <= certificate.compared <= 16 * 512
@@ -104,25 +104,25 @@ class TestGrow:
 limits = st.none() | st.integers(1, 4) | st.just("per depth")
 
 
-class TestHeaviestNodes:
-    """Any table: a node's hope stands in for its weight, and bounds all that is left out."""
+class TestTopNodes:
+    """Any table: nodes are sorted by upper bounds, the smallest of which bounds all nodes outside."""
 
     @named
-    def test_no_node_left_out_is_reached_more_often_than_told(self, p):
+    def test_no_node_outside_exceeds_the_bound(self, p):
         self.check(p, 12, depth_of(p, 3))
 
     @examples(100)
     @given(tables(max_depth=4, max_branching=4), st.integers(1, 40))
-    def test_no_node_left_out_is_reached_more_often_than_told_on_drawn_tables(self, p, nodes):
+    def test_no_node_outside_exceeds_the_bound_on_drawn_tables(self, p, nodes):
         self.check(p, nodes, depth_of(p, 4))
 
     def check(self, p, max_nodes, levels):
         rows, branching = rows_of(p, levels), np.shape(p)[-1]
-        found = heaviest_nodes(np.array(rows).reshape(levels, -1, branching), max_nodes)
+        found = top_nodes(np.array(rows).reshape(levels, -1, branching), max_nodes)
         path = [()]
         for parent, rank in zip(found.parent[1:].tolist(), found.rank[1:].tolist(), strict=True):
             path.append((*path[parent], rank))
-        np.testing.assert_allclose(found.reach, [weight(each, rows) for each in path], rtol=1e-12)
+        np.testing.assert_allclose(found.reach, [node_value(each, rows) for each in path], rtol=1e-12)
         assert found.depth.tolist() == [len(each) for each in path]
         assert len(set(path)) == len(path)
         for depth in range(levels + 1):
@@ -130,14 +130,14 @@ class TestHeaviestNodes:
             assert all(len(each) <= depth for each in listed)
             assert all({each[:-1], (*each[:-1], max(0, each[-1] - 1))} <= listed for each in listed if each)
             every = (each for length in range(depth + 1) for each in product(range(branching), repeat=length))
-            most = max((weight(each, rows) for each in every if each not in listed), default=0.0)
-            assert most <= found.left_out[depth] * (1 + 1e-12)
-            assert len(listed) == max_nodes or found.left_out[depth] == 0.0
+            most = max((node_value(each, rows) for each in every if each not in listed), default=0.0)
+            assert most <= found.bound_outside[depth] * (1 + 1e-12)
+            assert len(listed) == max_nodes or found.bound_outside[depth] == 0.0
 
 
 class TestWidthLimits:
     @examples(250)
-    @given(tables(max_depth=6, max_branching=4, max_ranks=1, falling=True), limits, limits, st.data())
+    @given(tables(max_depth=6, max_branching=4, max_ranks=1, non_increasing=True), limits, limits, st.data())
     def test_equals_every_tree_enumerated(self, p, level_widths, draft_widths, data):
         self.check(p, 9, depth_of(p, 6), level_widths, draft_widths, data)
 
@@ -159,10 +159,10 @@ class TestWidthLimits:
                 assert tree.max_depth <= depth
                 assert wide is None or np.all(tree.level_widths[1:] <= wide[: tree.max_depth])
                 assert inner is None or np.all(tree.draft_widths <= inner[: tree.max_depth])
-                tokens = math.fsum(weight(path, rows_of(p, depth)) for path in paths_of(tree.parents.tolist()))
+                tokens = math.fsum(node_value(path, rows_of(p, depth)) for path in paths_of(tree.parents.tolist()))
                 assert tokens == pytest.approx(solution.expected_tokens[depth, nodes], rel=1e-12, abs=0)
 
-    @pytest.mark.parametrize("p", [NAMED["equal"], NAMED["falling"], NAMED["falling per depth"]], ids=str)
+    @pytest.mark.parametrize("p", [NAMED["equal"], NAMED["non-increasing"], NAMED["non-increasing per depth"]], ids=str)
     @pytest.mark.parametrize("inner", [None, 1, 2, [1, 2, 1, 3, 1]], ids=str)
     @pytest.mark.parametrize("wide", [None, 1, 2, 3, [3, 1, 2, 5, 1]], ids=str)
     def test_equals_every_tree_enumerated_on_named_tables(self, p, wide, inner):
@@ -173,7 +173,7 @@ class TestWidthLimits:
 
     def test_limits_cost_something(self):
         """The negative control: without its limits the enumeration finds better trees than the limited solver."""
-        p = NAMED["falling"]
+        p = NAMED["non-increasing"]
         for limit in ({"level_widths": 2}, {"draft_widths": 1}):
             found = solve(AcceptanceTable(p), 9, 5, **limit).expected_tokens
             with pytest.raises(AssertionError, match="Not equal to tolerance"):

@@ -1,6 +1,6 @@
 """Ruling splits out: what is left out could not have been better, and the certificate counts all of it.
 
-`share` is held against every split tried, `envelope` against every line between two values.
+`best_splits` is held against every split tried, `envelope` against every line between two values.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tests.solver.tables import PLAIN_PYTHON, examples
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import kernels, solve
 from treeopt.solver.dynamic_program import solve_values
-from treeopt.solver.kernels import envelope, share
+from treeopt.solver.kernels import best_splits, envelope
 
 
 def every_split(accepted: float, child: np.ndarray, later: np.ndarray) -> np.ndarray:
@@ -24,8 +24,8 @@ def every_split(accepted: float, child: np.ndarray, later: np.ndarray) -> np.nda
     return np.array([0.0, *sums])
 
 
-def shared(accepted: float, child: np.ndarray, later: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    return share(accepted, child, envelope(child, 1), later, envelope(later, 0))
+def split(accepted: float, child: np.ndarray, later: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    return best_splits(accepted, child, envelope(child, 1), later, envelope(later, 0))
 
 
 def highest_line(values: np.ndarray, first: int) -> np.ndarray:
@@ -39,7 +39,7 @@ def highest_line(values: np.ndarray, first: int) -> np.ndarray:
 
 
 def rough(seed: int, count: int = 60) -> dict[str, np.ndarray]:
-    """Return the steps of values that never fall, from a concave curve to staircases and leaps."""
+    """Return the steps of non-decreasing values, from a concave curve to staircases and leaps."""
     rng, place = np.random.default_rng(seed), np.arange(count)
     return {
         "concave": np.sort(rng.random(count))[::-1],
@@ -65,17 +65,17 @@ steps = st.lists(
 
 
 def values_of(child_steps: Sequence[float], later_steps: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return values as `share` takes them: a child's are 0 at no node and 1 at one, those of later siblings 0 at none."""
+    """Return values as `best_splits` takes them: a child's are 0 at no node and 1 at one, those of later siblings 0 at none."""
     return np.cumsum([0.0, 1.0, *child_steps]), np.cumsum([0.0, *later_steps])
 
 
-def near_the_favoured(accepted, child, child_bound, later, later_bound, reach=0):
-    """Return what `share` does, wrongly: it looks no farther than `reach` from the split with the largest bound."""
+def near_the_peak(accepted, child, child_bound, later, later_bound, reach=0):
+    """Return what `best_splits` does, wrongly: it looks no farther than `reach` from the split with the largest bound."""
     best, splits = np.zeros(len(later)), np.zeros(len(later), np.int32)
     for n in range(1, len(later)):
         m = np.arange(1, n + 1)
-        favoured = np.argmax(accepted * child_bound[m] + later_bound[n - m]) + 1
-        m = m[abs(m - favoured) <= reach]
+        peak = np.argmax(accepted * child_bound[m] + later_bound[n - m]) + 1
+        m = m[abs(m - peak) <= reach]
         best[n] = max(best[n - 1], (accepted * child[m] + later[n - m]).max())
     return best, splits, len(later) - 1
 
@@ -89,7 +89,7 @@ class TestEnvelope:
 
     @examples(100)
     @given(st.lists(st.floats(-5, 5), min_size=1, max_size=30))
-    def test_is_so_for_values_that_fall_too(self, values):
+    def test_is_so_for_decreasing_values_too(self, values):
         np.testing.assert_allclose(
             envelope(np.array(values), 0), highest_line(np.array(values), 0), rtol=1e-12, atol=1e-12
         )
@@ -115,24 +115,24 @@ class TestShare:
         for count in (1, 2, 3, 17, 60):
             child, later = values_of(child_steps[:count], later_steps[:count])
             for accepted in (0.0, 1e-300, 0.1, 0.63, 1.0):
-                same(shared(accepted, child, later)[0], every_split(accepted, child, later))
+                same(split(accepted, child, later)[0], every_split(accepted, child, later))
 
     @examples(300)
     @given(steps, steps, st.sampled_from([0.0, 1e-300, 1.0]) | st.floats(0, 1))
     def test_equals_every_split_tried_on_drawn_values(self, child_steps, later_steps, accepted):
         count = min(len(child_steps), len(later_steps))
         child, later = values_of(child_steps[:count], later_steps[:count])
-        found, expected = shared(accepted, child, later)[0], every_split(accepted, child, later)
+        found, expected = split(accepted, child, later)[0], every_split(accepted, child, later)
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=LEAST)
 
     @pytest.mark.parametrize("reach", [0, 1, 3])
-    def test_one_that_looks_only_near_the_favoured_split_is_noticed(self, reach):
-        """Negative controls: the favoured split alone, and a few around it."""
+    def test_one_that_looks_only_near_the_peak_split_is_noticed(self, reach):
+        """Negative controls: the peak split alone, and a few around it."""
         wrong = 0
         for child_steps in CHILD.values():
             for later_steps in LATER.values():
                 child, later = values_of(child_steps, later_steps)
-                found, *_ = near_the_favoured(0.63, child, envelope(child, 1), later, envelope(later, 0), reach=reach)
+                found, *_ = near_the_peak(0.63, child, envelope(child, 1), later, envelope(later, 0), reach=reach)
                 wrong += not np.allclose(found, every_split(0.63, child, later), rtol=1e-12, atol=0)
         assert wrong >= 10
 
@@ -143,7 +143,7 @@ class TestShare:
         """Halves and whole numbers, so that sums are exact and ties are everywhere."""
         child = np.cumsum([0.0, 1.0, *child_steps])
         later = np.cumsum([0.0, *later_steps])
-        best, splits, _ = shared(0.5, child, later)
+        best, splits, _ = split(0.5, child, later)
         for n in range(1, len(later)):
             sums = (0.5 * child[1 : n + 1] + later[:n][::-1]).tolist()
             assert splits[n] == (sums.index(best[n]) + 1 if best[n] > best[n - 1] else 0)
@@ -154,7 +154,7 @@ class TestShare:
         forests = kernels.forests
         monkeypatch.setattr(kernels, "forests", getattr(forests, "py_func", forests))
         same(solve(AcceptanceTable(p), 24, 3).expected_tokens, by_dynamic_program(p, 24, 3))
-        monkeypatch.setattr(kernels, "share", near_the_favoured)
+        monkeypatch.setattr(kernels, "best_splits", near_the_peak)
         with pytest.raises(AssertionError, match="Not equal to tolerance"):
             same(solve(AcceptanceTable(p), 24, 3).expected_tokens, by_dynamic_program(p, 24, 3))
 
@@ -178,7 +178,7 @@ class TestCertificate:
         child, later = values_of(child_steps[:40], later_steps[:40])
         child_bound, later_bound, accepted = envelope(child, 1), envelope(later, 0), 0.63
         reads = Recorded(child), Recorded(later)
-        function = getattr(share, "py_func", share)
+        function = getattr(best_splits, "py_func", best_splits)
         best, _, compared = function(accepted, reads[0], child_bound, reads[1], later_bound)
         splits = list(zip(reads[0].asked, reads[1].asked, strict=True))
         assert compared == len(splits) == len(set(splits))
@@ -187,7 +187,7 @@ class TestCertificate:
         assert compared + len(left_out) == 40 * 41 // 2
         for n, m in left_out:
             assert accepted * child_bound[m] + later_bound[n - m] <= best[n] * (1 + 1e-14)
-        assert shared(accepted, child, later)[2] == compared
+        assert split(accepted, child, later)[2] == compared
 
     @pytest.mark.parametrize(
         ("shape", "programs"),
@@ -222,8 +222,8 @@ class TestCertificate:
     def test_nearly_all_splits_are_ruled_out(self):
         """What makes it fast, without a clock: rows that are noisy, shuffled, and mostly one child or another."""
         rng = np.random.default_rng(11)
-        falling = np.array([0.7, *(0.12 / k**1.6 for k in range(1, 32))])
-        noisy = falling * rng.lognormal(0, 0.3, size=(8, 32))
+        smooth = np.array([0.7, *(0.12 / k**1.6 for k in range(1, 32))])
+        noisy = smooth * rng.lognormal(0, 0.3, size=(8, 32))
         noisy /= np.maximum(1, noisy.sum(axis=1, keepdims=True))
         for p in (noisy, rng.permuted(noisy, axis=1), rng.dirichlet(np.full(32, 0.3), size=8)):
             certificate = solve(AcceptanceTable(p), 512, 8).certificate

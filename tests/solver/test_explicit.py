@@ -1,4 +1,4 @@
-"""The knapsack over a preorder: against every set of nodes that is a tree, with weights of either sign."""
+"""The knapsack over a preorder: against every set of nodes that is a tree, with values of either sign."""
 
 import functools
 import itertools
@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from treeopt.solver.explicit import ExplicitTrees, heaviest_of_any_size, most_weight, preorder
+from treeopt.solver.explicit import ExplicitTrees, best_of_any_size, best_values, sort_preorder
 
 SIZES = pytest.mark.parametrize("nodes", [1, 2, 5, 9, 12])
 
@@ -19,10 +19,10 @@ def drawn_parents(nodes: int, seed: int) -> tuple[int, ...]:
     return (-1, *(int(rng.integers(max(0, node - reach), node)) for node in range(1, nodes)))
 
 
-def drawn_weights(nodes: int, seed: int) -> np.ndarray:
+def drawn_values(nodes: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    weight = rng.uniform(-1, 1, nodes)
-    return np.round(weight, 1) if seed % 2 else weight  # ties and zeros
+    values = rng.uniform(-1, 1, nodes)
+    return np.round(values, 1) if seed % 2 else values  # ties and zeros
 
 
 def children(parents: tuple[int, ...], node: int) -> list[int]:
@@ -50,12 +50,12 @@ def every_tree(parents: tuple[int, ...]) -> list[set[int]]:
     ]
 
 
-def heaviest(parents: tuple[int, ...], weight: np.ndarray, max_nodes: int) -> list[float]:
-    """Return the most that a tree of 0, 1, … nodes weighs; no nodes weigh 0, and what is impossible minus infinity."""
+def best_by_enumeration(parents: tuple[int, ...], values: np.ndarray, max_nodes: int) -> list[float]:
+    """Return the largest value of a tree of 0, 1, … nodes, minus infinity where there is none."""
     best = [0.0] + [-np.inf] * max_nodes
     for chosen in every_tree(parents):
         if len(chosen) <= max_nodes:
-            best[len(chosen)] = max(best[len(chosen)], sum(weight[node] for node in chosen))
+            best[len(chosen)] = max(best[len(chosen)], sum(values[node] for node in chosen))
     return best
 
 
@@ -68,85 +68,85 @@ class TestPreorder:
     @pytest.mark.parametrize("seed", range(6))
     def test_every_node_comes_before_its_children_in_rank_order(self, nodes, seed):
         parents = drawn_parents(nodes, seed)
-        assert preorder(int32(parents))[0].tolist() == walk(parents)
+        assert sort_preorder(int32(parents))[0].tolist() == walk(parents)
 
     @SIZES
     @pytest.mark.parametrize("seed", range(6))
     def test_leaving_a_node_out_loses_all_below_it_and_its_later_siblings(self, nodes, seed):
         parents = drawn_parents(nodes, seed)
-        order, skip = preorder(int32(parents))
-        for place, node in enumerate(order.tolist()):
+        order, skip = sort_preorder(int32(parents))
+        for position, node in enumerate(order.tolist()):
             siblings = [s for s in children(parents, parents[node]) if s >= node] if node else [0]
             lost = {below for sibling in siblings for below in walk(parents, sibling)}
-            assert set(order[place : skip[place]].tolist()) == lost
+            assert set(order[position : skip[position]].tolist()) == lost
 
     @SIZES
     @pytest.mark.parametrize("seed", range(6))
     def test_some_nodes_of_a_tree_keep_their_order(self, nodes, seed):
-        """The places that are kept are those of the smaller tree by itself."""
-        parents, places = drawn_parents(nodes, seed), preorder(int32(drawn_parents(nodes, seed)))
+        """The selected preorder is that of the smaller tree by itself."""
+        parents, order = drawn_parents(nodes, seed), sort_preorder(int32(drawn_parents(nodes, seed)))
         for chosen in every_tree(parents):
-            kept = np.isin(places.node, list(chosen))
-            alone, some = preorder(int32(renumbered(parents, chosen))), places.only(kept)
+            kept = np.isin(order.node, list(chosen))
+            alone, some = sort_preorder(int32(renumbered(parents, chosen))), order.select(kept)
             assert some.skip.tolist() == alone.skip.tolist()
             assert some.node.tolist() == [sorted(chosen)[node] for node in alone.node]
 
 
-class TestHeaviestOfAnySize:
+class TestBestOfAnySize:
     @SIZES
     @pytest.mark.parametrize("seed", range(12))
     def test_against_every_tree(self, nodes, seed):
-        """In a tie the fewest nodes; weights are whole numbers, so that there are ties."""
+        """In a tie the fewest nodes; values are whole numbers, so that there are ties."""
         parents = drawn_parents(nodes, seed)
-        places, weight = preorder(int32(parents)), np.random.default_rng(seed).integers(-3, 4, nodes)
-        total, chosen = heaviest_of_any_size(weight[places.node].tolist(), places.skip.tolist())
-        weights = {frozenset(tree): sum(weight[node] for node in tree) for tree in every_tree(parents)}
-        tree = frozenset(places.node[chosen].tolist())
-        assert total == weights[tree] == max(weights.values())
-        assert len(tree) == min(len(each) for each, weighs in weights.items() if weighs == total)
+        order, values = sort_preorder(int32(parents)), np.random.default_rng(seed).integers(-3, 4, nodes)
+        total, chosen = best_of_any_size(values[order.node].tolist(), order.skip.tolist())
+        totals = {frozenset(tree): sum(values[node] for node in tree) for tree in every_tree(parents)}
+        tree = frozenset(order.node[chosen].tolist())
+        assert total == totals[tree] == max(totals.values())
+        assert len(tree) == min(len(each) for each, other in totals.items() if other == total)
 
 
-def solve_explicit(parents, weight, max_nodes):
+def solve_explicit(parents, values, max_nodes):
     """Return the best tree of exactly n nodes for every n up to `max_nodes`, as prices do, all nodes kept."""
-    places = preorder(parents)
-    return ExplicitTrees(parents, places, most_weight(weight[places.node], places.skip, max_nodes))
+    order = sort_preorder(parents)
+    return ExplicitTrees(parents, order, best_values(values[order.node], order.skip, max_nodes))
 
 
 class TestSolveExplicit:
     @SIZES
     @pytest.mark.parametrize("seed", range(12))
     def test_against_every_tree(self, nodes, seed):
-        parents, weight = drawn_parents(nodes, seed), drawn_weights(nodes, seed)
+        parents, values = drawn_parents(nodes, seed), drawn_values(nodes, seed)
         for most in {1, nodes // 2 + 1, nodes, nodes + 2}:
-            found = solve_explicit(int32(parents), weight, most)
-            np.testing.assert_allclose(found.weights, heaviest(parents, weight, most), rtol=0, atol=1e-12)
+            found = solve_explicit(int32(parents), values, most)
+            np.testing.assert_allclose(found.values, best_by_enumeration(parents, values, most), rtol=0, atol=1e-12)
 
     @SIZES
     @pytest.mark.parametrize("seed", range(12))
-    def test_trees_weigh_what_they_should(self, nodes, seed):
-        """A tree is given by its parents; among the trees of the catalogue that look so, one weighs as much."""
-        parents, weight = drawn_parents(nodes, seed), drawn_weights(nodes, seed)
-        found = solve_explicit(int32(parents), weight, nodes)
+    def test_trees_have_the_values_returned(self, nodes, seed):
+        """Of all trees with the returned parents, one has the returned value."""
+        parents, values = drawn_parents(nodes, seed), drawn_values(nodes, seed)
+        found = solve_explicit(int32(parents), values, nodes)
         for size in range(1, nodes + 1):
             shape = found.parents(size)
             alike = [chosen for chosen in every_tree(parents) if renumbered(parents, chosen) == shape]
-            weights = [sum(weight[node] for node in chosen) for chosen in alike]
-            assert any(abs(each - found.weights[size]) < 1e-12 for each in weights)
+            totals = [sum(values[node] for node in chosen) for chosen in alike]
+            assert any(abs(total - found.values[size]) < 1e-12 for total in totals)
 
     @pytest.mark.parametrize("seed", range(12))
-    def test_from_every_place_on(self, seed):
-        """Entry [i, n] is the most that n of the nodes from place i on weigh, had all before it been left out."""
-        nodes, parents, weight = 8, drawn_parents(8, seed), drawn_weights(8, seed)
-        order, skip = preorder(int32(parents))
-        best = most_weight(weight[order], skip, nodes)
-        for place in range(nodes + 1):
+    def test_from_every_position_on(self, seed):
+        """Entry [i, n] is the largest value of n of the nodes from position i on."""
+        nodes, parents, values = 8, drawn_parents(8, seed), drawn_values(8, seed)
+        order, skip = sort_preorder(int32(parents))
+        best = best_values(values[order], skip, nodes)
+        for position in range(nodes + 1):
             for size in range(nodes + 1):
-                assert best[place, size] == pytest.approx(after(weight[order], skip, place, size), abs=1e-12)
+                assert best[position, size] == pytest.approx(after(values[order], skip, position, size), abs=1e-12)
 
-    def test_a_light_node_is_passed_through_where_a_heavy_one_hangs_below(self):
-        """Root, two children; below the first, which weighs -1, one of 5."""
+    def test_a_small_value_is_taken_for_a_large_one_below(self):
+        """Root, two children; below the first, of value -1, a node of value 5."""
         found = solve_explicit(int32([-1, 0, 0, 1]), np.array([1.0, -1.0, 0.5, 5.0]), 4)
-        assert found.weights.tolist() == [0, 1, 0, 5, 5.5]
+        assert found.values.tolist() == [0, 1, 0, 5, 5.5]
         assert found.parents(3) == [-1, 0, 1]
         assert found.parents(4) == [-1, 0, 0, 1]
 
@@ -154,13 +154,13 @@ class TestSolveExplicit:
         """What each node adds by itself leads astray in many of the drawn trees."""
         astray = 0
         for seed in range(30):
-            parents, weight = drawn_parents(9, seed), drawn_weights(9, seed)
-            chosen, greedy = {0}, [weight[0]]
+            parents, values = drawn_parents(9, seed), drawn_values(9, seed)
+            chosen, greedy = {0}, [values[0]]
             while len(chosen) < 9:
                 offers = [n for n in range(9) if n not in chosen and is_tree(parents, chosen | {n})]
-                chosen.add(max(offers, key=lambda node: weight[node]))
-                greedy.append(sum(weight[node] for node in chosen))
-            astray += np.any(solve_explicit(int32(parents), weight, 9).weights[1:] > np.array(greedy) + 1e-9)
+                chosen.add(max(offers, key=lambda node: values[node]))
+                greedy.append(sum(values[node] for node in chosen))
+            astray += np.any(solve_explicit(int32(parents), values, 9).values[1:] > np.array(greedy) + 1e-9)
         assert astray > 10
 
 
@@ -169,11 +169,11 @@ def renumbered(parents: tuple[int, ...], chosen: set[int]) -> list[int]:
     return [-1, *(kept.index(parents[node]) for node in kept[1:])]
 
 
-def after(weight: np.ndarray, skip: np.ndarray, place: int, size: int) -> float:
-    """Return the most that `size` nodes weigh, by trying both to take and to leave at every place."""
+def after(values: np.ndarray, skip: np.ndarray, position: int, size: int) -> float:
+    """Return the largest value of `size` nodes, by trying both to take and to skip at every position."""
     if size == 0:
         return 0.0
-    if place == len(weight):
+    if position == len(values):
         return -np.inf
-    taken = weight[place] + after(weight, skip, place + 1, size - 1)
-    return max(taken, after(weight, skip, int(skip[place]), size))
+    taken = values[position] + after(values, skip, position + 1, size - 1)
+    return max(taken, after(values, skip, int(skip[position]), size))

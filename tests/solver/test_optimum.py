@@ -17,10 +17,10 @@ from tests.solver.oracles import (
     catalogue,
     depth_of,
     every_tree,
+    node_value,
     paths_of,
     rows_of,
     same,
-    weight,
 )
 from tests.solver.tables import NAMED, examples, named, tables
 from treeopt.records.acceptance import AcceptanceTable
@@ -46,8 +46,8 @@ class TestOptimum:
         same(values(p, 8, depth), by_enumeration(p, 8, depth))
 
     @examples(200)
-    @given(tables(max_depth=7, max_branching=7, falling=True))
-    def test_equals_every_tree_enumerated_on_drawn_tables_that_never_rise(self, p):
+    @given(tables(max_depth=7, max_branching=7, non_increasing=True))
+    def test_equals_every_tree_enumerated_on_drawn_monotone_tables(self, p):
         depth = depth_of(p, 7)
         same(values(p, 8, depth), by_enumeration(p, 8, depth))
 
@@ -83,8 +83,13 @@ class TestOptimum:
             assert not np.allclose(by_enumeration(plain, 8, depth), by_enumeration(NAMED[name], 8, depth))
 
     def test_a_greedy_solver_is_noticed(self):
-        """The negative control: greed is right on falling rows only, and the enumeration tells the two apart."""
-        for name in ("falling", "falling per depth", "worse below a later child", "better below a later child"):
+        """The negative control: greed is right on non-increasing rows only, and the enumeration tells the two apart."""
+        for name in (
+            "non-increasing",
+            "non-increasing per depth",
+            "worse below a later child",
+            "better below a later child",
+        ):
             depth = depth_of(NAMED[name], 7)
             same(by_greed(NAMED[name], 8, depth), by_enumeration(NAMED[name], 8, depth))
         for name in ("zeros inside", "one spike deep in the row", "a spike worth a detour", "per depth"):
@@ -102,11 +107,11 @@ class TestBothMethods:
         return grown, dynamic_program.solve_values(rows, nodes)[0].expected_tokens
 
     @examples(200)
-    @given(tables(max_depth=6, max_branching=6, falling=True))
-    def test_best_first_and_dynamic_program_agree_where_rows_never_rise(self, p):
+    @given(tables(max_depth=6, max_branching=6, non_increasing=True))
+    def test_best_first_and_dynamic_program_agree_on_monotone_rows(self, p):
         same(*self.solve_both(p, 60, depth_of(p, 6)))
 
-    def test_best_first_alone_is_wrong_where_rows_rise(self):
+    def test_best_first_alone_is_wrong_on_other_rows(self):
         """The negative control: growth as it is, given a table that it must not be given."""
         for name in ("zeros inside", "a spike worth a detour", "per depth", "three ranks of the parent"):
             with pytest.raises(AssertionError, match="Not equal to tolerance"):
@@ -116,16 +121,16 @@ class TestBothMethods:
     def test_the_method_follows_from_the_rows(self, p):
         depth = depth_of(p, 4)
         certificate = solve(AcceptanceTable(p), 6, depth).certificate
-        falling = all(row == sorted(row, reverse=True) for level in rows_of(p, depth) for row in level)
-        assert certificate.method == ("best-first" if falling else "dynamic-program")
+        non_increasing = all(row == sorted(row, reverse=True) for level in rows_of(p, depth) for row in level)
+        assert certificate.method == ("best-first" if non_increasing else "dynamic-program")
         assert certificate.statement
-        assert (certificate.ruled_out == 0) or not falling
+        assert (certificate.ruled_out == 0) or not non_increasing
 
     @pytest.mark.parametrize(
         ("name", "method"),
         [
-            ("falling", "best-first"),
-            ("falling per depth", "best-first"),
+            ("non-increasing", "best-first"),
+            ("non-increasing per depth", "best-first"),
         ],
     )
     def test_the_method_for_limited_widths(self, name, method):
@@ -134,11 +139,11 @@ class TestBothMethods:
         assert solution.certificate.method == method
         same(solution.expected_tokens, by_enumeration(NAMED[name], 6, depth, [2] * depth, [1] * depth))
 
-    def test_one_entry_that_rises_by_the_least_is_enough_for_the_other_method(self):
+    def test_the_smallest_increase_is_solved_by_the_other_method(self):
         up = float(np.nextafter(0.25, 1))
         assert solve(AcceptanceTable([0.5, 0.25, 0.25]), 6, 3).certificate.method == "best-first"
-        rising = solve(AcceptanceTable([[[0.5, 0.3, 0.1]], [[0.5, 0.25, up]]]), 6, 2)
-        assert rising.certificate.method == "dynamic-program"
+        increasing = solve(AcceptanceTable([[[0.5, 0.3, 0.1]], [[0.5, 0.25, up]]]), 6, 2)
+        assert increasing.certificate.method == "dynamic-program"
 
 
 class TestMonotone:
@@ -192,4 +197,4 @@ class TestPublishedVectors:
         rows = rows_of(vector["p"], 10)
         for nodes in (64, 128):
             paths = paths_of(solution.tree(nodes, 10).parents.tolist())
-            assert math.fsum(weight(path, rows) for path in paths) == pytest.approx(found[10, nodes], rel=1e-12)
+            assert math.fsum(node_value(path, rows) for path in paths) == pytest.approx(found[10, nodes], rel=1e-12)

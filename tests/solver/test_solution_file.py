@@ -13,12 +13,12 @@ from treeopt.solver import Solution, solve
 
 NODES = 12
 SOLVED = {
-    "one falling row": ([0.6, 0.2, 0.1], {}),
-    "falling rows": ([[0.6, 0.2], [0.5, 0.1], [0.9, 0.0]], {}),
-    "one rising row": ([0.1, 0.5, 0.2], {}),
-    "rising rows": ([[0.1, 0.5], [0.9, 0.1], [0.0, 1.0]], {}),
+    "one non-increasing row": ([0.6, 0.2, 0.1], {}),
+    "non-increasing rows": ([[0.6, 0.2], [0.5, 0.1], [0.9, 0.0]], {}),
+    "one non-monotone row": ([0.1, 0.5, 0.2], {}),
+    "non-monotone rows": ([[0.1, 0.5], [0.9, 0.1], [0.0, 1.0]], {}),
     "parent ranks": ([[[0.5, 0.2], [0.1, 0.6]]] * 3, {}),
-    "limits, falling": ([[0.6, 0.3]] * 3, {"level_widths": 2}),
+    "limits, non-increasing": ([[0.6, 0.3]] * 3, {"level_widths": 2}),
     "no levels": ([[0.1, 0.5]] * 3, {"max_depth": 0}),
 }
 solved = pytest.mark.parametrize("name", SOLVED)
@@ -80,30 +80,30 @@ def swapped(place, other):
 
 
 BAD = [
-    ("one falling row", {"format": np.array("other")}, "format: expected 'treeopt-solution'"),
-    ("one falling row", {"version": np.array(2)}, "version: expected 1. Got 2"),
-    ("one falling row", {"version": np.array(1.0)}, "version: expected kind 'i'"),
-    ("one falling row", {"method": np.array("luck")}, "method: expected one of best-first"),
-    ("one falling row", {"p": np.array([0.9, 0.9])}, "p: p: expected each row to sum"),
-    ("one falling row", {"p": np.array([np.nan])}, "p: expected finite"),
-    ("one falling row", {"p": None}, "p: is missing"),
-    ("one falling row", {"parent": set_at(3, 3)}, "parent: expected -1 and then"),
-    ("one falling row", {"parent": set_at(3, 10**6)}, "parent: expected -1 to"),
-    ("one falling row", {"parent": set_at(0, 0)}, "parent: expected -1"),
-    ("one falling row", {"parent": lambda array: array[:-1]}, "parent: expected as many"),
-    ("one falling row", {"rank": set_at(1, 99)}, "rank: expected 0 to"),
-    ("one falling row", {"rank": set_at(1, 3)}, "rank: expected 0 to 2. Got 0 to 3"),  # the first number beyond
-    ("one falling row", {"order": set_at((2, 1), 10**6)}, "order: expected -1 to"),
-    ("one falling row", {"order": set_at((3, 1), 5)}, "order: expected every node once, after its parent"),
-    ("one falling row", {"order": set_at((3, 2), 1)}, "order: expected every node once"),
-    ("falling rows", {"order": swapped((3, 1), (3, 2))}, "order: expected every node once, after its parent"),
-    ("one falling row", {"order": lambda array: array[0]}, "order: expected kind 'i', 2 dimensions"),
-    ("one falling row", {"order": lambda array: array[:, :0]}, "order: expected every node once"),
-    ("rising rows", {"values_0": None}, "values_0: is missing"),
-    ("rising rows", {"values_2": lambda array: array[:, :, 1:]}, "values_2: expected shape"),
-    ("rising rows", {"values_1": lambda array: array[:1]}, "values_1: expected shape"),
-    ("rising rows", {"values_1": set_at((0, 0, 3), np.inf)}, "values_1: expected finite"),
-    ("rising rows", {"p": lambda array: array[:2]}, "p: expected rows to depth 3"),
+    ("one non-increasing row", {"format": np.array("other")}, "format: expected 'treeopt-solution'"),
+    ("one non-increasing row", {"version": np.array(2)}, "version: expected 1. Got 2"),
+    ("one non-increasing row", {"version": np.array(1.0)}, "version: expected kind 'i'"),
+    ("one non-increasing row", {"method": np.array("luck")}, "method: expected one of best-first"),
+    ("one non-increasing row", {"p": np.array([0.9, 0.9])}, "p: p: expected each row to sum"),
+    ("one non-increasing row", {"p": np.array([np.nan])}, "p: expected finite"),
+    ("one non-increasing row", {"p": None}, "p: is missing"),
+    ("one non-increasing row", {"parent": set_at(3, 3)}, "parent: expected -1 and then"),
+    ("one non-increasing row", {"parent": set_at(3, 10**6)}, "parent: expected -1 to"),
+    ("one non-increasing row", {"parent": set_at(0, 0)}, "parent: expected -1"),
+    ("one non-increasing row", {"parent": lambda array: array[:-1]}, "parent: expected as many"),
+    ("one non-increasing row", {"rank": set_at(1, 99)}, "rank: expected 0 to"),
+    ("one non-increasing row", {"rank": set_at(1, 3)}, "rank: expected 0 to 2. Got 0 to 3"),  # the first number beyond
+    ("one non-increasing row", {"order": set_at((2, 1), 10**6)}, "order: expected -1 to"),
+    ("one non-increasing row", {"order": set_at((3, 1), 5)}, "order: expected every node once, after its parent"),
+    ("one non-increasing row", {"order": set_at((3, 2), 1)}, "order: expected every node once"),
+    ("non-increasing rows", {"order": swapped((3, 1), (3, 2))}, "order: expected every node once, after its parent"),
+    ("one non-increasing row", {"order": lambda array: array[0]}, "order: expected kind 'i', 2 dimensions"),
+    ("one non-increasing row", {"order": lambda array: array[:, :0]}, "order: expected every node once"),
+    ("non-monotone rows", {"values_0": None}, "values_0: is missing"),
+    ("non-monotone rows", {"values_2": lambda array: array[:, :, 1:]}, "values_2: expected shape"),
+    ("non-monotone rows", {"values_1": lambda array: array[:1]}, "values_1: expected shape"),
+    ("non-monotone rows", {"values_1": set_at((0, 0, 3), np.inf)}, "values_1: expected finite"),
+    ("non-monotone rows", {"p": lambda array: array[:2]}, "p: expected rows to depth 3"),
 ]
 
 
@@ -118,7 +118,7 @@ def test_what_is_wrong_is_named(name, changes, reason, tmp_path):
 
 def test_nothing_in_a_file_is_executed(tmp_path):
     path = tmp_path / "solution.npz"
-    changed(path, "one falling row", p=np.array([Trap()], object))
+    changed(path, "one non-increasing row", p=np.array([Trap()], object))
     with pytest.raises(FormatError, match="expected a numpy archive"):
         Solution.load(path)
     assert not Trap.sprung
@@ -154,7 +154,7 @@ def test_other_files_are_refused(data, tmp_path):
 @pytest.mark.parametrize("bytes_added", [-8, 8])
 def test_an_array_of_another_size_than_it_says_is_refused(bytes_added, tmp_path):
     path, buffer = tmp_path / "solution.npz", io.BytesIO()
-    solution_of("one falling row").save(path)
+    solution_of("one non-increasing row").save(path)
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(buffer, "w") as changed_archive:
         for name in archive.namelist():
             data = archive.read(name)

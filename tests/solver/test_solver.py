@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tests.solver.oracles import depth_of, paths_of, rows_of, same, weight
+from tests.solver.oracles import depth_of, node_value, paths_of, rows_of, same
 from tests.solver.tables import NAMED, examples, named, tables
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
-from treeopt.solver.solution import MAX_CELLS, WORTH, first_as_good
+from treeopt.solver.solution import MAX_CELLS, TOLERANCE, first_of_equals
 
 
 def every_solved_tree(p, max_nodes, max_depth, **limits):
@@ -22,9 +22,9 @@ def every_solved_tree(p, max_nodes, max_depth, **limits):
             yield solution, depth, nodes, solution.tree(nodes, depth)
 
 
-def weights_of(tree, p):
+def node_values(tree, p):
     rows = rows_of(p, tree.max_depth)
-    return [weight(path, rows) for path in paths_of(tree.parents.tolist())]
+    return [node_value(path, rows) for path in paths_of(tree.parents.tolist())]
 
 
 class TestValues:
@@ -77,7 +77,7 @@ class TestTrees:
         for solution, depth, nodes, tree in every_solved_tree(p, max_nodes, max_depth):
             assert tree.nodes <= nodes
             assert tree.max_depth <= depth
-            tokens = math.fsum(weights_of(tree, p))
+            tokens = math.fsum(node_values(tree, p))
             assert tokens == pytest.approx(solution.expected_tokens[depth, nodes], rel=1e-12, abs=0)
             assert solution.table.expected_tokens(tree) == pytest.approx(tokens, rel=1e-12, abs=0)
 
@@ -93,7 +93,7 @@ class TestTrees:
     def check_not_wasted(self, p, max_nodes, max_depth):
         """Expect a node that is never accepted only before a sibling that is, and without children."""
         for solution, depth, nodes, tree in every_solved_tree(p, max_nodes, max_depth):
-            reached = weights_of(tree, p)
+            reached = node_values(tree, p)
             for node in (node for node in range(tree.nodes) if reached[node] == 0):
                 assert len(tree.children(node)) == 0
                 assert any(reached[sibling] > 0 for sibling in tree.children(tree.parents[node]) if sibling > node)
@@ -147,11 +147,11 @@ class TestTrees:
         chain = solve(AcceptanceTable([1.0]), 1500, 1499).tree(1500, 1499)
         assert (chain.nodes, chain.max_depth) == (1500, 1499)
         bushy = solve(AcceptanceTable([0.2, 0.3, 0.1]), 200, 150)
-        same(math.fsum(weights_of(bushy.tree(200, 150), [0.2, 0.3, 0.1])), bushy.expected_tokens[150, 200])
+        same(math.fsum(node_values(bushy.tree(200, 150), [0.2, 0.3, 0.1])), bushy.expected_tokens[150, 200])
 
 
 class TestAcceptanceProcess:
-    NAMES = ("falling", "rising", "only the second", "a spike worth a detour", "per depth", "worse below a later child",
+    NAMES = ("non-increasing", "increasing", "only the second", "a spike worth a detour", "per depth", "worse below a later child",
              "better below a later child", "three ranks of the parent")  # fmt: skip
 
     @pytest.mark.parametrize("name", NAMES)
@@ -228,20 +228,20 @@ class TestFirstAsGood:
     def test_is_what_walking_along_each_row_finds(self, seed):
         """Steps of all sizes, among them many too small to be worth it one by one, which add up."""
         rng = np.random.default_rng(seed)
-        steps = rng.choice([0.0, 0.3 * WORTH, 0.9 * WORTH, 1.1 * WORTH, 1e-6, 0.5], (4, 60))
+        steps = rng.choice([0.0, 0.3 * TOLERANCE, 0.9 * TOLERANCE, 1.1 * TOLERANCE, 1e-6, 0.5], (4, 60))
         values = np.cumprod(np.concatenate([rng.choice([0.0, 1.0, 3.0], (4, 1)), 1 + steps], axis=1), axis=1)
-        assert first_as_good(values).tolist() == [self.walked(row) for row in values]
+        assert first_of_equals(values).tolist() == [self.walked(row) for row in values]
 
     def walked(self, row):
         best, first = 0, []
         for place, value in enumerate(row):
-            if value > row[best] * (1 + WORTH):
+            if value > row[best] * (1 + TOLERANCE):
                 best = place
             first.append(best)
         return first
 
     def test_negative_control(self):
         """Comparing neighbours alone would miss steps that add up."""
-        values = np.cumprod(np.full((1, 9), 1 + 0.9 * WORTH), axis=1)
-        assert not np.any(values[:, 1:] > values[:, :-1] * (1 + WORTH))
-        assert len(set(first_as_good(values)[0].tolist())) > 1
+        values = np.cumprod(np.full((1, 9), 1 + 0.9 * TOLERANCE), axis=1)
+        assert not np.any(values[:, 1:] > values[:, :-1] * (1 + TOLERANCE))
+        assert len(set(first_of_equals(values)[0].tolist())) > 1

@@ -9,14 +9,14 @@ from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
 
-RISING = {name: p for name, p in NAMED.items() if np.ndim(p) < 3 and np.any(np.diff(np.array(p)) > 0)}
+NOT_MONOTONE = {name: p for name, p in NAMED.items() if np.ndim(p) < 3 and np.any(np.diff(np.array(p)) > 0)}
 
 
-@pytest.mark.parametrize("name", RISING)
+@pytest.mark.parametrize("name", NOT_MONOTONE)
 @pytest.mark.parametrize("limits", [{"level_widths": 2}, {"draft_widths": 1}, {"level_widths": 9, "draft_widths": 9}])
-def test_where_a_row_rises(name, limits):
+def test_where_a_row_is_not_monotone(name, limits):
     with pytest.raises(InvalidValueError, match="expected none where a higher rank is accepted more often") as refused:
-        solve(AcceptanceTable(RISING[name]), 6, depth_of(RISING[name], 3), **limits)
+        solve(AcceptanceTable(NOT_MONOTONE[name]), 6, depth_of(NOT_MONOTONE[name], 3), **limits)
     assert refused.value.field == next(iter(limits))
 
 

@@ -6,7 +6,7 @@ from operator import truediv
 import numpy as np
 from scipy.stats import chi2
 
-from tests.solver.oracles import Path, Table, catalogue, paths_of, rows_of, weight
+from tests.solver.oracles import Path, Table, catalogue, node_value, paths_of, rows_of
 from tests.support.invented_machines import Seconds
 
 
@@ -27,7 +27,7 @@ def step_s(paths: Sequence[Path], machine: Seconds) -> float:
 
 def tokens(paths: Sequence[Path], p: Table) -> float:
     rows = rows_of(p, max(map(len, paths)))
-    return sum(weight(path, rows) for path in paths)
+    return sum(node_value(path, rows) for path in paths)
 
 
 def speedup(parents: Sequence[int], p: Table, machine: Seconds) -> float:
@@ -48,14 +48,14 @@ def every_speedup(
         allowed &= np.all(trees.level_widths[:, :max_depth] <= limits, axis=1)
     drafted_s = draft[np.minimum(trees.draft_widths, len(draft) - 1)].sum(axis=1)
     overhead_s = np.where(trees.size > 1, max(0.0, machine.overhead), 0.0)
-    yielded = trees.holds @ np.array([weight(path, rows) for path in trees.paths])
+    yielded = trees.holds @ np.array([node_value(path, rows) for path in trees.paths])
     return np.where(allowed, yielded / (verify[trees.size] + drafted_s + overhead_s) * verify[1], 0.0)
 
 
 def fastest_of_most_tokens(p: Table, machine: Seconds, max_nodes: int, max_depth: int) -> float:
     """Return the largest speedup among the trees of most tokens for every depth and budget, ties included."""
     trees, rows = catalogue(max_nodes), rows_of(p, max_depth)
-    yielded = trees.holds @ np.array([weight(path, rows) for path in trees.paths])
+    yielded = trees.holds @ np.array([node_value(path, rows) for path in trees.paths])
     speedups = every_speedup(p, machine, max_nodes, max_depth)
     best = 0.0
     for depth in range(max_depth + 1):

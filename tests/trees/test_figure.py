@@ -17,7 +17,7 @@ from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, chains, headline, k_ary
 from treeopt.trees.figure import MOST_OUTLINED, save_figure
-from treeopt.trees.node_places import node_places
+from treeopt.trees.layout import node_places
 
 
 def random_tree(nodes: int, seed: int) -> TokenTree:

@@ -81,7 +81,7 @@ def bounded(box: Box, solution: Solution, costs: StepCosts, nodes: ListedNodes, 
         box: at least and at most so many internal nodes at each depth.
         solution: trees of most tokens within the box, or within more.
         costs: of one condition, without draws.
-        nodes: the heaviest nodes, without limits of widths.
+        nodes: the nodes with the largest upper bounds, without width limits.
         speedup: of the fastest tree found; bounds below it are not made any tighter.
     """
     seconds = _least_seconds(box, solution, costs)

@@ -20,14 +20,14 @@ from treeopt.planner.costs import StepCosts
 from treeopt.planner.prices import ListedNodes
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import BEST_FIRST, Solution, solve
-from treeopt.solver.best_first import heaviest_nodes
+from treeopt.solver.best_first import top_nodes
 from treeopt.trees import TokenTree
 
 MAX_BOXES = 200
 MAX_CELLS = 8_000_000
 """Budgets times depths of all boxes together, after which to stop too: about a second."""
 NODES_PRICED = 4
-"""Nodes that prices are put on, as a multiple of the budget: those left out are bounded by the lightest of them."""
+"""Nodes with prices, as a multiple of the budget: the smallest upper bound among them bounds all others."""
 CLOSED = 1e-9
 """Bounds that lie above the fastest by no more than this share are taken to be equal: rounding."""
 
@@ -114,7 +114,7 @@ def search_boxes(
 
 def listed_nodes(solution: Solution) -> ListedNodes:
     """Return the nodes of a solution's table that prices are put on."""
-    return ListedNodes(heaviest_nodes(solution.table.rows(solution.max_depth), NODES_PRICED * solution.max_nodes))
+    return ListedNodes(top_nodes(solution.table.rows(solution.max_depth), NODES_PRICED * solution.max_nodes))
 
 
 def speeds(solution: Solution, costs: StepCosts) -> Float64:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from treeopt.errors import Warning
 from treeopt.records.machine import BUNDLED, Machine, Pair
 from treeopt.records.profile import IMPORTED, UNKNOWN
-from treeopt.trees.provenance import Provenance
+from treeopt.trees.tree_file import Provenance
 
 CONDITIONS = ("machine", "device", "dtype", "threads")
 """What times depend on beside the models."""

@@ -1,8 +1,8 @@
-"""Best-first growth: exact for rows that never rise, and then every budget's tree lies inside the next one's.
+"""Best-first growth: exact for non-increasing rows, where every budget's tree is part of the next budget's tree.
 
-Weigh every node by the probability that a step reaches it.  Where rows never rise, no node weighs more than its parent
-or the sibling before it.  So the n heaviest nodes of depth at most d form a tree, and no tree of n nodes and depth d
-weighs more: the optimum for every n at once is one list of nodes in order of weight (docs/solver.md).
+A node's value is the probability that a step reaches it. With non-increasing rows no node has a larger value than its
+parent or its previous sibling. So the top n nodes of depth at most d are a tree, and no tree of n nodes and depth d has a
+larger value: one sorted list of nodes is the optimum for every n (docs/solver.md).
 """
 
 from dataclasses import dataclass
@@ -14,82 +14,84 @@ from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64, Int32, Int64
 
 
-def heaviest(weight: Float64, most: int) -> Int64:
-    """Return the places of the `most` largest weights, heaviest first, ties in the order given."""
-    places = np.arange(len(weight))
-    if len(weight) > most:  # sorting what cannot be taken would be most of the time
-        places = np.flatnonzero(weight >= np.partition(weight, len(weight) - most)[len(weight) - most])
-    return places[np.argsort(-weight[places], kind="stable")][:most]
+def top_n(values: Float64, n: int) -> Int64:
+    """Return the indices of the `n` largest values, largest first; ties keep their order."""
+    indices = np.arange(len(values))
+    if len(values) > n:  # partition first, because sorting all of them takes longer
+        indices = np.flatnonzero(values >= np.partition(values, len(values) - n)[len(values) - n])
+    return indices[np.argsort(-values[indices], kind="stable")][:n]
 
 
-def children(hopes: Float64, parents: Int64, rank: Int32, reach: Float64, floor: float) -> tuple[Float64, Int64, Int64]:
-    """Return hope, parent and rank of every child of `parents` whose hope is more than `floor`.
+def expand(
+    best_from: Float64, parents: Int64, rank: Int32, reach: Float64, floor: float
+) -> tuple[Float64, Int64, Int64]:
+    """Return upper bound, parent and rank of every child of `parents` whose upper bound exceeds `floor`.
 
     Args:
-        hopes: float64 (R, B), the best acceptance of each rank or any behind it, below parents of rank 0 … R - 1.
-        parents: int64, which nodes.
-        rank: of every node so far.
-        reach: probability that a step reaches each of them.
-        floor: what a child's hope, the most that it or any node behind it weighs, has to exceed.
+        best_from: float64 (R, B), the best acceptance from each rank on, below parents of rank 0 … R - 1.
+        parents: int64, nodes to expand.
+        rank: int32 (M,), of all nodes.
+        reach: float64 (M,), probability that a step reaches each node.
+        floor: smallest upper bound in a full list.
     """
-    hope = reach[parents, None] * hopes[np.minimum(rank[parents], len(hopes) - 1)]
-    above, child = np.nonzero(hope > floor)
-    return hope[above, child], parents[above], child
+    bound = reach[parents, None] * best_from[np.minimum(rank[parents], len(best_from) - 1)]
+    above, child = np.nonzero(bound > floor)
+    return bound[above, child], parents[above], child
 
 
 def grow(
     rows: Float64, max_nodes: int, level_widths: Int32, draft_widths: Int32
 ) -> tuple[Int32, Int32, Float64, Float64, Int32, int]:
-    """Return the N most hopeful nodes of every depth limit, in order.
+    """Return the top N nodes of every depth limit, sorted by upper bound.
 
-    A node's hope is the most that it, a later sibling or anything below them can weigh: reach of the parent times the
-    best acceptance from its rank on.  No node has more hope than its parent or the sibling before it.  Where rows
-    never rise, hope is reach.
+    A node's upper bound is on the value of the node, its later siblings and all their descendants: the reach of the parent
+    times the best acceptance from the node's rank on. It is at most that of the parent and of the previous sibling. With
+    non-increasing rows it is the node's value.
 
-    Level by level: the most hopeful nodes of depth at most d are those of depth at most d - 1 and the children of the
-    deepest of them, merged.  A width limit cuts a level, or its parents, to the most hopeful.
+    The top nodes of depth at most d are those of depth at most d - 1, merged with children of the deepest of them. A width
+    limit cuts a level, or its parents, to the top.
 
     Args:
-        rows: float64 (D, R, B).
+        rows: float64 (D, R, B), acceptance by depth, rank of the parent and rank.
         max_nodes: N.
         level_widths: int32 (D,), most nodes at depth 1 … D.
         draft_widths: int32 (D,), most internal nodes at depth 0 … D - 1.
 
     Returns:
-        parent, rank, reach, hope (M,): nodes level by level, each level most hopeful first.
-        order (D + 1, N): row d lists the nodes of depth at most d, most hopeful first; -1 behind the last.
-        Nodes weighed.
+        parent, rank, reach, upper bound (M,): nodes level by level, each level sorted by upper bound.
+        order (D + 1, N): row d lists the nodes of depth at most d, sorted by upper bound, padded with -1.
+        Number of nodes evaluated.
     """
     levels, ranks, _ = rows.shape
-    hopes = np.maximum.accumulate(rows[:, :, ::-1], axis=2)[:, :, ::-1]
+    best_from = np.maximum.accumulate(rows[:, :, ::-1], axis=2)[:, :, ::-1]
     parent, rank = np.full(1, -1, np.int32), np.zeros(1, np.int32)
-    reach, hope = np.ones(1), np.ones(1)
+    reach, bound = np.ones(1), np.ones(1)
     order = np.full((levels + 1, max_nodes), -1, np.int32)
     order[:, 0] = 0
-    above, listed, weighed = 0, order[0, :1], 1  # the deepest level begins at `above`
+    first, listed, evaluated = 0, order[0, :1], 1  # `first` node of the deepest level
     for d in range(levels):
-        floor = float(hope[listed[-1]]) if len(listed) == max_nodes else 0.0
-        parents = np.arange(above, min(len(parent), above + draft_widths[d]))
-        its_hope, its_parent, its_rank = children(hopes[d], parents, rank, reach, floor)
-        weighed += len(its_hope)
-        new = heaviest(its_hope, min(max_nodes, level_widths[d]))
-        merged = np.argsort(-np.append(hope[listed], its_hope[new]), kind="stable")[:max_nodes]
+        floor = float(bound[listed[-1]]) if len(listed) == max_nodes else 0.0
+        parents = np.arange(first, min(len(parent), first + draft_widths[d]))
+        child_bound, child_parent, child_rank = expand(best_from[d], parents, rank, reach, floor)
+        evaluated += len(child_bound)
+        new = top_n(child_bound, min(max_nodes, level_widths[d]))
+        merged = np.argsort(-np.append(bound[listed], child_bound[new]), kind="stable")[:max_nodes]
         new = new[: np.count_nonzero(merged >= len(listed))]
         listed = np.append(listed, np.arange(len(parent), len(parent) + len(new), dtype=np.int32))[merged]
         order[d + 1, : len(listed)] = listed
         if len(new) == 0:
             order[d + 2 :] = order[d + 1]
             break
-        its_parent, its_rank = its_parent[new], its_rank[new]
-        accepted = rows[d, np.minimum(rank[its_parent], ranks - 1), its_rank]
-        above = len(parent)
-        parent, rank = np.append(parent, its_parent.astype(np.int32)), np.append(rank, its_rank.astype(np.int32))
-        reach, hope = np.append(reach, reach[its_parent] * accepted), np.append(hope, its_hope[new])
-    return parent, rank, reach, hope, order, weighed
+        child_parent, child_rank = child_parent[new], child_rank[new]
+        accepted = rows[d, np.minimum(rank[child_parent], ranks - 1), child_rank]
+        first = len(parent)
+        parent, rank = np.append(parent, child_parent.astype(np.int32)), np.append(rank, child_rank.astype(np.int32))
+        reach, bound = np.append(reach, reach[child_parent] * accepted), np.append(bound, child_bound[new])
+    return parent, rank, reach, bound, order, evaluated
 
 
 def parents_of(parent: Int32, chosen: Int32) -> list[int]:
-    """Return the parents of the tree that some nodes make, in the nodes' order, given the parents of all."""
+    """Return the parents of the tree of the `chosen` nodes, in the nodes' order, given the parents of all."""
     chosen = np.sort(chosen)
     parents: list[int] = np.searchsorted(chosen, parent[chosen]).tolist()
     return [-1, *parents[1:]]
@@ -97,7 +99,7 @@ def parents_of(parent: Int32, chosen: Int32) -> list[int]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NestedTrees(ArrayRecord):
-    """What `grow` found: the tree of n nodes and depth d is the first n nodes of row d of `order`."""
+    """The result of `grow`: the tree of n nodes and depth d is the first n nodes of row d of `order`."""
 
     parent: Int32
     rank: Int32
@@ -108,8 +110,8 @@ class NestedTrees(ArrayRecord):
     def expected_tokens(self) -> Float64:
         """float64 (D + 1, N + 1): the most tokens per step with depth at most d and at most n nodes."""
         levels, nodes = self.order.shape
-        weight = np.where(self.order >= 0, self.reach[self.order], 0.0)
-        return np.concatenate([np.zeros((levels, 1)), np.cumsum(weight, axis=1)], axis=1).reshape(levels, nodes + 1)
+        values = np.where(self.order >= 0, self.reach[self.order], 0.0)
+        return np.concatenate([np.zeros((levels, 1)), np.cumsum(values, axis=1)], axis=1).reshape(levels, nodes + 1)
 
     def parents(self, nodes: int, depth: int) -> list[int]:
         """Return the parents of one tree, each before its children, siblings in rank order."""
@@ -132,40 +134,40 @@ class NestedTrees(ArrayRecord):
     def depth(self) -> Int32:
         """int32 (M,): depth of every node."""
         depth = np.zeros(len(self.parent), np.int32)
-        above = self.parent
-        while np.any(above >= 0):
-            depth += above >= 0
-            above = np.where(above >= 0, self.parent[above], -1)
+        ancestor = self.parent
+        while np.any(ancestor >= 0):
+            depth += ancestor >= 0
+            ancestor = np.where(ancestor >= 0, self.parent[ancestor], -1)
         return depth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeaviestNodes:
-    """Enough nodes of any table to hold the heaviest trees, with a bound on every node left out."""
+class TopNodes:
+    """Enough nodes of any table to contain the best trees, with an upper bound on every other node."""
 
     parent: Int32
-    """(M,), -1 for the root; parents before their children, siblings in rank order."""
+    """int32 (M,), -1 for the root; parents before their children, siblings in rank order."""
     rank: Int32
     depth: Int32
     reach: Float64
-    """(M,): probability that a step reaches each node."""
-    hope: Float64
-    """(M,): no node is reached more often that hangs below a node, or below a later sibling, or is one; see `grow`."""
+    """float64 (M,): probability that a step reaches each node."""
+    bound: Float64
+    """float64 (M,): upper bound on the reach of the node, its later siblings and all their descendants."""
     order: Int32
-    """(D + 1, N): row d lists nodes of depth at most d that hold every ancestor and earlier sibling; -1 behind them."""
-    left_out: Float64
-    """(D + 1,): no node of depth at most d that row d does not list is reached more often."""
+    """int32 (D + 1, N): row d lists nodes of depth at most d with all ancestors and earlier siblings, padded with -1."""
+    bound_outside: Float64
+    """float64 (D + 1,): upper bound on the reach of the nodes of depth at most d that row d does not list."""
 
 
-def heaviest_nodes(rows: Float64, max_nodes: int) -> HeaviestNodes:
-    """Return the nodes of most hope.
+def top_nodes(rows: Float64, max_nodes: int) -> TopNodes:
+    """Return the nodes with the largest upper bounds.
 
     Args:
         rows: float64 (D, R, B), in any order.
         max_nodes: N.
     """
-    free = np.full(len(rows), max_nodes, np.int32)
-    parent, rank, reach, hope, order, _ = grow(rows, max_nodes, free, free)
-    left_out = np.where(order[:, -1] >= 0, hope[order[:, -1]], 0.0)
+    unlimited = np.full(len(rows), max_nodes, np.int32)
+    parent, rank, reach, bound, order, _ = grow(rows, max_nodes, unlimited, unlimited)
+    bound_outside = np.where(order[:, -1] >= 0, bound[order[:, -1]], 0.0)
     depth = NestedTrees(parent, rank, reach, order).depth
-    return HeaviestNodes(parent, rank, depth, reach, hope, order, left_out)
+    return TopNodes(parent, rank, depth, reach, bound, order, bound_outside)

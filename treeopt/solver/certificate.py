@@ -1,4 +1,4 @@
-"""What a method of the solver leaves behind, and why no tree is better than those in it."""
+"""What every method of the solver returns, and why its trees are optimal."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,24 +6,24 @@ from typing import Protocol
 from treeopt.arrays import Float64, Int32
 
 MAX_CELLS = 60_000_000
-"""Values of the largest problem: 480 MB, and on the best-first path some times as much while it is solved."""
+"""Most values of a problem: 480 MB, and several times as much during best-first growth."""
 BEST_FIRST, DYNAMIC_PROGRAM = "best-first", "dynamic-program"
 STATEMENTS = {
-    BEST_FIRST: "no row rises, so no node outside a tree weighs more than the lightest one inside",
-    DYNAMIC_PROGRAM: "every way to share nodes out was compared, or ruled out because concave envelopes bound it",
+    BEST_FIRST: "all rows are non-increasing, so no node outside a tree has a larger value than a node inside",
+    DYNAMIC_PROGRAM: "every split of nodes among children was compared, or ruled out by its concave envelope",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Why no tree is better: which method ran, and what it weighed and ruled out; see docs/solver.md."""
+    """Why no tree is better: the method, and the work it did (docs/solver.md)."""
 
     method: str
     """`best-first` or `dynamic-program`."""
     compared: int
-    """Nodes weighed (best-first) or splits compared (dynamic program)."""
+    """Nodes evaluated (best-first) or splits compared (dynamic program)."""
     ruled_out: int = 0
-    """Splits that a proven bound excluded; together with those compared they are all there are."""
+    """Splits excluded by a bound; `compared` and `ruled_out` add up to all splits."""
 
     @property
     def statement(self) -> str:
@@ -32,7 +32,7 @@ class Certificate:
 
 
 class Trees(Protocol):
-    """What every method leaves behind: values, and trees on demand."""
+    """Values of all trees, and trees on demand."""
 
     @property
     def expected_tokens(self) -> Float64:

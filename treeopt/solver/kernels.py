@@ -1,6 +1,6 @@
-"""The dynamic program's loops, compiled by numba; the only ones of the solver, because tables that fall do without.
+"""Numba kernels of the dynamic program; monotone tables need none.
 
-They are imported where they are used: numba is slow to import.
+Import this module in functions only: numba is slow to import.
 """
 
 import numpy as np
@@ -10,14 +10,14 @@ from treeopt.arrays import Float64, Int32, Int64
 from treeopt.compiling import watch
 
 NEARLY = 1 - 1e-12
-"""A bound that falls short by less than this share may do so by rounding."""
+"""Relative slack for rounding, when a bound is compared with a value."""
 
 watch()
 
 
 @njit(cache=True)
 def envelope(values: Float64, first: int) -> Float64:
-    """Return the least concave function that lies nowhere below `values[first:]` (Andrew, 1979); 0 before `first`."""
+    """Return the concave envelope of `values[first:]`, float64 like `values`; 0 before `first` (Andrew, 1979)."""
     bound = np.zeros(len(values))
     corners = np.empty(len(values), np.int64)
     count = 0
@@ -38,45 +38,47 @@ def envelope(values: Float64, first: int) -> Float64:
 
 
 @njit(cache=True)
-def share(
+def best_splits(
     accepted: float, child: Float64, child_bound: Float64, later: Float64, later_bound: Float64
 ) -> tuple[Float64, Int32, int]:
-    """Return max over 1 <= m <= n of accepted * child[m] + later[n - m] for every n, where it is, and how many splits were compared.
+    """Return the (max, +) convolution of a child and its later siblings.
+
+    For every n: the largest accepted * child[m] + later[n - m] over 1 <= m <= n, float64 (N,); its m, int32 (N,); and the
+    number of splits compared.
 
     Args:
         accepted: probability that this child is accepted.
-        child: (N + 1,) best value of its subtree with at most m nodes.
+        child: float64 (N + 1,), best value of its subtree with at most m nodes.
         child_bound: its envelope from 1 node on.
-        later: (N,) best value of the later siblings' subtrees together.
+        later: float64 (N,), best value of the later siblings' subtrees together.
         later_bound: its envelope.
 
-    Each is at the least m that attains it, or at 0 where one node fewer yields as much: ties are broken toward fewer
-    nodes, then toward smaller subtrees at lower ranks, so that equal input gives the same tree on every machine and no
-    node is spent for nothing.
+    Ties are broken toward fewer nodes (m = 0 where one node fewer is as good), then toward smaller subtrees at lower ranks,
+    so equal input gives the same tree on every machine.
     """
     best, splits = np.zeros(len(later)), np.zeros(len(later), np.int32)
-    compared = favoured = 0  # the split with the largest bound; one node more makes one side of it larger
+    compared = peak = 0  # the split with the largest bound; one more node enlarges one side of it
     for n in range(1, len(later)):
-        gain = accepted * (child_bound[favoured + 1] - child_bound[favoured])
-        if favoured == 0 or gain >= later_bound[n - favoured] - later_bound[n - favoured - 1]:
-            favoured += 1
-        value, split = accepted * child[favoured] + later[n - favoured], favoured
+        gain = accepted * (child_bound[peak + 1] - child_bound[peak])
+        if peak == 0 or gain >= later_bound[n - peak] - later_bound[n - peak - 1]:
+            peak += 1
+        value, split = accepted * child[peak] + later[n - peak], peak
         if value <= best[n - 1]:
             value, split = best[n - 1], 0
-        low, high = favoured - 1, favoured + 1
+        low, high = peak - 1, peak + 1
         while low >= 1 and accepted * child_bound[low] + later_bound[n - low] > value:
-            found = accepted * child[low] + later[n - low]
-            if found >= value:
-                value, split = found, low
+            candidate = accepted * child[low] + later[n - low]
+            if candidate >= value:
+                value, split = candidate, low
             low -= 1
         while high <= n and accepted * child_bound[high] + later_bound[n - high] > value:
-            found = accepted * child[high] + later[n - high]
-            if found > value:
-                value, split = found, high
+            candidate = accepted * child[high] + later[n - high]
+            if candidate > value:
+                value, split = candidate, high
             high += 1
         if value > best[n - 1]:
             while low >= 1 and accepted * child_bound[low] + later_bound[n - low] >= value * NEARLY:
-                if accepted * child[low] + later[n - low] >= value:  # as much, by a smaller subtree
+                if accepted * child[low] + later[n - low] >= value:  # as good, with a smaller subtree
                     split = low
                 low -= 1
             splits[n] = split
@@ -87,15 +89,16 @@ def share(
 
 @njit(cache=True)
 def forests(row: Float64, below: Float64) -> tuple[Float64, Int32, int]:
-    """Return W, the best forests below one node for every first rank and number of nodes, and the splits compared.
+    """Return W, the values of the best forests below one node, their splits, and the number of splits compared.
 
     Args:
-        row: (B,) acceptance of each rank.
-        below: (R, N + 1) best values of subtrees whose root has rank 0, 1, … R - 1 and beyond.
+        row: float64 (B,), acceptance of each rank.
+        below: float64 (R, N + 1), best values of subtrees whose root has rank 0, 1, … R - 1 and beyond.
 
     Returns:
-        (B + 1, N): entry [k, n] is the most that at most n nodes yield in the subtrees of children k, k + 1, …
-        (B + 1, N): how many of them the subtree of child k has, from `share`.
+        float64 (B + 1, N): entry [k, n] is the largest value of at most n nodes in the subtrees of children k, k + 1, …
+        int32 (B + 1, N): nodes of the subtree of child k, from `best_splits`.
+        Number of splits compared.
     """
     best = np.zeros((len(row) + 1, below.shape[1] - 1))
     splits = np.zeros(best.shape, np.int32)
@@ -105,21 +108,21 @@ def forests(row: Float64, below: Float64) -> tuple[Float64, Int32, int]:
         if row[k] == 0.0 and best[k + 1, -1] == 0.0:
             continue  # neither this child nor any later one is ever accepted
         r = min(k, len(below) - 1)
-        found, where, tried = share(row[k], below[r], bounds[r], best[k + 1], envelope(best[k + 1], 0))
-        for n in range(len(found)):  # a loop compiles faster than an assignment of the whole
-            best[k, n], splits[k, n] = found[n], where[n]
-        compared += tried
+        values, sizes, count = best_splits(row[k], below[r], bounds[r], best[k + 1], envelope(best[k + 1], 0))
+        for n in range(len(values)):  # a loop compiles faster than an assignment of the whole
+            best[k, n], splits[k, n] = values[n], sizes[n]
+        compared += count
     return best, splits, compared
 
 
 @njit(cache=True)
 def child_sizes(row: Float64, below: Float64, nodes: Int64) -> Int64:
-    """Return (len(nodes), B): the most nodes of each child's subtree below nodes with so many below them; 0 for none.
+    """Return int64 (len(nodes), B): nodes in the subtree of each child, 0 for none.
 
     Args:
         row: as for `forests`.
         below: as for `forests`, N more than any of `nodes`.
-        nodes: int64.
+        nodes: int64, nodes below each parent.
     """
     _, splits, _ = forests(row, below)
     sizes = np.zeros((len(nodes), len(row)), np.int64)
@@ -135,16 +138,16 @@ def child_sizes(row: Float64, below: Float64, nodes: Int64) -> Int64:
 
 @njit(cache=True)
 def widths_above(row: Float64, below: Float64, widths: Int32) -> Int32:
-    """Return int32 (N + 1, L + 1): internal nodes per level of the best trees of every size, from those one level below.
+    """Return int32 (N + 1, L + 1): internal nodes per level of the best trees of every size.
 
     Args:
         row: as for `forests`.
         below: as for `forests`.
-        widths: int32 (R, N + 1, L), the same of the subtrees below.
+        widths: int32 (R, N + 1, L), internal nodes per level of the subtrees below.
     """
     _, splits, _ = forests(row, below)
     ranks, columns, levels = widths.shape
-    forest = np.zeros((columns - 1, levels), np.int32)  # of children k, k + 1, …
+    forest = np.zeros((columns - 1, levels), np.int32)  # of the children from k on
     for k in range(len(row) - 1, -1, -1):
         later, child, split = forest, widths[min(k, ranks - 1)], splits[k]
         forest = np.zeros(later.shape, np.int32)

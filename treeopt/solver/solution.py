@@ -1,4 +1,4 @@
-"""From an acceptance table to the best tree for every budget and every depth."""
+"""The best tree for every budget and every depth of an acceptance table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from treeopt.tabular import Row, Tabular
 from treeopt.trees.token_tree import TokenTree
 
 DEFAULT_MAX_DEPTH = 32
-WORTH = 1e-13
-"""A node that adds a smaller share of the tokens than this is taken for rounding, and left out."""
+TOLERANCE = 1e-13
+"""Relative increase in value below which a further node counts as rounding, and is omitted."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution(ArrayRecord, Tabular):
-    """The optimum for every budget up to `max_nodes` and every depth up to `max_depth`; trees are made on demand."""
+    """The optimum for every budget up to `max_nodes` and every depth up to `max_depth`; trees are built on demand."""
 
     _shown: ClassVar[tuple[str, ...]] = ("max_nodes", "max_depth", "certificate.method", "table")
     table: AcceptanceTable
@@ -39,18 +39,18 @@ class Solution(ArrayRecord, Tabular):
     def __init__(self, table: AcceptanceTable, trees: Trees, certificate: Certificate) -> None:
         values = np.maximum.accumulate(np.maximum.accumulate(trees.expected_tokens, axis=0), axis=1)
         values.flags.writeable = False
-        given = {"table": table, "trees": trees, "certificate": certificate, "expected_tokens": values}
-        for name, value in given.items():
+        fields = {"table": table, "trees": trees, "certificate": certificate, "expected_tokens": values}
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     @property
     def tree_nodes(self) -> Int32:
-        """int32, the same shape: nodes that each tree really has, the fewest that attain its value but for rounding."""
+        """int32, same shape as `expected_tokens`: nodes of each tree, the fewest that attain its value within rounding."""
         return self._smallest[0]
 
     @property
     def tree_depth(self) -> Int32:
-        """int32, the same shape: the least depth limit under which so many nodes attain its value."""
+        """int32, same shape: depth limit of each tree, the smallest with which `tree_nodes` nodes attain its value."""
         return self._smallest[1]
 
     @cached_property
@@ -76,23 +76,23 @@ class Solution(ArrayRecord, Tabular):
     def tree(self, nodes: int, depth: int) -> TokenTree:
         """Return a best tree of at most `nodes` nodes, root included, and at most `depth` levels below the root.
 
-        Of all trees of its value it has the fewest nodes.  Raises InvalidValueError outside what was solved.
+        Of all trees with that value it has the fewest nodes. Raises InvalidValueError beyond `max_nodes` and `max_depth`.
         """
-        at = self._place(nodes, depth)
-        return TokenTree.ordered(self.trees.parents(int(self.tree_nodes[at]), int(self.tree_depth[at])))
+        index = self._index(nodes, depth)
+        return TokenTree.ordered(self.trees.parents(int(self.tree_nodes[index]), int(self.tree_depth[index])))
 
     def tokens(self, nodes: int, depth: int) -> float:
-        """Return the most tokens that a step yields with at most `nodes` nodes and `depth` levels below the root.
+        """Return the expected tokens per step of the best tree of at most `nodes` nodes and `depth` levels below the root.
 
-        Raises InvalidValueError outside what was solved.
+        Raises InvalidValueError beyond `max_nodes` and `max_depth`.
         """
-        return float(self.expected_tokens[self._place(nodes, depth)])
+        return float(self.expected_tokens[self._index(nodes, depth)])
 
-    def _place(self, nodes: int, depth: int) -> tuple[int, int]:
+    def _index(self, nodes: int, depth: int) -> tuple[int, int]:
         return whole("depth", depth, 0, self.max_depth), whole("nodes", nodes, 1, self.max_nodes)
 
     def to_records(self) -> list[Row]:
-        """Return a row for every budget, under the largest depth: the best tree's nodes and depth, and its tokens per step."""
+        """Return a row per budget at the largest depth limit: nodes, depth and tokens per step of the best tree."""
         columns = zip(
             self.tree_nodes[-1].tolist(), self.tree_depth[-1].tolist(), self.expected_tokens[-1].tolist(), strict=True
         )
@@ -111,7 +111,7 @@ class Solution(ArrayRecord, Tabular):
     def draft_widths(self) -> Int32:
         """Return int32 (max_depth + 1, max_nodes + 1, max_depth): internal nodes of every tree at each depth.
 
-        They are put together anew at every call; see `TokenTree.draft_widths` for one tree.
+        Every call builds the array again; `TokenTree.draft_widths` has the row of one tree.
         """
         widths = np.stack([self.draft_widths_of(depth) for depth in range(self.max_depth + 1)])
         return np.asarray(widths[self.tree_depth, self.tree_nodes])
@@ -119,15 +119,14 @@ class Solution(ArrayRecord, Tabular):
     def draft_widths_of(self, depth: int) -> Int32:
         """Return int32 (max_nodes + 1, max_depth): internal nodes of the trees of one depth limit at each depth.
 
-        They are kept, because every condition asks for them.  A tree stands at its own `tree_depth` and `tree_nodes`;
-        entries where no tree has so many nodes mean nothing.
+        Cached. Only the entries at a tree's own `tree_depth` and `tree_nodes` are meaningful.
         """
         if depth not in self._widths:
             self._widths[depth] = self.trees.draft_widths(depth)
         return self._widths[depth]
 
     def save(self, path: Path | str) -> None:
-        """Write the solution file, from which any tree can be taken without solving again; docs/solver.md."""
+        """Write the solution file, which returns any tree without solving again (docs/solver.md)."""
         solution_file.save(path, self.table, self.trees, self.certificate)
 
     @classmethod
@@ -152,17 +151,17 @@ def solve(
     """Solve for the best tree of every budget up to `max_nodes` and every depth up to `max_depth`, exactly.
 
     Args:
-        table: acceptance per depth and rank, rising or falling, with or without zeros.
+        table: acceptance per depth and rank; rows need not be monotone.
         max_nodes: largest number of nodes, root included.
-        max_depth: most levels below the root; by default all that the table measured, or 32 when one row holds for
-            every depth.  No tree of n nodes is deeper than n - 1.
+        max_depth: most levels below the root; by default the table's depth, or 32 for a table of one row. A tree of n nodes
+            has at most n - 1 levels.
         level_widths: most nodes at depth 1, 2, …; one number holds for every depth.
-        draft_widths: most internal nodes at depth 0, 1, …, all that the drafter is run on; one number for every depth.
+        draft_widths: most internal nodes, which the drafter runs on, at depth 0, 1, …; one number holds for every depth.
 
-    Rows that never rise take the best-first path, O(D N (B + log N)); others a dynamic program of at worst
-    O(D^2 B N^2), in practice nearer to O(D^2 B N).  Memory O(D N), or O(D^2 N) for the dynamic program.
-    Raises InvalidValueError for sizes below the least, problems too large, and width limits on a table whose rows are
-    not monotone or depend on the parent's rank; InfeasibleError for depths never measured.
+    Non-increasing rows are solved best-first in O(D N (B + log N)); others by a dynamic program in at worst O(D^2 B N^2), in
+    practice about O(D^2 B N). Memory is O(D N), or O(D^2 N) for the dynamic program.
+    Raises InvalidValueError for sizes out of range, problems too large, and width limits on a table whose rows are not
+    monotone or depend on the parent's rank; InfeasibleError for depths without measurements.
 
     >>> solution = solve(AcceptanceTable([0.7, 0.2]), max_nodes=4, max_depth=3)
     >>> solution.expected_tokens[3].round(3).tolist()
@@ -176,21 +175,23 @@ def solve(
     max_nodes = whole("max_nodes", max_nodes, 1, MAX_CELLS)
     max_depth = whole("max_depth", max_depth, 0, MAX_CELLS)
     rows_cells = max_depth * table.parent_ranks * table.branching
-    _affordable(max_nodes, max_depth, max(rows_cells, (max_depth + 1) * (max_nodes + 1)))
+    _check_size(max_nodes, max_depth, max(rows_cells, (max_depth + 1) * (max_nodes + 1)))
     limited = level_widths is not None or draft_widths is not None
-    wide = _limits("level_widths", level_widths, max_depth, max_nodes)
-    inner = _limits("draft_widths", draft_widths, max_depth, max_nodes)
+    level_limits = _limits("level_widths", level_widths, max_depth, max_nodes)
+    draft_limits = _limits("draft_widths", draft_widths, max_depth, max_nodes)
     rows = table.rows(max_depth)
-    falling = bool(np.all(rows[..., 1:] <= rows[..., :-1]))
-    if falling and not (limited and table.parent_ranks > 1):
-        parent, rank, reach, _, order, weighed = grow(rows, max_nodes, wide, inner)
+    non_increasing = bool(np.all(rows[..., 1:] <= rows[..., :-1]))
+    if non_increasing and not (limited and table.parent_ranks > 1):
+        parent, rank, reach, _, order, evaluated = grow(rows, max_nodes, level_limits, draft_limits)
         return Solution(
-            table, NestedTrees(parent, rank, reach, order), Certificate(method=BEST_FIRST, compared=weighed)
+            table, NestedTrees(parent, rank, reach, order), Certificate(method=BEST_FIRST, compared=evaluated)
         )
     if limited:
         name, widths = ("draft_widths", draft_widths) if level_widths is None else ("level_widths", level_widths)
         why = (
-            "where acceptance depends on the parent's rank" if falling else "where a higher rank is accepted more often"
+            "where acceptance depends on the parent's rank"
+            if non_increasing
+            else "where a higher rank is accepted more often"
         )
         raise InvalidValueError(
             f"{name}: expected none {why}, because no exact method for that is fast. Got {widths!r:.60}: smooth the table "
@@ -198,17 +199,17 @@ def solve(
             field=name,
         )
     subtrees = table.parent_ranks * (max_depth + 1) * (max_depth + 2) // 2
-    _affordable(max_nodes, max_depth, subtrees * (max_nodes + 1))
+    _check_size(max_nodes, max_depth, subtrees * (max_nodes + 1))
     values, compared, ruled_out = solve_values(np.ascontiguousarray(rows), max_nodes)
     return Solution(table, values, Certificate(method=DYNAMIC_PROGRAM, compared=compared, ruled_out=ruled_out))
 
 
 def _smallest(values: Float64) -> tuple[Int32, Int32]:
-    """Return, for every depth and budget, the fewest nodes and then levels with nearly its value.
+    """Return, for every depth and budget, the fewest nodes and then levels with the same value within the tolerance.
 
-    Fewer levels may be found to be as good with fewer nodes still, by rounding; so both are taken until neither moves.
+    Rounding may allow still fewer nodes with fewer levels, so both are reduced until neither changes.
     """
-    fewest, least = first_as_good(values), first_as_good(values.T).T
+    fewest, least = first_of_equals(values), first_of_equals(values.T).T
     grid = np.indices(values.shape, np.int32)
     depth, nodes = grid[0], grid[1]
     while True:
@@ -219,46 +220,46 @@ def _smallest(values: Float64) -> tuple[Int32, Int32]:
         nodes, depth = fewer, shallower
 
 
-def first_as_good(values: Float64) -> Int32:
-    """Return, for every entry of rows that never fall, the first column whose value is nearly as large.
+def first_of_equals(values: Float64) -> Int32:
+    """Return, for every entry of non-decreasing rows, the first column with the same value within the tolerance.
 
-    Sums of the same weights in another order differ by rounding; nobody wants a node for that.
+    Sums of the same values in another order differ by rounding, which is no reason for a node.
     """
-    more = values[:, 1:] > values[:, :-1] * (1 + WORTH)
+    more = values[:, 1:] > values[:, :-1] * (1 + TOLERANCE)
     begins = np.concatenate([np.ones((len(values), 1), np.bool_), more], axis=1)
     first = _last_true(begins)
-    worth = values > np.take_along_axis(values, first, axis=1) * (1 + WORTH)
-    for row in np.flatnonzero(worth.any(axis=1)).tolist():  # small steps add up to one that is worth it
+    exceeding = values > np.take_along_axis(values, first, axis=1) * (1 + TOLERANCE)
+    for row in np.flatnonzero(exceeding.any(axis=1)).tolist():  # small steps add up
         starts = np.append(np.flatnonzero(begins[row]), values.shape[1])
-        for stretch in np.unique(np.searchsorted(starts, np.flatnonzero(worth[row]), side="right")).tolist():
-            begin, end = starts[stretch - 1], starts[stretch]
+        for run in np.unique(np.searchsorted(starts, np.flatnonzero(exceeding[row]), side="right")).tolist():
+            begin, end = starts[run - 1], starts[run]
             while begin < end:
                 begins[row, begin] = True
-                begin += np.searchsorted(values[row, begin:end], values[row, begin] * (1 + WORTH), side="right")
+                begin += np.searchsorted(values[row, begin:end], values[row, begin] * (1 + TOLERANCE), side="right")
     return _last_true(begins)
 
 
 def _last_true(begins: Bool) -> Int32:
-    """Return of every entry of rows that begin with True the column of the last True up to it."""
+    """Return, for every entry of rows that begin with True, the column of the last True up to it."""
     columns = np.arange(begins.shape[1], dtype=np.int32)
     return np.maximum.accumulate(np.where(begins, columns, np.int32(0)), axis=1)
 
 
 def _limits(name: str, limits: int | Sequence[int] | None, max_depth: int, max_nodes: int) -> Int32:
     try:
-        given = whole_numbers(name, [max_nodes if limits is None else limits])[0]
-        asked = np.full(max_depth, given) if given.ndim == 0 else given
+        numbers = whole_numbers(name, [max_nodes if limits is None else limits])[0]
+        widths = np.full(max_depth, numbers) if numbers.ndim == 0 else numbers
     except InvalidValueError:
-        asked = None
-    if asked is None or asked.shape != (max_depth,) or np.any(asked < 1):
+        widths = None
+    if widths is None or widths.shape != (max_depth,) or np.any(widths < 1):
         raise InvalidValueError(
             f"{name}: expected a whole number of at least 1, or {max_depth} of them, one per depth. Got {shown(limits)}.",
             field=name,
         )
-    return np.asarray(np.minimum(asked, max_nodes), np.int32)
+    return np.asarray(np.minimum(widths, max_nodes), np.int32)
 
 
-def _affordable(max_nodes: int, max_depth: int, cells: int) -> None:
+def _check_size(max_nodes: int, max_depth: int, cells: int) -> None:
     if cells > MAX_CELLS:
         raise InvalidValueError(
             f"max_nodes, max_depth: {max_nodes} x {max_depth} needs more than {MAX_CELLS} values. Ask for fewer.",

@@ -1,7 +1,7 @@
-"""The solution file, `solution.npz`: what a solver left behind, so that any tree can be taken out of it later.
+"""The solution file, `solution.npz`: the result of the solver, which returns any tree without solving again.
 
-A numpy archive: format, version, the acceptance table, the certificate, and the arrays of the method that ran.
-It is read without pickle, so nothing in it is executed, and every index is checked before it is used.
+A numpy archive of format, version, acceptance table, certificate, and the arrays of the method.
+It is read without pickle, so nothing in it is executed, and every index is checked.
 """
 
 import io
@@ -51,7 +51,7 @@ def save(path: Path | str, table: AcceptanceTable, trees: Trees, certificate: Ce
 
 
 def load(path: Path | str, make: Make[T]) -> T:
-    """Return what `make` makes of a file: of the table, of the trees, and of why they are the best.
+    """Return `make(table, trees, certificate)` of a file.
 
     Raises FormatError naming the file, the array and the reason, TreeoptError when it cannot be read.
     """
@@ -59,7 +59,7 @@ def load(path: Path | str, make: Make[T]) -> T:
 
 
 def parse(path: Path | str, data: bytes, make: Make[T]) -> T:
-    """Return what `make` makes of a file's bytes; raises FormatError as `load` does."""
+    """Return `make(table, trees, certificate)` of a file's bytes; raises FormatError as `load` does."""
     arrays = Arrays.read(path, data, limit_bytes=2 * MAX_BYTES)
     if arrays.text("format") != FORMAT:
         raise arrays.error("format", f"expected {FORMAT!r}. Is it another kind of file?")
@@ -96,14 +96,14 @@ def _read_nested(arrays: Arrays, table: AcceptanceTable) -> Trees:
     if parent[0] != -1 or np.any((parent[1:] < 0) | (parent[1:] >= nodes)):
         raise arrays.error("parent", "expected -1 and then, for every node, a parent before it.")
     for row in order:
-        place = np.full(len(reach), len(row))
+        position = np.full(len(reach), len(row))
         listed = row[row >= 0]
-        place[listed] = np.arange(len(listed))
+        position[listed] = np.arange(len(listed))
         if (
             len(row) == 0
             or row[0] != 0
             or len(np.unique(listed)) < len(listed)
-            or np.any(place[parent[listed[1:]]] >= place[listed[1:]])
+            or np.any(position[parent[listed[1:]]] >= position[listed[1:]])
         ):
             raise arrays.error("order", "expected every node once, after its parent.")
     return NestedTrees(parent, rank, reach, order)
@@ -116,10 +116,10 @@ def _read_values(arrays: Arrays, table: AcceptanceTable) -> Trees:
     depth = len(values) - 1
     if table.max_depth is not None and depth > table.max_depth:
         raise arrays.error("p", f"expected rows to depth {depth}. Got {table.max_depth}.")
-    for h, each in enumerate(values):
+    for h, array in enumerate(values):
         shapes = [(count, table.parent_ranks, values[0].shape[2]) for count in (1, depth + 1 - h)]
-        if each.shape != shapes[len(values[0]) > 1] or values[0].shape[2] < 2:
-            raise arrays.error(f"values_{h}", f"expected shape {shapes[0]} or {shapes[1]}. Got {each.shape}.")
+        if array.shape != shapes[len(values[0]) > 1] or values[0].shape[2] < 2:
+            raise arrays.error(f"values_{h}", f"expected shape {shapes[0]} or {shapes[1]}. Got {array.shape}.")
     return ValueTrees(np.ascontiguousarray(table.rows(depth)), tuple(values))
 
 

@@ -1,24 +1,166 @@
-"""A tree under `tree_adj`: the children of every node, a matrix of parents and children, or an attention mask."""
+"""Trees written as links between nodes: the children of every node, the parent of every node, or a matrix.
 
-from collections.abc import Callable
+NxD Inference's token tree names the children, `{"0": [1, 2], "1": [3]}`; its own files write them as strings, and list
+leaves with no children. A list of parents is `[-1, 0, 0, 1]`, or the same under `parents`. `tree_adj` contains children by
+node, a matrix of parents and children, or an attention mask.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from treeopt.errors import FormatError
-from treeopt.trees.formats import nxdi
-from treeopt.trees.formats.checks import MASK_NODES, short
-from treeopt.trees.formats.child_lists import tree_of_child_lists
-from treeopt.trees.formats.topology import NamedTree, TreeFormat
+from treeopt.errors import FormatError, InfeasibleError
+from treeopt.trees.formats.topology import MASK_NODES, TopologyFormat, TreeFormat, WriteOptions, Written, label, short
+from treeopt.trees.token_tree import MAX_NODES, TokenTree
 
-KEY = "tree_adj"
+PARENTS_KEY, ADJACENCY_KEY = "parents", "tree_adj"
 
 
-def read(path: Path, content: object) -> tuple[NamedTree, ...]:
-    """Return the tree of what lies under `tree_adj`; raises FormatError naming the file, the row and the reason."""
+def child_lists(tree: TokenTree) -> list[list[int]]:
+    """Return the children of every node, in rank order.
+
+    >>> child_lists(TokenTree([-1, 0, 0, 1]))
+    [[1, 2], [3], [], []]
+    """
+    lists: list[list[int]] = [[] for _ in range(tree.nodes)]
+    for node, parent in enumerate(tree.parents[1:].tolist(), start=1):
+        lists[parent].append(node)
+    return lists
+
+
+def tree_of_child_lists(
+    children: Sequence[Sequence[int]], fault: Callable[[int, str], FormatError], *, any_order: bool = False
+) -> TokenTree:
+    """Return the tree in which `children[i]` are the children of node i, in rank order.
+
+    Args:
+        children: for every node.
+        fault: returns the error for a node and a reason.
+        any_order: accept nodes numbered in any order; the tree has them in level order.
+
+    Raises `fault(node, reason)` for an unknown node, two parents, an unreachable node, a cycle, or numbers that are not in
+    level order.
+    """
+    nodes = len(children)
+    parents = [-1] * nodes
+    for node, ids in enumerate(children):
+        for child in ids:
+            if not 0 < child < nodes:
+                what = "the root, which has no parent" if child == 0 else short(child)
+                raise fault(node, f"expected nodes from 1 to {nodes - 1}. Got {what}.")
+            if parents[child] >= 0:
+                raise fault(node, f"expected one parent for node {child}. Got two, {parents[child]} and {node}.")
+            parents[child] = node
+    for node in range(1, nodes):
+        if parents[node] < 0:
+            raise fault(node, f"expected a parent for every node. Got none for {node}: it cannot be reached.")
+    order = [0]
+    for node in order:  # grows during the loop: a breadth-first walk
+        order.extend(children[node])
+    if len(order) < nodes:
+        lost = min(set(range(nodes)).difference(order))
+        raise fault(lost, f"expected a way from the root to node {lost}. Got a cycle.")
+    if any_order:
+        position_of = {node: position for position, node in enumerate(order)}
+        return TokenTree([-1, *(position_of[parents[node]] for node in order[1:])])
+    for position, node in enumerate(order):
+        if node != position:
+            raise fault(parents[node], f"expected nodes numbered level by level, so {position} here. Got {node}.")
+    return TokenTree(parents)
+
+
+def write_nxdi(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
+    """Return the JSON, without the leaves; raises InfeasibleError for the root alone, and more than 65,536 nodes."""
+    del options, suffix
+    if tree.nodes == 1:
+        raise InfeasibleError(
+            "tree: expected at least one draft token, because NxD Inference loads no tree without. Got the root alone: decode "
+            "without a draft."
+        )
+    if tree.nodes > MAX_NODES:
+        raise InfeasibleError(f"nodes: expected at most {MAX_NODES}. Got {tree.nodes}: solve with a smaller --budget.")
+    children = {str(node): ids for node, ids in enumerate(child_lists(tree)) if ids}
+    return Written(data=f"{json.dumps(children)}\n".encode())
+
+
+def read_nxdi(path: Path, content: Mapping[str, object]) -> TokenTree:
+    """Return the tree of parsed JSON, nodes numbered in any order; raises FormatError naming the file, node and reason."""
+    children: dict[int, list[int]] = {}
+    for key, value in content.items():
+        node = _node(path, key)
+        if node in children:
+            raise FormatError(path, label(key), f"expected node {node} once. Got it twice: remove one.")
+        children[node] = _ids(path, key, value)
+    nodes = {0, *children}.union(*children.values())
+    if len(nodes) > MAX_NODES:
+        raise FormatError(path, "content", f"expected at most {MAX_NODES} nodes. Got {len(nodes)}.")
+    if nodes != set(range(len(nodes))):
+        missing = min(set(range(len(nodes))) - nodes)
+        raise FormatError(
+            path, str(missing), f"expected nodes 0 to {short(max(nodes))} without a gap. Got no {missing}."
+        )
+    lists = [children.get(node, []) for node in range(len(nodes))]
+
+    def fault(node: int, reason: str) -> FormatError:
+        return FormatError(path, str(node), reason)
+
+    return tree_of_child_lists(lists, fault, any_order=True)
+
+
+def _node(path: Path, key: str) -> int:
+    if not re.fullmatch("0|[1-9][0-9]{0,8}", key, re.ASCII):
+        raise FormatError(path, label(key), 'unknown field. Expected the numbers of nodes, such as "0".')
+    return int(key)
+
+
+def _ids(path: Path, key: str, value: object) -> list[int]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not set(map(type, value)) <= {int, str}:
+        raise FormatError(path, key, f"expected a list of nodes. Got {short(value)}.")
+    ids = [_node(path, each) if isinstance(each, str) else each for each in value]
+    if ids and min(ids) < 1:
+        what = "the root, which has no parent" if min(ids) == 0 else short(min(ids))
+        raise FormatError(path, key, f"expected nodes of at least 1. Got {what}.")
+    return ids
+
+
+def is_parents(content: object) -> bool:
+    """Return whether a value is a list that begins with the root's parent, -1 or null."""
+    return isinstance(content, list) and bool(content) and content[0] in (-1, None)
+
+
+def read_parents(path: Path, content: object) -> TokenTree:
+    """Return the tree of a list of parents, nodes in any order but for the root, the first.
+
+    Siblings are ranked in the order of their numbers. Raises FormatError naming the file, the node and the reason.
+    """
+    if not is_parents(content):
+        raise FormatError(path, PARENTS_KEY, f"expected parents that begin with -1, the root's. Got {short(content)}.")
+    assert isinstance(content, list)  # as checked
+    if len(content) > MAX_NODES:
+        raise FormatError(path, PARENTS_KEY, f"expected at most {MAX_NODES} nodes. Got {len(content)}.")
+    children: list[list[int]] = [[] for _ in content]
+    for node, parent in enumerate(content[1:], start=1):
+        if type(parent) is not int or not 0 <= parent < len(content):
+            reason = f"expected a parent from 0 to {len(content) - 1}. Got {short(parent)}."
+            raise FormatError(path, f"{PARENTS_KEY}[{node}]", reason)
+        children[parent].append(node)
+
+    def fault(node: int, reason: str) -> FormatError:
+        return FormatError(path, f"{PARENTS_KEY}[{node}]", reason)
+
+    return tree_of_child_lists(children, fault, any_order=True)
+
+
+def read_adjacency(path: Path, content: object) -> TokenTree:
+    """Return the tree under `tree_adj`; raises FormatError naming the file, the row and the reason."""
     if isinstance(content, dict):
-        return nxdi.read(path, content)
+        return read_nxdi(path, content)
     children = _child_lists(content)
     if children is not None:
-        return (NamedTree(None, tree_of_child_lists(children, _fault(path), any_order=True)),)
+        return tree_of_child_lists(children, _fault(path), any_order=True)
     rows = _matrix(path, content)
     diagonal = {rows[node][node] for node in range(len(rows))}
     if diagonal == {0}:
@@ -29,18 +171,18 @@ def read(path: Path, content: object) -> tuple[NamedTree, ...]:
         reason = (
             "expected zeros on the diagonal, children of each node in its row, or ones, an attention mask. Got both."
         )
-        raise FormatError(path, KEY, reason)
+        raise FormatError(path, ADJACENCY_KEY, reason)
 
     hint = " Rows are parents and columns children: transpose the matrix if its rows are children."
-    return (NamedTree(None, tree_of_child_lists(children, _fault(path, hint), any_order=True)),)
+    return tree_of_child_lists(children, _fault(path, hint), any_order=True)
 
 
 def _fault(path: Path, hint: str = "") -> Callable[[int, str], FormatError]:
-    return lambda node, reason: FormatError(path, f"{KEY}[{node}]", reason + hint)
+    return lambda node, reason: FormatError(path, f"{ADJACENCY_KEY}[{node}]", reason + hint)
 
 
 def _child_lists(content: object) -> list[list[int]] | None:
-    """Return the children of every node, None for a matrix: n nodes have n - 1 children, a matrix n x n entries."""
+    """Return the children of every node, or None for a matrix, which has n x n entries instead of n - 1 children."""
     if not isinstance(content, list) or not all(isinstance(row, list) for row in content):
         return None
     if len(content) < 2 or sum(map(len, content)) != len(content) - 1 or len(content) > MASK_NODES:
@@ -50,18 +192,18 @@ def _child_lists(content: object) -> list[list[int]] | None:
 
 def _matrix(path: Path, content: object) -> list[list[int]]:
     if not isinstance(content, list) or not content:
-        raise FormatError(path, KEY, f"expected children by node, or a matrix. Got {short(content)}.")
+        raise FormatError(path, ADJACENCY_KEY, f"expected children by node, or a matrix. Got {short(content)}.")
     if len(content) > MASK_NODES:
-        raise FormatError(path, KEY, f"expected at most {MASK_NODES} nodes. Got {len(content)}.")
+        raise FormatError(path, ADJACENCY_KEY, f"expected at most {MASK_NODES} nodes. Got {len(content)}.")
     for node, row in enumerate(content):
         if not isinstance(row, list) or len(row) != len(content) or not all(each in (0, 1) for each in row):
             reason = f"expected {len(content)} entries of 0 and 1, one per node. Got {short(row)}."
-            raise FormatError(path, f"{KEY}[{node}]", reason)
+            raise FormatError(path, f"{ADJACENCY_KEY}[{node}]", reason)
     return [[int(each) for each in row] for row in content]
 
 
 def _of_mask(path: Path, rows: list[list[int]]) -> list[list[int]]:
-    """Return every node's children in a mask whose rows mark a node and its ancestors."""
+    """Return the children of every node from a mask whose rows mark a node and its ancestors."""
     children: list[list[int]] = [[] for _ in rows]
     depth = [sum(row) - 1 for row in rows]
     for node, row in enumerate(rows):
@@ -74,12 +216,26 @@ def _of_mask(path: Path, rows: list[list[int]]) -> list[list[int]]:
                 "expected ones for the node and its ancestors only, as in the mask of a tree. Got others: "
                 "transpose the matrix if its columns mark ancestors."
             )
-            raise FormatError(path, f"{KEY}[{node}]", reason)
+            raise FormatError(path, f"{ADJACENCY_KEY}[{node}]", reason)
         children[parents[0]].append(node)
     return children
 
 
-FORMAT = TreeFormat(
+NXDI = TopologyFormat(
+    name="nxdi",
+    title="AWS NxD Inference (--token-tree-json)",
+    versions="as of 2026; untested on its hardware",
+    needs="any tree of at least one draft token",
+    text=True,
+    write=write_nxdi,
+)
+PARENTS = TreeFormat(
+    name="parents",
+    title="the parent of every node (JSON)",
+    versions="read only",
+    needs="a list that begins with -1, or an object with parents",
+)
+ADJACENCY = TreeFormat(
     name="tree-adj",
     title="adjacency under tree_adj (JSON, YAML)",
     versions="read only",

@@ -1,4 +1,4 @@
-"""Which format a file is in, told from its content; its name says nothing."""
+"""Detection of a file's format by its content, not its name."""
 
 import ast
 import io
@@ -13,55 +13,71 @@ from typing import Any
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.json_file import MAX_BYTES, parse_json
 from treeopt.files.yaml_file import parse_yaml
-from treeopt.trees import tree_file
-from treeopt.trees.formats import adjacency, medusa, npz, nxdi, parents, safetensors_file, sequoia, umbrella, vllm_tree
-from treeopt.trees.formats.checks import label, short
-from treeopt.trees.formats.growmap import KEYS
-from treeopt.trees.formats.python_text import MAX_CHARS, parse, value_of
-from treeopt.trees.formats.topology import NamedTree, TopologyFormat, TreeFormat
+from treeopt.trees import token_tree, tree_file
+from treeopt.trees.formats import adjacency, arrays, growmap, medusa, paths
+from treeopt.trees.formats.python_text import MAX_CHARS, syntax_tree, value_of
+from treeopt.trees.formats.topology import TopologyFormat, TreeFormat, label, short
+from treeopt.trees.token_tree import TokenTree
+from treeopt.trees.tree_file import Provenance, TreeFile
 
 FORMATS: tuple[TopologyFormat, ...] = (
-    sequoia.FORMAT,
-    umbrella.FORMAT,
+    growmap.SEQUOIA,
+    growmap.UMBRELLA,
     medusa.FORMAT,
-    nxdi.FORMAT,
-    npz.FORMAT,
-    safetensors_file.FORMAT,
-    vllm_tree.FORMAT,
+    adjacency.NXDI,
+    arrays.NPZ,
+    arrays.SAFETENSORS,
 )
-READABLE: tuple[TreeFormat, ...] = (*FORMATS, medusa.CONFIG_FORMAT, parents.FORMAT, adjacency.FORMAT)
-"""All that trees are read from."""
+READABLE: tuple[TreeFormat, ...] = (*FORMATS, paths.VLLM, medusa.CONFIG_FORMAT, adjacency.PARENTS, adjacency.ADJACENCY)
+"""All formats that are read."""
 OWN = "treeopt"
-"""What treeopt's own tree file is called here."""
+"""Name of treeopt's own tree file."""
 MAX_TEXT_BYTES = 20_000_000
 MAX_OBJECTS = 1000
 CONFIG = re.compile(
-    rf"^[ \t-]*[\"']?(?:{'|'.join((*medusa.KEYS, vllm_tree.TREE, adjacency.KEY))})[\"']?:", re.MULTILINE
+    rf"^[ \t-]*[\"']?(?:{'|'.join((*medusa.KEYS, paths.VLLM_TREE, adjacency.ADJACENCY_KEY))})[\"']?:", re.MULTILINE
 )
-"""A line of YAML that holds a tree."""
+"""A YAML key with a tree."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The format that a file is in, and how to read it."""
+class Reader:
+    """The format of a file, and the function that reads it."""
 
     name: str
-    read: Callable[[], tuple[NamedTree, ...]]
+    read: Callable[[], TreeFile | TokenTree | dict[str, TokenTree]]
+    """Return the tree, or all trees of the file by their names."""
 
 
-def found_in(path: Path, data: bytes) -> Found:
-    """Return the format of a file's bytes; raises FormatError when it is none of those known."""
-    # First, because it begins with a length, which may look like anything: here of less than 4 GB, and then JSON.
+def parse(path: Path | str, data: bytes) -> dict[str | None, TreeFile]:
+    """Return every tree of a file's bytes by its name, which is None where the format has no names.
+
+    A tree of another program has that program as its provenance. Nothing in the file is executed.
+
+    Raises FormatError naming the file, the field and the reason.
+    """
+    reader = detect(Path(path), data)
+    content = reader.read()
+    if isinstance(content, TreeFile):
+        return {None: content}
+    provenance = Provenance(source=str(path), tool=next(each.title for each in READABLE if each.name == reader.name))
+    trees = content if isinstance(content, dict) else {None: content}
+    return {name: TreeFile(tree=tree, provenance=provenance) for name, tree in trees.items()}
+
+
+def detect(path: Path, data: bytes) -> Reader:
+    """Return the reader of a file's bytes; raises FormatError for an unknown format."""
+    # First, because the file starts with the length of its JSON header, which may look like any other format.
     if data[4:9] == b"\x00\x00\x00\x00{":
-        return Found("safetensors", partial(safetensors_file.read, path, data))
+        return Reader("safetensors", partial(arrays.read_safetensors, path, data))
     if data[:2] == b"PK":
-        return _found_in_archive(path, data)
-    if data[:1] == b"\x80":  # how every binary pickle begins
-        return Found("sequoia", partial(sequoia.read, path, data))
-    return _found_in_text(path, _text(path, data))
+        return _detect_archive(path, data)
+    if data[:1] == b"\x80":  # every binary pickle starts so
+        return Reader("sequoia", partial(growmap.read_sequoia, path, data))
+    return _detect_text(path, _text(path, data))
 
 
-def _found_in_archive(path: Path, data: bytes) -> Found:
+def _detect_archive(path: Path, data: bytes) -> Reader:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
@@ -69,44 +85,44 @@ def _found_in_archive(path: Path, data: bytes) -> Found:
         reason = f"expected a numpy archive or a torch file ({short(str(error))}). Is it complete?"
         raise FormatError(path, "content", reason) from None
     if any(name.endswith(".npy") for name in names):
-        return Found("npz", partial(npz.read, path, data))
-    return Found("sequoia", partial(sequoia.read, path, data))
+        return Reader("npz", partial(arrays.read_npz, path, data))
+    return Reader("sequoia", partial(growmap.read_sequoia, path, data))
 
 
 def _text(path: Path, data: bytes) -> str:
     if len(data) > MAX_TEXT_BYTES:
         raise FormatError(path, "content", f"expected at most {MAX_TEXT_BYTES} bytes of text. Got {len(data)}.")
     try:
-        return data.decode("utf-8-sig")  # without the byte order mark that editors of Windows write
+        return data.decode("utf-8-sig")  # without the byte order mark of Windows editors
     except UnicodeDecodeError as error:
         raise _unknown(path, f"bytes that are no text (byte {error.start})") from None
 
 
-def _found_in_text(path: Path, text: str) -> Found:
+def _detect_text(path: Path, text: str) -> Reader:
     start = text.lstrip()[:1]
     if start == "{":
-        return _found_in_object(path, text, parse_json(path, text, unique_keys=True))
+        return _detect_object(path, text, parse_json(path, text, unique_keys=True))
     if start == "[":
         try:
             content = parse_json(path, text, unique_keys=True)
-            if parents.is_parents(content):
-                return Found("parents", partial(parents.read, path, content))
-            return Found("medusa", partial(medusa.read_list, path, content))
-        except FormatError:  # a Python list may still be one: tuples, a comma at the end
+            if adjacency.is_parents(content):
+                return Reader("parents", partial(adjacency.read_parents, path, content))
+            return Reader("medusa", partial(medusa.read_list, path, content))
+        except FormatError:  # it may be a Python list: tuples, a trailing comma
             if len(text) > MAX_CHARS:
                 raise
     if CONFIG.search(text):
         content = _yaml(path, text)
         if isinstance(content, dict):
-            found = _found_in_object(path, text, content)
-            return replace(found, name=medusa.CONFIG_FORMAT.name) if found.name == medusa.FORMAT.name else found
-    return _found_in_python(path, text)
+            reader = _detect_object(path, text, content)
+            return replace(reader, name=medusa.CONFIG_FORMAT.name) if reader.name == medusa.FORMAT.name else reader
+    return _detect_python(path, text)
 
 
 def _yaml(path: Path, text: str) -> object:
-    """Return the value of YAML, all keys as text; None for Python, whose annotations look like YAML."""
+    """Return the value of YAML with all keys as text; None for Python, whose annotations look like YAML."""
     try:
-        module = parse(text)
+        module = syntax_tree(text)
     except InvalidValueError:
         module = None
     if module is not None and any(not isinstance(line, ast.AnnAssign) or line.value for line in module.body):
@@ -122,11 +138,11 @@ def _with_text_keys(value: object) -> object:
     return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
 
 
-def _found_in_object(path: Path, text: str, content: dict[str, Any]) -> Found:
+def _detect_object(path: Path, text: str, content: dict[str, Any]) -> Reader:
     own = content.get("format")
-    if own == tree_file.FORMAT:
-        return Found(OWN, partial(_read_own, path, text))
-    for find in (_found_by_names, _found_by_content):
+    if own == token_tree.FORMAT:
+        return Reader(OWN, partial(tree_file.parse, path, text))
+    for find in (_detect_by_names, _detect_by_content):
         matches = list(_outermost(path, content, find))
         if len(matches) > 1:
             (first, _), (second, _) = matches[:2]
@@ -140,40 +156,40 @@ def _found_in_object(path: Path, text: str, content: dict[str, Any]) -> Found:
     raise _unknown(path, what)
 
 
-def _found_by_names(path: Path, content: dict[str, Any]) -> Found | None:
-    """Return the format of an object with a field that only trees have, None where there is none."""
-    if len(content.keys() & set(KEYS)) > 1:
-        return Found("umbrella", partial(umbrella.read, path, content))
-    if vllm_tree.TREE in content:
-        return Found("vllm-tree", partial(vllm_tree.read_config, path, content))
-    if adjacency.KEY in content:
-        return Found("tree-adj", partial(adjacency.read, path, content[adjacency.KEY]))
+def _detect_by_names(path: Path, content: dict[str, Any]) -> Reader | None:
+    """Return the reader of an object with a field that only trees have, or None."""
+    if len(content.keys() & set(growmap.KEYS)) > 1:
+        return Reader("umbrella", partial(growmap.read_umbrella, path, content))
+    if paths.VLLM_TREE in content:
+        return Reader("vllm-tree", partial(paths.read_vllm_config, path, content))
+    if adjacency.ADJACENCY_KEY in content:
+        return Reader("tree-adj", partial(adjacency.read_adjacency, path, content[adjacency.ADJACENCY_KEY]))
     if any(key in content for key in medusa.CONFIG_KEYS):
-        return Found("medusa", partial(medusa.read_object, path, content))
+        return Reader("medusa", partial(medusa.read_object, path, content))
     return None
 
 
-def _found_by_content(path: Path, content: dict[str, Any]) -> Found | None:
-    """Return the format of an object whose fields may be a tree's, or may be something else of a configuration."""
-    if vllm_tree.COUNT in content:
-        return Found("vllm-tree", partial(vllm_tree.read_config, path, content))
+def _detect_by_content(path: Path, content: dict[str, Any]) -> Reader | None:
+    """Return the reader of an object whose fields may be those of a tree or of another configuration, or None."""
+    if paths.VLLM_COUNT in content:
+        return Reader("vllm-tree", partial(paths.read_vllm_config, path, content))
     if "0" in content:
-        return Found("nxdi", partial(nxdi.read, path, content))
+        return Reader("nxdi", partial(adjacency.read_nxdi, path, content))
     if any(key in content for key in medusa.KEYS) or any(map(medusa.looks_like_paths, content.values())):
-        return Found("medusa", partial(medusa.read_object, path, content))
-    if parents.KEY in content:
-        return Found("parents", partial(parents.read, path, content[parents.KEY]))
+        return Reader("medusa", partial(medusa.read_object, path, content))
+    if adjacency.PARENTS_KEY in content:
+        return Reader("parents", partial(adjacency.read_parents, path, content[adjacency.PARENTS_KEY]))
     return None
 
 
 def _outermost(
-    path: Path, content: dict[str, Any], find: Callable[[Path, dict[str, Any]], Found | None]
-) -> Iterator[tuple[str, Found]]:
-    """Yield the place and the format of every object with a tree that lies in no other such object."""
+    path: Path, content: dict[str, Any], find: Callable[[Path, dict[str, Any]], Reader | None]
+) -> Iterator[tuple[str, Reader]]:
+    """Yield place and reader of every object with a tree that is not inside another such object."""
     objects = [("", content)]
-    for place, fields in objects:  # grows while it is read
-        if found := find(path, fields):
-            yield place, found
+    for place, fields in objects:  # grows during the loop
+        if reader := find(path, fields):
+            yield place, reader
             continue
         for key, value in fields.items():
             name = f"{place}.{label(key)}" if place else label(key)
@@ -183,28 +199,23 @@ def _outermost(
             objects += [(name, item) for name, item in items if isinstance(item, dict)][: MAX_OBJECTS - len(objects)]
 
 
-def _read_own(path: Path, text: str) -> tuple[NamedTree, ...]:
-    content = tree_file.parse(path, text)
-    return (NamedTree(None, content.tree, content.provenance, content.drafter),)
-
-
-def _found_in_python(path: Path, text: str) -> Found:
+def _detect_python(path: Path, text: str) -> Reader:
     own = re.match(r"format: *(treeopt-[\w-]+)", text)
     if own:
         raise _unknown(path, f"a file of the format {own[1]!r}")
     try:
-        module = parse(text)
+        module = syntax_tree(text)
     except InvalidValueError as error:
         raise _unknown(path, f"text that is no JSON and {error}") from None
     value = value_of(module)
-    if parents.is_parents(value):
-        return Found("parents", partial(parents.read, path, value))
+    if adjacency.is_parents(value):
+        return Reader("parents", partial(adjacency.read_parents, path, value))
     if isinstance(value, list | tuple) and value and isinstance(value[0], tuple):
-        return Found("vllm-tree", partial(vllm_tree.read_list, path, value))
+        return Reader("vllm-tree", partial(paths.read_vllm_list, path, value))
     if isinstance(value, list | tuple):
-        return Found("medusa", partial(medusa.read_list, path, value))
+        return Reader("medusa", partial(medusa.read_list, path, value))
     if any(isinstance(line, ast.Assign | ast.AnnAssign) for line in module.body):
-        return Found("medusa", partial(medusa.read_python, path, module))
+        return Reader("medusa", partial(medusa.read_python, path, module))
     raise _unknown(path, "text without a list of paths")
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TypeGuard
 
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, Warning
-from treeopt.trees.formats.checks import label
 from treeopt.trees.formats.paths import paths_of_tree, tree_of_paths
 from treeopt.trees.formats.python_text import MAX_CHARS, assignments, literal
-from treeopt.trees.formats.topology import NamedTree, TopologyFormat, TreeFormat, WriteOptions, Written
+from treeopt.trees.formats.topology import TopologyFormat, TreeFormat, WriteOptions, Written, label
 from treeopt.trees.token_tree import TokenTree
 
 TOP_K = 10
-"""Candidates that every head gives; a higher rank would read the next head's."""
+"""Candidates of every head; a higher rank would read those of the next head."""
 USUAL_HEADS = 5
 CONFIG_KEYS = ("medusa_choices", "eagle_choices")
 KEYS = ("choices", *CONFIG_KEYS)
@@ -44,13 +43,13 @@ def write(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
     return Written(data=text.encode(), warnings=warnings)
 
 
-def read_list(path: Path, content: object) -> tuple[NamedTree, ...]:
+def read_list(path: Path, content: object) -> TokenTree:
     """Return the tree of a bare list of paths; raises FormatError naming the file, the path and the reason."""
-    return (NamedTree(None, tree_of_paths(path, "choices", content)),)
+    return tree_of_paths(path, "choices", content)
 
 
-def read_object(path: Path, content: Mapping[str, object]) -> tuple[NamedTree, ...]:
-    """Return the trees of a JSON object: under `choices`, `medusa_choices` or `eagle_choices`, else all lists of paths.
+def read_object(path: Path, content: Mapping[str, object]) -> dict[str, TokenTree]:
+    """Return the trees of a JSON object: under `choices`, `medusa_choices` or `eagle_choices`, or else all lists of paths.
 
     Raises FormatError naming the file, the path and the reason.
     """
@@ -61,7 +60,7 @@ def read_object(path: Path, content: Mapping[str, object]) -> tuple[NamedTree, .
     return _trees(path, known or {name: value for name, value in content.items() if looks_like_paths(value)})
 
 
-def read_python(path: Path, module: ast.Module) -> tuple[NamedTree, ...]:
+def read_python(path: Path, module: ast.Module) -> dict[str, TokenTree]:
     """Return the trees of all lists of paths, or dicts of them, that a Python module assigns; nothing is executed.
 
     Raises FormatError naming the file, the path and the reason.
@@ -76,18 +75,18 @@ def read_python(path: Path, module: ast.Module) -> tuple[NamedTree, ...]:
 
 
 def looks_like_paths(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
-    """Whether a value is meant as a list of paths, right or wrong."""
+    """Return whether a value is meant as a list of paths, correct or not."""
     return isinstance(value, list | tuple) and len(value) > 0 and isinstance(value[0], list | tuple)
 
 
-def _trees(path: Path, named: Mapping[str, object]) -> tuple[NamedTree, ...]:
+def _trees(path: Path, named: Mapping[str, object]) -> dict[str, TokenTree]:
     if not named:
         raise FormatError(path, "content", "expected a list of paths such as [[0], [1], [0, 0]]. Got none.")
-    return tuple(NamedTree(name, _tree(path, label(name), value)) for name, value in named.items())
+    return {name: _tree(path, label(name), value) for name, value in named.items()}
 
 
 def _tree(path: Path, field: str, value: object) -> TokenTree:
-    """Return the tree of a list of paths, or of such a list as text, which is how command lines name it."""
+    """Return the tree of a list of paths, or of such a list as text, as on command lines."""
     return tree_of_paths(path, field, literal(path, field, value) if isinstance(value, str) else value)
 
 

@@ -1,21 +1,25 @@
-"""Trees written as paths: for every node but the root, the ranks of the nodes that lead to it, itself last."""
+"""Trees written as paths: for every node but the root, the ranks from the root to the node.
+
+vLLM up to 0.20.2 read them in `speculative_token_tree`, as a Python list of tuples in a JSON text.
+"""
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 from treeopt.errors import FormatError, InfeasibleError, TreeoptWarning
-from treeopt.trees.formats.checks import short
-from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_text import MAX_NODES
+from treeopt.trees.formats.python_text import literal
+from treeopt.trees.formats.topology import TreeFormat, short
+from treeopt.trees.token_tree import MAX_NODES, TokenTree
 
+VLLM_COUNT, VLLM_TREE = "num_speculative_tokens", "speculative_token_tree"
 MAX_RANKS = 1_000_000
-"""Most ranks in all paths of a written file together: a chain of n nodes has n²/2."""
+"""Most ranks in a written file: a chain of n nodes has n²/2."""
 MAX_NESTING = 4
 TEXT = re.compile(r"\s*\d{1,9}\s*(?:,\s*\d{1,9}\s*)*", re.ASCII)
-"""A path as text."""
+"""A path as text, such as `0,1`."""
 
 
 def paths_of_tree(tree: TokenTree) -> list[tuple[int, ...]]:
@@ -42,10 +46,10 @@ def paths_of_tree(tree: TokenTree) -> list[tuple[int, ...]]:
 def tree_of_paths(path: Path, field: str, value: object) -> TokenTree:
     """Return the tree of a list of paths in any order.
 
-    As the engines do, it takes a path that comes twice once. The empty path, the root, may be listed; paths may be texts such
-    as "0,1", and may lie in lists of lists. Ranks with gaps are legal in Medusa; the tree that is returned has none, and a
-    TreeoptWarning names the first.
-    Raises FormatError naming the file, the path and the reason: what is no path, or a prefix that is missing.
+    Repeated paths count once, as in the engines. The empty path, the root, may be listed; paths may be text such as "0,1",
+    and may be in lists of lists. Medusa allows gaps between ranks; the returned tree has none, and a TreeoptWarning names the
+    first.
+    Raises FormatError naming the file, the path and the reason, such as a missing prefix.
     """
     if not isinstance(value, list | tuple) or not value:
         raise FormatError(path, field, f"expected a list of paths such as [[0], [1], [0, 0]]. Got {short(value)}.")
@@ -99,3 +103,33 @@ def _path(path: Path, field: str, value: object) -> tuple[int, ...]:
     if not set(map(type, value)) <= {int} or min(value, default=0) < 0:
         raise FormatError(path, field, f"expected ranks, whole numbers of at least 0. Got {short(value)}.")
     return tuple(value)
+
+
+def read_vllm_config(path: Path, content: Mapping[str, object]) -> TokenTree:
+    """Return the tree of a parsed speculative config; its other keys are ignored.
+
+    Raises FormatError naming the file, the key and the reason.
+    """
+    for key in (VLLM_COUNT, VLLM_TREE):
+        if key not in content:
+            raise FormatError(path, key, f"is missing. A tree needs {VLLM_COUNT} and {VLLM_TREE}.")
+    count, text = content[VLLM_COUNT], content[VLLM_TREE]
+    if not isinstance(text, str):
+        raise FormatError(path, VLLM_TREE, f'expected text such as "[(0,), (1,), (0, 0)]". Got {short(text)}.')
+    tree = tree_of_paths(path, VLLM_TREE, literal(path, VLLM_TREE, text))
+    if type(count) is not int or count != tree.nodes - 1:
+        raise FormatError(path, VLLM_COUNT, f"expected {tree.nodes - 1}, the paths of {VLLM_TREE}. Got {short(count)}.")
+    return tree
+
+
+def read_vllm_list(path: Path, content: object) -> TokenTree:
+    """Return the tree of the bare list of tuples; raises FormatError naming the file, the path and the reason."""
+    return tree_of_paths(path, VLLM_TREE, content)
+
+
+VLLM = TreeFormat(
+    name="vllm-tree",
+    title="vLLM (speculative_token_tree)",
+    versions="read only; removed in 0.21.0",
+    needs="num_speculative_tokens and speculative_token_tree, or the bare list of tuples",
+)

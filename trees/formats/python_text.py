@@ -7,16 +7,16 @@ from pathlib import Path
 from treeopt.errors import FormatError, InvalidValueError
 
 MAX_CHARS = 128_000
-"""A syntax tree takes about a thousand times the bytes of its text."""
+"""Longest text: its syntax tree takes about a thousand times as many bytes."""
 
 _UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
-"""What Python's parser raises for text that is no Python, or made to overwhelm it."""
+"""Errors of Python's parser for invalid or hostile text."""
 
 
 def literal(path: Path, field: str, text: str) -> object:
     """Return the value of text that is one literal; raises FormatError naming the file, the field and the reason."""
     try:
-        value, what = value_of(parse(text)), "something else"
+        value, what = value_of(syntax_tree(text)), "something else"
     except InvalidValueError as error:
         value, what = None, str(error)
     if value is None:
@@ -24,8 +24,8 @@ def literal(path: Path, field: str, text: str) -> object:
     return value
 
 
-def parse(text: str) -> ast.Module:
-    """Return the syntax tree; raises InvalidValueError saying what the text is instead."""
+def syntax_tree(text: str) -> ast.Module:
+    """Return the syntax tree; raises InvalidValueError with a description of text that is not Python."""
     if len(text) > MAX_CHARS:
         raise InvalidValueError(f"more than {MAX_CHARS} characters")
     try:
@@ -38,7 +38,7 @@ def parse(text: str) -> ast.Module:
 
 
 def value_of(module: ast.Module) -> object:
-    """Return the value of a module that is one literal and nothing else; None where it is anything else."""
+    """Return the value of a module that consists of one literal, or None for any other module."""
     match module.body:
         case [ast.Expr(value=node)]:
             return _value(node)
@@ -46,7 +46,7 @@ def value_of(module: ast.Module) -> object:
 
 
 def assignments(module: ast.Module) -> dict[str, object]:
-    """Return the names to which a module's own lines give literals, and these; all other lines are passed over."""
+    """Return the literals that a module assigns at its top level, by name; other statements are ignored."""
     values = {}
     for statement in module.body:
         match statement:

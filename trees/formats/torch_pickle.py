@@ -1,4 +1,4 @@
-"""What a torch file would do if it were loaded: its pickle is read, and nothing of it is carried out.
+"""A check of torch files before they are loaded: the operations of the pickle are read, not executed.
 
 `torch.load(weights_only=True)` runs no code either, but lets a small file ask for any amount of memory.
 """
@@ -14,28 +14,28 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from treeopt.errors import FormatError
-from treeopt.trees.formats.checks import short
+from treeopt.trees.formats.topology import short
 
 MAX_PICKLE_BYTES = 400_000
-"""Several times what the lists of the largest growmap take."""
+"""Several times the lists of the largest growmap."""
 LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""How torch files began before they were zip archives."""
+"""First bytes of torch files from before they were zip archives."""
 LEGACY_PICKLES = 5
 
 _HARMLESS = re.compile(
     r"collections OrderedDict|torch Size|torch [A-Z][A-Za-z0-9]+Storage|torch\._utils _rebuild_(tensor(_v2)?|parameter)"
 )
 _BUILD = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"}
-"""Other ways to name a class, which torch does not use."""
+"""Other operations that name a class, which torch does not use."""
 _UNREADABLE = (ValueError, TypeError, KeyError, IndexError, OSError, EOFError, RuntimeError, zipfile.BadZipFile)
 
 
 def check_torch_file(path: Path, file: BinaryIO) -> None:
-    """Raise FormatError where a file is torn, unpacks to more than it is, or holds more than numbers and tensors.
+    """Raise FormatError if a file is broken, unpacks to more than its size, or contains more than numbers and tensors.
 
     Args:
         path: for the error.
-        file: the open file, which is read from its start and left anywhere.
+        file: the open file; it is read from its start, and its position afterwards is undefined.
     """
     start = file.read(len(LEGACY_START))
     file.seek(0)
@@ -64,7 +64,7 @@ def _pickle_in_archive(path: Path, file: BinaryIO) -> BinaryIO:
 
 
 def _check_pickles(path: Path, stream: BinaryIO, count: int) -> None:
-    """Check every operation of `count` pickles, which follow one another."""
+    """Check every operation of `count` consecutive pickles."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # for a wrong escape in text that is not ours
         operations = chain.from_iterable(pickletools.genops(stream) for _ in range(count))

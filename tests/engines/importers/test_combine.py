@@ -158,7 +158,7 @@ class TestVisible:
         result = call("solve", "--profile", folder / "profile.yaml", "--budget", 4, "-o", folder / "tree.json")
         assert result.exit_code == 0, result.output
         assert result.stdout.splitlines()[1] == self.LINE
-        from treeopt.trees.tree_file import load_file
+        from treeopt.trees import load_file
 
         assert load_file(folder / "tree.json").provenance.source == f"{folder / 'profile.yaml'}; {self.LINE}"
 

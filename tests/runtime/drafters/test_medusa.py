@@ -15,8 +15,7 @@ from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.trees import TokenTree, chain, k_ary, level_widths
-from treeopt.trees.formats import read_tree
+from treeopt.trees import TokenTree, chain, k_ary, level_widths, load
 
 HEADS = 4
 FITTING = {name: tree for name, tree in TREES.items() if tree.max_depth <= HEADS} | {"wide": level_widths([20, 40])}
@@ -144,7 +143,7 @@ class TestBundled:
     def test_medusas_own_tree_of_64_nodes(self, bundled):
         if not CHOICES.is_file():
             pytest.skip("shared/data/choices is not there")
-        tree = read_tree(CHOICES, "mc_sim_7b_63").tree
+        tree = load(CHOICES, "mc_sim_7b_63")
         assert (tree.nodes, tree.max_depth, int(tree.rank.max())) == (64, 4, 9)
         assert self.steps(bundled, tree) < 180 / 2.5
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.trees.formats.read_files import read_trees
 from treeopt.errors import FormatError
-from treeopt.trees import k_ary
-from treeopt.trees.formats import WriteOptions, format_named, read_tree, read_trees
+from treeopt.trees import k_ary, load_file
+from treeopt.trees.formats import WriteOptions, format_named
 
 TREE = k_ary(2, 3)
 GROWMAP = format_named("sequoia").write(TREE, WriteOptions(), ".pt").data
@@ -94,7 +95,7 @@ class TestTorchArchive:
         if not torch.cuda.is_available():
             with pytest.raises(RuntimeError, match="CUDA"):
                 torch.load(tmp_path / "g.pt", weights_only=True)
-        assert read_tree(tmp_path / "g.pt").tree == TREE
+        assert load_file(tmp_path / "g.pt").tree == TREE
 
     def test_nothing_compressed_is_unpacked(self, tmp_path):
         (tmp_path / "g.pt").write_bytes(rewritten(GROWMAP, lambda _, data: data, zipfile.ZIP_DEFLATED))
@@ -127,8 +128,8 @@ class TestPythonText:
 
     def test_nothing_in_it_is_run(self, tmp_path):
         (tmp_path / "choices.py").write_text(self.module(tmp_path / "written"))
-        (found,) = read_trees(tmp_path / "choices.py")
-        assert (found.name, found.tree.nodes) == ("mine", 4)
+        ((name, found),) = read_trees(tmp_path / "choices.py").items()
+        assert (name, found.tree.nodes) == ("mine", 4)
         assert [path.name for path in tmp_path.iterdir()] == ["choices.py"]
 
 

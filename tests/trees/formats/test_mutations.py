@@ -18,8 +18,8 @@ import torch
 
 from treeopt.errors import TreeoptError
 from treeopt.trees import TokenTree
-from treeopt.trees.formats import WriteOptions, format_named
-from treeopt.trees.formats.detection import found_in
+from treeopt.trees.formats import WriteOptions, format_named, parse
+from treeopt.trees.formats.paths import paths_of_tree
 
 FEW, MANY = 500, 10_000
 TREE = TokenTree([-1, 0, 0, 1, 1, 2, 2])
@@ -163,7 +163,8 @@ def originals() -> dict[str, tuple[list[bytes], list[Spoil]]]:
     def written(name: str, suffix: str = ".json") -> bytes:
         return format_named(name).write(TREE, WriteOptions(), suffix).data
 
-    config = written("vllm-tree")
+    paths = str(paths_of_tree(TREE))
+    config = json.dumps({"num_speculative_tokens": TREE.nodes - 1, "speculative_token_tree": paths}).encode()
     return {
         "sequoia": ([written("sequoia")], [spoil_bytes, spoil_entry, spoil_growmap]),
         "sequoia, legacy": ([legacy(written("sequoia"))], [spoil_bytes]),
@@ -174,7 +175,7 @@ def originals() -> dict[str, tuple[list[bytes], list[Spoil]]]:
         "npz": ([written("npz")], [spoil_bytes, spoil_entry, spoil_npz]),
         "safetensors": ([written("safetensors")], [spoil_bytes, spoil_safetensors]),
         "vllm-tree": ([config], [spoil_bytes, spoil_json, spoil_config]),
-        "vllm-tree, bare": ([json.loads(config)["speculative_token_tree"].encode()], [spoil_bytes]),
+        "vllm-tree, bare": ([paths.encode()], [spoil_bytes]),
     }  # fmt: skip
 
 
@@ -189,13 +190,13 @@ def test_a_spoilt_file_is_a_valid_tree_or_a_known_error(name, mutants):
         data = rng.choice(ways)(rng, rng.choice(files))
         start_s = time.process_time()
         try:
-            trees = found_in(PATH, data).read()
+            trees = parse(PATH, data)
         except TreeoptError as error:
             reasons.append(str(error))
         else:
             read += 1
             assert len(trees) > 0
-            assert all(TokenTree(each.tree.parents.tolist()) == each.tree for each in trees)
+            assert all(TokenTree(each.tree.parents.tolist()) == each.tree for each in trees.values())
         slowest_s = max(slowest_s, time.process_time() - start_s)
     grown_bytes = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most_before)
     assert slowest_s < 1

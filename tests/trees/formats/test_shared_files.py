@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trees.formats.found import found_format
+from tests.trees.formats.read_files import detected_format, read_trees
 from treeopt.errors import FormatError
-from treeopt.trees.formats import WriteOptions, format_named, read_tree, read_trees
+from treeopt.trees import load_file
+from treeopt.trees.formats import WriteOptions, format_named
 
 SHARED = Path(__file__).resolve().parents[3] / "../shared/data"
 NO_TREES = {
@@ -38,10 +39,10 @@ def each(paths: list[Path]) -> pytest.MarkDecorator:
 @each(TREES)
 def test_a_tree_is_read(path):
     kind = {"sequoia": "sequoia", "umbrella": "umbrella", "choices": "medusa"}[path.parent.name]
-    assert found_format(path) == kind
-    (found,) = read_trees(path)
-    assert found.name == ("mc_sim_7b_63" if kind == "medusa" else None)
-    whole = read_tree(path)
+    assert detected_format(path) == kind
+    ((name, found),) = read_trees(path).items()
+    assert name == ("mc_sim_7b_63" if kind == "medusa" else None)
+    whole = load_file(path)
     assert whole.tree == found.tree
     assert whole.provenance.source == str(path)
     assert whole.provenance.tool == format_named(kind).title
@@ -55,7 +56,7 @@ def test_what_is_no_tree_is_refused(path):
 
 @each([path for path in TREES if path.suffix == ".pt"])
 def test_a_growmap_is_written_as_it_was(path, tmp_path):
-    (tmp_path / "again.pt").write_bytes(format_named("sequoia").write(read_tree(path).tree, WriteOptions(), ".pt").data)
+    (tmp_path / "again.pt").write_bytes(format_named("sequoia").write(load_file(path).tree, WriteOptions(), ".pt").data)
     expected = torch.load(path, map_location="cpu", weights_only=True)
     found = torch.load(tmp_path / "again.pt", weights_only=True)
     assert list(found) == list(expected)
@@ -70,13 +71,13 @@ def test_a_growmap_is_written_as_it_was(path, tmp_path):
 
 @each([path for path in TREES if path.parent.name == "umbrella"])
 def test_umbrella_json_is_written_byte_for_byte(path):
-    assert format_named("umbrella").write(read_tree(path).tree, WriteOptions(), ".json").data == path.read_bytes()
+    assert format_named("umbrella").write(load_file(path).tree, WriteOptions(), ".json").data == path.read_bytes()
 
 
 @each([path for path in TREES if path.parent.name == "choices"])
 def test_choices_are_written_as_the_same_paths(path):
     (expected,) = json.loads(path.read_bytes())["choices"].values()
-    found = json.loads(format_named("medusa").write(read_tree(path).tree, WriteOptions(), ".json").data)
+    found = json.loads(format_named("medusa").write(load_file(path).tree, WriteOptions(), ".json").data)
     assert found == sorted(expected, key=lambda each: (len(each), each))
 
 

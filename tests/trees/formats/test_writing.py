@@ -1,10 +1,8 @@
 """Every format: what is written is read as the same tree, and says what it should to whoever reads it otherwise."""
 
-import ast
 import io
 import json
 import zipfile
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.support.drawn import examples
 from tests.support.slow import slow
-from tests.trees.formats.found import found_format
+from tests.trees.formats.read_files import detected_format, read_trees
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.trees import TokenTree, chain, k_ary
-from treeopt.trees.formats import FORMATS, WriteOptions, format_named, read_tree, read_trees
+from treeopt.trees import TokenTree, chain, k_ary, load_file
+from treeopt.trees.formats import FORMATS, WriteOptions, format_named
 
 NAMES = [each.name for each in FORMATS]
 SUFFIXES = {"sequoia": ".pt", "npz": ".npz", "safetensors": ".safetensors"}
@@ -35,24 +33,9 @@ def trees(draw: st.DrawFn, least_nodes: int = 1) -> TokenTree:
     return TokenTree(parents)
 
 
-uniform_trees = st.lists(st.integers(1, 3), min_size=1, max_size=4).map(
-    lambda widths: TokenTree(uniform_parents(widths))
-)
-
-
-def uniform_parents(children: list[int]) -> list[int]:
-    parents, level = [-1], [0]
-    for count in children:
-        above = [node for node in level for _ in range(count)]
-        level = list(range(len(parents), len(parents) + len(above)))
-        parents.extend(above)
-    return parents
-
-
 TREES = dict.fromkeys(NAMES, trees()) | {
     "nxdi": trees(least_nodes=2),
     "medusa": trees(least_nodes=2).filter(lambda tree: tree.child_counts.max() <= 10),
-    "vllm-tree": uniform_trees,
 }
 
 
@@ -67,9 +50,9 @@ class TestRoundTrip:
     def test_what_is_written_is_read(self, tmp_path_factory, name, data):
         tree, path = data.draw(TREES[name]), tmp_path_factory.getbasetemp() / "round-trip"
         path.write_bytes(content := written(name, tree))
-        (found,) = read_trees(path)
+        (found,) = read_trees(path).values()
         assert found.tree == tree
-        assert found_format(path) == name
+        assert detected_format(path) == name
         assert written(name, found.tree) == content
 
     @settings(deadline=None)
@@ -77,8 +60,8 @@ class TestRoundTrip:
     def test_a_python_module_too(self, tmp_path_factory, tree):
         path = tmp_path_factory.getbasetemp() / "choices.py"
         path.write_bytes(written("medusa", tree, ".py", name="mine"))
-        (found,) = read_trees(path)
-        assert (found.name, found.tree) == ("mine", tree)
+        ((name, found),) = read_trees(path).items()
+        assert (name, found.tree) == ("mine", tree)
 
     @pytest.mark.parametrize(
         ("name", "tree"),
@@ -90,12 +73,11 @@ class TestRoundTrip:
             ("nxdi", TokenTree([-1, *[0] * 65_535])),
             *slow([("nxdi", chain(65_535))]),
             ("medusa", k_ary(2, 14)),
-            ("vllm-tree", k_ary(2, 10)),
         ],
     )
     def test_large_trees(self, tmp_path, name, tree):
         (tmp_path / "tree").write_bytes(written(name, tree))
-        assert read_tree(tmp_path / "tree").tree == tree
+        assert load_file(tmp_path / "tree").tree == tree
 
     @pytest.mark.parametrize("name", NAMES)
     def test_equal_trees_give_equal_bytes(self, name):
@@ -103,19 +85,12 @@ class TestRoundTrip:
 
     def test_a_tree_that_is_not_the_same_is_told_apart(self, tmp_path):
         (tmp_path / "tree").write_bytes(written("nxdi", SMALL))
-        assert read_tree(tmp_path / "tree").tree != TokenTree([-1, 0, 0, 0, 1, 1, 2, 4, 5])
+        assert load_file(tmp_path / "tree").tree != TokenTree([-1, 0, 0, 0, 1, 1, 2, 4, 5])
 
 
 def parents_of_mask(mask: np.ndarray) -> list[int]:
     """Return the parents: a node's last ancestor in level order."""
     return [int(np.flatnonzero(row[:node])[-1]) if node else -1 for node, row in enumerate(np.asarray(mask))]
-
-
-def parents_of_leaf_paths(paths: np.ndarray) -> list[int]:
-    parents = {0: -1}
-    for row in paths.tolist():
-        parents |= {child: parent for parent, child in pairwise(row) if child >= 0}
-    return [parents[node] for node in sorted(parents)]
 
 
 class TestSixKeys:
@@ -189,59 +164,17 @@ class TestPaths:
         assert "needs a model with 6 heads" in warning.found
         assert medusa.write(chain(6), WriteOptions(max_depth=6), ".json").warnings == ()
 
-    @pytest.mark.parametrize("name", ["medusa", "vllm-tree"])
-    def test_the_root_alone_has_no_path(self, name):
+    def test_the_root_alone_has_no_path(self):
         with pytest.raises(InfeasibleError, match=r"at least one draft token\. Got the root alone"):
-            written(name, TokenTree([-1]))
+            written("medusa", TokenTree([-1]))
 
-    @pytest.mark.parametrize("name", ["medusa", "vllm-tree"])
-    def test_paths_that_are_too_long_together(self, name):
+    def test_paths_that_are_too_long_together(self):
         with pytest.raises(InfeasibleError, match=r"at most 1000000 ranks together. Got \d+: solve again"):
-            written(name, chain(65_536))
+            written("medusa", chain(65_536))
 
     def test_a_module_too_large_to_read(self):
         with pytest.raises(InfeasibleError, match=r"characters of Python.* write a \.json file"):
             written("medusa", k_ary(2, 14), ".py")
-
-
-def drafted_by_vllm(paths: list[tuple[int, ...]]) -> list[int]:
-    """Return the parents that vLLM 0.20.2 drafts: it splits every level evenly among the nodes of the one above."""
-    counts = [1, *(sum(len(path) == depth for path in paths) for depth in range(1, len(paths[-1]) + 1))]
-    return uniform_parents([below // above for above, below in pairwise(counts)])
-
-
-class TestVllm:
-    @settings(deadline=None)
-    @given(tree=uniform_trees)
-    def test_it_drafts_the_tree_that_is_written(self, tree):
-        found = json.loads(written("vllm-tree", tree))
-        paths = ast.literal_eval(found["speculative_token_tree"])
-        assert list(found) == ["num_speculative_tokens", "speculative_token_tree"]
-        assert found["num_speculative_tokens"] == len(paths) == tree.nodes - 1
-        assert all(type(path) is tuple for path in paths)
-        assert paths == sorted(paths, key=lambda path: (len(path), path))
-        assert drafted_by_vllm(paths) == tree.parents.tolist()
-
-    def test_it_would_not_draft_this_one(self):
-        uneven = TokenTree([-1, 0, 0, 0, 1])
-        assert drafted_by_vllm([(0,), (1,), (2,), (0, 0)]) != uneven.parents.tolist()
-        with pytest.raises(InfeasibleError, match=r"equally many children.* Got 0 to 1 at depth 1: take a chain"):
-            written("vllm-tree", uneven)
-
-    @pytest.mark.parametrize("version", [None, "0.20.2", "v0.9", "0.20.2.post1"])
-    def test_versions_that_read_it(self, version):
-        found = format_named("vllm-tree").write(chain(3), WriteOptions(engine_version=version), ".json")
-        assert len(found.warnings) == 1
-        assert "Export a chain with --to vllm" in found.warnings[0].action
-
-    @pytest.mark.parametrize("version", ["0.21.0", "0.20.3", "0.33", "1.0.0rc1"])
-    def test_versions_that_do_not(self, version):
-        with pytest.raises(InfeasibleError, match=r"0\.21\.0 removed .* Got .*: export a chain"):
-            written("vllm-tree", chain(3), engine_version=version)
-
-    def test_what_is_no_version(self):
-        with pytest.raises(InvalidValueError, match=r"such as 0\.20\.2\. Got 'new'"):
-            written("vllm-tree", chain(3), engine_version="new")
 
 
 class TestAdjacency:
@@ -268,28 +201,16 @@ class TestArrays:
         arrays = loaded(name, written(name, SMALL))
         assert {key: (str(value.dtype), value.shape) for key, value in arrays.items()} == {
             "parents": ("int32", (9,)),
-            "depth": ("int32", (9,)),
             "mask": ("bool", (9, 9)),
-            "positions": ("int32", (9,)),
-            "leaf_paths": ("int32", (5, 4)),
-            "retrieve_index": ("int64", (9,)),
-            "retrieve_next_token": ("int64", (9,)),
-            "retrieve_next_sibling": ("int64", (9,)),
-            "medusa_packed_mask": ("int32", (9, 1)),
-            "medusa_paths": ("int32", (5, 4)),
-            "packed_custom_mask": ("uint8", (11,)),
         }
 
     @settings(deadline=None)
     @given(tree=trees())
-    def test_every_array_alone_tells_the_tree(self, name, tree):
+    def test_each_array_alone_defines_the_tree(self, name, tree):
         arrays, parents = loaded(name, written(name, tree)), tree.parents.tolist()
         assert arrays["parents"].tolist() == parents
         assert parents_of_mask(arrays["mask"]) == parents
-        assert parents_of_leaf_paths(arrays["leaf_paths"]) == parents
-        assert arrays["mask"].sum(axis=1).tolist() == [depth + 1 for depth in arrays["depth"]]
-        assert arrays["positions"].tolist() == arrays["depth"].tolist()
-        assert {row[row >= 0][-1] for row in arrays["leaf_paths"]} == set(range(len(parents))) - {*parents}
+        assert arrays["mask"].sum(axis=1).tolist() == [depth + 1 for depth in tree.depth]
 
     def test_nothing_is_compressed_and_nothing_depends_on_the_day(self, name):
         data = written(name, SMALL)
@@ -304,7 +225,7 @@ class TestArrays:
 
 class TestFormats:
     def test_names(self):
-        assert NAMES == ["sequoia", "umbrella", "medusa", "nxdi", "npz", "safetensors", "vllm-tree"]
+        assert NAMES == ["sequoia", "umbrella", "medusa", "nxdi", "npz", "safetensors"]
 
     @pytest.mark.parametrize("name", NAMES)
     def test_text_is_what_is_called_text(self, name):

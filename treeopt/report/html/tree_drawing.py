@@ -6,8 +6,8 @@ from treeopt.arrays import Bool, Float64
 from treeopt.report.html.shapes import Entry, Figure, Shape, number, shape, shortened
 from treeopt.report.html.tables import Table
 from treeopt.trees import TokenTree, TreeFile
-from treeopt.trees.headline import headline
-from treeopt.trees.node_places import node_places
+from treeopt.trees.layout import branch_curves, most_reached_first, node_places, rank_paths
+from treeopt.trees.tree_file import headline
 
 MOST_NODES = 700
 """Drawn nodes, the most reached ones; the table has all."""
@@ -18,7 +18,8 @@ LEGEND = (0.01, 0.1, 0.3, 0.6, 1.0)
 def tree_figure(name: str, label: str, content: TreeFile) -> Figure:
     """Return a tree that grows downwards, or to the right where it has more levels than nodes side by side."""
     tree, reach = content.tree, content.reach
-    drawn = _drawn(tree, reach)
+    drawn = np.zeros(tree.nodes, np.bool_)
+    drawn[most_reached_first(tree.parents, tree.rank, reach)[:MOST_NODES]] = True
     part = TokenTree(_renumbered(tree, drawn))
     shown = np.flatnonzero(drawn)
     x, y = node_places(part.parents), part.depth
@@ -78,26 +79,7 @@ def node_paths(tree: TokenTree) -> list[str]:
     >>> node_paths(TokenTree([-1, 0, 0, 2]))
     ['root', '0', '1', '1 0']
     """
-    paths: list[str] = ["root"]
-    for node in range(1, tree.nodes):
-        parent = int(tree.parents[node])
-        paths.append(f"{paths[parent]} {tree.rank[node]}" if parent else str(tree.rank[node]))
-    return paths
-
-
-def _drawn(tree: TokenTree, reach: Float64 | None) -> Bool:
-    """Mark the nodes that are drawn: the most reached, never one without its parent and its earlier siblings."""
-    drawn = np.zeros(tree.nodes, np.bool_)
-    if tree.nodes <= MOST_NODES or reach is None:
-        drawn[:MOST_NODES] = True
-        return drawn
-    capped = reach.copy()
-    for node in range(1, tree.nodes):
-        if tree.rank[node]:
-            capped[node] = min(capped[node], capped[node - 1])
-        capped[node] = min(capped[node], capped[tree.parents[node]])
-    drawn[np.argsort(-capped, kind="stable")[:MOST_NODES]] = True
-    return drawn
+    return ["root", *(" ".join(map(str, path)) for path in rank_paths(tree.parents, tree.rank)[1:])]
 
 
 def _renumbered(tree: TokenTree, drawn: Bool) -> list[int]:
@@ -124,12 +106,9 @@ def _levels(
 
 def _branches(part: TokenTree, places: Float64, sideways: bool) -> list[Shape]:
     parts = []
-    for node in range(1, part.nodes):
-        (x0, y0), (x1, y1) = places[part.parents[node]], places[node]
-        middle = (x0 + x1) / 2 if sideways else (y0 + y1) / 2
-        bend = (middle, y0, middle, y1) if sideways else (x0, middle, x1, middle)
-        bends = " ".join(number(float(each)) for each in (*bend, x1, y1))
-        parts.append(f"M{number(float(x0))} {number(float(y0))}C{bends}")
+    for curve in branch_curves(places, part.parents, sideways=sideways).tolist():
+        start, *rest = (" ".join(map(number, point)) for point in curve)
+        parts.append(f"M{start}C{' '.join(rest)}")
     return [shape("path", "branch", d="".join(parts))]
 
 

@@ -1,0 +1,17 @@
+"""What the readers make of a file."""
+
+from pathlib import Path
+
+from treeopt.trees import TreeFile
+from treeopt.trees.formats import parse
+from treeopt.trees.formats.detection import detect
+
+
+def detected_format(path: Path) -> str:
+    """Return the name of the format of a file's content."""
+    return detect(path, path.read_bytes()).name
+
+
+def read_trees(path: Path) -> dict[str | None, TreeFile]:
+    """Return every tree of a file by its name."""
+    return parse(path, path.read_bytes())

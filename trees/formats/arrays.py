@@ -1,0 +1,138 @@
+"""A tree as arrays, in a numpy archive (`.npz`) or a safetensors file: `parents` and the mask of tree attention.
+
+int32 `parents` (n,), as `TokenTree.parents`; bool `mask` (n, n), as `TokenTree.ancestor_mask`.
+"""
+
+import io
+import json
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from treeopt.arrays import Array
+from treeopt.errors import FormatError, InfeasibleError
+from treeopt.files.arrays_file import Arrays
+from treeopt.trees.formats.topology import MASK_NODES, TopologyFormat, WriteOptions, Written, difference, label, short
+from treeopt.trees.token_tree import TokenTree
+
+ARRAYS = ("parents", "mask")
+MAX_BYTES = 2 * MASK_NODES**2
+"""Both arrays together."""
+METADATA = {"format": "treeopt-tree-arrays", "version": "1"}
+"""Metadata of the safetensors file."""
+_ADVICE = {"format": "is it a model?", "version": "update treeopt to read it."}
+_UNREADABLE = (safetensors.SafetensorError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
+_OTHER_FILES = {
+    "treeopt-solution": "a solution. Take a tree out of it with: treeopt show FILE --budget N -o tree.json",
+    "treeopt-draft-record": "a draft record, which holds no tree. Give a tree instead.",
+}
+
+
+def arrays_of_tree(tree: TokenTree) -> dict[str, Array]:
+    """Return both arrays, little-endian; raises InfeasibleError for more nodes than a mask may have."""
+    if tree.nodes > MASK_NODES:
+        raise InfeasibleError(
+            f"nodes: expected at most {MASK_NODES}, because the file holds an n x n mask. Got {tree.nodes}: "
+            "solve again with a smaller --budget."
+        )
+    return {"parents": tree.parents.astype("<i4"), "mask": tree.ancestor_mask}
+
+
+def tree_of_arrays(arrays: Arrays) -> TokenTree:
+    """Return the tree of `parents`; `mask` may be absent.
+
+    Raises FormatError naming the file, the array and the reason, such as a mask of another tree.
+    """
+    for name in arrays.names:
+        if name not in ARRAYS:
+            raise arrays.error(
+                label(name), f"unknown array. A tree has {' and '.join(ARRAYS)}: is it another kind of file?"
+            )
+    parents = arrays.take("parents", "i", 1)
+    if len(parents) > MASK_NODES:
+        raise arrays.error("parents", f"expected at most {MASK_NODES} nodes. Got {len(parents)}.")
+    tree = arrays.build("parents", TokenTree, parents)
+    reason = difference(arrays.take("mask", "b"), tree.ancestor_mask) if "mask" in arrays else None
+    if reason:
+        raise arrays.error("mask", f"{reason} It has to agree with parents.")
+    return tree
+
+
+def write_npz(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
+    """Return the archive, uncompressed; raises InfeasibleError as `arrays_of_tree` does."""
+    del options, suffix
+    file = io.BytesIO()
+    np.savez(file, **arrays_of_tree(tree))  # type: ignore[arg-type]
+    return Written(data=file.getvalue())
+
+
+def read_npz(path: Path, data: bytes) -> TokenTree:
+    """Return the tree of an archive's bytes; raises FormatError naming the file, the array and the reason."""
+    start = _format_entry(data)
+    for name, what in _OTHER_FILES.items():
+        if name.encode("utf-32-le") in start:
+            raise FormatError(path, "format", f"expected the arrays of a tree. Got {what}")
+    return tree_of_arrays(Arrays.read(path, data, limit_bytes=MAX_BYTES))
+
+
+def write_safetensors(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
+    """Return the file; raises InfeasibleError as `arrays_of_tree` does."""
+    del options, suffix
+    return Written(data=_ordered(safetensors.numpy.save(arrays_of_tree(tree), METADATA)))
+
+
+def read_safetensors(path: Path, data: bytes) -> TokenTree:
+    """Return the tree of a file's bytes; raises FormatError naming the file, the array and the reason."""
+    if len(data) > MAX_BYTES:
+        raise FormatError(path, "content", f"expected at most {MAX_BYTES} bytes. Got {len(data)}: is it a model?")
+    try:
+        arrays = Arrays(path, safetensors.numpy.load(data))
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or METADATA
+    except _UNREADABLE as error:
+        reason = f"expected a safetensors file ({short(str(error))}). Is it complete?"
+        raise FormatError(path, "content", reason) from None
+    for key, expected in METADATA.items():
+        if metadata.get(key, expected) != expected:
+            raise FormatError(
+                path, f"metadata.{key}", f"expected {expected!r}. Got {short(metadata[key])}: {_ADVICE[key]}"
+            )
+    return tree_of_arrays(arrays)
+
+
+def _format_entry(data: bytes) -> bytes:
+    """Return the first bytes of the array `format`, which names the kind of treeopt's other archives."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open("format.npy") as file:
+            return file.read(1000)
+    except (KeyError, ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        return b""
+
+
+def _ordered(data: bytes) -> bytes:
+    """Return a file with its header's keys in alphabetical order, so that equal trees give equal bytes."""
+    start, end = 8, 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[start:end]), sort_keys=True, separators=(",", ":"))
+    return data[:start] + header.encode().ljust(end - start) + data[end:]
+
+
+_NEEDS = f"any tree of at most {MASK_NODES} nodes"
+NPZ = TopologyFormat(
+    name="npz",
+    title="arrays for numpy (.npz)",
+    versions="any numpy",
+    needs=_NEEDS,
+    text=False,
+    write=write_npz,
+)
+SAFETENSORS = TopologyFormat(
+    name="safetensors",
+    title="arrays for any framework (.safetensors)",
+    versions="any safetensors",
+    needs=_NEEDS,
+    text=False,
+    write=write_safetensors,
+)
