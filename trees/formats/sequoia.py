@@ -9,7 +9,7 @@ from treeopt.errors import FormatError
 from treeopt.trees.formats.checks import MASK_NODES, short
 from treeopt.trees.formats.growmap import ARRAYS, growmap, tree_of_growmap
 from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptions, Written
-from treeopt.trees.formats.torch_pickle import check_torch_file
+from treeopt.trees.formats.torch_pickle import inspect_torch_file
 from treeopt.trees.token_tree import TokenTree
 
 MAX_BYTES = 8 * MASK_NODES**2 + 2_000_000
@@ -32,7 +32,7 @@ def read(path: Path, data: bytes) -> tuple[NamedTree, ...]:
 
     Raises FormatError naming the file, the key and the reason.
     """
-    check_torch_file(path, io.BytesIO(data))
+    inspect_torch_file(path, io.BytesIO(data))
     content = _load(path, data)
     if not isinstance(content, dict):
         what = f"{_kind(content)}: is it an acceptance vector, or weights?"

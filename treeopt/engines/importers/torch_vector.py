@@ -8,7 +8,7 @@ from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.importer import Measurements
 from treeopt.engines.importers.plain_acceptance import vector_acceptance
 from treeopt.errors import FormatError
-from treeopt.trees.formats.torch_pickle import LEGACY_START, check_torch_file
+from treeopt.trees.formats.torch_pickle import LEGACY_START, inspect_torch_file
 
 ZIP_START = b"PK"
 MAX_RANKS = 100_000
@@ -28,7 +28,7 @@ def read_torch_vector(file: ForeignFile) -> Measurements:
 
 
 def _numbers(path: Path | str, data: bytes) -> list[float]:
-    check_torch_file(Path(path), io.BytesIO(data))
+    inspect_torch_file(Path(path), io.BytesIO(data))
     import torch
 
     try:
