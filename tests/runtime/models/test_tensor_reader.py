@@ -90,7 +90,9 @@ class TestReads:
         ],
         ids=["eagle3", "eagle1 in a pickle", "mtp"],
     )
-    def test_heads_read_each_tensor_once(self, deep, tmp_path, reads, layout, options):
+    def test_heads_read_each_tensor_once(self, make_checkpoint, tmp_path, reads, layout, options):
+        deep = load_model(make_checkpoint(seed=3, num_hidden_layers=8))
+        reads.clear()
         layouts.save_head(layout, tmp_path, layouts.make_head(deep, **options), deep)
         load_eagle(tmp_path, deep)
         assert set(reads.values()) == {1}

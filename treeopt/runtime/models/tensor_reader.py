@@ -19,8 +19,9 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 class TensorSource(Protocol):
     """Where tensors are stored."""
 
-    path: Path | str
-    """For errors."""
+    @property
+    def path(self) -> Path | str:
+        """Return the file or the model that errors name."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a shape without reading the tensor."""
