@@ -10,7 +10,6 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
-from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -110,7 +109,9 @@ def inspect_torch_file(path: Path, file: BinaryIO) -> TorchContent:
         for storage in machine.storages.values():
             span, needed = spans[storage.key], storage.items * storage.item_bytes
             if span.length != needed or span.start + needed > file_bytes:
-                raise _fault(path, f"{span.length} bytes for a storage of {needed}: is the file complete?")
+                stored = min(span.length, file_bytes - span.start)
+                reason = f"expected a torch file with a storage of {needed} bytes. Got {stored}. Is it complete?"
+                raise FormatError(path, "content", reason)
     except _UNREADABLE as error:
         raise _fault(path, f"a torn one ({short(str(error))})") from None
     return TorchContent(content, {key: span.start for key, span in spans.items()})
@@ -293,7 +294,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: object) -> 
     tensor = StoredTensor(storage, offset, tuple(shape), tuple(strides))
     if not isinstance(storage, Storage) or len(shape) != len(strides):
         raise TypeError("a tensor of another kind")
-    if prod(shape) > storage.items or offset + extent(tensor) > storage.items:
+    if offset + extent(tensor) > storage.items:
         raise ValueError(f"a tensor of shape {tensor.shape} in a storage of {storage.items}")
     return tensor
 

@@ -177,7 +177,7 @@ class TestPickles:
 
     def test_an_expanded_tensor_is_refused(self, tmp_path):
         torch.save({"a": torch.ones(1).expand(1_000_000_000)}, tmp_path / "pytorch_model.bin")
-        with pytest.raises(FormatError, match=r"shape \(1000000000,\) in a storage of 1"):
+        with pytest.raises(FormatError, match=r"a: expected at most 1 numbers.*Got shape \(1000000000,\): take"):
             open_folder(tmp_path)
 
     @pytest.mark.parametrize("legacy", [False, True])

@@ -1,6 +1,7 @@
 """Tensors of a file that `torch.save` wrote, read one by one without running its pickle."""
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 
 import torch
@@ -25,6 +26,10 @@ class TorchFile:
             raise FormatError(path, "content", f"cannot be read ({error.strerror}).") from None
         if not isinstance(content, dict) or not all(isinstance(value, StoredTensor) for value in content.values()):
             raise FormatError(path, "content", "expected tensors by name: take a checkpoint of weights alone.")
+        for name, tensor in content.items():
+            if prod(tensor.shape) > tensor.storage.items:  # a stride of 0
+                reason = f"expected at most {tensor.storage.items} numbers, all stored. Got shape {tensor.shape}"
+                raise FormatError(path, str(name), f"{reason}: take a checkpoint without expanded tensors.")
         self._tensors: dict[str, StoredTensor] = {str(name): tensor for name, tensor in content.items()}
 
     def __iter__(self) -> Iterator[str]:
