@@ -36,9 +36,9 @@ def _numbers(path: Path | str, data: bytes) -> list[float]:
             warnings.simplefilter("ignore")
             content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             vector = content if isinstance(content, torch.Tensor) else torch.tensor(content, dtype=torch.float64)
-            vector = vector.detach().to(torch.float64)
-            fine = vector.ndim == 1 and 0 < vector.numel() <= MAX_RANKS and bool(torch.isfinite(vector).all())
-            values: list[float] = vector.tolist() if fine else []
+            fits = vector.ndim == 1 and 0 < vector.numel() <= MAX_RANKS  # before an expanded tensor is copied
+            fine = fits and bool(torch.isfinite(vector).all())
+            values: list[float] = vector.detach().to(torch.float64).tolist() if fine else []
     except Exception as error:  # noqa: BLE001, a torn pickle raises whatever its bytes lead to
         reason = f"expected one row of numbers ({type(error).__name__}). Is it an acceptance vector?"
         raise FormatError(path, "content", reason) from None
