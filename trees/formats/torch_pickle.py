@@ -35,7 +35,7 @@ STORAGES = {
 }
 """Dtype and bytes per entry of each storage class."""
 
-_INT64 = range(2**63)
+_SIZE_END = 2**63
 _SKIPPED = {"PROTO", "FRAME", "STOP"}
 _LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "BINUNICODE"}
 _CONSTRUCTORS: dict[str, Callable[[], object]] = {
@@ -252,8 +252,9 @@ class _PickleMachine:
 
     def _persistent_id(self, _: Any) -> None:
         tag, storage_class, key, _, items, *view = self._stack.pop()
-        if tag != "storage" or type(key) is not str or items not in _INT64 or view not in ([], [None]):
+        if tag != "storage" or type(key) is not str or view not in ([], [None]):
             raise TypeError("a storage of another kind")
+        _check_integers((items,))
         storage = Storage(key, *STORAGES[storage_class.name], items)
         if self.storages.setdefault(key, storage) != storage:
             raise TypeError("one storage with two sizes")
@@ -310,7 +311,7 @@ def _check_integers(numbers: Any) -> None:
     """Refuse anything but a few integers, before one of them is copied or used."""
     if not isinstance(numbers, tuple | list) or len(numbers) > MAX_DIMENSIONS:
         raise TypeError("expected a size for each dimension")
-    if not all(type(number) is int and number in _INT64 for number in numbers):
+    if not all(type(number) is int and 0 <= number < _SIZE_END for number in numbers):
         raise TypeError("expected sizes of at least 0")
 
 
