@@ -20,8 +20,9 @@ from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.model import LanguageModel, trained_tokens
 from treeopt.runtime.models.pair import ModelPair
+from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
-from treeopt.runtime.models.weights import FolderTensors, Tensors, build_model
+from treeopt.runtime.models.weights import Tensors, build_model
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
 RULE = "sequoia"
@@ -254,5 +255,5 @@ def perturbed_model(
 ) -> Transformer:
     """Return the model of a folder with noise on its weights: what a draft is that was made for another target."""
     found = ModelFolder.of(folder)
-    tensors = FolderTensors(found.path, found.weight_files, dtype, torch.device(device))
+    tensors = TensorReader.open_files(found.path, found.weight_files, device=torch.device(device), dtype=dtype)
     return build_model(found.config, NoisyTensors(tensors, noise, seed), name=f"{found.path.name} perturbed")

@@ -18,7 +18,7 @@ from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
-from treeopt.runtime.drafters.redrafter import Affine, RedrafterDrafter, RedrafterHead
+from treeopt.runtime.drafters.redrafter import RedrafterDrafter, RedrafterHead
 from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.trainable import copied
@@ -77,9 +77,9 @@ def redrafter(target, width, length):
     bias = torch.zeros(size, device=target.device)
     head = RedrafterHead(
         target=target,
-        recurrence=Affine(linear=products[0], bias=bias),
+        recurrence=Linear(products[0].weight, bias),
         token=products[1],
-        from_hidden=Affine(linear=products[2], bias=bias),
+        from_hidden=Linear(products[2].weight, bias),
         from_state=products[3],
         blocks=(),
     )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from treeopt.errors import FormatError, InfeasibleError
 from treeopt.trees.formats.adjacency import child_lists, tree_of_child_lists
 from treeopt.trees.formats.topology import MASK_NODES, TopologyFormat, WriteOptions, Written, difference, label, short
-from treeopt.trees.formats.torch_pickle import check_torch_file
+from treeopt.trees.formats.torch_pickle import inspect_torch_file
 from treeopt.trees.token_tree import TokenTree
 
 KEYS = ("roots", "branches", "Successors", "mask", "depth", "size")
@@ -155,7 +155,7 @@ def read_sequoia(path: Path, data: bytes) -> TokenTree:
 
     Raises FormatError naming the file, the key and the reason.
     """
-    check_torch_file(path, io.BytesIO(data))
+    inspect_torch_file(path, io.BytesIO(data))
     content = _load(path, data)
     if not isinstance(content, dict):
         what = f"{_kind(content)}: is it an acceptance vector, or weights?"

@@ -1,57 +1,126 @@
-"""A check of torch files before they are loaded: the operations of the pickle are read, not executed.
+"""The content of a torch file, found without running its pickle and without reading its tensors.
 
-`torch.load(weights_only=True)` runs no code either, but lets a small file ask for any amount of memory.
+`torch.load(weights_only=True)` runs no code either, but a small file can make it allocate any amount of memory. Here the
+operations of the pickle are interpreted: functions and classes are names, and a tensor is a place in the file.
 """
 
 import io
 import pickletools
-import re
+import struct
 import warnings
 import zipfile
-from collections.abc import Iterable
-from itertools import chain
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from treeopt.errors import FormatError
 from treeopt.trees.formats.topology import short
 
 MAX_PICKLE_BYTES = 400_000
-"""Several times the lists of the largest growmap."""
+"""Several times the pickle of the largest growmap."""
+MAX_DIMENSIONS = 64
 LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""First bytes of torch files from before they were zip archives."""
-LEGACY_PICKLES = 5
+"""First bytes of torch files before torch 1.6, which were not zip archives."""
+STORAGES = {
+    "torch DoubleStorage": ("float64", 8),
+    "torch FloatStorage": ("float32", 4),
+    "torch HalfStorage": ("float16", 2),
+    "torch BFloat16Storage": ("bfloat16", 2),
+    "torch LongStorage": ("int64", 8),
+    "torch IntStorage": ("int32", 4),
+    "torch ShortStorage": ("int16", 2),
+    "torch CharStorage": ("int8", 1),
+    "torch ByteStorage": ("uint8", 1),
+    "torch BoolStorage": ("bool", 1),
+}
+"""Dtype and bytes per entry of each storage class."""
 
-_HARMLESS = re.compile(
-    r"collections OrderedDict|torch Size|torch [A-Z][A-Za-z0-9]+Storage|torch\._utils _rebuild_(tensor(_v2)?|parameter)"
+_SIZE_END = 2**63
+_SKIPPED = {"PROTO", "FRAME", "STOP"}
+_LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "BINUNICODE"}
+_CONSTRUCTORS: dict[str, Callable[[], object]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_UNREADABLE = (
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, OSError, EOFError, RuntimeError),
+    *(struct.error, zipfile.BadZipFile),
 )
-_BUILD = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"}
-"""Other operations that name a class, which torch does not use."""
-_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, OSError, EOFError, RuntimeError, zipfile.BadZipFile)
 
 
-def check_torch_file(path: Path, file: BinaryIO) -> None:
-    """Raise FormatError if a file is broken, unpacks to more than its size, or contains more than numbers and tensors.
+class Storage(NamedTuple):
+    """Numbers that lie together in a file."""
+
+    key: str
+    dtype: str
+    item_bytes: int
+    items: int
+
+
+class StoredTensor(NamedTuple):
+    """A tensor as a view of a storage, offset and strides in items; all of it lies inside the storage."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class TorchContent(NamedTuple):
+    """A torch file, its tensors not read."""
+
+    content: object
+    """The saved object, with a `StoredTensor` in place of each tensor."""
+    starts: Mapping[str, int]
+    """The first byte of each storage, by key."""
+
+
+class _Span(NamedTuple):
+    start: int
+    length: int
+
+
+def inspect_torch_file(path: Path, file: BinaryIO) -> TorchContent:
+    """Return the content of a torch file; neither code is run nor a tensor read.
 
     Args:
         path: for the error.
-        file: the open file; it is read from its start, and its position afterwards is undefined.
+        file: the open file, which is left at any position.
+
+    Raises FormatError for a torn file, for one that would unpack to more than its own size, and for one that contains
+    anything but numbers, strings, lists, dicts and tensors.
     """
-    start = file.read(len(LEGACY_START))
-    file.seek(0)
+    machine = _PickleMachine(path)
     try:
+        start = file.read(len(LEGACY_START))
+        file_bytes = file.seek(0, io.SEEK_END)
+        file.seek(0)
         if start[:2] == b"PK":
-            _check_pickles(path, _pickle_in_archive(path, file), 1)
+            content, spans = _inspect_archive(path, file, file_bytes, machine)
         elif start == LEGACY_START:
-            _check_pickles(path, file, LEGACY_PICKLES)
+            content, spans = _inspect_legacy(path, file, machine)
         else:
             raise _fault(path, "a bare pickle, which may hold code and was not opened")
+        for storage in machine.storages.values():
+            span, needed = spans[storage.key], storage.items * storage.item_bytes
+            if span.length != needed or span.start + needed > file_bytes:
+                stored = min(span.length, file_bytes - span.start)
+                reason = f"expected a torch file with a storage of {needed} bytes. Got {stored}. Is it complete?"
+                raise FormatError(path, "content", reason)
     except _UNREADABLE as error:
         raise _fault(path, f"a torn one ({short(str(error))})") from None
+    return TorchContent(content, {key: span.start for key, span in spans.items()})
 
 
-def _pickle_in_archive(path: Path, file: BinaryIO) -> BinaryIO:
-    file_bytes = file.seek(0, io.SEEK_END)
+def _inspect_archive(
+    path: Path, file: BinaryIO, file_bytes: int, machine: "_PickleMachine"
+) -> tuple[object, dict[str, _Span]]:
+    """Return the content of a zip archive and where its storages lie."""
     with zipfile.ZipFile(file) as archive:
         items = archive.infolist()
         packed = any(item.compress_type != zipfile.ZIP_STORED for item in items)
@@ -60,25 +129,221 @@ def _pickle_in_archive(path: Path, file: BinaryIO) -> BinaryIO:
         pickles = [item for item in items if item.filename.endswith("data.pkl")]
         if len(pickles) != 1:
             raise _fault(path, f"an archive with {len(pickles)} files named data.pkl")
-        return io.BytesIO(archive.read(pickles[0]))
+        _check_pickle_bytes(path, pickles[0].file_size)
+        content = machine.run(io.BytesIO(archive.read(pickles[0])))
+        folder = pickles[0].filename.removesuffix("data.pkl")
+        if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
+            raise _fault(path, "numbers in big-endian order")
+    prefix = f"{folder}data/"
+    return content, {
+        item.filename.removeprefix(prefix): _Span(_data_start(file, item), item.file_size)
+        for item in items
+        if item.filename.startswith(prefix)
+    }
 
 
-def _check_pickles(path: Path, stream: BinaryIO, count: int) -> None:
-    """Check every operation of `count` consecutive pickles."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # for a wrong escape in text that is not ours
-        operations = chain.from_iterable(pickletools.genops(stream) for _ in range(count))
-        _check_operations(path, operations, stream)
+def _data_start(file: BinaryIO, item: zipfile.ZipInfo) -> int:
+    """Return the first byte of an entry's data, after its local header of 30 bytes, its name and its padding."""
+    file.seek(item.header_offset + 26)
+    name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
+    return item.header_offset + 30 + int(name_bytes) + int(extra_bytes)
 
 
-def _check_operations(path: Path, operations: Iterable[tuple[Any, Any, Any]], stream: BinaryIO) -> None:
-    for code, argument, _ in operations:
-        if stream.tell() > MAX_PICKLE_BYTES:
-            raise _fault(path, f"a pickle of more than {MAX_PICKLE_BYTES} bytes, as models have")
-        if code.name in _BUILD or (code.name == "GLOBAL" and not _HARMLESS.fullmatch(str(argument))):
-            named = short(str(argument or code.name).replace(" ", "."))
-            raise _fault(path, f"a pickle that asks for {named}, which may be code and was not run")
+def _inspect_legacy(path: Path, file: BinaryIO, machine: "_PickleMachine") -> tuple[object, dict[str, _Span]]:
+    """Return the content of a file before torch 1.6: pickles, then each storage after the number of its items."""
+    stream = io.BytesIO(file.read(MAX_PICKLE_BYTES + 1))
+    _, _, system, content, keys = [machine.run(stream) for _ in range(5)]
+    if not isinstance(system, dict) or system.get("little_endian") is not True:
+        raise _fault(path, "numbers in big-endian order")
+    if not isinstance(keys, list) or len(keys) != len(machine.storages):
+        raise _fault(path, "another number of storages than its tensors need")
+    spans, start = {}, stream.tell()
+    for key in keys:
+        storage = machine.storages[key]
+        file.seek(start)
+        (items,) = struct.unpack("<q", file.read(8))
+        spans[storage.key] = _Span(start + 8, items * storage.item_bytes)
+        start += 8 + storage.items * storage.item_bytes
+    return content, spans
+
+
+class _PickleMachine:
+    """A pickle's stack machine with the operations of torch's files only; a function or class stays a name."""
+
+    def __init__(self, path: Path) -> None:
+        self.storages: dict[str, Storage] = {}
+        self._path = path
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+
+    def run(self, stream: BinaryIO) -> object:
+        """Return the object of the next pickle in a stream."""
+        self._stack, self._marks, self._memo = [], [], {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # for a wrong escape in a foreign string
+            for code, argument, _ in pickletools.genops(stream):
+                _check_pickle_bytes(self._path, stream.tell())
+                self._apply(code.name, argument)
+        return self._stack.pop()
+
+    def _apply(self, operation: str, argument: Any) -> None:
+        stack = self._stack
+        if operation in _LITERALS:
+            stack.append(argument)
+        elif operation in _CONSTRUCTORS:
+            stack.append(_CONSTRUCTORS[operation]())
+        elif operation in _TUPLES:
+            stack[-_TUPLES[operation] :] = [tuple(stack[-_TUPLES[operation] :])]
+        elif operation in _HANDLERS:
+            _HANDLERS[operation](self, argument)
+        elif operation not in _SKIPPED:
+            raise self._refusal(operation)
+
+    def _mark(self, _: Any) -> None:
+        self._marks.append(len(self._stack))
+
+    def _put(self, number: int) -> None:
+        self._memo[number] = self._stack[-1]
+
+    def _get(self, number: int) -> None:
+        self._stack.append(self._memo[number])
+
+    def _tuple(self, _: Any) -> None:
+        self._stack.append(tuple(self._pop_to_mark()))
+
+    def _append(self, _: Any) -> None:
+        value = self._stack.pop()
+        self._stack[-1].append(value)
+
+    def _appends(self, _: Any) -> None:
+        values = self._pop_to_mark()
+        self._stack[-1].extend(values)
+
+    def _set_item(self, _: Any) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._set([key, value])
+
+    def _set_items(self, _: Any) -> None:
+        self._set(self._pop_to_mark())
+
+    def _set(self, items: list[Any]) -> None:
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if not isinstance(key, str | int):  # the hash of deeply nested tuples overflows the C stack
+                raise TypeError("expected names as keys")
+            self._stack[-1][key] = value
+
+    def _global(self, name: str) -> None:
+        if name not in STORAGES and name not in _FUNCTIONS:
+            raise self._refusal(name)
+        self._stack.append(_Name(name))
+
+    def _build(self, _: Any) -> None:
+        """Drop the attributes of an OrderedDict."""
+        self._stack.pop()
+        if not isinstance(self._stack[-1], dict):
+            raise self._refusal("BUILD")
+
+    def _reduce(self, _: Any) -> None:
+        arguments, function = self._stack.pop(), self._stack.pop()
+        if not isinstance(function, _Name) or function.name not in _FUNCTIONS:
+            raise self._refusal(getattr(function, "name", "REDUCE"))
+        self._stack.append(_FUNCTIONS[function.name](*arguments))
+
+    def _persistent_id(self, _: Any) -> None:
+        tag, storage_class, key, _, items, *view = self._stack.pop()
+        if tag != "storage" or type(key) is not str or view not in ([], [None]):
+            raise TypeError("a storage of another kind")
+        _check_integers((items,))
+        storage = Storage(key, *STORAGES[storage_class.name], items)
+        if self.storages.setdefault(key, storage) != storage:
+            raise TypeError("one storage with two sizes")
+        self._stack.append(storage)
+
+    def _pop_to_mark(self) -> list[Any]:
+        mark = self._marks.pop()
+        items = self._stack[mark:]
+        del self._stack[mark:]
+        return items
+
+    def _refusal(self, name: str) -> FormatError:
+        named = short(name.replace(" ", "."))
+        return _fault(self._path, f"a pickle that asks for {named}, which may be code and was not run")
+
+
+class _Name(NamedTuple):
+    """A function or a class."""
+
+    name: str
+
+
+def _empty_dict(*arguments: object) -> dict[object, object]:
+    if arguments:  # a list of items, which would be copied
+        raise TypeError("expected no items")
+    return {}
+
+
+def _size(shape: Any) -> tuple[int, ...]:
+    _check_integers(shape)
+    return tuple(shape)
+
+
+def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: object) -> StoredTensor:
+    """Return a tensor; raises ValueError where it needs more items than its storage has."""
+    for numbers in ((offset,), shape, strides):
+        _check_integers(numbers)
+    tensor = StoredTensor(storage, offset, tuple(shape), tuple(strides))
+    if not isinstance(storage, Storage) or len(shape) != len(strides):
+        raise TypeError("a tensor of another kind")
+    if offset + extent(tensor) > storage.items:
+        raise ValueError(f"a tensor of shape {tensor.shape} in a storage of {storage.items}")
+    return tensor
+
+
+def extent(tensor: StoredTensor) -> int:
+    """Return the number of items from a tensor's first one to its last."""
+    if 0 in tensor.shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
+
+
+def _check_integers(numbers: Any) -> None:
+    """Refuse anything but a few integers, before one of them is copied or used."""
+    if not isinstance(numbers, tuple | list) or len(numbers) > MAX_DIMENSIONS:
+        raise TypeError("expected a size for each dimension")
+    if not all(type(number) is int and 0 <= number < _SIZE_END for number in numbers):
+        raise TypeError("expected sizes of at least 0")
+
+
+def _check_pickle_bytes(path: Path, size: int) -> None:
+    if size > MAX_PICKLE_BYTES:
+        raise _fault(path, f"a pickle of more than {MAX_PICKLE_BYTES} bytes, as models have")
 
 
 def _fault(path: Path, what: str) -> FormatError:
     return FormatError(path, "content", f"expected a torch file of numbers, lists and tensors. Got {what}.")
+
+
+_FUNCTIONS: dict[str, Callable[..., object]] = {
+    "collections OrderedDict": _empty_dict,
+    "torch Size": _size,
+    "torch._utils _rebuild_tensor": _tensor,
+    "torch._utils _rebuild_tensor_v2": _tensor,
+    "torch._utils _rebuild_parameter": lambda tensor, *_: tensor,
+}
+_HANDLERS: dict[str, Callable[[_PickleMachine, Any], None]] = {
+    "MARK": _PickleMachine._mark,
+    "BINPUT": _PickleMachine._put,
+    "LONG_BINPUT": _PickleMachine._put,
+    "BINGET": _PickleMachine._get,
+    "LONG_BINGET": _PickleMachine._get,
+    "TUPLE": _PickleMachine._tuple,
+    "APPEND": _PickleMachine._append,
+    "APPENDS": _PickleMachine._appends,
+    "SETITEM": _PickleMachine._set_item,
+    "SETITEMS": _PickleMachine._set_items,
+    "GLOBAL": _PickleMachine._global,
+    "BUILD": _PickleMachine._build,
+    "REDUCE": _PickleMachine._reduce,
+    "BINPERSID": _PickleMachine._persistent_id,
+}

@@ -7,7 +7,7 @@ from tests.support.eagle_heads import make_head, save_head, speculators
 from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.drafters.medusa import MedusaHeads
-from treeopt.runtime.drafters.redrafter import Affine, RedrafterHead
+from treeopt.runtime.drafters.redrafter import RedrafterHead
 from treeopt.runtime.models.linear import Linear
 
 
@@ -25,9 +25,9 @@ def heads(target, tmp_path_factory):
         "eagle": load_eagle(folder, target),
         "redrafter": RedrafterHead(
             target=target,
-            recurrence=Affine(linear=Linear(random(size, size)), bias=torch.zeros(size)),
+            recurrence=Linear(random(size, size), torch.zeros(size)),
             token=Linear(random(size, size)),
-            from_hidden=Affine(linear=Linear(random(size, size)), bias=torch.zeros(size)),
+            from_hidden=Linear(random(size, size), torch.zeros(size)),
             from_state=Linear(random(size, size)),
             blocks=(),
         ),

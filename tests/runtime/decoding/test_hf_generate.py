@@ -346,7 +346,7 @@ class TestConversion:
     def test_a_bias_that_is_not_there(self, tiny):
         model = tiny(6)
         model.config.attention_bias = True
-        with pytest.raises(FormatError, match=r"q_proj\.bias: this weight is missing from the loaded model"):
+        with pytest.raises(FormatError, match=r"q_proj\.bias: this tensor is missing"):
             hf_generate.from_transformers(model)
 
     def test_quantised_weights(self, tiny):
@@ -368,7 +368,7 @@ class TestConversion:
         with pytest.raises(FormatError, match=r"lm_head.weight: expected shape \(23, 32\). Got \(22, 32\)"):
             hf_generate.from_transformers(model)
         model.lm_head = torch.nn.Sequential(model.lm_head)
-        with pytest.raises(FormatError, match=r"lm_head.weight: this weight is missing"):
+        with pytest.raises(FormatError, match=r"lm_head.weight: this tensor is missing"):
             hf_generate.from_transformers(model)
 
 

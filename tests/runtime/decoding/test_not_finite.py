@@ -17,7 +17,7 @@ from treeopt.errors import InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.records.rules import LOSSY_RULES, RULES
 from treeopt.runtime import Decoder, ExpandingDrafter, Sampling, Transformer, Verifier, draw, verify
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
-from treeopt.runtime.drafters.redrafter import Affine, RedrafterDrafter, RedrafterHead
+from treeopt.runtime.drafters.redrafter import RedrafterDrafter, RedrafterHead
 from treeopt.runtime.models.finite import usable_nodes
 from treeopt.runtime.models.graphs import PassGraphs
 from treeopt.runtime.models.linear import Linear
@@ -272,9 +272,9 @@ def redrafter(target, **spoiled):
     bias = torch.zeros(hidden)
     head = RedrafterHead(
         target=target,
-        recurrence=Affine(linear=product[0], bias=torch.full((hidden,), spoiled.get("by", 0.0))),
+        recurrence=Linear(product[0].weight, torch.full((hidden,), spoiled.get("by", 0.0))),
         token=product[1],
-        from_hidden=Affine(linear=product[2], bias=bias),
+        from_hidden=Linear(product[2].weight, bias),
         from_state=product[3],
         blocks=(),
     )

@@ -269,7 +269,7 @@ class TestWhatMatters:
         folder = make(tmp_path, "Llama")
         for field, weight in (("mlp_bias", "mlp.gate_proj.bias"), ("attention_bias", "self_attn.q_proj.bias")):
             change_config(folder, **{field: True})
-            with pytest.raises(FormatError, match=rf"model.layers.0.{weight}: this weight is missing"):
+            with pytest.raises(FormatError, match=rf"model.layers.0.{weight}: this tensor is missing"):
                 load_model(folder)
 
     def test_biases_that_the_architecture_does_not_know_are_ignored(self, tmp_path):

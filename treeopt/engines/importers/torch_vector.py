@@ -8,7 +8,7 @@ from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.importer import Measurements
 from treeopt.engines.importers.plain_acceptance import vector_acceptance
 from treeopt.errors import FormatError
-from treeopt.trees.formats.torch_pickle import LEGACY_START, check_torch_file
+from treeopt.trees.formats.torch_pickle import LEGACY_START, inspect_torch_file
 
 ZIP_START = b"PK"
 MAX_RANKS = 100_000
@@ -28,7 +28,7 @@ def read_torch_vector(file: ForeignFile) -> Measurements:
 
 
 def _numbers(path: Path | str, data: bytes) -> list[float]:
-    check_torch_file(Path(path), io.BytesIO(data))
+    inspect_torch_file(Path(path), io.BytesIO(data))
     import torch
 
     try:
@@ -36,9 +36,9 @@ def _numbers(path: Path | str, data: bytes) -> list[float]:
             warnings.simplefilter("ignore")
             content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             vector = content if isinstance(content, torch.Tensor) else torch.tensor(content, dtype=torch.float64)
-            vector = vector.detach().to(torch.float64)
-            fine = vector.ndim == 1 and 0 < vector.numel() <= MAX_RANKS and bool(torch.isfinite(vector).all())
-            values: list[float] = vector.tolist() if fine else []
+            fits = vector.ndim == 1 and 0 < vector.numel() <= MAX_RANKS  # before an expanded tensor is copied
+            fine = fits and bool(torch.isfinite(vector).all())
+            values: list[float] = vector.detach().to(torch.float64).tolist() if fine else []
     except Exception as error:  # noqa: BLE001, a torn pickle raises whatever its bytes lead to
         reason = f"expected one row of numbers ({type(error).__name__}). Is it an acceptance vector?"
         raise FormatError(path, "content", reason) from None

@@ -27,11 +27,11 @@ from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.decoder import Decoder
 from treeopt.runtime.models.config import parse_config
+from treeopt.runtime.models.tensor_reader import LoadedTensors, TensorReader
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.weights import build_model
 from treeopt.trees import TokenTree
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 """The logits processors that can be honoured, in the order in which `Sampling` works."""
 TEXT_STEP = 1024
@@ -163,33 +163,17 @@ def from_transformers(model: PreTrainedModel) -> Transformer:
     """
     source = model.name_or_path or type(model).__name__
     content = {**model.config.to_dict(), "architectures": [type(model).__name__]}
-    return build_model(parse_config(source, content), _State(model, source), name=source)
-
-
-class _State:
-    """The weights of a loaded model."""
-
-    def __init__(self, model: PreTrainedModel, source: str) -> None:
-        self._source = source
-        self._tensors: dict[str, Tensor] = model.state_dict()
-        self._first = next(iter(self._tensors.values()))
-
-    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return one weight, in the dtype of the first."""
-        tensor = self._tensors.get(name)
-        if tensor is None:
+    config, state = parse_config(source, content), model.state_dict()
+    first = next(iter(state.values()))
+    for name, tensor in state.items():
+        if tensor.device != first.device:
             raise FormatError(
-                self._source, name, "this weight is missing from the loaded model. Load a complete checkpoint."
+                source,
+                name,
+                f"expected all weights on one device, {first.device}. Got {tensor.device}: load without device_map.",
             )
-        if tensor.dtype not in DTYPES:
-            raise FormatError(self._source, name, f"expected float32, bfloat16 or float16. Got {tensor.dtype}.")
-        if tuple(tensor.shape) != shape:
-            raise FormatError(self._source, name, f"expected shape {shape}. Got {tuple(tensor.shape)}.")
-        if tensor.device != self._first.device:
-            raise FormatError(
-                self._source, name, f"expected all weights on one device, {self._first.device}. Got {tensor.device}."
-            )
-        return tensor.to(self._first.dtype).contiguous()
+    sources = dict.fromkeys(state, LoadedTensors(source, state))
+    return build_model(config, TensorReader(source, sources, device=first.device, dtype=first.dtype), name=source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

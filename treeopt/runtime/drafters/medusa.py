@@ -124,4 +124,6 @@ def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:
     file = HeadFolder(folder, "medusa", target)
     heads, hidden = file.fields.integer("heads"), target.config.hidden
     file.fields.end()
-    return MedusaHeads(target, file.weight("weight", (heads, hidden, hidden)), file.weight("bias", (heads, hidden)))
+    return MedusaHeads(
+        target, file.tensors.get("weight", (heads, hidden, hidden)), file.tensors.get("bias", (heads, hidden))
+    )

@@ -22,6 +22,7 @@ from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import States, Wants
+from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees.own_trees import RedrafterSetting
 
@@ -30,31 +31,19 @@ LEAST_MEAN_SQUARE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Affine:
-    """y = x W^T + b for x (n, inputs)."""
-
-    linear: Linear
-    bias: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return y, (n, outputs)."""
-        return self.linear(x) + self.bias
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RedrafterHead:
     """The weights of a recurrent head, and the target whose embedding and output layer it shares."""
 
     target: Transformer
-    recurrence: Affine
+    recurrence: Linear
     """U and b."""
     token: Linear
     """W."""
-    from_hidden: Affine
+    from_hidden: Linear
     """The columns of the input layer that read the target's hidden state."""
     from_state: Linear
     """Those that read the head's own state."""
-    blocks: tuple[Affine, ...]
+    blocks: tuple[Linear, ...]
     """Each adds silu of its output to its input."""
 
     def embedded(self, tokens: Tensor) -> Tensor:
@@ -101,19 +90,19 @@ def load_redrafter(folder: Path | str, target: Transformer) -> RedrafterHead:
     file = HeadFolder(folder, "redrafter", target)
     blocks, hidden = file.fields.integer("blocks", least=0), target.config.hidden
     file.fields.end()
-    from_hidden, from_state = file.weight("input.weight", (hidden, 2 * hidden)).chunk(2, dim=1)
+    from_hidden, from_state = file.tensors.get("input.weight", (hidden, 2 * hidden)).chunk(2, dim=1)
     return RedrafterHead(
         target=target,
-        recurrence=_affine(file, "state", hidden),
-        token=Linear(file.weight("token.weight", (hidden, hidden))),
-        from_hidden=Affine(linear=Linear(from_hidden.contiguous()), bias=file.weight("input.bias", (hidden,))),
+        recurrence=_load_linear(file.tensors, "state", hidden),
+        token=Linear(file.tensors.get("token.weight", (hidden, hidden))),
+        from_hidden=Linear(from_hidden.contiguous(), file.tensors.get("input.bias", (hidden,))),
         from_state=Linear(from_state.contiguous()),
-        blocks=tuple(_affine(file, f"blocks.{index}", hidden) for index in range(blocks)),
+        blocks=tuple(_load_linear(file.tensors, f"blocks.{index}", hidden) for index in range(blocks)),
     )
 
 
-def _affine(file: HeadFolder, name: str, size: int) -> Affine:
-    return Affine(linear=Linear(file.weight(f"{name}.weight", (size, size))), bias=file.weight(f"{name}.bias", (size,)))
+def _load_linear(tensors: TensorReader, name: str, size: int) -> Linear:
+    return Linear(tensors.get(f"{name}.weight", (size, size)), tensors.get(f"{name}.bias", (size,)))
 
 
 class RedrafterDrafter:

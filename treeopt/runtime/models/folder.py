@@ -8,7 +8,7 @@ from treeopt.errors import TreeoptError
 from treeopt.files.json_file import read_object
 from treeopt.runtime.models.config import CONFIG, GENERATION, ModelConfig, config_of
 from treeopt.runtime.models.digest import model_digest
-from treeopt.runtime.models.weight_files import file_of_each
+from treeopt.runtime.models.weight_files import find_weight_files
 
 if TYPE_CHECKING:
     from treeopt.texts.tokenizer import Tokenizer
@@ -61,7 +61,7 @@ class ModelFolder:
             raise TreeoptError(
                 f"{self.path}: no such folder. Expected a model folder with config.json and safetensors."
             )
-        return file_of_each(self.path)
+        return find_weight_files(self.path)
 
     @cached_property
     def digest(self) -> str:

@@ -8,25 +8,27 @@ from safetensors import SafetensorError, safe_open
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.files.json_file import read_object
 
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 INDEX_MAX_BYTES = 64_000_000
 
 
-def file_of_each(folder: Path) -> dict[str, Path]:
+def find_weight_files(folder: Path) -> dict[str, Path]:
     """Return the file that holds each tensor, after a look at the header of all: the single file, or the shards.
 
     Raises TreeoptError without weights, FormatError naming the file that is missing, cut off or not as the index says.
     """
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    single, index = folder / SINGLE, folder / INDEX
     if single.is_file():  # which transformers takes first as well
-        return dict.fromkeys(opened(single).keys(), single)
+        return dict.fromkeys(open_safetensors(single).keys(), single)
     if index.is_file():
-        return _file_of_each_indexed(index)
+        return _find_indexed_files(index)
     if any(folder.glob("pytorch_model*.bin")):
         raise TreeoptError(f"{folder}: only pytorch_model.bin. Expected safetensors: convert with `save_pretrained`.")
     raise TreeoptError(f"{folder}: no model.safetensors. Expected a model folder in Hugging Face layout.")
 
 
-def opened(path: Path, device: str = "cpu") -> Any:
+def open_safetensors(path: Path, device: str = "cpu") -> Any:
     """Return a safetensors file whose header is whole and fits its length; raises FormatError where it does not."""
     if not path.is_file():
         raise FormatError(path, "header", "cannot be read (no such file). Is the download complete?")
@@ -36,7 +38,7 @@ def opened(path: Path, device: str = "cpu") -> Any:
         raise FormatError(path, "header", f"cannot be read ({error}). Is the file complete?") from None
 
 
-def _file_of_each_indexed(index: Path) -> dict[str, Path]:
+def _find_indexed_files(index: Path) -> dict[str, Path]:
     """Return the file of each tensor that an index lists, after a look at whether it is there."""
     listed = read_object(index, limit_bytes=INDEX_MAX_BYTES).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
@@ -47,7 +49,7 @@ def _file_of_each_indexed(index: Path) -> dict[str, Path]:
         if path.parent != index.parent:
             raise FormatError(index, "weight_map", f"expected files of this folder. Got {file!r}.")
         if path not in held:
-            held[path] = set(opened(path).keys())
+            held[path] = set(open_safetensors(path).keys())
         if name not in held[path]:
             raise FormatError(path, name, f"this weight is not in the file, where {index.name} says it is.")
     return {name: index.parent / file for name, file in listed.items()}

@@ -4,17 +4,13 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from treeopt.errors import FormatError
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Layer, Transformer, Weights
-from treeopt.runtime.models.weight_files import opened
-
-STORED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def load_model(
@@ -25,10 +21,8 @@ def load_model(
     Raises TreeoptError when something is missing, FormatError naming the tensor that is missing or misshapen.
     """
     found = ModelFolder.of(folder)
-    files = found.weight_files
-    return build_model(
-        found.config, FolderTensors(found.path, files, dtype, torch.device(device)), name=found.path.name
-    )
+    tensors = TensorReader.open_files(found.path, found.weight_files, device=torch.device(device), dtype=dtype)
+    return build_model(found.config, tensors, name=found.path.name)
 
 
 class Tensors(Protocol):
@@ -106,36 +100,3 @@ def _pairs_together(rows: Tensor, config: ModelConfig) -> Tensor:
     """
     halves = rows.view(-1, 2, config.head_size // 2, *rows.shape[1:])
     return halves.transpose(1, 2).reshape(rows.shape)
-
-
-class FolderTensors:
-    """The tensors of a folder by name, from one file or several."""
-
-    def __init__(self, folder: Path, files: dict[str, Path], dtype: torch.dtype, device: torch.device) -> None:
-        self._dtype = dtype
-        self._device = device
-        self._folder = folder
-        self._file_of = files
-        self._path: Path | None = None
-
-    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return one tensor, which must have `shape`."""
-        path = self._file_of.get(name)
-        if path is None:
-            raise FormatError(
-                self._folder,
-                name,
-                "this weight is missing from the safetensors files. Give a complete checkpoint of the model.",
-            )
-        if path != self._path:  # one file stays open, since neighbours lie in the same
-            self._file, self._path = opened(path, str(self._device)), path
-        try:
-            tensor: Tensor = self._file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise FormatError(path, name, f"cannot be read ({error}).") from None
-        if tuple(tensor.shape) != shape:
-            raise FormatError(path, name, f"expected shape {shape}. Got {tuple(tensor.shape)}.")
-        if tensor.dtype not in STORED:
-            raise FormatError(path, name, f"expected float32, bfloat16 or float16. Got {tensor.dtype}.")
-        # on a CPU it is a view of the mapped file, all of which would stay mapped for one norm
-        return tensor.to(self._dtype, copy=tensor.device.type == "cpu", memory_format=torch.contiguous_format)

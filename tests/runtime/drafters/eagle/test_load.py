@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.support import eagle_heads as layouts
 from tests.support.eagle_heads import IDS, make_head, save_head
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
-from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle, tensors
+from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
 from treeopt.trees import level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -109,9 +108,9 @@ WRONG = {
     ),
     "too few tokens": (
         {"tensors": {"d2t": torch.zeros(4).long()}},
-        r"d2t: expected int64 \(5,\). Got torch.int64 \(4,\)",
+        r"d2t: expected shape \(5,\). Got \(4,\)",
     ),
-    "no d2t": ({"drop": ["d2t"]}, r"d2t: this tensor is missing. Take a complete checkpoint"),
+    "no d2t": ({"drop": ["d2t"]}, r"d2t: this tensor is missing.*: take a complete checkpoint"),
     "another shape": (
         {"tensors": {"norm.weight": torch.ones(31)}},
         r"norm.weight: expected shape \(32,\). Got \(31,\)",
@@ -206,23 +205,6 @@ class TestFiles:
         torch.save(content, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
         with pytest.raises(FormatError, match=r"pytorch_model.bin: content: .*bytearray.* may be code"):
             load_eagle(folder, deep)
-
-    def test_no_weight_is_read_from_disk_twice(self, deep, tmp_path, monkeypatch):
-        folder, reads = saved(tmp_path, deep), Counter()
-        opened = tensors.opened
-
-        class Counted:
-            def __init__(self, path):
-                self.file = opened(path)
-                self.get_slice = self.file.get_slice
-
-            def get_tensor(self, name):
-                reads[name] += 1
-                return self.file.get_tensor(name)
-
-        monkeypatch.setattr(tensors, "opened", Counted)
-        load_eagle(folder, deep)
-        assert set(reads.values()) == {1}
 
     @pytest.mark.parametrize("content", [[torch.ones(2)], {"fc.weight": 3}, {}])
     def test_a_pickle_of_something_else(self, deep, tmp_path, content):

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.drafters.eagle.tensors import HeadTensors
 from treeopt.runtime.models.attention import Place, SharedPlace
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.rotary import rotate
+from treeopt.runtime.models.tensor_reader import TensorReader as HeadTensors
 from treeopt.runtime.models.weights import gate_up, head_norms, query_key_value
 
 

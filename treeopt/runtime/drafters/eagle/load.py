@@ -13,9 +13,9 @@ from treeopt.runtime.drafters.eagle.config import TAP_IDS, EagleConfig, default_
 from treeopt.runtime.drafters.eagle.head import EagleHead, Mixed, Output, Projected, SideBySide, Taps
 from treeopt.runtime.drafters.eagle.layer import head_layer
 from treeopt.runtime.drafters.eagle.mtp import MODULE, load_mtp
-from treeopt.runtime.drafters.eagle.tensors import HeadTensors
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
 
 OTHERS = {"mask_hidden": "P-EAGLE", "markov_": "DSpark", "hidden_norm.": "DFlash", "mtp": "MTP of another kind"}
@@ -44,7 +44,7 @@ def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...]
             field="target",
         )
     folder = Path(folder)
-    tensors = HeadTensors(folder, target.device, target.dtype)
+    tensors = TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)
     if any(name.startswith(f"{MODULE}.") for name in tensors):
         _refuse_taps(folder, taps)
         return load_mtp(folder, target, tensors)
@@ -55,7 +55,7 @@ def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...]
 class _Loading:
     """The parts of one head."""
 
-    def __init__(self, folder: Path, target: Transformer, config: EagleConfig, tensors: HeadTensors) -> None:
+    def __init__(self, folder: Path, target: Transformer, config: EagleConfig, tensors: TensorReader) -> None:
         self._folder = folder
         self._target = target
         self._config = config
@@ -210,12 +210,8 @@ class _Loading:
 
     def _target_ids(self, known: int) -> Tensor | None:
         """Return the target's token for each of the head's: `d2t` holds what is to be added to the head's own number."""
-        offsets, vocabulary = self._tensors.stored("d2t"), self._layers.vocabulary
-        if offsets.shape != (known,) or offsets.dtype not in (torch.int64, torch.int32):
-            raise FormatError(
-                self._folder, "d2t", f"expected int64 ({known},). Got {offsets.dtype} {tuple(offsets.shape)}."
-            )
-        ids = offsets.long() + torch.arange(known)
+        offsets, vocabulary = self._tensors.get_integers("d2t", (known,)), self._layers.vocabulary
+        ids = offsets + torch.arange(known)
         outside = ((ids < 0) | (ids >= vocabulary)).nonzero()[:, 0]
         if len(outside):
             first = int(outside[0])

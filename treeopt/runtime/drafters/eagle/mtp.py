@@ -1,6 +1,7 @@
 """The module for multi-token prediction that MiMo's checkpoints hold beside the target's own layers (Xiaomi, 2025)."""
 
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import torch
@@ -9,10 +10,10 @@ from torch import Tensor
 from treeopt.runtime.drafters.eagle.config import read_config
 from treeopt.runtime.drafters.eagle.head import EagleHead, Mixed, Output, Taps
 from treeopt.runtime.drafters.eagle.layer import head_layer, rms_norm
-from treeopt.runtime.drafters.eagle.tensors import HeadTensors
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
 
 MODULE = "model.mtp_layers.0"
@@ -36,7 +37,7 @@ class BothNormed:
         return Mixed(rms_norm(joined, self.input_norm, self.config), joined)
 
 
-def load_mtp(folder: Path, target: Transformer, tensors: HeadTensors) -> EagleHead:
+def load_mtp(folder: Path, target: Transformer, tensors: TensorReader) -> EagleHead:
     """Return the module out of the target's own folder; embedding and output layer are the target's.
 
     Raises what `load_eagle` raises.
@@ -65,5 +66,5 @@ def load_mtp(folder: Path, target: Transformer, tensors: HeadTensors) -> EagleHe
         layers=(head_layer(tensors, config, MODULE, hidden),),
         input_norms=(),
         output=Output(config=config, norm=norm("final"), normed_feedback=True, head=target.logits, target_ids=None),
-        parameters=sum(tensors.stored(name).numel() for name in tensors if name.startswith(f"{MODULE}.")),
+        parameters=sum(prod(tensors.shape(name)) for name in tensors if name.startswith(f"{MODULE}.")),
     )

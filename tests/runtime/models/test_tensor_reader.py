@@ -1,0 +1,195 @@
+"""The tensor reader: every tensor is read once, and hostile files neither run code nor allocate memory."""
+
+import io
+import resource
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.support import eagle_heads as layouts
+from treeopt import bundled
+from treeopt.errors import FormatError
+from treeopt.runtime import load_model
+from treeopt.runtime.drafters.eagle import load_eagle
+from treeopt.runtime.drafters.medusa import load_medusa
+from treeopt.runtime.drafters.redrafter import load_redrafter
+from treeopt.runtime.models import tensor_reader
+from treeopt.runtime.models.tensor_reader import TensorReader
+from treeopt.runtime.models.torch_file import TorchFile
+
+WIDE = (200_000_000).to_bytes(4, "little")
+
+
+def open_folder(folder, dtype=torch.float32):
+    return TensorReader.open_folder(folder, device=torch.device("cpu"), dtype=dtype)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Return the number of reads of each tensor."""
+    counter = Counter()
+    for kind in (tensor_reader.SafetensorsFile, TorchFile):
+
+        def read(self, name, original=kind.read):
+            counter[name] += 1
+            return original(self, name)
+
+        monkeypatch.setattr(kind, "read", read)
+    return counter
+
+
+def torch_bytes(content, *, legacy=False):
+    file = io.BytesIO()
+    torch.save(content, file, _use_new_zipfile_serialization=not legacy)
+    return file.getvalue()
+
+
+def change_pickle(data, old, new):
+    """Replace bytes in the pickle of a torch file."""
+    if not data.startswith(b"PK"):
+        assert old in data
+        return data.replace(old, new)
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(file, "w") as copy:
+        for item in archive.infolist():
+            content = archive.read(item)
+            if item.filename.endswith("data.pkl"):
+                assert old in content
+                content = content.replace(old, new)
+            copy.writestr(item.filename, content)
+    return file.getvalue()
+
+
+class TestReads:
+    LOADERS = (
+        (load_eagle, bundled.EAGLE),
+        (load_medusa, bundled.MEDUSA),
+        (load_redrafter, bundled.REDRAFTER),
+    )
+
+    def test_a_model_reads_each_tensor_once(self, reads):
+        load_model(bundled.TARGET)
+        assert set(reads.values()) == {1}
+
+    @pytest.mark.parametrize(("load", "folder"), LOADERS, ids=["eagle", "medusa", "redrafter"])
+    def test_bundled_heads_read_each_tensor_once(self, bundled_pair, reads, load, folder):
+        load(folder, bundled_pair.target)
+        assert set(reads.values()) == {1}
+
+    @pytest.mark.parametrize(
+        ("layout", "options"),
+        [
+            (layouts.specforge, {"boundaries": (2, 4, 5), "ids": [1, 2, 5]}),
+            (layouts.eagle1, {"boundaries": (), "eagle1": True}),
+            (layouts.mimo, {"boundaries": (), "mtp": True, "own_output": False}),
+        ],
+        ids=["eagle3", "eagle1 in a pickle", "mtp"],
+    )
+    def test_heads_read_each_tensor_once(self, make_checkpoint, tmp_path, reads, layout, options):
+        deep = load_model(make_checkpoint(seed=3, num_hidden_layers=8))
+        reads.clear()
+        layouts.save_head(layout, tmp_path, layouts.make_head(deep, **options), deep)
+        load_eagle(tmp_path, deep)
+        assert set(reads.values()) == {1}
+
+    @pytest.mark.parametrize("pickled", [False, True])
+    def test_shapes_are_read_without_data(self, tmp_path, reads, pickled):
+        tensors = {"a": torch.ones(2, 3), "b": torch.zeros(0)}
+        torch.save(tensors, tmp_path / "pytorch_model.bin")
+        if not pickled:
+            save_file(tensors, tmp_path / "model.safetensors")
+        reader = open_folder(tmp_path)
+        assert {name: reader.shape(name) for name in reader} == {"a": (2, 3), "b": (0,)}
+        with pytest.raises(FormatError, match=r"a: expected shape \(3, 2\). Got \(2, 3\): take"):
+            reader.get("a", (3, 2))
+        assert not reads
+
+    def test_a_second_read_is_counted(self, tmp_path, reads):
+        save_file({"a": torch.ones(2)}, tmp_path / "model.safetensors")
+        reader = open_folder(tmp_path)
+        for _ in range(2):
+            reader.get("a", (2,))
+        assert reads == {"a": 2}
+
+
+class TestPickles:
+    @pytest.mark.parametrize("legacy", [False, True])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+    def test_tensors_are_those_that_were_saved(self, tmp_path, legacy, dtype):
+        whole = torch.randn(6, 4, dtype=torch.float64).to(dtype)
+        tensors = {
+            "whole": whole,
+            "rows": whole[2:4],
+            "turned": whole.t(),
+            "parameter": torch.nn.Parameter(whole[1].clone()),
+            "number": torch.tensor(3.0),
+            "none": torch.zeros(0, 3),
+        }
+        (tmp_path / "pytorch_model.bin").write_bytes(torch_bytes(tensors, legacy=legacy))
+        reader = open_folder(tmp_path, dtype)
+        for name, tensor in tensors.items():
+            assert torch.equal(reader.get(name, tuple(tensor.shape)), tensor)
+
+    def test_a_state_dict_of_a_module(self, tmp_path):
+        module = torch.nn.Linear(3, 2)
+        torch.save(module.state_dict(), tmp_path / "pytorch_model.bin")
+        assert torch.equal(open_folder(tmp_path).get("weight", (2, 3)), module.weight)
+
+    def test_integers(self, tmp_path):
+        torch.save({"ids": torch.tensor([3, 1], dtype=torch.int32)}, tmp_path / "pytorch_model.bin")
+        assert open_folder(tmp_path).get_integers("ids", (2,)).tolist() == [3, 1]
+        with pytest.raises(FormatError, match=r"ids: expected float32.*Got torch.int32: take"):
+            open_folder(tmp_path).get("ids", (2,))
+
+    @pytest.mark.parametrize("legacy", [False, True])
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (b"K\x0b\x85", b"J" + WIDE + b"\x85"),  # the shape
+            (b"K\x00K\x0b\x85", b"J" + WIDE + b"K\x0b\x85"),  # the offset
+            (b"K\x01\x85", b"J" + WIDE + b"\x85"),  # the stride
+            (b"torch FloatStorage".replace(b" ", b"\n"), b"torch\nDoubleStorage"),
+            (b"\x89ccollections", b"R\x89ccollections"),
+        ],
+        ids=["shape", "offset", "stride", "dtype", "call of a tensor"],
+    )
+    def test_a_tensor_larger_than_the_file_is_refused(self, tmp_path, legacy, old, new):
+        data = change_pickle(torch_bytes({"a": torch.ones(11)}, legacy=legacy), old, new)
+        (tmp_path / "pytorch_model.bin").write_bytes(data)
+        with pytest.raises(FormatError, match=r"pytorch_model.bin: content: expected a torch file"):
+            open_folder(tmp_path)
+
+    def test_torch_allocates_what_the_same_file_requests(self, tmp_path):
+        data = change_pickle(torch_bytes({"a": torch.ones(11)}, legacy=True), b"K\x0b\x85", b"J" + WIDE + b"\x85")
+        (tmp_path / "a.bin").write_bytes(data)
+        code = f"import torch; torch.load({str(tmp_path / 'a.bin')!r}, weights_only=True)"
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_DATA, (700_000_000, 700_000_000))
+
+        result = subprocess.run([sys.executable, "-c", code], preexec_fn=limit, capture_output=True, check=False)
+        assert b"allocate memory" in result.stderr
+
+    def test_an_expanded_tensor_is_refused(self, tmp_path):
+        torch.save({"a": torch.ones(1).expand(1_000_000_000)}, tmp_path / "pytorch_model.bin")
+        with pytest.raises(FormatError, match=r"a: expected at most 1 numbers.*Got shape \(1000000000,\): take"):
+            open_folder(tmp_path)
+
+    @pytest.mark.parametrize("legacy", [False, True])
+    def test_a_cut_file_is_refused(self, tmp_path, legacy):
+        data = torch_bytes({"a": torch.ones(100), "b": torch.ones(3)}, legacy=legacy)
+        for length in range(0, len(data) - 1, 7):
+            (tmp_path / "pytorch_model.bin").write_bytes(data[:length])
+            with pytest.raises(FormatError):
+                open_folder(tmp_path)
+
+    @pytest.mark.parametrize("content", [[torch.ones(2)], {"a": 3}, torch.ones(2)])
+    def test_other_content_is_refused(self, tmp_path, content):
+        torch.save(content, tmp_path / "pytorch_model.bin")
+        with pytest.raises(FormatError, match="expected tensors by name"):
+            open_folder(tmp_path)
