@@ -79,7 +79,6 @@ FEW_PROMPTS = 16
 """Prompts that trees are raced on."""
 RANDOM_LENGTHS = range(100, 356, 4)
 """Tokens of random prompts."""
-STEP_PASSES = ("forward", "forward_ragged")
 RUNNERS = TREEOPT, TRANSFORMERS, _ = "treeopt", "transformers", "llama.cpp"
 
 
@@ -110,7 +109,7 @@ class Run:
 @contextmanager
 def passes_timed(model: type) -> Iterator[dict[str, float]]:
     """Collect the seconds of passes of a kind of model by method while the block runs."""
-    seconds = dict.fromkeys((*STEP_PASSES, "prefill"), 0.0)
+    seconds = dict.fromkeys(("forward", "prefill"), 0.0)
 
     def timed(name: str) -> Any:
         method = getattr(model, name)
@@ -123,7 +122,7 @@ def passes_timed(model: type) -> Iterator[dict[str, float]]:
 
         return run
 
-    with patch.multiple(model, **{name: timed(name) for name in seconds if hasattr(model, name)}):
+    with patch.multiple(model, **{name: timed(name) for name in seconds}):
         yield seconds
 
 
@@ -176,7 +175,7 @@ class Setup:
                 texts[step.text] += step.tokens
             self.wait()
             seconds = time.perf_counter() - start_s
-        return Run(texts, seconds, sum(passes_s[name] for name in STEP_PASSES), passes_s["prefill"])
+        return Run(texts, seconds, passes_s["forward"], passes_s["prefill"])
 
     def transformers(self, temperature: float, size: int) -> Run:
         """Decode plainly with transformers, in batches of texts that are padded on the left."""

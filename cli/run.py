@@ -245,7 +245,6 @@ def _decoder(
 ) -> "Decoder":
     from treeopt.methods.make_drafter import planned_decoder
     from treeopt.profiler.decoding import Decoding
-    from treeopt.profiler.latency.passes import graphs_of
 
     loaded = None if asked.tree is None else load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
     how = asked.how
@@ -254,7 +253,6 @@ def _decoder(
         sampling=how.sampling,
         draft_sampling=how.draft_sampling,
         lossy=asked.lossy,
-        cuda_graphs=graphs_of(asked.several.texts, None),
     )
     return planned_decoder(
         models,

@@ -9,11 +9,13 @@ import pytest
 import torch
 from scipy import stats
 
+from tests.support.passes import new_cache
 from treeopt.profiler import CudaClock, Journal, Measurement, Settings, bench
 from treeopt.runtime import Decoder, Sampling, draw, verify
-from treeopt.runtime.models.graphs import GraphPool, PassGraphs
+from treeopt.runtime.models.model import Feed, feed_text
+from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.pair import load_pair
-from treeopt.runtime.models.passes import PassNodes, TreePasses
+from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import chain, k_ary, level_widths
 
@@ -66,10 +68,8 @@ def test_logits_are_those_of_the_cpu(models) -> None:
     tokens = torch.tensor(models.tokenizer.encode(load_prompts()[0]))
     logits = []
     for model in (on_cpu.target, models.target):
-        cache = model.new_cache(len(tokens))
-        causal = torch.full((len(tokens), len(tokens)), float("-inf"), device=model.device).triu(1)
-        ids = tokens.to(model.device)
-        logits.append(model.forward(ids, torch.arange(len(ids), device=model.device), cache, causal).logits.cpu())
+        feed = feed_text(new_cache(model, len(tokens)), tokens.to(model.device))
+        logits.append(model.forward([feed]).logits.cpu())
 
     torch.testing.assert_close(logits[1], logits[0], atol=5e-3, rtol=1e-3)
 
@@ -105,17 +105,45 @@ def test_logits_of_a_graph_are_those_of_the_eager_pass(fixture, length, request)
     tree = level_widths([3, 4, 3, 2])
     text = torch.arange(length, device=model.device) % model.config.vocabulary
     tokens = torch.arange(tree.nodes, device=model.device) % model.config.vocabulary
-    nodes = [PassNodes(visible=tree.ancestor_mask, depth=tree.depth)]
-    logits = []
-    for graphed in (False, True):
-        cache = model.new_cache(400)
-        model.prefill(text, cache)
-        pool = GraphPool(model.device)
-        passes = PassGraphs(model, cache, columns=80, pool=pool) if graphed else TreePasses(model, cache, 320)
-        (run,) = passes.make(nodes)
-        logits.append(run(tokens).logits.float())
+    cache = new_cache(model, 400)
+    model.prefill(text, cache)
+    feeds = [Feed(cache, tokens, PassNodes.whole(tree))]
+    runner = Runner(model, max_nodes=80, pool=GraphPool(model.device))
+    logits = [runner.forward(feeds).logits.float().clone() for _ in range(3)]  # eager, captured, replayed
 
+    assert len(runner.captured) == 1
+    assert torch.equal(logits[1], logits[2])
     assert (logits[1] - logits[0]).norm() < (1e-4 if model.dtype == torch.float32 else 0.03) * logits[0].norm()
+
+
+@pytest.mark.parametrize("fixture", ["models", "half_models"])
+def test_logits_of_a_graph_of_several_sequences_are_those_of_the_eager_pass(fixture, request) -> None:
+    model = request.getfixturevalue(fixture).target
+    trees = [level_widths([3, 4, 3, 2]), chain(0), chain(4)]
+    feeds = []
+    for length, tree, cache in zip((200, 1, 77), trees, model.new_caches(400, 4), strict=False):
+        model.prefill(torch.arange(length, device=model.device) % model.config.vocabulary, cache)
+        tokens = torch.arange(tree.nodes, device=model.device) % model.config.vocabulary
+        feeds.append(Feed(cache, tokens, PassNodes.whole(tree)))
+    runner = Runner(model, max_nodes=80, pool=GraphPool(model.device))
+    logits = [runner.forward(feeds).logits.float().clone() for _ in range(3)]
+
+    assert len(runner.captured) == 1
+    assert torch.equal(logits[1], logits[2])
+    assert (logits[1] - logits[0]).norm() < (1e-4 if model.dtype == torch.float32 else 0.03) * logits[0].norm()
+
+
+def test_greedy_texts_of_a_batch_are_those_of_plain_decoding(models, captures) -> None:
+    prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:4]]
+    plain = Decoder(models.target, None, chain(0), temperature=0.0, cuda_graphs=False)
+    expected = [list(plain.generate(prompt, 64)) for prompt in prompts]
+    decoder = Decoder(models.target, models.draft, TREES[0], temperature=0.0)
+    texts: list[list[int]] = [[] for _ in prompts]
+    for number, tokens in decoder.generate_all(prompts, 64, batch_size=3):
+        texts[number] += tokens
+
+    assert texts == expected
+    assert captures
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -145,12 +173,13 @@ def test_a_tree_change_takes_the_graphs_there_are(models, captures) -> None:
     prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
     plain = list(Decoder(models.target, None, chain(0), temperature=0.0, cuda_graphs=False).generate(prompt, 128))
     text, decoder = text_with_changes(models, prompt, 128, temperature=0.0)
+    texts = [text, changing(decoder, prompt, 128)]  # a shape is captured the second time that it comes
     count = len(captures)
+    texts.append(changing(decoder, prompt, 128))
 
-    assert text == plain
+    assert texts == [plain] * 3
     assert count > 0
     assert len(set(captures)) == 1
-    assert changing(decoder, prompt, 128) == plain
     assert len(captures) == count
 
 
@@ -173,15 +202,18 @@ def test_no_graph_of_a_decoder_that_is_gone_is_freed_during_a_capture() -> None:
 
 
 def test_no_graph_without_wanting_one(models, captures) -> None:
-    Decoder(models.target, models.draft, chain(2), cuda_graphs=False)
+    prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
+    list(Decoder(models.target, models.draft, chain(2), cuda_graphs=False).generate(prompt, 32))
 
     assert captures == []
 
 
 def test_a_greedy_step_waits_for_the_device_no_more_than_three_times(models) -> None:
     decoder = Decoder(models.target, models.draft, level_widths([3, 4, 3, 2]), temperature=0.0)
-    decoder.start(models.tokenizer.encode(bench_prompts(load_prompts())[0]))
-    decoder.step()
+    prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
+    for _ in range(2):  # the passes of the second text have the shapes of the first and are captured
+        list(decoder.generate(prompt, 64))
+    decoder.start(prompt)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")

@@ -151,16 +151,15 @@ def write_teacher_outputs(target: Transformer, chats: list[TokenizedChat], folde
 def compute_shard(target: Transformer, chats: list[TokenizedChat]) -> dict[str, Tensor]:
     """Return the model's outputs on chats, concatenated over all their tokens, by the names of `TeacherOutput`."""
     head = Linear(target.weights.head.weight.float())  # in bfloat16, tokens of unlike probabilities have equal logits
-    wants = Wants(boundaries=default_boundaries(len(target.weights.layers)), last=True, whole_text=True)
+    wants = Wants(boundaries=default_boundaries(len(target.weights.layers)), last=True)
     by_length = sorted(range(len(chats)), key=lambda index: len(chats[index].tokens))
     hidden_states, top_tokens, top_probabilities = ([torch.empty(0)] * len(chats) for _ in range(3))
     for start in range(0, len(chats), PREFILL_CHATS):
         indices = by_length[start : start + PREFILL_CHATS]
         sequences = [torch.tensor(chats[index].tokens) for index in indices]
         padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
-        states = target.prefill(padded, target.new_cache(padded.shape[1], len(indices)), wants)
-        assert states is not None
-        assert states.last is not None  # both were requested
+        states = target.states(padded, wants)
+        assert states.last is not None  # it was requested
         boundaries = torch.cat(states.boundaries, -1)
         for row, index in enumerate(indices):
             length = len(chats[index].tokens)

@@ -90,16 +90,13 @@ def _keep(content: object, store: Path) -> None:
 
 def lessons(target: Transformer, texts: Tensor) -> Lessons:
     """Return texts, int64 (N, T), with the target's states."""
-    wants = Wants(boundaries=default_boundaries(len(target.weights.layers)), last=True, whole_text=True)
+    wants = Wants(boundaries=default_boundaries(len(target.weights.layers)), last=True)
     hidden, (count, tokens) = target.config.hidden, texts.shape
     taps = torch.empty((count, tokens, len(wants.boundaries) * hidden), dtype=torch.float16)
     last = torch.empty((count, tokens, hidden), dtype=torch.float16)
-    cache = target.new_cache(tokens, 8)
     for start in tqdm(range(0, count, 8), desc="lessons"):
-        cache.clear()
-        states = target.prefill(texts[start : start + 8], cache, wants)
-        assert states is not None
-        assert states.last is not None  # both were wanted
+        states = target.states(texts[start : start + 8], wants)
+        assert states.last is not None  # it was wanted
         taps[start : start + 8] = torch.cat(states.boundaries, -1)
         last[start : start + 8] = states.last
     return Lessons(taps, last, texts)

@@ -13,7 +13,7 @@ from treeopt.runtime.drafters.draft_model import feed
 from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.models.finite import not_finite_error
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.runtime.models.passes import PassNodes
+from treeopt.runtime.models.nodes import PassNodes
 
 ROOTS_AT_ONCE = 64
 """Roots that one pass feeds; their masks and logits take memory."""
@@ -74,7 +74,7 @@ class Expander:
         """
         device, first = self._draft.device, len(text) - roots
         widest = self._top_k * (self._top_k + 1) // 2
-        self._cache = self._draft.new_cache(len(text) + (self._depth - 1) * widest)
+        (self._cache,) = self._draft.new_caches(len(text) + (self._depth - 1) * widest, 1)
         self._draft.prefill(torch.tensor(text[:first], dtype=torch.int64, device=device), self._cache)
         children = [self._feed_text(text[at : at + ROOTS_AT_ONCE]) for at in range(first, len(text), ROOTS_AT_ONCE)]
         log_probs, tokens = (np.concatenate(parts) for parts in zip(*children, strict=True))
@@ -87,8 +87,7 @@ class Expander:
     def _feed_text(self, tokens: Sequence[int]) -> Children:
         """Commit some tokens and return the children of each."""
         count = len(tokens)
-        nodes = PassNodes(visible=np.tri(count, dtype=np.bool_), depth=np.arange(count))
-        children = self._feed(np.array(tokens), nodes)
+        children = self._feed(np.array(tokens), PassNodes.chain(count))
         self._cache.length += count
         return children
 

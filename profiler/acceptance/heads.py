@@ -64,10 +64,8 @@ def head_text(
     text = torch.tensor([*prompt, *tokens], device=target.device)
     first = max(2, len(prompt))  # tokens up to the first root
     read = text[:-1]
-    cache = target.new_cache(len(read))
-    states = target.prefill(read, cache, wants._replace(last=True, whole_text=True))
-    assert states is not None  # they were wanted
-    assert states.last is not None
+    states = target.states(read, wants._replace(last=True))
+    assert states.last is not None  # it was wanted
     logits = target.logits(states.last[first - 1 :])
     check_logits(target, "target", logits)
     wanted = states if wants.last else States(states.boundaries, None)

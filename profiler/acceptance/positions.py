@@ -18,7 +18,7 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, conditional_counts
 from treeopt.records.sampling import draft_sampling_of
 from treeopt.runtime.models.finite import check_logits
-from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.model import LanguageModel, SequenceCache, feed_text
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import likeliest, places
@@ -115,9 +115,10 @@ def texts_together(
     """
     models, end_tokens = (target, draft), set(target.config.end_tokens)
     rows = len(texts)
-    caches = [model.new_cache(len(prompt) + positions, rows) for model in models]
-    for model, cache in zip(models, caches, strict=True):
-        model.prefill(_together([list(prompt[:-1])] * rows, model.device), cache)
+    caches = [model.new_caches(len(prompt) + positions, rows) for model in models]
+    for model, of_model in zip(models, caches, strict=True):
+        for cache in of_model:
+            model.prefill(torch.tensor(prompt[:-1], dtype=torch.int64, device=model.device), cache)
     last = [prompt[-1]] * rows
     found: list[list[tuple[Float64, int]]] = [[] for _ in texts]
     ended = [False] * rows
@@ -138,15 +139,10 @@ def texts_together(
     ]
 
 
-def _feed(model: LanguageModel, cache: TextCache, tokens: Sequence[int]) -> Tensor:
-    """Commit a token to each text and return the logits (rows, 1, V) after it."""
-    position = torch.tensor([cache.length], device=model.device)
-    logits = model.forward(_together([[token] for token in tokens], model.device), position, cache, None).logits
-    cache.length += 1
-    return logits.view(len(tokens), 1, -1)
-
-
-def _together(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Return texts of one length as int64 (n,) where there is one, as (texts, n) where there are more."""
-    tokens = torch.tensor(texts, dtype=torch.int64, device=device)
-    return tokens[0] if len(texts) == 1 else tokens
+def _feed(model: LanguageModel, caches: Sequence[SequenceCache], tokens: Sequence[int]) -> Tensor:
+    """Commit a token to each text and return the logits (texts, 1, V) after it."""
+    fed = torch.tensor(tokens, dtype=torch.int64, device=model.device).split(1)
+    logits = model.forward([feed_text(cache, token) for cache, token in zip(caches, fed, strict=True)]).logits
+    for cache in caches:
+        cache.length += 1
+    return logits[:, None]

@@ -123,7 +123,7 @@ class BatchRace:
         return list(dict.fromkeys(tree for trees in self.ways.values() for tree in trees))
 
     def _decoder(self) -> Decoder:
-        """Return the decoder of all ways; a batch shares passes, which graphs are not."""
+        """Return the decoder of all ways, without CUDA graphs: the seconds of a pass that is replayed cannot be told apart."""
         longest = max(map(len, self.workload.prompts)) + self.workload.max_new_tokens
         return Decoder(
             self.passes.timed(self.target),

@@ -10,7 +10,7 @@ import torch
 
 from treeopt.profiler.bench.text_divergence import NEAR_TIE_ULPS
 from treeopt.records.results import Divergence
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, feed_text
 
 
 def divergence(
@@ -34,8 +34,7 @@ def divergence(
 @torch.inference_mode()
 def logits_after(model: LanguageModel, text: Sequence[int]) -> torch.Tensor:
     """Return float32 (V,): a model's logits after a text."""
-    cache = model.new_cache(len(text))
+    (cache,) = model.new_caches(len(text), 1)
     tokens = torch.tensor(text, device=model.device)
     model.prefill(tokens[:-1], cache)
-    position = torch.tensor([len(text) - 1], device=model.device)
-    return model.forward(tokens[-1:], position, cache, None).logits[0].float()
+    return model.forward([feed_text(cache, tokens[-1:])]).logits[0].float()

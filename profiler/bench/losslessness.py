@@ -17,7 +17,7 @@ from torch import Tensor
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import distribution
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, feed_text
 
 BINS = 20
 SURE = 0.95
@@ -130,8 +130,5 @@ def _numbers(
 
 def _logits_along(target: LanguageModel, tokens: Sequence[int]) -> Tensor:
     """Return the target's logits (n, V) after every token of a text, by one causal pass."""
-    count = len(tokens)
-    cache = target.new_cache(count)
-    mask = torch.full((count, count), float("-inf"), dtype=target.dtype, device=target.device).triu(1)
-    ids = torch.tensor(tokens, device=target.device)
-    return target.forward(ids, torch.arange(count, device=target.device), cache, mask).logits
+    (cache,) = target.new_caches(len(tokens), 1)
+    return target.forward([feed_text(cache, torch.tensor(tokens, device=target.device))]).logits

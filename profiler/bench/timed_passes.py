@@ -8,19 +8,8 @@ import torch
 
 from treeopt.runtime.models.model import LanguageModel
 
-PASSES = ("prefill", "forward", "forward_ragged")
-REST = (
-    "name",
-    "dtype",
-    "device",
-    "parameters",
-    "config",
-    "new_cache",
-    "new_caches",
-    "cache_bytes",
-    "pass_bytes",
-    "forward_static",
-)
+PASSES = ("prefill", "forward")
+REST = ("name", "dtype", "device", "parameters", "config", "new_caches", "cache_bytes", "pass_bytes")
 """What else decoders ask of a model."""
 
 
@@ -38,12 +27,10 @@ class PassSeconds:
     def timed(self, model: LanguageModel) -> LanguageModel:
         """Return a model that runs the same passes and is timed; what is replayed as a CUDA graph is not seen."""
         found = _Timed()
-        for name in REST:  # as attributes of its own, where protocols look for them
-            if hasattr(model, name):
-                setattr(found, name, getattr(model, name))
+        for name in REST:
+            setattr(found, name, getattr(model, name))
         for name in PASSES:
-            if hasattr(model, name):
-                setattr(found, name, self._timed(getattr(model, name), model.device))
+            setattr(found, name, self._timed(getattr(model, name), model.device))
         return cast("LanguageModel", found)
 
     def _timed(self, run: Callable[..., Any], device: torch.device) -> Callable[..., Any]:

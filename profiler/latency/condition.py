@@ -10,7 +10,7 @@ from treeopt.profiler.budget import Slice
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.busy import LoadReader, threads_on
 from treeopt.profiler.latency.curve import LEAST_ERROR, MOST_SAMPLES, PILOT_ROUNDS, Curve, Passes
-from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, PassTimer, graphs_of, step_timer
+from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, PassTimer, step_timer
 from treeopt.profiler.latency.rounds import Step
 from treeopt.profiler.latency.steps import Steps
 from treeopt.profiler.latency.timed_condition import TimedCondition
@@ -241,7 +241,7 @@ class Times:
             chain(0),
             sampling=self._condition.sampling,
             max_text_tokens=len(self._context) + ROOM_TOKENS,
-            cuda_graphs=graphs_of(self._condition.batch_size, self._settings.cuda_graphs),
+            cuda_graphs=self._settings.cuda_graphs,
         )
         plain = step_timer(decoder, self._context, self._condition.batch_size)
         return Passes(lambda _: plain.step, prepare=lambda _: plain.prepare(chain(0)))

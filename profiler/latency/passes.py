@@ -12,10 +12,9 @@ from treeopt.profiler.clock import Work
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest, TextStep
-from treeopt.runtime.models.graphs import passes_over, pool_for
-from treeopt.runtime.models.model import LanguageModel, caches_of_texts
-from treeopt.runtime.models.passes import PassNodes
-from treeopt.runtime.models.together import PassCall, joined_logits, run_together
+from treeopt.runtime.models.model import Feed, LanguageModel
+from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.runner import Runner, pool_for
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import likeliest, places
@@ -47,7 +46,7 @@ class PassTimer:
         text: the context, and ROOM_TOKENS behind it.
         batch_size: how many texts there are.
         most: tokens of the largest pass.
-        cuda_graphs: whether the passes of a single text are captured, by default on a CUDA device.
+        cuda_graphs: whether passes are captured, by default on a CUDA device.
     """
 
     def __init__(
@@ -60,16 +59,13 @@ class PassTimer:
         cuda_graphs: bool | None = None,
     ) -> None:
         tokens = torch.tensor(text, device=model.device)
-        self._caches = caches_of_texts(model, len(text) + most, batch_size)
+        self._caches = model.new_caches(len(text) + most, batch_size)
         for cache in self._caches:
             model.prefill(tokens, cache)
         lengths = len(text) - np.random.default_rng(SEED).integers(ROOM_TOKENS, size=1000)
         self._lengths = cycle(lengths.tolist())
         self._device = model.device
-        pool = pool_for(model.device, graphs_of(batch_size, cuda_graphs))
-        self._passes = [
-            passes_over(model, cache, capacity=len(text), max_nodes=most, pool=pool) for cache in self._caches
-        ]
+        self._runner = Runner(model, max_nodes=most, pool=pool_for(model.device, cuda_graphs))
 
     def verify(self, nodes: int, sampling: Sampling) -> Work:
         """Return the work of verifying a root with nodes - 1 children, until the host knows what the target says."""
@@ -103,20 +99,15 @@ class PassTimer:
 
     def _pass(self, nodes: PassNodes) -> Callable[[], Tensor]:
         """Return what runs one pass over these nodes of every text, and returns all logits, joined as a decoder does."""
-        tokens = torch.zeros(len(nodes.depth), dtype=torch.int64, device=self._device)
-        calls = [PassCall(run, tokens) for passes in self._passes for run in passes.make([nodes])]
+        tokens = torch.zeros(nodes.rows, dtype=torch.int64, device=self._device)
+        feeds = [Feed(cache, tokens, nodes) for cache in self._caches]
 
         def run() -> Tensor:
             for cache in self._caches:
                 cache.length = next(self._lengths)
-            return joined_logits(run_together(calls))
+            return self._runner.forward(feeds).logits
 
         return run
-
-
-def graphs_of(batch_size: int, cuda_graphs: bool | None) -> bool | None:
-    """Return whether passes are captured as graphs: those of several texts never, as a graph is over one text's cache."""
-    return cuda_graphs if batch_size == 1 else False
 
 
 class StepTimer(Protocol):

@@ -5,7 +5,7 @@ from zlib import crc32
 
 from treeopt.profiler.budget import Slice
 from treeopt.profiler.latency.memory import give_back_memory
-from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, StepTimer, graphs_of, step_timer
+from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, StepTimer, step_timer
 from treeopt.profiler.latency.rounds import timed_rounds
 from treeopt.profiler.latency.timed_condition import TimedCondition
 from treeopt.profiler.latency.watch import Watched
@@ -141,7 +141,7 @@ class Steps:
             lossy=settings.lossy,
             max_text_tokens=len(self._context) + ROOM_TOKENS,
             max_nodes=max(tree.nodes for tree in self._trees),
-            cuda_graphs=graphs_of(batch_size, settings.cuda_graphs),
+            cuda_graphs=settings.cuda_graphs,
         )
         return step_timer(decoder, self._context, batch_size)
 

@@ -11,7 +11,7 @@ from tests.support.decoded import PROMPT
 from treeopt.errors import TextsError, TreeoptWarning
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
-from treeopt.runtime.models import ragged_attention
+from treeopt.runtime.models import attention
 
 every_drafter = pytest.mark.parametrize("name", CASES)
 PROMPTS = [PROMPT, [1], PROMPT[:3] * 4, PROMPT * 3, [4, 5], [7, 8, 9] * 5]
@@ -90,7 +90,7 @@ def test_steps_accept_what_those_of_a_text_alone_do(target, draft, name, tempera
 @pytest.mark.parametrize("name", ["static tree", "dynamic tree", "best first", "eagle", "eagle, dynamic"])
 def test_a_draft_that_is_not_finite_does_not_reach_the_text_that_comes_next(target, name, monkeypatch):
     """The first text is the longest, so that slots are hidden behind the third, in the place of the second."""
-    monkeypatch.setattr(ragged_attention, "MOST_PADDING", 100.0)
+    monkeypatch.setattr(attention, "MOST_PADDING", 100.0)
     decoder = decoder_of(name, target, target)  # a draft of more than one layer, which keeps what it made of NaN
     wanted = [TextRequest(PROMPT * 3, 50), TextRequest(PROMPT * 2, 9), TextRequest([4, 5, 6], 20)]
     alone = [steps_of(decoder, [each], 1)[0] for each in wanted]
@@ -99,7 +99,7 @@ def test_a_draft_that_is_not_finite_does_not_reach_the_text_that_comes_next(targ
     def spoil():
         _, (_, second) = sorted(getattr(decoder._drafter, "_static", decoder._drafter)._texts._taken.items())
         with torch.inference_mode():
-            second[1].draft.cache.layers[0][1][:, :, 0] = torch.nan
+            getattr(second[1], "draft", second[1]).cache.layers[0][1][:, :, 0] = torch.nan
 
     with pytest.warns(TreeoptWarning, match="finite"):
         found = steps_of(decoder, wanted, 2, spoil=spoil)

@@ -211,7 +211,7 @@ class TestInterruption:
     def test_an_error_within_any_pass_leaves_no_state(self, target, draft, name, monkeypatch):
         decoder = decoder_of(name, target, draft, temperature=independent(name, 0.9))
         expected = text_of(decoder, count=12, seed=4)
-        for method in ("forward", "forward_static", "prefill", "logits"):
+        for method in ("forward", "run", "prefill", "logits"):
             run = getattr(Transformer, method)
             for calls_before in (0, 1, 4):
                 left = [calls_before]

@@ -8,8 +8,9 @@ import torch
 
 from treeopt.runtime import Transformer
 from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.layer import Layer
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.transformer import Layer, Weights
+from treeopt.runtime.models.transformer import Weights
 
 CONFIG = ModelConfig(
     vocabulary=23,
@@ -40,7 +41,7 @@ def make_model():
             return 0.4 * ((1 - noise) * common + noise * own)
 
         layer = Layer(
-            attention_norm=torch.ones(config.hidden),
+            config=config,
             query_key_value=Linear(weight(4 * config.head_size, config.hidden)),
             attention_output=Linear(weight(config.hidden, 2 * config.head_size)),
             mlp_norm=torch.ones(config.hidden),
@@ -48,7 +49,8 @@ def make_model():
             down=Linear(weight(config.hidden, config.intermediate)),
         )
         embedding, head = weight(config.vocabulary, config.hidden), Linear(weight(config.vocabulary, config.hidden))
-        weights = Weights(embedding=embedding, layers=(layer,), norm=torch.ones(config.hidden), head=head)
+        norm = torch.ones(config.hidden)
+        weights = Weights(embedding=embedding, layers=(layer,), input_norms=(norm,), norm=norm, head=head)
         return Transformer(config, weights, name=name)
 
     return make
@@ -72,7 +74,7 @@ def make_markov():
 
         ones = torch.ones(size, dtype=dtype)
         layer = Layer(
-            attention_norm=ones,
+            config=config,
             query_key_value=zeros(6, size),
             attention_output=zeros(size, 2),
             mlp_norm=ones,
@@ -80,7 +82,8 @@ def make_markov():
             down=zeros(size, 1),
         )
         head = Linear((logits.T / size**0.5).to(dtype).contiguous())  # the last norm makes one-hot rows so much longer
-        weights = Weights(embedding=torch.eye(size, dtype=dtype), layers=(layer,), norm=ones, head=head)
+        embedding = torch.eye(size, dtype=dtype)
+        weights = Weights(embedding=embedding, layers=(layer,), input_norms=(ones,), norm=ones, head=head)
         return Transformer(config, weights, name="Markov")
 
     return make

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from treeopt.profiler.clock import WarmUp
-from treeopt.runtime.models.model import NOTHING, Output
+from treeopt.runtime.models.model import NOTHING, Output, Outputs
 
 NO_WARM_UP = WarmUp(first_calls=0, most_lead_calls=0)
 Seconds = Callable[[int, int, int], float]
@@ -62,26 +62,20 @@ class Machine:
     def run_on(self, model, name: str):
         """Return a model whose passes this machine pretends to run."""
 
-        def forward(tokens, positions, cache, mask, *, start=0, wants=NOTHING):  # noqa: ARG001
-            batch = 1 if tokens.ndim == 1 else len(tokens)
-            context = min(self.contexts, key=lambda each: abs(each - cache.length))
-            self.used.append((name, tokens.shape[-1], context, batch))
-            self.passes_s += getattr(self, name)(tokens.shape[-1], context, batch)
-            return Output(torch.zeros(*tokens.shape, model.config.vocabulary))
-
-        def forward_ragged(parts, wants=NOTHING):  # noqa: ARG001
-            rows, batch = max(len(part.tokens) for part in parts), len(parts)
-            mean = np.mean([part.cache.length for part in parts])
+        def forward(feeds, wants=NOTHING, *, last_only=False):  # noqa: ARG001
+            tokens, batch = max(feed.nodes.rows for feed in feeds), len(feeds)
+            mean = np.mean([feed.cache.length for feed in feeds])
             context = min(self.contexts, key=lambda each: abs(each - mean))
-            self.used.append((name, rows, context, batch))
-            self.passes_s += getattr(self, name)(rows, context, batch)
-            return [Output(torch.zeros(len(part.tokens), model.config.vocabulary)) for part in parts]
+            self.used.append((name, tokens, context, batch))
+            self.passes_s += getattr(self, name)(tokens, context, batch)
+            sizes = [1 if last_only else feed.nodes.rows for feed in feeds]
+            return Outputs(Output(torch.zeros(sum(sizes), model.config.vocabulary)), sizes)
 
         def prefill(tokens, cache, wants=NOTHING):  # noqa: ARG001
-            cache.length = tokens.shape[-1]
+            cache.length = len(tokens)
             self.passes_s += 1e-9 * cache.length
 
-        model.forward, model.forward_ragged, model.prefill = forward, forward_ragged, prefill
+        model.forward, model.prefill = forward, prefill
         return model
 
     def time_s(self, work) -> float:

@@ -94,9 +94,9 @@ class TestProfile:
         lengths = set()
         forward = target.forward
 
-        def spy(tokens, positions, cache, mask, **start):
-            lengths.add(cache.length)
-            return forward(tokens, positions, cache, mask, **start)
+        def spy(feeds, *arguments, **keywords):
+            lengths.update(feed.cache.length for feed in feeds)
+            return forward(feeds, *arguments, **keywords)
 
         measuring = measurement(target, draft, [[1, 2, 3], [4]], replace(SETTINGS, context_tokens=(50,)))
         monkeypatch.setattr(target, "forward", spy)

@@ -14,7 +14,8 @@ from treeopt.profiler.budget import Budget
 from treeopt.records.sampling import Sampling
 from treeopt.records.steadiness import FEWEST_SAMPLES
 from treeopt.runtime.drafters.loaded import LoadedDrafter
-from treeopt.runtime.models.model import Output
+from treeopt.runtime.models.grid import last_outputs, positions_of
+from treeopt.runtime.models.model import NOTHING, Output, Outputs
 from treeopt.trees import chain
 
 CONTEXT = 30
@@ -87,12 +88,13 @@ def undecided(model):
     """Return a pretended model whose likeliest token changes with the text, so that drafts are accepted now and then."""
     forward = model.forward
 
-    def spread(tokens, positions, cache, mask, **more):
-        logits = forward(tokens, positions, cache, mask, **more).logits
-        ahead = (3 * tokens + (positions if positions.ndim == tokens.ndim else positions[None])) % 7 + (
-            model.name == "small"
-        ) * (positions % 3 == 0)
-        return Output(logits + torch.nn.functional.one_hot(ahead, logits.shape[-1]))
+    def spread(feeds, wants=NOTHING, *, last_only=False):
+        outputs = forward(feeds, wants)
+        tokens, positions = torch.cat([feed.tokens for feed in feeds]), torch.from_numpy(positions_of(feeds))
+        ahead = (3 * tokens + positions) % 7 + (model.name == "small") * (positions % 3 == 0)
+        logits = outputs.logits + torch.nn.functional.one_hot(ahead, outputs.logits.shape[-1])
+        found = Outputs(Output(logits), outputs.sizes)
+        return last_outputs(found) if last_only else found
 
     model.forward = spread
     return model

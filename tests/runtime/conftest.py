@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
+from tests.support import passes
 from tests.support.device import DEVICE
 from treeopt.runtime import load_model
 
@@ -59,14 +60,7 @@ def draft(make_checkpoint):
 @pytest.fixture(scope="session")
 def logits_after():
     """Return a function that gives a model's logits (V,) after a text on the CPU, by a pass over nothing but this text."""
-
-    def logits(model, tokens):
-        cache = model.new_cache(len(tokens))
-        *before, last, place = torch.tensor([*tokens, len(tokens) - 1], device=model.device).split(1)
-        model.prefill(torch.cat([*before, last[:0]]), cache)
-        return model.forward(last, place, cache, None).logits[0].cpu()
-
-    return logits
+    return lambda model, tokens: passes.logits_after(model, tokens).cpu()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from tests.support.table_model import Table
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
-from treeopt.runtime.models.model import NOTHING, Output
+from treeopt.runtime.models.model import NOTHING
 from treeopt.simulation.arrivals import Arrival, Load, arrivals
 from treeopt.simulation.served import ServedText
 from treeopt.trees import TokenTree, chain
@@ -44,24 +44,13 @@ class TimedTable(Table):
         super().__init__(logits, "target" if target else "draft")
         self.clock, self.target = clock, target
 
-    def new_caches(self, capacity, texts):
-        return [self.new_cache(capacity) for _ in range(texts)]
-
     def prefill(self, tokens, cache, wants=NOTHING):
         super().prefill(tokens, cache, wants)
         self.clock.now_s += (len(tokens) + 1) * (TARGET_TOKEN_S if self.target else DRAFT_TOKEN_S)
 
-    def forward(self, tokens, positions, cache, mask, *, start=0, wants=NOTHING):
-        self._spend(1, len(tokens))
-        return super().forward(tokens, positions, cache, mask, start=start, wants=wants)
-
-    def forward_ragged(self, parts, wants=NOTHING):  # noqa: ARG002
-        self._spend(len(parts), len(parts[0].tokens))
-        outputs = []
-        for tokens, _, cache, _, start in parts:
-            cache.fed = start + len(tokens)
-            outputs.append(Output(self.logits[tokens]))
-        return outputs
+    def forward(self, feeds, wants=NOTHING, *, last_only=False):
+        self._spend(len(feeds), feeds[0].nodes.rows)
+        return super().forward(feeds, wants, last_only=last_only)
 
     def _spend(self, texts: int, nodes: int) -> None:
         self.clock.now_s += 1.0 + 0.01 * (nodes - 1) + 0.1 * (texts - 1) if self.target else DRAFT_S

@@ -15,11 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.eagle_heads import make_head, save_head, speculators
+from tests.support.passes import new_cache
 from treeopt import bundled
 from treeopt.runtime import Transformer, load_model
 from treeopt.runtime.drafters.eagle import EagleHead, load_eagle
-from treeopt.runtime.drafters.eagle.layer import text_place
-from treeopt.runtime.models.model import States, Wants
+from treeopt.runtime.models.attention import OneSequence
+from treeopt.runtime.models.model import States, Wants, feed_text
 
 TEXT = b"import os\n\ndef read(path):\n    "
 BOUNDARIES = (1, 3, 5)
@@ -52,16 +53,16 @@ def main() -> None:
 def states_at(target: Transformer, boundaries: tuple[int, ...]) -> States:
     """Return the target's states of the text at some boundaries."""
     wants = Wants(boundaries=boundaries, whole_text=True)
-    return target.prefill(torch.tensor(list(TEXT)), target.new_cache(len(TEXT)), wants)
+    return target.prefill(torch.tensor(list(TEXT)), new_cache(target, len(TEXT)), wants)
 
 
 def our_logits(head: EagleHead, target: Transformer) -> torch.Tensor:
     """Return treeopt's logits (T - 1, known tokens) of every slot of the text."""
     states, tokens = states_at(target, BOUNDARIES), torch.tensor(list(TEXT)[1:])
     rows = States(tuple(each[:-1] for each in states.boundaries), None)
-    cache = head.new_cache(len(TEXT))
+    place = OneSequence.of(feed_text(new_cache(head, len(TEXT)), tokens))
     with torch.inference_mode():
-        logits = head.output(head.hidden(head.fuse(rows), tokens, text_place(cache, len(tokens)))).logits
+        logits = head.output(head.hidden(head.fuse(rows), tokens, place)).logits
     return logits[:, logits[0].isfinite()]
 
 

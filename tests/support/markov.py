@@ -13,7 +13,7 @@ import torch
 
 from tests.support.slow_distribution import slow_distribution
 from treeopt.runtime.models.config import ModelConfig
-from treeopt.runtime.models.model import NOTHING, Output
+from treeopt.runtime.models.model import NOTHING, Output, Outputs, SequenceCache
 
 VOCABULARY, STATES = 1024, 6
 TAIL = VOCABULARY - STATES + 1
@@ -21,29 +21,63 @@ LAGS = np.arange(1, 21)
 CHAINS = 200
 
 
-class Cache:
+class Cache(SequenceCache):
     """As much of `KVCache` as a model without memory needs, its arguments checked."""
 
-    def __init__(self, capacity):
-        self.capacity, self.length, self.fed = capacity, 0, 0
+    fed = 0
 
-    def keep(self, _, path):
+    def feed(self, feed):
+        """Check what a pass feeds."""
+        nodes = feed.nodes
+        assert len(feed.tokens) == nodes.rows == len(nodes.visible)
+        assert min(nodes.depth) >= 0
+        assert self.length + nodes.start + nodes.rows <= self.capacity
+        self.fed = nodes.start + nodes.rows
+
+    def keep(self, path):
         assert list(path) == sorted(set(path))
         assert path[0] == 0
         assert path[-1] < self.fed
         self.length, self.fed = self.length + len(path), 0
 
-    def wipe(self):
-        """Do nothing: there are no entries."""
-
     def clear(self):
         self.length = self.fed = 0
 
+    def _zero_nodes(self):
+        """Do nothing: there are no entries."""
 
-class Markov:
-    """A model with the parts of `Transformer` that decoding uses; its logits are log P[state of the token]."""
 
-    device = torch.device("cpu")
+class Memoryless:
+    """The parts of `Transformer` that decoding uses, of a model whose logits follow from each token alone."""
+
+    device, dtype, parameters = torch.device("cpu"), torch.float32, 1
+
+    def rows(self, tokens):
+        """Return the logits (n, V) after tokens."""
+        raise NotImplementedError
+
+    def new_caches(self, capacity, sequences):
+        return [Cache(capacity) for _ in range(sequences)]
+
+    def cache_bytes(self, _):
+        return 0
+
+    def pass_bytes(self, _):
+        return 0
+
+    def prefill(self, tokens, cache, wants=NOTHING):  # noqa: ARG002
+        assert cache.length == 0
+        cache.length = len(tokens)
+
+    def forward(self, feeds, wants=NOTHING, *, last_only=False):  # noqa: ARG002
+        for each in feeds:
+            each.cache.feed(each)
+        found = [self.rows(each.tokens)[-1 if last_only else 0 :] for each in feeds]
+        return Outputs(Output(torch.cat(found)), [len(each) for each in found])
+
+
+class Markov(Memoryless):
+    """A model whose logits are log P[state of the token]."""
 
     def __init__(self, transitions, *, dtype=torch.float32, max_positions=40_000):
         self.dtype = dtype
@@ -70,21 +104,8 @@ class Markov:
         distributions = np.array([slow_distribution(row.tolist(), sampling) for row in self.logits])
         return Chain(np.column_stack([distributions[:, : STATES - 1], distributions[:, STATES - 1 :].sum(1)]))
 
-    def new_cache(self, capacity):
-        return Cache(capacity)
-
-    def prefill(self, tokens, cache, wants=NOTHING):  # noqa: ARG002
-        assert cache.length == 0
-        cache.length = len(tokens)
-
-    def forward(self, tokens, positions, cache, mask, *, start=0, wants=NOTHING):  # noqa: ARG002
-        width = cache.length + start + len(tokens)
-        assert len(tokens) == len(positions)
-        assert positions.min() >= cache.length
-        assert mask is None or mask.shape == (len(tokens), width)
-        assert width <= cache.capacity
-        cache.fed = start + len(tokens)
-        return Output(self.logits[tokens.clamp(max=STATES - 1)])
+    def rows(self, tokens):
+        return self.logits[tokens.clamp(max=STATES - 1)]
 
 
 def token_distributions(transitions):

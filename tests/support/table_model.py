@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from tests.support.markov import Cache
+from tests.support.markov import Memoryless
 from treeopt.runtime import distribution
-from treeopt.runtime.models.model import NOTHING, Output
 
 NAN, INF = float("nan"), float("inf")
 NOT_FINITE = {
@@ -19,10 +18,8 @@ NOT_FINITE = {
 """What spoils the logits (V,) after a token."""
 
 
-class Table:
-    """A model with the parts of `Transformer` that decoding uses; its logits are a row of a table, (V, V)."""
-
-    device, dtype, parameters = torch.device("cpu"), torch.float32, 1
+class Table(Memoryless):
+    """A model whose logits are a row of a table, (V, V)."""
 
     def __init__(self, logits, name="toy"):
         self.logits, self.name = logits, name
@@ -39,17 +36,8 @@ class Table:
             spoil(logits[token])
         return Table(logits, name)
 
-    def new_cache(self, capacity):
-        return Cache(capacity)
-
-    def prefill(self, tokens, cache, wants=NOTHING):  # noqa: ARG002
-        assert cache.length == 0
-        cache.length = len(tokens)
-
-    def forward(self, tokens, positions, cache, mask, *, start=0, wants=NOTHING):  # noqa: ARG002
-        assert len(tokens) == len(positions)
-        cache.fed = start + len(tokens)
-        return Output(self.logits[tokens])
+    def rows(self, tokens):
+        return self.logits[tokens]
 
     def text(self, root, count):
         """Return the greedy text after a token."""

@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from tests.scripts import together
+from tests.support.passes import level_of, new_cache
 from treeopt.runtime import load_model
-from treeopt.runtime.drafters.draft_model import outputs_at_roots
+from treeopt.runtime.drafters.draft_model import node_logits, root_logits
 from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.eagle.text import texts_of
-from treeopt.runtime.models.passes import PassNodes
+from treeopt.runtime.models.runner import Runner
 from treeopt.trees import chain
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
@@ -127,13 +128,13 @@ class TestHead:
         )
         for root in (3, 6, 8):
             (text,) = texts_of(loaded, 40, 2, 1)
-            text.begin(
-                tokens[: root + 1], target.prefill(torch.tensor(tokens[:root]), target.new_cache(40), loaded.wants)
-            )
-            first = outputs_at_roots([text])[0].logits[0]
-            child = PassNodes(visible=chain(1).ancestor_mask[1:2], depth=chain(1).depth[1:2], start=1)
-            second = text.passes.once(child)(torch.tensor(tokens[root + 1 : root + 2])).logits
-            for found, states in zip((first, second[0]), training_states, strict=False):
+            states = target.prefill(torch.tensor(tokens[:root]), new_cache(target, 40), loaded.wants)
+            text.begin(tokens[: root + 1], states)
+            runner = Runner(loaded, max_nodes=2)
+            first = root_logits(runner, [text])[0]
+            child = torch.tensor(tokens[root + 1 : root + 2])
+            second = node_logits(runner, [text], [child], [level_of(chain(1), 1, 2)])[0]
+            for found, states in zip((first, second), training_states, strict=False):
                 expected = states[0, root - 1] @ head.output.T
                 np.testing.assert_allclose(found[KNOWN], expected.detach(), atol=2e-2)
                 assert found[[token for token in range(len(found)) if token not in KNOWN]].max() == float("-inf")

@@ -11,7 +11,7 @@ from tests.profiler.pretended import FakeClock
 from tests.scripts import together
 from treeopt import Profile
 from treeopt.errors import FormatError
-from treeopt.runtime.models.graphs import GraphPool
+from treeopt.runtime.models.runner import GraphPool
 
 VECTORS = {"first": {"p": [0.6, 0.2]}, "second": {"source": "a paper", "p": [0.9, 0.05]}, "other": {"max_depth": 10}}
 SIZE = ["--device", "cpu", "--targets", "tiny", "--drafts", "tiny", "--context-tokens", "16", "32"]

@@ -68,7 +68,7 @@ class StepSeconds:
         """Return the seconds of a step of texts of these lengths, each with this tree.
 
         treeopt's decoder takes as long as if all were as long as the longest, because attention at once hides slots of the
-        others (`treeopt.runtime.models.ragged_attention`); an engine, which pads nothing, as if all were as long as the mean.
+        others (`treeopt.runtime.models.attention`); an engine, which pads nothing, as if all were as long as the mean.
 
         Args:
             tree: of every text.

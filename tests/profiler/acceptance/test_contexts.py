@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.profiler.pretended import FakeClock
-from tests.support.markov import Cache
+from tests.support.markov import Memoryless
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import plan, step_model
 from treeopt.profiler import Journal, Measurement, Settings
@@ -19,14 +19,14 @@ from treeopt.profiler.acceptance.per_prompt import Counting
 from treeopt.profiler.processes.processes import OneProcess
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
-from treeopt.runtime.models.model import NOTHING, Output
+from treeopt.runtime.models.model import NOTHING, Output, Outputs
 from treeopt.trees import TokenTree, chain
 
 VOCABULARY, TRAINED, END = 8, 400, 7
 CONTEXTS = (40, 120, 300)
 
 
-class Counter:
+class Counter(Memoryless):
     """A model whose greedy text counts 0, 1, 2, … 6, 0, …; its second likeliest token is the one after the next.
 
     Args:
@@ -35,33 +35,32 @@ class Counter:
         ends: the tokens in the cache before one that ends the text, by the text's first token; None for no end.
     """
 
-    device, dtype, parameters = torch.device("cpu"), torch.float32, 1
-
     def __init__(self, right=lambda _: True, ends=None, name="toy"):
         self.right, self.ends, self.name = right, ends or {}, name
         end_tokens = (END,) if ends else ()
         self.config = SimpleNamespace(vocabulary=VOCABULARY, max_positions=TRAINED, end_tokens=end_tokens)
 
-    def new_cache(self, capacity, rows=1):  # noqa: ARG002
-        return Cache(capacity)
-
     def prefill(self, tokens, cache, wants=NOTHING):  # noqa: ARG002
-        cache.text = tokens.tolist()[0] if tokens.dim() > 1 else tokens.tolist()
+        cache.text = tokens.tolist()
         cache.length = len(cache.text)
 
-    def forward(self, tokens, positions, cache, mask, *, start=0, wants=NOTHING):  # noqa: ARG002
-        rows = tokens.reshape(-1, len(positions))
-        cache.fed = start + len(positions)
-        logits = torch.full((*rows.shape, VOCABULARY), -9.0)
-        for row, column in itertools.product(range(len(rows)), range(len(positions))):
-            token, before = int(rows[row, column]), int(positions[column])
+    def forward(self, feeds, wants=NOTHING, *, last_only=False):  # noqa: ARG002
+        found = [self.after(feed)[-1 if last_only else 0 :] for feed in feeds]
+        return Outputs(Output(torch.cat(found)), [len(each) for each in found])
+
+    def after(self, feed):
+        """Return the logits (n, V) after the tokens of a sequence."""
+        feed.cache.feed(feed)
+        logits = torch.full((feed.nodes.rows, VOCABULARY), -9.0)
+        for row, (token, depth) in enumerate(zip(feed.tokens.tolist(), feed.nodes.depth, strict=True)):
+            before = feed.cache.length + int(depth)
             ordered = [(token + 1) % 7, (token + 2) % 7]
             if not self.right(before):
                 ordered.reverse()
-            if before >= self.ends.get(next(iter(cache.text), None), TRAINED):
+            if before >= self.ends.get(next(iter(feed.cache.text), None), TRAINED):
                 ordered = [END, ordered[0]]
-            logits[row, column, ordered] = torch.tensor([2.0, 1.0])
-        return Output(logits if tokens.dim() > 1 else logits[0])
+            logits[row, ordered] = torch.tensor([2.0, 1.0])
+        return logits
 
 
 def right_until(context):

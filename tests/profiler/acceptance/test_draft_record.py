@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-import torch
 
+from tests.support.passes import logits_after
 from tests.support.slow import first_fast
 from tests.support.slow_beam_expansion import best
 from treeopt.errors import InvalidValueError, TreeoptError
@@ -38,10 +38,7 @@ def assert_same(one, other):
 
 def log_probs_after(model, tokens):
     """Return the log-probabilities (V,) after a text by a pass over nothing else."""
-    cache = model.new_cache(len(tokens))
-    model.prefill(torch.tensor(tokens[:-1], dtype=torch.int64), cache)
-    logits = model.forward(torch.tensor(tokens[-1:]), torch.tensor([len(tokens) - 1]), cache, None).logits[0]
-    return logits.float().log_softmax(-1).numpy()
+    return logits_after(model, tokens).float().log_softmax(-1).numpy()
 
 
 def greedy(model, prompt, count):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.support.head_acceptance import generated, head_acceptance, head_counts
+from tests.support.passes import logits_after, new_cache
 from treeopt import bundled as bundle
 from treeopt import solve
 from treeopt.errors import TreeoptError
@@ -34,10 +35,8 @@ def random_heads(target, heads=3, seed=0):
 
 def fresh_pass(target, text):
     """Return the hidden state before the last token and the logits after it, from a pass over nothing but this text."""
-    cache = target.new_cache(len(text))
-    states = target.prefill(torch.tensor(text[:-1], dtype=torch.int64), cache, Wants(last=True))
-    logits = target.forward(torch.tensor(text[-1:]), torch.tensor([len(text) - 1]), cache, None).logits
-    return states and states.last, logits
+    states = target.prefill(torch.tensor(text[:-1], dtype=torch.int64), new_cache(target, len(text)), Wants(last=True))
+    return states and states.last, logits_after(target, text)[None]
 
 
 def slow_counts(proposals, distributions, tokens):

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.drawn import examples
+from tests.support.passes import logits_after
 from tests.support.slow import slow
 from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance.positions import AcceptanceText, texts_together
@@ -282,10 +282,3 @@ def text_after(model, prompt, count):
     for _ in range(count):
         text.append(int(logits_after(model, text).argmax()))
     return text[len(prompt) :]
-
-
-def logits_after(model, text):
-    """Return the logits (V,) after a text from a pass over nothing but this text."""
-    cache = model.new_cache(len(text))
-    model.prefill(torch.tensor(text[:-1]), cache)
-    return model.forward(torch.tensor(text[-1:]), torch.tensor([len(text) - 1]), cache, None).logits[0]

@@ -4,9 +4,9 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
+from tests.support.passes import logits_after
 from tests.support.slow_distribution import slow_distribution
 from treeopt.profiler.acceptance.positions import AcceptanceText
 from treeopt.profiler.decoding import Decoding
@@ -31,22 +31,19 @@ def text_of(target, draft, rule, *, sampling=WARM, draft_sampling=None, seed=0):
     )
 
 
-def logits_after(model, text):
-    """Return the logits (V,) after a text from a pass over nothing but this text."""
-    cache = model.new_cache(len(text))
-    model.prefill(torch.tensor(text[:-1]), cache)
-    return model.forward(torch.tensor(text[-1:]), torch.tensor([len(text) - 1]), cache, None).logits[0]
-
-
 @pytest.fixture
 def generated(target, draft, prompts, monkeypatch):
     """Return a function that counts a rule's text and tells what the target's and the draft's logits were."""
 
     def generate(rule, *, sampling, draft_sampling=None, positions=80):
         fed, forward = [], target.forward
-        monkeypatch.setattr(
-            target, "forward", lambda tokens, *a, **k: fed.extend(tokens.tolist()) or forward(tokens, *a, **k)
-        )
+
+        def seen(feeds, *arguments, **keywords):
+            (feed,) = feeds
+            fed.extend(feed.tokens.tolist())
+            return forward(feeds, *arguments, **keywords)
+
+        monkeypatch.setattr(target, "forward", seen)
         found = text_of(target, draft, rule, sampling=sampling, draft_sampling=draft_sampling).positions(
             prompts[0], positions
         )

@@ -4,16 +4,18 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import torch
 
 from treeopt.errors import InvalidValueError, OutOfMemoryError
 from treeopt.planner.batch_rivals import BatchRivals
 from treeopt.profiler.bench.batches import PLAIN, BatchRace, batch_bench
 from treeopt.profiler.bench.compare import Workload
+from treeopt.profiler.bench.timed_passes import PassSeconds
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.models.memory import decoder_bytes
-from treeopt.runtime.models.model import Output
+from treeopt.runtime.models.model import Output, Outputs
 from treeopt.trees import chain, level_widths
 
 PREFILL_S, KEEP_S = 1000.0, 0.25
@@ -29,23 +31,19 @@ class Seconds:
 
     def pretend(self, target):
         """Let a target's pass take 1 s, 1.5 s over more than one token of a text, and a second more for each further text."""
-        forward, ragged, prefill, new_caches = target.forward, target.forward_ragged, target.prefill, target.new_caches
+        forward, prefill, new_caches = target.forward, target.prefill, target.new_caches
 
-        def timed_forward(tokens, *arguments, **keywords):
-            self.now_s += 1.5 if len(tokens) > 1 else 1.0
-            return forward(tokens, *arguments, **keywords)
-
-        def timed_ragged(parts, *arguments, **keywords):
-            self.now_s += (1.5 if max(len(part.tokens) for part in parts) > 1 else 1.0) + len(parts) - 1
-            return ragged(parts, *arguments, **keywords)
+        def timed_forward(feeds, *arguments, **keywords):
+            self.now_s += (1.5 if max(len(feed.tokens) for feed in feeds) > 1 else 1.0) + len(feeds) - 1
+            return forward(feeds, *arguments, **keywords)
 
         def timed_prefill(*arguments):
             self.now_s += PREFILL_S
             return prefill(*arguments)
 
-        def slow_keep(keep, text, path):
+        def slow_keep(keep, path):
             self.now_s += self.commits_s
-            keep(text, path)
+            keep(path)
 
         def slow_caches(*arguments):
             caches = new_caches(*arguments)
@@ -53,8 +51,7 @@ class Seconds:
                 cache.keep = partial(slow_keep, cache.keep)
             return caches
 
-        target.forward, target.forward_ragged = timed_forward, timed_ragged
-        target.prefill, target.new_caches = timed_prefill, slow_caches
+        target.forward, target.prefill, target.new_caches = timed_forward, timed_prefill, slow_caches
 
 
 @pytest.fixture
@@ -161,12 +158,15 @@ class TestTexts:
     def test_those_that_are_not_are_found(self, pair, race):
         """A target that says something else in a pass over several texts."""
         target, _ = pair
-        ragged = target.forward_ragged
+        forward = target.forward
 
-        def other(parts, *arguments):
-            return [Output(output.logits.roll(1, -1), output.states) for output in ragged(parts, *arguments)]
+        def other(feeds, *arguments, **keywords):
+            outputs = forward(feeds, *arguments, **keywords)
+            if len(feeds) == 1:
+                return outputs
+            return Outputs(Output(outputs.logits.roll(1, -1), outputs.whole.states), outputs.sizes)
 
-        target.forward_ragged = other
+        target.forward = other
         found = measured(race, sizes=(1, 2)).ways
         assert found[1, PLAIN].divergences == ()
         assert [each.prompt for each in found[2, PLAIN].divergences] == list(range(6))
@@ -204,12 +204,12 @@ def test_predictions_stand_beside_what_was_measured(race):
     assert replace(size, rows=size.rows[1:]).regret is None
 
 
-def test_timed_models_are_what_protocols_look_for(pair):
-    from treeopt.profiler.bench.timed_passes import PassSeconds
-    from treeopt.runtime.drafters.drafter import Drafter
-    from treeopt.runtime.models.model import RaggedModel, SizedModel, StaticModel
-
-    timed = PassSeconds().timed(pair[0])
-    assert all(isinstance(timed, protocol) for protocol in (SizedModel, RaggedModel, StaticModel))
+def test_every_pass_of_a_timed_model_is_timed(pair, clock, prompts):
+    """Captured passes could not be timed, so a timed model has none."""
+    target, draft = pair
+    seconds = PassSeconds(lambda: clock.now_s)
+    timed = seconds.timed(target)
     assert not isinstance(timed, Drafter)
-    assert timed.dtype == torch.float32
+    decoder = Decoder(timed, draft, chain(3), temperature=0.0, cuda_graphs=True)
+    steps = list(decoder.steps(prompts[0], 12))
+    assert seconds.total_s == clock.now_s == PREFILL_S + 1.5 * len(steps)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.passes import logits_after
 from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness, uniform_p_value
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, distribution
@@ -67,9 +68,7 @@ class TestSampled:
         from treeopt.profiler.bench.losslessness import _logits_along
 
         prompt = (prompts[0] * 4)[:20]
-        cache = pair.target.new_cache(20)
-        pair.target.prefill(torch.tensor(prompt[:-1]), cache)
-        alone = pair.target.forward(torch.tensor(prompt[-1:]), torch.tensor([19]), cache, None).logits
+        alone = logits_after(pair.target, prompt)[None]
         along = _logits_along(pair.target, prompt)[-1:]
         assert torch.allclose(distribution(alone, WARM), distribution(along, WARM), atol=1e-5)
 

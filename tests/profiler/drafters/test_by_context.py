@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from tests.profiler.drafters.test_measuring import SETTINGS, few_texts, measured
 from tests.support.head_acceptance import plain_texts
+from tests.support.passes import logits_after
 from treeopt.errors import TreeoptError
 from treeopt.planner import drafter_choices
 from treeopt.planner.request import PlanRequest, Where
@@ -30,10 +30,7 @@ def greedy(target, prompt, tokens):
     """Return the target's own text, as many tokens in all, from one pass over the whole text for every token."""
     text = list(prompt)
     while len(text) < tokens:
-        cache = target.new_cache(len(text))
-        places = torch.arange(len(text))
-        mask = torch.ones(len(text), len(text), dtype=torch.bool).tril()
-        text.append(int(target.forward(torch.tensor(text), places, cache, mask).logits[-1].argmax()))
+        text.append(int(logits_after(target, text, prefilled=0).argmax()))
     return text
 
 

@@ -14,13 +14,13 @@ CONTEXT = [3, 1, 4, 1, 5, 9, 2, 6] * 5
 @pytest.fixture
 def passes(target, monkeypatch):
     """Return what each pass of the target over several texts had: tokens and length of every text."""
-    found, ragged = [], target.forward_ragged
+    found, forward = [], target.forward
 
-    def seen(parts, *arguments):
-        found.append([(len(part.tokens), part.cache.length) for part in parts])
-        return ragged(parts, *arguments)
+    def seen(feeds, *arguments, **options):
+        found.append([(len(feed.tokens), feed.cache.length) for feed in feeds])
+        return forward(feeds, *arguments, **options)
 
-    monkeypatch.setattr(target, "forward_ragged", seen)
+    monkeypatch.setattr(target, "forward", seen)
     return found
 
 

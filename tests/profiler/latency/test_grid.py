@@ -35,9 +35,9 @@ def measured(make_model, settings=SETTINGS, journal=None, **machine):
 def slow_to_keep(clock, new_caches):
     """Make caches that take KEEP_S to commit a path."""
 
-    def slow(keep, text, path):
+    def slow(keep, path):
         clock.passes_s += KEEP_S
-        keep(text, path)
+        keep(path)
 
     def make(capacity, texts):
         caches = new_caches(capacity, texts)

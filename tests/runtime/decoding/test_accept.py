@@ -13,7 +13,7 @@ from treeopt.runtime.decoding.acceptance import (
     AcceptSampled,
     Draft,
 )
-from treeopt.runtime.decoding.prepared import children_of
+from treeopt.runtime.decoding.proposal_nodes import children_of
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree
 

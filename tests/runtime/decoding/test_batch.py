@@ -4,19 +4,20 @@ import gc
 import weakref
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 
 from tests.support.decoded import PROMPT, TREES
+from tests.support.passes import feed_tokens, level_of, new_cache
 from treeopt.errors import InvalidValueError, OutOfMemoryError, TextsError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, ExpandingDrafter, Transformer, load_model
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
-from treeopt.runtime.models import memory, ragged_attention
-from treeopt.runtime.models.model import TextRows, Wants
-from treeopt.runtime.models.ragged_attention import AtOnce, InTurn, ragged_place
+from treeopt.runtime.models import attention, memory
+from treeopt.runtime.models.attention import InTurn, SideBySide, place_of
+from treeopt.runtime.models.grid import last_outputs
+from treeopt.runtime.models.model import NOTHING, Feed, Wants, concatenate_outputs, feed_text
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.trees import chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -47,16 +48,14 @@ def one_by_one(decoder, prompts=PROMPTS, counts=COUNTS):
 
 
 def counted_passes(monkeypatch, *models):
-    """Return a counter of the passes of each model, those of one text and those of several."""
-    counts = Counter()
-    for method in ("forward", "forward_ragged"):
-        original = getattr(Transformer, method)
+    """Return a counter of the passes of each model by the number of sequences."""
+    counts, forward = [Counter() for _ in models], Transformer.forward
 
-        def run(self, *arguments, method=method, original=original, **keywords):
-            counts[models.index(self), method] += 1
-            return original(self, *arguments, **keywords)
+    def run(self, feeds, *arguments, **keywords):
+        counts[models.index(self)][len(feeds)] += 1
+        return forward(self, feeds, *arguments, **keywords)
 
-        monkeypatch.setattr(Transformer, method, run)
+    monkeypatch.setattr(Transformer, "forward", run)
     return counts
 
 
@@ -81,93 +80,86 @@ def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(pa
     counts = counted_passes(monkeypatch, *pair)
     steps = list(decoder.steps_of_all([TextRequest([*PROMPT[:3], each], 12) for each in range(4)], batch_size=4))
     most = max(Counter(step.text for step in steps).values())
-    assert counts[0, "forward"] + counts[0, "forward_ragged"] == most
-    assert counts[1, "forward"] + counts[1, "forward_ragged"] == 3 * most
-    assert counts[0, "forward_ragged"] >= most / 2
+    assert [each.total() for each in counts] == [most, 3 * most]
+    assert counts[0].total() - counts[0][1] >= most / 2
 
 
-class TestRaggedPasses:
-    """Passes over several texts against one pass for each, behind texts that were left in the same state."""
+class TestPassesOverSequences:
+    """A pass over several sequences against one pass for each, after sequences that were left in the same state."""
 
     WANTS = Wants(boundaries=(0, 1), last=True)
     ROWS = (1, 4, 2, 3, 1)
 
-    def parts(self, target, caches, rows=ROWS):
-        """Return what is fed behind a prompt and one node in each cache, the last tokens with masks."""
+    def feeds(self, target, caches, rows=ROWS):
+        """Return the nodes below a root that was fed after a prompt: the first of them, and its children."""
         for number, (prompt, cache, count) in enumerate(zip(PROMPTS, caches, rows, strict=False)):
             cache.clear()
             target.prefill(torch.tensor(prompt), cache)
-            target.forward(torch.tensor([number]), torch.tensor([len(prompt)]), cache, None)
-            visible = None if count == 1 else np.tri(count, count + 1, 1, dtype=np.bool_)
-            yield TextRows(torch.arange(count) + number, 1 + np.arange(count), cache, visible, 1)
+            feed_tokens(target, cache, [number])
+            tree = level_widths([1, count - 1]) if count > 1 else chain(1)
+            yield Feed(cache, torch.arange(count) + number, level_of(tree, 1, tree.nodes))
 
     def check(self, target, caches, rows=ROWS, order=None):
-        """Compare logits, states, and what the caches hold behind; return the kind of attention."""
-        parts = list(self.parts(target, caches, rows))
-        parts = [parts[each] for each in order or range(len(parts))]
-        outputs = target.forward_ragged(parts, self.WANTS)
-        left = [[entries.clone() for pair in part.cache.layers for entries in pair] for part in parts]
-        for output, part, expected in zip(outputs, parts, left, strict=True):
-            tokens, depth, cache, visible, start = part
-            mask = torch.zeros(len(depth), cache.length + 1 + len(depth), dtype=torch.float64)
-            if visible is not None:
-                mask[:, cache.length :].masked_fill_(torch.from_numpy(~visible), float("-inf"))
-            positions = cache.length + torch.from_numpy(depth)
-            for entries in (each for pair in part.cache.layers for each in pair):
-                entries[:, :, part.cache.length + 1 :] = 0
-            single = target.forward(tokens, positions, cache, mask, start=start, wants=self.WANTS)
+        """Compare logits, states, and what the caches hold after it; return the kind of attention."""
+        feeds = list(self.feeds(target, caches, rows))
+        feeds = [feeds[each] for each in order or range(len(feeds))]
+        outputs = target.forward(feeds, self.WANTS)
+        left = [[entries.clone() for pair in feed.cache.layers for entries in pair] for feed in feeds]
+        last = target.forward(feeds, self.WANTS, last_only=True)
+        for output, last_row, feed, expected in zip(outputs, last, feeds, left, strict=True):
+            caches = [each for pair in feed.cache.layers for each in pair]
+            for entries in caches:
+                entries[:, :, feed.cache.length + 1 :] = 0
+            (single,) = target.forward([feed], self.WANTS)
             torch.testing.assert_close(output, single, rtol=0, atol=1e-12)
-            seen = slice(0, part.cache.length + 1 + len(tokens))
-            for found, entries in zip(expected, (each for pair in part.cache.layers for each in pair), strict=True):
+            torch.testing.assert_close(last_row, single.mapped(lambda rows: rows[-1:]), rtol=0, atol=1e-12)
+            seen = slice(0, feed.cache.length + 1 + len(feed.tokens))
+            for found, entries in zip(expected, caches, strict=True):
                 torch.testing.assert_close(found[:, :, seen], entries[:, :, seen], rtol=0, atol=1e-12)
-        return type(ragged_place(parts, 2))
+        return type(place_of(feeds, 2))
 
     def test_caches_that_lie_apart(self, pair):
-        assert self.check(pair[0], [pair[0].new_cache(40 + 7 * number) for number in range(5)]) is InTurn
+        assert self.check(pair[0], [new_cache(pair[0], 40 + 7 * number) for number in range(5)]) is InTurn
 
     @pytest.mark.parametrize("rows", [(1,) * 5, (3,) * 5, ROWS, (2, 1, 1, 2, 2)])
     @pytest.mark.parametrize("order", [None, [4, 2, 0, 1, 3], [1, 2, 3]], ids=["whole", "shuffled", "some"])
     def test_caches_side_by_side(self, pair, monkeypatch, rows, order):
         caches = pair[0].new_caches(40, 5)
-        assert self.check(pair[0], caches, rows, order) in (AtOnce, InTurn)
-        monkeypatch.setattr(ragged_attention, "MOST_PADDING", 100.0)
-        assert self.check(pair[0], caches, rows, order) is AtOnce
+        assert self.check(pair[0], caches, rows, order) in (SideBySide, InTurn)
+        monkeypatch.setattr(attention, "MOST_PADDING", 100.0)
+        assert self.check(pair[0], caches, rows, order) is SideBySide
 
-    def test_texts_that_lie_far_apart_attend_in_turn(self, pair):
+    def test_sequences_that_lie_far_apart_attend_in_turn(self, pair):
         caches = pair[0].new_caches(40, 9)
-        alike = [PROMPT] * 9
+        for cache in caches:
+            pair[0].prefill(torch.tensor(PROMPT), cache)
 
         def kind(*places):
-            parts = []
-            for place in places:
-                caches[place].clear()
-                pair[0].prefill(torch.tensor(alike[place]), caches[place])
-                parts.append(TextRows(torch.tensor([1]), np.zeros(1, np.int64), caches[place]))
-            return type(ragged_place(parts, 2))
+            return type(place_of([feed_text(caches[place], torch.tensor([1])) for place in places], 2))
 
-        assert kind(0, 1, 2) is kind(3, 0) is AtOnce
+        assert kind(0, 1, 2) is kind(3, 0) is SideBySide
         assert kind(0, 4) is InTurn
 
     @pytest.mark.parametrize(("lengths", "hidden"), [((20, 20, 20), 0), ((20, 5), 15), ((9, 30, 28), 23)])
-    def test_texts_attend_in_turn_where_calls_cost_less_than_slots_that_are_hidden(
+    def test_sequences_attend_in_turn_where_calls_cost_less_than_slots_that_are_hidden(
         self, pair, monkeypatch, lengths, hidden
     ):
-        caches, parts = pair[0].new_caches(40, len(lengths)), []
+        caches = pair[0].new_caches(40, len(lengths))
         for length, cache in zip(lengths, caches, strict=True):
             pair[0].prefill(torch.tensor([1] * length), cache)
-            parts.append(TextRows(torch.tensor([1]), np.zeros(1, np.int64), cache))
+        feeds = [feed_text(cache, torch.tensor([1])) for cache in caches]
         keys, values = caches[0].layers[0]
         slot_bytes = sum(each[0, :, 0].nbytes for each in (keys, values))
         most = hidden * slot_bytes / (len(lengths) - 1)
-        monkeypatch.setattr(ragged_attention, "CALL_BYTES", most)
-        assert type(ragged_place(parts, 2)) is AtOnce
-        monkeypatch.setattr(ragged_attention, "CALL_BYTES", most - 1)
-        assert type(ragged_place(parts, 2)) is InTurn
+        monkeypatch.setattr(attention, "CALL_BYTES", most)
+        assert type(place_of(feeds, 2)) is SideBySide
+        monkeypatch.setattr(attention, "CALL_BYTES", most - 1)
+        assert type(place_of(feeds, 2)) is InTurn
 
     def test_a_limited_draft_rules_out_other_tokens(self, pair):
         model = limit_draft(pair[0], [*range(5), *range(6, 20)], 23)
-        parts = list(self.parts(pair[0], model.new_caches(40, 5)))
-        for shown, whole in zip(model.forward_ragged(parts), pair[0].forward_ragged(parts), strict=True):
+        feeds = list(self.feeds(pair[0], model.new_caches(40, 5)))
+        for shown, whole in zip(model.forward(feeds), pair[0].forward(feeds), strict=True):
             assert shown.states is None
             ruled_out = [5, 20, 21, 22]
             assert (shown.logits[:, ruled_out] == -torch.inf).all()
@@ -193,13 +185,14 @@ def test_caches_of_a_batch_lie_side_by_side(pair):
     ):
         list(decoder.generate(PROMPT, 3))
         list(decoder.generate_all(PROMPTS, 5, batch_size=4))
+        drafts = getattr(decoder._drafter, "_static", decoder._drafter)._texts
         for caches in (
             [each.cache for each in decoder._target_texts],
-            [each.draft.cache for each in getattr(decoder._drafter, "_static", decoder._drafter)._texts],
+            [getattr(each, "draft", each).cache for each in drafts],
         ):
-            first, *others = sorted(caches, key=lambda cache: cache.whole.batch_size)  # that of `generate` is alone
-            assert first.whole.batch_size == 1
-            assert [each.whole for each in others] == [others[0].whole] * 4
+            first, *others = sorted(caches, key=lambda cache: cache.store.sequences)  # that of `generate` is alone
+            assert first.store.sequences == 1
+            assert [each.store for each in others] == [others[0].store] * 4
             assert sorted(each.place for each in others) == [0, 1, 2, 3]
 
 
@@ -251,7 +244,7 @@ class TestErrors:
 
     def test_nor_does_it_reach_the_text_that_comes_next(self, pair, monkeypatch):
         """The first text is the longest, so that slots are hidden behind the third, in the place of the second."""
-        monkeypatch.setattr(ragged_attention, "MOST_PADDING", 100.0)
+        monkeypatch.setattr(attention, "MOST_PADDING", 100.0)
         decoder = Decoder(*pair, TREE, temperature=0.0)
         prompts, counts = [PROMPT * 3, PROMPT * 2, [1, 2]], [40, 30, 12]
         expected = one_by_one(decoder, prompts, counts)
@@ -315,18 +308,17 @@ def test_caches_of_a_large_batch_are_freed_once_a_single_text_follows(pair, monk
     assert sum(each() is not None for each in made) == 2
 
 
-def test_a_model_that_cannot_share_a_pass_is_run_in_turn(pair, monkeypatch):
-    class InTurn:
-        """A model without a ragged pass."""
-
-        def __init__(self, model):
-            for name in ("config", "name", "dtype", "device", "parameters", "new_cache", "prefill", "forward"):
-                setattr(self, name, getattr(model, name))
-
+def test_a_model_that_reads_one_sequence_in_a_pass_gives_the_same_texts(pair, monkeypatch):
     expected = texts_of(Decoder(*pair, TREE, temperature=0.9))
-    counts = counted_passes(monkeypatch, *pair)
-    assert texts_of(Decoder(*map(InTurn, pair), TREE, temperature=0.9)) == expected
-    assert {method for _, method in counts} == {"forward"}
+    counts, forward = counted_passes(monkeypatch, *pair), Transformer.forward
+
+    def run_in_turn(self, feeds, wants=NOTHING, *, last_only=False):
+        outputs = concatenate_outputs([forward(self, [feed], wants) for feed in feeds])
+        return last_outputs(outputs) if last_only else outputs
+
+    monkeypatch.setattr(Transformer, "forward", run_in_turn)
+    assert texts_of(Decoder(*pair, TREE, temperature=0.9)) == expected
+    assert [set(each) for each in counts] == [{1}, {1}]
 
 
 def by_texts(*trees):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.decoded import PROMPT, accepted, begun, joined, proposed
+from tests.support.fed_tokens import count_fed_tokens
 from tests.support.slow import slow
 from tests.support.slow_beam_expansion import children_of, own, paths_of
 from tests.support.slow_best_first import best_paths, enumerated, slow_tree
@@ -218,14 +219,11 @@ class TestDrafting:
 
     def test_a_cache_that_keeps_the_wrong_nodes_is_found(self, precise, logits_after, monkeypatch):
         keep = KVCache.keep
-        monkeypatch.setattr(KVCache, "keep", lambda cache, text, path: keep(cache, text, range(len(path))))
+        monkeypatch.setattr(KVCache, "keep", lambda cache, path: keep(cache, range(len(path))))
         assert self.agreeing_steps(precise, specexec(16, 4, 4), logits_after) < 5
 
     def test_a_pass_feeds_no_more_than_a_batch(self, target, draft, monkeypatch):
-        fed, forward = [], draft.forward
-        monkeypatch.setattr(
-            draft, "forward", lambda tokens, *a, **k: fed.append(len(tokens)) or forward(tokens, *a, **k)
-        )
+        fed = count_fed_tokens(draft, monkeypatch)
         setting = specexec(32, 4, 5, max_passes=6)
         decoder = Decoder(target, ExpandingDrafter(draft, setting, capacity=128), temperature=0.8)
         decoder.start(PROMPT)

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from treeopt.runtime.drafters.draft_model import DraftModel, outputs_at_roots
-from treeopt.runtime.models.passes import TreePasses
-from treeopt.runtime.models.together import last_logits
+from treeopt.runtime.drafters.draft_model import DraftModel, root_logits
+from treeopt.runtime.models.runner import Runner
 
 TEXTS = [[5], [3, 1, 4, 1, 5, 9], [2, 7, 1], [8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4]]
 MISSED = [0, 2, 1, 9]
@@ -15,7 +14,7 @@ MISSED = [0, 2, 1, 9]
 @pytest.fixture
 def drafts(draft):
     """Return the draft model at each of the texts, of which so much was missed."""
-    found = [DraftModel(draft, cache, TreePasses(draft, cache, 32)) for cache in draft.new_caches(32, len(TEXTS))]
+    found = [DraftModel(draft, cache) for cache in draft.new_caches(32, len(TEXTS))]
     for at, text, missed in zip(found, TEXTS, MISSED, strict=True):
         at.begin(text[: len(text) - missed], None)
         at.pending += text[len(text) - missed :]
@@ -24,24 +23,20 @@ def drafts(draft):
 
 def test_the_logits_are_those_after_each_whole_text(draft, drafts, logits_after, monkeypatch):
     monkeypatch.setattr("treeopt.runtime.drafters.draft_model.MOST_READ", 4)
-    found = last_logits(outputs_at_roots(drafts)).cpu()
+    runner = Runner(draft, max_nodes=1)
+    found = root_logits(runner, drafts).cpu()
     for row, text, at in zip(found, TEXTS, drafts, strict=True):
         torch.testing.assert_close(row, logits_after(draft, text), atol=1e-4, rtol=1e-4)
         assert (at.cache.length, at.pending, at.root) == (len(text) - 1, text[-1:], text[-1])
-    again = last_logits(outputs_at_roots(drafts)).cpu()  # nothing but the roots is fed
+    again = root_logits(runner, drafts).cpu()  # nothing but the roots is fed
     torch.testing.assert_close(again, found, atol=1e-4, rtol=1e-4)
 
 
 def test_what_texts_need_at_the_same_time_is_one_pass(draft, drafts, monkeypatch):
     monkeypatch.setattr("treeopt.runtime.drafters.draft_model.MOST_READ", 4)
-    fed, forward = [], draft.forward_ragged
+    fed, forward = [], draft.forward
     monkeypatch.setattr(
-        draft, "forward_ragged", lambda parts, *a: fed.append([len(x.tokens) for x in parts]) or forward(parts, *a)
+        draft, "forward", lambda feeds, *a, **k: fed.append([len(x.tokens) for x in feeds]) or forward(feeds, *a, **k)
     )
-    alone, forward_one = [], draft.forward
-    monkeypatch.setattr(
-        draft, "forward", lambda tokens, *a, **k: alone.append(len(tokens)) or forward_one(tokens, *a, **k)
-    )
-    outputs_at_roots(drafts)
-    assert fed == [[2, 4], [1, 1, 2, 2]]  # two texts are behind; then the fourth still is
-    assert alone == [4]
+    root_logits(Runner(draft, max_nodes=1), drafts)
+    assert fed == [[2, 4], [4], [1, 1, 2, 2]]  # the second and fourth text lack tokens, then the fourth alone

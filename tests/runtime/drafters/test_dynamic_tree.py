@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.support.decoded import PROMPT, accepted, begun, joined, proposed
+from tests.support.fed_tokens import count_fed_tokens
 from tests.support.slow import slow
 from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_tree
 from treeopt.errors import InvalidValueError
@@ -89,10 +90,7 @@ class TestDrafting:
 
     @all_trees
     def test_a_level_is_one_pass_over_its_beams(self, target, draft, tree, monkeypatch):
-        fed, forward = [], draft.forward
-        monkeypatch.setattr(
-            draft, "forward", lambda tokens, *a, **k: fed.append(len(tokens)) or forward(tokens, *a, **k)
-        )
+        fed = count_fed_tokens(draft, monkeypatch)
         decoder = dynamic_decoder(target, draft, tree, temperature=0.8)
         decoder.start(PROMPT)
         for _ in range(8):

@@ -8,7 +8,7 @@ from tests.support.decoded import PROMPT, accepted, begun, decoded_step, joined,
 from tests.support.slow_lookahead import SlowLookahead
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, load_model
-from treeopt.runtime.decoding import prepared
+from treeopt.runtime.decoding import proposal_nodes
 from treeopt.runtime.drafters import lookahead as lookahead_module
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.ngram_pool import NgramPool
@@ -101,12 +101,12 @@ class TestWindow:
         assert self.agreement(precise, setting, logits_after) < 1e-9
 
     def test_a_window_that_does_not_see_the_root_is_found(self, precise, logits_after, monkeypatch):
-        whole = prepared.joined_mask
+        whole = proposal_nodes.joined_mask
 
         def without_root(tree, extra):
             return whole(tree, np.hstack([np.zeros((len(extra), 1), np.bool_), extra[:, 1:]]))
 
-        monkeypatch.setattr(prepared, "joined_mask", without_root)
+        monkeypatch.setattr(proposal_nodes, "joined_mask", without_root)
         assert self.agreement(precise, (3, 4, 3), logits_after) > 1e-3
 
     def test_the_bound_on_nodes_is_reached(self):
@@ -171,7 +171,7 @@ class TestTemperatureZero:
         def all_visible(tree, extra):
             return np.vstack([np.hstack([tree, np.ones((len(tree), len(extra)), np.bool_)]), extra])
 
-        monkeypatch.setattr(prepared, "joined_mask", all_visible)
+        monkeypatch.setattr(proposal_nodes, "joined_mask", all_visible)
         decoder = Decoder(target, LookaheadDrafter(3, 3, 2), temperature=0.0)
         assert list(decoder.generate(PROMPT, 30)) != greedy_text(target, PROMPT, 30)
 

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.decoded import PROMPT, accepted, begun, joined, proposed
+from tests.support.passes import new_cache
 from tests.support.slow_beam_expansion import paths_of
 from tests.support.slow_redrafter import SlowHead, beginnings, slow_beams
 from treeopt import bundled as bundle
@@ -66,7 +67,7 @@ def bundled(bundled_pair, bundled_texts):
 
 def hidden_before(target, text):
     """Return the last hidden state before a text's last token, by a pass over nothing but the text."""
-    return target.prefill(torch.tensor(text[:-1]), target.new_cache(len(text)), Wants(last=True)).last
+    return target.prefill(torch.tensor(text[:-1]), new_cache(target, len(text)), Wants(last=True)).last
 
 
 class TestHead:

@@ -5,23 +5,28 @@ import pytest
 import torch
 
 from tests.support.decoded import PROMPT, TREES, decoded_step
+from tests.support.fed_tokens import count_fed_tokens
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, distribution
-from treeopt.runtime.models.passes import TreePasses
+from treeopt.runtime.decoding.proposal_nodes import tree_nodes
+from treeopt.runtime.drafters import draft_levels
+from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.rules import RULES
 from treeopt.trees import chain, level_widths
+
+
+@pytest.fixture
+def fed(draft, monkeypatch):
+    """Return a list of the number of tokens in each pass of the draft model."""
+    return count_fed_tokens(draft, monkeypatch)
+
 
 all_trees = pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
 
 
 class TestDrafting:
     @all_trees
-    def test_the_drafter_is_fed_internal_nodes_only(self, target, draft, tree, monkeypatch):
-        fed = []
-        forward = draft.forward
-        monkeypatch.setattr(
-            draft, "forward", lambda tokens, *a, **k: fed.append(len(tokens)) or forward(tokens, *a, **k)
-        )
+    def test_the_drafter_is_fed_internal_nodes_only(self, target, draft, tree, fed):
         decoder = Decoder(target, draft, tree, temperature=0.8)
         decoder.start(PROMPT)
         pending = 1
@@ -101,14 +106,10 @@ class TestDraftingAgain:
         assert tokens[1] == int(logits_after(draft, text).argmax())
         assert tokens[2] == int(logits_after(draft, [*text, tokens[1]]).argmax())
 
-    def test_all_that_was_missed_is_one_pass(self, target, draft, monkeypatch):
+    def test_all_that_was_missed_is_one_pass(self, target, draft, fed):
         decoder, _ = self.decoded_plainly(target, draft, 9)
         decoder.change_tree(chain(2))
-        fed = []
-        forward = draft.forward
-        monkeypatch.setattr(
-            draft, "forward", lambda tokens, *a, **k: fed.append(len(tokens)) or forward(tokens, *a, **k)
-        )
+        fed.clear()
         decoder.draft()
         assert fed == [9, 1, 1]
 
@@ -139,7 +140,8 @@ class TestDraftingAgain:
 
         text, rows = decoded()
         monkeypatch.setattr("treeopt.runtime.drafters.static_tree.KEPT", 1)
-        monkeypatch.setattr("treeopt.runtime.decoding.prepared.KEPT", 1)
+        monkeypatch.setattr("treeopt.runtime.drafters.static_tree.level_nodes", draft_levels.level_nodes.__wrapped__)
+        monkeypatch.setattr("treeopt.runtime.decoding.proposal_nodes.tree_nodes", PassNodes.whole)
         new_text, new_rows = decoded()
         assert text == new_text
         for row, new in zip(rows, new_rows, strict=True):
@@ -150,10 +152,13 @@ class TestDraftingAgain:
         decoder.start(PROMPT)
         for depth in (3, 0, 2):
             decoder.change_tree(chain(depth))
-        monkeypatch.setattr(TreePasses, "make", lambda *_: pytest.fail("passes were made"))
+            decoder.step()
+        monkeypatch.setattr(draft_levels, "LevelDraft", lambda *_: pytest.fail("levels were prepared"))
+        prepared = [each.cache_info().misses for each in (draft_levels.level_nodes, tree_nodes)]
         for depth in (3, 2, 0, 3):
             decoder.change_tree(chain(depth))
             assert len(decoder.step().tokens) <= depth + 1
+        assert [each.cache_info().misses for each in (draft_levels.level_nodes, tree_nodes)] == prepared
 
     def test_a_change_leaves_the_last_proposal_alone(self, target, draft):
         decoder = Decoder(target, draft, level_widths([3, 4]), temperature=0.9, max_nodes=8)

@@ -65,7 +65,7 @@ def test_the_draft_model_reads_what_it_missed_and_nothing_twice(target):
     decoder = Decoder(target, target, chain(3), temperature=0.0)
     steps = decoder.steps(PROMPT, 100)
     first = [next(steps) for _ in range(2)]
-    cache = decoder._static._texts[decoder._text].draft.cache
+    cache = decoder._static._texts[decoder._text].cache
     read, missed = cache.length, 0
     decoder.change_drafter(lookup())
     while missed < 12:

@@ -8,14 +8,15 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
-from tests.support.caches import keep_in_all
 from tests.support.hf_models import ARCHITECTURES, GROUPED, VOCABULARY, random_model
+from tests.support.passes import feed_tokens, feed_tree, level_of, new_cache
 from treeopt import bundled
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.models.hf import Placement, load_adapter
-from treeopt.runtime.models.hf.model import PREFILL_TOKENS, AdapterModel
-from treeopt.runtime.models.mask import TreeMask
+from treeopt.runtime.models.hf.model import AdapterModel
+from treeopt.runtime.models.model import PREFILL_TOKENS, Feed
+from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import TokenTree, level_widths
 
 TREE = level_widths([4, 6, 5, 3])
@@ -51,8 +52,7 @@ def plain(model, text):
 
 
 def feed(model, cache, tokens, tree=TREE):
-    mask = TreeMask(torch.tensor(tree.ancestor_mask), cache.length, dtype=model.dtype, device=model.device)
-    return model.forward(tokens, cache.length + torch.tensor(tree.depth), cache, mask.behind(cache.length)).logits
+    return feed_tree(model, cache, tokens, tree).logits
 
 
 def assert_paths(model, logits, text, tokens, tree=TREE):
@@ -64,22 +64,22 @@ def assert_paths(model, logits, text, tokens, tree=TREE):
 
 def test_a_text_token_by_token(model):
     text = random_tokens(24)
-    cache = model.new_cache(24)
+    cache = new_cache(model, 24)
     assert model.prefill(text[:9], cache) is None
     found = []
     for place in range(9, 24):
-        found.append(model.forward(text[place : place + 1], torch.tensor([place]), cache, None).logits[0])
-        keep_in_all(cache, [0])
+        found.append(feed_tokens(model, cache, text[place : place + 1]).logits[0])
+        cache.keep([0])
     torch.testing.assert_close(torch.stack(found), plain(model, text)[9:], rtol=1e-3, atol=1e-3)
 
 
 def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kept(model):
     text, tokens = random_tokens(11), random_tokens(TREE.nodes, seed=1)
-    cache = model.new_cache(60)
+    cache = new_cache(model, 60)
     model.prefill(text, cache)
     assert_paths(model, feed(model, cache, tokens), text, tokens)
     path = TREE.leaf_paths[-1][TREE.leaf_paths[-1] >= 0].tolist()
-    keep_in_all(cache, path)
+    cache.keep(path)
     text = torch.cat([text, tokens[path]])
     assert cache.length == len(text)
     assert_paths(model, feed(model, cache, tokens.flip(0)), text, tokens.flip(0))
@@ -87,24 +87,21 @@ def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kep
 
 def test_two_texts_at_once_are_what_each_is_alone(model):
     texts, tokens = random_tokens(2, 8), random_tokens(2, TREE.nodes, seed=1)
-    cache = model.new_cache(40, batch_size=2)
-    model.prefill(texts, cache)
-    logits = feed(model, cache, tokens)
-    assert logits.shape == (2, TREE.nodes, VOCABULARY)
-    for row in range(2):
-        assert_paths(model, logits[row], texts[row], tokens[row])
+    caches = model.new_caches(40, 2)
+    for text, cache in zip(texts, caches, strict=True):
+        model.prefill(text, cache)
+    outputs = model.forward([Feed(*each, PassNodes.whole(TREE)) for each in zip(caches, tokens, strict=True)])
+    for row, output in enumerate(outputs):
+        assert_paths(model, output.logits, texts[row], tokens[row])
 
 
 def test_a_tree_fed_level_by_level_equals_one_pass(model):
     tokens = random_tokens(TREE.nodes, seed=2)
-    cache = model.new_cache(40)
+    cache = new_cache(model, 40)
     model.prefill(random_tokens(5), cache)
     expected = feed(model, cache, tokens)
     for level in TREE.levels:
-        visible = torch.tensor(TREE.ancestor_mask[level, : level.stop])
-        mask = TreeMask(visible, 5, dtype=model.dtype, device=model.device).behind(5)
-        depth = torch.tensor(TREE.depth[level])
-        logits = model.forward(tokens[level], 5 + depth, cache, mask, start=level.start).logits
+        logits = model.forward([Feed(cache, tokens[level], level_of(TREE, level.start, level.stop))]).logits
         torch.testing.assert_close(logits, expected[level], rtol=1e-3, atol=1e-3)
 
 
@@ -163,21 +160,21 @@ def test_a_long_text_is_prefilled_in_parts(monkeypatch, folders):
     text = random_tokens(40)
     model = load_adapter(folders("gemma2"))
     assert len(text) < PREFILL_TOKENS
-    monkeypatch.setattr("treeopt.runtime.models.hf.model.PREFILL_TOKENS", 7)
-    cache = model.new_cache(40)
+    monkeypatch.setattr("treeopt.runtime.models.model.PREFILL_TOKENS", 7)
+    cache = new_cache(model, 40)
     model.prefill(text[:-1], cache)
     assert cache.length == 39
-    logits = model.forward(text[-1:], torch.tensor([39]), cache, None).logits
+    logits = feed_tokens(model, cache, text[-1:]).logits
     torch.testing.assert_close(logits[0], plain(model, text)[-1], rtol=1e-3, atol=1e-3)
 
 
 def test_an_empty_text_and_a_cleared_cache(folders):
     model, tokens = load_adapter(folders("gpt2")), random_tokens(TREE.nodes)
-    cache = model.new_cache(40)
+    cache = new_cache(model, 40)
     for _ in range(2):
         model.prefill(random_tokens(0), cache)
         assert_paths(model, feed(model, cache, tokens), random_tokens(0), tokens)
-        keep_in_all(cache, [0, 1])
+        cache.keep([0, 1])
         cache.clear()
 
 
@@ -212,7 +209,7 @@ def test_adapter_and_built_in_models_stand_beside_one_another():
 
 def test_the_stated_dtype_is_that_of_the_logits(folders):
     model = load_adapter(folders("llama"), dtype=torch.bfloat16)
-    logits = model.forward(random_tokens(1), torch.tensor([0]), model.new_cache(1), None).logits
+    logits = feed_tokens(model, new_cache(model, 1), random_tokens(1)).logits
     assert logits.dtype == model.dtype == torch.bfloat16
 
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.caches import keep_in_all
-from treeopt.errors import FormatError, InvalidValueError
+from tests.support.passes import feed_tokens, feed_tree, new_cache
+from treeopt.errors import FormatError
 from treeopt.runtime import load_model
 from treeopt.runtime.models.config import LAYER_KINDS, parse_config, why_not_built_in
 from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.mask import TreeMask, static_mask
-from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.model import Feed, Wants, feed_text
+from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.trees import level_widths
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
@@ -127,25 +128,11 @@ def random_text(length, seed=0):
     return np.random.default_rng(seed).integers(VOCABULARY, size=length).tolist()
 
 
-def feed_tree(model, cache, tokens, tree=TREE):
-    """Return the logits of a tree's nodes behind the text in a cache."""
-    visible = torch.from_numpy(tree.ancestor_mask)
-    mask = TreeMask(visible, cache.capacity, dtype=model.dtype, device=model.device).behind(cache.length)
-    positions = torch.tensor(tree.positions) + cache.length
-    return model.forward(torch.tensor(tokens), positions, cache, mask).logits
-
-
-def feed_one(model, cache, tokens):
-    return model.forward(torch.tensor(tokens), torch.tensor([cache.length]), cache, None).logits
-
-
 def text_logits(model, tokens):
-    """Return the logits (n, V) of a text of which half is prefilled, and the rest fed at once behind it."""
-    cache, half, rest = model.new_cache(len(tokens)), len(tokens) // 2, len(tokens) - len(tokens) // 2
+    """Return the logits (n, V) of a text of which half is prefilled, and the rest fed at once after it."""
+    cache, half = new_cache(model, len(tokens)), len(tokens) // 2
     model.prefill(torch.tensor(tokens[:half]), cache)
-    causal = torch.ones((rest, rest), dtype=torch.bool).tril()
-    mask = TreeMask(causal, cache.capacity, dtype=model.dtype, device=model.device).behind(half)
-    return model.forward(torch.tensor(tokens[half:]), torch.arange(half, len(tokens)), cache, mask).logits
+    return feed_tokens(model, cache, tokens[half:]).logits
 
 
 def distance(folder, expected, tokens):
@@ -164,56 +151,61 @@ def loaded(request, tmp_path_factory):
 def test_a_prompt_and_one_token(loaded):
     model, logits_of = loaded
     text = random_text(40)
-    cache = model.new_cache(40)
+    cache = new_cache(model, 40)
     last = model.prefill(torch.tensor(text[:-1]), cache, LAST).last
     expected = logits_of(text)
     assert last.shape == (1, model.config.hidden)
     assert_close(model.logits(last)[0], expected[-2])
-    assert_close(feed_one(model, cache, text[-1:])[0], expected[-1])
+    assert_close(feed_tokens(model, cache, text[-1:]).logits[0], expected[-1])
 
 
 def test_a_tree_and_what_is_kept_of_it(loaded):
     model, logits_of = loaded
     text, tokens = random_text(20, seed=1), random_text(TREE.nodes, seed=2)
-    cache = model.new_cache(len(text) + TREE.nodes)
+    cache = new_cache(model, len(text) + TREE.nodes)
     model.prefill(torch.tensor(text), cache)
-    logits = feed_tree(model, cache, tokens)
+    logits = feed_tree(model, cache, torch.tensor(tokens), TREE).logits
     for padded in TREE.leaf_paths:
         path = padded[padded >= 0].tolist()
         assert_close(logits[path], logits_of([*text, *(tokens[node] for node in path)])[len(text) :])
     last = next(path for path in TREE.leaf_paths.tolist() if path != sorted(range(len(path))) and min(path) >= 0)
-    keep_in_all(cache, last)
+    cache.keep(last)
     text += [tokens[node] for node in last] + [5]
-    assert_close(feed_one(model, cache, [5])[0], logits_of(text)[-1])
+    assert_close(feed_tokens(model, cache, [5]).logits[0], logits_of(text)[-1])
 
 
 def test_a_batch_is_its_texts_one_by_one(loaded):
     model, _ = loaded
-    texts, trees = (torch.tensor([random_text(n, seed) for seed in range(3)]) for n in (17, TREE.nodes))
-    cache = model.new_cache(17 + TREE.nodes, batch_size=3)
-    last = model.prefill(texts, cache, LAST).last
-    logits = feed_tree(model, cache, trees.tolist())
-    assert last.shape == (3, 1, model.config.hidden)
-    assert logits.shape == (3, TREE.nodes, VOCABULARY)
-    keep_in_all(cache, [0, 2, 5])
-    after = feed_one(model, cache, [[3], [4], [5]])
-    for row in range(3):
-        alone = model.new_cache(17 + TREE.nodes)
-        assert_close(last[row], model.prefill(texts[row], alone, LAST).last)
-        assert_close(logits[row], feed_tree(model, alone, trees[row].tolist()))
-        keep_in_all(alone, [0, 2, 5])
-        assert_close(after[row], feed_one(model, alone, [3 + row]))
+    texts = [torch.tensor(random_text(n, seed=n)) for n in (17, 5, 11)]
+    trees = [torch.tensor(random_text(TREE.nodes, seed)) for seed in range(3)]
+    caches = model.new_caches(17 + TREE.nodes, 3)
+    alone = [new_cache(model, 17 + TREE.nodes) for _ in texts]
+    for text, *both in zip(texts, caches, alone, strict=True):
+        last, expected = (model.prefill(text, cache, LAST).last for cache in both)
+        assert_close(last, expected)
+    outputs = model.forward(
+        [Feed(cache, tokens, PassNodes.whole(TREE)) for cache, tokens in zip(caches, trees, strict=True)]
+    )
+    for output, cache, tokens in zip(outputs, alone, trees, strict=True):
+        assert_close(output.logits, feed_tree(model, cache, tokens, TREE).logits)
+    for cache in (*caches, *alone):
+        cache.keep([0, 2, 5])
+    after = model.forward([feed_text(cache, torch.tensor([3 + row])) for row, cache in enumerate(caches)])
+    for row, (output, cache) in enumerate(zip(after, alone, strict=True)):
+        assert_close(output.logits, feed_tokens(model, cache, [3 + row]).logits)
 
 
-def test_a_static_pass_of_a_batch(loaded):
+def test_a_pass_of_a_batch_that_is_replayed(loaded):
     model, _ = loaded
-    texts, trees = (torch.tensor([random_text(n, seed) for seed in range(2)]) for n in (9, TREE.nodes))
-    cache = model.new_cache(40, batch_size=2)
-    model.prefill(texts, cache)
-    expected = feed_tree(model, cache, trees.tolist())
-    mask = static_mask(torch.from_numpy(TREE.ancestor_mask), torch.tensor(9), 32, model.dtype)
-    slots = torch.arange(9, 9 + TREE.nodes)
-    assert_close(model.forward_static(trees, torch.tensor(TREE.positions) + 9, cache, slots, mask).logits, expected)
+    runner = Runner(model, max_nodes=TREE.nodes, pool=GraphPool(torch.device("cpu")))
+    caches = model.new_caches(40, 2)
+    for row, cache in enumerate(caches):
+        model.prefill(torch.tensor(random_text(9 + row, row)), cache)
+    for seed in range(3):
+        tokens = torch.tensor(random_text(TREE.nodes, seed))
+        feeds = [Feed(cache, tokens, PassNodes.whole(TREE)) for cache in caches]
+        assert_close(runner.forward(feeds).logits, model.forward(feeds).logits)
+    assert runner.captured
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -313,12 +305,12 @@ class TestRotaryScaling:
 
     def test_rotations_are_computed_as_far_as_caches_need_them(self, tmp_path):
         model = load_model(make(tmp_path, "Llama", max_position_embeddings=2**40))
-        small = model.new_cache(8)
+        small = new_cache(model, 8)
         before = small.rotations.clone()
-        large = model.new_cache(300)
+        large = new_cache(model, 300)
         assert (len(small.rotations), len(large.rotations)) == (8, 300)
         assert torch.equal(small.rotations, before)
-        assert model.new_cache(100).rotations.data_ptr() == large.rotations.data_ptr()
+        assert new_cache(model, 100).rotations.data_ptr() == large.rotations.data_ptr()
 
 
 class TestSlidingWindow:
@@ -404,24 +396,6 @@ class TestTiedHead:
         assert distance(folder, expected, text) < 1e-4
         save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, path)
         assert distance(folder, expected, text) < 1e-4
-
-
-class TestBatchesThatDoNotFit:
-    @pytest.mark.parametrize("shape", [(4,), (1, 4), (2, 4), (3, 1, 4)])
-    def test_another_batch_than_the_cache_s(self, tmp_path, shape):
-        model = load_model(make(tmp_path, "Llama", num_hidden_layers=1))
-        tokens = torch.zeros(shape, dtype=torch.int64)
-        cache = model.new_cache(8, batch_size=4 if shape[0] == 3 else 3)
-        with pytest.raises(InvalidValueError, match=r"tokens: expected those of [34] texts"):
-            model.prefill(tokens, cache)
-        with pytest.raises(InvalidValueError, match=r"tokens: expected those of [34] texts"):
-            model.forward(tokens, torch.arange(4), cache, None)
-
-    def test_one_text_may_be_a_batch_of_one(self, tmp_path):
-        folder = make(tmp_path, "Qwen3")
-        model, tokens = load_model(folder), torch.tensor([random_text(6)])
-        cache, other = model.new_cache(6), model.new_cache(6)
-        assert torch.equal(model.prefill(tokens, cache, LAST).last[0], model.prefill(tokens[0], other, LAST).last)
 
 
 def test_a_sharded_checkpoint_of_biases_and_norms(tmp_path):

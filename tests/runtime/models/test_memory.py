@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.decoded import PROMPT
+from tests.support.passes import new_cache
 from tests.support.steppers import decoder_with
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.step import Stepper
@@ -91,7 +92,7 @@ class NewCaches(Decoder):
     """Makes a cache for every text and forgets to let go of the old ones."""
 
     def start(self, token_ids, **seed):
-        self.kept = [*getattr(self, "kept", []), self.target.new_cache(64)]
+        self.kept = [*getattr(self, "kept", []), new_cache(self.target, 64)]
         super().start(token_ids, **seed)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from tests.support.decoded import PROMPT
+from tests.support.passes import new_cache
 from tests.support.table_model import Table
 from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler.latency.memory import out_of_memory
@@ -25,7 +26,8 @@ CASES = {
     "probabilities": (level_widths([8, 30, 8]), 0.8, {"vocab_size": 6000}),
     "probabilities that are sorted": (level_widths([8, 30, 8]), 0.8, {"vocab_size": 6000, "top_p": 0.9}),
     "caches": (chain(3), 0.0, {"max_position_embeddings": 8000, "num_hidden_layers": 4}),
-    "a pass": (level_widths([20, 80]), 0.0, {"intermediate_size": 4000, "num_hidden_layers": 1}),
+    "a prompt of several chunks": (chain(3), 0.0, {"max_position_embeddings": 8000}),
+    "a pass": (level_widths([20, 80]), 0.0, {"intermediate_size": 4000}),
 }
 
 
@@ -54,10 +56,11 @@ def needed_and_taken(make_checkpoint):
         pair = [load_model(make_checkpoint(seed=seed, tie_word_embeddings=False, **changes)) for seed in (1, 2)]
         list(Decoder(*pair, chain(1), temperature=temperature).generate(PROMPT, 2))  # what is made once
 
+        prompt = (PROMPT * 1200)[: pair[0].config.max_positions - 16]
         decoders = []
         found = taken(
             lambda: decoders.append(Decoder(*pair, tree, temperature=temperature, top_p=sampling.top_p)),
-            lambda: decoders[0].start(PROMPT),
+            lambda: decoders[0].start(prompt),
             lambda: decoders[0].step(),
         )
         size = {"text_tokens": pair[0].config.max_positions, "max_nodes": tree.nodes}
@@ -104,7 +107,7 @@ class TestRefusal:
     def test_it_says_what_is_needed_what_is_free_and_what_to_do_before_anything_is_taken(
         self, target, draft, free, monkeypatch
     ):
-        monkeypatch.setattr(type(target), "new_cache", lambda *_: pytest.fail("taken"))
+        monkeypatch.setattr(type(target), "new_caches", lambda *_: pytest.fail("taken"))
         free(3_000_000_000)
         with pytest.raises(
             OutOfMemoryError,
@@ -179,14 +182,29 @@ class TestFree:
 class TestModels:
     def test_a_cache_is_as_large_as_its_model_says(self, target):
         for each in (target, limit_draft(target, range(20), 23)):
-            assert each.cache_bytes(50, 3) == sum(part.nbytes for pair in each.new_cache(50, 3).layers for part in pair)
+            assert 3 * each.cache_bytes(50) == each.new_caches(50, 3)[0].store.entries.nbytes
 
     def test_so_it_is_through_transformers(self, make_checkpoint):
         pytest.importorskip("transformers", reason="needs the hf extra")
         model = load_adapter(make_checkpoint(seed=1))
-        cache = model.new_cache(50)
+        cache = new_cache(model, 50)
         model.prefill(torch.tensor(PROMPT), cache)
-        assert model.cache_bytes(50) == sum(entries.nbytes for entries in cache.stores.entries(0))
+        assert model.cache_bytes(50) == sum(entries.nbytes for entries in cache.store.entries(0))
 
     def test_one_that_does_not_say_counts_nothing(self):
-        assert memory.cache_bytes(Table.random(0, 4), 10) == memory.pass_bytes(Table.random(0, 4), 10) == 0
+        table = Table.random(0, 4)
+        size = {"text_tokens": 20, "max_nodes": 1, "sampling": Sampling(0.0)}
+        assert memory.decoder_bytes(table, None, None, **size).total() == 4 * 4
+
+    def test_a_prompt_counts_as_the_tokens_of_one_chunk(self, target, monkeypatch):
+        monkeypatch.setattr(memory, "PREFILL_TOKENS", 50)
+
+        def activations(length):
+            size = {"text_tokens": length, "max_nodes": 1, "sampling": Sampling(0.0)}
+            return memory.decoder_bytes(target, None, None, **size).total() - target.cache_bytes(length + 1)
+
+        assert activations(20) == target.pass_bytes(20)
+        assert activations(50) == target.pass_bytes(50)
+        chunk_mask = activations(105) - target.pass_bytes(50)
+        assert chunk_mask > 0
+        assert activations(210) == target.pass_bytes(50) + 2 * chunk_mask

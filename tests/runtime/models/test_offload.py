@@ -3,12 +3,14 @@
 import pytest
 import torch
 
+from tests.support.passes import feed_tree, new_cache
+
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 pytest.importorskip("accelerate", reason="needs the hf extra")
 
+
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.models.hf import Placement, load_adapter
-from treeopt.runtime.models.mask import TreeMask
 from treeopt.trees import TokenTree, level_widths
 
 TREE = level_widths([4, 6, 5, 3])
@@ -70,11 +72,9 @@ def test_logits_are_those_of_the_whole_model(offloaded, whole):
     tokens = torch.arange(TREE.nodes) * 5 % 500
     logits = []
     for model in (offloaded, whole):
-        cache = model.new_cache(60)
+        cache = new_cache(model, 60)
         model.prefill(torch.tensor(PROMPT), cache)
-        mask = TreeMask(torch.tensor(TREE.ancestor_mask), len(PROMPT), dtype=model.dtype, device=model.device)
-        depth = torch.tensor(TREE.depth)
-        logits.append(model.forward(tokens, len(PROMPT) + depth, cache, mask.behind(len(PROMPT))).logits)
+        logits.append(feed_tree(model, cache, tokens, TREE).logits)
     torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-3)
 
 

@@ -16,6 +16,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 
+from tests.support.passes import feed_tokens, new_cache
 from tests.support.slow import slow
 from treeopt import bundled
 from treeopt.cli.main import main
@@ -45,11 +46,9 @@ def test_transformers_loads_the_same_folder_and_gives_the_same_logits(folder) ->
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ours = load_model(folder)
-    cache = ours.new_cache(len(tokens))
-    causal = torch.full((len(tokens), len(tokens)), float("-inf")).triu(1)
     with torch.inference_mode():
         expected = theirs(tokens[None]).logits[0]
-    logits = ours.forward(tokens, torch.arange(len(tokens)), cache, causal).logits
+    logits = feed_tokens(ours, new_cache(ours, len(tokens)), tokens).logits
 
     assert tokenizer(text, add_special_tokens=False)["input_ids"] == tokens.tolist()
     torch.testing.assert_close(logits, expected, atol=2e-3, rtol=1e-4)
@@ -244,8 +243,7 @@ class TestFolders:
         models = load_pair(target, draft)
 
         assert models.notes[0].startswith("Vocabularies: 256 shared ids, 2 that differ, 0 in the target only, 0 in")
-        cache = models.draft.new_cache(1)
-        logits = models.draft.forward(torch.tensor([65]), torch.tensor([0]), cache, None).logits[0]
+        logits = feed_tokens(models.draft, new_cache(models.draft, 1), [65]).logits[0]
         assert (logits[256:] == -torch.inf).all()
         assert logits[:256].isfinite().all()
 

@@ -10,16 +10,16 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
 from tests.contracts.drafters import CASES
 from tests.contracts.test_batches import check_that_none_changes_another
-from tests.support.caches import keep_in_all
+from tests.support import recorded
 from tests.support.hf_models import GROUPED, HEADS, VOCABULARY
+from tests.support.passes import feed_tokens, feed_tree, level_of, new_cache
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.decoding.batch import TextRequest
-from treeopt.runtime.models import attention, graphs, ragged_attention
-from treeopt.runtime.models.graphs import GraphPool, PassGraphs
+from treeopt.runtime.models import attention, runner
 from treeopt.runtime.models.hf import load_adapter
-from treeopt.runtime.models.mask import TreeMask, hide_before_window
-from treeopt.runtime.models.model import Wants
-from treeopt.runtime.models.passes import PassNodes, TreePass, TreePasses
+from treeopt.runtime.models.model import Feed, Wants
+from treeopt.runtime.models.nodes import PassNodes, TreeMask, hide_before_window
+from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.trees import TokenTree, chain, level_widths
 
 WINDOW = 8
@@ -85,8 +85,7 @@ def random_tokens(*shape, seed=0):
 
 
 def feed(model, cache, tokens, tree=TREE):
-    mask = TreeMask(torch.tensor(tree.ancestor_mask), cache.length, dtype=model.dtype, device=CPU).behind(cache.length)
-    return model.forward(tokens, cache.length + torch.tensor(tree.depth), cache, mask).logits
+    return feed_tree(model, cache, tokens, tree).logits
 
 
 def difference(logits_of, logits, text, tokens, tree=TREE):
@@ -102,34 +101,34 @@ def difference(logits_of, logits, text, tokens, tree=TREE):
 def test_a_text_goes_on_token_by_token_beyond_the_window(model, logits_of):
     text = random_tokens(4 * WINDOW)
     for prefilled in (3, WINDOW, 3 * WINDOW):
-        cache = model.new_cache(len(text))
+        cache = new_cache(model, len(text))
         model.prefill(text[:prefilled], cache)
         logits = []
         for place in range(prefilled, len(text)):
-            logits.append(model.forward(text[place : place + 1], torch.tensor([place]), cache, None).logits[0])
-            keep_in_all(cache, [0])
+            logits.append(feed_tokens(model, cache, text[place : place + 1]).logits[0])
+            cache.keep([0])
         torch.testing.assert_close(torch.stack(logits), logits_of(text)[prefilled:], **CLOSE)
 
 
 @pytest.mark.parametrize("chunk", [5, WINDOW, 11])
 def test_a_text_is_prefilled_in_parts(model, logits_of, monkeypatch, chunk):
-    monkeypatch.setattr("treeopt.runtime.models.hf.model.PREFILL_TOKENS", chunk)
+    monkeypatch.setattr("treeopt.runtime.models.model.PREFILL_TOKENS", chunk)
     monkeypatch.setattr(attention, "BLOCK_ROWS", chunk)
     text = random_tokens(4 * WINDOW)
-    cache = model.new_cache(len(text))
+    cache = new_cache(model, len(text))
     model.prefill(text[:-1], cache, Wants(last=True, whole_text=True))
-    logits = model.forward(text[-1:], torch.tensor([len(text) - 1]), cache, None).logits
+    logits = feed_tokens(model, cache, text[-1:]).logits
     torch.testing.assert_close(logits[0], logits_of(text)[-1], **CLOSE)
 
 
 @pytest.mark.parametrize("length", [0, WINDOW - 2, 3 * WINDOW])
 def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kept(model, logits_of, length):
     text, tokens = random_tokens(length), random_tokens(TREE.nodes, seed=1)
-    cache = model.new_cache(96)
+    cache = new_cache(model, 96)
     model.prefill(text, cache)
     assert difference(logits_of, feed(model, cache, tokens), text, tokens) < 1e-4
     path = TREE.leaf_paths[0][TREE.leaf_paths[0] >= 0].tolist()
-    keep_in_all(cache, path)
+    cache.keep(path)
     text = torch.cat([text, tokens[path]])
     assert difference(logits_of, feed(model, cache, tokens.flip(0)), text, tokens.flip(0)) < 1e-4
 
@@ -138,55 +137,47 @@ def test_a_model_without_its_window_gives_other_logits(model, logits_of, monkeyp
     """The tests above would fail: each of them compares logits that depend on the window."""
     monkeypatch.setattr(model, "config", replace(model.config, sliding_window=None))
     text, tokens = random_tokens(3 * WINDOW), random_tokens(TREE.nodes, seed=1)
-    cache = model.new_cache(96)
+    cache = new_cache(model, 96)
     model.prefill(text, cache)
     assert difference(logits_of, feed(model, cache, tokens), text, tokens) > 0.01
 
 
 def test_a_tree_fed_level_by_level_equals_one_pass(model):
     tokens, length = random_tokens(TREE.nodes, seed=2), 2 * WINDOW
-    cache = model.new_cache(96)
+    cache = new_cache(model, 96)
     model.prefill(random_tokens(length), cache)
     expected = feed(model, cache, tokens)
     for level in TREE.levels:
-        nodes = PassNodes(visible=TREE.ancestor_mask[level, : level.stop], depth=TREE.depth[level], start=level.start)
-        logits = TreePass(model, cache, nodes, capacity=length)(tokens[level]).logits
+        logits = model.forward([Feed(cache, tokens[level], level_of(TREE, level.start, level.stop))]).logits
         torch.testing.assert_close(logits, expected[level], **CLOSE)
-
-
-def test_two_texts_of_one_cache(model, logits_of):
-    texts, tokens = random_tokens(2, 2 * WINDOW), random_tokens(2, TREE.nodes, seed=1)
-    cache = model.new_cache(64, batch_size=2)
-    model.prefill(texts, cache)
-    for row, logits in enumerate(feed(model, cache, tokens)):
-        assert difference(logits_of, logits, texts[row], tokens[row]) < 1e-4
 
 
 @pytest.mark.parametrize("trees", [TREES, (chain(0),) * 5], ids=["trees", "single tokens"])
 @pytest.mark.parametrize("most_padding", [0.0, 100.0])
 def test_texts_of_unlike_lengths_in_one_pass(model, logits_of, monkeypatch, trees, most_padding):
-    monkeypatch.setattr(ragged_attention, "MOST_PADDING", most_padding)
-    monkeypatch.setattr(ragged_attention, "CALL_BYTES", 2**40)
+    monkeypatch.setattr(attention, "MOST_PADDING", most_padding)
+    monkeypatch.setattr(attention, "CALL_BYTES", 2**40)
     caches, texts = model.new_caches(64, 5), [random_tokens(length, seed=length) for length in LENGTHS]
-    rows = []
+    feeds = []
     for cache, text, tree in zip(caches, texts, trees, strict=True):
         model.prefill(text, cache)
-        tokens = random_tokens(tree.nodes, seed=4)
-        rows.append(TreePass(model, cache, PassNodes.whole(tree), capacity=64).rows(tokens))
-    for row, text, tree, output in zip(rows, texts, trees, model.forward_ragged(rows), strict=True):
-        assert difference(logits_of, output.logits, text, row.tokens, tree) < 1e-4
+        feeds.append(Feed(cache, random_tokens(tree.nodes, seed=4), PassNodes.whole(tree)))
+    for feed, text, tree, output in zip(feeds, texts, trees, model.forward(feeds), strict=True):
+        assert difference(logits_of, output.logits, text, feed.tokens, tree) < 1e-4
 
 
 @pytest.mark.parametrize("length", [5, 3 * WINDOW])
-def test_a_static_pass_equals_a_pass(folders, monkeypatch, length):
-    monkeypatch.setattr(graphs, "FIRST_EXTENT", 16)
+def test_a_pass_that_is_replayed_equals_a_pass(folders, monkeypatch, length):
+    monkeypatch.setattr(runner, "FIRST_EXTENT", 16)
+    monkeypatch.setattr(GraphPool, "capture", recorded.capture)
     model = load_model(folders["Qwen2"], dtype=torch.float64)
-    tokens, nodes = random_tokens(TREE.nodes), PassNodes.whole(TREE)
-    cache = model.new_cache(90)
+    cache = new_cache(model, 90)
     model.prefill(random_tokens(length), cache)
-    (expected,) = TreePasses(model, cache, 90).make([nodes])
-    (static,) = PassGraphs(model, cache, columns=TREE.nodes + 3, pool=GraphPool(CPU)).make([nodes])
-    torch.testing.assert_close(static(tokens).logits, expected(tokens).logits, **CLOSE)
+    replayed = Runner(model, max_nodes=TREE.nodes + 3, pool=GraphPool(CPU))
+    for seed in range(4):
+        feed = Feed(cache, random_tokens(TREE.nodes, seed=seed), PassNodes.whole(TREE))
+        torch.testing.assert_close(replayed.forward([feed]).logits, model.forward([feed]).logits, **CLOSE)
+    assert replayed.captured
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -240,7 +231,7 @@ def test_a_mask_within_a_window_goes_by_positions():
     for _ in range(30):
         length, window = generator.integers(0, 12), generator.integers(1, 10)
         tree = TokenTree.ordered([-1, *(int(generator.integers(node)) for node in range(1, 12))])
-        whole = TreeMask(torch.tensor(tree.ancestor_mask), length, dtype=torch.float32, device=CPU).behind(length)
+        whole = TreeMask(torch.tensor(tree.ancestor_mask), length, dtype=torch.float32, device=CPU).after(length)
         positions = np.concatenate([np.arange(length), length + tree.depth])
         hidden = positions <= (length + tree.depth)[:, None] - window
         expected = whole.masked_fill(torch.tensor(hidden), float("-inf"))

@@ -6,12 +6,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.support.decoded import PROMPT
+from tests.support.passes import feed_tree, new_cache
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.graphs import GraphPool, PassGraphs
 from treeopt.runtime.models.hf.model import AdapterModel
-from treeopt.runtime.models.mask import TreeMask
-from treeopt.runtime.models.model import NOTHING, Wants
-from treeopt.runtime.models.passes import PassNodes
+from treeopt.runtime.models.model import NOTHING, Feed, Wants
+from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.trees import level_widths
 
@@ -43,9 +43,7 @@ def told(reference, text):
 
 
 def tree_pass(model, cache, wants):
-    mask = TreeMask(torch.from_numpy(TREE.ancestor_mask), 64, dtype=torch.float32, device=model.device)
-    positions = cache.length + torch.tensor(TREE.positions)
-    return model.forward(torch.tensor(NODES), positions, cache, mask.behind(cache.length), wants=wants)
+    return feed_tree(model, cache, torch.tensor(NODES), TREE, wants)
 
 
 def assert_told(states, expected, row=slice(None), wants=ALL):
@@ -55,7 +53,7 @@ def assert_told(states, expected, row=slice(None), wants=ALL):
 
 
 def test_every_node_of_a_tree(model, reference):
-    cache = model.new_cache(32)
+    cache = new_cache(model, 32)
     model.prefill(torch.tensor(PROMPT), cache)
     output = tree_pass(model, cache, ALL)
     for node in range(TREE.nodes):
@@ -65,13 +63,13 @@ def test_every_node_of_a_tree(model, reference):
 
 def test_the_prompt(model, reference):
     expected, tokens = told(reference, PROMPT), torch.tensor(PROMPT)
-    assert_told(model.prefill(tokens, model.new_cache(32), ALL), expected, slice(-1, None))
-    assert_told(model.prefill(tokens, model.new_cache(32), ALL._replace(whole_text=True)), expected)
+    assert_told(model.prefill(tokens, new_cache(model, 32), ALL), expected, slice(-1, None))
+    assert_told(model.prefill(tokens, new_cache(model, 32), ALL._replace(whole_text=True)), expected)
 
 
-def test_a_batch(model, reference):
+def test_a_batch_of_whole_texts(target, reference):
     texts = torch.tensor([PROMPT, PROMPT[::-1]])
-    states = model.prefill(texts, model.new_cache(32, 2), ALL._replace(whole_text=True))
+    states = target.states(texts, ALL)
     for row, text in enumerate(texts.tolist()):
         expected = told(reference, text)
         torch.testing.assert_close(states.boundaries[0][row], expected[1], rtol=1e-4, atol=1e-4)
@@ -79,25 +77,25 @@ def test_a_batch(model, reference):
 
 
 def test_a_prompt_in_parts(reference, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.models.hf.model.PREFILL_TOKENS", 3)
+    monkeypatch.setattr("treeopt.runtime.models.model.PREFILL_TOKENS", 3)
     model = AdapterModel(reference, name="hf")
     for wants in (ALL, ALL._replace(whole_text=True)):
-        found = model.prefill(torch.tensor(PROMPT), model.new_cache(32), wants)
+        found = model.prefill(torch.tensor(PROMPT), new_cache(model, 32), wants)
         assert_told(found, told(reference, PROMPT), slice(None) if wants.whole_text else slice(-1, None))
 
 
 def test_a_pass_that_is_replayed(target, reference):
-    cache = target.new_cache(32)
-    passes = PassGraphs(target, cache, columns=TREE.nodes, pool=GraphPool(torch.device("cpu")), wants=ALL)
+    cache, runner = new_cache(target, 32), Runner(target, max_nodes=6, wants=ALL, pool=GraphPool(torch.device("cpu")))
     target.prefill(torch.tensor(PROMPT), cache)
-    (run,) = passes.make([PassNodes.whole(TREE)])
-    states = run(torch.tensor(NODES)).states
+    for _ in range(3):
+        states = runner.forward([Feed(cache, torch.tensor(NODES), PassNodes.whole(TREE))])[0].states
+    assert runner.captured
     path = [NODES[above] for above in np.flatnonzero(TREE.ancestor_mask[4])]
     assert_told(states.row(4), told(reference, [*PROMPT, *path]), slice(-1, None))
 
 
 def test_the_stream_after_all_layers_has_no_norm(target):
-    cache = target.new_cache(32)
+    cache = new_cache(target, 32)
     states = target.prefill(torch.tensor(PROMPT), cache, Wants(boundaries=(LAYERS,), last=True))
     normed = torch.nn.functional.rms_norm(states.boundaries[0], (32,), target.weights.norm, target.config.norm_epsilon)
     torch.testing.assert_close(normed, states.last)
@@ -105,21 +103,21 @@ def test_the_stream_after_all_layers_has_no_norm(target):
 
 
 def test_no_more_than_is_wanted(model):
-    cache = model.new_cache(32)
+    cache = new_cache(model, 32)
     assert model.prefill(torch.tensor(PROMPT), cache) is None
     assert tree_pass(model, cache, NOTHING).states is None
     one = tree_pass(model, cache, Wants(boundaries=(1,))).states
     assert (len(one.boundaries), one.last) == (1, None)
-    assert model.prefill(torch.tensor([], dtype=torch.int64), model.new_cache(8), ALL) is None
+    assert model.prefill(torch.tensor([], dtype=torch.int64), new_cache(model, 8), ALL) is None
 
 
 @pytest.mark.parametrize("boundary", [-1, 3])
 def test_a_boundary_that_is_none(model, boundary):
     with pytest.raises(InvalidValueError, match=r"expected boundaries from 0 to \d, its layers. Got"):
-        model.prefill(torch.tensor(PROMPT), model.new_cache(32), Wants(boundaries=(boundary,)))
+        model.prefill(torch.tensor(PROMPT), new_cache(model, 32), Wants(boundaries=(boundary,)))
 
 
 def test_the_norm_that_is_left_out_is_found(target, reference, monkeypatch):
-    monkeypatch.setattr(target, "_norm", lambda states, _: states)
-    states = target.prefill(torch.tensor(PROMPT), target.new_cache(32), Wants(last=True))
+    monkeypatch.setattr(target, "_norm", lambda states: states)
+    states = target.prefill(torch.tensor(PROMPT), new_cache(target, 32), Wants(last=True))
     assert (states.last - told(reference, PROMPT)[-1][-1:]).abs().max() > 0.1

@@ -1,6 +1,7 @@
 """The transformer's logits are those of transformers, for texts and for every path of a tree."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.drawn import examples
+from tests.support.passes import feed_tokens, feed_tree, level_of, logits_after, new_cache
 from treeopt.runtime import load_model
-from treeopt.runtime.models import linear
+from treeopt.runtime.models import attention, linear
+from treeopt.runtime.models import model as model_module
 from treeopt.runtime.models.linear import LEAST_REORDERED, Linear, padded_rows
-from treeopt.runtime.models.mask import TreeMask
-from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.model import Feed, Wants
 from treeopt.trees import TokenTree, k_ary, level_widths
 
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
@@ -62,29 +64,20 @@ def reference(folder):
     return logits
 
 
-def forward(model, cache, tokens, positions, visible, start=0):
-    mask = TreeMask(torch.from_numpy(visible.copy()), cache.capacity, dtype=model.dtype, device=model.device)
-    return model.forward(
-        torch.tensor(tokens), torch.tensor(positions), cache, mask.behind(cache.length), start=start
-    ).logits
-
-
 def forward_tree(model, text, tree, tokens):
-    """Return the logits (n, V) after each node of a tree behind a text."""
-    cache = model.new_cache(len(text) + tree.nodes)
-    model.prefill(torch.tensor(text), cache)
-    return forward(model, cache, tokens, tree.positions + len(text), tree.ancestor_mask)
+    """Return the logits (n, V) after each node of a tree after a text."""
+    cache = new_cache(model, len(text) + tree.nodes)
+    model.prefill(torch.tensor(text, dtype=torch.int64), cache)
+    return feed_tree(model, cache, torch.tensor(tokens), tree).logits
 
 
 def test_a_prompt_and_then_token_by_token(folder):
     model, tokens = load_model(folder), random_text(40)
     expected = reference(folder)(tokens)
-    cache = model.new_cache(40)
+    cache = new_cache(model, 40)
     model.prefill(torch.tensor(tokens[:17]), cache)
     for position in range(17, 40):
-        logits = model.forward(
-            torch.tensor(tokens[position : position + 1]), torch.tensor([position]), cache, None
-        ).logits
+        logits = feed_tokens(model, cache, tokens[position : position + 1]).logits
         assert logits.dtype == torch.float32
         assert_close(logits[0], expected[position])
         cache.length += 1
@@ -93,10 +86,9 @@ def test_a_prompt_and_then_token_by_token(folder):
 @pytest.mark.parametrize("prompt", [0, 1, 11])
 def test_many_tokens_at_once_under_a_causal_mask(folder, prompt):
     model, tokens = load_model(folder), random_text(30, seed=1)
-    cache = model.new_cache(30)
+    cache = new_cache(model, 30)
     model.prefill(torch.tensor(tokens[:prompt], dtype=torch.int64), cache)
-    causal = np.tril(np.ones((30 - prompt, 30 - prompt), np.bool_))
-    logits = forward(model, cache, tokens[prompt:], np.arange(prompt, 30), causal)
+    logits = feed_tokens(model, cache, tokens[prompt:]).logits
     assert_close(logits, reference(folder)(tokens)[prompt:])
     assert cache.length == prompt
 
@@ -131,12 +123,11 @@ def test_a_tree_fed_level_by_level_equals_one_pass(target):
     tree, text = level_widths([3, 4, 5]), random_text(6)
     tokens = random_text(tree.nodes, seed=5)
     expected = forward_tree(target, text, tree, tokens)
-    cache = target.new_cache(len(text) + tree.nodes)
+    cache = new_cache(target, len(text) + tree.nodes)
     target.prefill(torch.tensor(text), cache)
     for level in tree.levels:
-        visible = tree.ancestor_mask[level, : level.stop]
-        positions = tree.positions[level] + len(text)
-        logits = forward(target, cache, tokens[level], positions, visible, start=level.start)
+        nodes = level_of(tree, level.start, level.stop)
+        logits = target.forward([Feed(cache, torch.tensor(tokens[level]), nodes)]).logits
         assert_close(logits, expected[level])
 
 
@@ -152,10 +143,7 @@ def test_siblings_do_not_see_each_other(target):
 
 def test_the_last_position_that_was_trained(target, target_reference):
     tokens = random_text(128, seed=7)
-    cache = target.new_cache(128)
-    target.prefill(torch.tensor(tokens[:-1]), cache)
-    logits = target.forward(torch.tensor(tokens[-1:]), torch.tensor([127]), cache, None).logits
-    assert_close(logits[0], target_reference(tokens)[-1])
+    assert_close(logits_after(target, tokens), target_reference(tokens)[-1])
 
 
 def test_a_config_of_older_transformers(target_folder, tmp_path):
@@ -165,17 +153,14 @@ def test_a_config_of_older_transformers(target_folder, tmp_path):
     del config["rope_parameters"], config["head_dim"]
     (tmp_path / "config.json").write_text(json.dumps(config | {"rope_theta": 300.0, "rope_scaling": None}))
     model, tokens = load_model(tmp_path), random_text(20)
-    cache = model.new_cache(20)
-    model.prefill(torch.tensor(tokens[:-1]), cache)
-    logits = model.forward(torch.tensor(tokens[-1:]), torch.tensor([19]), cache, None).logits
-    assert_close(logits[0], reference(tmp_path)(tokens)[-1])
+    assert_close(logits_after(model, tokens), reference(tmp_path)(tokens)[-1])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_are_cast_to_the_dtype_asked_for(target_folder, dtype):
     model, tree, tokens = load_model(target_folder, dtype=dtype), level_widths([2, 2]), random_text(5)
     logits = forward_tree(model, random_text(6), tree, tokens)
-    assert logits.dtype == model.dtype == model.new_cache(1).layers[0][0].dtype == dtype
+    assert logits.dtype == model.dtype == new_cache(model, 1).layers[0][0].dtype == dtype
     exact = forward_tree(load_model(target_folder), random_text(6), tree, tokens)
     assert (logits.float() - exact).norm() < 0.05 * exact.norm()
 
@@ -200,12 +185,12 @@ def test_products_small_and_reordered(inputs, rows):
 def test_a_prefill_that_nothing_is_wanted_of_leaves_the_same_keys_and_values(make_checkpoint, layers):
     model, tokens = (
         load_model(make_checkpoint(seed=3, num_hidden_layers=layers)),
-        torch.tensor([random_text(9), random_text(9)]),
+        torch.tensor(random_text(9)),
     )
-    caches = [model.new_cache(12, 2) for _ in range(2)]
+    caches = model.new_caches(12, 2)
     assert model.prefill(tokens, caches[0]) is None
     assert model.prefill(tokens, caches[1], Wants(last=True)) is not None
-    assert caches[0].lengths == caches[1].lengths == [9, 9]
+    assert caches[0].length == caches[1].length == 9
     for found, expected in zip(caches[0].layers, caches[1].layers, strict=True):
         for entries, others in zip(found, expected, strict=True):
             assert others[:, :, :9].abs().amin(-1).min() > 0
@@ -214,9 +199,9 @@ def test_a_prefill_that_nothing_is_wanted_of_leaves_the_same_keys_and_values(mak
 
 @pytest.mark.parametrize("length", [33, 37])
 @pytest.mark.parametrize("room", [0, 1, 16])  # one slot is what is added
-def test_a_prompt_of_an_uneven_length_reads_as_one_that_is_not_padded(target, logits_after, monkeypatch, length, room):
+def test_a_prompt_of_an_uneven_length_reads_as_one_that_is_not_padded(target, monkeypatch, length, room):
     tokens, wants = random_text(length + 1), Wants(boundaries=(1,), last=True, whole_text=True)
-    caches = [target.new_cache(length + room) for _ in range(2)]
+    caches = [new_cache(target, length + room) for _ in range(2)]
     padded = target.prefill(torch.tensor(tokens[:-1]), caches[0], wants)
     monkeypatch.setattr(linear, "COUNTS_PER_DOUBLING", 1 << 20)  # none is padded
     plain = target.prefill(torch.tensor(tokens[:-1]), caches[1], wants)
@@ -228,10 +213,9 @@ def test_a_prompt_of_an_uneven_length_reads_as_one_that_is_not_padded(target, lo
         for entries, others in zip(found, expected, strict=True):
             assert_close(entries[:, :, :length], others[:, :, :length])
     if room:
-        logits = target.forward(torch.tensor(tokens[-1:]), torch.tensor([length]), caches[0], None).logits
-        assert_close(logits[0], logits_after(target, tokens))
+        assert_close(feed_tokens(target, caches[0], tokens[-1:]).logits[0], logits_after(target, tokens))
     monkeypatch.undo()
-    (last,) = target.prefill(torch.tensor(tokens[:-1]), target.new_cache(64), wants._replace(whole_text=False)).last
+    (last,) = target.prefill(torch.tensor(tokens[:-1]), new_cache(target, 64), wants._replace(whole_text=False)).last
     assert_close(last, plain.last[-1])
 
 
@@ -239,7 +223,7 @@ def test_what_a_prompt_is_padded_with_leaves_nothing_that_is_not_finite(make_che
     model = load_model(make_checkpoint(seed=3))
     with torch.inference_mode():
         model.weights.embedding[0] = float("nan")  # of a token that the text has not
-    cache = model.new_cache(64)
+    cache = new_cache(model, 64)
     model.prefill(1 + torch.arange(33) % 8, cache)
     assert all(entries.isfinite().all() for layer in cache.layers for entries in layer)
 
@@ -253,7 +237,7 @@ def test_prompts_of_any_length_share_few_counts_of_rows(target, monkeypatch):
 
     monkeypatch.setattr(linear.Linear, "__call__", counted)
     for length in range(33, 65):
-        target.prefill(torch.tensor(random_text(length)), target.new_cache(80))
+        target.prefill(torch.tensor(random_text(length)), new_cache(target, 80))
     assert counts == set(range(34, 65, 2))
 
 
@@ -273,11 +257,36 @@ def test_parameters_are_counted_once(folder):
     assert load_model(folder).parameters == LlamaForCausalLM.from_pretrained(folder).num_parameters()
 
 
-def test_one_model_serves_several_caches(target, logits_after):
+def test_one_model_serves_several_caches(target):
     texts = [random_text(8, seed=seed) for seed in range(3)]
-    caches = [target.new_cache(8) for _ in texts]
+    caches = [new_cache(target, 8) for _ in texts]
     for text, cache in zip(texts, caches, strict=True):
         target.prefill(torch.tensor(text[:-1]), cache)
     for text, cache in zip(texts, caches, strict=True):
-        logits = target.forward(torch.tensor(text[-1:]), torch.tensor([7]), cache, None).logits
-        assert_close(logits[0], logits_after(target, text))
+        assert_close(feed_tokens(target, cache, text[-1:]).logits[0], logits_after(target, text))
+
+
+@pytest.mark.parametrize("window", [None, 9])
+@pytest.mark.parametrize("whole_text", [True, False])
+def test_a_prompt_read_in_chunks_is_one_that_is_read_at_once(target, monkeypatch, window, whole_text):
+    layers = frozenset() if window is None else frozenset({0})
+    monkeypatch.setattr(target, "config", replace(target.config, sliding_window=window, sliding_layers=layers))
+    tokens, wants = random_text(71), Wants(boundaries=(1,), last=True, whole_text=whole_text)
+    caches = target.new_caches(80, 4)
+    at_once = target.prefill(torch.tensor(tokens[:-1]), caches[0], wants)
+    target.prefill(torch.tensor(tokens[:-1]), caches[1])
+    monkeypatch.setattr(model_module, "PREFILL_TOKENS", 16)
+    monkeypatch.setattr(attention, "BLOCK_ROWS", 7)
+    in_chunks = target.prefill(torch.tensor(tokens[:-1]), caches[2], wants)
+    target.prefill(torch.tensor(tokens[:-1]), caches[3])
+    assert len(in_chunks.last) == (70 if whole_text else 1)
+    assert_close(in_chunks.last, at_once.last)
+    assert_close(in_chunks.boundaries[0], at_once.boundaries[0])
+    for cache in caches:
+        assert cache.length == 70
+        for found, expected in zip(cache.layers, caches[0].layers, strict=True):
+            for entries, others in zip(found, expected, strict=True):
+                assert_close(entries[:, :, :70], others[:, :, :70])
+    expected, *others = (feed_tokens(target, cache, tokens[-1:]).logits for cache in caches)
+    for logits in others:
+        assert_close(logits, expected)

@@ -1,5 +1,8 @@
 """The check at load lets the right models through and refuses whatever would change a text."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
@@ -8,11 +11,11 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 from treeopt import bundled
 from treeopt.errors import TreeoptError
 from treeopt.runtime.models.hf import load_adapter
-from treeopt.runtime.models.hf.cache import AdapterCache
+from treeopt.runtime.models.hf.cache import AdapterCache, AdapterStore
 from treeopt.runtime.models.hf.model import AdapterModel
 from treeopt.runtime.models.hf.tree_check import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask
-from treeopt.runtime.models.mask import hide_before_window
-from treeopt.runtime.models.model import NOTHING, Output
+from treeopt.runtime.models.model import NOTHING, Output, Outputs
+from treeopt.runtime.models.nodes import PassNodes
 
 SIZES = {
     "vocab_size": 61,
@@ -36,47 +39,65 @@ def random_model(config):
 
 
 class WithoutMask(AdapterModel):
-    def forward(self, tokens, positions, cache, _, *, start=0, wants=NOTHING):
-        return super().forward(tokens, positions, cache, None, start=start, wants=wants)
+    def _mask(self, feeds, grid, spans):
+        mask = super()._mask(feeds, grid, spans)
+        return (
+            mask
+            if mask is None
+            else {kind: torch.zeros_like(each) for kind, each in mask.items()}
+            if isinstance(mask, dict)
+            else torch.zeros_like(mask)
+        )
 
 
-class WithCausalMask(AdapterModel):
+class Changed(AdapterModel):
+    """Feeds something else than it is asked to."""
+
+    def changed(self, feed):
+        raise NotImplementedError
+
+    def forward(self, feeds, wants=NOTHING, *, last_only=False):
+        return super().forward([self.changed(feed) for feed in feeds], wants, last_only=last_only)
+
+
+class WithCausalMask(Changed):
     """What becomes of a mask that a model ignores."""
 
-    def forward(self, tokens, positions, cache, _, *, start=0, wants=NOTHING):
-        count, seen = len(tokens), cache.length + start
-        causal = torch.full((count, seen + count), float("-inf"), dtype=self.dtype).triu(seen + 1)
-        return super().forward(tokens, positions, cache, causal, start=start, wants=wants)
+    def changed(self, feed):
+        nodes = feed.nodes
+        return feed._replace(nodes=PassNodes(depth=nodes.depth, start=nodes.start))
 
 
-class WithoutPositions(AdapterModel):
-    def forward(self, tokens, _, cache, mask, *, start=0, wants=NOTHING):
-        first = cache.length + start
-        return super().forward(tokens, torch.arange(first, first + len(tokens)), cache, mask, start=start, wants=wants)
+class WithoutPositions(Changed):
+    def changed(self, feed):
+        nodes = feed.nodes
+        depth = nodes.start + np.arange(nodes.rows)
+        return feed._replace(nodes=PassNodes(depth=depth, visible=nodes.visible, start=nodes.start))
 
 
 class WithWrongKeep(AdapterModel):
-    def new_cache(self, capacity, batch_size=1):
-        return KeepsTheFirstNodes(capacity, batch_size)
+    def new_caches(self, capacity, sequences):
+        store = AdapterStore(sequences, capacity)
+        return [KeepsTheFirstNodes(store, place) for place in range(sequences)]
 
 
 class KeepsTheFirstNodes(AdapterCache):
-    def keep(self, text, path):
-        super().keep(text, range(len(path)))
+    def keep(self, path):
+        super().keep(range(len(path)))
 
 
-class WithWrongStart(AdapterModel):
+class WithWrongStart(Changed):
     """Writes every part of a tree to the same slots."""
 
-    def forward(self, tokens, positions, cache, mask, **_):
-        mask = None if mask is None else mask[:, : cache.length + len(tokens)]
-        return super().forward(tokens, positions, cache, mask)
+    def changed(self, feed):
+        nodes = feed.nodes
+        return feed._replace(nodes=PassNodes(depth=nodes.depth, visible=nodes.visible[:, : nodes.rows]))
 
 
 class WithNaN(AdapterModel):
-    def forward(self, tokens, positions, cache, mask, *, start=0, wants=NOTHING):
-        logits, states = super().forward(tokens, positions, cache, mask, start=start, wants=wants)
-        return Output(logits * float("nan"), states)
+    def forward(self, feeds, wants=NOTHING, *, last_only=False):
+        outputs = super().forward(feeds, wants, last_only=last_only)
+        return Outputs(outputs.whole.mapped(lambda values: values * float("nan")), outputs.sizes)
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT2, GEMMA2], ids=["llama", "gpt2", "gemma2"])
@@ -98,20 +119,23 @@ class TestNegativeControls:
 class WithoutWindow(AdapterModel):
     """Ignores the sliding window in all masks of its own, as a model that takes one mask for all layers."""
 
-    def _masks(self, mask):
-        return mask
+    more = 10_000
+
+    def _mask(self, feeds, grid, spans):
+        true = self.config
+        self.config = replace(true, sliding_window=true.sliding_window + self.more)
+        try:
+            return super()._mask(feeds, grid, spans)
+        finally:
+            self.config = true
 
 
-class WithLongerWindow(AdapterModel):
-    def _masks(self, mask):
-        hidden = hide_before_window(mask, self.config.sliding_window + 1)
-        return hidden if self.config.every_layer_slides else {"full_attention": mask, "sliding_attention": hidden}
+class WithLongerWindow(WithoutWindow):
+    more = 1
 
 
-class WithShorterWindow(AdapterModel):
-    def _masks(self, mask):
-        hidden = hide_before_window(mask, self.config.sliding_window - 1)
-        return hidden if self.config.every_layer_slides else {"full_attention": mask, "sliding_attention": hidden}
+class WithShorterWindow(WithoutWindow):
+    more = -1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -141,7 +165,7 @@ class TestSlidingWindow:
 
 def test_a_model_that_ignores_windows_is_refused_when_it_is_loaded(tmp_path, monkeypatch):
     random_model(MISTRAL).save_pretrained(tmp_path / "odd")
-    monkeypatch.setattr(AdapterModel, "_masks", WithoutWindow._masks)
+    monkeypatch.setattr("treeopt.runtime.models.hf.model.hide_before_window", lambda mask, _: mask)
     with pytest.raises(TreeoptError, match=r"^odd: cannot take a tree mask beyond its sliding window: a tree pass"):
         load_adapter(tmp_path / "odd")
 
@@ -160,7 +184,8 @@ def test_a_vocabulary_smaller_than_the_check():
 def test_tokens_that_a_model_never_says():
     class Silent(AdapterModel):
         def forward(self, *args, **options):
-            return Output(self.silenced(super().forward(*args, **options).logits))
+            outputs = super().forward(*args, **options)
+            return Outputs(Output(self.silenced(outputs.logits)), outputs.sizes)
 
         def text_logits(self, texts):
             return self.silenced(super().text_logits(texts))

@@ -8,10 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.passes import new_cache
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, ExpandingDrafter, load_model
-from treeopt.runtime.models.model import StaticModel
-from treeopt.runtime.models.vocabulary import LimitedDraft, limit_draft
+from treeopt.runtime.models.model import feed_text
+from treeopt.runtime.models.runner import GraphPool, Runner
+from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.texts.shared_tokens import compare_tokens
 from treeopt.trees import level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -91,9 +93,13 @@ class TestLimitedDraft:
         assert (model.name, model.parameters) == (padded.name, padded.parameters)
         assert (model.dtype, model.device) == (padded.dtype, padded.device)
 
-    def test_a_graph_is_captured_where_the_model_has_a_static_pass(self, padded):
-        assert isinstance(limit_draft(padded, range(23), 23), StaticModel)
-        assert not isinstance(LimitedDraft(padded, range(23), 23), StaticModel)
+    def test_a_pass_that_is_replayed_has_the_same_limits(self, padded):
+        model = limit_draft(padded, [*range(7), *range(8, 23)], 40)
+        runner, cache = Runner(model, max_nodes=5, pool=GraphPool(torch.device("cpu"))), new_cache(model, 20)
+        for token in range(4):
+            feeds = [feed_text(cache, torch.tensor([token, 21]))]
+            torch.testing.assert_close(runner.forward(feeds).logits, model.forward(feeds).logits)
+        assert runner.captured
 
     def test_logits_of_other_tokens_are_ruled_out(self, padded, target, logits_after):
         assert logits_after(padded, PROMPT).argmax() >= 23

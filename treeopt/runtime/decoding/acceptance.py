@@ -12,8 +12,7 @@ from torch import Tensor
 from treeopt.arrays import Float32
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.finite import all_finite, on_host
-from treeopt.runtime.models.model import LanguageModel
-from treeopt.runtime.models.together import joined
+from treeopt.runtime.models.model import LanguageModel, joined
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.inverse_cdf import inverse_cdf, uniform

@@ -1,7 +1,6 @@
 """The decode loop: draft a tree, verify it in one pass of the target, accept a path of it, commit the path."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 
 import torch
@@ -28,8 +27,8 @@ from treeopt.runtime.drafters.drafter import BatchedDrafter, Drafter, Proposal, 
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.drafters.switching import SwitchingDrafter
 from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.models.graphs import GraphPool, pool_for
-from treeopt.runtime.models.model import LanguageModel, Output, caches_of_texts
+from treeopt.runtime.models.model import LanguageModel, Output, Outputs
+from treeopt.runtime.models.runner import Runner, pool_for
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.texts.stop import Ending, Stopping
 from treeopt.trees import TokenTree
@@ -61,8 +60,8 @@ class Decoder:
             model that takes shorter texts stops drafting at its own limit.
         max_nodes: nodes of the largest tree that `change_tree` may bring; by default this tree's, or what `on_step` may
             change to.
-        cuda_graphs: whether passes over trees that come again are captured as CUDA graphs, which takes a moment for
-            every new size; by default on a CUDA device.  On a CPU, the same work is done without graphs.
+        cuda_graphs: whether passes are captured as CUDA graphs, which takes a moment the second time that a shape comes;
+            by default on a CUDA device.  On a CPU, the same work is done without graphs.
         on_step: told of every step once it is committed; see `treeopt.runtime.decoding.observer`.
 
     The draft model may be on another device than the target; then its tokens and probabilities are moved once per step.
@@ -108,8 +107,9 @@ class Decoder:
         self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._switching
         self._acceptance = StepAcceptance(target.name, acceptance_by(self.rule, sampling, target))
         self._acceptance.prepare(self._static.tree)
-        self._target_texts = Texts(partial(self._new_texts, pool))
-        self._stepper = Stepper(self._drafter, self._target_texts, self._acceptance, on_step)
+        self._target_texts = Texts(self._new_texts)
+        runner = Runner(target, max_nodes=setup.max_nodes, wants=self._drafter.wants, pool=pool)
+        self._stepper = Stepper(self._drafter, runner, self._target_texts, self._acceptance, on_step)
         self.sampling, self.draft_sampling = sampling, sampled_from  # of the target, and of a static tree's children
         self._seed = seed
         self._text = self._texts = 0
@@ -305,7 +305,8 @@ class Decoder:
 
     def accept(self, proposal: Proposal, output: Output) -> Step:
         """Return the step that a proposal comes to: the accepted path, and one token sampled after it; raises as `step`."""
-        (found,) = self._stepper.accept([self._started], [proposal], [output])
+        outputs = Outputs(output, [output.logits.shape[0]])
+        (found,) = self._stepper.accept([self._started], [proposal], outputs)
         return _raised(found)
 
     def accepted(self, tokens: Sequence[int], verdict: Verdict, output: Output) -> Step:
@@ -344,8 +345,6 @@ class Decoder:
         if tree == self._static.tree:
             return
         self._static.change_tree(tree)
-        for at in self._target_texts:
-            at.prepared.make(tree)
         self._acceptance.prepare(tree)
 
     def _reserve(self, texts: int) -> None:
@@ -365,13 +364,10 @@ class Decoder:
         self._setup.check_text(text.request.token_ids, text.request.max_new_tokens)
         self._begin(text.key, text.request.token_ids, text.request.seed)
 
-    def _new_texts(self, pool: GraphPool | None, texts: int) -> list[TargetText]:
-        """Return the target ready for so many texts, and for the static tree."""
-        caches = caches_of_texts(self.target, self.max_text_tokens + self.max_nodes, texts)
-        found = [TargetText(self._setup, cache, self._drafter.wants, pool) for cache in caches]
-        for at in found:
-            at.prepared.make(self._static.tree)
-        return found
+    def _new_texts(self, texts: int) -> list[TargetText]:
+        """Return the target ready for so many texts."""
+        caches = self.target.new_caches(self.max_text_tokens + self.max_nodes, texts)
+        return [TargetText(self.target, cache, self._drafter.wants) for cache in caches]
 
     def _ending(
         self, max_new_tokens: int, stop: Sequence[Sequence[int]] = (), *, ignore_end_tokens: bool = False

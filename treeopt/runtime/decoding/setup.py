@@ -12,9 +12,9 @@ from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
-from treeopt.runtime.models.graphs import GraphPool, pool_for
 from treeopt.runtime.models.memory import check_room, check_texts, decoder_bytes
 from treeopt.runtime.models.model import NOTHING, LanguageModel, length_limit, shortest_model
+from treeopt.runtime.models.runner import GraphPool, pool_for
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.trees import TokenTree
 

@@ -10,8 +10,8 @@ from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
 from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.models.model import Output
-from treeopt.runtime.models.together import run_together
+from treeopt.runtime.models.model import Outputs
+from treeopt.runtime.models.runner import Runner
 
 
 @dataclass(slots=True)
@@ -20,12 +20,14 @@ class Stepper:
 
     Args:
         drafter: what drafts.
+        runner: runs the target's passes.
         targets: the target at each text, by number.
         acceptance: accepts paths of proposals.
         on_step: called with each text's step once all are committed.
     """
 
     drafter: Drafter
+    runner: Runner
     targets: Texts[TargetText]
     acceptance: StepAcceptance
     on_step: Observer | None = None
@@ -49,14 +51,13 @@ class Stepper:
         """Return a tree of tokens for each text."""
         return self.drafter.propose(texts, [self.targets[text].noise for text in texts])
 
-    def verify(self, texts: Sequence[int], proposals: Sequence[Proposal]) -> list[Output]:
+    def verify(self, texts: Sequence[int], proposals: Sequence[Proposal]) -> Outputs:
         """Return the target's logits after every token of each proposal, and the states wanted, from one pass."""
-        return run_together(
-            [self.targets[text].call(proposal) for text, proposal in zip(texts, proposals, strict=True)]
-        )
+        feeds = [self.targets[text].feed(proposal) for text, proposal in zip(texts, proposals, strict=True)]
+        return self.runner.forward(feeds)
 
     def accept(
-        self, texts: Sequence[int], proposals: Sequence[Proposal], outputs: Sequence[Output]
+        self, texts: Sequence[int], proposals: Sequence[Proposal], outputs: Outputs
     ) -> list[Step | TreeoptError]:
         """Return the step of each text: the accepted path and one token sampled after it, or why there is none."""
         at = [self.targets[text] for text in texts]
@@ -73,7 +74,7 @@ class Stepper:
         """Keep the accepted paths in the caches; the last committed token of each text is its new root."""
         steps = {text: step for text, step in zip(texts, found, strict=True) if isinstance(step, Step)}
         for text, step in steps.items():
-            self.targets[text].cache.keep(0, step.path)
+            self.targets[text].cache.keep(step.path)
         self.drafter.accept(list(steps), list(steps.values()))
 
     def notify(

@@ -4,12 +4,12 @@ import warnings
 from collections.abc import Sequence
 
 from treeopt.runtime.decoding.acceptance import Acceptance, Draft
+from treeopt.runtime.decoding.proposal_nodes import children_of
 from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import recurring_tree
 from treeopt.runtime.models.finite import all_finite, draft_warning, not_finite_error, on_host, usable_nodes
-from treeopt.runtime.models.model import Output
-from treeopt.runtime.models.together import joined, joined_logits
+from treeopt.runtime.models.model import Output, Outputs, joined
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.trees import TokenTree
 
@@ -36,11 +36,11 @@ class StepAcceptance:
         return self.accepted(at, draft.tokens, verdict, output, cut=len(draft.tokens) < proposal.tree.nodes)
 
     def verdicts(
-        self, texts: Sequence[TargetText], proposals: Sequence[Proposal], outputs: Sequence[Output]
+        self, texts: Sequence[TargetText], proposals: Sequence[Proposal], outputs: Outputs
     ) -> list[tuple[Draft, Verdict]]:
         """Return what of the proposals of some texts is verified, and which nodes of it are accepted."""
-        drafts = [self._finite(at, proposal) for at, proposal in zip(texts, proposals, strict=True)]
-        nodes, logits = [len(draft.tokens) for draft in drafts], joined_logits(outputs)
+        drafts = [self._finite(proposal) for proposal in proposals]
+        nodes, logits = [len(draft.tokens) for draft in drafts], outputs.logits
         if logits.shape[0] > sum(nodes):  # a draft was cut, or side tokens stand behind it
             logits = joined([output.logits[:count] for output, count in zip(outputs, nodes, strict=True)])
         return list(zip(drafts, self._acceptance(drafts, logits, [at.noise for at in texts]), strict=True))
@@ -55,12 +55,12 @@ class StepAcceptance:
         committed = [*(tokens[node] for node in verdict.nodes[1:]), verdict.bonus]
         return Step(verdict.nodes, committed, output.logits, output.states, cut)
 
-    def _finite(self, at: TargetText, proposal: Proposal) -> Draft:
+    def _finite(self, proposal: Proposal) -> Draft:
         """Return as much of a proposal as was made from distributions that are finite."""
         scores = proposal.scores
         tokens, values = on_host(proposal.tokens, None if scores is None else scores.values)
         if scores is None or all_finite(values):
-            children = at.prepared.children(proposal.tree)
+            children = children_of(proposal.tree)
             return Draft(proposal.tree, children, tokens, proposal.tokens, proposal.probs)
         if not self._warned:
             self._warned = True
@@ -68,4 +68,4 @@ class StepAcceptance:
         nodes = usable_nodes(proposal.tree, scores.nodes, values)
         tree = recurring_tree(tuple(proposal.tree.parents[:nodes].tolist()))
         probs = None if proposal.probs is None else proposal.probs[:nodes]
-        return Draft(tree, at.prepared.children(tree), tokens[:nodes], proposal.tokens[:nodes], probs)
+        return Draft(tree, children_of(tree), tokens[:nodes], proposal.tokens[:nodes], probs)

@@ -1,6 +1,7 @@
 """The levels of a static tree as draft passes: what each feeds, and how the children below it are sampled in all texts."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -9,11 +10,14 @@ from torch import Tensor
 
 from treeopt.arrays import Integers
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.models.passes import PassNodes
+from treeopt.runtime.models.nodes import NOT_FED, PassNodes
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import Places, chosen, likeliest_of_rows, places
 from treeopt.trees import TokenTree
+
+KEPT_TREES = 16
+"""Trees whose levels are stored."""
 
 Sampler = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
 """From the logits (texts, w, V) of a level's internal nodes, and the noise of each text, to their children (texts, c)."""
@@ -170,19 +174,21 @@ def _by_rule(window: Window, sampling: Sampling, rule: Rule, wanted: Places) -> 
     return sample
 
 
-def level_nodes(tree: TokenTree) -> list[PassNodes]:
+@lru_cache(maxsize=KEPT_TREES)
+def level_nodes(tree: TokenTree) -> tuple[PassNodes, ...]:
     """Return the internal nodes of each level that has any, as they are fed one level after the other."""
     internal = np.flatnonzero(tree.child_counts)
     visible, depth = tree.ancestor_mask[np.ix_(internal, internal)], tree.depth[internal]
     edges = np.searchsorted(depth, np.arange(tree.max_depth + 1)).tolist()
-    return [
+    return tuple(
         PassNodes(visible=visible[start:stop, :stop], depth=depth[start:stop], start=start)
         for start, stop in pairwise(edges)
-    ]
+    )
 
 
-def fed_before(tree: TokenTree) -> list[int]:
-    """Return of each node how many are fed before it, -1 where it is not fed."""
+@lru_cache(maxsize=KEPT_TREES)
+def feed_indices(tree: TokenTree) -> list[int]:
+    """Return the feed index of each node in a step, NOT_FED for those without children."""
     internal = tree.child_counts > 0
-    found: list[int] = np.where(internal, internal.cumsum() - 1, -1).tolist()
+    found: list[int] = np.where(internal, internal.cumsum() - 1, NOT_FED).tolist()
     return found

@@ -16,7 +16,7 @@ from treeopt.arrays import Float32, Int64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.recurring import KEPT_PASSES, recurring_tree
 from treeopt.runtime.models.finite import all_finite
-from treeopt.runtime.models.passes import NOT_FED, PassNodes
+from treeopt.runtime.models.nodes import NOT_FED, PassNodes
 from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
 from treeopt.trees.own_trees import SpecExecSetting

@@ -9,21 +9,19 @@ import torch
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.draft_model import (
-    DraftModel,
-    DraftSource,
     TextDraft,
+    draft_models,
     likeliest_children,
-    outputs_at_roots,
+    node_logits,
+    root_logits,
 )
-from treeopt.runtime.drafters.drafted_nodes import Beams, DraftedNodes, Expanded, ExpansionPolicy
+from treeopt.runtime.drafters.drafted_nodes import DraftedNodes, Expanded, ExpansionPolicy
 from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.finite import Scores
-from treeopt.runtime.models.memory import new_caches
-from treeopt.runtime.models.model import NOTHING, LanguageModel, States, Wants
-from treeopt.runtime.models.passes import TreePasses
-from treeopt.runtime.models.together import PassCall, joined_logits, last_logits, run_together
+from treeopt.runtime.models.model import NOTHING, ForwardModel, States, Wants
+from treeopt.runtime.models.runner import Runner, pool_for
 
 NewDraftsOf = Callable[[Any, int, int, int], Sequence[TextDraft]]
 """From a model or a head, the longest text, the most nodes fed in a step and how many texts, to what drafts at each."""
@@ -42,20 +40,7 @@ class _Text:
         """Move on to a new root, and forget what is not finite behind the text."""
         self.draft.accept(step, self.fed)
         if not self.finite:
-            self.draft.passes.clean()
-
-
-def draft_models(model: LanguageModel, capacity: int, nodes: int, texts: int) -> list[DraftModel]:
-    """Return a draft model at each of some texts.
-
-    Args:
-        model: the draft model.
-        capacity: longest text.
-        nodes: most nodes of a text that are fed in a step.
-        texts: how many.
-    """
-    caches = new_caches(model, capacity + nodes, texts)
-    return [DraftModel(model, cache, TreePasses(model, cache, capacity)) for cache in caches]
+            self.draft.cache.zero_nodes()
 
 
 class ExpandingDrafter:
@@ -68,6 +53,7 @@ class ExpandingDrafter:
         capacity: longest text; nothing is drafted in one longer than the model takes.
         new_drafts: makes the model ready for texts of a length, with some nodes fed in a step; see `draft_models`.
         wants: hidden states of the target that the model reads.
+        cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
 
     Raises InvalidValueError for more children than the vocabulary has, and trees deeper than the longest text,
     OutOfMemoryError for a cache that does not fit into memory.
@@ -77,12 +63,13 @@ class ExpandingDrafter:
 
     def __init__(
         self,
-        model: DraftSource,
+        model: ForwardModel,
         policy: ExpansionPolicy,
         *,
         capacity: int,
         new_drafts: NewDraftsOf = draft_models,
         wants: Wants = NOTHING,
+        cuda_graphs: bool | None = None,
     ) -> None:
         vocabulary, longest = model.config.vocabulary, model.config.max_positions
         if policy.children > vocabulary:
@@ -96,6 +83,7 @@ class ExpandingDrafter:
             )
         self.policy, self.wants, self.max_tokens = policy, wants, policy.max_nodes
         self._model = model
+        self._runner = Runner(model, max_nodes=policy.max_fed, pool=pool_for(model.device, cuda_graphs))
         make = partial(new_drafts, model, min(capacity, longest), policy.max_fed)
         self._texts = Texts(lambda texts: [_Text(draft) for draft in make(texts)])
         self._nodes = DraftedNodes(policy, 0)
@@ -128,14 +116,16 @@ class ExpandingDrafter:
             self._nodes = DraftedNodes(self.policy, len(drafts))
         nodes = self._nodes
         nodes.begin([draft.root for draft in drafts])
-        nodes.add(*likeliest_children(last_logits(outputs_at_roots(drafts)), nodes.children))
+        nodes.add(*likeliest_children(root_logits(self._runner, drafts), nodes.children))
         while fed := nodes.frontier():
-            outputs = run_together([self._pass(drafts[beams.text], beams) for beams in fed])
-            nodes.add(*likeliest_children(joined_logits(outputs), nodes.children))
+            logits = node_logits(
+                self._runner,
+                [drafts[beams.text] for beams in fed],
+                [beams.tokens.to(self._model.device) for beams in fed],
+                [beams.nodes for beams in fed],
+            )
+            nodes.add(*likeliest_children(logits, nodes.children))
         return nodes.trees()
-
-    def _pass(self, draft: TextDraft, beams: Beams) -> PassCall:
-        return PassCall(draft.passes.once(beams.nodes), beams.tokens.to(self._model.device))
 
     def _proposal(self, at: _Text, expanded: Expanded | None) -> Proposal:
         if expanded is None:

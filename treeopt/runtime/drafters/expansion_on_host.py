@@ -12,7 +12,7 @@ from numba import njit
 
 from treeopt.arrays import Float32, Int64
 from treeopt.compiling import watch
-from treeopt.runtime.models.passes import NOT_FED
+from treeopt.runtime.models.nodes import NOT_FED
 
 watch()
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
-from treeopt.runtime.models.model import States
-from treeopt.runtime.models.together import joined
+from treeopt.runtime.models.model import States, joined
 
 
 class HeadTexts:

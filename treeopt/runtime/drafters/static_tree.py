@@ -8,18 +8,17 @@ import torch
 from torch import Tensor
 
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts, fed_before, level_nodes
-from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, outputs_at_roots
+from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts, feed_indices, level_nodes
+from treeopt.runtime.drafters.draft_model import NewDrafts, TextDraft, draft_models, node_logits, root_logits
 from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.finite import Scores
-from treeopt.runtime.models.graphs import GraphPool, passes_over
-from treeopt.runtime.models.model import NOTHING, LanguageModel, States, Wants, caches_of_texts
-from treeopt.runtime.models.passes import NOT_FED, PassNodes, TreePass
-from treeopt.runtime.models.together import PassCall, joined_logits, last_logits, run_together
+from treeopt.runtime.models.model import NOTHING, ForwardModel, LanguageModel, States, Wants, feed_text
+from treeopt.runtime.models.nodes import NOT_FED
+from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.runtime.rules import Rule
-from treeopt.trees import TokenTree, chain
+from treeopt.trees import TokenTree
 
 KEPT = 8
 """Trees whose passes and buffers are kept."""
@@ -29,18 +28,19 @@ class FilledTreeDrafter:
     """Fills the same tree in every step with what a draft model, or a head on the target, says below the root.
 
     Args:
-        model: what gives the distributions.
+        model: what gives the distributions: a draft model, or a head on the target.
         new_drafts: makes it ready for so many texts.
         tree: the tree.
         rule: the verification rule, which says how children are sampled.
         sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
         max_nodes: nodes of the largest tree.
         wants: hidden states of the target that it reads.
+        pool: where passes are captured as graphs, or None to run them operation by operation.
     """
 
     def __init__(
         self,
-        model: DraftSource,
+        model: ForwardModel,
         new_drafts: NewDrafts,
         tree: TokenTree,
         *,
@@ -48,8 +48,10 @@ class FilledTreeDrafter:
         sampling: Sampling,
         max_nodes: int,
         wants: Wants = NOTHING,
+        pool: GraphPool | None = None,
     ) -> None:
         self.tree = tree
+        self._runner = Runner(model, max_nodes=max_nodes, pool=pool)
         self.max_tokens = max_nodes
         self.sampled = rule.random_drafts
         self.wants = wants
@@ -65,10 +67,10 @@ class FilledTreeDrafter:
         self._buffers = self._new_buffers(1, internal=_internal_nodes(tree))
         self._drafts_of = lru_cache(maxsize=KEPT)(TreeDrafts)
         self._last = tree, self._drafts_of(tree, 1, self._buffers)
-        self._texts = Texts(lambda texts: [_FilledTree(draft, self.tree) for draft in new_drafts(texts)])
+        self._texts = Texts(new_drafts)
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        self._texts.begin(text).draft.begin(tokens, states)
+        self._texts.begin(text).begin(tokens, states)
 
     def reserve(self, texts: int) -> None:
         self._texts.reserve(texts)
@@ -76,30 +78,28 @@ class FilledTreeDrafter:
     @torch.inference_mode()
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the trees below the roots, in buffers that the next call writes over."""
-        filled = [self._texts[text] for text in texts]
+        drafts = [self._texts[text] for text in texts]
         if self.sampled:
             noise = [generator_on(self._device, each) for each in noise]
-        ready = [number for number, each in enumerate(filled) if each.draft.ready]
-        if len(ready) == len(filled):
-            return self._fill(filled, noise)
-        found = [Proposal(ROOT_ALONE, torch.tensor([each.draft.root])) for each in filled]
+        ready = [number for number, draft in enumerate(drafts) if draft.ready]
+        if len(ready) == len(drafts):
+            return self._fill(drafts, noise)
+        found = [Proposal(ROOT_ALONE, torch.tensor([draft.root])) for draft in drafts]
         if ready:
-            drafted = self._fill([filled[number] for number in ready], [noise[number] for number in ready])
+            drafted = self._fill([drafts[number] for number in ready], [noise[number] for number in ready])
             for number, proposal in zip(ready, drafted, strict=True):
                 found[number] = proposal
         return found
 
-    def _fill(self, filled: Sequence["_FilledTree"], noise: Sequence[torch.Generator]) -> list[Proposal]:
+    def _fill(self, drafts: Sequence[TextDraft], noise: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the trees below the roots of texts at which there is something to draft from."""
-        into = self._drafts(len(filled))
-        into.begin([each.draft.root for each in filled])
+        into = self._drafts(len(drafts))
+        into.begin([draft.root for draft in drafts])
         if into.levels:
             first, *below = into.levels
-            first.fill(last_logits(outputs_at_roots([each.draft for each in filled])), noise)
-            for number, level in enumerate(below, start=1):
-                passes = zip(filled, level.fed(), strict=True)
-                outputs = run_together([PassCall(each.runs[number], tokens) for each, tokens in passes])
-                level.fill(joined_logits(outputs), noise)
+            first.fill(root_logits(self._runner, drafts), noise)
+            for level, nodes in zip(below, level_nodes(self.tree)[1:], strict=True):
+                level.fill(node_logits(self._runner, drafts, level.fed(), [nodes] * len(drafts)), noise)
         return [
             Proposal(self.tree, tokens, probs, scores=Scores(self._name, scores, into.scored))
             for tokens, probs, scores in zip(into.tokens, into.probs, into.scores, strict=True)
@@ -122,8 +122,12 @@ class FilledTreeDrafter:
         return found
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
+        fed = feed_indices(self.tree)
         for text, step in zip(texts, steps, strict=True):
-            self._texts[text].accept(step)
+            draft = self._texts[text]
+            draft.accept(step, fed)
+            if step.cut:  # something after the text is not finite
+                draft.cache.zero_nodes()
 
     def end(self, text: int) -> None:
         self._texts.end(text)
@@ -154,33 +158,24 @@ class StaticTreeDrafter(FilledTreeDrafter):
         pool: GraphPool | None = None,
     ) -> None:
         most = tree.nodes if max_nodes is None else max_nodes
-        capacity = min(capacity, model.config.max_positions)
-
-        def new_drafts(texts: int) -> list[DraftModel]:
-            caches = caches_of_texts(model, capacity + most, texts)
-            passes = partial(passes_over, model, capacity=capacity, max_nodes=most, pool=pool)
-            return [DraftModel(model, cache, passes(cache)) for cache in caches]
-
-        super().__init__(model, new_drafts, tree, rule=rule, sampling=sampling, max_nodes=most)
+        new_drafts = partial(draft_models, model, min(capacity, model.config.max_positions), most)
+        super().__init__(model, new_drafts, tree, rule=rule, sampling=sampling, max_nodes=most, pool=pool)
         self.model = model
 
     @torch.inference_mode()
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """Return the draft model's logits (n, V) after each of some tokens, read as a text of their own."""
-        cache, nodes = self.model.new_cache(len(tokens)), PassNodes.whole(chain(len(tokens) - 1))
-        read = TreePass(self.model, cache, nodes, capacity=0)
-        logits: Tensor = read(torch.tensor(tokens, dtype=torch.int64, device=self.model.device)).logits
-        return logits
+        (cache,) = self.model.new_caches(len(tokens), 1)
+        ids = torch.tensor(tokens, dtype=torch.int64, device=self.model.device)
+        return self.model.forward([feed_text(cache, ids)]).logits
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree from the next step on, in all texts."""
         self.tree = tree
-        for filled in self._texts:
-            filled.take(tree)
 
     def miss(self, text: int, step: Step) -> None:
-        """Move on to a new root in a text where something else drafted."""
-        self._texts[text].miss(step)
+        """Move on to a new root in a text where something else drafted: all of the step is to be read."""
+        self._texts[text].accept(step, [NOT_FED] * (step.path[-1] + 1))
 
 
 def generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
@@ -193,28 +188,3 @@ def generator_on(device: torch.device, generator: torch.Generator) -> torch.Gene
 
 def _internal_nodes(tree: TokenTree) -> int:
     return int(np.count_nonzero(tree.child_counts))
-
-
-class _FilledTree:
-    """What fills the tree at one text."""
-
-    def __init__(self, draft: TextDraft, tree: TokenTree) -> None:
-        self.draft = draft
-        self._runs_of = lru_cache(maxsize=KEPT)(lambda tree: draft.passes.make(level_nodes(tree)))
-        self.take(tree)
-
-    def take(self, tree: TokenTree) -> None:
-        """Fill another tree from the next step on; the passes of those filled last are kept."""
-        self.runs = self._runs_of(tree)
-        """Of each level."""
-        self._fed = fed_before(tree)
-
-    def accept(self, step: Step) -> None:
-        """Move on to a new root, and forget what is not finite behind the text where the draft was cut for it."""
-        self.draft.accept(step, self._fed)
-        if step.cut:
-            self.draft.passes.clean()
-
-    def miss(self, step: Step) -> None:
-        """Move on to a new root where something else drafted: all of the step is to be read."""
-        self.draft.accept(step, [NOT_FED] * (step.path[-1] + 1))

@@ -12,7 +12,8 @@ from treeopt.errors import TreeoptError
 from treeopt.files.json_file import read_object
 from treeopt.files.whole_files import write_bytes
 from treeopt.runtime.models.config import CONFIG, ModelConfig
-from treeopt.runtime.models.transformer import Layer, Transformer
+from treeopt.runtime.models.layer import Layer
+from treeopt.runtime.models.transformer import Transformer
 
 WEIGHTS = "model.safetensors"
 BESIDE = (".json", ".jinja", ".model", ".tiktoken", ".txt")
@@ -86,7 +87,8 @@ def named_tensors(model: Transformer) -> dict[str, Tensor]:
     found = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.norm}
     if not config.tied_head:
         found["lm_head.weight"] = weights.head.weight
-    for index, layer in enumerate(weights.layers):
+    for index, (layer, norm) in enumerate(zip(weights.layers, weights.input_norms, strict=True)):
+        found[f"model.layers.{index}.input_layernorm.weight"] = norm
         for name, tensor in _named(layer, config).items():
             found[f"model.layers.{index}.{name}"] = tensor
     return found
@@ -101,7 +103,7 @@ def _named(layer: Layer, config: ModelConfig) -> dict[str, Tensor]:
         ("mlp.gate_proj", "mlp.up_proj"): (layer.gate_up, [config.intermediate] * 2),
         ("mlp.down_proj",): (layer.down, [config.hidden]),
     }
-    found = {"input_layernorm.weight": layer.attention_norm, "post_attention_layernorm.weight": layer.mlp_norm}
+    found = {"post_attention_layernorm.weight": layer.mlp_norm}
     for names, (product, rows) in products.items():
         for kind, joined in (("weight", product.weight), ("bias", product.bias)):
             if joined is not None:

@@ -1,4 +1,4 @@
-"""Keys and values of texts, preallocated, with the tree's nodes behind them and the accepted path moved in place."""
+"""Keys and values of several sequences in preallocated memory; the accepted path is moved in place."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -8,77 +8,74 @@ import torch
 from torch import Tensor
 
 from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.model import SequenceCache
 from treeopt.runtime.models.rotary import Rotations
-from treeopt.runtime.models.text_lengths import TextLengths
 
 
-class KVCache(TextLengths):
-    """Keys and values of all layers, for as many texts as the batch has.
+class KVStore:
+    """Keys and values of all layers, for sequences side by side.
 
-        slot:   0 … length-1        length … length+n-1
-        holds:  committed tokens    tree nodes of the step, in the order they were fed
-
-    `keep(text, path)` moves the accepted nodes' entries to length, length+1, … and makes them committed; the rest of the
-    tree is forgotten because the next step writes over it.
+    Each has one slot more than its capacity: what is padded in a captured pass is written there, and nobody reads it.
 
     Args:
-        store: (2, layers, batch, key_value_heads, capacity, head_size), keys and values.
+        store: (2, layers, sequences, key_value_heads, capacity + 1, head_size), keys and values.
         rotations: complex64 (positions, 1, head_size / 2), of every position that a token in the cache can have.
-        whole: the cache that this one is a part of; by default it is whole.
-        place: of the first text there.
     """
 
-    def __init__(self, store: Tensor, rotations: Tensor, *, whole: "KVCache | None" = None, place: int = 0) -> None:
-        self.batch_size, self.capacity = store.shape[2], store.shape[4]
-        super().__init__(self.batch_size)
-        self._store = store
-        on_host = store.device.type == "cpu"
-        # what keep moves: bytes on the host, whatever the dtype, because a copy there costs numpy less than torch
-        self._entries: Any = store.view(torch.uint8).numpy() if on_host else store
-        self._moving = nullcontext if on_host else torch.inference_mode
+    def __init__(self, store: Tensor, rotations: Tensor) -> None:
+        self.entries = store
+        self.sequences, self.capacity = store.shape[2], store.shape[4] - 1
         self.layers: list[tuple[Tensor, Tensor]] = list(zip(store[0], store[1], strict=True))
-        """One (keys, values) pair a layer, each (batch, key_value_heads, capacity, head_size)."""
+        """One (keys, values) pair a layer, each (sequences, key_value_heads, capacity + 1, head_size)."""
         self.rotations = rotations  # held here, because a captured graph reads them where they lie
-        self._whole = whole
-        self.place = place
 
     @classmethod
     def empty(
-        cls, config: ModelConfig, capacity: int, batch_size: int, *, rotations: Rotations, dtype: torch.dtype
-    ) -> "KVCache":
-        """Return a cache without a token, with room for `capacity` of each text."""
-        shape = (2, config.layers, batch_size, config.key_value_heads, capacity, config.head_size)
+        cls, config: ModelConfig, capacity: int, sequences: int, *, rotations: Rotations, dtype: torch.dtype
+    ) -> "KVStore":
+        """Return a store with room for `capacity` tokens of each sequence."""
+        shape = (2, config.layers, sequences, config.key_value_heads, capacity + 1, config.head_size)
         reachable = min(capacity, 2 * config.max_positions)  # a tree may be as deep as its text is long
         return cls(torch.zeros(shape, dtype=dtype, device=rotations.device), rotations.up_to(reachable))
 
+    def caches(self) -> list["KVCache"]:
+        """Return a cache for each sequence."""
+        return [KVCache(self, place) for place in range(self.sequences)]
+
+
+class KVCache(SequenceCache):
+    """The keys and values of one sequence.
+
+    Args:
+        store: where they lie.
+        place: of the sequence there.
+    """
+
+    def __init__(self, store: KVStore, place: int) -> None:
+        super().__init__(store.capacity)
+        self.store, self.place = store, place
+        self.layers = [(keys[place : place + 1], values[place : place + 1]) for keys, values in store.layers]
+        """One (keys, values) pair a layer, each (1, key_value_heads, capacity + 1, head_size)."""
+        self._own = store.entries[:, :, place]
+        on_host = store.entries.device.type == "cpu"
+        # what keep moves: bytes on the host, whatever the dtype, because a copy there costs numpy less than torch
+        self._moved: Any = self._own.view(torch.uint8).numpy() if on_host else self._own
+        self._moving = nullcontext if on_host else torch.inference_mode
+
     @property
-    def whole(self) -> "KVCache":
-        """The cache that this one is a part of, or itself: which it does not hold, so that its memory is freed at once."""
-        return self if self._whole is None else self._whole
+    def rotations(self) -> Tensor:
+        """complex64 (positions, 1, head_size / 2)."""
+        return self.store.rotations
 
-    def texts(self) -> list["KVCache"]:
-        """Return a cache for each text alone; they lie side by side in the memory of this one."""
-        stores = self._store.split(1, dim=2)
-        return [KVCache(each, self.rotations, whole=self, place=place) for place, each in enumerate(stores)]
-
-    def keep(self, text: int, path: Sequence[int]) -> None:
-        """Commit the tree nodes of a text at the offsets `path` from its length, rising from 0, and drop the others.
-
-        With 2 committed tokens A B and nodes r x y z behind them, keep(0, [0, 2]) leaves A B r y.
-        """
+    def keep(self, path: Sequence[int]) -> None:
         count = len(path)
         if path[-1] != count - 1:  # otherwise they already stand where they belong
-            self._move(text, path)
-        self.lengths[text] += count
-
-    def _move(self, text: int, path: Sequence[int]) -> None:
-        length, entries = self.lengths[text], self._entries[:, :, text]
-        with self._moving():
-            for place, node in enumerate(path):  # in rising order nothing is written over that is still to be moved
-                if place != node:
-                    entries[:, :, :, length + place] = entries[:, :, :, length + node]
+            with self._moving():
+                for place, node in enumerate(path):  # in rising order nothing is overwritten that is still to be moved
+                    if place != node:
+                        self._moved[:, :, :, self.length + place] = self._moved[:, :, :, self.length + node]
+        self.length += count
 
     @torch.inference_mode()
-    def _wipe(self) -> None:
-        for text, length in enumerate(self.lengths):
-            self._store[:, :, text, :, length:] = 0
+    def _zero_nodes(self) -> None:
+        self._own[:, :, :, self.length :] = 0

@@ -2,19 +2,20 @@
 
 For a tree of n nodes, m of which have children, texts of up to L tokens, a vocabulary of V and numbers of b bytes:
 
-    kept for the target    cache(L + n)  +  b n (L + n) mask  +  8 m V residuals (twice on a device)
-    kept for the draft     cache(L + n)  +  b w (L + fed) mask of every level  +  4 n V probabilities
-    for a moment           n^2 + m^2 while masks are made; activations; b n V logits  +  8 n V probabilities;
+    kept for the target    cache(L + n)  +  b n (L + n) mask  +  n^2 nodes seen  +  8 m V residuals (twice on a device)
+    kept for the draft     cache(L + n)  +  b w (L + fed) mask of every level  +  m^2 nodes seen  +  4 n V probabilities
+    for a moment           n^2 while a mask is made; activations; b n V logits  +  8 n V probabilities;
                            (b + 5) n (L + n) for a mask within a sliding window
 
 Of what is needed for a moment only the most counts.  Residuals and probabilities are needed above temperature 0
-only.  Not counted are the prompt's own pass, Python's lists (some 300 bytes a node), and what a device's libraries take
-for themselves.
+only.  A prompt is read `PREFILL_TOKENS` at a time; activations and mask of such a chunk are counted.  Not counted are Python's lists (some
+300 bytes a node), and what a device's libraries take for themselves.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -22,7 +23,8 @@ import torch
 
 from treeopt.errors import OutOfMemoryError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.models.model import LanguageModel, SizedModel, TextCache, caches_of_texts
+from treeopt.runtime.models.attention import BLOCK_ROWS
+from treeopt.runtime.models.model import PREFILL_TOKENS, ForwardModel, LanguageModel
 from treeopt.trees import TokenTree
 
 SORTING = 20
@@ -53,17 +55,20 @@ def decoder_bytes(
     n, vocabulary, width = max_nodes, target.config.vocabulary, target.dtype.itemsize
     parents = n if tree is None else int(np.count_nonzero(tree.child_counts))
     sampled_entries = 0 if sampling.greedy else vocabulary
-    mask = width * n * (text_tokens + n) if n > 1 else 0
+    mask = width * n * (text_tokens + n) + n**2 if n > 1 else 0
     residuals = 8 * parents * sampled_entries * (1 if target.device.type == "cpu" else 2)
     probabilities = n * sampled_entries * (8 if sampling.top_p == 1 else 8 + SORTING)
-    moment = max(pass_bytes(target, n), width * n * vocabulary + probabilities)
+    read_at_once = min(text_tokens, PREFILL_TOKENS)
+    # chunks of a prompt but the first attend with a mask, some rows at a time
+    chunk_mask = (width + 2) * BLOCK_ROWS * text_tokens if text_tokens > PREFILL_TOKENS else 0
+    moment = max(target.pass_bytes(max(n, read_at_once)) + chunk_mask, width * n * vocabulary + probabilities)
     if getattr(target.config, "sliding_window", None) is not None:
-        moment = max(moment, pass_bytes(target, n) + (width + 5) * n * (text_tokens + n))
-    needed = Counter({target.device: cache_bytes(target, text_tokens + n) + mask + residuals})
+        moment = max(moment, target.pass_bytes(n) + (width + 5) * n * (text_tokens + n))
+    needed = Counter({target.device: target.cache_bytes(text_tokens + n) + mask + residuals})
     if draft is not None and n > 1:
-        moment = max(moment, n**2 + parents**2)
+        moment = max(moment, n**2)
         read_tokens = min(text_tokens, draft.config.max_positions)
-        needed[draft.device] += cache_bytes(draft, read_tokens + n) + 4 * n * sampled_entries
+        needed[draft.device] += draft.cache_bytes(read_tokens + n) + parents**2 + 4 * n * sampled_entries
         needed[draft.device] += draft.dtype.itemsize * _level_mask_entries(tree, n, read_tokens)
     needed[target.device] += moment
     return needed
@@ -87,11 +92,11 @@ def check_texts(each: Counter[torch.device], texts: int, *, there: int) -> None:
             )
 
 
-def new_caches(model: LanguageModel, capacity: int, texts: int) -> Sequence[TextCache]:
-    """Return a model's caches for so many tokens of each text; OutOfMemoryError where they do not fit in what is free."""
-    what = f"{model.name}'s cache of {capacity} tokens" + (f" for each of {texts} texts" if texts > 1 else "")
-    check_room(model.device, texts * cache_bytes(model, capacity), what)
-    return caches_of_texts(model, capacity, texts)
+def new_caches(model: ForwardModel, capacity: int, sequences: int) -> Sequence[Any]:
+    """Return a model's caches for so many tokens each; OutOfMemoryError where they do not fit in what is free."""
+    what = f"{model.name}'s cache of {capacity} tokens" + (f" for each of {sequences} texts" if sequences > 1 else "")
+    check_room(model.device, sequences * model.cache_bytes(capacity), what)
+    return model.new_caches(capacity, sequences)
 
 
 def check_room(device: torch.device, needed_bytes: int, what: str) -> None:
@@ -112,16 +117,6 @@ def free_bytes(device: torch.device) -> float | None:
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
     return None
-
-
-def cache_bytes(model: LanguageModel, capacity: int) -> int:
-    """Return the bytes of a model's cache for so many tokens; 0 where the model does not say."""
-    return model.cache_bytes(capacity) if isinstance(model, SizedModel) else 0
-
-
-def pass_bytes(model: LanguageModel, tokens: int) -> int:
-    """Return the bytes of the activations of a pass over so many tokens; 0 where the model does not say."""
-    return model.pass_bytes(tokens) if isinstance(model, SizedModel) else 0
 
 
 def _level_mask_entries(tree: TokenTree | None, nodes: int, text_tokens: int) -> int:

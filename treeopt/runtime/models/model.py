@@ -1,13 +1,16 @@
-"""What decoding and measuring need of a model: the built-in transformer offers it, and so does transformers' adapter."""
+"""What decoding and measuring need of a model; the built-in transformer, transformers' adapter and GGUF files offer it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from treeopt.arrays import Bool, Integers
 from treeopt.errors import InvalidValueError
+from treeopt.runtime.models.nodes import PassNodes
+
+PREFILL_TOKENS = 2048
+"""Most tokens of a text that one pass of a prefill reads."""
 
 
 class Wants(NamedTuple):
@@ -18,7 +21,7 @@ class Wants(NamedTuple):
     last: bool = False
     """What the logits are made of: after all layers and the final norm."""
     whole_text: bool = False
-    """Whether a prefill tells those of every token, not only of the last."""
+    """Whether a prefill returns those of every token, not only of the last."""
 
     @property
     def any(self) -> bool:
@@ -57,8 +60,13 @@ class States(NamedTuple):
         return [States(tuple(each[part] for each in boundaries), last) for part, last in enumerate(lasts)]
 
 
-def states_together(parts: Sequence[States]) -> States:
-    """Return the states of tokens that follow on one another, of a text."""
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return tensors one after the other; one alone as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def concatenate_states(parts: Sequence[States]) -> States:
+    """Return the states of tokens that follow on one another."""
     if len(parts) == 1:
         return parts[0]
     boundaries = tuple(torch.cat(each) for each in zip(*(part.boundaries for part in parts), strict=True))
@@ -67,32 +75,54 @@ def states_together(parts: Sequence[States]) -> States:
 
 
 class Output(NamedTuple):
-    """What a pass gives."""
+    """Logits and hidden states of some tokens."""
 
     logits: Tensor
     """tokens.shape + (V,)."""
     states: States | None = None
     """Rows as in `logits`; None where none are wanted."""
 
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Output":
+        """Return what a function makes of each tensor."""
+        return Output(function(self.logits), None if self.states is None else self.states.mapped(function))
 
-class RaggedOutputs(list[Output]):
-    """What one pass over several texts gives each of them.
+
+class Outputs(list[Output]):
+    """What one pass returns for each of its sequences.
 
     Args:
-        whole: of all rows, one text after the other.
-        sizes: rows of each text.
+        whole: of all rows, one sequence after the other.
+        sizes: rows of each sequence.
     """
 
-    def __init__(self, whole: Output, sizes: list[int]) -> None:
-        self.logits = whole.logits
+    def __init__(self, whole: Output, sizes: Sequence[int]) -> None:
+        self.whole = whole
         """Of all rows."""
         self.sizes = sizes
-        """Rows of each text."""
-        logits = whole.logits.split(sizes)
+        """Rows of each sequence."""
+        if len(sizes) == 1:
+            super().__init__([whole])
+            return
+        logits = whole.logits.split(list(sizes))
         if whole.states is None:
             super().__init__(map(Output, logits))
         else:
-            super().__init__(map(Output, logits, whole.states.split(sizes)))
+            super().__init__(map(Output, logits, whole.states.split(list(sizes))))
+
+    @property
+    def logits(self) -> Tensor:
+        """(all rows, V)."""
+        return self.whole.logits
+
+
+def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:
+    """Return the outputs of passes over different sequences as those of one pass."""
+    if len(parts) == 1:
+        return parts[0]
+    states = [part.whole.states for part in parts if part.whole.states is not None]
+    logits = torch.cat([part.logits for part in parts])
+    whole = Output(logits, concatenate_states(states) if states else None)
+    return Outputs(whole, [size for part in parts for size in part.sizes])
 
 
 def check_boundaries(wants: Wants, layers: int, name: str) -> None:
@@ -124,133 +154,149 @@ class ModelSizes(Protocol):
         """Tokens that end a text."""
 
 
-class TextCache(Protocol):
-    """Keys and values of texts, tree nodes behind them; `treeopt.runtime.models.kv_cache` says how they lie."""
+class SequenceCache:
+    """The keys and values of one sequence: its committed tokens, and the nodes of the step after them.
 
-    lengths: list[int]
-    """Committed tokens of each text."""
-    length: int
-    """Those of every text, where all have as many."""
-    capacity: int
-    """Tokens that fit in, tree nodes included."""
+        slot:   0 … length-1        length … length+n-1
+        holds:  committed tokens    tree nodes of the step, in the order they were fed
 
-    def keep(self, text: int, path: Sequence[int]) -> None:
-        """Commit the tree nodes of a text at the offsets `path` from its length, rising from 0, and drop the others."""
-
-    def wipe(self) -> None:
-        """Set what stands behind the committed tokens to 0, because a pass left something that is not finite."""
-
-    def clear(self) -> None:
-        """Forget every token."""
-
-
-class TextRows(NamedTuple):
-    """One text's tokens in a pass over several texts, which stand behind the committed ones."""
-
-    tokens: Tensor
-    """int64 (n,)."""
-    depth: Integers
-    """(n,): place of each behind the committed tokens, 0 the first; siblings share one."""
-    cache: Any
-    """Of this text alone; its length does not change."""
-    visible: Bool | None = None
-    """bool (n, start + n): which nodes, fed before or now, each may attend to; None where all."""
-    start: int = 0
-    """Nodes that were fed before in this step."""
-
-
-class LanguageModel(Protocol):
-    """Tokens in, logits out; a cache belongs to the caller, and only to the model that made it.
-
-    Tokens are int64 (n,), or (batch, n) with a cache for as many texts of one length.
+    Args:
+        capacity: tokens that fit in, tree nodes included.
     """
 
-    name: str
-    dtype: torch.dtype
-    device: torch.device
-    """Where tokens go in and logits come out."""
-    parameters: int
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.length = 0
+        """Committed tokens."""
+        self._finite = True
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit the tree nodes at the offsets `path` from the length, rising from 0, and drop the others.
+
+        With 2 committed tokens A B and nodes r x y z after them, keep([0, 2]) leaves A B r y.
+        """
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Forget every token, and where something was not finite, all entries."""
+        self.length = 0
+        if not self._finite:
+            self._zero_nodes()
+            self._finite = True
+
+    def zero_nodes(self) -> None:
+        """Set all slots after the committed tokens to 0, because a pass left something there that is not finite.
+
+        Attention reads slots that a mask hides, and NaN there would be NaN in the result, whatever its weight. What is
+        committed may not be finite either; it is set to 0 when the cache is cleared.
+        """
+        self._zero_nodes()
+        self._finite = False
+
+    def _zero_nodes(self) -> None:
+        raise NotImplementedError
+
+
+class Feed(NamedTuple):
+    """The tokens of one sequence in a pass."""
+
+    cache: Any
+    """Of the sequence, made by the model; keys and values are written after its committed tokens, and its length does not
+    change."""
+    tokens: Tensor
+    """int64 (n,)."""
+    nodes: PassNodes
+    """Depths of these tokens, and what they see."""
+    inputs: Tensor | None = None
+    """(n, hidden): what a head on a target reads beside the tokens."""
+
+
+def feed_text(cache: SequenceCache, tokens: Tensor) -> Feed:
+    """Return the tokens that follow a sequence's committed ones, int64 (n,), each of which sees those before it."""
+    return Feed(cache, tokens, PassNodes.chain(len(tokens)))
+
+
+class ForwardModel(Protocol):
+    """Tokens in, logits out: a model, or a head on one. A cache belongs to the caller, and only to what made it."""
+
+    @property
+    def name(self) -> str:
+        """What errors and warnings call it."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and cache."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go in and logits come out."""
 
     @property
     def config(self) -> ModelSizes:
         """Its sizes."""
 
-    def new_cache(self, capacity: int, batch_size: int = 1) -> TextCache:
-        """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
+    def new_caches(self, capacity: int, sequences: int) -> Sequence[Any]:
+        """Return empty caches for `capacity` tokens each, tree nodes included, which one pass reads best."""
 
-    def prefill(self, tokens: Tensor, cache: Any, wants: Wants = NOTHING) -> States | None:
-        """Commit a text to an empty cache; return the states wanted, None without text or where none are."""
-
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        cache: Any,
-        mask: Tensor | None,
-        *,
-        start: int = 0,
-        wants: Wants = NOTHING,
-    ) -> Output:
-        """Return logits and states of tokens that stand behind the committed ones.
-
-        Args:
-            tokens: int64 (n,) or (batch, n).
-            positions: int64 (n,), place of each token in the text; siblings share one.
-            cache: keys and values are written to slots length + start …; its length does not change.
-            mask: (n, length + start + n) to add to the attention scores, or None when each token sees every slot.
-            start: tree nodes that were fed before in this step.
-            wants: hidden states.
-        """
-
-
-@runtime_checkable
-class SizedModel(LanguageModel, Protocol):
-    """A model that tells how much memory it will take."""
-
-    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
-        """Return the bytes of what `new_cache` returns."""
+    def cache_bytes(self, capacity: int) -> int:
+        """Return the bytes of a cache for so many tokens; 0 where they are not known."""
 
     def pass_bytes(self, tokens: int) -> int:
-        """Return the most bytes that a pass over so many tokens takes for a moment, logits left out."""
+        """Return the most bytes that a pass over so many tokens takes for a moment, logits left out; 0 if not known."""
 
+    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:
+        """Return logits and states of tokens that stand after the committed ones of their sequences.
 
-@runtime_checkable
-class RaggedModel(LanguageModel, Protocol):
-    """A model that reads several texts of unlike lengths in one pass."""
-
-    def new_caches(self, capacity: int, texts: int) -> Sequence[TextCache]:
-        """Return empty caches for `capacity` tokens of one text each, which one pass reads best."""
-
-    def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
-        """Return what `forward` does of each text, whose number of tokens, length and mask are its own.
-
-        `RaggedOutputs` where the logits of all texts stand one after the other: what decoding asks of them next.
-        """
-
-
-@runtime_checkable
-class StaticModel(LanguageModel, Protocol):
-    """A model whose pass can also be captured as a CUDA graph."""
-
-    def forward_static(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        cache: Any,
-        slots: Tensor,
-        mask: Tensor,
-        wants: Wants = NOTHING,
-    ) -> Output:
-        """Return what `forward` does, in shapes and work on the device that no text length changes.
+        Sequences may differ in length, number of tokens and mask.
 
         Args:
-            tokens: int64 (n,) or (batch, n).
-            positions: int64 (n,), place of each token in the text.
-            cache: its length is not read.
-            slots: int64 (n,), where each token's keys and values are written.
-            mask: (n, extent) to add to the attention scores of the first `extent` slots.
+            feeds: of each sequence.
             wants: hidden states.
+            last_only: return the logits and states of each sequence's last token alone.
         """
+
+
+class LanguageModel(ForwardModel, Protocol):
+    """A model that reads a text from its beginning."""
+
+    name: str
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers its weights are."""
+
+    def prefill(self, tokens: Tensor, cache: Any, wants: Wants = NOTHING) -> States | None:
+        """Commit a text, int64 (n,), to an empty cache, `PREFILL_TOKENS` at a time.
+
+        Returns the states wanted of the last token, or of every token; None without text or where none are wanted.
+        """
+
+
+def prefill_in_chunks(
+    tokens: Tensor,
+    cache: SequenceCache,
+    read: Callable[[Tensor], States | None],
+    wants: Wants,
+) -> States | None:
+    """Commit a text by passes over its chunks, and return what `LanguageModel.prefill` does.
+
+    Args:
+        tokens: int64 (n,).
+        cache: of the sequence.
+        read: reads a chunk after the committed tokens and returns the states wanted of all its tokens.
+        wants: hidden states.
+    """
+    found: list[States] = []
+    for chunk in tokens.split(PREFILL_TOKENS):
+        if len(chunk) == 0:
+            return None
+        states = read(chunk)
+        cache.length += len(chunk)
+        if states is not None:
+            found.append(states if wants.whole_text else states.row(-1 % len(chunk)))
+    if not found:
+        return None
+    return concatenate_states(found) if wants.whole_text else found[-1]
 
 
 def length_limit(model: LanguageModel) -> str:
@@ -261,18 +307,6 @@ def length_limit(model: LanguageModel) -> str:
 def sizes_limit(sizes: ModelSizes) -> str:
     """Return the longest text of a model in words: `2048 tokens, its trained length`."""
     return f"{sizes.max_positions} tokens, its {getattr(sizes, 'limited_by', TRAINED_LENGTH)}"
-
-
-def reads_ragged(model: LanguageModel) -> TypeGuard[RaggedModel]:
-    """Return whether a model reads texts of unlike lengths in one pass; `isinstance` would cost a share of a step."""
-    return hasattr(model, "forward_ragged")
-
-
-def caches_of_texts(model: LanguageModel, capacity: int, texts: int) -> Sequence[TextCache]:
-    """Return empty caches of a model for `capacity` tokens of one text each."""
-    if reads_ragged(model):
-        return model.new_caches(capacity, texts)
-    return [model.new_cache(capacity) for _ in range(texts)]
 
 
 def shortest_model(*models: LanguageModel | None) -> LanguageModel:

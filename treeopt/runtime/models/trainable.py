@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from treeopt.runtime.models.layer import Layer
 from treeopt.runtime.models.linear import Linear, Product
-from treeopt.runtime.models.transformer import Layer, Transformer, Weights
+from treeopt.runtime.models.transformer import Transformer, Weights
 
 
 class TrainableLinear:
@@ -78,7 +79,6 @@ def _remade(
     def layer(old: Layer) -> Layer:
         return replace(
             old,
-            attention_norm=made(old.attention_norm),
             query_key_value=remade(old.query_key_value),
             attention_output=remade(old.attention_output),
             mlp_norm=made(old.mlp_norm),
@@ -91,6 +91,7 @@ def _remade(
     weights = Weights(
         embedding=embedding,
         layers=tuple(map(layer, old.layers)),
+        input_norms=tuple(map(made, old.input_norms)),
         norm=made(old.norm),
         head=product(embedding, None) if model.config.tied_head else remade(old.head),
     )
@@ -103,8 +104,7 @@ def _trainable(tensor: Tensor) -> Tensor:
 
 def _vectors(model: Transformer) -> list[Tensor]:
     weights = model.weights
-    norms = [norm for layer in weights.layers for norm in (layer.attention_norm, layer.mlp_norm)]
-    return [weights.embedding, weights.norm, *norms]
+    return [weights.embedding, weights.norm, *weights.input_norms, *(layer.mlp_norm for layer in weights.layers)]
 
 
 def _products(model: Transformer) -> list[Product]:

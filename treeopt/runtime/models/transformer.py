@@ -1,35 +1,32 @@
-"""A transformer of the Llama family: prompts, single tokens and trees of one text or a batch through the same layers."""
+"""A transformer of the Llama family: prompts, single tokens and trees of any number of sequences through the same layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.attention import Place, SharedPlace, WholeText
+from treeopt.runtime.models.attention import OneSequence, Place, WholeText, place_of
 from treeopt.runtime.models.config import ModelConfig
-from treeopt.runtime.models.kv_cache import KVCache
+from treeopt.runtime.models.grid import last_rows
+from treeopt.runtime.models.kv_cache import KVCache, KVStore
+from treeopt.runtime.models.layer import Layer, rms_norm
 from treeopt.runtime.models.linear import Product, padded_rows
-from treeopt.runtime.models.model import NOTHING, Output, RaggedOutputs, States, TextRows, Wants, check_boundaries
-from treeopt.runtime.models.ragged_attention import ragged_place
-from treeopt.runtime.models.rotary import Rotations, rotate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """Weights of one layer; products that read the same input are joined."""
-
-    attention_norm: Tensor
-    query_key_value: Product
-    """(heads + 2 key_value_heads) * head_size outputs; rotary pairs of queries and keys stand side by side."""
-    head_norms: Tensor | None = None
-    """(heads + key_value_heads, head_size): of the norm of each head of queries and keys, where the model has one."""
-    attention_output: Product
-    mlp_norm: Tensor
-    gate_up: Product
-    down: Product
+from treeopt.runtime.models.model import (
+    NOTHING,
+    Feed,
+    Output,
+    Outputs,
+    States,
+    Wants,
+    check_boundaries,
+    feed_text,
+    joined,
+    prefill_in_chunks,
+)
+from treeopt.runtime.models.rotary import Rotations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +35,16 @@ class Weights:
 
     embedding: Tensor
     layers: tuple[Layer, ...]
+    input_norms: tuple[Tensor, ...]
+    """(hidden,) of the norm of what attention reads, of each layer."""
     norm: Tensor
     head: Product
 
 
 class Transformer:
-    """Tokens in, logits out; the cache belongs to the caller, so one model serves many texts.
+    """Tokens in, logits out; the cache belongs to the caller, so one model serves many sequences."""
 
-    Tokens are int64 (n,), or (batch, n) with a cache for as many texts; results have the same leading shape.
-    Positions and mask are shared by all texts of a batch. Raises InvalidValueError for another batch than the cache's.
-    """
+    captures = True
 
     def __init__(self, config: ModelConfig, weights: Weights, *, name: str) -> None:
         self.config = config
@@ -56,21 +53,18 @@ class Transformer:
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
         self.parameters = _count(weights, config)
+        self.heads_per_key = config.heads // config.key_value_heads
         self._rotations = Rotations(config.head_size, config.rope_base, config.rope_scaling, self.device)
 
-    def new_cache(self, capacity: int, batch_size: int = 1) -> KVCache:
-        """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
-        return KVCache.empty(self.config, capacity, batch_size, rotations=self._rotations, dtype=self.dtype)
+    def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:
+        """Return empty caches for `capacity` tokens each, tree nodes included; they lie side by side."""
+        return KVStore.empty(self.config, capacity, sequences, rotations=self._rotations, dtype=self.dtype).caches()
 
-    def new_caches(self, capacity: int, texts: int) -> list[KVCache]:
-        """Return empty caches for `capacity` tokens of one text each, which lie side by side."""
-        return self.new_cache(capacity, texts).texts()
-
-    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
-        """Return the bytes of keys and values in a cache for `capacity` tokens of each text."""
+    def cache_bytes(self, capacity: int) -> int:
+        """Return the bytes of a cache for so many tokens."""
         config = self.config
-        token = 2 * config.layers * config.key_value_heads * config.head_size
-        return self.dtype.itemsize * token * capacity * batch_size
+        token_numbers = 2 * config.layers * config.key_value_heads * config.head_size
+        return self.dtype.itemsize * token_numbers * (capacity + 1)
 
     def pass_bytes(self, tokens: int) -> int:
         """Return the most bytes that a pass over so many tokens takes for a moment, logits left out.
@@ -81,175 +75,116 @@ class Transformer:
 
     @torch.inference_mode()
     def prefill(self, tokens: Tensor, cache: KVCache, wants: Wants = NOTHING) -> States | None:
-        """Commit texts, int64 (n,) or (batch, n), to an empty cache.
+        """Commit a text, int64 (n,), to an empty cache; see `LanguageModel`."""
 
-        Returns the states wanted of every token, or of the last, (1, hidden) or (batch, 1, hidden); None without text
-        or where none are.
-        """
-        length = tokens.shape[-1]
-        if length == 0:
-            return None
-        _check_texts(tokens, cache)
-        tokens = self._padded(tokens, cache)
-        slots = slice(0, tokens.shape[-1])
-        place = SharedPlace(cache, cache.rotations[slots], slots, slots.stop, causal=True)
-        if not wants.any:
-            self._write_all(tokens, place)
-            cache.length = length
-            return None
-        found = self._layers(tokens, place, wants)
-        cache.length = length
-        rows = slice(0 if wants.whole_text else length - 1, length)
-        return self._states([each[..., rows, :] for each in found], wants)
+        def read(chunk: Tensor) -> States | None:
+            padded = self._padded(chunk, cache)
+            place = OneSequence.of(feed_text(cache, padded))
+            if not wants.any:
+                self._write_all(padded, place)
+                return None
+            *boundaries, after_all = (each[: len(chunk)] for each in self._layers(padded, place, wants))
+            return States(tuple(boundaries), self._norm(after_all) if wants.last else None)
+
+        return prefill_in_chunks(tokens, cache, read, wants)
 
     @torch.inference_mode()
-    def forward(
+    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:
+        """Return logits and states of tokens after the committed ones of their sequences; see `LanguageModel`."""
+        place = place_of(feeds, self.heads_per_key)
+        tokens = joined([feed.tokens for feed in feeds])
+        sizes = [feed.nodes.rows for feed in feeds]
+        if last_only:
+            return Outputs(self.run(tokens, place, wants, last_of=sizes), [1] * len(sizes))
+        return Outputs(self.run(tokens, place, wants), sizes)
+
+    @torch.inference_mode()
+    def run(
         self,
         tokens: Tensor,
-        positions: Tensor,
-        cache: KVCache,
-        mask: Tensor | None,
-        *,
-        start: int = 0,
+        place: Place,
         wants: Wants = NOTHING,
+        *,
+        inputs: Tensor | None = None,  # noqa: ARG002
+        last_of: Sequence[int] | None = None,
     ) -> Output:
-        """Return logits, tokens.shape + (vocabulary,), and states of n tokens that stand behind the committed ones.
+        """Return logits and states of tokens at a place.
 
         Args:
-            tokens: int64 (n,) or (batch, n).
-            positions: int64 (n,), place of each token in the text; siblings share one.
-            cache: keys and values are written to slots length + start …; its length does not change.
-            mask: (n, length + start + n) to add to the attention scores, or None when each token sees every slot.
-            start: tree nodes that were fed before in this step.
+            tokens: int64 (rows,), one sequence after the other.
+            place: where they stand.
             wants: hidden states.
+            inputs: none; heads have them.
+            last_of: rows of each sequence, where only the last of each is wanted; None for all rows.
         """
-        first = cache.length + start
-        slots = slice(first, first + tokens.shape[-1])
-        _check_texts(tokens, cache)
-        place = SharedPlace(cache, cache.rotations[positions], slots, slots.stop, mask)
-        return self._output(self._layers(tokens, place, wants), wants)
-
-    @torch.inference_mode()
-    def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
-        """Return what `forward` does of each of some texts, each in a cache of its own, from one pass over all of them."""
-        place = ragged_place(parts, self.config.heads // self.config.key_value_heads)
-        found = self._layers(torch.cat([part.tokens for part in parts]), place, wants)
-        return RaggedOutputs(self._output(found, wants), [part.tokens.shape[0] for part in parts])
+        found = self._layers(tokens, place, wants)
+        if last_of is not None:
+            found = [last_rows(each, last_of) for each in found]
+        *boundaries, after_all = found
+        last = self._norm(after_all)
+        states = States(tuple(boundaries), last if wants.last else None) if wants.any else None
+        return Output(self.weights.head(last), states)
 
     def read(self, tokens: Tensor) -> Tensor:
         """Return logits, tokens.shape + (vocabulary,), after every token of whole texts, which are kept in no cache.
 
         Gradients can be computed through it, of weights that ask for them.
         """
-        place = WholeText(self._rotations.up_to(tokens.shape[-1]))
-        return self._output(self._layers(tokens, place, NOTHING), NOTHING).logits
+        (hidden,) = self._layers(tokens, WholeText(self._rotations.up_to(tokens.shape[-1])), NOTHING)
+        return self.weights.head(self._norm(hidden)).view(*tokens.shape, -1)
+
+    @torch.inference_mode()
+    def states(self, tokens: Tensor, wants: Wants) -> States:
+        """Return the states wanted, tokens.shape + (hidden,), of every token of whole texts, which are kept in no cache."""
+        found = self._layers(tokens, WholeText(self._rotations.up_to(tokens.shape[-1])), wants)
+        *boundaries, after_all = (each.view(*tokens.shape, -1) for each in found)
+        return States(tuple(boundaries), self._norm(after_all) if wants.last else None)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits (..., vocabulary) of last hidden states (..., hidden)."""
         return self.weights.head(hidden)
 
-    @torch.inference_mode()
-    def forward_static(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        cache: KVCache,
-        slots: Tensor,
-        mask: Tensor,
-        wants: Wants = NOTHING,
-    ) -> Output:
-        """Return what `forward` does, in shapes and work on the device that no text length changes.
-
-        Args:
-            tokens: int64 (n,) or (batch, n).
-            positions: int64 (n,), place of each token in the text.
-            cache: its length is not read.
-            slots: int64 (n,), where each token's keys and values are written.
-            mask: (n, extent) to add to the attention scores of the first `extent` slots.
-            wants: hidden states.
-        """
-        _check_texts(tokens, cache)
-        place = SharedPlace(cache, cache.rotations[positions], slots, mask.shape[1], mask)
-        return self._output(self._layers(tokens, place, wants), wants)
-
-    def _output(self, found: Sequence[Tensor], wants: Wants) -> Output:
-        """Return logits and states, given the residual stream at the boundaries wanted and after all layers."""
-        *boundaries, after_all = found
-        last = self._norm(after_all, self.weights.norm)
-        states = States(tuple(boundaries), last if wants.last else None) if wants.any else None
-        return Output(self.weights.head(last), states)
-
-    def _states(self, found: Sequence[Tensor], wants: Wants) -> States | None:
-        """Return the states of `_output` without the logits."""
-        *boundaries, after_all = found
-        if not wants.any:
-            return None
-        return States(tuple(boundaries), self._norm(after_all, self.weights.norm) if wants.last else None)
-
     def _padded(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """Return texts with their last token repeated behind them, which none before it sees, to one of few lengths."""
-        length = tokens.shape[-1]
+        """Return a text with its last token repeated after it, which none before it sees, to one of few lengths."""
+        length = len(tokens)
         padded = padded_rows(length, self.parameters)
-        if self.device.type != "cpu" or padded > len(cache.rotations):
+        if self.device.type != "cpu" or cache.length + padded > min(cache.capacity, len(cache.rotations)):
             return tokens
-        return tokens[..., torch.arange(padded).clamp_(max=length - 1)]
+        return tokens[torch.arange(padded).clamp_(max=length - 1)]
 
-    def _write_all(self, tokens: Tensor, place: SharedPlace) -> None:
+    def _write_all(self, tokens: Tensor, place: OneSequence) -> None:
         """Write keys and values of all layers; nothing else of the last one is needed for that."""
-        *_, last = self.weights.layers
-        (before,) = self._layers(tokens, place, NOTHING, len(self.weights.layers) - 1)
-        batch = 1 if tokens.ndim == 1 else len(tokens)
-        _, key, value = self._project(last, before.reshape(-1, before.shape[-1]), place.rotations, batch)
-        place.write(len(self.weights.layers) - 1, key, value)
+        weights, before_last = self.weights, len(self.weights.layers) - 1
+        (hidden,) = self._layers(tokens, place, NOTHING, before_last)
+        normed = rms_norm(hidden, weights.input_norms[-1], self.config)
+        _, key, value = weights.layers[-1].project(normed, place.rotations)
+        place.write(before_last, key, value)
 
     def _layers(self, tokens: Tensor, place: Place, wants: Wants, count: int | None = None) -> list[Tensor]:
-        """Return the residual stream of tokens at every boundary wanted, and last after so many layers, by default all."""
+        """Return the residual stream (rows, hidden) at every boundary wanted, and last after so many layers, by default all."""
         check_boundaries(wants, self.config.layers, self.name)
-        batch = 1 if tokens.ndim == 1 else len(tokens)
-        hidden = F.embedding(tokens.reshape(-1), self.weights.embedding)  # (batch * n, hidden)
+        hidden = F.embedding(tokens.reshape(-1), self.weights.embedding)
         at = {0: hidden}
         window, sliding_layers = self.config.sliding_window, self.config.sliding_layers
         sliding = place if window is None else place.within(window)
-        for number, layer in enumerate(self.weights.layers[:count], start=1):
-            query, key, value = self._project(layer, hidden, place.rotations, batch)
-            layer_place = sliding if number - 1 in sliding_layers else place
-            attended = layer_place.attend(number - 1, query, key, value)
-            hidden = hidden + layer.attention_output(attended.transpose(1, 2).reshape(hidden.shape[0], -1))
-            gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(F.silu(gate) * up)
-            if number in wants.boundaries:
-                at[number] = hidden
-        return [each.view(*tokens.shape, -1) for each in (*(at[boundary] for boundary in wants.boundaries), hidden)]
+        layers = zip(self.weights.layers, self.weights.input_norms, strict=True)
+        for number, (layer, norm) in enumerate(islice(layers, count)):
+            hidden = layer(
+                rms_norm(hidden, norm, self.config), hidden, number, sliding if number in sliding_layers else place
+            )
+            if number + 1 in wants.boundaries:
+                at[number + 1] = hidden
+        return [*(at[boundary] for boundary in wants.boundaries), hidden]
 
-    def _project(self, layer: Layer, hidden: Tensor, rotations: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, each (batch, its heads, n, head_size), the first two rotated."""
-        config = self.config
-        turned_heads = config.heads + config.key_value_heads
-        joined = layer.query_key_value(self._norm(hidden, layer.attention_norm))
-        joined = joined.view(batch, -1, turned_heads + config.key_value_heads, config.head_size)
-        turned = joined[:, :, :turned_heads]
-        if layer.head_norms is not None:
-            turned = F.rms_norm(turned, (config.head_size,), None, config.norm_epsilon) * layer.head_norms
-        turned = rotate(turned, rotations).transpose(1, 2)
-        return turned[:, : config.heads], turned[:, config.heads :], joined[:, :, turned_heads:].transpose(1, 2)
-
-    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(hidden, (self.config.hidden,), weight, self.config.norm_epsilon)
-
-
-def _check_texts(tokens: Tensor, cache: KVCache) -> None:
-    """Refuse tokens of another number of texts than a cache has."""
-    if (1 if tokens.ndim == 1 else len(tokens)) != cache.batch_size:
-        raise InvalidValueError(
-            f"tokens: expected those of {cache.batch_size} texts, as the cache. Got {tuple(tokens.shape)}."
-        )
+    def _norm(self, hidden: Tensor) -> Tensor:
+        return rms_norm(hidden, self.weights.norm, self.config)
 
 
 def _count(weights: Weights, config: ModelConfig) -> int:
     """Return the number of distinct parameters."""
     products = [w for x in weights.layers for w in (x.query_key_value, x.attention_output, x.gate_up, x.down)]
-    norms = [w for x in weights.layers for w in (x.attention_norm, x.mlp_norm)]
+    norms = [*weights.input_norms, *(x.mlp_norm for x in weights.layers)]
     head = [] if config.tied_head else [weights.head]
     head_norms = 2 * config.head_size * config.layers if config.head_norms else 0  # one for queries, one for keys
     return (

@@ -9,17 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
+from treeopt.runtime.models.attention import Place
 from treeopt.runtime.models.model import (
     NOTHING,
     TRAINED_LENGTH,
+    Feed,
     LanguageModel,
     Output,
-    RaggedModel,
-    RaggedOutputs,
-    SizedModel,
+    Outputs,
     States,
-    TextCache,
-    TextRows,
     Wants,
 )
 from treeopt.runtime.models.transformer import Transformer
@@ -53,6 +51,8 @@ class LimitedDraft:
         self.dtype = model.dtype
         self.device = model.device
         self.parameters = model.parameters
+        self.captures = isinstance(model, Transformer)
+        self.heads_per_key = model.heads_per_key if isinstance(model, Transformer) else 1
         self.ids = tuple(ids)
         """Ids that it may propose."""
         allowed = set(ids)
@@ -83,68 +83,28 @@ class LimitedDraft:
         logits = F.pad(logits[..., : self._width], padding, value=float("-inf"))  # a copy, also without padding
         return logits if self._hidden is None else logits.index_fill_(-1, self._hidden, float("-inf"))
 
-    def new_cache(self, capacity: int, batch_size: int = 1) -> TextCache:
-        return self._model.new_cache(capacity, batch_size)
+    def new_caches(self, capacity: int, sequences: int) -> Sequence[Any]:
+        return self._model.new_caches(capacity, sequences)
 
-    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
-        """Return the bytes of the model's cache; 0 if it cannot compute them."""
-        return self._model.cache_bytes(capacity, batch_size) if isinstance(self._model, SizedModel) else 0
+    def cache_bytes(self, capacity: int) -> int:
+        return self._model.cache_bytes(capacity)
 
     def pass_bytes(self, tokens: int) -> int:
-        """Return the bytes of the model's pass; 0 if it cannot compute them."""
-        return self._model.pass_bytes(tokens) if isinstance(self._model, SizedModel) else 0
+        return self._model.pass_bytes(tokens)
 
     def prefill(self, tokens: Tensor, cache: Any, wants: Wants = NOTHING) -> States | None:
         return self._model.prefill(self.readable(tokens), cache, wants)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        cache: Any,
-        mask: Tensor | None,
-        *,
-        start: int = 0,
-        wants: Wants = NOTHING,
-    ) -> Output:
-        output = self._model.forward(self.readable(tokens), positions, cache, mask, start=start, wants=wants)
-        return self._shown(output)
+    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:
+        readable = [feed._replace(tokens=self.readable(feed.tokens)) for feed in feeds]
+        outputs = self._model.forward(readable, wants, last_only=last_only)
+        return Outputs(outputs.whole._replace(logits=self.limited(outputs.logits)), outputs.sizes)
 
-    def _shown(self, output: Output) -> Output:
+    def run(self, tokens: Tensor, place: Place, wants: Wants = NOTHING, *, inputs: Tensor | None = None) -> Output:
+        """Return logits and states of tokens at a place of a built-in model."""
+        assert isinstance(self._model, Transformer)  # else nothing is captured
+        output = self._model.run(self.readable(tokens), place, wants, inputs=inputs)
         return output._replace(logits=self.limited(output.logits))
-
-
-class LimitedRaggedDraft(LimitedDraft):
-    """A limited draft model that reads several sequences in one pass."""
-
-    _model: RaggedModel
-
-    def new_caches(self, capacity: int, texts: int) -> Sequence[TextCache]:
-        return self._model.new_caches(capacity, texts)
-
-    def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
-        readable = [part._replace(tokens=self.readable(part.tokens)) for part in parts]
-        outputs = self._model.forward_ragged(readable, wants)
-        if isinstance(outputs, RaggedOutputs) and not wants.any:
-            return RaggedOutputs(Output(self.limited(outputs.logits)), outputs.sizes)
-        return [self._shown(output) for output in outputs]
-
-
-class LimitedStaticDraft(LimitedRaggedDraft):
-    """A limited built-in draft model, whose pass can also be captured as a CUDA graph."""
-
-    _model: Transformer
-
-    def forward_static(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        cache: Any,
-        slots: Tensor,
-        mask: Tensor,
-        wants: Wants = NOTHING,
-    ) -> Output:
-        return self._shown(self._model.forward_static(self.readable(tokens), positions, cache, slots, mask, wants))
 
 
 def limit_draft(draft: LanguageModel, ids: Collection[int], vocabulary: int) -> LanguageModel:
@@ -167,7 +127,4 @@ def limit_draft(draft: LanguageModel, ids: Collection[int], vocabulary: int) -> 
         )
     if len(left) == vocabulary == draft.config.vocabulary:
         return draft
-    if isinstance(draft, Transformer):
-        return LimitedStaticDraft(draft, left, vocabulary)
-    kind = LimitedRaggedDraft if isinstance(draft, RaggedModel) else LimitedDraft
-    return kind(draft, left, vocabulary)
+    return LimitedDraft(draft, left, vocabulary)

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.folder import ModelFolder
+from treeopt.runtime.models.layer import Layer
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.tensor_reader import TensorReader
-from treeopt.runtime.models.transformer import Layer, Transformer, Weights
+from treeopt.runtime.models.transformer import Transformer, Weights
 
 
 def load_model(
@@ -39,6 +40,10 @@ def build_model(config: ModelConfig, tensors: Tensors, *, name: str) -> Transfor
     weights = Weights(
         embedding=embedding,
         layers=tuple(_layer(tensors, config, f"model.layers.{index}") for index in range(config.layers)),
+        input_norms=tuple(
+            tensors.get(f"model.layers.{index}.input_layernorm.weight", (config.hidden,))
+            for index in range(config.layers)
+        ),
         norm=tensors.get("model.norm.weight", (config.hidden,)),
         head=Linear(embedding if config.tied_head else tensors.get("lm_head.weight", size)),
     )
@@ -48,7 +53,7 @@ def build_model(config: ModelConfig, tensors: Tensors, *, name: str) -> Transfor
 def _layer(tensors: Tensors, config: ModelConfig, prefix: str) -> Layer:
     hidden, inner, attention = config.hidden, config.intermediate, f"{prefix}.self_attn"
     return Layer(
-        attention_norm=tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)),
+        config=config,
         query_key_value=Linear(
             query_key_value(tensors, config, attention, "weight", hidden),
             query_key_value(tensors, config, attention, "bias") if config.query_key_value_bias else None,

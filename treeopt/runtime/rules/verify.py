@@ -12,7 +12,7 @@ from torch import Tensor
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.finite import all_finite
-from treeopt.runtime.models.together import joined
+from treeopt.runtime.models.model import joined
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.runtime.rules.distributions import EPSILON
 from treeopt.runtime.rules.inverse_cdf import inverse_cdf, uniform

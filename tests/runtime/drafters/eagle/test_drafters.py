@@ -12,10 +12,11 @@ from tests.support.slow_eagle import SlowEagle
 from treeopt.errors import OutOfMemoryError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.draft_model import outputs_at_roots
+from treeopt.runtime.drafters.draft_model import root_logits
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
 from treeopt.runtime.drafters.eagle.text import texts_of
+from treeopt.runtime.models.runner import Runner
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -99,14 +100,14 @@ class TestDynamicTrees:
 class TestCache:
     def test_it_holds_a_slot_for_every_token_but_the_first_after_a_refill(self, deep, tmp_path):
         (text,) = texts_of(loaded(made_head(deep), tmp_path, deep), 40, 4, 1)
-        tokens = list(PROMPT)
+        tokens, runner = list(PROMPT), Runner(text.head, max_nodes=4)
         text.begin(tokens, states_of(deep, tokens[:-1], text.head.wants))
-        outputs_at_roots([text])
+        root_logits(runner, [text])
         states = states_of(deep, PROMPT[:4], text.head.wants)  # of four nodes; lengths do not depend on them
         for path, committed in (((0, 2, 3), [5, 6, 7]), ((0,), [9]), ((0, 1), [1, 2])):
             text.accept(Step(path, committed, torch.empty(0), states), [])
             tokens += committed
-            outputs_at_roots([text])
+            root_logits(runner, [text])
             assert text.cache.length == len(tokens) - 2  # the root's own slot stands behind
 
     @pytest.mark.parametrize("kind", ["static", "dynamic"])
@@ -115,11 +116,13 @@ class TestCache:
         static = EagleDrafter(head, TREE, capacity=60)
         drafter = static if kind == "static" else EagleDynamicDrafter(head, grown, capacity=60)
         drafter.reserve(3)
-        caches = [each.draft.cache for each in drafter._texts]
-        assert len({id(cache.whole) for cache in caches}) == 1
+        caches = [getattr(each, "draft", each).cache for each in drafter._texts]
+        assert len({id(cache.store) for cache in caches}) == 1
         assert [cache.place for cache in caches] == [0, 1, 2]
         slot = sum(entries[..., 0, :].nbytes for pair in caches[0].layers for entries in pair)
-        monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 4 * slot * caches[0].capacity - 1)
+        monkeypatch.setattr(
+            "treeopt.runtime.models.memory.free_bytes", lambda _: 4 * slot * (caches[0].capacity + 1) - 1
+        )
         drafter.reserve(3)
         with pytest.raises(OutOfMemoryError, match=r"cache of \d+ tokens for each of 4 texts"):
             drafter.reserve(4)

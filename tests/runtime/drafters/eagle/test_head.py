@@ -10,14 +10,14 @@ from safetensors.torch import load_file
 from tests.support import eagle_heads as layouts
 from tests.support.decoded import PROMPT
 from tests.support.eagle_heads import make_head, save_head
+from tests.support.passes import level_of, new_cache
 from tests.support.slow_eagle import SlowEagle
-from treeopt.runtime.drafters.draft_model import outputs_at_roots
+from treeopt.runtime.drafters.draft_model import node_logits, root_logits
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.eagle.text import texts_of
 from treeopt.runtime.models.model import Wants
-from treeopt.runtime.models.passes import PassNodes
-from treeopt.runtime.models.together import PassCall, joined_logits, run_together
+from treeopt.runtime.models.runner import Runner
 from treeopt.trees import TokenTree
 
 EVERY = (2, 4, 5)
@@ -55,7 +55,7 @@ def loaded(case, folder, target, *, shift=0, **changes):
 
 def states_of(target, text, wants):
     """Return the states (T, …) of a text's tokens, in one pass."""
-    return target.prefill(torch.tensor(text), target.new_cache(len(text)), wants._replace(whole_text=True))
+    return target.prefill(torch.tensor(text), new_cache(target, len(text)), wants._replace(whole_text=True))
 
 
 def rows_of(states):
@@ -86,15 +86,15 @@ class TestLogits:
         (text,) = texts_of(head, 40, 6, 1)
         tokens = list(PROMPT[:4])
         text.begin(tokens, states_of(deep, tokens[:-1], wants))
-        passes = text.passes.make([_level(tree, 1, 3)])
+        runner = Runner(head, max_nodes=6)
         for path, committed in (((0, 2), [drafted[2], 7]), ((0,), [3]), ((0, 1, 3), [drafted[1], drafted[3], 8])):
             states = rows_of(states_of(deep, tokens[:-1], wants))
-            np.testing.assert_allclose(
-                outputs_at_roots([text])[0].logits[0], twin.logits_after(states, tokens), atol=1e-5
-            )
-            below = passes[0](torch.tensor(drafted[1:3])).logits
-            deeper = text.passes.once(_level(tree, 3, 6))(torch.tensor(drafted[3:])).logits
-            for node, found in zip(range(1, 6), [*below, *deeper], strict=True):
+            np.testing.assert_allclose(root_logits(runner, [text])[0], twin.logits_after(states, tokens), atol=1e-5)
+            levels = [
+                node_logits(runner, [text], [torch.tensor(drafted[first:end])], [level_of(tree, first, end)])
+                for first, end in ((1, 3), (3, 6))
+            ]
+            for node, found in zip(range(1, 6), torch.cat(levels), strict=True):
                 way = [drafted[each] for each in np.flatnonzero(tree.ancestor_mask[node])[1:]]
                 np.testing.assert_allclose(found, twin.logits_after(states, tokens, way), atol=1e-5)
             nodes = states_of(deep, [*tokens, *committed[:-1]], wants)
@@ -112,26 +112,29 @@ class TestLogits:
         together, alone = texts_of(head, 40, 6, 3), [texts_of(head, 40, 6, 1)[0] for _ in prompts]
         for text, prompt in [*zip(together, prompts, strict=True), *zip(alone, prompts, strict=True)]:
             text.begin(prompt, states_of(deep, prompt[:-1], head.wants))
-        levels = [_level(tree, 1, 3), _level(tree, 1, 2), _level(tree, 1, 3)], [_level(tree, 3, 6), _level(tree, 2, 5)]
+        runner = Runner(head, max_nodes=6)
+        levels = (
+            [level_of(tree, 1, 3), level_of(tree, 1, 2), level_of(tree, 1, 3)],
+            [
+                level_of(tree, 3, 6),
+                level_of(tree, 2, 5),
+            ],
+        )
         generator = torch.Generator().manual_seed(1)
         for paths in (((0, 2), (0,), (0, 1, 3)), ((0,), (0, 1), (0, 2, 5)), ((0, 1, 3), (0, 2), (0,))):
-            expected = [outputs_at_roots([text])[0].logits for text in alone]
+            expected = [root_logits(runner, [text]) for text in alone]
             with one_pass(head, monkeypatch):
-                found = outputs_at_roots(together)
-            torch.testing.assert_close(joined_logits(found), torch.cat(expected), rtol=0, atol=1e-5)
+                found = root_logits(runner, together)
+            torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=1e-5)
             for nodes in levels:
                 tokens = [torch.randint(23, each.depth.shape, generator=generator) for each in nodes]
                 expected = [
-                    text.passes.once(each)(fed).logits for text, each, fed in zip(alone, nodes, tokens, strict=False)
-                ]
-                calls = [
-                    PassCall(text.passes.once(each), fed)
-                    for text, each, fed in zip(together, nodes, tokens, strict=False)
+                    node_logits(runner, [text], [fed], [each])
+                    for text, each, fed in zip(alone, nodes, tokens, strict=False)
                 ]
                 with one_pass(head, monkeypatch):
-                    found = run_together(calls)
-                for one, other in zip(found, expected, strict=True):
-                    torch.testing.assert_close(one.logits, other, rtol=0, atol=1e-5)
+                    found = node_logits(runner, together[: len(nodes)], tokens, nodes)
+                torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=1e-5)
             for number, path in enumerate(paths):
                 committed = torch.randint(23, (len(path),), generator=generator).tolist()
                 states = states_of(deep, [7, 8, 9, 10, 11, number], head.wants)
@@ -144,7 +147,7 @@ class TestLogits:
         (text,) = texts_of(head, 20, 1, 1)
         text.begin(PROMPT, states_of(deep, PROMPT[:-1], head.wants))
         states = rows_of(states_of(deep, PROMPT[:-1], wants_of(made)))
-        found = outputs_at_roots([text])[0].logits[0].numpy()
+        found = root_logits(Runner(head, max_nodes=1), [text])[0].numpy()
         expected = twin_of(made).logits_after(states, PROMPT)
         known = np.isfinite(expected)
         assert np.abs(found[known] - expected[known]).max() > 0.01
@@ -163,11 +166,6 @@ def one_pass(head, monkeypatch):
         patched.setattr(type(head), "hidden", counted)
         yield
     assert len(passes) == 1
-
-
-def _level(tree, first, stop):
-    """Return some nodes as a pass that comes behind all nodes before them."""
-    return PassNodes(visible=tree.ancestor_mask[first:stop, :stop], depth=tree.depth[first:stop], start=first)
 
 
 def _as_fed(rows, tokens, path):

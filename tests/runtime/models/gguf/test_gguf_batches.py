@@ -8,16 +8,16 @@ pytest.importorskip("llama_cpp", reason="needs the gguf extra")
 
 from tests.contracts.drafters import CASES
 from tests.contracts.test_batches import check_that_none_changes_another
-from tests.support.ragged_texts import COUNTS, LENGTHS, NAMES, TREE, UNLIKE
+from tests.support.unlike_texts import COUNTS, LENGTHS, NAMES, TREE, UNLIKE
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.models.gguf.context import Context
 from treeopt.runtime.models.gguf.model import SHARED_TEXTS
-from treeopt.runtime.models.hf.ragged_check import why_separate_passes
+from treeopt.runtime.models.hf.batch_check import why_separate_passes
 from treeopt.runtime.models.hf.tree_check import EXACT
-from treeopt.runtime.models.model import Wants
-from treeopt.runtime.models.passes import PassNodes, TreePass
+from treeopt.runtime.models.model import Feed, Wants
+from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import chain, level_widths
 
 PROMPTS = [[100, 101, 102], [1], [8, 8, 2, 60, 11, 4, 4], [9, 30], [2] * 12]
@@ -27,12 +27,12 @@ def tokens_of(count, seed):
     return torch.randint(256, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-def texts_behind(model, caches, trees):
-    """Return a pass over each text, which has a prompt behind it, and the tokens that it is fed."""
+def feeds_after_prompts(model, caches, trees):
+    """Return what is fed to each text after its prompt."""
     found = []
     for number, (length, cache, tree) in enumerate(zip(LENGTHS, caches, trees, strict=True)):
         model.prefill(tokens_of(length, number), cache)
-        found.append((TreePass(model, cache, PassNodes.whole(tree), capacity=64), tokens_of(tree.nodes, number)))
+        found.append(Feed(cache, tokens_of(tree.nodes, number), PassNodes.whole(tree)))
     return found
 
 
@@ -44,11 +44,11 @@ def test_one_pass_gives_what_passes_over_each_text_give(gguf_pair, monkeypatch, 
     model = gguf_pair[0]
     caches = model.new_caches(40, 5)
     assert len({id(cache.context) for cache in caches}) == (1 if shared == 5 else 3)
-    texts = texts_behind(model, caches, trees)
-    together = model.forward_ragged([texts[number][0].rows(texts[number][1]) for number in order])
-    for number, found in zip(order, together, strict=True):
-        run, tokens = texts[number]
-        torch.testing.assert_close(found.logits, run(tokens).logits, rtol=1e-3, atol=1e-3)
+    feeds = [feeds_after_prompts(model, caches, trees)[number] for number in order]
+    for feed, found, last in zip(feeds, model.forward(feeds), model.forward(feeds, last_only=True), strict=True):
+        alone = model.forward([feed]).logits
+        torch.testing.assert_close(found.logits, alone, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(last.logits, alone[-1:], rtol=1e-3, atol=1e-3)
 
 
 def test_passes_are_shared_by_the_check_of_transformers_models_too(gguf_pair, monkeypatch):
@@ -65,11 +65,11 @@ def test_passes_are_shared_by_the_check_of_transformers_models_too(gguf_pair, mo
 def test_a_text_that_is_begun_anew_leaves_the_others_alone(gguf_pair):
     model = gguf_pair[0]
     caches = model.new_caches(40, 5)
-    texts = texts_behind(model, caches, UNLIKE)
-    expected = texts[2][0](texts[2][1]).logits
+    feeds = feeds_after_prompts(model, caches, UNLIKE)
+    expected = model.forward(feeds[2:3]).logits
     caches[0].clear()
     model.prefill(tokens_of(30, 9), caches[3])
-    torch.testing.assert_close(texts[2][0](texts[2][1]).logits, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.forward(feeds[2:3]).logits, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -101,9 +101,8 @@ def test_hidden_states_and_too_many_leaves_are_refused_in_one_line(gguf_pair):
     caches = model.new_caches(80, SHARED_TEXTS)
     for cache in caches:
         model.prefill(tokens_of(3, 1), cache)
-    wide = [TreePass(model, cache, PassNodes.whole(level_widths([70])), capacity=64) for cache in caches]
-    rows = [each.rows(tokens_of(71, 2)) for each in wide]
+    feeds = [Feed(cache, tokens_of(71, 2), PassNodes.whole(level_widths([70]))) for cache in caches]
     with pytest.raises(InvalidValueError, match=r"^target: expected a drafter without hidden states"):
-        model.forward_ragged(rows, Wants(last=True))
+        model.forward(feeds, Wants(last=True))
     with pytest.raises(InvalidValueError, match=r"^tree: expected at most 63 leaves, .* for 4 texts"):
-        model.forward_ragged(rows)
+        model.forward(feeds)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.passes import feed_tokens, level_of, new_cache
+
 pytest.importorskip("llama_cpp", reason="needs the gguf extra")
 
 from treeopt.errors import InvalidValueError, TreeoptError
@@ -14,8 +16,8 @@ from treeopt.runtime.models.gguf import load_gguf
 from treeopt.runtime.models.gguf.model import GGUFModel
 from treeopt.runtime.models.gguf.sequences import Placed
 from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED, check_tree_mask
-from treeopt.runtime.models.mask import TreeMask
-from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.model import NOTHING, Feed, Wants
+from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import TokenTree, chain, level_widths
 
 TREE = level_widths([4, 6, 5, 3])
@@ -28,10 +30,7 @@ def random_tokens(count, seed=0):
 
 def feed(model, cache, tokens, tree=TREE, first=0, end=None):
     end = tree.nodes if end is None else end
-    visible = torch.from_numpy(np.ascontiguousarray(tree.ancestor_mask[first:end, :end]))
-    mask = TreeMask(visible, cache.length, dtype=model.dtype, device=model.device).behind(cache.length)
-    depth = torch.tensor(tree.depth[first:end], dtype=torch.int64)
-    return model.forward(tokens[first:end], cache.length + depth, cache, mask, start=first).logits
+    return model.forward([Feed(cache, tokens[first:end], level_of(tree, first, end))]).logits
 
 
 def path_logits(model, text, tokens, tree=TREE):
@@ -52,12 +51,11 @@ def test_logits_are_those_of_the_same_weights_in_the_built_in_transformer(
     text = random_tokens(40)
     for folder, path in zip(byte_folders, gguf_files(number_format), strict=True):
         built_in = load_model(folder)
-        mask = torch.full((40, 40), float("-inf")).triu(1)
-        expected = built_in.forward(text, torch.arange(40), built_in.new_cache(40), mask).logits
+        expected = built_in.read(text)
         found = load_gguf(path)
         assert (found.config.vocabulary, found.config.max_positions, found.config.end_tokens) == (256, 128, (0,))
         assert found.parameters == built_in.parameters
-        at_once = found.forward(text, torch.arange(40), found.new_cache(40), mask).logits
+        at_once = feed_tokens(found, new_cache(found, 40), text).logits
         for logits in (found.text_logits(text[None])[0], at_once):
             assert (logits - expected).square().mean().sqrt() < most * expected.std()
 
@@ -66,7 +64,7 @@ def test_logits_are_those_of_the_same_weights_in_the_built_in_transformer(
 def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kept(gguf_files, number_format):
     model = load_gguf(gguf_files(number_format)[0])
     text, tokens = random_tokens(11), random_tokens(TREE.nodes, seed=1)
-    cache = model.new_cache(60)
+    cache = new_cache(model, 60)
     model.prefill(text, cache)
     most = 1e-3 if number_format == "f32" else 0.2
     edges = [0, 1, 5, 11, 16, TREE.nodes]
@@ -77,20 +75,9 @@ def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kep
         for found in (at_once, by_levels):
             torch.testing.assert_close(found, expected, rtol=most, atol=most)
         path = padded[padded >= 0].tolist()
-        cache.keep(0, path)
+        cache.keep(path)
         text = torch.cat([text, tokens[path]])
         assert cache.length == len(text)
-
-
-def test_texts_of_a_batch_are_those_alone(gguf_pair):
-    model, texts = gguf_pair[0], torch.stack([random_tokens(9, seed) for seed in range(3)])
-    tokens = torch.stack([random_tokens(TREE.nodes, seed) for seed in range(3, 6)])
-    cache = model.new_cache(40, 3)
-    model.prefill(texts, cache)
-    mask = TreeMask(torch.from_numpy(TREE.ancestor_mask.copy()), 9, dtype=model.dtype, device=model.device).behind(9)
-    found = model.forward(tokens, 9 + torch.tensor(TREE.depth), cache, mask).logits
-    for row in range(3):
-        torch.testing.assert_close(found[row], path_logits(model, texts[row], tokens[row]), rtol=1e-3, atol=1e-3)
 
 
 def test_the_check_lets_every_format_through_and_finds_ids_of_a_neighbour(gguf_files, monkeypatch):
@@ -114,9 +101,13 @@ def test_positions_that_are_ignored_are_found(gguf_pair):
     """Negative control: every node at the position of its slot."""
 
     class WithoutPositions(GGUFModel):
-        def forward(self, tokens, _, cache, mask, *, start=0, **options):
-            places = torch.arange(cache.length + start, cache.length + start + len(tokens))
-            return super().forward(tokens, places, cache, mask, start=start, **options)
+        def forward(self, feeds, wants=NOTHING, *, last_only=False):
+            wrong = []
+            for feed in feeds:
+                nodes = feed.nodes
+                depth = nodes.start + np.arange(nodes.rows)
+                wrong.append(feed._replace(nodes=PassNodes(depth=depth, visible=nodes.visible, start=nodes.start)))
+            return super().forward(wrong, wants, last_only=last_only)
 
     wrong = WithoutPositions(gguf_pair[0]._handle, gguf_pair[0].config, name="wrong")
     with pytest.raises(TreeoptError, match=r"^wrong: cannot take a tree mask"):
@@ -139,7 +130,7 @@ def test_greedy_texts_of_chains_and_trees_are_plain_decoding_s(gguf_files, numbe
 
 
 def test_hidden_states_are_refused_in_one_line(gguf_pair):
-    cache = gguf_pair[0].new_cache(8)
+    cache = new_cache(gguf_pair[0], 8)
     with pytest.raises(InvalidValueError, match=r"^target: expected a drafter without hidden states.*: take a draft"):
         gguf_pair[0].prefill(random_tokens(3), cache, Wants(last=True))
 

@@ -65,51 +65,42 @@ class Cells:
 
 
 class Simulated:
-    """A cache of some texts, and which cell holds each token of a text and each node."""
+    """A cache, and which cell holds each token of its text and each node."""
 
     def __init__(self, texts=1, most=64, beside=None):
-        """Make a cache in a memory of its own, or in that of another, which has the ids for both."""
+        """Make a cache in a memory for several texts, or in that of another, which has the ids for both."""
         self.memory = beside.memory if beside else Cells()
         self.ids = beside.ids if beside else SequenceIds(most, texts)
-        self.cache = GGUFCache(self.memory, 1000, texts, self.ids)
-        self.slots = [{} for _ in range(texts)]
+        self.cache = GGUFCache(self.memory, 1000, self.ids)
+        self.slots = {}
 
     def prefill(self, length):
         self.cache.clear()
-        for text, sequences in enumerate(self.cache.texts):
-            new, _ = self.memory.run(range(length), [[sequences.text.id]] * length)
-            sequences.text.held = length
-            self.slots[text] = dict(enumerate(new))
-        self.cache.lengths[:] = [length] * len(self.slots)
+        new, _ = self.memory.run(range(length), [[self.cache.sequences.text.id]] * length)
+        self.cache.commit_read(length)
+        self.slots = dict(enumerate(new))
 
     def feed(self, visible, depth, start=0):
         """Feed nodes and check that each sees the text and what it should."""
-        length = self.cache.length
+        length, size = self.cache.length, len(depth)
         placed = self.cache.place(visible, start)
-        positions = [length + each for each in depth] * len(placed)
-        rows = []
-        for each in placed:
-            counts, ids = each.ids()
-            edges = np.cumsum(counts)[:-1]
-            rows += [part.tolist() for part in np.split(ids, edges)]
-        new, seen = self.memory.run(positions, rows)
-        for each in placed:
-            each.stored()
-        size = len(depth)
-        for text, slots in enumerate(self.slots):
-            slots |= {length + start + row: new[text * size + row] for row in range(size)}
-            for row in range(size):
-                expected = {slots[slot] for slot in range(length)}
-                expected |= {slots[length + column] for column in np.flatnonzero(visible[row])}
-                if seen[text * size + row] != expected:
-                    return False
+        counts, ids = placed.ids()
+        rows = [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
+        new, seen = self.memory.run([length + each for each in depth], rows)
+        placed.stored()
+        self.slots |= {length + start + row: new[row] for row in range(size)}
+        for row in range(size):
+            expected = {self.slots[slot] for slot in range(length)}
+            expected |= {self.slots[length + column] for column in np.flatnonzero(visible[row])}
+            if seen[row] != expected:
+                return False
         return True
 
-    def keep(self, text, path):
-        length = self.cache.lengths[text]
-        self.cache.keep(text, path)
-        kept = [self.slots[text][length + offset] for offset in path]
-        self.slots[text] |= dict(zip(range(length, length + len(path)), kept, strict=True))
+    def keep(self, path):
+        length = self.cache.length
+        self.cache.keep(path)
+        kept = [self.slots[length + offset] for offset in path]
+        self.slots |= dict(zip(range(length, length + len(path)), kept, strict=True))
 
 
 def whole(tree):
@@ -128,17 +119,15 @@ def random_tree(noise, nodes):
 
 
 @pytest.mark.parametrize("tree", [chain(0), chain(5), level_widths([4, 6, 5, 3]), TREE], ids=str)
-@pytest.mark.parametrize("texts", [1, 3])
-def test_a_tree_at_once_and_level_by_level_before_and_after_each_path_is_kept(tree, texts):
-    simulated = Simulated(texts)
+def test_a_tree_at_once_and_level_by_level_before_and_after_each_path_is_kept(tree):
+    simulated = Simulated()
     simulated.prefill(7)
     for padded in tree.leaf_paths:
         path = padded[padded >= 0].tolist()
         assert simulated.feed(*whole(tree))
         assert all(simulated.feed(*level) for level in levels(tree))
-        for text in range(texts):
-            simulated.keep(text, path)
-        assert simulated.cache.length == simulated.cache.texts[0].text.held
+        simulated.keep(path)
+        assert simulated.cache.length == simulated.cache.sequences.text.held
 
 
 def test_random_trees_and_paths_that_end_anywhere():
@@ -153,7 +142,7 @@ def test_random_trees_and_paths_that_end_anywhere():
             node, path = int(noise.integers(tree.nodes)), []
             while node >= 0:
                 path, node = [node, *path], int(tree.parents[node])
-            simulated.keep(0, path)
+            simulated.keep(path)
 
 
 def test_nodes_are_fed_below_a_node_that_has_children_already():
@@ -162,7 +151,7 @@ def test_nodes_are_fed_below_a_node_that_has_children_already():
     assert simulated.feed(*whole(chain(2)))
     visible = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 1]], np.bool_)  # below node 1 and below the root
     assert simulated.feed(visible, [2, 1], start=3)
-    simulated.keep(0, [0, 1, 3])
+    simulated.keep([0, 1, 3])
     assert simulated.feed(*whole(TREE))
 
 
@@ -173,7 +162,7 @@ def test_a_length_set_beyond_the_text_commits_what_was_fed_and_leaves_what_is_be
     simulated.cache.length += 1
     level = np.array([[1, 1, 0], [1, 0, 1]], np.bool_)
     assert simulated.feed(level, [1, 1], start=1)
-    simulated.keep(0, [0, 2])
+    simulated.keep([0, 2])
     assert simulated.cache.length == 6
     assert simulated.feed(*whole(TREE))
 
@@ -183,9 +172,9 @@ def test_a_shorter_text_is_looked_at_and_the_whole_one_again():
     simulated.prefill(9)
     for length in (4, 8, 2, 9, 9, 1):
         simulated.cache.length = length
-        slots = dict(simulated.slots[0])
+        slots = dict(simulated.slots)
         assert simulated.feed(*whole(TREE))
-        simulated.slots[0] = slots
+        simulated.slots = slots
 
 
 def test_ids_of_a_chain_are_two_and_those_of_a_tree_one_more_than_its_leaves():
@@ -194,7 +183,7 @@ def test_ids_of_a_chain_are_two_and_those_of_a_tree_one_more_than_its_leaves():
         simulated.prefill(2)
         for _ in range(3):
             assert simulated.feed(*whole(tree))
-            simulated.keep(0, [0])
+            simulated.keep([0])
 
 
 def test_texts_of_unlike_lengths_in_one_memory_see_nothing_of_one_another():
@@ -210,7 +199,7 @@ def test_texts_of_unlike_lengths_in_one_memory_see_nothing_of_one_another():
         tree = random_tree(noise, int(noise.integers(2, 12)))
         assert each.feed(*whole(tree))
         padded = tree.leaf_paths[noise.integers(len(tree.leaf_paths))]
-        each.keep(0, padded[padded >= 0].tolist())
+        each.keep(padded[padded >= 0].tolist())
 
 
 def test_a_text_that_ends_leaves_its_ids_to_the_next():
@@ -224,7 +213,7 @@ def test_what_a_pass_that_was_broken_off_left_is_forgotten_with_the_text():
     simulated = Simulated()
     simulated.prefill(2)
     visible, depth = whole(TREE)
-    (placed,) = simulated.cache.place(visible, 0)
+    placed = simulated.cache.place(visible, 0)
     counts, ids = placed.ids()
     rows = [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
     simulated.memory.run([2 + each for each in depth], rows)  # and nobody notes what was stored
@@ -236,8 +225,10 @@ def test_what_a_pass_that_was_broken_off_left_is_forgotten_with_the_text():
 
 def test_too_many_leaves_are_refused_in_one_line():
     simulated = Simulated(texts=2, most=16)
-    simulated.prefill(2)
-    assert simulated.feed(*whole(level_widths([7])))
+    other = Simulated(beside=simulated)
+    for each in (simulated, other):
+        each.prefill(2)
+        assert each.feed(*whole(level_widths([7])))
     with pytest.raises(
         InvalidValueError,
         match=r"^tree: expected at most 7 leaves.* 16 sequences for 2 texts\..*: take .*, or fewer texts at a time",
@@ -266,7 +257,7 @@ def test_a_path_that_was_never_fed_cannot_be_kept():
     simulated.prefill(2)
     assert simulated.feed(*whole(level_widths([2])))
     with pytest.raises(InvalidValueError, match=r"^path: expected nodes that were fed"):
-        simulated.cache.keep(0, [0, 1, 2])
+        simulated.cache.keep([0, 1, 2])
 
 
 def test_ids_shifted_by_a_leaf_are_found(monkeypatch):

@@ -10,6 +10,7 @@ from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.text import texts_of
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.static_tree import FilledTreeDrafter
+from treeopt.runtime.models.runner import pool_for
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import TokenTree
@@ -28,6 +29,7 @@ class EagleDrafter(FilledTreeDrafter):
         rule: the verification rule; under one that asks for sampled children they are sampled from the head's
             distribution, zero for tokens that it does not know.
         sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
+        cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
 
     Raises InvalidValueError for more children of a node than the head knows tokens, OutOfMemoryError for a cache that
     does not fit into memory.
@@ -41,6 +43,7 @@ class EagleDrafter(FilledTreeDrafter):
         capacity: int,
         rule: Rule = RULES["target"],
         sampling: Sampling = GREEDY,
+        cuda_graphs: bool | None = None,
     ) -> None:
         _check_children("tree", int(tree.child_counts.max()), head)
         fed = max(1, int(np.count_nonzero(tree.child_counts)))
@@ -52,6 +55,7 @@ class EagleDrafter(FilledTreeDrafter):
             sampling=sampling,
             max_nodes=tree.nodes,
             wants=head.wants,
+            pool=pool_for(head.device, cuda_graphs),
         )
         self.head = head
 
@@ -63,13 +67,14 @@ class EagleDynamicDrafter(ExpandingDrafter):
         head: of the target that verifies; its probabilities are those of temperature 1, whatever the target's.
         tree: how trees grow.
         capacity: longest text.
+        cuda_graphs: as for `EagleDrafter`.
 
     Raises what `EagleDrafter` raises.
     """
 
-    def __init__(self, head: EagleHead, tree: DynamicTree, *, capacity: int) -> None:
+    def __init__(self, head: EagleHead, tree: DynamicTree, *, capacity: int, cuda_graphs: bool | None = None) -> None:
         _check_children("top_k", tree.top_k, head)
-        super().__init__(head, tree, capacity=capacity, new_drafts=texts_of, wants=head.wants)
+        super().__init__(head, tree, capacity=capacity, new_drafts=texts_of, wants=head.wants, cuda_graphs=cuda_graphs)
         self.head = head
 
 

@@ -7,19 +7,30 @@ follows token j + 1.  A drafted token's slot takes the head's own output at its 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.drafters.eagle.layer import HeadLayer, rms_norm
-from treeopt.runtime.models.attention import Place
+from treeopt.runtime.models.attention import OneSequence, Place, place_of
 from treeopt.runtime.models.config import ModelConfig
-from treeopt.runtime.models.kv_cache import KVCache
+from treeopt.runtime.models.grid import last_rows
+from treeopt.runtime.models.kv_cache import KVCache, KVStore
+from treeopt.runtime.models.layer import Layer, rms_norm
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.memory import check_room
-from treeopt.runtime.models.model import States, Wants
+from treeopt.runtime.models.model import (
+    NOTHING,
+    PREFILL_TOKENS,
+    Feed,
+    Output,
+    Outputs,
+    States,
+    Wants,
+    feed_text,
+    joined,
+)
 from treeopt.runtime.models.rotary import Rotations
 from treeopt.runtime.models.transformer import Transformer
 
@@ -31,15 +42,6 @@ class Mixed(NamedTuple):
     """(n, inputs)."""
     residual: Tensor
     """(n, hidden)."""
-
-
-class Draft(NamedTuple):
-    """What a head says of some slots."""
-
-    logits: Tensor
-    """(n, V) over the target's tokens, -inf for those that the head does not know."""
-    feedback: Tensor
-    """(n, hidden): what the slots of drafted children take in place of the target's states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +98,11 @@ class Projected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """How the last residual stream becomes logits and feedback."""
+class OutputLayer:
+    """How the last residual stream becomes logits over the target's tokens, and feedback.
+
+    Feedback is what the slots of drafted children take in place of the target's states.
+    """
 
     config: ModelConfig
     norm: Tensor | None
@@ -108,15 +113,15 @@ class Output:
     target_ids: Tensor | None
     """int64 (Vd,): the target's token that each of the head's stands for; None where all do for themselves."""
 
-    def __call__(self, hidden: Tensor) -> Draft:
-        """Return what is said of slots with a residual stream (n, hidden)."""
+    def __call__(self, hidden: Tensor) -> Output:
+        """Return the logits of slots with a residual stream (n, hidden), and their feedback as the last states."""
         normed = hidden if self.norm is None else rms_norm(hidden, self.norm, self.config)
         logits = self.head(normed)
         if self.target_ids is not None:
             known = logits
             logits = known.new_full((len(known), self.config.vocabulary), float("-inf"))
             logits[:, self.target_ids] = known
-        return Draft(logits, normed if self.normed_feedback else hidden)
+        return Output(logits, States((), normed if self.normed_feedback else hidden))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +140,10 @@ class EagleHead:
     """Whether the first slot reads an embedding; MTP modules were trained with zeros there."""
     fuse: Taps
     mix: Callable[[Tensor, Tensor], Mixed]
-    layers: tuple[HeadLayer, ...]
+    layers: tuple[Layer, ...]
     input_norms: tuple[Tensor, ...]
     """(hidden,) of what attention reads, of all layers but the first."""
-    output: Output
+    output: OutputLayer
     parameters: int
 
     @property
@@ -156,22 +161,74 @@ class EagleHead:
         """The target's."""
         return self.embedding.dtype
 
+    @property
+    def captures(self) -> bool:
+        """Whether its passes can be captured as CUDA graphs; the first slot of an MTP module is computed differently."""
+        return self.first_embedding_read
+
+    @property
+    def heads_per_key(self) -> int:
+        """Queries that share keys and values."""
+        return self.config.heads // self.config.key_value_heads
+
     @cached_property
     def _rotations(self) -> Rotations:
         config = self.config
         return Rotations(config.head_size, config.rope_base, config.rope_scaling, self.device)
 
-    def new_cache(self, capacity: int) -> KVCache:
-        """Return an empty cache for so many slots; raises OutOfMemoryError where it does not fit into what is free."""
-        return self.new_caches(capacity, 1)[0]
+    def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:
+        """Return empty caches for so many slots each, which lie side by side."""
+        store = KVStore.empty(self.config, capacity, sequences, rotations=self._rotations, dtype=self.dtype)
+        return store.caches()
 
-    def new_caches(self, capacity: int, texts: int) -> list[KVCache]:
-        """Return empty caches for so many slots of one text each, which lie side by side; raises likewise."""
+    def cache_bytes(self, capacity: int) -> int:
+        """Return the bytes of a cache for so many slots."""
         config = self.config
-        slot = 2 * config.layers * config.key_value_heads * config.head_size * self.dtype.itemsize
-        what = f"{self.name}'s cache of {capacity} tokens" + (f" for each of {texts} texts" if texts > 1 else "")
-        check_room(self.device, texts * slot * capacity, what)
-        return KVCache.empty(config, capacity, texts, rotations=self._rotations, dtype=self.dtype).texts()
+        slot_numbers = 2 * config.layers * config.key_value_heads * config.head_size
+        return self.dtype.itemsize * slot_numbers * (capacity + 1)
+
+    def pass_bytes(self, tokens: int) -> int:
+        """Return the most bytes that a pass over so many slots takes for a moment, logits left out."""
+        return self.dtype.itemsize * tokens * (4 * self.config.hidden + 4 * self.config.intermediate)
+
+    @torch.inference_mode()
+    def read(self, states: States, tokens: Tensor, cache: KVCache) -> None:
+        """Commit true slots to an empty cache, some at a time.
+
+        Args:
+            states: the target's, of n tokens.
+            tokens: int64 (n,), the token after each.
+            cache: of one sequence.
+        """
+        if len(tokens) == 0:
+            return
+        sizes = [len(chunk) for chunk in tokens.split(PREFILL_TOKENS)]
+        true_states = states.mapped(lambda each: each[: len(tokens)]).split(sizes)
+        for chunk, chunk_states in zip(tokens.split(sizes), true_states, strict=True):
+            place = OneSequence.of(feed_text(cache, chunk))
+            self.hidden(self.fuse(chunk_states), chunk, place, begins=[0] if cache.length == 0 else [])
+            cache.length += len(chunk)
+
+    @torch.inference_mode()
+    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:  # noqa: ARG002
+        """Return logits and feedback of slots after the committed ones; the feedback is `States.last`, wanted or not."""
+        sizes = [feed.nodes.rows for feed in feeds]
+        firsts = zip(feeds, accumulate(sizes, initial=0), strict=False)
+        begins = [row for feed, row in firsts if feed.cache.length + feed.nodes.start == 0]
+        hidden = self.hidden(
+            joined([feed.inputs for feed in feeds if feed.inputs is not None]),
+            joined([feed.tokens for feed in feeds]),
+            place_of(feeds, self.heads_per_key),
+            begins=begins,
+        )
+        if last_only:
+            return Outputs(self.output(last_rows(hidden, sizes)), [1] * len(sizes))
+        return Outputs(self.output(hidden), sizes)
+
+    def run(self, tokens: Tensor, place: Place, wants: Wants = NOTHING, *, inputs: Tensor | None = None) -> Output:  # noqa: ARG002
+        """Return logits and feedback of slots at a place, none of which is the first of a text."""
+        assert inputs is not None  # slots hold the target's states, or feedback
+        return self.output(self.hidden(inputs, tokens, place))
 
     def hidden(self, x: Tensor, tokens: Tensor, place: Place, *, begins: Sequence[int] = ()) -> Tensor:
         """Return the residual stream (n, hidden) after all layers, of slots whose keys and values are written.

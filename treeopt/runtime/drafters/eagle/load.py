@@ -10,7 +10,7 @@ from torch import Tensor
 
 from treeopt.errors import FormatError, InvalidValueError, TreeoptWarning
 from treeopt.runtime.drafters.eagle.config import TAP_IDS, EagleConfig, default_boundaries, read_config
-from treeopt.runtime.drafters.eagle.head import EagleHead, Mixed, Output, Projected, SideBySide, Taps
+from treeopt.runtime.drafters.eagle.head import EagleHead, Mixed, OutputLayer, Projected, SideBySide, Taps
 from treeopt.runtime.drafters.eagle.layer import head_layer
 from treeopt.runtime.drafters.eagle.mtp import MODULE, load_mtp
 from treeopt.runtime.models.linear import Linear
@@ -84,7 +84,7 @@ class _Loading:
                 for prefix in prefixes
             ),
             input_norms=tuple(tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)) for prefix in prefixes[1:]),
-            output=Output(
+            output=OutputLayer(
                 config=layers,
                 norm=tensors.get("norm.weight", (hidden,)) if self._eagle3 else None,
                 normed_feedback=self._eagle3 and self._config.norm_output,

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from treeopt.runtime.drafters.eagle.config import read_config
-from treeopt.runtime.drafters.eagle.head import EagleHead, Mixed, Output, Taps
-from treeopt.runtime.drafters.eagle.layer import head_layer, rms_norm
+from treeopt.runtime.drafters.eagle.head import EagleHead, Mixed, OutputLayer, Taps
+from treeopt.runtime.drafters.eagle.layer import head_layer
 from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.layer import rms_norm
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import Wants
 from treeopt.runtime.models.tensor_reader import TensorReader
@@ -65,6 +66,8 @@ def load_mtp(folder: Path, target: Transformer, tensors: TensorReader) -> EagleH
         ),
         layers=(head_layer(tensors, config, MODULE, hidden),),
         input_norms=(),
-        output=Output(config=config, norm=norm("final"), normed_feedback=True, head=target.logits, target_ids=None),
+        output=OutputLayer(
+            config=config, norm=norm("final"), normed_feedback=True, head=target.logits, target_ids=None
+        ),
         parameters=sum(prod(tensors.shape(name)) for name in tensors if name.startswith(f"{MODULE}.")),
     )

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from treeopt.runtime.drafters.eagle.head import EagleHead
-from treeopt.runtime.drafters.eagle.layer import place_of, text_place
-from treeopt.runtime.models.model import States
+from treeopt.runtime.models.attention import OneSequence
+from treeopt.runtime.models.memory import new_caches
+from treeopt.runtime.models.model import States, feed_text
 
 
 def unrolled(head: EagleHead, states: States, tokens: Tensor, *, roots: int, steps: int) -> Iterator[Tensor]:
@@ -26,11 +27,12 @@ def unrolled(head: EagleHead, states: States, tokens: Tensor, *, roots: int, ste
     slots = len(tokens)
     if not roots:
         return
-    cache = head.new_cache(slots + roots * (steps - 1))
+    (cache,) = new_caches(head, slots + roots * (steps - 1), 1)
     first_root = slots - roots
-    text = head.hidden(head.fuse(states), tokens, text_place(cache, slots), begins=[0])
-    draft, fed = head.output(text[first_root:]), slots
-    yield draft.logits
+    text = head.hidden(head.fuse(states), tokens, OneSequence.of(feed_text(cache, tokens)), begins=[0])
+    fed = slots
+    logits, feedback = _drafted(head, text[first_root:])
+    yield logits
     own = torch.arange(roots, device=head.device)
     seen = torch.arange(slots, device=head.device) <= first_root + own[:, None]
     for step in range(1, steps):
@@ -39,7 +41,16 @@ def unrolled(head: EagleHead, states: States, tokens: Tensor, *, roots: int, ste
         earlier = [own[: roots - each] == own[:rows, None] for each in range(1, step + 1)]
         visible = torch.cat([seen[:rows], *earlier], 1)
         mask = torch.zeros(visible.shape, dtype=head.dtype, device=head.device).masked_fill(~visible, float("-inf"))
-        place = place_of(cache, first_root + step + own[:rows], fed, mask)
-        draft = head.output(head.hidden(draft.feedback[:rows], tokens[first_root + step :], place))
+        positions = first_root + step + own[:rows]
+        place = OneSequence(cache, cache.rotations[positions], slice(fed, fed + rows), mask)
+        logits, feedback = _drafted(head, head.hidden(feedback[:rows], tokens[first_root + step :], place))
         fed += rows
-        yield draft.logits
+        yield logits
+
+
+def _drafted(head: EagleHead, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits and feedback of slots with a residual stream (n, hidden)."""
+    output = head.output(hidden)
+    assert output.states is not None  # heads return feedback
+    assert output.states.last is not None
+    return output.logits, output.states.last

@@ -6,16 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.arrays import Bool, Int32
+from treeopt.arrays import Int32
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.gguf.cache import GGUFCache
 from treeopt.runtime.models.gguf.context import Context, most_sequences
 from treeopt.runtime.models.gguf.file import Sizes
 from treeopt.runtime.models.gguf.handle import Handle
-from treeopt.runtime.models.gguf.sequences import Placed, SequenceIds
-from treeopt.runtime.models.model import NOTHING, Output, RaggedOutputs, States, TextRows, Wants
-from treeopt.runtime.models.ragged_grid import positions_of
-from treeopt.runtime.models.together import run_by_memory
+from treeopt.runtime.models.gguf.sequences import SequenceIds
+from treeopt.runtime.models.grid import last_outputs, positions_of, run_by_memory
+from treeopt.runtime.models.model import NOTHING, Feed, Output, Outputs, States, Wants
 
 EXACT_FORMAT = "f32"
 SHARED_TEXTS = 4
@@ -42,86 +41,44 @@ class GGUFModel:
         self._handle = handle
         self._exact = sizes.number_format == EXACT_FORMAT
 
-    def new_cache(self, capacity: int, batch_size: int = 1) -> GGUFCache:
-        """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
-        most = most_sequences()
-        context = self._context(capacity * batch_size, most)
-        return GGUFCache(context, capacity, batch_size, SequenceIds(most, batch_size))
-
-    def new_caches(self, capacity: int, texts: int) -> list[GGUFCache]:
-        """Return empty caches for `capacity` tokens of one text each; up to `SHARED_TEXTS` lie in one context."""
+    def new_caches(self, capacity: int, sequences: int) -> list[GGUFCache]:
+        """Return empty caches for `capacity` tokens each, tree nodes included; up to `SHARED_TEXTS` lie in one context."""
         most, caches = most_sequences(), list[GGUFCache]()
-        while len(caches) < texts:
-            count = min(texts - len(caches), SHARED_TEXTS)
+        while len(caches) < sequences:
+            count = min(sequences - len(caches), SHARED_TEXTS)
             context, ids = self._context(capacity * count, most), SequenceIds(most, count)
-            caches += [GGUFCache(context, capacity, 1, ids) for _ in range(count)]
+            caches += [GGUFCache(context, capacity, ids) for _ in range(count)]
         return caches
 
-    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
-        """Return the bytes of keys and values in a cache for `capacity` tokens of each text."""
-        return (4 if self._exact else 2) * self._handle.cached_numbers * capacity * batch_size
+    def cache_bytes(self, capacity: int) -> int:
+        """Return the bytes of a cache for so many tokens."""
+        return (4 if self._exact else 2) * self._handle.cached_numbers * capacity
 
     def pass_bytes(self, tokens: int) -> int:  # noqa: ARG002
         """Return 0: what a pass takes is not known."""
         return 0
 
     def prefill(self, tokens: Tensor, cache: GGUFCache, wants: Wants = NOTHING) -> States | None:
-        """Commit a text, int64 (n,) or (batch, n), to an empty cache.
-
-        Raises InvalidValueError where hidden states are wanted.
-        """
+        """Commit a text, int64 (n,), to an empty cache; raises InvalidValueError where hidden states are wanted."""
         self._refuse_states(wants)
         cache.clear()
-        length = tokens.shape[-1]
+        length = len(tokens)
         if length:
-            for text, row in enumerate(_int32(tokens.reshape(-1, length))):
-                ids = np.full(length, cache.texts[text].text.id, np.int32)
-                cache.context.run(row, np.arange(length, dtype=np.int32), np.ones_like(ids), ids, logits=False)
-                cache.texts[text].text.held = length
-        cache.lengths[:] = [length] * len(cache.lengths)
+            ids = np.full(length, cache.sequences.text.id, np.int32)
+            places = np.arange(length, dtype=np.int32)
+            cache.context.run(_int32(tokens), places, np.ones_like(ids), ids, logits=False)
+            cache.commit_read(length)
         return None
 
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        cache: GGUFCache,
-        mask: Tensor | None,
-        *,
-        start: int = 0,
-        wants: Wants = NOTHING,
-    ) -> Output:
-        """Return logits, tokens.shape + (V,), of tokens that stand behind the committed ones.
-
-        Args:
-            tokens: int64 (n,) or (batch, n).
-            positions: int64 (n,), place of each token in the text.
-            cache: its length does not change.
-            mask: (n, length + start + n), 0 where a token sees another, as in a tree; None when each sees every slot.
-            start: tree nodes that were fed before in this step.
-            wants: none.
+    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:
+        """Return logits of tokens after the committed ones of their sequences; see `LanguageModel`.
 
         Raises InvalidValueError for a mask that is not of a tree, for more leaves than llama.cpp has sequences, and
         where hidden states are wanted.
         """
         self._refuse_states(wants)
-        placed = cache.place(_visible(mask, tokens.shape[-1], cache.length, start), start)
-        logits = _run(cache.context, tokens.flatten(), np.tile(_int32(positions), len(placed)), placed)
-        return Output(logits.view(*tokens.shape, -1))
-
-    def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
-        """Return what `forward` does of each text; from one pass for those whose caches lie in one context."""
-        self._refuse_states(wants)
-        return run_by_memory(parts, lambda part: part.cache.context, self._together)
-
-    def _together(self, parts: Sequence[TextRows]) -> list[Output]:
-        """Return the outputs of texts in one context."""
-        placed, sizes = list[Placed](), [len(part.depth) for part in parts]
-        for part, size in zip(parts, sizes, strict=True):
-            everything = np.ones((size, part.start + size), np.bool_)
-            placed += part.cache.place(everything if part.visible is None else part.visible, part.start)
-        tokens, positions = torch.cat([part.tokens for part in parts]), positions_of(parts).astype(np.int32)
-        return RaggedOutputs(Output(_run(parts[0].cache.context, tokens, positions, placed)), sizes)
+        outputs = run_by_memory(feeds, lambda feed: id(feed.cache.context), _run)
+        return last_outputs(outputs) if last_only else outputs
 
     def text_logits(self, texts: Tensor) -> Tensor:
         """Return logits (batch, n, V) of texts, int64 (batch, n), each alone in a context of one sequence."""
@@ -145,22 +102,18 @@ class GGUFModel:
             )
 
 
-def _run(context: Context, tokens: Tensor, positions: Int32, placed: Sequence[Placed]) -> Tensor:
-    """Return the logits (n, V) after tokens, int64 (n,), of which those of each text were placed."""
+def _run(feeds: Sequence[Feed]) -> Outputs:
+    """Return the outputs of sequences in one context."""
+    placed = [feed.cache.place(feed.nodes.visible, feed.nodes.start) for feed in feeds]
     counts, ids = zip(*(each.ids() for each in placed), strict=True)
-    found = context.run(_int32(tokens), positions, np.concatenate(counts), np.concatenate(ids), logits=True)
+    tokens, positions = torch.cat([feed.tokens for feed in feeds]), positions_of(feeds).astype(np.int32)
+    logits = feeds[0].cache.context.run(
+        _int32(tokens), positions, np.concatenate(counts), np.concatenate(ids), logits=True
+    )
+    assert logits is not None  # they were asked for
     for each in placed:
         each.stored()
-    assert found is not None  # they were asked for
-    return found
-
-
-def _visible(mask: Tensor | None, rows: int, length: int, start: int) -> Bool:
-    """Return which nodes, fed before or now, each may attend to."""
-    if mask is None:
-        return np.ones((rows, start + rows), np.bool_)
-    found: Bool = (mask[:, length:] == 0).numpy()
-    return found
+    return Outputs(Output(logits), [feed.nodes.rows for feed in feeds])
 
 
 def _int32(values: Tensor) -> Int32:

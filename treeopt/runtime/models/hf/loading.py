@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.runtime.models.hf.ragged_check import why_separate_passes
+from treeopt.runtime.models.hf.batch_check import why_separate_passes
 from treeopt.runtime.models.hf.tree_check import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def load_adapter(
 ) -> "AdapterModel":
     """Return the model of a folder in Hugging Face layout, or of a name on the hub, checked with a small tree.
 
-    It is a `RaggedAdapter` where one pass over several texts, tried as well, gives what a pass over each does.
+    Several sequences share a pass where that, tried as well, gives what a pass over each does.
 
     Args:
         folder: the folder, or the name.
@@ -64,9 +64,8 @@ def load_adapter(
         except Exception as error:  # whatever transformers, accelerate and quantisers raise
             raise TreeoptError(f"{folder}: {_one_line(error)}") from error
         from treeopt.runtime.models.hf.model import AdapterModel
-        from treeopt.runtime.models.hf.ragged import RaggedAdapter
 
-        adapter = RaggedAdapter(model, name=name)
+        adapter = AdapterModel(model, name=name)
         exact = adapter.dtype in (torch.float32, torch.float64) and not quantised
         tolerance = EXACT if exact else ROUNDED
         check_tree_mask(adapter, tolerance=tolerance)
@@ -77,13 +76,13 @@ def load_adapter(
                 refusal = "cannot take a tree mask beyond its sliding window"
                 check_tree_mask(adapter, tolerance=tolerance, refusal=refusal)
                 reason = reason or why_separate_passes(adapter, tolerance=tolerance)
-        found = adapter if reason is None else AdapterModel(model, name=name)
+        adapter.batches = reason is None
         if reason is not None:
             notes.append(f"decodes the sequences of a batch one after the other: {reason}.")
-        if found.config.cached_numbers == 0:
+        if adapter.config.cached_numbers == 0:
             notes.append("is not counted when free memory is checked: its configuration has no usual attention sizes.")
-        found.notes = tuple(notes)
-        return found
+        adapter.notes = tuple(notes)
+        return adapter
 
 
 def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -> tuple[Any, bool, list[str]]:

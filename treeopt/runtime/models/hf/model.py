@@ -1,20 +1,37 @@
-"""A causal language model of transformers, run with a tree mask, positions and a cache of slots."""
+"""A causal language model of transformers, run with a tree mask, positions and a cache of slots.
 
-from collections.abc import Iterator
+A pass over several sequences is a batch with a row for each: weights are read once for all of them. Nothing that is
+committed moves or is padded: new keys and values are written to each sequence's own slots, and attention goes over as many
+slots of each as the longest has, those after a shorter one hidden by the mask. Where sequences have different numbers of
+new tokens, rows are padded with tokens that nobody reads.
+"""
+
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from treeopt.runtime.models.hf.cache import AdapterCache
+from treeopt.runtime.models.grid import Grid, Span, last_outputs, mask_of, places_in, positions_of, run_by_memory
+from treeopt.runtime.models.hf.cache import AdapterCache, AdapterStore, PassCache, PassSlots
 from treeopt.runtime.models.hf.sizes import sizes_of
-from treeopt.runtime.models.mask import hide_before_window
-from treeopt.runtime.models.model import NOTHING, Output, States, Wants, check_boundaries
-
-PREFILL_TOKENS = 2048
-"""Most tokens of a text that one prefill pass reads."""
+from treeopt.runtime.models.model import (
+    NOTHING,
+    Feed,
+    Output,
+    Outputs,
+    States,
+    Wants,
+    check_boundaries,
+    concatenate_outputs,
+    feed_text,
+    joined,
+    prefill_in_chunks,
+)
+from treeopt.runtime.models.nodes import hide_before_window
 
 
 class AdapterModel:
@@ -31,6 +48,8 @@ class AdapterModel:
 
     notes: tuple[str, ...] = ()
     """What a user should know of how it runs: predicates of sentences."""
+    batches = True
+    """Whether one pass reads several sequences; see `treeopt.runtime.models.hf.batch_check`."""
 
     def __init__(self, model: Any, *, name: str) -> None:
         self.name = name
@@ -45,13 +64,13 @@ class AdapterModel:
         """Where its weights lie, such as `cpu` and `disk`; empty where nobody placed them."""
         return tuple(dict.fromkeys(str(place) for place in getattr(self._model, "hf_device_map", {}).values()))
 
-    def new_cache(self, capacity: int, batch_size: int = 1) -> AdapterCache:
-        """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
-        return AdapterCache(capacity, batch_size)
+    def new_caches(self, capacity: int, sequences: int) -> list[AdapterCache]:
+        """Return empty caches for `capacity` tokens each, tree nodes included; they lie side by side."""
+        return AdapterStore(sequences, capacity).caches()
 
-    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
-        """Return the bytes of keys and values in a cache for `capacity` tokens of each text."""
-        return self.dtype.itemsize * self.config.cached_numbers * capacity * batch_size
+    def cache_bytes(self, capacity: int) -> int:
+        """Return the bytes of a cache for so many tokens; 0 where the configuration has no usual attention sizes."""
+        return self.dtype.itemsize * self.config.cached_numbers * capacity
 
     def pass_bytes(self, tokens: int) -> int:  # noqa: ARG002
         """Return 0: what a pass takes is not known."""
@@ -59,74 +78,86 @@ class AdapterModel:
 
     @torch.inference_mode()
     def prefill(self, tokens: Tensor, cache: AdapterCache, wants: Wants = NOTHING) -> States | None:
-        """Commit a text, int64 (n,) or (batch, n), to an empty cache.
+        """Commit a text, int64 (n,), to an empty cache; see `LanguageModel`."""
+        return prefill_in_chunks(tokens, cache, partial(self._read_chunk, cache=cache, wants=wants), wants)
 
-        Returns the states wanted of every token, or of the last, (1, hidden) or (batch, 1, hidden); None without text
-        or where none are.
-        """
-        if tokens.numel() == 0:
-            return None
-        rows = tokens.view(-1, tokens.shape[-1])
-        found: list[States] = []
-        for part in rows.split(PREFILL_TOKENS, dim=1):
-            cache.seek()
-            places = torch.arange(cache.length, cache.length + part.shape[1], device=self.device)
-            output = self._model.base_model(  # without the head
-                input_ids=part,
-                position_ids=places.expand_as(part),
-                past_key_values=cache,
-                use_cache=True,
-                **self._asked(wants),
-            )
-            cache.length += part.shape[1]
-            if wants.any:
-                found.append(self._states(output, wants))
-        if not found:
-            return None
-        if not wants.whole_text:
-            found = [found[-1].mapped(lambda states: states[:, -1:])]
-        return _shaped(_concatenated(found), tokens)
+    def _read_chunk(self, chunk: Tensor, *, cache: AdapterCache, wants: Wants) -> States | None:
+        """Read tokens after the committed ones without computing logits."""
+        span = Span.of(feed_text(cache, chunk), 0)
+        slots = PassSlots.of([cache.place], [span], Grid.of([span]), None)
+        positions = torch.arange(cache.length, cache.length + len(chunk), device=self.device)
+        output = self._model.base_model(  # without the head
+            input_ids=chunk[None],
+            position_ids=positions[None],
+            past_key_values=PassCache(cache.store, slots),
+            use_cache=True,
+            **self._requested(wants),
+        )
+        return self._states(output, wants).mapped(lambda states: states[0]) if wants.any else None
 
     @torch.inference_mode()
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        cache: AdapterCache,
-        mask: Tensor | None,
-        *,
-        start: int = 0,
-        wants: Wants = NOTHING,
-    ) -> Output:
-        """Return logits, tokens.shape + (V,), and states of tokens that stand behind the committed ones.
+    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:
+        """Return logits and states of tokens after the committed ones of their sequences; see `LanguageModel`.
 
-        Args:
-            tokens: int64 (n,) or (batch, n).
-            positions: int64 (n,), place of each token in the text; those past the longest text count as its last one.
-            cache: keys and values are written to slots length + start …; its length does not change.
-            mask: (n, length + start + n) to add to the attention scores, or None when each token sees every slot.
-            start: tree nodes that were fed before in this step.
-            wants: hidden states.
-
-        Raises InvalidValueError for a boundary that the model does not tell.
+        Positions past the longest text count as its last one. Raises InvalidValueError for states of layers that the
+        model does not have.
         """
-        rows = tokens.view(-1, tokens.shape[-1])
-        count = rows.shape[1]
-        if mask is None and count > 1:  # a model left to itself would hide later tokens from earlier ones
-            mask = torch.zeros((count, cache.length + start + count), dtype=self.dtype, device=self.device)
-        cache.seek(start)
+        if len(feeds) > 1 and not self.batches:
+            outputs = concatenate_outputs([self._run([feed], wants=wants) for feed in feeds])
+        else:
+            outputs = run_by_memory(feeds, lambda feed: id(feed.cache.store), partial(self._run, wants=wants))
+        return last_outputs(outputs) if last_only else outputs
+
+    def _run(self, feeds: Sequence[Feed], *, wants: Wants) -> Outputs:
+        """Return the outputs of sequences whose caches lie side by side."""
+        rows = sorted(feed.cache.place for feed in feeds)
+        places = [feed.cache.place for feed in feeds]
+        spans = [Span.of(feed, rows.index(place)) for feed, place in zip(feeds, places, strict=True)]
+        grid = Grid.of(spans)
+        in_grid, token_at = places_in(grid, spans, self.device)
+        positions = torch.from_numpy(positions_of(feeds)).to(self.device).clamp_(max=self.config.max_positions - 1)
+        tokens = joined([feed.tokens for feed in feeds])
+        if token_at is not None:
+            tokens, positions = tokens[token_at], positions[token_at]
+        shape = grid.sequences, grid.tokens
         output = self._model(
-            input_ids=rows,
-            attention_mask=None if mask is None else self._masks(mask.expand(len(rows), 1, -1, -1)),
-            position_ids=positions.clamp(max=self.config.max_positions - 1).expand_as(rows),
-            past_key_values=cache,
+            input_ids=tokens.view(shape),
+            attention_mask=self._mask(feeds, grid, spans),
+            position_ids=positions.view(shape),
+            past_key_values=PassCache(feeds[0].cache.store, PassSlots.of(places, spans, grid, in_grid)),
             use_cache=True,
             return_dict=True,
-            **self._asked(wants),
+            **self._requested(wants),
         )
-        logits: Tensor = output.logits
-        states = _shaped(self._states(output, wants), tokens) if wants.any else None
-        return Output(logits.to(self.device).view(*tokens.shape, -1), states)
+
+        def of_tokens(values: Tensor) -> Tensor:
+            flat = values.to(self.device).flatten(0, 1)
+            return flat if in_grid is None else flat[in_grid]
+
+        states = self._states(output, wants).mapped(of_tokens) if wants.any else None
+        return Outputs(Output(of_tokens(output.logits), states), [span.tokens for span in spans])
+
+    def _mask(self, feeds: Sequence[Feed], grid: Grid, spans: Sequence[Span]) -> Tensor | dict[str, Tensor] | None:
+        """Return the mask (sequences, 1, tokens, extent) of a pass, one for each kind of layer where they differ.
+
+        None for one token that sees all before it. A model left to itself would hide later tokens from earlier ones.
+        """
+        if len(feeds) == 1:
+            if grid.tokens == 1 and feeds[0].nodes.sees_all:
+                return None
+            mask = feeds[0].nodes.mask_after(feeds[0].cache.length, dtype=self.dtype, device=self.device)
+        else:
+            mask = mask_of(grid, spans, dtype=self.dtype, device=self.device)
+        if mask is None:
+            mask = torch.zeros((1, 1, 1, 1), dtype=self.dtype, device=self.device)
+        mask = mask.expand(grid.sequences, 1, grid.tokens, grid.extent)
+        window = self.config.sliding_window
+        if window is None:
+            return mask
+        sliding = hide_before_window(mask, window)
+        if self.config.every_layer_slides or sliding is mask:
+            return sliding
+        return {"full_attention": mask, "sliding_attention": sliding}
 
     @torch.inference_mode()
     def text_logits(self, texts: Tensor) -> Tensor:
@@ -150,18 +181,8 @@ class AdapterModel:
             for each in changed.values():
                 each.sliding_window = sizes.sliding_window
 
-    def _masks(self, mask: Tensor) -> Tensor | dict[str, Tensor]:
-        """Return what the model takes for a mask (texts, 1, n, extent): one for each kind of layer where they differ."""
-        window = self.config.sliding_window
-        if window is None:
-            return mask
-        sliding = hide_before_window(mask, window)
-        if self.config.every_layer_slides or sliding is mask:
-            return sliding
-        return {"full_attention": mask, "sliding_attention": sliding}
-
-    def _asked(self, wants: Wants) -> dict[str, bool]:
-        """Return what a pass is asked for beside its logits; raises InvalidValueError for what it cannot tell."""
+    def _requested(self, wants: Wants) -> dict[str, bool]:
+        """Return what a pass is asked for beside its logits; raises InvalidValueError for what the model has not."""
         if not wants.any:
             return {}
         # transformers gives the stream before each layer, and after all of them only what the final norm makes of it
@@ -173,18 +194,6 @@ class AdapterModel:
         found: tuple[Tensor, ...] = output.hidden_states
         last = found[-1].to(self.device) if wants.last else None
         return States(tuple(found[boundary].to(self.device) for boundary in wants.boundaries), last)
-
-
-def _concatenated(parts: list[States]) -> States:
-    """Return the states of the parts of a text, one after the other."""
-    last = [part.last for part in parts if part.last is not None]
-    boundaries = zip(*(part.boundaries for part in parts), strict=True)
-    return States(tuple(torch.cat(each, 1) for each in boundaries), torch.cat(last, 1) if last else None)
-
-
-def _shaped(states: States, tokens: Tensor) -> States:
-    """Return states (batch, n, hidden) with the leading shape of the tokens: no batch where there is one text."""
-    return states if tokens.ndim > 1 else states.mapped(lambda each: each[0])
 
 
 def _input_device(model: Any) -> torch.device:

@@ -1,15 +1,15 @@
 """Whether a model computes in one tree pass what it computes for each path alone: tried once, when it is loaded."""
 
+from itertools import pairwise
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from treeopt.errors import TreeoptError
 from treeopt.runtime.models.hf.sizes import ADVICE
-from treeopt.runtime.models.mask import TreeMask
-from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.model import Feed, LanguageModel, SequenceCache, feed_text
+from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import TokenTree
 
 TREE = TokenTree([-1, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9])
@@ -37,7 +37,7 @@ class CheckedModel(LanguageModel, Protocol):
 def check_tree_mask(model: CheckedModel, *, tolerance: float, refusal: str = "cannot take a tree mask") -> float:
     """Return by how much tree passes differ from path-by-path passes, as a share of the context effect.
 
-    A text is prefilled and a tree fed in two parts, a path of it is kept, the same tree is fed in one pass behind it,
+    A text is prefilled and a tree fed in three parts, a path of it is kept, the same tree is fed in one pass behind it,
     and after another `keep` a single token.  All logits are compared with plain passes over each path's text.  The
     context effect is how much the logits after equal tokens at equal depths differ below different parents: what a
     tree mask has to keep apart.
@@ -79,25 +79,23 @@ def _passes(model: CheckedModel) -> tuple[list[Tensor], list[Tensor]]:
     text, rest = tokens[:TEXT_TOKENS].tolist(), tokens[TEXT_TOKENS:].tolist()
     nodes = _tree_tokens(rest)
     kept = [nodes[node] for node in KEPT]
-    cache = model.new_cache(len(text) + len(kept) + TREE.nodes + 1)
+    (cache,) = model.new_caches(len(text) + len(kept) + TREE.nodes + 1, 1)
     model.prefill(torch.tensor(text, device=model.device), cache)
-    passes = [torch.cat([_feed(model, cache, nodes, 0, 4), _feed(model, cache, nodes, 4, TREE.nodes)])]
-    cache.keep(0, KEPT)
+    parts = pairwise([0, 4, 5, TREE.nodes])  # one node alone too: it does not see its parent's siblings
+    passes = [torch.cat([_feed(model, cache, nodes, first, end) for first, end in parts])]
+    cache.keep(KEPT)
     passes.append(_feed(model, cache, nodes, 0, TREE.nodes))
-    cache.keep(0, KEPT)
+    cache.keep(KEPT)
     after = [*text, *kept, *kept]
-    place = torch.tensor([len(after)], device=model.device)
-    passes.append(model.forward(torch.tensor(rest[-1:], device=model.device), place, cache, None).logits)
+    passes.append(model.forward([feed_text(cache, torch.tensor(rest[-1:], device=model.device))]).logits)
     return [logits.float() for logits in passes], _references(model, text, [*text, *kept], nodes, [*after, rest[-1]])
 
 
-def _feed(model: CheckedModel, cache: TextCache, tokens: list[int], first: int, end: int) -> Tensor:
+def _feed(model: CheckedModel, cache: SequenceCache, tokens: list[int], first: int, end: int) -> Tensor:
     """Return the logits of the tree's nodes from `first` to `end`, those before already fed."""
-    visible = torch.from_numpy(np.ascontiguousarray(TREE.ancestor_mask[first:end, :end]))
-    mask = TreeMask(visible, cache.length, dtype=model.dtype, device=model.device).behind(cache.length)
-    depth = torch.tensor(TREE.depth[first:end], dtype=torch.int64, device=model.device)
+    nodes = PassNodes(depth=TREE.depth[first:end], visible=TREE.ancestor_mask[first:end, :end], start=first)
     fed = torch.tensor(tokens[first:end], device=model.device)
-    return model.forward(fed, cache.length + depth, cache, mask, start=first).logits
+    return model.forward([Feed(cache, fed, nodes)]).logits
 
 
 def _tree_tokens(tokens: list[int]) -> list[int]:

@@ -1,0 +1,41 @@
+"""Passes of a model over one sequence, in the few words that tests need."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.runtime.models.model import NOTHING, Feed, Output, Wants, feed_text
+from treeopt.runtime.models.nodes import PassNodes
+from treeopt.trees import TokenTree
+
+
+def new_cache(model, capacity: int):
+    """Return a cache of one sequence."""
+    (cache,) = model.new_caches(capacity, 1)
+    return cache
+
+
+def feed_tree(model, cache, tokens: Tensor, tree: TokenTree, wants: Wants = NOTHING) -> Output:
+    """Feed all nodes of a tree after the committed tokens."""
+    return model.forward([Feed(cache, tokens, PassNodes.whole(tree))], wants)[0]
+
+
+def level_of(tree: TokenTree, first: int, end: int) -> PassNodes:
+    """Return the nodes of a tree from `first` to `end`, those before already fed."""
+    visible = np.ascontiguousarray(tree.ancestor_mask[first:end, :end])
+    return PassNodes(visible=visible, depth=tree.depth[first:end], start=first)
+
+
+def feed_tokens(model, cache, tokens: Sequence[int], wants: Wants = NOTHING) -> Output:
+    """Feed tokens that follow the committed ones, each of which sees those before it; nothing is committed."""
+    ids = torch.tensor(list(tokens), dtype=torch.int64, device=model.device)
+    return model.forward([feed_text(cache, ids)], wants)[0]
+
+
+def logits_after(model, text: Sequence[int], *, prefilled: int | None = None) -> Tensor:
+    """Return the logits (V,) after a text, all of it prefilled but the last token, or the first so many tokens."""
+    cache, count = new_cache(model, len(text)), len(text) - 1 if prefilled is None else prefilled
+    model.prefill(torch.tensor(list(text[:count]), dtype=torch.int64, device=model.device), cache)
+    return feed_tokens(model, cache, text[count:]).logits[-1]
