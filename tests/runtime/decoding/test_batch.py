@@ -116,7 +116,7 @@ class TestPassesOverSequences:
             seen = slice(0, feed.cache.length + 1 + len(feed.tokens))
             for found, entries in zip(expected, caches, strict=True):
                 torch.testing.assert_close(found[:, :, seen], entries[:, :, seen], rtol=0, atol=1e-12)
-        return type(place_of(feeds, 2))
+        return type(place_of(feeds))
 
     def test_caches_that_lie_apart(self, pair):
         assert self.check(pair[0], [new_cache(pair[0], 40 + 7 * number) for number in range(5)]) is InTurn
@@ -135,7 +135,7 @@ class TestPassesOverSequences:
             pair[0].prefill(torch.tensor(PROMPT), cache)
 
         def kind(*places):
-            return type(place_of([feed_text(caches[place], torch.tensor([1])) for place in places], 2))
+            return type(place_of([feed_text(caches[place], torch.tensor([1])) for place in places]))
 
         assert kind(0, 1, 2) is kind(3, 0) is SideBySide
         assert kind(0, 4) is InTurn
@@ -152,9 +152,9 @@ class TestPassesOverSequences:
         slot_bytes = sum(each[0, :, 0].nbytes for each in (keys, values))
         most = hidden * slot_bytes / (len(lengths) - 1)
         monkeypatch.setattr(attention, "CALL_BYTES", most)
-        assert type(place_of(feeds, 2)) is SideBySide
+        assert type(place_of(feeds)) is SideBySide
         monkeypatch.setattr(attention, "CALL_BYTES", most - 1)
-        assert type(place_of(feeds, 2)) is InTurn
+        assert type(place_of(feeds)) is InTurn
 
     def test_a_limited_draft_rules_out_other_tokens(self, pair):
         model = limit_draft(pair[0], [*range(5), *range(6, 20)], 23)

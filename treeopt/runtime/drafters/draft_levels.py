@@ -16,7 +16,7 @@ from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import Places, chosen, likeliest_of_rows, places
 from treeopt.trees import TokenTree
 
-KEPT_TREES = 16
+KEPT_LEVELS = 16
 """Trees whose levels are stored."""
 
 Sampler = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
@@ -174,7 +174,7 @@ def _by_rule(window: Window, sampling: Sampling, rule: Rule, wanted: Places) -> 
     return sample
 
 
-@lru_cache(maxsize=KEPT_TREES)
+@lru_cache(maxsize=KEPT_LEVELS)
 def level_nodes(tree: TokenTree) -> tuple[PassNodes, ...]:
     """Return the internal nodes of each level that has any, as they are fed one level after the other."""
     internal = np.flatnonzero(tree.child_counts)
@@ -186,7 +186,7 @@ def level_nodes(tree: TokenTree) -> tuple[PassNodes, ...]:
     )
 
 
-@lru_cache(maxsize=KEPT_TREES)
+@lru_cache(maxsize=KEPT_LEVELS)
 def feed_indices(tree: TokenTree) -> list[int]:
     """Return the feed index of each node in a step, NOT_FED for those without children."""
     internal = tree.child_counts > 0

@@ -44,16 +44,12 @@ class Place(Protocol):
         """Return the place for layers with sliding attention, where each token sees `window` tokens at most, itself last."""
 
 
-def place_of(feeds: Sequence[Feed], heads_per_key: int) -> Place:
+def place_of(feeds: Sequence[Feed]) -> Place:
     """Return where the tokens of a pass stand, one sequence after the other.
 
     What is committed stays where it is. Sequences side by side attend at once, over as many slots of each as the longest
     has, of which a mask hides those that are not there; where reading these takes longer than a call for each sequence,
     or their caches lie apart, they attend in turn.
-
-    Args:
-        feeds: of each sequence.
-        heads_per_key: queries that share keys and values.
     """
     if len(feeds) == 1:
         return OneSequence.of(feeds[0])
@@ -62,7 +58,7 @@ def place_of(feeds: Sequence[Feed], heads_per_key: int) -> Place:
         spans = [Span.of(feed, feed.cache.place) for feed in feeds]
         grid = Grid.of(spans)
         if _pays(grid, spans, store.layers[0][0]):
-            return SideBySide.of(store, feeds, spans, grid, heads_per_key)
+            return SideBySide.of(store, feeds, spans, grid)
     return InTurn([OneSequence.of(feed) for feed in feeds])
 
 
@@ -145,7 +141,7 @@ class SideBySide:
         rotations: of each token's position.
         grid: that holds all tokens.
         slots: int64 (tokens * key_value_heads,), from `slots_by_head`.
-        mask: (sequences, 1, heads_per_key * n or 1, extent), or None where each token sees every slot.
+        mask: (sequences, 1, n or 1, extent), or None where each token sees every slot.
         in_grid: place of each token in the grid; None where they are the same.
         token_at: token of each place in the grid; None where they are the same.
     """
@@ -167,9 +163,7 @@ class SideBySide:
         self._grid, self._slots, self._mask, self._in_grid, self._token_at = grid, slots, mask, in_grid, token_at
 
     @classmethod
-    def of(
-        cls, store: KVStore, feeds: Sequence[Feed], spans: Sequence[Span], grid: Grid, heads_per_key: int
-    ) -> "SideBySide":
+    def of(cls, store: KVStore, feeds: Sequence[Feed], spans: Sequence[Span], grid: Grid) -> "SideBySide":
         """Return where the tokens of feeds stand."""
         keys = store.layers[0][0]
         sequence = torch.tensor([span.place for span in spans for _ in span.slots])
@@ -180,7 +174,7 @@ class SideBySide:
             store.rotations[torch.from_numpy(positions_of(feeds)).to(keys.device)],
             grid,
             slots=slots_by_head(store, sequence, slot).to(keys.device),
-            mask=mask_of(grid, spans, dtype=keys.dtype, device=keys.device, repeats=heads_per_key),
+            mask=mask_of(grid, spans, dtype=keys.dtype, device=keys.device),
             in_grid=in_grid,
             token_at=token_at,
         )
@@ -197,6 +191,8 @@ class SideBySide:
         # heads that share keys stand as rows of one head, so that keys are read once for all of them
         folded = rows.reshape(sequences, tokens, heads, -1).transpose(1, 2)
         folded = folded.reshape(sequences, keys.shape[1], -1, self._size)
+        if self._mask is not None and self._mask.shape[2] not in (1, folded.shape[2]):  # in the first layer
+            self._mask = self._mask.repeat(1, 1, heads // keys.shape[1], 1)
         found = F.scaled_dot_product_attention(folded, keys, values, attn_mask=self._mask)
         # reshaped, not viewed: kernels on a GPU return tokens outside of heads
         found = found.reshape(sequences, heads, tokens, self._size).transpose(1, 2).reshape(-1, heads, self._size)

@@ -78,12 +78,10 @@ def places_in(grid: Grid, spans: Sequence[Span], device: torch.device) -> tuple[
     return in_grid.to(device), tokens.to(device)
 
 
-def mask_of(
-    grid: Grid, spans: Sequence[Span], *, dtype: torch.dtype, device: torch.device, repeats: int = 1
-) -> Tensor | None:
+def mask_of(grid: Grid, spans: Sequence[Span], *, dtype: torch.dtype, device: torch.device) -> Tensor | None:
     """Return what is added to the scores, or None where each token sees every slot.
 
-    It is (sequences, 1, repeats * tokens, extent), or (sequences, 1, 1, extent) where the tokens of each see the same.
+    It is (sequences, 1, tokens, extent), or (sequences, 1, 1, extent) where the tokens of each see the same.
     """
     alike = all(each.visible is None for each in spans)
     if alike and all(each.extent == grid.extent for each in spans):
@@ -94,10 +92,8 @@ def mask_of(
         rows[:, each.extent :] = True
         if each.visible is not None:
             np.logical_not(each.visible, out=rows[: each.tokens, each.extent - each.visible.shape[1] : each.extent])
-    shape = (grid.sequences, 1 if alike else repeats, *hidden.shape[1:])
-    mask = torch.zeros(shape, dtype=dtype, device=device)
-    mask.masked_fill_(torch.from_numpy(hidden).to(device)[:, None], float("-inf"))
-    return mask.view(grid.sequences, 1, -1, grid.extent)
+    on_device = torch.from_numpy(hidden).to(device)[:, None]
+    return torch.zeros(on_device.shape, dtype=dtype, device=device).masked_fill_(on_device, float("-inf"))
 
 
 def last_rows(rows: Tensor, sizes: Sequence[int]) -> Tensor:

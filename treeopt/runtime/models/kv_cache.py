@@ -38,6 +38,11 @@ class KVStore:
         reachable = min(capacity, 2 * config.max_positions)  # a tree may be as deep as its text is long
         return cls(torch.zeros(shape, dtype=dtype, device=rotations.device), rotations.up_to(reachable))
 
+    @staticmethod
+    def sequence_bytes(config: ModelConfig, capacity: int, dtype: torch.dtype) -> int:
+        """Return the bytes of the keys and values of one sequence."""
+        return 2 * config.layers * config.key_value_heads * (capacity + 1) * config.head_size * dtype.itemsize
+
     def caches(self) -> list["KVCache"]:
         """Return a cache for each sequence."""
         return [KVCache(self, place) for place in range(self.sequences)]

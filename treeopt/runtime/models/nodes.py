@@ -1,5 +1,6 @@
 """The nodes of a tree that a pass feeds: their depths, and attention masks for them after a text of any length."""
 
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -31,9 +32,7 @@ class PassNodes:
         self.is_chain = visible is None
         if visible is not None:
             self.visible = visible
-        self._depth_on: dict[torch.device, Tensor] = {}
-        self._parents_on: dict[torch.device, Tensor] = {}
-        self._visible_on: dict[tuple[torch.device, int], Tensor] = {}
+        self._on_device: dict[object, Tensor] = {}
         self._masks: dict[tuple[torch.device, torch.dtype], TreeMask] = {}
 
     @classmethod
@@ -68,25 +67,27 @@ class PassNodes:
 
     def depth_on(self, device: torch.device) -> Tensor:
         """Return the depths, int64 (rows,), on a device."""
-        found = self._depth_on.get(device)
-        if found is None:
-            found = self._depth_on[device] = torch.tensor(self.depth, dtype=torch.int64, device=device)
-        return found
+        return self._stored(("depth", device), lambda: torch.tensor(self.depth, dtype=torch.int64, device=device))
 
     def parents_on(self, device: torch.device) -> Tensor:
         """Return `parents` on a device."""
-        found = self._parents_on.get(device)
-        if found is None:
-            found = self._parents_on[device] = torch.from_numpy(self.parents).to(device)
-        return found
+        return self._stored(("parents", device), lambda: torch.from_numpy(self.parents).to(device))
 
     def visible_on(self, device: torch.device, columns: int) -> Tensor:
         """Return what each node sees, bool (rows, columns), on a device; columns after the nodes' are False."""
-        found = self._visible_on.get((device, columns))
+
+        def padded() -> Tensor:
+            visible = torch.zeros((self.rows, columns), dtype=torch.bool)
+            visible[:, : self.visible.shape[1]] = torch.tensor(self.visible)
+            return visible.to(device)
+
+        return self._stored(("visible", device, columns), padded)
+
+    def _stored(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        """Return what was made for a key, made now if it was not."""
+        found = self._on_device.get(key)
         if found is None:
-            padded = torch.zeros((self.rows, columns), dtype=torch.bool)
-            padded[:, : self.visible.shape[1]] = torch.tensor(self.visible)
-            found = self._visible_on[device, columns] = padded.to(device)
+            found = self._on_device[key] = make()
         return found
 
     def mask_after(self, length: int, *, dtype: torch.dtype, device: torch.device) -> Tensor | None:

@@ -36,10 +36,6 @@ Work = Callable[[], None]
 class CapturedModel(ForwardModel, Protocol):
     """A model whose passes can be captured."""
 
-    @property
-    def heads_per_key(self) -> int:
-        """Queries that share keys and values."""
-
     def run(self, tokens: Tensor, place: Place, wants: Wants = NOTHING, *, inputs: Tensor | None = None) -> Output:
         """Return logits and states of tokens, int64 (rows,), at a place."""
 
@@ -122,6 +118,7 @@ class Runner:
         self._max_nodes = max_nodes
         self._pool = pool if getattr(model, "captures", False) else None
         self._store: KVStore | None = None
+        self._extents: list[int] = []
         self._seen: Counter[Shape] = Counter()
         self._buffers: dict[tuple[int, int], PassBuffers] = {}
         self._replays: dict[Shape, Work] = {}
@@ -147,14 +144,14 @@ class Runner:
         if any(feed.cache.store is not store or feed.nodes.start + feed.nodes.rows > self._max_nodes for feed in feeds):
             return None
         if store is not self._store:  # graphs read and write the memory that they were captured with
-            self._store = store
+            self._store, self._extents = store, extents(store.capacity)
             self._seen.clear()
             self._buffers.clear()
             self._replays.clear()
         last_place = max(feed.cache.place for feed in feeds)
         sequences = min(store.sequences, 1 << last_place.bit_length())
-        steps = extents(store.capacity)
-        shape = Shape(sequences, max(feed.nodes.rows for feed in feeds), steps[bisect_left(steps, needed)])
+        extent = self._extents[bisect_left(self._extents, needed)]
+        shape = Shape(sequences, max(feed.nodes.rows for feed in feeds), extent)
         if shape in self._replays:
             return shape
         self._seen[shape] += 1
@@ -240,7 +237,7 @@ class PassBuffers:
             self._store.rotations[self._positions],
             Grid(0, self._sequences, self._tokens, extent),
             slots=slots_by_head(self._store, self._sequence, self._slots),
-            mask=mask.repeat(1, 1, self._model.heads_per_key, 1),
+            mask=mask,
         )
         found = self._model.run(self.tokens, place, self._wants, inputs=self._inputs)
         if self._output is None:  # made by the call before the first capture, in the shapes that the model gives

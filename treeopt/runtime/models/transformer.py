@@ -53,7 +53,6 @@ class Transformer:
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
         self.parameters = _count(weights, config)
-        self.heads_per_key = config.heads // config.key_value_heads
         self._rotations = Rotations(config.head_size, config.rope_base, config.rope_scaling, self.device)
 
     def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:
@@ -62,9 +61,7 @@ class Transformer:
 
     def cache_bytes(self, capacity: int) -> int:
         """Return the bytes of a cache for so many tokens."""
-        config = self.config
-        token_numbers = 2 * config.layers * config.key_value_heads * config.head_size
-        return self.dtype.itemsize * token_numbers * (capacity + 1)
+        return KVStore.sequence_bytes(self.config, capacity, self.dtype)
 
     def pass_bytes(self, tokens: int) -> int:
         """Return the most bytes that a pass over so many tokens takes for a moment, logits left out.
@@ -91,7 +88,7 @@ class Transformer:
     @torch.inference_mode()
     def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:
         """Return logits and states of tokens after the committed ones of their sequences; see `LanguageModel`."""
-        place = place_of(feeds, self.heads_per_key)
+        place = place_of(feeds)
         tokens = joined([feed.tokens for feed in feeds])
         sizes = [feed.nodes.rows for feed in feeds]
         if last_only:

@@ -52,7 +52,6 @@ class LimitedDraft:
         self.device = model.device
         self.parameters = model.parameters
         self.captures = isinstance(model, Transformer)
-        self.heads_per_key = model.heads_per_key if isinstance(model, Transformer) else 1
         self.ids = tuple(ids)
         """Ids that it may propose."""
         allowed = set(ids)

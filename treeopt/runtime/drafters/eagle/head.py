@@ -166,11 +166,6 @@ class EagleHead:
         """Whether its passes can be captured as CUDA graphs; the first slot of an MTP module is computed differently."""
         return self.first_embedding_read
 
-    @property
-    def heads_per_key(self) -> int:
-        """Queries that share keys and values."""
-        return self.config.heads // self.config.key_value_heads
-
     @cached_property
     def _rotations(self) -> Rotations:
         config = self.config
@@ -183,9 +178,7 @@ class EagleHead:
 
     def cache_bytes(self, capacity: int) -> int:
         """Return the bytes of a cache for so many slots."""
-        config = self.config
-        slot_numbers = 2 * config.layers * config.key_value_heads * config.head_size
-        return self.dtype.itemsize * slot_numbers * (capacity + 1)
+        return KVStore.sequence_bytes(self.config, capacity, self.dtype)
 
     def pass_bytes(self, tokens: int) -> int:
         """Return the most bytes that a pass over so many slots takes for a moment, logits left out."""
@@ -218,7 +211,7 @@ class EagleHead:
         hidden = self.hidden(
             joined([feed.inputs for feed in feeds if feed.inputs is not None]),
             joined([feed.tokens for feed in feeds]),
-            place_of(feeds, self.heads_per_key),
+            place_of(feeds),
             begins=begins,
         )
         if last_only:
