@@ -101,7 +101,7 @@ def gains(flatness: Sequence[float], first: Sequence[float], draft_cost: float) 
         table = table_of(each)
         solution = solve(table, BUDGET, DEPTH)
         for column, cost in enumerate(costs):
-            best = fastest_tree(solution, cost, max_boxes=40).speedup
+            best = fastest_tree(solution, cost).speedup
             chains = [chain(length) for length in range(DEPTH + 1)]
             tokens = np.array([table.expected_tokens(tree) for tree in chains])
             step_s = np.array([float(cost.tree_s(tree)) for tree in chains])

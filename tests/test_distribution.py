@@ -118,7 +118,7 @@ class TestSourceDistribution:
         assert int(re.findall(r"(\d+) tests collected", run(command, unpacked))[0]) > 5000
 
     def test_its_tests_pass(self, unpacked):
-        tests = ["tests/trees/test_shapes.py", "tests/trees/test_tree_file.py", "tests/solver/test_explicit.py"]
+        tests = ["tests/trees/test_shapes.py", "tests/trees/test_tree_file.py", "tests/solver/test_best_first.py"]
         tests += [
             "tests/test_packaging.py",
             "tests/test_layers.py",

@@ -66,7 +66,7 @@ class TestBound:
     def test_width_limits_are_part_of_the_claim(self, folder: Path) -> None:
         said = solved(folder, invented(), "--level-width", 2)
 
-        assert "No tree of up to 32 nodes, 2 to a level, and depth 4 is faster." in said
+        assert "No tree of up to 32 nodes, 2 to a level, and depth 4 " in said
         assert load(folder / "tree.json").level_widths.max() == 2
         assert load(folder / "tree.json") == plan(invented(), 32, level_widths=2).choice.tree
 

@@ -114,8 +114,9 @@ class TestBest:
             rng = np.random.default_rng(seed)
             p, machine = drawn_table(rng, 4, "falling"), drawn_seconds(rng, 8)
             found = plan(profile_of(machine, p), 8)
-            assert found.tree.speedup.value == close(every_speedup(p, machine, 8, 4).max())
-            assert found.fastest.loss == 0
+            best = every_speedup(p, machine, 8, 4).max()
+            assert found.tree.speedup.value == close(best)
+            assert found.fastest.bound >= best * (1 - 1e-12)
 
     def test_level_widths_are_obeyed(self):
         machine, widths = MACHINES["nodes almost free"], [2, 2, 1, 2, 1]

@@ -1,52 +1,61 @@
-"""The fastest tree under costs that grow with the width of every level: branch and bound over boxes of widths.
+"""The fastest tree, where drafting a level costs more the wider the level is.
 
-A box whose bound (`treeopt.planner.bound`) does not beat the fastest tree found is dropped.  Another is split at the
-depth where its best tree costs most above the bound: that tree is too wide for one half, and paid more fully in the
-other.  No box left: the tree is the optimum.  Stopped before: the largest bound left says by how much, at most, the
-tree is beaten.
+    speedup(T) = tokens(T) * plain_s / (sum of draft_s[width of each level] + verify_s[nodes] + overhead_s)
+
+The tree with the most tokens for its nodes and depth is often too wide to be the fastest.  So the search runs over
+limits on the width of each level.  `_Search._grow` returns the trees with the most tokens within such limits:
+
+1. Sweep: try the same limit at all levels, for each depth.
+2. Climb: change the limit of one level, add a level or drop one, for as long as that helps.
+3. Exchange: add, remove or move leaves, for as long as that helps.
+
+`_grow` is exact if no row of the acceptance table rises and no row depends on the parent's rank.  For other tables it
+follows pooled rows, in which each rising run is replaced by its mean, and step 3 corrects the leaves.
+
+No step proves that the tree is the fastest.  `speed_bound.upper_bound` limits how much faster any other tree can be.
 """
 
-import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import count
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from treeopt.array_record import ShortRepr
-from treeopt.arrays import Float64
-from treeopt.planner.bound import Box, BoxBound, bounded
+from treeopt.arrays import Float64, Int64, Integers
 from treeopt.planner.costs import StepCosts
-from treeopt.planner.prices import ListedNodes
-from treeopt.records.acceptance import AcceptanceTable
-from treeopt.solver import BEST_FIRST, Solution, solve
-from treeopt.solver.best_first import top_nodes
+from treeopt.planner.speed_bound import CLOSED, bound_by_width, upper_bound
+from treeopt.solver import Solution
 from treeopt.trees import TokenTree
 
-MAX_BOXES = 200
-MAX_CELLS = 8_000_000
-"""Budgets times depths of all boxes together, after which to stop too: about a second."""
-NODES_PRICED = 4
-"""Nodes with prices, as a multiple of the budget: the smallest upper bound among them bounds all others."""
-CLOSED = 1e-9
-"""Bounds that lie above the fastest by no more than this share are taken to be equal: rounding."""
+SWEPT_LIMITS = (1, 2, 4, 8, 16, 32)
+GROWTH = 2
+"""Nodes of the trees that the climb compares, as a multiple of the larger tree that it starts from."""
+MOST_LEAVES = 16
+"""Leaves that one exchange adds to a node or removes from it."""
+PROMISING = 4
+"""Exchanges, the best by their estimates, that are tried before the tree is left as it is."""
+ROUNDING = 1e-12
+"""Smallest relative gain that counts."""
+
+Limits = tuple[int, ...]
+"""Most internal nodes at depth 0, 1, …, one for each level of the tree below the root."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Fastest(ShortRepr):
-    """The fastest tree found, and what is known of all others."""
+    """The fastest tree found, and a bound on all others."""
 
     tree: TokenTree
     speedup: float
-    """Tokens per second over those of plain decoding."""
+    """Tokens per second relative to plain decoding."""
     bound: float
-    """No tree of the budget and depth has a larger speedup; equal to `speedup` when the tree is the optimum."""
-    boxes: int
-    """Boxes of level widths that were looked into."""
+    """No tree within the budget and depth has a larger speedup; equal to `speedup` if that is proven to be the largest."""
 
     @property
     def loss(self) -> float:
-        """Share of the best possible speed that may be missing, 0 when the tree is the optimum."""
+        """Largest share of the best possible speed that the tree may miss; 0 if it is proven to be the fastest."""
         return 1 - self.speedup / self.bound
 
 
@@ -55,142 +64,241 @@ def fastest_tree(
     costs: StepCosts,
     *,
     level_widths: int | Sequence[int] | None = None,
-    max_boxes: int = MAX_BOXES,
+    speedups: Float64 | None = None,
 ) -> Fastest:
-    """Return the fastest tree of at most so many nodes and levels as were solved, plain decoding included.
-
-    Where rows rise, or depend on the parent's rank, boxes are bounded by prices alone, and more may be left open.
+    """Return the fastest tree found within the budget and depth of a solution; it may be the root alone.
 
     Args:
-        solution: the trees of most tokens, under no limit of widths but `level_widths`.
+        solution: solved without limits other than `level_widths`.
         costs: of one condition, without draws.
         level_widths: most nodes at each depth, as for `solve`.
-        max_boxes: boxes after which to stop; large problems stop earlier.
+        speedups: `speeds(solution, costs)`, if the caller has computed them.
     """
-    nodes, speedups = listed_nodes(solution), speeds(solution, costs)
-    return search_boxes(solution, costs, nodes, speedups, level_widths=level_widths, max_boxes=max_boxes)
-
-
-def search_boxes(
-    solution: Solution,
-    costs: StepCosts,
-    nodes: ListedNodes,
-    speedups: Float64,
-    *,
-    level_widths: int | Sequence[int] | None = None,
-    max_boxes: int = MAX_BOXES,
-) -> Fastest:
-    """Return the same with what other conditions and purposes have in common.
-
-    Args:
-        solution: as for `fastest_tree`, and so are the others.
-        costs: of one condition.
-        nodes: `listed_nodes` of the solution.
-        speedups: `speeds` of the solution.
-        level_widths: most nodes at each depth.
-        max_boxes: boxes after which to stop.
-    """
-    max_boxes = min(max_boxes, MAX_CELLS // solution.expected_tokens.size)
-    search = _Search(solution, costs, level_widths, nodes, speedups)
-    everything = _everything(solution, costs, search.speedup)
-    first = search.bound(everything, search.within(everything))
-    left, looked, order = [(-first.speedup, 0, first)], 1, count(1)
-    closed = search.speedup
-    while left and -left[0][0] > search.speedup * (1 + CLOSED) and looked < max_boxes:
-        _, _, box = heapq.heappop(left)
-        halves = box.halves(costs)
-        if not halves:
-            closed = max(closed, box.speedup)  # it cannot be split, so its bound stands
-        for half in halves:
-            found = search.bound(half, box.solution if half.most is box.box.most else search.within(half))
-            found = replace(found, speedup=min(found.speedup, box.speedup))
-            heapq.heappush(left, (-found.speedup, next(order), found))
-            looked += 1
-    bound = max(closed, search.speedup, *(box.speedup for _, _, box in left))
-    if bound <= search.speedup * (1 + CLOSED):
-        bound = search.speedup
-    return Fastest(tree=search.tree, speedup=search.speedup, bound=bound, boxes=looked)
-
-
-def listed_nodes(solution: Solution) -> ListedNodes:
-    """Return the nodes of a solution's table that prices are put on."""
-    return ListedNodes(top_nodes(solution.table.rows(solution.max_depth), NODES_PRICED * solution.max_nodes))
+    search = _Search(solution, costs, level_widths, speeds(solution, costs) if speedups is None else speedups)
+    trees = list(dict.fromkeys([search.best, *(search.climb(limits) for limits in search.starts())]))
+    if level_widths is None:
+        trees = [search.exchange(tree) for tree in trees]
+    tree = max(trees, key=search.speedup)
+    speedup = search.speedup(tree)
+    return Fastest(tree=tree, speedup=speedup, bound=upper_bound(solution, costs, speedup))
 
 
 def speeds(solution: Solution, costs: StepCosts) -> Float64:
-    """Return float64 (max_depth + 1, max_nodes + 1): speedup of every tree of a solution; column 0 is 0.
+    """Return float64 (max_depth + 1, max_nodes + 1): the speedup of each tree of a solution; column 0 is 0.
 
-    A tree with a level wider than was measured counts as 0.
+    A tree with a level wider than the measured ones counts as 0.
     """
-    step_s = np.stack([_step_s(solution, costs, depth) for depth in range(solution.max_depth + 1)])
-    step_s = step_s[solution.tree_depth, solution.tree_nodes]
-    return costs.speedup(solution.expected_tokens, step_s)
-
-
-def _step_s(solution: Solution, costs: StepCosts, depth: int) -> Float64:
-    """Return (N + 1,): seconds of a step with each tree of one depth limit, infinite where a level was not measured."""
-    widths = solution.draft_widths_of(depth)
-    measured = (widths <= costs.max_draft_width).all(axis=-1)
     nodes = np.maximum(np.arange(solution.max_nodes + 1), 1)
+    step_s = [_step_s(costs, nodes, solution.draft_widths_of(depth)) for depth in range(solution.max_depth + 1)]
+    return costs.speedup(solution.expected_tokens, np.stack(step_s)[solution.tree_depth, solution.tree_nodes])
+
+
+def _step_s(costs: StepCosts, nodes: Integers, widths: Integers) -> Float64:
+    """Return (trees,): seconds of a step; infinite for a tree with a level wider than the measured ones."""
+    measured = (widths <= costs.max_draft_width).all(axis=-1)
     return np.where(measured, costs.step_s(nodes, np.minimum(widths, costs.max_draft_width)), np.inf)
 
 
+class _Grown(NamedTuple):
+    """The fastest tree within some limits, over all numbers of nodes."""
+
+    speedup: float
+    limits: Limits
+    nodes: int
+    widths: Limits
+    """Its internal nodes at each depth, which may be fewer than the limits."""
+
+
+_speedup = attrgetter("speedup")
+
+
+class _Nodes(NamedTuple):
+    """Nodes level by level; the n nodes with the largest keys are the tree of n nodes."""
+
+    parent: Int64
+    rank: Int64
+    depth: Int64
+    reach: Float64
+    """The probability that a step accepts each node."""
+    key: Float64
+    """The same by pooled rows, and at most the parent's."""
+
+    def likeliest(self, nodes: int) -> Int64:
+        """Return the nodes with the largest keys, the largest first and each parent before its children."""
+        return np.argsort(-self.key, kind="stable")[:nodes]
+
+
 class _Search:
-    """The fastest tree found so far, and how boxes are bounded."""
+    """The search for one acceptance table under one condition."""
 
     def __init__(
-        self,
-        solution: Solution,
-        costs: StepCosts,
-        level_widths: int | Sequence[int] | None,
-        nodes: ListedNodes,
-        speedups: Float64,
+        self, solution: Solution, costs: StepCosts, level_widths: int | Sequence[int] | None, speedups: Float64
     ) -> None:
-        self._table, self._costs, self._level_widths, self._nodes = solution.table, costs, level_widths, nodes
-        self._sizes = solution.max_nodes, solution.max_depth
-        self._solution = solution
-        # the shallowest and then the smallest of the fastest
-        depth, budget = np.unravel_index(speedups.argmax(), speedups.shape)
-        self.tree = solution.tree(int(budget), int(depth))
-        self.speedup = _speedup(self.tree, self._table, costs)
+        self._table, self._costs, self._solution = solution.table, costs, solution
+        self._rows = solution.table.rows(solution.max_depth)
+        self._pooled = _pooled(self._rows)
+        widest = np.resize(solution.max_nodes if level_widths is None else level_widths, solution.max_depth)
+        self._level_widths = np.minimum(widest, solution.max_nodes).astype(np.int32)
+        root = _Nodes(np.full(1, -1), np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1), np.ones(1))
+        self._nodes: dict[Limits, _Nodes] = {(): root}
+        self._grown: dict[Limits, _Grown] = {}
+        depth, nodes = np.unravel_index(speedups.argmax(), speedups.shape)
+        self.best = solution.tree(int(nodes), int(depth))
+        """The fastest of the solution's trees."""
+        # a tree larger or deeper than all that can be faster than this one is not worth a try
+        depths, sizes = np.nonzero(bound_by_width(solution, costs) > self.speedup(self.best) * (1 + CLOSED))
+        self._max_depth, self._max_nodes = int(depths.max(initial=-1)) + 1, int(sizes.max(initial=-1)) + 2
+        self._depths = np.unique(depths + 1).tolist()
 
-    def within(self, box: Box) -> Solution:
-        """Return the trees of most tokens that are no wider than the box allows, or of all where that takes long."""
-        if self._solution.certificate.method != BEST_FIRST or self._table.parent_ranks > 1:
-            return self._solution
-        most = box.most.tolist()
-        return solve(self._table, *self._sizes, level_widths=self._level_widths, draft_widths=most)
+    def speedup(self, tree: TokenTree) -> float:
+        tokens = np.array([self._table.expected_tokens(tree)])
+        return float(self._costs.speedup(tokens, self._costs.tree_s(tree)[None])[0])
 
-    def bound(self, box: Box, solution: Solution) -> BoxBound:
-        """Return the box with its bound, after trying its tree."""
-        while True:
-            found = bounded(box, solution, self._costs, self._nodes, self.speedup)
-            if not self._allowed(found.tree):
-                return found
-            speedup = _speedup(found.tree, self._table, self._costs)
-            if speedup <= self.speedup * (1 + CLOSED):
-                return found
-            self.tree, self.speedup = found.tree, speedup  # a faster tree makes the bound tighter
+    def starts(self) -> Iterator[Limits]:
+        """Yield the widths of the solution's fastest tree, and those of the fastest tree of the sweep."""
+        if self._max_depth == 0:
+            return
+        sweep = [(1, *[limit] * (depth - 1)) for limit in SWEPT_LIMITS for depth in self._depths]
+        swept = max(map(self._within, sweep), key=_speedup)
+        self._max_nodes = min(self._max_nodes, GROWTH * max(swept.nodes, self.best.nodes))
+        if self.best.nodes > 1:
+            yield tuple(self.best.draft_widths.tolist())
+        yield swept.widths
 
-    def _allowed(self, tree: TokenTree) -> bool:
-        if tree.max_depth and tree.draft_widths.max() > self._costs.max_draft_width:
-            return False
-        return self._level_widths is None or bool(
-            np.all(tree.level_widths[1:] <= np.resize(self._level_widths, self._sizes[1])[: tree.max_depth])
+    def climb(self, limits: Limits) -> TokenTree:
+        """Return the fastest tree that changes of one limit at a time lead to."""
+        best = self._within(limits)
+        improved = True
+        while improved:
+            before = best.speedup
+            depth = 1  # the root is one node
+            while depth < len(best.widths):
+                best = max([best, *(self._within(near) for near in _neighbours(best.widths, depth))], key=_speedup)
+                depth += 1
+            lengths = [best.widths[:-1], (*best.widths[:-1], 1), (*best.widths, 1), (*best.widths, *best.widths[-1:])]
+            allowed = [each for each in lengths if 0 < len(each) <= self._max_depth]
+            best = max([best, *map(self._within, allowed)], key=_speedup)
+            improved = best.speedup > before * (1 + ROUNDING)
+        return self.tree(best)
+
+    def tree(self, grown: _Grown) -> TokenTree:
+        nodes = self._grow(grown.limits)
+        chosen = np.sort(nodes.likeliest(grown.nodes))
+        parents = np.searchsorted(chosen, nodes.parent[chosen])
+        return TokenTree.ordered([-1, *parents[1:].tolist()])
+
+    def _within(self, limits: Limits) -> _Grown:
+        if limits not in self._grown:
+            self._grown[limits] = self._fastest_of(self._grow(limits), limits)
+        return self._grown[limits]
+
+    def _grow(self, limits: Limits) -> _Nodes:
+        """Return the nodes of the trees with the most tokens within some limits: those above, and one more level."""
+        if limits in self._nodes:
+            return self._nodes[limits]
+        above, depth = self._grow(limits[:-1]), len(limits)
+        start = int(np.searchsorted(above.depth, depth - 1))
+        parents = start + np.sort(np.argsort(-above.reach[start:], kind="stable")[: limits[-1]])
+        parent_ranks = np.minimum(above.rank[parents], self._table.parent_ranks - 1)
+        keys = np.minimum(above.key[parents, None], above.reach[parents, None] * self._pooled[depth - 1, parent_ranks])
+        full = len(above.key) >= self._max_nodes
+        least = np.partition(above.key, -self._max_nodes)[-self._max_nodes] if full else 0.0
+        row, rank = np.nonzero(keys > least)
+        widest = min(self._level_widths[depth - 1], self._max_nodes)
+        likeliest = np.argsort(-keys[row, rank], kind="stable")[:widest]
+        row, rank = row[likeliest], rank[likeliest]
+        nodes = _Nodes(
+            parent=np.append(above.parent, parents[row]),
+            rank=np.append(above.rank, rank),
+            depth=np.append(above.depth, np.full(len(row), depth)),
+            reach=np.append(above.reach, above.reach[parents[row]] * self._rows[depth - 1, parent_ranks[row], rank]),
+            key=np.append(above.key, keys[row, rank]),
         )
+        self._nodes[limits] = nodes
+        return nodes
+
+    def _fastest_of(self, nodes: _Nodes, limits: Limits) -> _Grown:
+        """Return the fastest of the trees that are at most as deep as there are limits."""
+        chosen = nodes.likeliest(self._max_nodes)
+        (internal,) = np.nonzero((nodes.rank[chosen] == 0) & (chosen > 0))  # a node is internal from its first child on
+        widths = np.zeros((len(chosen), len(limits)), np.int64)
+        widths[internal, nodes.depth[chosen[internal]] - 1] = 1
+        widths = np.cumsum(widths, axis=0)
+        step_s = _step_s(self._costs, np.arange(1, len(chosen) + 1), widths)
+        speedups = self._costs.speedup(np.cumsum(nodes.reach[chosen]), step_s)
+        place = int(speedups.argmax())
+        used = widths[place]
+        return _Grown(float(speedups[place]), limits, place + 1, tuple(used[used > 0].tolist()))
+
+    def exchange(self, tree: TokenTree) -> TokenTree:
+        """Return the fastest tree that adding, removing and moving leaves leads to."""
+        while self._solution.max_depth > 0:
+            fastest = max(self._exchanges(tree), key=self.speedup, default=tree)
+            if self.speedup(fastest) <= self.speedup(tree) * (1 + ROUNDING):
+                break
+            tree = fastest
+        return tree
+
+    def _exchanges(self, tree: TokenTree) -> Iterator[TokenTree]:
+        """Yield the most promising trees in which one node has more leaves, another one fewer, or both."""
+        verify_s, rate = self._costs.verify_s, self.speedup(tree) / float(self._costs.plain_s[0])
+        more, fewer = np.arange(MOST_LEAVES + 1), -np.arange(MOST_LEAVES + 1)
+        added, removed = self._gains(tree, more, rate), self._gains(tree, fewer, rate)
+        nodes = tree.nodes + more[:, None] + fewer
+        allowed = (nodes >= 1) & (nodes <= self._solution.max_nodes)
+        nodes = np.where(allowed, nodes, tree.nodes)
+        gain = added.max(axis=0)[:, None] + removed.max(axis=0) - rate * (verify_s[nodes] - verify_s[tree.nodes])
+        gain = np.where(allowed, gain, -np.inf)
+        for place in np.argsort(-gain, axis=None)[:PROMISING]:
+            many, few = np.unravel_index(place, gain.shape)
+            grown, shrunk = int(added[:, many].argmax()), int(removed[:, few].argmax())
+            if gain[many, few] > 0 and (few == 0 or tree.parents[grown] != shrunk):
+                yield _with_leaves(tree, grown, int(many), shrunk, int(few))
+
+    def _gains(self, tree: TokenTree, changes: Int64, rate: float) -> Float64:
+        """Return (nodes, changes): tokens gained by so many more children, less what the level's draft then costs.
+
+        Minus infinity where a node cannot have so many children, or where a child to remove has children of its own.
+        """
+        counts, max_depth, max_width = tree.child_counts, self._solution.max_depth, self._costs.max_draft_width
+        rows = self._rows[np.minimum(tree.depth, max_depth - 1), np.minimum(tree.rank, self._table.parent_ranks - 1)]
+        tokens = (
+            np.append(np.zeros((tree.nodes, 1)), np.cumsum(rows, axis=1), axis=1) * self._table.reach(tree)[:, None]
+        )
+        most = np.where(tree.depth < max_depth, self._table.branching, 0)
+        least = np.zeros(tree.nodes, np.int64)  # children up to the last one that has children
+        inner = np.flatnonzero(counts[1:]) + 1
+        np.maximum.at(least, tree.parents[inner], tree.rank[inner] + 1)
+        after = counts[:, None] + changes
+        widths = np.append(tree.draft_widths, 0)[tree.depth][:, None]
+        new_widths = widths + (after > 0) - (counts > 0)[:, None]
+        allowed = (after >= least[:, None]) & (after <= most[:, None]) & (new_widths <= max_width)
+        after, new_widths = np.where(allowed, after, 0), np.where(allowed, new_widths, 0)
+        gain = np.take_along_axis(tokens, after, axis=1) - np.take_along_axis(tokens, counts[:, None], axis=1)
+        more_s = self._costs.draft_s[new_widths] - self._costs.draft_s[widths]
+        return np.where(allowed, gain - rate * more_s, -np.inf)
 
 
-def _everything(solution: Solution, costs: StepCosts, speedup: float) -> Box:
-    """Return the box of all trees that can be faster: no level so wide that its draft alone would lose."""
-    widths = np.arange(1, min(costs.max_draft_width, solution.max_nodes) + 1)
-    levels = np.arange(1, solution.max_depth + 1)
-    drafted_s = levels[:, None] * costs.draft_s[1] + costs.verify_s[2 : solution.max_nodes + 1] + costs.overhead_s
-    affordable_s = (solution.expected_tokens[1:, 2:] * costs.verify_s[1] / speedup - drafted_s).max(initial=0.0)
-    widest = widths[costs.draft_s[widths] - costs.draft_s[1] <= affordable_s * (1 + CLOSED)].max(initial=1)
-    most = np.full(solution.max_depth, widest, np.int64)
-    most[:1] = 1  # the root is one node
-    return Box(np.ones(solution.max_depth, np.int64), most)
+def _neighbours(widths: Limits, depth: int) -> list[Limits]:
+    """Return the limits in which one level is narrower or wider."""
+    width = widths[depth]
+    near = {1, width // 2, *range(width - 3, width + 4), 3 * width // 2, 2 * width}
+    return [(*widths[:depth], each, *widths[depth + 1 :]) for each in sorted(near - {width}) if each >= 1]
 
 
-def _speedup(tree: TokenTree, table: AcceptanceTable, costs: StepCosts) -> float:
-    return float(costs.speedup(np.array([table.expected_tokens(tree)]), costs.tree_s(tree)[None])[0])
+def _pooled(rows: Float64) -> Float64:
+    """Return the closest rows that never rise: each rising run is replaced by its mean (Barlow et al., 1972)."""
+    if np.all(rows[..., 1:] <= rows[..., :-1]):
+        return rows
+    from scipy.optimize import isotonic_regression
+
+    return np.apply_along_axis(lambda row: isotonic_regression(row, increasing=False).x, -1, rows)
+
+
+def _with_leaves(tree: TokenTree, grown: int, more: int, shrunk: int, fewer: int) -> TokenTree:
+    """Return a tree in which one node has more children, and another one has lost its last children, all leaves."""
+    kept = (tree.parents != shrunk) | (tree.rank < tree.child_counts[shrunk] - fewer)
+    places = np.cumsum(kept) - 1
+    parents = places[tree.parents[kept]]
+    parents[0] = -1
+    return TokenTree.ordered(np.append(parents, np.full(more, places[grown])))

@@ -107,7 +107,6 @@ class CertificateReport:
     fastest_speedup: float
     bound_on_speedup: float
     loss: float
-    boxes: int
 
     @classmethod
     def of(cls, certificate: Certificate, fastest: Fastest) -> "CertificateReport":
@@ -120,7 +119,6 @@ class CertificateReport:
             fastest_speedup=fastest.speedup,
             bound_on_speedup=fastest.bound,
             loss=fastest.loss,
-            boxes=fastest.boxes,
         )
 
 

@@ -8,9 +8,8 @@ import numpy as np
 
 from treeopt.arrays import Bool, Float64
 from treeopt.planner.costs import StepCosts
-from treeopt.planner.fastest import Fastest, listed_nodes, search_boxes
+from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import TokenModel
-from treeopt.planner.prices import ListedNodes
 from treeopt.solver import Solution, solve
 from treeopt.trees import TokenTree, chain
 
@@ -45,7 +44,7 @@ class RuleTrees:
             costs: of one condition.
             speedups: (max_depth + 1, max_nodes + 1), of every tree of the solution; see `fastest.speeds`.
         """
-        return search_boxes(self.solution, costs, self._listed, speedups, level_widths=self.level_widths)
+        return fastest_tree(self.solution, costs, level_widths=self.level_widths, speedups=speedups)
 
     @property
     def chains(self) -> list[TokenTree]:
@@ -84,10 +83,6 @@ class RuleTrees:
     def _exact(self) -> Bool:
         """Where a tree has all the nodes of its budget."""
         return np.asarray(self.solution.tree_nodes == np.arange(self.solution.max_nodes + 1))
-
-    @cached_property
-    def _listed(self) -> ListedNodes:
-        return listed_nodes(self.solution)
 
     @cached_property
     def _trees(self) -> dict[tuple[int, int], TokenTree]:
