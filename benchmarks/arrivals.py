@@ -40,8 +40,8 @@ from treeopt import bundled
 from treeopt.engines.probes.client import EngineClient, Launch
 from treeopt.engines.probes.named import engine_client
 from treeopt.errors import TreeoptError
-from treeopt.planner.model import token_model
 from treeopt.planner.request import PlanRequest
+from treeopt.planner.tokens import token_model
 from treeopt.profiler.engine import Probe, ProbeSettings
 from treeopt.profiler.engine_profile import engine_profile
 from treeopt.profiler.journal import Journal

@@ -33,7 +33,7 @@ from treeopt.records.profile import Profile
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.texts.prompts import CATEGORY, DEFAULT_PROMPTS, MAX_PROMPTS, bench_prompts, load_prompts
-from treeopt.trees import TreeFile, chain
+from treeopt.trees import TreeFile
 from treeopt.trees.drafter_setting import DrafterSetting
 
 PROFILE = Path("build/real/profile.yaml")
@@ -75,7 +75,7 @@ def predicted_options(
     request = PlanRequest(temperature=temperature)
     plan = requested_plan(profile, request)
     plans = [(DrafterSetting(name="model"), plan)] + [
-        (drafter.setting(), drafter_plan(trees, profile, request, plan))
+        (drafter.setting(), drafter_plan(drafter, trees, profile, request, plan))
         for drafter in profile.drafters
         if (trees := drafter.trees_at(temperature))
     ]
@@ -87,9 +87,10 @@ def predicted_options(
                 planned = TreeFile(tree=best.tree, drafter=setting)
                 yield setting.name, planned, each.rule, best.shape, best.speedup, best.tokens_per_step.value
     for choice in drafter_choices(profile, request, plan=plan):
-        if choice.tree is None:
-            planned = TreeFile(tree=chain(choice.setting.longest_draft), drafter=choice.setting)
-            yield choice.setting.name, planned, choice.rule, choice.shape, choice.speedup, choice.tokens_per_step.value
+        option = choice.option
+        if option.drafter.own_trees:
+            planned = TreeFile(tree=option.tree, drafter=option.drafter)
+            yield option.drafter.name, planned, option.rule, option.shape, option.speedup, option.tokens_per_step.value
 
 
 def treeopt_options(

@@ -32,7 +32,7 @@ import treeopt
 from treeopt import bundled as bundle
 from treeopt.cli.options.inputs import file, load_profile
 from treeopt.cli.options.pair import PairOptions, pair_options
-from treeopt.planner import Candidate, fastest_drafted_tree
+from treeopt.planner import Option, fastest_drafted_tree
 from treeopt.profiler import Journal, Measured, Measurement, Settings, bench, clock_for
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.machine import describe_machine, describe_pair
@@ -122,7 +122,7 @@ class Setup:
         decoder = Decoder(self.models.target, self.models.draft_model, tree, rule=rule, temperature=temperature)
         return Method(f"treeopt, {name}", lambda prompt, tokens: list(decoder.generate(prompt, tokens)))
 
-    def plan(self, profile: Profile | None, rule: str, temperature: float) -> Candidate:
+    def plan(self, profile: Profile | None, rule: str, temperature: float) -> Option:
         """Return what is fastest under a profile, measured now where none is given."""
         if profile is None:
             target, draft = self.models.target, self.models.draft_model
@@ -238,7 +238,7 @@ def goal(name: str, value: float, bound: float, *, below: bool = False) -> str:
 
 
 def report(
-    raced: Sequence[Raced], predicted: Candidate, measured: Measured, parts_ms: Milliseconds, *, rest_goal: float
+    raced: Sequence[Raced], predicted: Option, measured: Measured, parts_ms: Milliseconds, *, rest_goal: float
 ) -> str:
     """Return what came out under one rule at one temperature."""
     plain, tree, theirs, assisted = (each.tokens_per_s for each in raced)

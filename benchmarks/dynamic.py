@@ -127,7 +127,7 @@ def main() -> None:
         if profile is not None and profile.acceptances_of(rule=None, temperature=temperature):
             model = step_model(profile, temperature=temperature)
             start_s = time.perf_counter()
-            trees.append(fastest_dynamic_tree(replay, model, max_nodes=model.costs.max_nodes).tree)
+            trees.append(fastest_dynamic_tree(replay, model, max_nodes=model.costs.max_nodes)[0])
             print(f"the fastest of all settings, in {time.perf_counter() - start_s:.1f} s: {trees[-1]}")
         titles = ["top-k", "depth", "nodes", "replayed", "decoded", "ratio", "own texts", "step, ms", "predicted"]
         print("".join(f"{title:>{width}}" for title, width in zip(titles, WIDTHS, strict=True)))

@@ -16,12 +16,11 @@ from conditions import bar, conditions, say
 
 from treeopt import AcceptanceTable, Profile, solve
 from treeopt.arrays import Float64
-from treeopt.planner import Where, fastest_tree
-from treeopt.planner.condition import condition
-from treeopt.planner.contexts import context_models
+from treeopt.planner import fastest_tree, model_at
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
 from treeopt.planner.fastest import speeds
+from treeopt.planner.tokens import token_models
 
 Cost = Callable[[Float64], Float64]
 
@@ -68,16 +67,15 @@ def measured_problems(paths: list[Path]) -> Iterator[Problem]:
     for path in paths:
         profile = Profile.load(path)
         for acceptance in profile.acceptances if profile.has_draft_model else ():
-            models = context_models(profile, acceptance)
+            models = token_models(profile, acceptance)
             for latency in profile.latencies_at(acceptance.temperature):
-                place = Where(context_tokens=latency.context_tokens, batch_size=latency.batch_size)
-                where = condition(profile, acceptance.temperature, place)
-                model = models.at(where.context_tokens).under(where)
+                point = profile.at(latency.context_tokens, latency.batch_size, acceptance.sampling)
+                model = model_at(point, models.at(point.context_tokens))
                 name = (
                     f"{path.stem.removesuffix('-bfloat16-graphs'):<36}{acceptance.rule:<11}{acceptance.temperature:>4g}"
                     f"{latency.context_tokens:>6}{latency.batch_size:>3}"
                 )
-                yield Problem(name, model.acceptance.table, model.costs, where.max_nodes)
+                yield Problem(name, model.acceptance.table, model.costs, point.max_nodes)
 
 
 def invented_problems() -> Iterator[Problem]:

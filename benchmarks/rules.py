@@ -49,7 +49,7 @@ def main_table(pair: ModelPair, profile: Profile, prompts: Prompts, tokens: int,
     print(f"{'':<24}" + f"{'predicted  measured':>22}" * 3)
     for rule in bar(RULES, "rules"):
         tree = plan(profile, profile.latency().verify.max_tokens, rule=rule).tree.tree
-        predicted = step_model(profile, rule=rule).predict("tree", tree)
+        predicted = step_model(profile, rule=rule).predict(tree)
         temperature = profile.acceptance(rule=rule).temperature
         found = bench(
             pair.target,

@@ -29,12 +29,13 @@ from treeopt.pictures.style import (
     name_axes,
 )
 from treeopt.planner import PlanRequest, fastest_tree, requested_plan
-from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, step_costs
 from treeopt.planner.step_parts import DRAFT, VERIFY, step_parts
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.operating_point import operating_point
 from treeopt.records.profile import Profile
+from treeopt.records.sampling import GREEDY
 from treeopt.records.step_latency import StepLatency
 from treeopt.report.table import Column, aligned
 from treeopt.solver import solve
@@ -89,8 +90,7 @@ def costs_of(flatness: float, draft_cost: float) -> StepCosts:
         draft=line(WIDEST, draft_cost),
         overhead=Timing([0.0], allow_negative=True),
     )
-    where = Condition(context_tokens=0, batch_size=1, parts=((1.0, latency),), extrapolated=False)
-    return step_costs(where, rule="sequoia", max_nodes=0)
+    return step_costs(operating_point([latency], GREEDY), rule="sequoia")
 
 
 def gains(flatness: Sequence[float], first: Sequence[float], draft_cost: float) -> tuple[Float64, Float64]:
@@ -135,7 +135,7 @@ def points_of(paths: Iterable[Path]) -> list[Point]:
 
 def _of_passes(path: Path, profile: Profile) -> Point:
     plan = requested_plan(profile, PlanRequest(rule=profile.acceptances[0].rule))
-    verify, draft = (getattr(plan.model.condition.parts[0][1], part) for part in ("verify", "draft"))
+    verify, draft = (getattr(plan.model.point.latencies[0], part) for part in ("verify", "draft"))
     flatness, beyond = doubling(verify.tokens.tolist(), verify.medians_s.tolist())
     best_other = max(plan.chain.speedup.value, 1.0)
     return Point(

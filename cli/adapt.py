@@ -35,14 +35,14 @@ def adapting(
         return
     from treeopt.adaptation import Recalibration
     from treeopt.adaptation.ways import lookup_of
-    from treeopt.planner import PlanRequest, Where
+    from treeopt.planner import PlanRequest
     from treeopt.records.profile import check_draft_model
 
     profile = load_profile(options.profile_path)
     check_draft_model(profile, "--adapt")
     check_models(options.profile_path, identity_of(profile), identity_here(models))
     with _change_log(options.log) as told:
-        request = PlanRequest(where=Where(batch_size=batch_size))
+        request = PlanRequest(batch_size=batch_size)
         recalibration = Recalibration(profile, request, begin_with=lookup_of(planned.drafter), on_change=told)
         try:
             yield recalibration

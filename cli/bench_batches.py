@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from treeopt.planner.batch_rivals import BatchRivals
-    from treeopt.planner.model import TokenModel
+    from treeopt.planner.tokens import TokenModel
     from treeopt.profiler.bench.batches import BatchRace
     from treeopt.records.profile import Profile
     from treeopt.runtime.models.pair import ModelPair
@@ -42,14 +42,14 @@ def bench_batches(asked: BenchBatchesOptions) -> None:
     profile = profile_of_texts(asked)
     check_draft_model(profile, "bench of several sequences at a time")
     planned = None if asked.tree is None else _tree_file(asked.tree)
-    drafts, rivals = _rivals(profile, planned, asked)
+    tokens, rivals = _rivals(profile, planned, asked)
     models = load_fitting(asked, profile, tree=asked.tree, planned=planned)
-    _warn_of_times(profile, drafts, asked)
+    _warn_of_times(profile, tokens, asked)
     from treeopt.profiler.bench.batches import batch_bench
     from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
     from treeopt.report.bench_heading import headed_table
 
-    race = _race(models, drafts, rivals, asked)
+    race = _race(models, tokens, rivals, asked)
     found = batch_bench(race, rivals)
     heading = heading_here(models)
     asked.results.publish(headed_table(heading, batch_bench_table(found)), batch_bench_json(heading, found))
@@ -65,7 +65,7 @@ def bench_batches(asked: BenchBatchesOptions) -> None:
 
 
 def _race(
-    models: "ModelPair", drafts: "TokenModel", rivals: "Mapping[int, BatchRivals]", asked: BenchBatchesOptions
+    models: "ModelPair", tokens: "TokenModel", rivals: "Mapping[int, BatchRivals]", asked: BenchBatchesOptions
 ) -> "BatchRace":
     """Return what is decoded."""
     from treeopt.profiler.bench.batches import BatchRace
@@ -73,7 +73,7 @@ def _race(
     from treeopt.profiler.decoding import Decoding
     from treeopt.texts.prompts import bench_prompts
 
-    acceptance = drafts.acceptance
+    acceptance = tokens.acceptance
     held_out = bench_prompts(asked.prompts.load(models))
     texts = max(len(held_out), *asked.batch_sizes)  # where prompts are too few they are decoded again, with other seeds
     held_out = [held_out[number % len(held_out)] for number in range(texts)]
@@ -119,12 +119,12 @@ def _rivals(
     sizes = sorted(asked.batch_sizes)
     if planned is None or asked.tree is None:
         return _planned(profile, sizes, asked)
-    drafts = promised_model(profile, planned, asked).drafts
+    tokens = promised_model(profile, planned, asked).tokens
     if not is_schedule(asked.tree):
-        return drafts, rivals_of(profile, drafts, dict.fromkeys(sizes), [planned.tree])
+        return tokens, rivals_of(profile, tokens, dict.fromkeys(sizes), [planned.tree])
     schedule = load_schedule(asked.tree)
     chosen = {size: schedule.tree(size) for size in sizes}
-    return drafts, rivals_of(profile, drafts, chosen, list(chosen.values()))
+    return tokens, rivals_of(profile, tokens, chosen, list(chosen.values()))
 
 
 def _planned(
@@ -143,12 +143,12 @@ def _planned(
         raise InfeasibleError(f"{text}Measure them: treeopt profile --batch-sizes {listed}.") from None
     first = plans[sizes[0]]
     checked_rule(first.rule, lossy=asked.lossy)
-    return first.model.drafts, planned_rivals(plans)
+    return first.model.tokens, planned_rivals(plans)
 
 
-def _warn_of_times(profile: "Profile", drafts: "TokenModel", asked: BenchBatchesOptions) -> None:
+def _warn_of_times(profile: "Profile", tokens: "TokenModel", asked: BenchBatchesOptions) -> None:
     """Warn of batch sizes that nothing is predicted for, and of times without the overhead of batches."""
-    latencies = profile.latencies_at(drafts.acceptance.temperature)
+    latencies = profile.latencies_at(tokens.acceptance.temperature)
     measured = [each.batch_size for each in latencies]
     beyond = tuple(size for size in sorted(asked.batch_sizes) if not min(measured) <= size <= max(measured))
     if beyond:

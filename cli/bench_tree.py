@@ -66,7 +66,7 @@ def _promise(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "t
 
     if planned.drafter is None:
         model = promised_model(profile, planned, asked)
-        return model.acceptance, Promise.of_tree(model.predict("tree", planned.tree), model.acceptance)
+        return model.acceptance, Promise.of_tree(model.predict(planned.tree), model.acceptance)
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     made_at = planned.provenance.temperature if planned.provenance else None
     acceptance = profile.acceptance(temperature=made_at if asked.temperature is None else asked.temperature)

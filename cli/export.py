@@ -121,7 +121,7 @@ def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> No
 
 def _export_acceptance(target: "AcceptanceFormat", written: Path, asked: ExportOptions) -> None:
     from treeopt.engines.settings.provenance import acceptance_provenance
-    from treeopt.planner.contexts import context_models
+    from treeopt.planner.tokens import token_models
     from treeopt.records.profile import check_draft_model
     from treeopt.report.setting_text import acceptance_text
 
@@ -133,7 +133,7 @@ def _export_acceptance(target: "AcceptanceFormat", written: Path, asked: ExportO
     check_draft_model(profile, "acceptance")
     acceptance = profile.acceptance(rule=asked.rule, temperature=asked.temperature)
     if asked.context_tokens is not None:
-        acceptance = context_models(profile, acceptance, raw=True).at(asked.context_tokens).acceptance
+        acceptance = token_models(profile, acceptance, raw=True).at(asked.context_tokens).acceptance
     text = target.write(acceptance, profile.pair, max_depth=asked.depth, method=asked.method)
     inputs = {"profile": asked.path}
     files = write_export(

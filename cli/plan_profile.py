@@ -42,9 +42,10 @@ def plan_profile(profile: "Profile", request: "PlanRequest", drafter: str | None
     Raises InfeasibleError for what was not measured.
     """
     from treeopt.planner import chosen_drafter, drafter_choices, requested_plan
-    from treeopt.planner.drafters_over_contexts import DrafterSegment, drafters_over_contexts
+    from treeopt.planner.drafters import drafters_over_contexts
     from treeopt.planner.planned import Planned
     from treeopt.planner.scheduling import schedule_as_measured, several_conditions
+    from treeopt.planner.segments import Segment
 
     several = bool(profile.drafters) or drafter is not None
     with patience("solving", unit="condition", total=1 + several + several_conditions(profile, request)) as tick:
@@ -56,7 +57,7 @@ def plan_profile(profile: "Profile", request: "PlanRequest", drafter: str | None
         if drafter is not None:
             drafters = (chosen_drafter(drafters, drafter),)
         schedule = schedule_as_measured(profile, request, tick)
-        over_contexts: tuple[DrafterSegment, ...] = ()
+        over_contexts: tuple[Segment, ...] = ()
         if several and schedule is not None:
             plans = schedule.plans_of_texts(plan.temperature)
             over_contexts = drafters_over_contexts(profile, request, plans, drafter)

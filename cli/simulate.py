@@ -183,7 +183,7 @@ def simulate(asked: SimulateOptions) -> None:
     """
     if asked.plot is not None:
         checked_suffix(asked.plot)
-    from treeopt.planner.model import token_model
+    from treeopt.planner.tokens import token_model
     from treeopt.records.profile import check_draft_model
     from treeopt.report.simulation import simulation_json, simulation_text
     from treeopt.simulation.settings import served_settings

@@ -231,9 +231,7 @@ def _tree_schedule(found: "Planned", profile: "Profile", asked: SolveOptions) ->
     plan, schedule = found.plan, found.schedule
     if len(plan.rules) > 1:  # then what was planned changes rules too, which a text cannot
         schedule = schedule_as_measured(profile, replace(asked.plan.request, rule=plan.rule))
-    trees = tree_schedule(
-        schedule, rule=plan.rule, temperature=plan.temperature, context_tokens=plan.model.condition.context_tokens
-    )
+    trees = tree_schedule(schedule, rule=plan.rule, temperature=plan.temperature, context_tokens=plan.context_tokens)
     source = tree_file(plan, profile, source=asked.source(plan)).provenance
     assert source is not None  # plans say where they come from
     return replace(trees, provenance=replace(source, tokens_per_step=None, step_s=None, speedup=None))

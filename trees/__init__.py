@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from treeopt.trees.figure import save_figure
-from treeopt.trees.shapes import chain, chains, k_ary, level_widths
+from treeopt.trees.shapes import chain, chains, describe_tree, k_ary, kind_of, level_widths
 from treeopt.trees.text_diagram import draw_text
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import Provenance, TreeFile, headline
@@ -17,9 +17,11 @@ __all__ = [
     "TreeFile",
     "chain",
     "chains",
+    "describe_tree",
     "draw_text",
     "headline",
     "k_ary",
+    "kind_of",
     "level_widths",
     "load",
     "load_file",

@@ -132,8 +132,12 @@ class DrafterSetting(ShortRepr):
     @property
     def words(self) -> str:
         """Name and numbers, such as `prompt-lookup: length 8, ngram 4`."""
-        numbers = ", ".join(f"{each.name} {each.value}" for each in self.values)
-        return f"{self.name}: {numbers}" if numbers else self.name
+        return f"{self.name}: {self.parameters_text}" if self.values else self.name
+
+    @property
+    def parameters_text(self) -> str:
+        """The numbers alone, such as `length 8, ngram 4`."""
+        return ", ".join(f"{each.name} {each.value}" for each in self.values)
 
 
 def number_names(name: str) -> tuple[str, ...]:

@@ -55,3 +55,28 @@ def level_widths(widths: Sequence[int]) -> TokenTree:
         parents.extend(node for node, count in zip(above, counts, strict=True) for _ in range(count))
         above = list(range(start, len(parents)))
     return TokenTree(parents)
+
+
+def kind_of(tree: TokenTree) -> str:
+    """Return `plain`, `chain` or `tree`.
+
+    >>> kind_of(TokenTree([-1])), kind_of(TokenTree([-1, 0, 1])), kind_of(TokenTree([-1, 0, 0]))
+    ('plain', 'chain', 'tree')
+    """
+    if tree.nodes == 1:
+        return "plain"
+    return "tree" if tree.nodes > tree.max_depth + 1 else "chain"
+
+
+def describe_tree(tree: TokenTree) -> str:
+    """Return a tree in words.
+
+    >>> describe_tree(chain(0)), describe_tree(chain(3)), describe_tree(k_ary(2, 2))
+    ('plain decoding', 'chain of 3 draft tokens', 'tree of 7 nodes, depth 2')
+    """
+    kind = kind_of(tree)
+    if kind == "plain":
+        return "plain decoding"
+    if kind == "chain":
+        return f"chain of {tree.max_depth} draft token{'s' * (tree.max_depth > 1)}"
+    return f"tree of {tree.nodes} nodes, depth {tree.max_depth}"

@@ -174,12 +174,13 @@ class ExportOptions:
     @property
     def request(self) -> "PlanRequest":
         """What the planner is asked for."""
-        from treeopt.planner import PlanRequest, Where
+        from treeopt.planner import PlanRequest
 
         return PlanRequest(
             rule=self.rule,
             temperature=self.temperature,
-            where=Where(context_tokens=self.context_tokens, batch_size=self.batch_size),
+            context_tokens=self.context_tokens,
+            batch_size=self.batch_size,
             max_nodes=self.budget,
             max_depth=self.depth,
         )

@@ -106,12 +106,14 @@ class PlanOptions:
     @property
     def request(self) -> "PlanRequest":
         """What the planner is asked for."""
-        from treeopt.planner import PlanRequest, Where
+        from treeopt.planner import PlanRequest
 
         return PlanRequest(
             rule=self.rule,
             temperature=self.temperature,
-            where=Where(context_tokens=self.context_tokens, batch_size=self.batch_size, extrapolate=self.extrapolate),
+            context_tokens=self.context_tokens,
+            batch_size=self.batch_size,
+            extrapolate=self.extrapolate,
             max_nodes=self.budget,
             max_depth=self.depth,
             level_widths=self.level_width,

@@ -68,7 +68,7 @@ def _recorded_trees(record: DraftRecord, model: StepModel, max_tokens: int) -> S
     """Return the fastest dynamic trees of a row of sizes, as a record and a profile's times say."""
     replay, most = Replay(record), min(max_tokens, model.costs.max_nodes)
     sizes = [size for size in (4, 6, 8, 12, 16, 24, 32, 64) if size <= most] or [most]
-    return [fastest_dynamic_tree(replay, model, max_nodes=size).tree for size in sizes]
+    return [fastest_dynamic_tree(replay, model, max_nodes=size)[0] for size in sizes]
 
 
 def _fits(drafter: LoadedDrafter, setting: DrafterSetting, max_tokens: int) -> bool:

@@ -47,8 +47,8 @@ class TestSolve:
         assert len(lines) == len(expected) > 0
         for line, (before, after) in zip(lines, expected, strict=True):
             assert line.startswith(f"Switch at {after.context_tokens[0]} tokens of context: from ")
-            assert f"{before.choice.shape} to " in line
-            assert line.endswith(f"{after.choice.shape}.")
+            assert f"{before.option.shape} to " in line
+            assert line.endswith(f"{after.option.shape}.")
 
     def test_and_so_does_the_json(self, folder: Path) -> None:
         profile = by_context((1, 4))
@@ -60,8 +60,8 @@ class TestSolve:
             assert each["context_tokens"] == after.context_tokens[0]
             assert each["batch_size"] == after.batch_sizes[0]
             assert (each["temperature"], each["rule"]) == (0.0, "sequoia")
-            assert each["before"]["parents"] == before.choice.tree.parents.tolist()
-            assert each["after"]["parents"] == after.choice.tree.parents.tolist()
+            assert each["before"]["parents"] == before.option.tree.parents.tolist()
+            assert each["after"]["parents"] == after.option.tree.parents.tolist()
 
     def test_where_none_pays_it_says_so(self, folder: Path) -> None:
         profile = invented(conditions=[(64, 1), (65, 1)], contexts=(64, 65))

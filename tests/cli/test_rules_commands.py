@@ -205,7 +205,7 @@ class TestBench:
         assert report["divergences"] is None
         assert report["identical_to_plain_decoding"] is None
         short = for_new_tokens(Profile.load(profile), BENCHED_TOKENS)
-        predicted = step_model(short, rule=rule).predict("tree", BUSHY)
+        predicted = step_model(short, rule=rule).predict(BUSHY)
         assert report["predicted_tokens_per_step"] == pytest.approx(predicted.tokens_per_step.value)
         assert "above temperature 0 texts are not compared." in result.stdout
 

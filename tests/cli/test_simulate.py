@@ -10,7 +10,7 @@ import pytest
 from tests.cli.invented import STEEP, call, invented
 from tests.scripts import ROOT
 from treeopt.planner import PlanRequest
-from treeopt.planner.model import token_model
+from treeopt.planner.tokens import token_model
 from treeopt.records.profile import Profile
 from treeopt.simulation.settings import served_settings
 from treeopt.simulation.step_seconds import StepSeconds

@@ -226,7 +226,7 @@ class TestSchedule:
                 "0",
                 str(batch[0]) if batch[0] == batch[1] else f"{batch[0]}-{batch[1]}",
                 str(context[0]) if context[0] == context[1] else f"{context[0]}-{context[1]}",
-                segment.choice.shape,
+                segment.option.shape,
             ]
             assert any(line.split("   ")[0] == "sequoia" and _cells(line)[:5] == cells for line in said.splitlines())
 
@@ -260,8 +260,8 @@ class TestSchedule:
 
         profile = Profile.load(folder / "profile.yaml")
         speedups = [segment["choice"]["speedup"] for segment in found["schedule"]["over_contexts"]]
-        assert speedups == [each.choice.speedup.value for each in schedule(profile, 16, **options).over_contexts]
-        assert speedups != [each.choice.speedup.value for each in schedule(profile, 16).over_contexts]
+        assert speedups == [each.option.speedup.value for each in schedule(profile, 16, **options).over_contexts]
+        assert speedups != [each.option.speedup.value for each in schedule(profile, 16).over_contexts]
 
     def test_budget_is_at_most_what_was_measured_everywhere(self, folder: Path) -> None:
         profile = invented(conditions=FOUR_CONDITIONS)

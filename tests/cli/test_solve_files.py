@@ -161,7 +161,7 @@ class TestSchedule:
         made = load_schedule("schedule.json")
         planned = schedule(Profile.load(folder / "profile.yaml"), 32).over_batch_sizes
         expected = {
-            texts: each.choice.tree
+            texts: each.option.tree
             for each in planned
             if each.context_tokens[0] == 4096
             for texts in range(each.batch_sizes[0], each.batch_sizes[1] + 1)
@@ -185,7 +185,7 @@ class TestSchedule:
         assert found.exit_code == 0, found.output
         of_rule = schedule(Profile.load(folder / "profile.yaml"), 32, rule="sequoia").over_batch_sizes
         made = load_schedule("schedule.json")
-        expected = [each.choice.tree for each in of_rule if each.context_tokens[0] == 256]
+        expected = [each.option.tree for each in of_rule if each.context_tokens[0] == 256]
         assert [each.tree for each in made.trees] == expected
 
     @pytest.mark.parametrize(

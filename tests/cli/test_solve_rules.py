@@ -27,9 +27,9 @@ class TestBlock:
         assert found.rule == "traversal"
         assert [row[:12] for row in rows(said)] == ["  sequoia   ", "* traversal "]
         for row, each in zip(rows(said), found.rules, strict=True):
-            tree = each.choice.tree
+            tree = each.tree
             assert row[12:].split()[:2] == [str(tree.nodes), str(tree.max_depth)]
-            assert row.endswith(spread(each.choice.speedup))
+            assert row.endswith(spread(each.speedup))
 
     def test_it_stands_between_the_table_and_the_verdict(self, folder: Path) -> None:
         blocks = solved(folder, TWO).split("\n\n")
@@ -102,8 +102,8 @@ class TestJson:
         assert (found["rule"], found["lossy"]) == ("typical", True)
         assert [(each["rule"], each["lossy"]) for each in found["rules"]] == [("sequoia", False), ("typical", True)]
         for each, expected in zip(found["rules"], made.rules, strict=True):
-            assert each["choice"]["kind"] == expected.choice.kind
-            assert each["choice"]["parents"] == expected.choice.tree.parents.tolist()
+            assert each["choice"]["kind"] == expected.kind
+            assert each["choice"]["parents"] == expected.tree.parents.tolist()
             assert each["choice"].keys() == {"kind", *found["candidates"]["tree"]}
 
     def test_one_rule_is_an_entry_too(self, folder: Path) -> None:

@@ -77,7 +77,10 @@ def test_what_the_profile_lacks_is_measured_and_decodes_like_plain(inputs, plan,
 
 @pytest.mark.usefixtures("nothing_measured")
 def test_what_it_holds_is_planned_from_with_its_own_heads(measured, plan, target):
-    choices = {each.setting.name: each for each in drafter_choices(measured.profile, PlanRequest(temperature=0.0))}
+    choices = {
+        each.option.drafter.name: each.option
+        for each in drafter_choices(measured.profile, PlanRequest(temperature=0.0))
+    }
     plain = Decoder(target, None, chain(0), temperature=0.0)
     for name in ("eagle", "prompt-lookup"):
         method = drafted(name, measured, plan)

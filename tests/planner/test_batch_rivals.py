@@ -8,7 +8,7 @@ from tests.support.invented_machines import acceptance, latency, profile, second
 from treeopt.errors import InfeasibleError
 from treeopt.planner import PlanRequest, batch_rivals, plan, requested_plan
 from treeopt.planner.batch_rivals import PLAIN, planned_rivals, plans_of_sizes, rivals_of
-from treeopt.planner.model import token_model
+from treeopt.planner.tokens import token_model
 from treeopt.trees import chain, level_widths
 
 P = [[0.7, 0.15], [0.6, 0.2], [0.6, 0.2], [0.5, 0.2]]
@@ -99,7 +99,7 @@ def test_one_rule_for_all_is_that_of_the_fewest_texts_and_each_size_is_planned_o
     monkeypatch.setattr(batch_rivals, "requested_plan", noted)
     plans = plans_of_sizes(several, PlanRequest(), (9, 4))
     assert asked == [(4, None), (9, "target")]
-    assert [each.model.condition.batch_size for each in plans.values()] == [4, 9]
+    assert [each.model.point.batch_size for each in plans.values()] == [4, 9]
     alone = plans_of_sizes(several, PlanRequest(rule="target", temperature=0.6), (4, 9))
     assert [each.choice.tree for each in plans.values()] == [each.choice.tree for each in alone.values()]
 

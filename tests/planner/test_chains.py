@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cli.invented import TABLE, draft_s, invented, verify_s
-from treeopt.planner import PlanRequest, Where, step_model
+from treeopt.planner import PlanRequest, step_model
 from treeopt.planner.chains import chain_schedule, fastest_chain, fastest_length
 
 CONDITIONS = [(256, batch) for batch in (1, 16, 64)]
@@ -12,7 +12,7 @@ CROWDED = {"verify": lambda n, c, b: verify_s(n, c, b) + 3e-3 * n * b}
 
 
 def at(context: int) -> PlanRequest:
-    return PlanRequest(where=Where(context_tokens=context))
+    return PlanRequest(context_tokens=context)
 
 
 def by_hand(batch: int, verify) -> list[float]:
@@ -57,7 +57,7 @@ def test_the_schedule_is_the_fastest_length_of_every_batch_size():
     assert found == expected
     assert len({segment.length for segment in segments}) == len(segments) > 2
     assert segments[-1].length == 0
-    assert segments[-1].choice.kind == "plain"
+    assert segments[-1].option.kind == "plain"
 
 
 @pytest.mark.parametrize("context", [256, 4096])
@@ -69,7 +69,7 @@ def test_the_schedule_holds_at_the_context_asked_for(context):
     segments = chain_schedule(profile, at(context))
     ends = [fastest_length(step_model(profile, context_tokens=context, batch_size=batch)) for batch in (1, 8)]
     assert [segments[0].length, segments[-1].length] == ends
-    assert {segment.choice.tree.max_depth for segment in segments} != {
+    assert {segment.option.tree.max_depth for segment in segments} != {
         segment.length for segment in chain_schedule(profile, at(4352 - context))
     }
 

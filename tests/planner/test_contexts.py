@@ -9,10 +9,10 @@ import pytest
 from tests.planner.test_scheduling import speed
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InvalidValueError
-from treeopt.planner import PlanRequest, Where, plan, requested_model, schedule, step_model
+from treeopt.planner import PlanRequest, plan, requested_model, schedule, step_model
 from treeopt.planner.chains import chain_schedule
-from treeopt.planner.contexts import context_models
 from treeopt.planner.dependence import Dependence
+from treeopt.planner.tokens import token_models
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.acceptance_counts import conditional_counts
 from treeopt.records.accepted_ranks import AcceptedRanks
@@ -123,16 +123,16 @@ class TestReplay:
         known = [Dependence(each.table, each.accepted_ranks).tokens(tree) for each in (low, high)]
 
         model = step_model(found, context_tokens=35, raw=True)
-        assert model.drafts.replayed
+        assert model.tokens.replayed
         assert model.tokens_per_step(tree) == pytest.approx(0.75 * known[0] + 0.25 * known[1], rel=1e-12)
 
     def test_draws_are_mixed_one_by_one(self) -> None:
         """Texts are the same at both lengths, so errors do not cancel out between them."""
         low, high = self.measured(1, 10), self.measured(2, 110)
         found = profile([latency(MACHINE, context_tokens=each) for each in (10, 110)], [low, high])
-        ends = [step_model(found, context_tokens=each, raw=True).draws.tokens(chain(2)) for each in (10, 110)]
+        ends = [step_model(found, context_tokens=each, raw=True).tokens.draw_tokens(chain(2)) for each in (10, 110)]
 
-        middle = step_model(found, context_tokens=60, raw=True).draws.tokens(chain(2))
+        middle = step_model(found, context_tokens=60, raw=True).tokens.draw_tokens(chain(2))
         np.testing.assert_allclose(middle, (ends[0] + ends[1]) / 2, rtol=1e-12)
         assert middle.std() > 0
 
@@ -148,13 +148,13 @@ class TestPlans:
         assert depths[-1] == 0
 
     def test_the_model_that_is_asked_for_is_the_plans(self) -> None:
-        request = PlanRequest(where=Where(context_tokens=60), raw=True)
+        request = PlanRequest(context_tokens=60, raw=True)
         assert requested_model(by_context(), request).tokens_per_step(chain(2)) == pytest.approx(straight(chain(2), 60))
 
     def test_chains_by_batch_size_hold_at_the_context_asked_for(self) -> None:
         for context in (10, 60, 310):
-            (found,) = chain_schedule(by_context(), PlanRequest(where=Where(context_tokens=context), raw=True))
-            assert found.choice.tokens_per_step.value == pytest.approx(straight(found.choice.tree, context))
+            (found,) = chain_schedule(by_context(), PlanRequest(context_tokens=context, raw=True))
+            assert found.option.tokens_per_step.value == pytest.approx(straight(found.option.tree, context))
 
 
 class TestSchedules:
@@ -166,7 +166,7 @@ class TestSchedules:
             for context in (5, 40, 90)
         }
         found = schedule(by_context(tables), 7, raw=True)
-        rivals = {each.choice.tree for made in found.plans for each in made.rules}
+        rivals = {each.tree for made in found.plans for each in made.rules}
 
         def speed_at(tree: TokenTree, context: int) -> float:
             low, high = (5, 40) if context <= 40 else (40, 90)
@@ -179,7 +179,7 @@ class TestSchedules:
             first, last = segment.context_tokens
             for context in range(first, last + 1):
                 best = max(speed_at(tree, context) for tree in rivals)
-                assert speed_at(segment.choice.tree, context) >= best * (1 - 1e-9), context
+                assert speed_at(segment.option.tree, context) >= best * (1 - 1e-9), context
             covered += range(first, last + 1)
         assert covered == list(range(5, 91))
 
@@ -190,7 +190,7 @@ class TestSchedules:
         for (before, after), segment in zip(found.switches, found.over_contexts[1:], strict=True):
             assert after is segment
             assert before.context_tokens[1] + 1 == after.context_tokens[0]
-            assert before.choice.tree != after.choice.tree
+            assert before.option.tree != after.option.tree
 
     def test_no_switch_goes_from_one_batch_size_to_another(self) -> None:
         found = [replace(acceptance(p), context_tokens=at) for at, p in ((10, SHORT), (310, SHORT))]
@@ -207,7 +207,7 @@ class TestRecords:
 
     def test_models_are_kept(self) -> None:
         found = by_context()
-        models = context_models(found, found.acceptances[0])
+        models = token_models(found, found.acceptances[0])
         assert models.at(60) is models.at(60)
         assert models.at(110) is models.measured[1]
         assert isinstance(models.acceptance.table, AcceptanceTable)

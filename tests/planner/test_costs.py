@@ -1,6 +1,7 @@
 """Curves of seconds: between the measured counts, padded, pooled, mixed, extrapolated."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -10,12 +11,11 @@ from tests.solver.oracles import paths_of
 from tests.support.invented_machines import NODES, Seconds, acceptance, drawn_seconds, latency, profile, seconds
 from tests.support.planner_oracles import least_from_here, smoothed, step_s
 from treeopt.errors import InfeasibleError
-from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.costs import step_costs as step_costs_of
 from treeopt.planner.curves import Curve
-from treeopt.planner.request import Where
 from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.step_latency import RuleSteps, StepLatency, TimedTree
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
@@ -23,8 +23,8 @@ step_costs = partial(step_costs_of, rule="sequoia")
 TREES = [chain(0), chain(1), chain(4), chains(2, 4), k_ary(2, 2), level_widths([2, 3, 2, 1]), TokenTree([-1, *[0] * 6])]
 
 
-def at(*latencies: StepLatency, **asked: object) -> Condition:
-    return condition(profile(latencies, [acceptance([0.5])]), asked=Where(**asked))
+def at(*latencies: StepLatency, **asked: object) -> OperatingPoint:
+    return profile(latencies, [acceptance([0.5])]).at(**asked)
 
 
 def curves(machine: Seconds, **of_latency: object) -> StepCosts:
@@ -37,6 +37,16 @@ def seconds_of(costs: StepCosts, tree: TokenTree) -> float:
 
 def close(values: object) -> object:
     return pytest.approx(values, rel=1e-12)
+
+
+class Read:
+    """An estimator that takes medians from a function."""
+
+    def __init__(self, read: Callable[[tuple[Timing, ...]], np.ndarray]) -> None:
+        self.medians_s = read
+
+    def text_weights(self, texts: int) -> np.ndarray:
+        raise AssertionError(f"no weights of {texts} texts are needed")
 
 
 class TestStep:
@@ -142,7 +152,7 @@ def noisy(medians: list[float], noise: float, seed: int = 0) -> LatencyTable:
     return LatencyTable(range(1, len(medians) + 1), timings)
 
 
-def with_curve(table: LatencyTable) -> Condition:
+def with_curve(table: LatencyTable) -> OperatingPoint:
     return at(dataclasses.replace(latency(seconds(lambda _: 1.0, lambda _: 0.1)), verify=table))
 
 
@@ -187,7 +197,7 @@ class TestPooled:
 
     def test_draws_of_medians_are_pooled_as_the_medians_are(self):
         where = with_curve(noisy([1.0, 1.3, 1.2, 1.25, 2.0], 0.3))
-        found = step_costs(where, reading=lambda timings: np.arange(1.0, 1 + len(timings))).verify_s
+        found = step_costs(where, estimator=Read(lambda timings: np.arange(1.0, 1 + len(timings)))).verify_s
         assert found.tolist() == close([0, 1, 3, 3, 3, 5])
 
 
@@ -241,7 +251,7 @@ class TestDraws:
             drawn.append(rng.uniform(0.5, 1.5, (7, 2, len(timings))))
             return drawn[-1]
 
-        together = step_costs(where, reading=read)
+        together = step_costs(where, estimator=Read(read))
         assert together.verify_s.shape == (7, 2, NODES + 1)
         assert together.draft_s.shape == (7, 2, NODES + 1)
         assert together.overhead_s.shape == (7, 2)
@@ -250,7 +260,7 @@ class TestDraws:
         assert many.shape == (7, 2, 2)
         for at_draw in np.ndindex(7, 2):
             values = iter(drawn)
-            alone = step_costs(where, reading=lambda _: next(values)[at_draw])  # noqa: B023
+            alone = step_costs(where, estimator=Read(lambda _: next(values)[at_draw]))  # noqa: B023
             np.testing.assert_allclose(together.verify_s[at_draw], alone.verify_s, rtol=1e-12)
             np.testing.assert_allclose(together.draft_s[at_draw], alone.draft_s, rtol=1e-12)
             assert many[at_draw].tolist() == close([alone.verify_s[1], seconds_of(alone, tree)])
@@ -258,7 +268,7 @@ class TestDraws:
     def test_drawn_overhead_is_never_below_0(self):
         where = at(latency(seconds(lambda n: 1.0 * n, lambda _: 0.1, 1.0)))
         values = iter([np.ones((3, NODES)), np.ones((3, NODES)), np.array([[-1.0], [0.5], [2.0]])])
-        assert step_costs(where, reading=lambda _: next(values)).overhead_s.tolist() == [0, 0.5, 2]
+        assert step_costs(where, estimator=Read(lambda _: next(values))).overhead_s.tolist() == [0, 0.5, 2]
 
 
 class TestExtrapolated:

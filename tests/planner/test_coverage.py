@@ -17,7 +17,7 @@ from tests.solver.oracles import paths_of
 from tests.support.invented_machines import Seconds, acceptance_of, profile, seconds
 from tests.support.planner_oracles import step_s, tokens
 from tests.support.slow import slow
-from treeopt.planner import Candidate, fastest_tree, step_model
+from treeopt.planner import Option, fastest_tree, step_model
 from treeopt.records.acceptance import TextSums
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import Profile
@@ -98,20 +98,20 @@ def simulated(truth: Truth, seed: int) -> Profile:
     return profile([measured], [acceptance_of(simulated_texts(truth, rng))])
 
 
-def predictions(profile: Profile) -> dict[str, Candidate]:
+def predictions(profile: Profile) -> dict[str, Option]:
     model = step_model(profile)
     fastest = fastest_tree(solve(model.acceptance.table, NODES, DEPTH), model.costs).tree  # as `plan` finds it
     return {
-        "bush": model.predict("tree", BUSH),
-        "chain": model.predict("chain", CHAIN),
-        "fastest": model.predict("tree", fastest),
+        "bush": model.predict(BUSH),
+        "chain": model.predict(CHAIN),
+        "fastest": model.predict(fastest),
     }
 
 
-def without_texts(profile: Profile) -> dict[str, Candidate]:
+def without_texts(profile: Profile) -> dict[str, Option]:
     """Return the prediction from standard errors alone, as if every entry of the table erred by itself."""
     alone = tuple(dataclasses.replace(measured, texts=None) for measured in profile.acceptances)
-    return {"chain": step_model(dataclasses.replace(profile, acceptances=alone)).predict("chain", CHAIN)}
+    return {"chain": step_model(dataclasses.replace(profile, acceptances=alone)).predict(CHAIN)}
 
 
 TRUTHS = {
@@ -122,7 +122,7 @@ TRUTHS = {
 
 @functools.cache
 def coverage(
-    name: str, predict: Callable[[Profile], dict[str, Candidate]] = predictions, profiles: int = PROFILES
+    name: str, predict: Callable[[Profile], dict[str, Option]] = predictions, profiles: int = PROFILES
 ) -> dict[str, tuple[float, float, float]]:
     """Return for each prediction how often the truth lay in its intervals: tokens per step, seconds, speedup."""
     held = collections.defaultdict(lambda: np.zeros(3))

@@ -10,7 +10,6 @@ from tests.cli.invented import TABLE, draft_s, invented, verify_s
 from treeopt.errors import InvalidValueError
 from treeopt.planner import (
     PlanRequest,
-    Where,
     best_drafter,
     choice_confidence,
     drafter_choices,
@@ -109,6 +108,11 @@ def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_
     )
 
 
+def options(profile, request, plan=None):
+    """Return the option of every drafter."""
+    return [each.option for each in drafter_choices(profile, request, plan=plan)]
+
+
 def test_tokens_and_passes_are_those_of_the_replayed_texts_and_the_rest_is_timed():
     profile = invented()
     beside = 3e-4
@@ -117,7 +121,7 @@ def test_tokens_and_passes_are_those_of_the_replayed_texts_and_the_rest_is_timed
     (setting,) = found.settings
     decodes = replace(found, settings=(replace(setting, replayed=replayed),))
     profile = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
-    _, choice = drafter_choices(profile, PlanRequest())
+    _, choice = options(profile, PlanRequest())
     step_s = (25 * verify_s(1, 256, 1) + 15 * verify_s(4, 256, 1)) / 40 + beside
     assert choice.tokens_per_step.value == pytest.approx(66 / 40)
     assert choice.step_s.value == pytest.approx(step_s, rel=2e-3)
@@ -161,7 +165,8 @@ def expected_tokens(table, tree):
 def test_a_static_tree_is_the_best_of_all_trees(rest):
     profile = invented()
     profile = replace(profile, drafters=(heads(profile, rest=rest),))
-    _, found = drafter_choices(profile, PlanRequest(max_nodes=7, raw=True))
+    _, choice = drafter_choices(profile, PlanRequest(max_nodes=7, raw=True))
+    found = choice.option
     plain = plain_s(profile)
 
     def speedup(tree):
@@ -169,33 +174,33 @@ def test_a_static_tree_is_the_best_of_all_trees(rest):
 
     known = {tree: speedup(tree) for tree in all_trees(7, 3, 2) if tree.nodes > 1}
     assert len(known) > 40
-    assert found.tree is not None
     assert known[found.tree] == pytest.approx(max(known.values()), rel=1e-3)
     assert found.speedup.value == pytest.approx(known[found.tree], rel=1e-3)
     assert found.tokens_per_step.value == pytest.approx(expected_tokens(OWN, found.tree))
-    assert found.step_s.value == pytest.approx(verify_s(found.nodes, 256, 1) + rest(found.tree), rel=1e-3)
-    assert found.bound is not None
-    assert found.bound >= found.speedup.value * (1 - 1e-9)
-    assert (found.rule, found.setting.name, found.nodes) == ("target", "medusa", found.tree.nodes)
+    assert found.step_s.value == pytest.approx(verify_s(found.tree.nodes, 256, 1) + rest(found.tree), rel=1e-3)
+    assert choice.bound is not None
+    assert choice.bound >= found.speedup.value * (1 - 1e-9)
+    assert (found.rule, found.drafter.name, found.tree.nodes) == ("target", "medusa", found.tree.nodes)
     # a step of the draft model's overhead would promise something else
     assert speedup(found.tree) != pytest.approx(
-        expected_tokens(OWN, found.tree) / (verify_s(found.nodes, 256, 1) + draft_s(1, 256, 1) + 2e-4) * plain, rel=0.02
+        expected_tokens(OWN, found.tree) / (verify_s(found.tree.nodes, 256, 1) + draft_s(1, 256, 1) + 2e-4) * plain,
+        rel=0.02,
     )
 
 
 def test_a_counted_setting_is_the_fastest_of_those_decoded_with():
     profile, rows = invented(), lookup_rows()
     profile = replace(profile, drafters=(lookup(profile, rows),))
-    _, found = drafter_choices(profile, PlanRequest())
+    _, found = options(profile, PlanRequest())
     (decodes,) = profile.drafters[0].decodes
     rates = [sum(each.decoded.tokens) / each.decoded.seconds.samples_s.sum() for each in decodes.settings]
     plain = sum(decodes.plain.tokens) / decodes.plain.seconds.samples_s.sum()
     best = decodes.settings[int(np.argmax(rates))]
-    assert (found.setting.values, found.nodes, found.tree) == (best.values, best.max_tokens, None)
+    assert (found.drafter.values, found.max_nodes, found.kind) == (best.values, best.max_tokens, "setting")
     assert found.speedup.value == pytest.approx(max(rates) / plain)
     assert found.tokens_per_step.value == pytest.approx(best.decoded.tokens_per_step)
     assert found.step_s.value == pytest.approx(best.decoded.step_s / SLOWER)
-    tokens = drafter_choices(profile, PlanRequest(objective="tokens"))[1]
+    tokens = options(profile, PlanRequest(objective="tokens"))[1]
     assert tokens.tokens_per_step.value == max(each.decoded.tokens_per_step for each in decodes.settings)
 
 
@@ -203,25 +208,24 @@ def test_elsewhere_the_target_takes_what_it_takes_there():
     """At a longer context the pass and a plain step take longer, what is beside the pass does not."""
     profile = invented(conditions=[(256, 1), (4096, 1)])
     profile = replace(profile, drafters=(lookup(profile, lookup_rows()), heads(profile)))
-    request = PlanRequest(where=Where(context_tokens=4096), max_nodes=8, raw=True)
+    request = PlanRequest(context_tokens=4096, max_nodes=8, raw=True)
     plan = requested_plan(profile, request)
-    _, counted, static = drafter_choices(profile, request, plan=plan)
-    assert static.tree is not None
-    length, ngram = (each.value for each in counted.setting.values)
+    _, counted, static = options(profile, request, plan=plan)
+    length, ngram = (each.value for each in counted.drafter.values)
     assert counted.step_s.value == pytest.approx(verify_s(length + 1, 4096, 1) + 1e-4 * ngram, rel=2e-3)
     assert counted.speedup.value == pytest.approx(
         counted.tokens_per_step.value / counted.step_s.value * plan.plain.step_s.value
     )
-    assert static.step_s.value == pytest.approx(verify_s(static.nodes, 4096, 1) + rest_s(static.tree), rel=2e-3)
+    assert static.step_s.value == pytest.approx(verify_s(static.tree.nodes, 4096, 1) + rest_s(static.tree), rel=2e-3)
 
 
 def test_settings_beyond_the_budget_are_left_out_and_a_drafter_with_none_that_fits():
     profile = invented()
     profile = replace(profile, drafters=(lookup(profile, lookup_rows()),))
     for most in range(1, 10):
-        found = drafter_choices(profile, PlanRequest(max_nodes=most))
+        found = options(profile, PlanRequest(max_nodes=most))
         assert len(found) == 1 + (most >= 2)
-        assert all(each.nodes <= most for each in found)
+        assert all(each.max_nodes <= most for each in found)
 
 
 def test_drafters_are_planned_for_where_they_were_measured():
@@ -229,22 +233,20 @@ def test_drafters_are_planned_for_where_they_were_measured():
     profile = replace(profile, drafters=(heads(profile), lookup(profile, lookup_rows(), top_k=0)))
 
     def names(**request):
-        return [each.setting.name for each in drafter_choices(profile, PlanRequest(**request))]
+        return [each.drafter.name for each in options(profile, PlanRequest(**request))]
 
     assert names() == ["model", "medusa", "prompt-lookup"]
     assert names(temperature=0.2) == ["model"]
-    assert names(where=Where(batch_size=4)) == ["model"]
+    assert names(batch_size=4) == ["model"]
     assert names(rule="sequoia") == ["model", "medusa", "prompt-lookup"]  # greedily all rules are one
     sampled = replace(profile, drafters=(lookup(profile, lookup_rows(), temperature=0.2),))
-    assert [each.setting.name for each in drafter_choices(sampled, PlanRequest(temperature=0.2))] == [
+    assert [each.drafter.name for each in options(sampled, PlanRequest(temperature=0.2))] == [
         "model",
         "prompt-lookup",
     ]
-    assert [each.setting.name for each in drafter_choices(sampled, PlanRequest(temperature=0.2, rule="sequoia"))] == [
-        "model"
-    ]
+    assert [each.drafter.name for each in options(sampled, PlanRequest(temperature=0.2, rule="sequoia"))] == ["model"]
     other = replace(profile, drafters=(lookup(profile, lookup_rows(), temperature=0.2, top_k=5),))
-    assert [each.setting.name for each in drafter_choices(other, PlanRequest(temperature=0.2))] == ["model"]
+    assert [each.drafter.name for each in options(other, PlanRequest(temperature=0.2))] == ["model"]
 
 
 def test_the_best_of_all_and_its_tree_file(tmp_path):
@@ -258,18 +260,18 @@ def test_the_best_of_all_and_its_tree_file(tmp_path):
         made = replace(profile, drafters=drafters)
         choices = drafter_choices(made, PlanRequest())
         best = best_drafter(choices)
-        assert best.speedup.value == max(each.speedup.value for each in choices)
-        assert expected in (None, best.setting.name)
+        assert best.option.speedup.value == max(each.option.speedup.value for each in choices)
+        assert expected in (None, best.option.drafter.name)
         for each in choices:
             plan = requested_plan(made, PlanRequest())
             file = tree_file(plan, made, source="p.yaml", choice=each)
             file.save(tmp_path / "tree.json")
             assert TreeFile is type(file)
             assert file.provenance is not None
-            assert file.provenance.speedup == each.speedup.value
-            assert file.provenance.rule == each.rule
-            assert file.tree.nodes == each.nodes
-            assert (file.drafter is None) == (each.setting.name == "model")
+            assert file.provenance.speedup == each.option.speedup.value
+            assert file.provenance.rule == each.option.rule
+            assert file.tree == each.option.tree
+            assert (file.drafter is None) == (each.option.drafter.name == "model")
         assert tree_file(plan, made, source="p.yaml") == tree_file(plan, made, source="p.yaml", choice=choices[0])
 
 
@@ -285,8 +287,8 @@ def test_the_intervals_hold_what_is_known():
             for each in decodes.settings
         ),
     )
-    same = drafter_choices(replace(profile, drafters=(drafter,)), PlanRequest())[1].speedup
-    differ = drafter_choices(replace(profile, drafters=(replace(drafter, decodes=(noisy,)),)), PlanRequest())[1].speedup
+    same = options(replace(profile, drafters=(drafter,)), PlanRequest())[1].speedup
+    differ = options(replace(profile, drafters=(replace(drafter, decodes=(noisy,)),)), PlanRequest())[1].speedup
     assert same.low <= same.value <= same.high
     assert differ.high - differ.low > 3 * (same.high - same.low)
 
@@ -310,9 +312,7 @@ SLOWDOWNS = (1.0, 2.0, 4.0)
 def by_context():
     """Return a profile of heads and prompt lookup that change with the context, the latter for the better."""
     profile = invented(conditions=[(each, 1) for each in CONTEXTS])
-    plain = [
-        requested_plan(profile, PlanRequest(where=Where(context_tokens=each))).plain.step_s.value for each in CONTEXTS
-    ]
+    plain = [requested_plan(profile, PlanRequest(context_tokens=each)).plain.step_s.value for each in CONTEXTS]
     trees = [
         trees_at(at, step_s, table, rest=lambda tree, slower=slower: slower * rest_s(tree))
         for at, step_s, table, slower in zip(CONTEXTS, plain, TABLES, SLOWDOWNS, strict=True)
@@ -341,10 +341,9 @@ def between(context, values):
 @pytest.mark.parametrize("context", [256, 512, 1024, 3000, 4096])
 def test_between_contexts_tokens_and_seconds_lie_on_straight_lines(context):
     profile = by_context()
-    request = PlanRequest(where=Where(context_tokens=context), max_nodes=8, raw=True)
+    request = PlanRequest(context_tokens=context, max_nodes=8, raw=True)
     plan = requested_plan(profile, request)
-    _, static, counted = drafter_choices(profile, request, plan=plan)
-    assert static.tree is not None
+    _, static, counted = options(profile, request, plan=plan)
 
     def pass_s(nodes):
         return between(context, [verify_s(nodes, each, 1) for each in CONTEXTS])
@@ -352,13 +351,13 @@ def test_between_contexts_tokens_and_seconds_lie_on_straight_lines(context):
     tokens = [expected_tokens(table, static.tree) for table in TABLES]
     assert static.tokens_per_step.value == pytest.approx(between(context, tokens))
     beside = between(context, SLOWDOWNS) * rest_s(static.tree)
-    assert static.step_s.value == pytest.approx(pass_s(static.nodes) + beside, rel=2e-3)
+    assert static.step_s.value == pytest.approx(pass_s(static.tree.nodes) + beside, rel=2e-3)
     assert static.speedup.value == pytest.approx(
         static.tokens_per_step.value / static.step_s.value * plan.plain.step_s.value
     )
-    length, ngram = (each.value for each in counted.setting.values)
+    length, ngram = (each.value for each in counted.drafter.values)
     decodes = profile.drafters[1].decodes_at(0.0)
-    (*found,) = (each.decoded for item in decodes for each in item.settings if each.values == counted.setting.values)
+    (*found,) = (each.decoded for item in decodes for each in item.settings if each.values == counted.drafter.values)
     assert counted.tokens_per_step.value == pytest.approx(between(context, [each.tokens_per_step for each in found]))
     assert counted.step_s.value == pytest.approx(pass_s(length + 1) + 1e-4 * ngram, rel=2e-3)
     assert counted.speedup.low <= counted.speedup.value <= counted.speedup.high
@@ -367,19 +366,19 @@ def test_between_contexts_tokens_and_seconds_lie_on_straight_lines(context):
 def test_outside_the_contexts_the_nearest_holds():
     profile = replace(by_context(), latencies=invented(conditions=[(16, 1), (9000, 1)]).latencies)
     for context, table, gain in ((16, TABLES[0], 0.5), (9000, TABLES[2], 2.0)):
-        request = PlanRequest(where=Where(context_tokens=context), max_nodes=8, raw=True)
-        _, static, counted = drafter_choices(profile, request)
+        request = PlanRequest(context_tokens=context, max_nodes=8, raw=True)
+        _, static, counted = options(profile, request)
         assert static.tokens_per_step.value == pytest.approx(expected_tokens(table, static.tree))
-        length, ngram = (each.value for each in counted.setting.values)
+        length, ngram = (each.value for each in counted.drafter.values)
         assert counted.tokens_per_step.value == pytest.approx(1 + gain * 0.3 * ngram * (1 - 0.7**length), rel=0.02)
 
 
 def test_every_context_has_its_own_tree_and_drafter():
     profile, found = by_context(), []
     for context in CONTEXTS:
-        request = PlanRequest(where=Where(context_tokens=context), max_nodes=8, raw=True)
+        request = PlanRequest(context_tokens=context, max_nodes=8, raw=True)
         choices = drafter_choices(profile, request)[1:]
-        found.append((best_drafter(choices).setting.name, choices[0].tree))
+        found.append((best_drafter(choices).option.drafter.name, choices[0].option.tree))
     assert found[0][0] == "medusa"
     assert found[-1][0] == "prompt-lookup"
     assert found[0][1] != found[-1][1]
@@ -392,8 +391,11 @@ class TestConfidence:
         profile = replace(invented(), drafters=(heads(invented()),))
         first, second = drafter_choices(profile, PlanRequest(temperature=0.0))
         draws = np.full(4, 9.0)
-        chosen = replace(first, speedup=Estimate(9.0, 9.0, 9.0), draws=draws, fastest_draws=draws)
-        rival = replace(second, speedup=Estimate(1.0, 1.0, 9.0), fastest_draws=np.array([1.0, 9.08, 9.1, 20.0]))
+        chosen = replace(
+            first, option=replace(first.option, speedup=Estimate(9.0, 9.0, 9.0)), draws=draws, fastest_draws=draws
+        )
+        slower = replace(second.option, speedup=Estimate(1.0, 1.0, 9.0))
+        rival = replace(second, option=slower, fastest_draws=np.array([1.0, 9.08, 9.1, 20.0]))
         assert choice_confidence([chosen, rival]) == 0.5  # 9.08 is within 1 %
         assert choice_confidence([chosen]) == 1.0
 

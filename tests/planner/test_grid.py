@@ -5,7 +5,6 @@ import pytest
 from tests.support.invented_machines import profile_of, seconds
 from treeopt.planner import plan
 from treeopt.planner.grid import CHAIN_DEPTHS, DEPTHS, NODES, grid
-from treeopt.planner.model import kind_of
 from treeopt.trees import chain
 
 MACHINES = {
@@ -51,7 +50,7 @@ def test_chains_and_the_solvers_trees_of_every_size_and_depth_are_in_it(planned)
 
 def test_each_is_predicted_as_the_model_predicts_it(planned):
     for each in grid(planned):
-        alone = planned.model.predict(kind_of(each.tree), each.tree)
+        alone = planned.model.predict(each.tree)
         assert each.kind == alone.kind
         assert (each.speedup, each.step_s, each.tokens_per_step) == (alone.speedup, alone.step_s, alone.tokens_per_step)
         assert each.tokens_per_step.value == pytest.approx(planned.solution.table.expected_tokens(each.tree))

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.invented import call
 from tests.support.invented_machines import acceptance_of
 from treeopt.planner.dependence import ChainDependence
-from treeopt.planner.draws import draw_tokens
+from treeopt.planner.token_draws import draw_tokens
 from treeopt.records.acceptance import TextSums
 from treeopt.records.engine import ChainCounts
 from treeopt.trees import chain

@@ -8,7 +8,7 @@ import pytest
 from tests.solver.oracles import paths_of
 from tests.support.invented_machines import DEPTH, MACHINES, TABLES, acceptance, latency, profile, profile_of, seconds
 from tests.support.planner_oracles import speedup, step_s, tokens
-from treeopt.planner import Candidate, step_model
+from treeopt.planner import Option, step_model
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 TREES = [
@@ -26,7 +26,7 @@ def close(value: float) -> object:
     return pytest.approx(value, rel=1e-12)
 
 
-def estimates(candidate: Candidate) -> tuple:
+def estimates(candidate: Option) -> tuple:
     return (candidate.tokens_per_step, candidate.step_s, candidate.speedup)
 
 
@@ -57,7 +57,7 @@ def test_a_candidate_in_words(kind, tree, words):
 def test_a_candidate_says_how_many_tokens_its_pass_has():
     """8 tokens take less than 7 on this machine."""
     model = step_model(profile_of(MACHINES["verify not monotone"], [0.5, 0.2]))
-    assert [model.predict("chain", chain(depth)).verify_tokens for depth in (0, 6, 7, 8)] == [8, 8, 8, 9]
+    assert [model.predict(chain(depth)).verify_tokens for depth in (0, 6, 7, 8)] == [8, 8, 8, 9]
 
 
 class TestIntervals:
@@ -68,7 +68,7 @@ class TestIntervals:
     def test_without_noise_they_are_points(self, tree, table):
         """The draws and the model reach the same numbers on separate ways."""
         made = profile_of(MACHINES["wide drafts dear"], TABLES[table], counts=[1, 2, 7, 9], draft_counts=[1, 5, 9])
-        for estimate in estimates(step_model(made).predict("tree", tree)):
+        for estimate in estimates(step_model(made).predict(tree)):
             assert estimate.low == close(estimate.value)
             assert estimate.high == close(estimate.value)
 
@@ -78,7 +78,7 @@ class TestIntervals:
                 [latency(MACHINES["nodes cost"], noise=noise)],
                 [acceptance(TABLES["falling"], standard_error=np.full((DEPTH, 4), error))],
             )
-            found = step_model(made, raw=True).predict("tree", k_ary(2, 2)).speedup
+            found = step_model(made, raw=True).predict(k_ary(2, 2)).speedup
             return found.high - found.low
 
         assert width(0, 0) < 1e-9 < width(0.02, 0) < width(0.2, 0)
@@ -88,8 +88,8 @@ class TestIntervals:
     def test_they_are_as_wide_as_what_was_measured(self):
         measured = acceptance([[0.5, 0.1]], standard_error=[[0.02, 0.01]])
         made = profile([latency(seconds(lambda n: 1.0 * n, lambda w: 1.0 * w), noise=0.1)], [measured])
-        found = step_model(made).predict("chain", chain(1)).tokens_per_step
+        found = step_model(made).predict(chain(1)).tokens_per_step
         assert (found.low, found.high) == pytest.approx((1.5 - 1.96 * 0.02, 1.5 + 1.96 * 0.02), abs=0.008)
-        plain = step_model(made).predict("plain", chain(0)).step_s
+        plain = step_model(made).predict(chain(0)).step_s
         low, high = made.latencies[0].verify.timings[0].interval_s
         assert plain.high - plain.low == pytest.approx(high - low, rel=0.25)

@@ -12,7 +12,7 @@ from tests.support.invented_machines import Seconds, acceptance, latency, profil
 from tests.support.planner_oracles import every_speedup, speedup
 from tests.support.slow import first_fast
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.planner import Candidate, Schedule, Segment, plan, schedule
+from treeopt.planner import Option, Schedule, Segment, plan, schedule
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
 
@@ -70,7 +70,7 @@ def between(grid: Grid, batch: int, context: int) -> Seconds:
 
 
 def rivals(found: Schedule) -> list[Pair]:
-    return list({(each.rule, each.choice.tree) for made in found.plans for each in made.rules})
+    return list({(each.rule, each.tree) for made in found.plans for each in made.rules})
 
 
 def speed(tree: TokenTree, p: Table, machine: Seconds) -> float:
@@ -99,14 +99,14 @@ def check(
             low, high = segment.context_tokens if axis == "context" else segment.batch_sizes
             assert expected_start in (None, low)
             assert low <= high
-            chosen = (segment.rule, segment.choice.tree)
+            chosen = (segment.option.rule, segment.option.tree)
             assert before != chosen
             for value in range(low, high + 1):
                 machine = between(grid, *((fixed, value) if axis == "context" else (value, fixed)))
                 best = max(speed_of(pair, machine) for pair in pairs)
                 assert speed_of(chosen, machine) >= best * (1 - 1e-8), (axis, fixed, value)
             start = between(grid, *((fixed, low) if axis == "context" else (low, fixed)))
-            assert segment.choice.speedup.value == pytest.approx(speed_of(chosen, start), rel=1e-9)
+            assert segment.option.speedup.value == pytest.approx(speed_of(chosen, start), rel=1e-9)
             expected_start, before = high + 1, chosen
 
 
@@ -118,7 +118,7 @@ def slower_places(grid: Grid, found: Schedule) -> list[tuple[int, int]]:
         for batch, context in itertools.product(range(first, last + 1), range(shortest, longest + 1)):
             machine = between(grid, batch, context)
             best = every_speedup(P, machine, NODES, len(P)).max()
-            if speed(segment.choice.tree, P, machine) < best * (1 - 1e-8):
+            if speed(segment.option.tree, P, machine) < best * (1 - 1e-8):
                 slower.append((batch, context))
     return slower
 
@@ -161,14 +161,14 @@ class TestSegments:
         new = 0
         for seed in range(12):
             found = of_drawn(seed)
-            new += any((each.rule, each.choice.tree) not in rivals(found) for each in found.over_batch_sizes)
+            new += any((each.option.rule, each.option.tree) not in rivals(found) for each in found.over_batch_sizes)
         assert new > 3
 
     @pytest.mark.slow
     def test_the_drawn_machines_are_worth_a_schedule(self):
         found = [of_drawn(seed) for seed in range(12)]
         assert sum(len(each.over_contexts) for each in found) > 12 * len(BATCHES) * 1.5
-        assert {segment.choice.kind for each in found for segment in each.over_contexts} == {"plain", "chain", "tree"}
+        assert {segment.option.kind for each in found for segment in each.over_contexts} == {"plain", "chain", "tree"}
 
     def test_another_choice_inside_a_segment_would_be_slower(self):
         """The check itself fails where any switch is moved by one."""
@@ -192,7 +192,7 @@ class TestSegments:
         far = Seconds([1.0, 1.0, 1.0], [1.2, 1.2, 1.2])
         made = profile([latency(near, context_tokens=0), latency(far, context_tokens=1000)], [acceptance(p)])
         found = schedule(made, 3).over_contexts
-        assert [(each.choice.kind, each.context_tokens) for each in found] == [
+        assert [(each.option.kind, each.context_tokens) for each in found] == [
             ("chain", (0, 299)),
             ("plain", (300, 1000)),
         ]
@@ -202,7 +202,7 @@ class TestSegments:
         found = schedule(measured(grid), NODES)
         assert [each.context_tokens for each in found.over_contexts] == [(0, 30)] * 3
         assert [each.batch_sizes for each in found.over_batch_sizes] == [(1, 9)] * 3
-        assert len({each.choice.tree for each in found.over_contexts + found.over_batch_sizes}) == 1
+        assert len({each.option.tree for each in found.over_contexts + found.over_batch_sizes}) == 1
 
     def test_plain_decoding_wins_where_batches_are_large(self):
         """A node of every sequence fills the machine: at batch 1 nodes are free, at batch 64 they cost all they can."""
@@ -211,16 +211,16 @@ class TestSegments:
             for batch in (1, 64)
         }
         found = schedule(measured(grid), NODES).over_batch_sizes
-        assert found[0].choice.kind == "tree"
-        assert found[-1].choice.kind == "plain"
+        assert found[0].option.kind == "tree"
+        assert found[-1].option.kind == "plain"
         assert found[-1].batch_sizes[1] == 64
-        check(grid, found, [(each.rule, each.choice.tree) for each in found], "batch")
+        check(grid, found, [(each.option.rule, each.option.tree) for each in found], "batch")
 
     def test_one_condition_is_a_schedule_too(self):
         found = schedule(measured(drawn(0, [(2, 100)])), NODES)
         assert [(each.batch_sizes, each.context_tokens) for each in found.over_contexts] == [((2, 2), (100, 100))]
         assert found.over_batch_sizes == ()
-        assert found.over_contexts[0].choice.tree == found.plans[0].choice.tree
+        assert found.over_contexts[0].option.tree == found.plans[0].choice.tree
 
 
 def fields(segment: Segment) -> dict[str, object]:
@@ -244,13 +244,13 @@ class TestGaps:
         dear = seconds(lambda n: 1.0 * n, lambda _: 1.0, nodes=NODES)
         found = schedule(measured({(1, 256): cheap, (4, 256): dear, (2, 512): cheap}), NODES)
         assert {each.context_tokens for each in found.over_batch_sizes} <= {(256, 256)}
-        assert [each.choice.kind for each in found.over_contexts] == ["tree", "tree", "plain"]
+        assert [each.option.kind for each in found.over_contexts] == ["tree", "tree", "plain"]
 
     @pytest.mark.parametrize("order", [1, -1])
     def test_the_order_of_measuring_does_not_matter(self, order):
         grid = drawn(1)
         found = schedule(measured(dict(list(grid.items())[::order])), NODES)
-        places = [(each.model.condition.batch_size, each.context_tokens) for each in found.plans]
+        places = [(each.model.point.batch_size, each.context_tokens) for each in found.plans]
         assert places == sorted(grid)
         assert [each.batch_sizes[0] for each in found.over_contexts] == sorted(
             each.batch_sizes[0] for each in found.over_contexts
@@ -284,7 +284,7 @@ class TestRules:
         }
         overheads = {"traversal": 0.6}
         found = schedule(measured(grid, overheads, **tables), NODES)
-        rules = [each.rule for each in found.over_contexts]
+        rules = [each.option.rule for each in found.over_contexts]
         assert (rules[0], rules[-1]) == ("sequoia", "traversal")
         assert [each.rule for each in found.plans] == ["sequoia", "traversal"]
         check(grid, found.over_contexts, rivals(found), "context", tables, overheads)
@@ -296,13 +296,18 @@ class TestRules:
         made = measured(drawn(2), target=[[0.3, 0.1]] * 4, typical=[[0.9, 0.05]] * 4)
         for lossy in (False, True):
             segments = schedule(made, NODES, lossy=lossy).over_contexts
-            assert {(each.rule, each.lossy) for each in segments} <= {("target", False), ("typical", True)}
-            assert any(each.lossy for each in segments) == lossy
+            assert {(each.option.rule, each.option.lossy) for each in segments} <= {
+                ("target", False),
+                ("typical", True),
+            }
+            assert any(each.option.lossy for each in segments) == lossy
 
     def test_plain_decoding_is_one_segment_whatever_the_rule(self):
         grid = {(1, context): seconds(lambda n: 1.0 * n, lambda _: 1.0, nodes=NODES) for context in CONTEXTS}
         found = schedule(measured(grid, target=P, traversal=OTHERS["traversal"]), NODES).over_contexts
-        assert [(each.rule, each.choice.kind, each.context_tokens) for each in found] == [("target", "plain", (0, 30))]
+        assert [(each.option.rule, each.option.kind, each.context_tokens) for each in found] == [
+            ("target", "plain", (0, 30))
+        ]
 
     def test_only_those_asked_for(self):
         made = profile(
@@ -336,7 +341,7 @@ class TestPlans:
                 max_depth=2,
                 level_widths=2,
                 context_tokens=each.context_tokens,
-                batch_size=each.model.condition.batch_size,
+                batch_size=each.model.point.batch_size,
             )
             assert numbers(each.choice) == numbers(alone.choice)
             assert each.choice.tree.max_depth <= 2
@@ -356,8 +361,8 @@ class TestPlans:
         raw, smooth = (schedule(made, NODES, raw=raw) for raw in (True, False))
         assert raw.plans[0].model.smoothing is None
         assert smooth.plans[0].model.smoothing is not None
-        assert raw.over_contexts[0].choice.speedup.value == pytest.approx(
-            speed(raw.over_contexts[0].choice.tree, table, machine)
+        assert raw.over_contexts[0].option.speedup.value == pytest.approx(
+            speed(raw.over_contexts[0].option.tree, table, machine)
         )
 
     def test_a_tree_too_large_for_another_condition_is_no_rival_there(self):
@@ -368,8 +373,8 @@ class TestPlans:
         )
         found = schedule(made, NODES).over_contexts
         assert [each.context_tokens for each in found] == [(0, 0), (1, 10)]
-        assert found[1].choice.tree.draft_widths.max() == 1
+        assert found[1].option.tree.draft_widths.max() == 1
 
 
-def numbers(candidate: Candidate) -> tuple:
+def numbers(candidate: Option) -> tuple:
     return candidate.tree, candidate.tokens_per_step, candidate.step_s, candidate.speedup

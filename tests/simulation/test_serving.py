@@ -9,9 +9,8 @@ import pytest
 from tests.scripts import ROOT
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.planner.contexts import ContextModels
-from treeopt.planner.model import token_model
 from treeopt.planner.request import PlanRequest
+from treeopt.planner.tokens import TokenModels, token_model
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, TimedChain
@@ -474,9 +473,9 @@ class TestContexts:
     """A text's steps yield what was measured around its length, in the shares of the straight line."""
 
     @staticmethod
-    def models() -> ContextModels:
+    def models() -> TokenModels:
         always, never = AcceptanceTable([[1.0]] * 3), AcceptanceTable([[0.0]] * 3)
-        return ContextModels(
+        return TokenModels(
             tuple(
                 token_model(replace(acceptance([[0.5]] * 3), table=table, context_tokens=at))
                 for at, table in ((100, always), (300, never))
@@ -495,7 +494,7 @@ class TestContexts:
             assert np.mean(found) == pytest.approx(1 + 3 * share, abs=0.15)
 
     def test_one_acceptance_serves_every_context(self) -> None:
-        models = ContextModels(self.models().measured[:1])
+        models = TokenModels(self.models().measured[:1])
         assert isinstance(tokens_by_context(models, [chain(3)]), DrawnTokens)
 
     def test_a_server_slows_down_as_its_texts_grow(self) -> None:

@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-from treeopt.planner.model import kind_of
 from treeopt.runtime.decoding.observer import Steered
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
-from treeopt.trees import TokenTree
+from treeopt.trees import TokenTree, kind_of
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.own_trees import PromptLookupSetting
 

@@ -6,7 +6,7 @@ from functools import partial
 from treeopt.errors import InfeasibleError
 from treeopt.methods.make_drafter import load_named, planned_decoder
 from treeopt.methods.method import Inputs, Method
-from treeopt.planner import DrafterChoice, Plan, PlanRequest, drafter_choices
+from treeopt.planner import Option, Plan, PlanRequest, drafter_choices
 from treeopt.profiler import Journal, Settings, clock_for
 from treeopt.profiler.acceptance.contexts import BehindPrompts
 from treeopt.profiler.decoding import Decoding
@@ -15,7 +15,7 @@ from treeopt.profiler.recorder import Recorder
 from treeopt.records.measured_drafter import MeasuredDrafter
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.loaded import LoadedDrafter
-from treeopt.trees import TreeFile, chain
+from treeopt.trees import TreeFile
 
 FITTED = "what a step takes beside the target's pass hangs on the tree's levels and nodes, as fitted to a few trees"
 
@@ -38,13 +38,13 @@ def drafted(name: str, inputs: Inputs, plan: Plan) -> Method:
     temperature = inputs.sampling.temperature
     if known is None or not (known.trees_at(temperature) or known.decodes_at(temperature)):
         known = _measured(loaded, inputs)
-    choice = _choice(known, inputs, plan)
+    option = _option(known, inputs, plan)
     return Method(
         name=name,
-        rule=choice.rule,
-        setting=choice.shape,
-        predicted=choice.speedup,
-        make=partial(_decoder, inputs, loaded, choice),
+        rule=option.rule,
+        setting=option.shape,
+        predicted=option.speedup,
+        make=partial(_decoder, inputs, loaded, option),
         assumed=(FITTED,) if known.trees else (),
     )
 
@@ -68,19 +68,19 @@ def _measured(loaded: LoadedDrafter, inputs: Inputs) -> MeasuredDrafter:
     return found
 
 
-def _choice(known: MeasuredDrafter, inputs: Inputs, plan: Plan) -> DrafterChoice:
+def _option(known: MeasuredDrafter, inputs: Inputs, plan: Plan) -> Option:
     request = PlanRequest(temperature=inputs.sampling.temperature)
     choices = drafter_choices(replace(inputs.profile, drafters=(known,)), request, plan=plan)
     for each in choices:
-        if each.setting.name == known.name:
-            return each
+        if each.option.drafter.name == known.name:
+            return each.option
     raise InfeasibleError(
         f"{known.name}: no setting of it verifies {plan.solution.max_nodes} tokens at most, the largest pass that was "
         "timed. Profile with a larger --max-tokens."
     )
 
 
-def _decoder(inputs: Inputs, loaded: LoadedDrafter, choice: DrafterChoice, seed: int) -> Decoder:
-    planned = TreeFile(tree=choice.tree or chain(0), drafter=choice.setting)
-    decoding = Decoding(rule=choice.rule, sampling=inputs.sampling)
+def _decoder(inputs: Inputs, loaded: LoadedDrafter, option: Option, seed: int) -> Decoder:
+    planned = TreeFile(tree=option.tree, drafter=option.drafter)
+    decoding = Decoding(rule=option.rule, sampling=inputs.sampling)
     return planned_decoder(inputs.pair, planned, decoding, loaded=loaded, seed=seed)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from treeopt.planner import Candidate, Plan
+from treeopt.planner import Option, Plan
 from treeopt.planner.grid import GridRow, grid
 from treeopt.profiler.bench.compare import Workload, bench_as_measured
 from treeopt.records.results import Measured
@@ -38,6 +38,6 @@ def measured_grid(
     return grid_rows(predicted, measured)
 
 
-def grid_rows(predicted: Sequence[Candidate], measured: Sequence[Measured]) -> tuple[GridRow, ...]:
+def grid_rows(predicted: Sequence[Option], measured: Sequence[Measured]) -> tuple[GridRow, ...]:
     """Return the rows of a grid, the chosen tree first."""
     return tuple(GridRow(predicted=one, measured=other) for one, other in zip(predicted, measured, strict=True))

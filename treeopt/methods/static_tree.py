@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from treeopt.methods.method import Inputs, Method
-from treeopt.planner import Candidate, Plan, PlanRequest, StepModel, kind_of, requested_plan
-from treeopt.planner.chains import fastest_chain
+from treeopt.planner import Plan, PlanRequest, StepModel, requested_plan
+from treeopt.planner.chains import fastest_length
 from treeopt.runtime import Decoder
 from treeopt.runtime.learning.learner import built_in, learning_copy
 from treeopt.trees import TokenTree, chain, chains
@@ -76,8 +76,7 @@ def _planned(name: str, inputs: Inputs, rule: str) -> Method:
 
 
 def _best_chain(model: StepModel) -> TokenTree:
-    best = fastest_chain(model).tree
-    return best if best.nodes > 1 else chain(1)
+    return chain(max(1, fastest_length(model)))
 
 
 def _sequences(model: StepModel) -> Iterator[TokenTree]:
@@ -89,7 +88,7 @@ def _sequences(model: StepModel) -> Iterator[TokenTree]:
 
 
 def _method(name: str, inputs: Inputs, model: StepModel, tree: TokenTree) -> Method:
-    candidate: Candidate = model.predict(kind_of(tree), tree)
+    option = model.predict(tree)
     rule, sampling = model.acceptance.rule, inputs.sampling
 
     def make(seed: int) -> Decoder:
@@ -102,4 +101,4 @@ def _method(name: str, inputs: Inputs, model: StepModel, tree: TokenTree) -> Met
             seed=seed,
         )
 
-    return Method(name=name, rule=rule, setting=candidate.shape, predicted=candidate.speedup, make=make)
+    return Method(name=name, rule=rule, setting=option.shape, predicted=option.speedup, make=make)

@@ -21,7 +21,7 @@ INK, MUTED, LINE, PALE, WHITE = "#24292f", "#57606a", "#b6bcc4", "#e4e7eb", "#ff
 SERIES = (BLUE, ORANGE, GREEN, SKY, VERMILLION, PURPLE)
 """Of things that are told apart by colour, in this order."""
 TREE, CHAIN, PLAIN = BLUE, ORANGE, MUTED
-"""Of the kinds of a candidate, by `treeopt.planner.Candidate.kind`."""
+"""Of the kinds of an option, by `treeopt.planner.Option.kind`."""
 CHOICE = VERMILLION
 REACH_MAP, SPEEDUP_MAP, DEPTH_MAP = "YlGnBu", "BrBG", "viridis"
 """matplotlib's names of scales whose brightness alone tells what they say (the second one: from 1 on)."""

@@ -1,6 +1,5 @@
 """Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
-from treeopt.planner.contexts import requested_model, step_model
 from treeopt.planner.drafters import (
     DrafterChoice,
     best_drafter,
@@ -9,31 +8,30 @@ from treeopt.planner.drafters import (
     drafter_choices,
     tree_file,
 )
-from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest, fastest_tree
-from treeopt.planner.model import Candidate, StepModel, kind_of
+from treeopt.planner.model import Confidence, StepModel, model_at, requested_model, step_model
 from treeopt.planner.new_tokens import for_new_tokens
+from treeopt.planner.options import OBJECTIVES, Option, Prediction
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import fastest_drafted_tree, largest_pass, plan, requested_plan
-from treeopt.planner.request import OBJECTIVES, PlanRequest, Where
-from treeopt.planner.rule_choice import RuleChoice
-from treeopt.planner.scheduling import Schedule, Segment, requested_schedule, schedule
+from treeopt.planner.request import PlanRequest
+from treeopt.planner.scheduling import Schedule, requested_schedule, schedule
+from treeopt.planner.segments import Segment
 from treeopt.planner.smoothing import Smoothing
 
 __all__ = [
     "OBJECTIVES",
-    "Candidate",
     "Confidence",
     "DrafterChoice",
     "Fastest",
+    "Option",
     "Plan",
     "PlanRequest",
-    "RuleChoice",
+    "Prediction",
     "Schedule",
     "Segment",
     "Smoothing",
     "StepModel",
-    "Where",
     "best_drafter",
     "choice_confidence",
     "chosen_drafter",
@@ -41,8 +39,8 @@ __all__ = [
     "fastest_drafted_tree",
     "fastest_tree",
     "for_new_tokens",
-    "kind_of",
     "largest_pass",
+    "model_at",
     "plan",
     "requested_model",
     "requested_plan",

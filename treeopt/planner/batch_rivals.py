@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from treeopt.errors import InfeasibleError
-from treeopt.planner.condition import condition
-from treeopt.planner.model import Candidate, StepModel, TokenModel, kind_of
+from treeopt.planner.model import StepModel, model_at
+from treeopt.planner.options import Option
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import requested_plan
-from treeopt.planner.request import PlanRequest, Where
+from treeopt.planner.request import PlanRequest
+from treeopt.planner.tokens import TokenModel
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree, chain
 
@@ -23,7 +24,7 @@ class BatchRivals:
     """Plain decoding first."""
     chosen: TokenTree | None
     """What was planned there; None where nothing was."""
-    predicted: Mapping[TokenTree, Candidate]
+    predicted: Mapping[TokenTree, Option]
     """Without those beyond what was measured."""
 
 
@@ -38,9 +39,12 @@ def plans_of_sizes(profile: Profile, request: PlanRequest, sizes: Sequence[int])
     Raises InfeasibleError for sizes that were not measured, nor others around them.
     """
     fewest, *others = sorted(sizes)
-    first = requested_plan(profile, replace(request, where=Where(batch_size=fewest)))
+    first = requested_plan(profile, replace(request, context_tokens=None, batch_size=fewest, extrapolate=False))
     request = replace(request, rule=first.rule, temperature=first.temperature)
-    found = {size: requested_plan(profile, replace(request, where=Where(batch_size=size))) for size in others}
+    found = {
+        size: requested_plan(profile, replace(request, context_tokens=None, batch_size=size, extrapolate=False))
+        for size in others
+    }
     return {fewest: first, **found}
 
 
@@ -63,38 +67,38 @@ def planned_rivals(plans: Mapping[int, Plan]) -> dict[int, BatchRivals]:
 
 
 def rivals_of(
-    profile: Profile, drafts: TokenModel, chosen: Mapping[int, TokenTree | None], trees: Sequence[TokenTree]
+    profile: Profile, tokens: TokenModel, chosen: Mapping[int, TokenTree | None], trees: Sequence[TokenTree]
 ) -> dict[int, BatchRivals]:
     """Return for each batch size plain decoding and some trees.
 
     Args:
         profile: what was measured.
-        drafts: the acceptance that is predicted by.
+        tokens: the acceptance that is predicted by.
         chosen: by batch size what was planned there; None for whatever is predicted to be fastest.
         trees: raced at every size.
     """
     raced = tuple(dict.fromkeys([PLAIN, *trees]))
     found = {}
     for size, planned in chosen.items():
-        model = _model(profile, drafts, size)
+        model = _model(profile, tokens, size)
         predicted = {} if model is None else _predictions(model, raced)
         best = max(predicted.values(), key=lambda each: each.speedup.value).tree if len(predicted) > 1 else None
         found[size] = BatchRivals(trees=raced, chosen=planned or best, predicted=predicted)
     return found
 
 
-def _model(profile: Profile, drafts: TokenModel, size: int) -> StepModel | None:
+def _model(profile: Profile, tokens: TokenModel, size: int) -> StepModel | None:
     try:
-        return drafts.under(condition(profile, drafts.acceptance.temperature, Where(batch_size=size)))
+        return model_at(profile.at(None, size, tokens.acceptance.sampling), tokens)
     except InfeasibleError:
         return None
 
 
-def _predictions(model: StepModel, trees: Sequence[TokenTree]) -> dict[TokenTree, Candidate]:
+def _predictions(model: StepModel, trees: Sequence[TokenTree]) -> dict[TokenTree, Option]:
     found = {}
     for tree in trees:
         try:
-            found[tree] = model.predict(kind_of(tree), tree)
+            found[tree] = model.predict(tree)
         except InfeasibleError:  # larger than what was measured
             continue
     return found

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from treeopt.array_record import ShortRepr
-from treeopt.planner.draws import NEAR, known_exactly
+from treeopt.planner.model import known_exactly
 from treeopt.planner.planning import requested_plan
-from treeopt.planner.request import PlanRequest, Where
+from treeopt.planner.request import PlanRequest
+from treeopt.planner.resampling import NEAR
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES
 
@@ -39,17 +38,17 @@ def certainty(profile: Profile, *, temperature: float, context_tokens: int, batc
     """Return how certain the plan for one measured condition is; raises as `plan` does."""
     request = PlanRequest(
         temperature=temperature,
-        where=Where(context_tokens=context_tokens, batch_size=batch_size),
+        context_tokens=context_tokens,
+        batch_size=batch_size,
         lossy=any(each.rule in LOSSY_RULES for each in profile.acceptances),
     )
     plan = requested_plan(profile, request)
     candidates = (plan.plain, plan.chain, plan.tree, *plan.budgets)
-    speedups = np.stack([plan.model.draws.speedup(each.tree) for each in candidates])
-    best = (speedups >= NEAR * speedups.max(axis=0)).mean(axis=1) >= LEAST_SHARE
+    speedups = plan.model.draw_speedups([each.tree for each in candidates])
+    best = (speedups >= NEAR * speedups.max(axis=1, keepdims=True)).mean(axis=0) >= LEAST_SHARE
     close = [plan.choice, *(each for each, good in zip(candidates, best.tolist(), strict=True) if good)]
-    trees, model = [plan.choice.tree, *(each.tree for each in candidates if each is not plan.choice)], plan.model
-    tokens = np.array([model.tokens_per_step(tree) for tree in trees])
-    probability, without = known_exactly(model.draws, tokens, model.costs, trees)
+    trees = [plan.choice.tree, *(each.tree for each in candidates if each is not plan.choice)]
+    probability, without = known_exactly(plan.model, trees)
     return Certainty(
         probability=plan.confidence.probability,
         gains={part: each - probability for part, each in without.items()},

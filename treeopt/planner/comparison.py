@@ -7,7 +7,8 @@ import numpy as np
 
 from treeopt.errors import InfeasibleError, reason
 from treeopt.planner.fastest import speeds
-from treeopt.planner.model import Candidate, StepModel, kind_of
+from treeopt.planner.model import StepModel
+from treeopt.planner.options import Option
 from treeopt.solver import Solution, solve
 from treeopt.tabular import Row, Tabular, heading_html, table_html
 from treeopt.trees import TokenTree
@@ -18,11 +19,11 @@ class ComparedTree:
     """One tree under a profile."""
 
     tree: TokenTree
-    prediction: Candidate | None
+    prediction: Option | None
     """None where the profile cannot tell."""
     unknown: str
     """Why the profile cannot tell; empty where it can."""
-    same_size: Candidate | None
+    same_size: Option | None
     """The fastest tree of exactly as many nodes, of those with the most tokens at each depth, and this one itself."""
 
 
@@ -50,8 +51,8 @@ class Comparison(tuple[ComparedTree, ...], Tabular):
         return heading_html(f"{len(self)} tree{'s' * (len(self) != 1)}") + table_html(self.to_records())
 
 
-def _value(candidate: Candidate | None, name: str) -> float | None:
-    return None if candidate is None else float(getattr(candidate, name).value)
+def _value(option: Option | None, name: str) -> float | None:
+    return None if option is None else float(getattr(option, name).value)
 
 
 def compare(model: StepModel, trees: Sequence[TokenTree]) -> Comparison:
@@ -60,31 +61,30 @@ def compare(model: StepModel, trees: Sequence[TokenTree]) -> Comparison:
     A tree deeper than acceptance was measured, or larger than passes were timed, is not predicted.
     """
     predicted = [_prediction(model, tree) for tree in trees]
-    largest = max((each.tree.nodes for each in predicted if isinstance(each, Candidate)), default=1)
+    largest = max((each.tree.nodes for each in predicted if isinstance(each, Option)), default=1)
     solution = solve(model.acceptance.table, largest)
     return Comparison(
         ComparedTree(
             tree=tree,
-            prediction=each if isinstance(each, Candidate) else None,
-            unknown="" if isinstance(each, Candidate) else each,
-            same_size=_same_size(model, solution, each) if isinstance(each, Candidate) else None,
+            prediction=each if isinstance(each, Option) else None,
+            unknown="" if isinstance(each, Option) else each,
+            same_size=_same_size(model, solution, each) if isinstance(each, Option) else None,
         )
         for tree, each in zip(trees, predicted, strict=True)
     )
 
 
-def _prediction(model: StepModel, tree: TokenTree) -> Candidate | str:
+def _prediction(model: StepModel, tree: TokenTree) -> Option | str:
     """Return the prediction, or why there is none."""
     try:
-        return model.predict(kind_of(tree), tree)
+        return model.predict(tree)
     except InfeasibleError as error:
         return reason(error)
 
 
-def _same_size(model: StepModel, solution: Solution, given: Candidate) -> Candidate:
+def _same_size(model: StepModel, solution: Solution, given: Option) -> Option:
     nodes = given.tree.nodes
     row = np.where(solution.tree_nodes[:, nodes] == nodes, speeds(solution, model.costs)[:, nodes], 0.0)
     if row.max(initial=0.0) <= given.speedup.value:
         return given
-    best = solution.tree(nodes, int(row.argmax()))
-    return model.predict(kind_of(best), best)
+    return model.predict(solution.tree(nodes, int(row.argmax())))

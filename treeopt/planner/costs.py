@@ -19,16 +19,15 @@ import numpy as np
 from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays import Float64, Int32, Int64, Integers
 from treeopt.errors import InfeasibleError
-from treeopt.planner.condition import Condition
-from treeopt.planner.curves import Curve, Knots, mixed, padding
+from treeopt.planner.curves import Curve, interpolate, padding
 from treeopt.planner.overheads import Overheads, constant, fitted
+from treeopt.planner.resampling import OBSERVED, Estimator
 from treeopt.planner.smoothing import pooled, pooling
-from treeopt.records.engine import WholeSteps
-from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.latency import LatencyTable
+from treeopt.records.operating_point import OperatingPoint
+from treeopt.records.step_latency import StepLatency
 from treeopt.trees import TokenTree
 
-Reading = Callable[[tuple[Timing, ...]], Float64]
-"""From timings to seconds, one per timing in the last axis: their medians, or draws of what the medians may be."""
 EXTRAPOLATED = "times: extrapolated to 0 seconds or fewer. Ask for something nearer to what was measured."
 SecondsAt = Callable[[Integers], Float64]
 """From counts to seconds at each."""
@@ -49,7 +48,7 @@ class StepParts(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class StepCosts(ArrayRecord):
-    """The curves of one condition and rule; any leading axes hold draws of them."""
+    """The curves of one operating point and rule; any leading axes hold draws of them."""
 
     verify: Curve
     """A pass over n nodes, padded where that is faster."""
@@ -154,95 +153,105 @@ def _draft_widths(tree: TokenTree) -> Int32:
 
 
 def step_costs(
-    condition: Condition,
-    *,
-    rule: str,
-    max_nodes: int = 0,
-    reading: Reading | None = None,
+    point: OperatingPoint, *, rule: str, max_nodes: int = 0, estimator: Estimator = OBSERVED, passes_only: bool = False
 ) -> StepCosts:
-    """Return the curves of a condition under a rule at every count from 1 to the largest measured.
+    """Return the curves of an operating point under a rule, at every count from 1 to the largest measured.
 
     Args:
-        condition: where.
+        point: whose latencies are interpolated.
         rule: verification rule whose overhead counts.
-        max_nodes: where larger than what was measured, the curves go on at their last slope, up to there.
-        reading: what is read from the timings; by default their medians.  What is padded, the medians decide.
+        max_nodes: if larger than what was measured, the curves continue at their last slope up to there.
+        estimator: turns timings into seconds; observed medians decide about padding.
+        passes_only: leave out what a step's overhead grows by with levels and nodes.
 
-    Raises InfeasibleError where an extrapolated time is not above 0.
+    Raises InfeasibleError if an extrapolated time is not above 0.
     """
-    verify = _curve(condition, [each.verify for _, each in condition.parts], reading, max_nodes)
-    if _plain_batches(condition):
-        verify = _plain_unpadded(verify)
-    tables = [each.draft for _, each in condition.parts if each.draft is not None]
-    timed = bool(tables) and not _whole(condition)
-    draft = _curve(condition, tables, reading, max_nodes) if timed else Curve.free(verify.max_tokens)
-    parts = [_overheads(condition, part, rule, reading or _medians, verify, draft) for part in range(len(verify.knots))]
-    shares = np.array([share for share, _ in condition.parts])
-    rest = Overheads(*(np.tensordot(shares, np.stack(each), axes=1) for each in zip(*parts, strict=True)))
+    verify, verify_passes = _curve(point, [latency.verify for latency in point.latencies], estimator, max_nodes)
+    if not passes_only and any(latency.batch_size > 1 and latency.steps for latency in point.latencies):
+        verify = _unpad_plain(verify)
+    tables = [latency.draft for latency in point.latencies if latency.draft is not None]
+    if tables and not point.whole_steps:
+        draft, draft_passes = _curve(point, tables, estimator, max_nodes)
+        if passes_only:
+            overheads = [_mean_overhead(latency, rule, estimator) for latency in point.latencies]
+        else:
+            parts = zip(point.latencies, verify_passes, draft_passes, strict=True)
+            overheads = [_overheads(*each, rule, estimator) for each in parts]
+    else:
+        draft = Curve.free(verify.max_tokens)
+        overheads = [_mean_overhead(latency, rule, estimator) for latency in point.latencies]
+    rest = Overheads(*(point.interpolate(each) for each in zip(*overheads, strict=True)))
     nodes = np.arange(verify.max_tokens + 1)
-    # a mean overhead may be negative, and so may the share of a part in what is extrapolated
+    # a mean overhead may be negative, and so may the weight of a latency that is extrapolated from
     return StepCosts(
         verify=replace(verify, more_s=np.maximum(0.0, rest.per_node_s), times=np.where(nodes > 1, nodes, 0)),
         draft=replace(draft, more_s=rest.per_level_s, times=np.ones_like(draft.padded)),
         overhead_s=np.maximum(0.0, rest.per_step_s),
         branching_s=np.maximum(0.0, rest.branching_s),
-        whole_steps=_whole(condition),
+        whole_steps=point.whole_steps,
     )
 
 
-def _curve(condition: Condition, tables: list[LatencyTable], reading: Reading | None, max_nodes: int) -> Curve:
-    """Return the curve of some tables, one of each part, padded where their medians are less at a larger count."""
-    shares = [share for share, _ in condition.parts]
-    knots = tuple(
-        Knots(share, each.tokens, pooled(each.medians_s, pooling(each)))
-        for share, each in zip(shares, tables, strict=True)
-    )
-    medians_s = mixed(knots, np.arange(1, max(max_nodes, min(each.max_tokens for each in tables)) + 1))
+class _Passes(NamedTuple):
+    """The passes of one latency, padded as the curve of its operating point is."""
+
+    tokens: Int64
+    seconds: Float64
+    padded: Int64
+
+    def first(self, counts: int) -> Float64:
+        """Return (…, counts): seconds at 1, 2, … tokens."""
+        return interpolate(self.tokens, self.seconds, self.padded[1 : counts + 1])
+
+
+def _curve(
+    point: OperatingPoint, tables: list[LatencyTable], estimator: Estimator, max_nodes: int
+) -> tuple[Curve, list[_Passes]]:
+    """Return the curve interpolated between some tables, and the passes of each table.
+
+    A pass is padded if the observed medians are lower at a larger count.
+    """
+
+    def between(seconds: list[Float64], counts: Integers) -> Float64:
+        return point.interpolate(
+            [interpolate(table.tokens, each, counts) for table, each in zip(tables, seconds, strict=True)]
+        )
+
+    most = max(max_nodes, min(table.max_tokens for table in tables))
+    observed = [pooled(table.medians_s, pooling(table)) for table in tables]
+    medians_s = between(observed, np.arange(1, most + 1))
     if medians_s.min() <= 0:
         raise InfeasibleError(EXTRAPOLATED)
-    if reading is not None:
-        drawn = [pooled(reading(each.timings), pooling(each)) for each in tables]
-        knots = tuple(replace(each, seconds=seconds) for each, seconds in zip(knots, drawn, strict=True))
-    padded = np.arange(len(medians_s) + 1) if _whole(condition) else padding(medians_s)
-    return Curve(knots, padded, np.zeros(knots[0].seconds.shape[:-1]), np.zeros_like(padded))
+    padded = np.arange(most + 1) if point.whole_steps else padding(medians_s)
+    seconds = [pooled(estimator.medians_s(table.timings), pooling(table)) for table in tables]
+    grid = np.unique(np.concatenate([table.tokens for table in tables]))
+    curve = Curve(grid, between(seconds, grid), padded, np.zeros(seconds[0].shape[:-1]), np.zeros_like(padded))
+    return curve, [_Passes(table.tokens, each, padded) for table, each in zip(tables, seconds, strict=True)]
 
 
-def _plain_batches(condition: Condition) -> bool:
-    """Return whether the first count is a plain step of several texts, whose overhead may exceed what a node more takes."""
-    return any(each.batch_size > 1 and each.steps for _, each in condition.parts)
-
-
-def _plain_unpadded(verify: Curve) -> Curve:
-    """Return the curve with the first count as measured, which no padding makes faster."""
+def _unpad_plain(verify: Curve) -> Curve:
+    """Return the curve with the first count as measured: a plain step of a batch, overhead included, is not padded."""
     padded = verify.padded.copy()
     padded[1] = 1
     return replace(verify, padded=padded)
 
 
-def _whole(condition: Condition) -> bool:
-    """Return whether whole steps of an engine stand for passes: drafting is in them, and none can be padded."""
-    return any(isinstance(each, WholeSteps) for _, each in condition.parts)
-
-
-def _overheads(condition: Condition, part: int, rule: str, read: Reading, verify: Curve, draft: Curve) -> Overheads:
-    """Return what a step takes beside its passes, under one part of a condition; nothing without a draft model."""
-    latency = condition.parts[part][1]
-    overhead = latency.overhead_of(rule)
-    if overhead is None:
-        return constant(np.zeros(verify.knots[part].seconds.shape[:-1]))
+def _overheads(latency: StepLatency, verify: _Passes, draft: _Passes, rule: str, estimator: Estimator) -> Overheads:
+    """Return what the steps of one latency take beyond their passes."""
     timed = tuple(
         each
         for each in latency.steps_of(rule)
-        if each.tree.nodes <= verify.max_tokens and each.tree.draft_widths.max(initial=0) <= draft.max_tokens
+        if each.tree.nodes < len(verify.padded) and each.tree.draft_widths.max(initial=0) < len(draft.padded)
     )
     if not timed:
-        return constant(read((overhead,))[..., 0])
-    steps_s = read(tuple(each.steps for each in timed))
+        return _mean_overhead(latency, rule, estimator)
+    steps_s = estimator.medians_s(tuple(each.steps for each in timed))
     nodes = max(each.tree.nodes for each in timed)
     width = max(int(each.tree.draft_widths.max(initial=1)) for each in timed)
-    verify_s = verify.knots[part].at(verify.padded[1 : nodes + 1])
-    return fitted(timed, steps_s, verify_s, draft.knots[part].at(draft.padded[1 : width + 1]))
+    return fitted(timed, steps_s, verify.first(nodes), draft.first(width))
 
 
-def _medians(timings: tuple[Timing, ...]) -> Float64:
-    return np.array([timing.median_s for timing in timings])
+def _mean_overhead(latency: StepLatency, rule: str, estimator: Estimator) -> Overheads:
+    """Return the mean overhead of a rule's steps; 0 without a draft model."""
+    overhead = latency.overhead_of(rule)
+    return constant(np.zeros(()) if overhead is None else estimator.medians_s((overhead,))[..., 0])

@@ -1,10 +1,10 @@
-"""What an acceptance table leaves out, put right by replaying the measured texts.
+"""What an acceptance table leaves out, corrected by replaying the measured sequences.
 
-    tokens(T) = F(T) * replayed(T) / F'(T)
+    tokens(T) = F(T) * (1 - w + w * replayed(T) / F'(T)),   w = steps / (steps + PRIOR_STEPS)
 
-F is the table's, F' that of a table made of the same accepted ranks that are replayed: their quotient holds where steps
-begin and how acceptance goes on along a path, and little of the accepted ranks' noise.  At temperature 0, where F is
-F', this is the replay itself.
+F is the table's, F' that of a table of the same accepted ranks that are replayed.  Their quotient contains where steps
+begin and how acceptance continues along a path, and little of the accepted ranks' noise.  At temperature 0, where F is
+F', the replay counts alone but for `w`.  The fewer whole steps with a tree can be replayed, the more the table counts.
 """
 
 from dataclasses import dataclass
@@ -19,33 +19,35 @@ from treeopt.records.engine import ChainCounts
 from treeopt.records.root_ranks import RootRanks
 from treeopt.trees import TokenTree, chain
 
-LEAST_STEPS = 100
-"""Replayed steps that tell more than a table; texts shorter than a few steps hardly have any that are whole."""
+PRIOR_STEPS = 25
+"""Replayed steps that count as much as the table."""
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """The accepted ranks of some texts beside the table that is planned with."""
+    """The accepted ranks of some sequences, and the table that is planned with."""
 
     table: AcceptanceTable
     accepted_ranks: AcceptedRanks | RootRanks
 
-    def tells(self, tree: TokenTree) -> bool:
-        """Return whether enough whole steps with a tree can be replayed to tell more than the table."""
-        return int(self.accepted_ranks.replay(tree).steps.sum()) >= LEAST_STEPS
+    def weight(self, tree: TokenTree) -> float:
+        """Return the weight of the replay, from 0 to 1."""
+        steps = int(self.accepted_ranks.replay(tree).steps.sum())
+        return steps / (steps + PRIOR_STEPS)
 
     def tokens(self, tree: TokenTree) -> float:
-        """Return the tokens that a step with a tree yields: the table's where the replay does not tell more."""
-        expected = self.table.expected_tokens(tree)
-        if not self.tells(tree):
+        """Return the tokens that a step with a tree yields."""
+        expected, weight = self.table.expected_tokens(tree), self.weight(tree)
+        if weight == 0:
             return expected
         tokens, steps = self.accepted_ranks.replay(tree)
-        return float(expected * (tokens.sum() / steps.sum()) / self._of_the_same.expected_tokens(tree))
+        replayed = tokens.sum() / steps.sum() / self._replayed_table.expected_tokens(tree)
+        return float(expected * (1 - weight + weight * replayed))
 
     def deviations(self, tree: TokenTree) -> Float64:
-        """Return (J,): what each text contributes to the relative error of a replay that tells, a ratio of sums.
+        """Return (J,): what each sequence contributes to the relative error of the replay, a ratio of sums.
 
-        Texts are clusters, because neighbouring steps of one text are alike (Cochran, 1977, section 6.3).
+        Sequences are clusters, because neighbouring steps of one are alike (Cochran, 1977, section 6.3).
         """
         tokens, steps = self.accepted_ranks.replay(tree)
         texts, total = len(steps), tokens.sum()
@@ -53,15 +55,15 @@ class Dependence:
         return np.asarray(residual / total * np.sqrt(texts / (texts - 1)))
 
     @cached_property
-    def _of_the_same(self) -> AcceptanceTable:
+    def _replayed_table(self) -> AcceptanceTable:
         return self.accepted_ranks.table(self.table.max_depth or 1, self.table.branching)
 
 
 @dataclass(frozen=True)
 class ChainDependence:
-    """What an engine's steps came to by draft length beside the table that is planned with.
+    """The tokens that an engine's steps yielded by draft length, and the table that is planned with.
 
-        tokens(K) = F(K) * r(K),   r(K) = counted tokens per step / F at lengths that were counted, straight between them
+        tokens(K) = F(K) * r(K),   r(K) = counted tokens per step / F at counted lengths, linear between them
 
     Beyond the largest counted length the last r holds.
     """
@@ -70,17 +72,17 @@ class ChainDependence:
     chains: tuple[ChainCounts, ...]
     """Of lengths that the table has."""
 
-    def tells(self, tree: TokenTree) -> bool:
-        """Return whether it is a chain that drafts at all."""
-        return 1 < tree.nodes == tree.max_depth + 1
+    def weight(self, tree: TokenTree) -> float:
+        """Return 1 for a chain that drafts at all, 0 for any other tree."""
+        return float(1 < tree.nodes == tree.max_depth + 1)
 
     def tokens(self, tree: TokenTree) -> float:
-        """Return the tokens that a step with a chain yields: counted where its length was, the table's for other trees."""
+        """Return the tokens that a step with a chain yields: counted if its length was, the table's for other trees."""
         expected = self.table.expected_tokens(tree)
-        return expected * self._at(tree.max_depth, self._ratios) if self.tells(tree) else expected
+        return expected * self._at(tree.max_depth, self._ratios) if self.weight(tree) else expected
 
     def deviations(self, tree: TokenTree) -> Float64:
-        """Return (J,): what each text contributes to the relative error, a ratio of sums; texts are clusters."""
+        """Return (J,): what each sequence contributes to the relative error, a ratio of sums."""
         return np.array([self._at(tree.max_depth, text) for text in self._deviations.T])
 
     def _at(self, length: int, values: Float64) -> float:

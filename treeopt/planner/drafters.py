@@ -1,105 +1,96 @@
-"""The fastest setting of every drafter that a profile holds, and the fastest of all."""
+"""The fastest option of every drafter that a profile contains, and the fastest of all."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
-from treeopt.planner.drafter_models import setting_predictions, tree_models
-from treeopt.planner.draws import near_best
-from treeopt.planner.model import Candidate, StepModel
+from treeopt.planner.drafter_costs import SettingOption, setting_options, tree_drafter
+from treeopt.planner.model import StepModel, model_at
+from treeopt.planner.options import OBJECTIVES, Option
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import requested_plan, rule_plan
-from treeopt.planner.request import OBJECTIVES, PlanRequest
+from treeopt.planner.request import PlanRequest
+from treeopt.planner.resampling import near_best
 from treeopt.planner.rule_trees import RuleTrees
+from treeopt.planner.segments import Segment, ranges, winners
+from treeopt.planner.tokens import token_models
 from treeopt.records.identity import Identity
-from treeopt.records.latency import Estimate
 from treeopt.records.measured_drafter import CountedDecodes, MeasuredDrafter, MeasuredTrees
+from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
-from treeopt.records.rules import GIVEN_TOKENS, LOSSY_RULES
-from treeopt.trees import Provenance, TokenTree, TreeFile, chain
-from treeopt.trees.drafter_setting import DrafterSetting
+from treeopt.records.rules import GIVEN_TOKENS
+from treeopt.trees import Provenance, TokenTree, TreeFile
 from treeopt.version import TOOL
+
+OptionsAt = Callable[[OperatingPoint], list[Option | None]]
+"""From an operating point to each of some options with its prediction there; None beyond what was measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class DrafterChoice(ArrayRecord):
-    """The best that one drafter comes to."""
+    """The best option of one drafter, and how certain it is."""
 
-    setting: DrafterSetting
-    tree: TokenTree | None
-    """What it fills; None where it brings trees of its own."""
-    rule: str
-    """By which it is verified."""
-    shape: str
-    """Tree or setting in words."""
-    nodes: int
-    """Of the largest pass, root included."""
-    tokens_per_step: Estimate
-    step_s: Estimate
-    speedup: Estimate
-    """Tokens per second over those of plain decoding."""
+    option: Option
     reach: Float64 | None = None
-    """float64 (n,): predicted probability that a step accepts each node of the tree."""
+    """float64 (n,): predicted probability that a step accepts each node of the tree; None for trees of its own."""
     draws: Float64
     """(draws,): what the speedup may be."""
     fastest_draws: Float64
-    """(draws,): what that of the drafter's fastest tree or setting may be."""
+    """(draws,): what the speedup of the drafter's fastest option may be."""
     bound: float | None = None
-    """By the acceptance table, no tree of the drafter has a larger speedup; None where settings were decoded with."""
+    """By the acceptance table, no tree of the drafter has a larger speedup; None for settings that were decoded with."""
 
 
 def drafter_choices(profile: Profile, request: PlanRequest, *, plan: Plan | None = None) -> tuple[DrafterChoice, ...]:
     """Return the choice of each drafter: the draft model, or plain decoding, first, then those that were measured.
 
-    A drafter is left out where it was not measured at the temperature, where no setting fits the request, for batches, and where
-    the request asks for another rule than given tokens are verified by.
+    A drafter is left out if it was not measured at the temperature, if no setting fits the request, for batches, and if
+    the request names another rule than given tokens are verified by.
 
     Args:
         profile: what was measured.
         request: what is planned for.
-        plan: that of the draft model, where it is there already.
+        plan: that of the draft model, if it was made already.
 
     Raises as `requested_plan` does.
     """
     plan = plan or requested_plan(profile, request)
-    found = [_of_the_plan(plan)]
-    if plan.model.condition.batch_size == 1 and (request.rule in (None, GIVEN_TOKENS) or plan.temperature == 0):
+    choices = [_of_plan(plan)]
+    if plan.model.point.batch_size == 1 and (request.rule in (None, GIVEN_TOKENS) or plan.temperature == 0):
         for drafter in profile.drafters:
             choice = _choice(drafter, profile, request, plan)
-            found += [] if choice is None else [choice]
-    return tuple(found)
+            choices += [] if choice is None else [choice]
+    return tuple(choices)
 
 
 def best_drafter(choices: Sequence[DrafterChoice], objective: str = "speed") -> DrafterChoice:
-    """Return the choice with most of what the objective asks for, in a tie the first."""
-    return max(choices, key=OBJECTIVES[objective])
+    """Return the best choice by an objective, in a tie the first."""
+    return max(choices, key=lambda choice: OBJECTIVES[objective](choice.option))
 
 
 def choice_confidence(choices: Sequence[DrafterChoice]) -> float:
-    """Return the probability that the fastest choice is within 1 % of the fastest tree or setting of all drafters."""
+    """Return the probability that the fastest choice is within 1 % of the fastest option of all drafters."""
     fastest = np.max([each.fastest_draws for each in choices], axis=0)
     return near_best(best_drafter(choices).draws, fastest)
 
 
 def chosen_drafter(choices: Sequence[DrafterChoice], name: str) -> DrafterChoice:
-    """Return the choice of one drafter; raises InfeasibleError where there is none, naming those that there are."""
+    """Return the choice of one drafter; raises InfeasibleError if there is none, naming those that there are."""
     for each in choices:
-        if each.setting.name == name:
+        if each.option.drafter.name == name:
             return each
     raise InfeasibleError(
         f"drafter {name}: nothing was measured of it that suits. Measured here: "
-        f"{', '.join(each.setting.name for each in choices)}. Profile with --drafter {name}."
+        f"{', '.join(each.option.drafter.name for each in choices)}. Profile with --drafter {name}."
     )
 
 
 def tree_file(plan: Plan, profile: Profile, *, source: str, choice: DrafterChoice | None = None) -> TreeFile:
-    """Return the tree file of a choice, with what was promised of it and where the promise comes from.
-
-    Where a drafter brings trees of its own, a chain as long as its longest draft stands in for them.
+    """Return the tree file of a choice, with its prediction and where that comes from.
 
     Args:
         plan: that of the draft model.
@@ -107,117 +98,195 @@ def tree_file(plan: Plan, profile: Profile, *, source: str, choice: DrafterChoic
         source: what the file names as its source.
         choice: of a drafter; by default the plan's own.
     """
-    chosen = _of_the_plan(plan) if choice is None else choice
+    choice = choice or _of_plan(plan)
+    option = choice.option
     return TreeFile(
-        tree=chain(chosen.setting.longest_draft) if chosen.tree is None else chosen.tree,
-        drafter=chosen.setting,
-        reach=chosen.reach,
+        tree=option.tree,
+        drafter=option.drafter,
+        reach=choice.reach,
         provenance=Provenance(
             tool=TOOL,
             created=profile.created,
             source=source,
             **asdict(Identity.of(profile.pair, profile.machine)),
-            rule=chosen.rule,
-            lossy=chosen.rule in LOSSY_RULES or None,
+            rule=option.rule,
+            lossy=option.lossy or None,
             temperature=plan.temperature,
-            tokens_per_step=chosen.tokens_per_step.value,
-            step_s=chosen.step_s.value,
-            speedup=chosen.speedup.value,
+            tokens_per_step=option.tokens_per_step.value,
+            step_s=option.step_s.value,
+            speedup=option.speedup.value,
         ),
     )
 
 
-def _of_the_plan(plan: Plan) -> DrafterChoice:
-    return _of_a_tree(DrafterSetting(name="model"), plan, plan.choice)
-
-
-def _of_a_tree(setting: DrafterSetting, plan: Plan, choice: Candidate) -> DrafterChoice:
-    draws = plan.model.draws
-    rivals = {each.tree for each in (choice, plan.chain, plan.tree, *plan.budgets)}
+def _of_plan(plan: Plan, option: Option | None = None) -> DrafterChoice:
+    """Return an option of a plan, by default its choice."""
+    option = option or plan.choice
+    trees = list({each.tree: None for each in (option, plan.chain, plan.tree, *plan.budgets)})
+    draws = plan.model.draw_speedups(trees)
     return DrafterChoice(
-        setting=setting,
-        tree=choice.tree,
-        rule=plan.rule,
-        shape=choice.shape,
-        nodes=choice.tree.nodes,
-        tokens_per_step=choice.tokens_per_step,
-        step_s=choice.step_s,
-        speedup=choice.speedup,
-        reach=plan.solution.table.reach(choice.tree),
-        draws=draws.speedup(choice.tree),
-        fastest_draws=np.max([draws.speedup(tree) for tree in rivals], axis=0),
+        option=option,
+        reach=plan.solution.table.reach(option.tree),
+        draws=draws[:, 0],
+        fastest_draws=draws.max(axis=1),
         bound=plan.fastest.bound if plan.objective == "speed" else None,
     )
 
 
 def _choice(drafter: MeasuredDrafter, profile: Profile, request: PlanRequest, plan: Plan) -> DrafterChoice | None:
-    """Return the best of one drafter, None where nothing of it suits."""
+    """Return the best of one drafter, None if nothing of it suits."""
     trees, decodes = drafter.trees_at(plan.temperature), drafter.decodes_at(plan.temperature)
-    samplings = [each.sampling for each in trees] + [each.sampling for each in decodes]
+    samplings = [each.sampling for each in trees] or [each.sampling for each in decodes]
     if plan.model.acceptance.sampling not in samplings:
         return None
     if trees:
-        return _best_tree(drafter, drafter_plan(trees, profile, request, plan), request)
+        return _best_tree(drafter_plan(drafter, trees, profile, request, plan), request)
     return _best_setting(drafter, decodes, profile, request, plan)
 
 
-def drafter_plan(trees: Sequence[MeasuredTrees], profile: Profile, request: PlanRequest, plan: Plan) -> Plan:
-    """Return the plan of a drafter that fills static trees.
+def drafter_plan(
+    drafter: MeasuredDrafter, trees: Sequence[MeasuredTrees], profile: Profile, request: PlanRequest, plan: Plan
+) -> Plan:
+    """Return the plan of a drafter of static trees.
 
     Args:
+        drafter: which.
         trees: what was measured of it at the temperature.
         profile: what was measured of the target's passes.
         request: what is planned for.
-        plan: that of the draft model, under the same condition.
+        plan: that of the draft model, at the same operating point.
     """
-    model = tree_models(profile, trees, raw=request.raw).at(plan.model.condition)
-    solved = RuleTrees.solve(
-        model.drafts, _most_nodes(model.costs.max_nodes, request), _most_depth(model, request), request.level_widths
-    )
+    model = tree_drafter(profile, drafter, trees, raw=request.raw).at(plan.model.point)
+    most = _most_nodes(model.costs.max_nodes, request)
+    solved = RuleTrees.solve(model.tokens, most, _most_depth(model, request), request.level_widths)
     return rule_plan(solved, model, request.objective)
 
 
-def _best_tree(drafter: MeasuredDrafter, found: Plan, request: PlanRequest) -> DrafterChoice | None:
-    """Return the best tree that drafts at all, None where none fits."""
-    drafting = [each for each in (found.chain, found.tree, *found.budgets) if each.tree.nodes > 1]
-    if not drafting:
-        return None
-    best = max(drafting, key=OBJECTIVES[request.objective])
-    return _of_a_tree(drafter.setting(), found, best)
+def _best_tree(plan: Plan, request: PlanRequest) -> DrafterChoice | None:
+    """Return the best tree that drafts at all, None if none fits."""
+    drafting = [each for each in (plan.chain, plan.tree, *plan.budgets) if each.tree.nodes > 1]
+    return _of_plan(plan, max(drafting, key=OBJECTIVES[request.objective])) if drafting else None
 
 
 def _most_nodes(measured: int, request: PlanRequest) -> int:
-    """Return the most nodes: those asked for, no more than were measured."""
     return measured if request.max_nodes is None else min(request.max_nodes, measured)
 
 
 def _most_depth(model: StepModel, request: PlanRequest) -> int | None:
-    """Return the most levels: those asked for, no more than were measured."""
-    deepest = model.acceptance.table.max_depth
-    known = [each for each in (deepest, request.max_depth) if each is not None]
-    return min(known) if known else None
+    limits = [limit for limit in (model.acceptance.table.max_depth, request.max_depth) if limit is not None]
+    return min(limits, default=None)
 
 
 def _best_setting(
     drafter: MeasuredDrafter, measured: Sequence[CountedDecodes], profile: Profile, request: PlanRequest, plan: Plan
 ) -> DrafterChoice | None:
-    """Return the best of the settings that were decoded with, None where none fits."""
-    where = plan.model.condition
-    most = _most_nodes(where.max_nodes, request)
-    found = setting_predictions(profile, measured, where, max_nodes=most)
-    if not found:
+    """Return the best of the settings that were decoded with, None if none fits."""
+    point = plan.model.point
+    most = _most_nodes(point.max_nodes, request)
+    options = setting_options(profile, drafter, measured, point, max_nodes=most)
+    if not options:
         return None
-    best = max(found, key=OBJECTIVES[request.objective])
-    setting = drafter.setting(best.setting.values)
-    return DrafterChoice(
-        setting=setting,
-        tree=None,
-        rule=GIVEN_TOKENS,
-        shape=", ".join(f"{each.name} {each.value}" for each in setting.values),
-        nodes=best.setting.max_tokens,
-        tokens_per_step=best.tokens_per_step,
-        step_s=best.step_s,
-        speedup=best.speedup,
-        draws=best.draws,
-        fastest_draws=np.max([each.draws for each in found], axis=0),
+    best: SettingOption = max(options, key=lambda each: OBJECTIVES[request.objective](each.option))
+    fastest_draws = np.max([each.draws for each in options], axis=0)
+    return DrafterChoice(option=best.option, draws=best.draws, fastest_draws=fastest_draws)
+
+
+def drafters_over_contexts(
+    profile: Profile, request: PlanRequest, plans: Sequence[Plan], name: str | None = None
+) -> tuple[Segment, ...]:
+    """Return the fastest option of all drafters at every context length, among the best of each at those timed.
+
+    Args:
+        profile: what was measured.
+        request: what is planned for; its context length does not count.
+        plans: of the draft model for single sequences at one temperature, one for each measured context, rising.
+        name: only this drafter.
+
+    Returns nothing if one context length was timed, or nothing suits.
+    """
+    chosen = [
+        choice.option
+        for plan in plans
+        for choice in drafter_choices(profile, _request_at(request, plan), plan=plan)
+        if name in (None, choice.option.drafter.name)
+    ]
+    order = ["model", *(each.name for each in profile.drafters)]
+    rivals = sorted(
+        {(each.drafter, each.rule, each.tree): each for each in chosen}.values(),
+        key=lambda each: order.index(each.drafter.name),
     )
+    if len(plans) < 2 or not rivals:
+        return ()
+    sampling, temperature = plans[0].model.acceptance.sampling, plans[0].temperature
+    predictors = _predictors(profile, request, temperature, rivals)
+    options: dict[int, list[Option | None]] = {}
+
+    def fastest(context: int) -> int:
+        point = profile.at(context, 1, sampling)
+        options[context] = [option for predict in predictors for option in predict(point)]
+        speedups = [0.0 if option is None else option.speedup.value for option in options[context]]
+        return max(range(len(rivals)), key=speedups.__getitem__)
+
+    measured = [plan.context_tokens for plan in plans]
+    return tuple(
+        Segment(
+            temperature=temperature,
+            batch_sizes=(1, 1),
+            context_tokens=ends,
+            option=options[ends[0]][place] or rivals[place],
+        )
+        for ends, place in ranges(winners(measured, fastest), measured[-1])
+    )
+
+
+def _request_at(request: PlanRequest, plan: Plan) -> PlanRequest:
+    """Return the request at a plan's context length."""
+    return replace(
+        request, temperature=plan.temperature, context_tokens=plan.context_tokens, batch_size=1, extrapolate=False
+    )
+
+
+def _predictors(
+    profile: Profile, request: PlanRequest, temperature: float, rivals: Sequence[Option]
+) -> list[OptionsAt]:
+    """Return functions that predict the rivals, which are ordered by drafter, one after another."""
+    drafters = {each.name: each for each in profile.drafters}
+    predictors: list[OptionsAt] = []
+    for name in dict.fromkeys(each.drafter.name for each in rivals):
+        own = [each for each in rivals if each.drafter.name == name]
+        if name == "model":
+            predictors += [_model_options(profile, request, temperature, each) for each in own]
+        elif drafters[name].trees_at(temperature):
+            predictors.append(_tree_options(profile, request, temperature, drafters[name], own))
+        else:
+            predictors.append(_setting_options(profile, temperature, drafters[name], own))
+    return predictors
+
+
+def _model_options(profile: Profile, request: PlanRequest, temperature: float, rival: Option) -> OptionsAt:
+    tokens = token_models(profile, profile.acceptance(rule=rival.rule, temperature=temperature), raw=request.raw)
+    return lambda point: _known_options(model_at(point, tokens.at(point.context_tokens)), [rival.tree])
+
+
+def _tree_options(
+    profile: Profile, request: PlanRequest, temperature: float, drafter: MeasuredDrafter, rivals: Sequence[Option]
+) -> OptionsAt:
+    models = tree_drafter(profile, drafter, drafter.trees_at(temperature), raw=request.raw)
+    return lambda point: _known_options(models.at(point), [rival.tree for rival in rivals])
+
+
+def _setting_options(
+    profile: Profile, temperature: float, drafter: MeasuredDrafter, rivals: Sequence[Option]
+) -> OptionsAt:
+    decodes, most = drafter.decodes_at(temperature), max(rival.verify_tokens for rival in rivals)
+
+    def options(point: OperatingPoint) -> list[Option | None]:
+        predicted = setting_options(profile, drafter, decodes, point, max_nodes=most)
+        by_values = {each.option.drafter.values: each.option for each in predicted}
+        return [by_values.get(rival.drafter.values) for rival in rivals]
+
+    return options
+
+
+def _known_options(model: StepModel, trees: Sequence[TokenTree]) -> list[Option | None]:
+    return [model.predict(tree) if model.knows(tree) else None for tree in trees]

@@ -6,28 +6,16 @@ Tokens per step come from replaying the record, seconds from the curves that sta
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from treeopt.arrays import Float64, Int64
 from treeopt.errors import InfeasibleError
-from treeopt.planner.draws import draw_ratios, estimate
 from treeopt.planner.model import StepModel
+from treeopt.planner.options import Prediction
 from treeopt.planner.replay import Replay
-from treeopt.records.latency import Estimate
+from treeopt.planner.resampling import draw_ratios, estimate
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DynamicCandidate:
-    """One dynamic tree, and what record and profile say of it."""
-
-    tree: DynamicTree
-    tokens_per_step: Estimate
-    step_s: Estimate
-    speedup: Estimate
-    """Tokens per second over those of plain decoding."""
 
 
 def fastest_dynamic_tree(
@@ -36,7 +24,7 @@ def fastest_dynamic_tree(
     *,
     max_nodes: int,
     allowed: Callable[[DynamicTree], bool] = lambda _: True,
-) -> DynamicCandidate:
+) -> tuple[DynamicTree, Prediction]:
     """Return the fastest of all dynamic trees that were recorded, in a tie the one with the smallest numbers.
 
     Args:
@@ -59,11 +47,11 @@ def fastest_dynamic_tree(
                 break
     if best is None:
         raise InfeasibleError("dynamic tree: none is both measured and allowed. Record or profile more.")
-    return predict_dynamic(replay, model, best[1])
+    return best[1], predict_dynamic(replay, model, best[1])
 
 
-def predict_dynamic(replay: Replay, model: StepModel, tree: DynamicTree) -> DynamicCandidate:
-    """Return the prediction for one dynamic tree with 95 % intervals.
+def predict_dynamic(replay: Replay, model: StepModel, tree: DynamicTree) -> Prediction:
+    """Return the prediction for one dynamic tree .
 
     Raises InfeasibleError for a tree beyond what was recorded or measured.
     """
@@ -71,10 +59,9 @@ def predict_dynamic(replay: Replay, model: StepModel, tree: DynamicTree) -> Dyna
     tokens, nodes = texts.tokens_per_step, np.array([tree.nodes])
     widths = np.array([tree.draft_widths])
     step_s = model.costs.step_s(nodes, widths)
-    drawn = model.draws.costs
+    drawn = model.drawn_costs
     tokens_drawn, step_s_drawn = draw_ratios(texts.tokens[:, 0], texts.steps[:, 0]), drawn.step_s(nodes, widths)[..., 0]
-    return DynamicCandidate(
-        tree=tree,
+    return Prediction(
         tokens_per_step=estimate(float(tokens[0]), tokens_drawn),
         step_s=estimate(float(step_s[0]), step_s_drawn),
         speedup=estimate(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treeopt.planner.model import Candidate, kind_of
+from treeopt.planner.options import Option
 from treeopt.planner.plan_record import Plan
 from treeopt.records.results import Measured
 from treeopt.trees import TokenTree, chain
@@ -15,7 +15,7 @@ NODES = (4, 8, 16, 32, 64, 128)
 DEPTHS = (2, 4, 8, 16)
 
 
-def grid(plan: Plan) -> tuple[Candidate, ...]:
+def grid(plan: Plan) -> tuple[Option, ...]:
     """Return predictions for trees that differ in all that predictions are made of, each tree once, the choice first.
 
     Where plain decoding is the choice, the fastest tree comes first.  Chains differ in depth alone; the solver's trees
@@ -33,7 +33,7 @@ def grid(plan: Plan) -> tuple[Candidate, ...]:
     for tree in (plan.choice.tree, *chains, *solved):
         if tree.nodes > 1 and tree not in trees:
             trees.append(tree)
-    found = [plan.model.predict(kind_of(tree), tree) for tree in trees]
+    found = [plan.model.predict(tree) for tree in trees]
     if plan.choice.tree.nodes == 1:
         found.insert(0, found.pop(int(np.argmax([each.speedup.value for each in found]))))
     return tuple(found)
@@ -43,7 +43,7 @@ def grid(plan: Plan) -> tuple[Candidate, ...]:
 class GridRow:
     """One tree, as predicted and as measured."""
 
-    predicted: Candidate
+    predicted: Option
     measured: Measured
 
     @property

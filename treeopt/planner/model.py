@@ -1,12 +1,13 @@
-"""The model of a step: what a profile says of any tree, under one of its conditions.
+"""The model of a step: what a profile predicts of any tree, at one operating point.
 
     speedup(T) = F(T) / step_s(T) * verify_s(1)
 
-with the costs of `treeopt.planner.costs`.  Plain decoding is the tree of the root alone.
+with F of `treeopt.planner.tokens` and step_s of `treeopt.planner.costs`.  Plain decoding is the tree of the root alone.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -14,183 +15,77 @@ import numpy as np
 
 from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64
-from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import ChainDependence, Dependence
-from treeopt.planner.drafted import Drafted
-from treeopt.planner.draws import Draws, MixedDraws, TokenDraws, condition_draws, draw_tokens, estimates
-from treeopt.planner.overheads import branches
-from treeopt.planner.smoothing import Smoothing, smooth
-from treeopt.records.latency import Estimate
+from treeopt.planner.options import DRAFT_MODEL, Option
+from treeopt.planner.request import PlanRequest
+from treeopt.planner.resampling import OBSERVED, Estimator, Resampled, estimates, near_best
+from treeopt.planner.smoothing import Smoothing
+from treeopt.planner.tokens import TokenModel, token_models
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.root_ranks import RootRanks
-from treeopt.tabular import Row
+from treeopt.records.operating_point import OperatingPoint
+from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
+from treeopt.trees.drafter_setting import DrafterSetting
 
-
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Candidate(ShortRepr):
-    """One way to decode, and what the profile says of it."""
-
-    _shown: ClassVar[tuple[str, ...]] = ("shape", "tokens_per_step", "step_s", "speedup")
-    kind: str
-    """`tree`, `chain` or `plain`."""
-    tree: TokenTree
-    verify_tokens: int
-    """Tokens of the verification pass: the tree's nodes, or more where a padded pass is faster."""
-    tokens_per_step: Estimate
-    step_s: Estimate
-    speedup: Estimate
-    """Tokens per second over those of plain decoding."""
-
-    @property
-    def shape(self) -> str:
-        """In words: `plain decoding`, `chain of 8 nodes` or `tree of 8 nodes, depth 6`."""
-        if self.kind == "plain":
-            return "plain decoding"
-        depth = f", depth {self.tree.max_depth}" if self.kind == "tree" else ""
-        return f"{self.kind} of {self.tree.nodes} node{'s' * (self.tree.nodes > 1)}{depth}"
-
-    @property
-    def row(self) -> Row:
-        """The columns that it has in tables."""
-        return {
-            "kind": self.kind,
-            "nodes": self.tree.nodes,
-            "depth": self.tree.max_depth,
-            **self.tokens_per_step.row("tokens_per_step"),
-            **self.step_s.row("step_s"),
-            **self.speedup.row("speedup"),
-        }
-
-
-def kind_of(tree: TokenTree) -> str:
-    """Return `plain`, `chain` or `tree`.
-
-    >>> kind_of(TokenTree([-1])), kind_of(TokenTree([-1, 0, 1])), kind_of(TokenTree([-1, 0, 0]))
-    ('plain', 'chain', 'tree')
-    """
-    if tree.nodes == 1:
-        return "plain"
-    return "tree" if branches(tree) else "chain"
-
-
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class TokenModel(ArrayRecord):
-    """What one acceptance says of any tree: tokens per step, the same under every condition of its context length."""
-
-    acceptance: MeasuredAcceptance
-    """As measured, or smoothed, or mixed of `parts`."""
-    smoothing: Smoothing | None
-    """What smoothing did; None where it was not asked for."""
-    root_ranks: RootRanks | None = None
-    """The accepted ranks below every position, where a drafter's children hang on where the step began."""
-    parts: "tuple[tuple[float, TokenModel], ...]" = ()
-    """Shares of the models measured at other context lengths that make this one; empty where it was measured itself."""
-
-    def tokens_per_step(self, tree: TokenTree) -> float:
-        """Return F(T), corrected by the replay of the measured texts where their accepted ranks are known."""
-        if tree not in self._tokens:
-            self._tokens[tree] = self._expected(tree)
-        return self._tokens[tree]
-
-    def _expected(self, tree: TokenTree) -> float:
-        if self.parts:
-            return sum(share * part.tokens_per_step(tree) for share, part in self.parts)
-        return (self.acceptance.table.expected_tokens if self.dependence is None else self.dependence.tokens)(tree)
-
-    def under(self, where: Condition, *, max_nodes: int = 0) -> "StepModel":
-        """Return the model of a step under a condition.
-
-        Args:
-            where: the condition.
-            max_nodes: where larger than what was measured, how far the curves go on.
-
-        Raises InfeasibleError where an extrapolated time is not above 0.
-        """
-        costs = step_costs(where, rule=self.acceptance.rule, max_nodes=max_nodes)
-        return StepModel(condition=where, drafts=self, costs=costs)
-
-    @cached_property
-    def dependence(self) -> ChainDependence | Dependence | None:
-        """What the table leaves out; None where no accepted ranks are known, and of what was mixed."""
-        depth = self.acceptance.table.max_depth or 0
-        chains = tuple(each for each in self.acceptance.chains if each.length <= depth)
-        if chains:
-            return ChainDependence(self.acceptance.table, chains)
-        accepted_ranks = self.acceptance.accepted_ranks or self.root_ranks
-        return None if accepted_ranks is None else Dependence(self.acceptance.table, accepted_ranks)
-
-    @property
-    def replayed(self) -> bool:
-        """Whether it tells more than a table: measured texts are replayed, those of all parts where it was mixed."""
-        return all(part.replayed for _, part in self.parts) if self.parts else self.dependence is not None
-
-    @cached_property
-    def draws(self) -> TokenDraws | MixedDraws:
-        """What the measured texts leave open."""
-        if self.parts:
-            return MixedDraws(tuple((share, part.draws) for share, part in self.parts))
-        return draw_tokens(self.acceptance, self.dependence)
-
-    @cached_property
-    def _tokens(self) -> dict[TokenTree, float]:
-        return {}
+CostsBy = Callable[[Estimator], StepCosts]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class StepModel(ArrayRecord):
-    """Predicted tokens, seconds and speedup of any tree under one condition of a profile."""
+    """Predicted tokens, seconds and speedup of any tree at one operating point."""
 
     _shown: ClassVar[tuple[str, ...]] = (
         "acceptance.rule",
         "acceptance.temperature",
-        "condition.context_tokens",
-        "condition.batch_size",
+        "point.context_tokens",
+        "point.batch_size",
         "costs",
     )
-    condition: Condition
-    drafts: TokenModel
+    point: OperatingPoint
+    tokens: TokenModel
     costs: StepCosts
-    drafted: Drafted | None = None
-    """The decoded texts that a drafter's steps are known from; None for the draft model, whose passes were timed."""
+    costs_by: CostsBy = field(compare=False)
+    """Returns the costs by an estimator; `costs` are those by what was observed."""
+    drafter: DrafterSetting = DRAFT_MODEL
+
+    @classmethod
+    def of(
+        cls, point: OperatingPoint, tokens: TokenModel, costs_by: CostsBy, drafter: DrafterSetting = DRAFT_MODEL
+    ) -> "StepModel":
+        """Return the model of some tokens and costs at an operating point; raises as `costs_by` does."""
+        return cls(point=point, tokens=tokens, costs=costs_by(OBSERVED), costs_by=costs_by, drafter=drafter)
 
     @property
     def acceptance(self) -> MeasuredAcceptance:
-        """As measured, or smoothed."""
-        return self.drafts.acceptance
+        """As measured, or smoothed, or interpolated."""
+        return self.tokens.acceptance
 
     @property
     def smoothing(self) -> Smoothing | None:
-        """What smoothing did; None where it was not asked for."""
-        return self.drafts.smoothing
+        """What smoothing did; None if it was not wanted."""
+        return self.tokens.smoothing
 
     @property
     def dependence(self) -> ChainDependence | Dependence | None:
-        """What the acceptance table leaves out; None where no accepted ranks are known."""
-        return self.drafts.dependence
+        """What the acceptance table leaves out; None without accepted ranks."""
+        return self.tokens.dependence
 
     @cached_property
-    def draws(self) -> Draws:
-        """What the measurements leave open."""
-        return condition_draws(
-            self.drafts.draws,
-            self.condition,
-            rule=self.acceptance.rule,
-            max_nodes=self.costs.max_nodes,
-            drafted=self.drafted,
-        )
+    def drawn_costs(self) -> StepCosts:
+        """The costs in many draws of what the measurements may have been, the same at every call."""
+        return self.costs_by(Resampled(deepcopy(self.tokens.generator)))
 
     def step_s(self, tree: TokenTree) -> float:
         """Return the seconds of a step; InfeasibleError for sizes that were not measured."""
         return float(self.costs.tree_s(tree))
 
     def tokens_per_step(self, tree: TokenTree) -> float:
-        """Return F(T), corrected by the replay of the measured texts where their accepted ranks are known."""
-        return self.drafts.tokens_per_step(tree)
+        """Return F(T), corrected by the replay of the measured sequences if their accepted ranks are known."""
+        return self.tokens.tokens_per_step(tree)
 
     def knows(self, tree: TokenTree) -> bool:
-        """Return whether passes as large and levels as deep and as wide as a tree's were measured."""
+        """Return whether passes as large, and levels as deep and as wide, as a tree's were measured."""
         return (
             tree.nodes <= self.costs.max_nodes
             and tree.max_depth <= (self.acceptance.table.max_depth or tree.max_depth)
@@ -202,41 +97,159 @@ class StepModel(ArrayRecord):
         return float(self.speedups([tree])[0])
 
     def speedups(self, trees: Sequence[TokenTree]) -> Float64:
-        """Return (trees,): the same of each."""
+        """Return (trees,): the speedup of each tree."""
         tokens = np.array([self.tokens_per_step(tree) for tree in trees])
         return self.costs.speedup(tokens, self.costs.step_s(*sizes(trees)))
 
-    def predict(self, kind: str, tree: TokenTree) -> Candidate:
-        """Return the prediction for one tree with 95 % intervals; InfeasibleError for sizes that were not measured."""
-        return self.predict_all([(kind, tree)])[0]
+    def draw_speedups(self, trees: Sequence[TokenTree]) -> Float64:
+        """Return (draws, trees): what the speedup of each tree may be."""
+        return self.drawn_costs.speedup(self._draw_tokens(trees), self.drawn_costs.step_s(*sizes(trees)))
 
-    def predict_all(self, ways: Sequence[tuple[str, TokenTree]]) -> tuple[Candidate, ...]:
-        """Return the predictions for some kinds and trees, each as by itself; raises as `predict` does."""
-        trees = [tree for _, tree in ways]
+    def predict(self, tree: TokenTree) -> Option:
+        """Return a tree with its prediction; InfeasibleError for sizes that were not measured."""
+        return self.predict_all([tree])[0]
+
+    def predict_all(self, trees: Sequence[TokenTree]) -> tuple[Option, ...]:
+        """Return each tree with its prediction; raises as `predict` does."""
         tokens = np.array([self.tokens_per_step(tree) for tree in trees])
-        tokens_drawn = np.stack([self.draws.tokens(tree) for tree in trees], axis=-1)
-        step_s, drawn_s = self.costs.step_s(*sizes(trees)), self.draws.costs.step_s(*sizes(trees))
+        step_s, drawn_s = self.costs.step_s(*sizes(trees)), self.drawn_costs.step_s(*sizes(trees))
+        drawn_tokens = self._draw_tokens(trees)
         columns = zip(
-            ways,
-            estimates(tokens, tokens_drawn),
+            trees,
+            estimates(tokens, drawn_tokens),
             estimates(step_s, drawn_s),
-            estimates(self.costs.speedup(tokens, step_s), self.draws.costs.speedup(tokens_drawn, drawn_s)),
+            estimates(self.costs.speedup(tokens, step_s), self.drawn_costs.speedup(drawn_tokens, drawn_s)),
             strict=True,
         )
         return tuple(
-            Candidate(
-                kind=kind,
+            Option(
+                drafter=self.drafter,
                 tree=tree,
+                rule=self.acceptance.rule,
                 verify_tokens=int(self.costs.verify_tokens[tree.nodes]),
+                tokens_per_step=tokens_per_step,
                 step_s=seconds,
-                tokens_per_step=expected,
-                speedup=faster,
+                speedup=speedup,
             )
-            for (kind, tree), expected, seconds, faster in columns
+            for tree, tokens_per_step, seconds, speedup in columns
         )
 
+    def _draw_tokens(self, trees: Sequence[TokenTree]) -> Float64:
+        return np.stack([self.tokens.draw_tokens(tree) for tree in trees], axis=-1)
 
-def token_model(acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenModel:
-    """Return the model of an acceptance, smoothed unless it is taken `raw`, as measured."""
-    smoothing = None if raw else smooth(acceptance)
-    return TokenModel(acceptance=smoothing.acceptance if smoothing else acceptance, smoothing=smoothing)
+
+def model_at(point: OperatingPoint, tokens: TokenModel, *, max_nodes: int = 0) -> StepModel:
+    """Return the model of steps that the draft model drafts.
+
+    Args:
+        point: the operating point.
+        tokens: the acceptance at its context length.
+        max_nodes: if larger than what was measured, how far the curves continue.
+
+    Raises InfeasibleError if an extrapolated time is not above 0.
+    """
+    rule = tokens.acceptance.rule
+    return StepModel.of(
+        point,
+        tokens,
+        lambda estimator: step_costs(point, rule=rule, max_nodes=max_nodes, estimator=estimator),
+    )
+
+
+def step_model(
+    profile: Profile,
+    *,
+    rule: str | None = None,
+    temperature: float | None = None,
+    context_tokens: int | None = None,
+    batch_size: int | None = None,
+    raw: bool = False,
+    extrapolate: bool = False,
+    max_nodes: int = 0,
+) -> StepModel:
+    """Return the model of one operating point of a profile; by default the first one measured.
+
+    Args:
+        profile: what was measured.
+        rule: verification rule whose acceptance and overhead count.
+        temperature: at which it was measured.
+        context_tokens: tokens in the cache; between measured lengths, times and acceptance are interpolated.
+        batch_size: sequences verified together; interpolated likewise.
+        raw: take the acceptance as measured, without smoothing rows that rise by noise.
+        extrapolate: continue beyond what was measured, in context, batch size and nodes.
+        max_nodes: if larger than what was measured, and with `extrapolate`, how far to continue.
+
+    Raises InfeasibleError naming what was measured.
+    """
+    request = PlanRequest(
+        rule=rule,
+        temperature=temperature,
+        context_tokens=context_tokens,
+        batch_size=batch_size,
+        extrapolate=extrapolate,
+        raw=raw,
+    )
+    return requested_model(profile, request, max_nodes=max_nodes)
+
+
+def requested_model(profile: Profile, request: PlanRequest, *, max_nodes: int = 0) -> StepModel:
+    """Return the model at the operating point of a request, of its rule or else the first one measured; see `step_model`."""
+    acceptance = profile.acceptance(rule=request.rule, temperature=request.temperature)
+    point = profile.at(request.context_tokens, request.batch_size, acceptance.sampling, extrapolate=request.extrapolate)
+    tokens = token_models(profile, acceptance, raw=request.raw).at(point.context_tokens)
+    return model_at(point, tokens, max_nodes=max_nodes if request.extrapolate else 0)
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Confidence(ShortRepr):
+    """How certain the choice of a tree is."""
+
+    probability: float
+    """That its speed is at least 99 % of the best rival's."""
+    weakest: str
+    """What is least certain in this comparison: `acceptance`, `verify`, `draft` or `overhead`."""
+    without_weakest: float
+    """The probability if that were known exactly."""
+
+
+def confidence(model: StepModel, trees: Sequence[TokenTree]) -> Confidence:
+    """Return how often the first of some trees is as good as the best of them, and what would make that more certain."""
+    probability, without = known_exactly(model, trees)
+    weakest = max(without, key=lambda source: without[source])
+    return Confidence(probability=probability, weakest=weakest, without_weakest=without[weakest])
+
+
+def known_exactly(model: StepModel, trees: Sequence[TokenTree]) -> tuple[float, dict[str, float]]:
+    """Return the probability that the first of some trees is nearly the best, now and if one part was known exactly.
+
+    The parts are `acceptance`, `verify`, `draft` and `overhead`.
+    """
+    drawn_tokens = np.stack([model.tokens.draw_tokens(tree) for tree in trees], axis=-1)
+    tokens = np.array([model.tokens_per_step(tree) for tree in trees])
+    nodes, widths = sizes(trees)
+
+    def probability(tokens: Float64, costs: StepCosts) -> float:
+        speedups = costs.speedup(tokens, costs.step_s(nodes, widths))
+        return near_best(speedups[:, 0], speedups.max(axis=1))
+
+    without = {"acceptance": probability(tokens, model.drawn_costs)}
+    for source, costs in _each_known(model.drawn_costs, model.costs).items():
+        without[source] = probability(drawn_tokens, costs)
+    return probability(drawn_tokens, model.drawn_costs), without
+
+
+def _each_known(drawn: StepCosts, estimated: StepCosts) -> dict[str, StepCosts]:
+    """Return drawn curves of which the passes of one kind, or the overhead, are as estimated.
+
+    What a step's overhead grows by with levels and nodes is part of both curves, but not of their passes.
+    """
+    verify, draft = drawn.verify, drawn.draft
+    return {
+        "verify": replace(drawn, verify=replace(estimated.verify, more_s=verify.more_s)),
+        "draft": replace(drawn, draft=replace(estimated.draft, more_s=draft.more_s)),
+        "overhead": replace(
+            estimated,
+            verify=replace(verify, more_s=estimated.verify.more_s),
+            draft=replace(draft, more_s=estimated.draft.more_s),
+        ),
+    }

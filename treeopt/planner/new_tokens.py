@@ -14,8 +14,8 @@ import numpy as np
 
 from treeopt.arguments import whole
 from treeopt.errors import InfeasibleError, Warning
+from treeopt.planner.planning import planned_acceptances
 from treeopt.planner.request import PlanRequest
-from treeopt.planner.rule_choice import planned_acceptances
 from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import LEAST_COUNT, gained, text_sums
 from treeopt.records.accepted_ranks import AcceptedRanks

@@ -18,7 +18,7 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.records.step_latency import TimedTree
-from treeopt.trees import TokenTree
+from treeopt.trees import kind_of
 
 ROUNDING = 1e-9
 """Relative to the largest entry of a matrix: singular values below are rounding errors."""
@@ -31,11 +31,6 @@ class Overheads(NamedTuple):
     per_level_s: Float64
     per_node_s: Float64
     branching_s: Float64
-
-
-def branches(tree: TokenTree) -> bool:
-    """Return whether a node of a tree has more than one child."""
-    return tree.nodes > tree.max_depth + 1
 
 
 def constant(overhead_s: Float64) -> Overheads:
@@ -57,7 +52,9 @@ def fitted(timed: Sequence[TimedTree], steps_s: Float64, verify_s: Float64, draf
         [verify_s[..., each.tree.nodes - 1] + draft_s[..., each.tree.draft_widths - 1].sum(axis=-1) for each in timed],
         axis=-1,
     )
-    features = np.array([[1.0, each.tree.max_depth, each.tree.nodes, float(branches(each.tree))] for each in timed])
+    features = np.array(
+        [[1.0, each.tree.max_depth, each.tree.nodes, float(kind_of(each.tree) == "tree")] for each in timed]
+    )
     weights = 1 / np.array([each.steps.median_s for each in timed])
     coefficients = least_squares(features * weights[:, None], (steps_s - passes_s) * weights, free=(1,))
     return Overheads(*np.moveaxis(coefficients, -1, 0))

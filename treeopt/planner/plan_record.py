@@ -5,21 +5,9 @@ from typing import Any, ClassVar
 
 from treeopt.array_record import ShortRepr
 from treeopt.files.record_form import written_record
-from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest
-from treeopt.planner.model import Candidate, StepModel
-from treeopt.planner.plan_content import (
-    CandidateReport,
-    CandidatesReport,
-    CertificateReport,
-    ConditionReport,
-    OriginsReport,
-    PlanContent,
-    RuleReport,
-    SmoothingReport,
-)
-from treeopt.planner.request import OBJECTIVES
-from treeopt.planner.rule_choice import RuleChoice
+from treeopt.planner.model import Confidence, StepModel
+from treeopt.planner.options import OBJECTIVES, Option
 from treeopt.records.profile import origins
 from treeopt.records.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
@@ -31,13 +19,13 @@ class Plan(ShortRepr, Tabular):
     """What to run: under the best rule, the best of the best tree, the best chain and plain decoding, with all three."""
 
     _shown: ClassVar[tuple[str, ...]] = ("conditions", "choice")
-    tree: Candidate
+    tree: Option
     """The best tree, over every budget and depth."""
-    chain: Candidate
+    chain: Option
     """The best single sequence."""
-    plain: Candidate
+    plain: Option
     """One token per pass."""
-    budgets: tuple[Candidate, ...]
+    budgets: tuple[Option, ...]
     """For a row of sizes: the fastest of the trees of most tokens that have exactly so many nodes."""
     objective: str
     """What the best has most of: `speed`, or `tokens` per step, whatever they cost."""
@@ -48,18 +36,24 @@ class Plan(ShortRepr, Tabular):
     model: StepModel
     """The acceptance and the costs that were used."""
     solution: Solution
-    rules: tuple[RuleChoice, ...] = ()
-    """Every rule that was planned, in the order measured; the plan itself is that of the best of them."""
+    rules: tuple[Option, ...] = ()
+    """The best option of every rule that was planned, in the order measured; the plan is that of the best of them."""
 
     @property
-    def choice(self) -> Candidate:
-        """The best; in a tie the simplest."""
-        return max((self.plain, self.chain, self.tree), key=OBJECTIVES[self.objective])
+    def candidates(self) -> dict[str, Option]:
+        """The options that are compared, by name, the simplest first."""
+        return {"plain": self.plain, "chain": self.chain, "tree": self.tree}
 
     @property
-    def merit(self) -> float:
-        """What the objective asks for: the choice's speedup, or its tokens per step."""
-        return OBJECTIVES[self.objective](self.choice)
+    def choice_name(self) -> str:
+        """`plain`, `chain` or `tree`: which candidate is the best; in a tie the simplest."""
+        merit = OBJECTIVES[self.objective]
+        return max(self.candidates, key=lambda name: merit(self.candidates[name]))
+
+    @property
+    def choice(self) -> Option:
+        """The best candidate."""
+        return self.candidates[self.choice_name]
 
     @property
     def rule(self) -> str:
@@ -79,17 +73,17 @@ class Plan(ShortRepr, Tabular):
     @property
     def context_tokens(self) -> int:
         """The context length planned for."""
-        return self.model.condition.context_tokens
+        return self.model.point.context_tokens
 
     @property
     def extrapolated(self) -> bool:
         """Whether the conditions, or some of the budgets, lie outside what was measured."""
-        return self.model.condition.extrapolated or self.solution.max_nodes > self.model.condition.max_nodes
+        return self.model.point.extrapolated or self.solution.max_nodes > self.model.point.max_nodes
 
     @property
     def conditions(self) -> str:
         """The conditions planned for, in words."""
-        where = self.model.condition
+        where = self.model.point
         batch = f", batch of {where.batch_size}" if where.batch_size > 1 else ""
         beyond = " (extrapolated)" if self.extrapolated else ""
         return (
@@ -97,46 +91,50 @@ class Plan(ShortRepr, Tabular):
             f"{where.context_tokens} tokens of context{batch}{beyond}"
         )
 
-    @property
-    def content(self) -> PlanContent:
-        """All of it in plain numbers, texts and lists."""
-        model, solution = self.model, self.solution
-        one = CandidateReport.of
-        return PlanContent(
-            condition=self._condition,
-            origins=OriginsReport(**origins([latency for _, latency in model.condition.parts], model.acceptance)),
-            objective=self.objective,
-            max_nodes=solution.max_nodes,
-            max_depth=solution.max_depth,
-            choice=self.choice.kind,
-            rules=tuple(map(RuleReport.of, self.rules)),
-            candidates=CandidatesReport(plain=one(self.plain), chain=one(self.chain), tree=one(self.tree)),
-            budgets=tuple(map(one, self.budgets)),
-            certificate=CertificateReport.of(solution.certificate, self.fastest),
-            confidence=self.confidence,
-            smoothing=None if model.smoothing is None else SmoothingReport.of(model.smoothing),
-        )
-
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON takes it, with the keys of `treeopt solve --json` (docs/planning.md)."""
-        return written_record(self.content, nulls=True)
+        """Return the plan as JSON takes it, with the keys of `treeopt solve --json` (docs/planning.md)."""
+        model, solution, certificate = self.model, self.solution, self.solution.certificate
+        smoothing = model.smoothing
+        return {
+            "rule": self.rule,
+            "lossy": self.lossy,
+            "temperature": self.temperature,
+            "context_tokens": self.context_tokens,
+            "batch_size": model.point.batch_size,
+            "extrapolated": self.extrapolated,
+            "origins": origins(model.point.latencies, model.acceptance),
+            "objective": self.objective,
+            "max_nodes": solution.max_nodes,
+            "max_depth": solution.max_depth,
+            "choice": self.choice_name,
+            "rules": [
+                {"rule": each.rule, "lossy": each.lossy, "choice": {"kind": each.kind, **each.to_dict()}}
+                for each in self.rules
+            ],
+            "candidates": {name: option.to_dict() for name, option in self.candidates.items()},
+            "budgets": [option.to_dict() for option in self.budgets],
+            "certificate": {
+                "method": certificate.method,
+                "compared": certificate.compared,
+                "ruled_out": certificate.ruled_out,
+                "statement": certificate.statement,
+                "fastest_speedup": self.fastest.speedup,
+                "bound_on_speedup": self.fastest.bound,
+                "loss": self.fastest.loss,
+            },
+            "confidence": written_record(self.confidence),
+            "smoothing": smoothing
+            and {
+                "changed": smoothing.changed,
+                "largest_change": smoothing.largest_change,
+                "kept": smoothing.kept,
+            },
+        }
 
     def to_records(self) -> list[Row]:
         """Return a row for plain decoding, the best chain and the best tree, and for every budget."""
         best = self.choice
-        three = ((each.kind, each) for each in (self.plain, self.chain, self.tree))
         return [
             {"candidate": name, "chosen": each is best, **each.row}
-            for name, each in (*three, *(("budget", each) for each in self.budgets))
+            for name, each in (*self.candidates.items(), *(("budget", each) for each in self.budgets))
         ]
-
-    @property
-    def _condition(self) -> ConditionReport:
-        return ConditionReport(
-            rule=self.rule,
-            lossy=self.lossy,
-            temperature=self.temperature,
-            context_tokens=self.context_tokens,
-            batch_size=self.model.condition.batch_size,
-            extrapolated=self.extrapolated,
-        )

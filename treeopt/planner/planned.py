@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from treeopt.array_record import ShortRepr
 from treeopt.planner.drafters import DrafterChoice, best_drafter
-from treeopt.planner.drafters_over_contexts import DrafterSegment
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.scheduling import Schedule
+from treeopt.planner.segments import Segment
 from treeopt.records.profile import Profile
 
 
@@ -20,7 +20,7 @@ class Planned(ShortRepr):
     """Where several conditions were measured."""
     drafters: tuple[DrafterChoice, ...] = ()
     """The best of each, where others than the draft model were measured."""
-    over_contexts: tuple[DrafterSegment, ...] = ()
+    over_contexts: tuple[Segment, ...] = ()
     """The fastest of them by context length, where several were timed."""
 
     @property

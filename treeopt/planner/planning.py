@@ -6,28 +6,19 @@ from dataclasses import replace
 import numpy as np
 
 from treeopt.arguments import instance
-from treeopt.planner.condition import Condition, condition
-from treeopt.planner.contexts import context_models
-from treeopt.planner.draws import confidence
+from treeopt.errors import InfeasibleError
 from treeopt.planner.fastest import speeds
-from treeopt.planner.model import StepModel
+from treeopt.planner.model import StepModel, confidence, model_at
+from treeopt.planner.options import OBJECTIVES
 from treeopt.planner.plan_record import Plan
-from treeopt.planner.request import PlanRequest, Where
-from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
+from treeopt.planner.request import PlanRequest
 from treeopt.planner.rule_trees import RuleTrees
+from treeopt.planner.tokens import token_models
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
+from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.trees import TokenTree, chain
-
-__all__ = [
-    "Plan",
-    "check_profile",
-    "fastest_drafted_tree",
-    "largest_pass",
-    "plan",
-    "plan_rules",
-    "requested_plan",
-    "rule_plan",
-]
 
 
 def plan(
@@ -69,7 +60,9 @@ def plan(
     request = PlanRequest(
         rule=rule,
         temperature=temperature,
-        where=Where(context_tokens=context_tokens, batch_size=batch_size, extrapolate=extrapolate),
+        context_tokens=context_tokens,
+        batch_size=batch_size,
+        extrapolate=extrapolate,
         max_nodes=max_nodes,
         max_depth=max_depth,
         level_widths=level_widths,
@@ -85,18 +78,18 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     check_profile(profile)
     if request.temperature is None:
         request = replace(request, temperature=profile.acceptance(rule=request.rule).temperature)
-    where = _condition(profile, request)
-    most = where.max_nodes if request.max_nodes is None else request.max_nodes
+    acceptances = planned_acceptances(profile, request)
+    point = _point(profile, request, acceptances[0])
+    most = point.max_nodes if request.max_nodes is None else request.max_nodes
     if not profile.has_draft_model:
         most = 1  # plain decoding alone: what other drafters fill is planned by `drafter_choices`
-    acceptances = planned_acceptances(profile, request)
-    beyond = most if request.where.extrapolate else 0
-    by_context = [context_models(profile, each, raw=request.raw) for each in acceptances]
-    models = [each.at(where.context_tokens).under(where, max_nodes=beyond) for each in by_context]
+    beyond = most if request.extrapolate else 0
+    tokens = [token_models(profile, each, raw=request.raw).at(point.context_tokens) for each in acceptances]
+    models = [model_at(point, each, max_nodes=beyond) for each in tokens]
     for model in models:
         model.costs.step_s(np.array([most]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
-    rules = [RuleTrees.solve(model.drafts, most, request.max_depth, request.level_widths) for model in models]
-    return plan_rules(rules, where, max_nodes=beyond, objective=request.objective)
+    solved = [RuleTrees.solve(model.tokens, most, request.max_depth, request.level_widths) for model in models]
+    return plan_rules(solved, models, request.objective)
 
 
 def check_profile(profile: Profile) -> None:
@@ -104,18 +97,41 @@ def check_profile(profile: Profile) -> None:
     instance("profile", profile, Profile, "read one with treeopt.Profile.load(path)")
 
 
-def plan_rules(rules: Sequence[RuleTrees], where: Condition, *, max_nodes: int = 0, objective: str = "speed") -> Plan:
-    """Return the plan of the rule whose choice is best under a condition, beside what the others come to.
+def planned_acceptances(profile: Profile, request: PlanRequest) -> tuple[MeasuredAcceptance, ...]:
+    """Return the acceptances that may be planned with, in the order measured, one per rule and temperature.
+
+    Raises InvalidValueError for a lossy rule that is not allowed, InfeasibleError if nothing is left to plan.
+    """
+    rule, temperature, lossy = request.rule, request.temperature, request.lossy
+    if rule in LOSSY_RULES:
+        check_rule(rule, lossy=lossy)
+    profile.acceptance(rule=rule, temperature=temperature)  # refuse now what was not measured
+    first: dict[tuple[str, float], MeasuredAcceptance] = {}
+    for each in profile.acceptances_of(rule=rule, temperature=temperature):
+        first.setdefault((each.rule, each.temperature), each)
+    allowed = tuple(each for each in first.values() if lossy or each.rule not in LOSSY_RULES)
+    if not allowed:
+        refused = ", ".join(dict.fromkeys(each.rule for each in first.values()))
+        at = "" if temperature is None else f" at temperature {temperature:g}"
+        raise InfeasibleError(
+            f"rule: only lossy ones were measured{at}, which change the text's distribution: {refused}. "
+            "Profile a lossless one, or allow these with lossy=True, or --lossy on the command line.",
+            field="rule",
+        )
+    return allowed
+
+
+def plan_rules(solved: Sequence[RuleTrees], models: Sequence[StepModel], objective: str = "speed") -> Plan:
+    """Return the plan of the rule whose choice is best at an operating point, with the best option of each rule.
 
     Args:
-        rules: solved.
-        where: the condition.
-        max_nodes: where larger than what was measured, how far the curves go on.
+        solved: the trees of each rule.
+        models: of steps under each rule, at one operating point.
         objective: as for `plan`.
     """
-    plans = [rule_plan(each, each.drafts.under(where, max_nodes=max_nodes), objective) for each in rules]
-    choices = tuple(RuleChoice(rule=each.rule, lossy=each.lossy, choice=each.choice) for each in plans)
-    return replace(max(plans, key=lambda each: each.merit), rules=choices)
+    plans = [rule_plan(trees, model, objective) for trees, model in zip(solved, models, strict=True)]
+    best = max(plans, key=lambda each: OBJECTIVES[objective](each.choice))
+    return replace(best, rules=tuple(each.choice for each in plans))
 
 
 def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
@@ -124,14 +140,12 @@ def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
     fastest = trees.fastest(model.costs, speedups)
     never_accepted = [chain(1)] if min(solution.max_nodes - 1, solution.max_depth) else []  # of few positions, perhaps
     rivals = _ranked(model, list(dict.fromkeys([fastest.tree, *trees.rivals(speedups), *never_accepted])))
-    known = np.array([model.tokens_per_step(tree) for tree in rivals])
     if objective == "speed":
         best, longest = rivals[0], _ranked(model, trees.chains)[0]
     else:
         best = solution.tree(solution.max_nodes, solution.max_depth)
         longest = max(trees.chains, key=model.tokens_per_step)
-    row = [("tree", tree) for tree in trees.row(speedups)]
-    plain, single, whole, *budgets = model.predict_all([("plain", chain(0)), ("chain", longest), ("tree", best), *row])
+    plain, single, whole, *budgets = model.predict_all([chain(0), longest, best, *trees.row(speedups)])
     return Plan(
         plain=plain,
         chain=single,
@@ -139,7 +153,7 @@ def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
         budgets=tuple(budgets),
         objective=objective,
         fastest=fastest,
-        confidence=confidence(model.draws, known, model.costs, rivals),
+        confidence=confidence(model, rivals),
         model=model,
         solution=solution,
     )
@@ -170,13 +184,18 @@ def largest_pass(
     extrapolate: bool = False,
 ) -> int:
     """Return the nodes of the largest verification pass that was timed where a plan is to hold; arguments as for `plan`."""
-    where = Where(context_tokens=context_tokens, batch_size=batch_size, extrapolate=extrapolate)
-    return _condition(profile, PlanRequest(rule=rule, temperature=temperature, where=where)).max_nodes
+    request = PlanRequest(
+        rule=rule,
+        temperature=temperature,
+        context_tokens=context_tokens,
+        batch_size=batch_size,
+        extrapolate=extrapolate,
+    )
+    return _point(profile, request, profile.acceptance(rule=rule, temperature=temperature)).max_nodes
 
 
-def _condition(profile: Profile, request: PlanRequest) -> Condition:
-    acceptance = profile.acceptance(rule=request.rule, temperature=request.temperature)
-    return condition(profile, acceptance.temperature, request.where)
+def _point(profile: Profile, request: PlanRequest, acceptance: MeasuredAcceptance) -> OperatingPoint:
+    return profile.at(request.context_tokens, request.batch_size, acceptance.sampling, extrapolate=request.extrapolate)
 
 
 def fastest_drafted_tree(profile: Profile) -> TokenTree:

@@ -1,53 +1,31 @@
-"""What is asked of the planner: one record in place of the keywords of `plan`, `schedule` and `step_model`."""
+"""The arguments of the planner in one record."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from treeopt.arguments import flag, number, text, whole
 from treeopt.errors import InvalidValueError
-
-OBJECTIVES: dict[str, Callable[[Any], float]] = {
-    "speed": attrgetter("speedup.value"),
-    "tokens": attrgetter("tokens_per_step.value"),
-}
-"""What each objective compares of the predictions that the planner returns."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """The condition asked for; what is None is as first measured.
-
-    Raises InvalidValueError for a context below 0, a batch below 1, and what is no number or flag.
-    """
-
-    context_tokens: int | None = None
-    """Tokens in the cache; between measured lengths, times are interpolated."""
-    batch_size: int | None = None
-    """Sequences verified together; interpolated likewise."""
-    extrapolate: bool = False
-    """Whether to go on beyond what was measured, in context, batch size and nodes."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("context_tokens", 0), ("batch_size", 1)):
-            if (asked := getattr(self, name)) is not None:
-                object.__setattr__(self, name, whole(name, asked, least))
-        flag("extrapolate", self.extrapolate)
+from treeopt.planner.options import OBJECTIVES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Which trees under which rules, what they are to be best at, and where.
+    """Which trees and rules are compared, by which objective, and at which operating point.
 
-    Raises InvalidValueError for a budget below 1, an unknown objective, and values of another kind.
+    Raises InvalidValueError for a budget or batch below 1, a context below 0, an unknown objective, and values of
+    another kind.
     """
 
     rule: str | None = None
     """Verification rule; None for all that were measured, or where one is needed the first."""
     temperature: float | None = None
     """At which acceptance was measured; None for the first of the rule, or for all where several are planned."""
-    where: Where = field(default_factory=Where)
+    context_tokens: int | None = None
+    """Tokens in the cache; between measured lengths, times and acceptance are interpolated; None as first measured."""
+    batch_size: int | None = None
+    """Sequences verified together; interpolated likewise."""
+    extrapolate: bool = False
+    """Whether to continue beyond what was measured, in context, batch size and nodes."""
     max_nodes: int | None = None
     """Largest number of nodes, root included; None for the largest pass that was timed."""
     max_depth: int | None = None
@@ -66,11 +44,14 @@ class PlanRequest:
             text("rule", self.rule)
         if self.temperature is not None:
             number("temperature", self.temperature)
+        for name, least in (("context_tokens", 0), ("batch_size", 1)):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, value, least))
         if self.max_nodes is not None:
             object.__setattr__(self, "max_nodes", whole("max_nodes", self.max_nodes, 1))
         if self.objective not in OBJECTIVES:
             raise InvalidValueError(
                 f"objective: expected {' or '.join(OBJECTIVES)}. Got {self.objective!r}.", field="objective"
             )
-        for name in ("raw", "lossy"):
+        for name in ("extrapolate", "raw", "lossy"):
             flag(name, getattr(self, name))

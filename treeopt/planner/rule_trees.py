@@ -9,7 +9,7 @@ import numpy as np
 from treeopt.arrays import Bool, Float64
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.fastest import Fastest, fastest_tree
-from treeopt.planner.model import TokenModel
+from treeopt.planner.tokens import TokenModel
 from treeopt.solver import Solution, solve
 from treeopt.trees import TokenTree, chain
 
@@ -21,21 +21,21 @@ RIVALS = 100
 class RuleTrees:
     """The trees of most tokens by one acceptance."""
 
-    drafts: TokenModel
+    tokens: TokenModel
     solution: Solution
     level_widths: int | Sequence[int] | None
 
     @classmethod
     def solve(
         cls,
-        drafts: TokenModel,
+        tokens: TokenModel,
         max_nodes: int,
         max_depth: int | None = None,
         level_widths: int | Sequence[int] | None = None,
     ) -> "RuleTrees":
         """Solve for the trees of every budget and depth; arguments and errors are those of `treeopt.solve`."""
-        solution = solve(drafts.acceptance.table, max_nodes, max_depth, level_widths=level_widths)
-        return cls(drafts=drafts, solution=solution, level_widths=level_widths)
+        solution = solve(tokens.acceptance.table, max_nodes, max_depth, level_widths=level_widths)
+        return cls(tokens=tokens, solution=solution, level_widths=level_widths)
 
     def fastest(self, costs: StepCosts, speedups: Float64) -> Fastest:
         """Return the fastest tree by the acceptance table alone.

@@ -18,54 +18,23 @@ import numpy as np
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
-from treeopt.planner.chains import CLOSE
-from treeopt.planner.condition import condition
-from treeopt.planner.contexts import ContextModels, context_models
-from treeopt.planner.model import Candidate, StepModel, TokenModel, kind_of
+from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.plan_record import Plan
-from treeopt.planner.planning import check_profile, fastest_trees, plan_rules
-from treeopt.planner.request import PlanRequest, Where
-from treeopt.planner.rule_choice import planned_acceptances
+from treeopt.planner.planning import check_profile, fastest_trees, plan_rules, planned_acceptances
+from treeopt.planner.request import PlanRequest
 from treeopt.planner.rule_trees import RuleTrees
-from treeopt.planner.switching import ranges, winners
+from treeopt.planner.segments import CLOSE, Segment, ranges, winners
+from treeopt.planner.tokens import TokenModel, TokenModels, token_models
 from treeopt.records.profile import Profile
-from treeopt.records.rules import LOSSY_RULES
+from treeopt.records.sampling import Sampling
 from treeopt.tabular import Row, Tabular
 from treeopt.trees import TokenTree
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
 Models = dict[str, StepModel]
-"""One place's model under each rule."""
-Way = tuple[str, TokenTree]
-"""A way to decode: a rule and a tree."""
-
-
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Segment(ShortRepr):
-    """A range of batch sizes and context lengths, both ends included, in which one way to decode is the fastest."""
-
-    rule: str
-    lossy: bool
-    """Whether the text no longer follows the target's distribution under that rule."""
-    temperature: float
-    batch_sizes: tuple[int, int]
-    context_tokens: tuple[int, int]
-    choice: Candidate
-    """The way to decode, with its prediction at the start of the range."""
-
-    @property
-    def row(self) -> Row:
-        """The columns that it has in tables."""
-        return {
-            "rule": self.rule,
-            "lossy": self.lossy,
-            "temperature": self.temperature,
-            "first_batch_size": self.batch_sizes[0],
-            "last_batch_size": self.batch_sizes[1],
-            "first_context_tokens": self.context_tokens[0],
-            "last_context_tokens": self.context_tokens[1],
-            **self.choice.row,
-        }
+"""The model of one operating point under each rule."""
+Choice = tuple[str, TokenTree]
+"""A rule and a tree."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -91,7 +60,7 @@ class Schedule(ShortRepr, Tabular):
     def plans_of_texts(self, temperature: float) -> list[Plan]:
         """Return the plans for single texts at a temperature, by rising context length."""
         found = [each for each in self.plans if each.temperature == temperature]
-        return [each for each in found if each.model.condition.batch_size == 1]
+        return [each for each in found if each.model.point.batch_size == 1]
 
     def to_records(self) -> list[Row]:
         """Return a row for every segment: first those over context lengths, then those over batch sizes."""
@@ -167,16 +136,17 @@ def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[]
     contexts: list[Segment] = []
     batches: list[Segment] = []
     for each in dict.fromkeys(acceptance.temperature for acceptance in measured):
-        models = [context_models(profile, found, raw=request.raw) for found in measured if found.temperature == each]
+        models = [token_models(profile, one, raw=request.raw) for one in measured if one.temperature == each]
         _refuse_unmeasured(profile, models[0], most)
         solved = _Solved(models, most, request)
         at_temperature = []
         for batch, context in measured_conditions(profile, each):
-            where = condition(profile, each, Where(context_tokens=context, batch_size=batch))
-            at_temperature.append(plan_rules(solved.at(context), where))
+            point = profile.at(context, batch, models[0].acceptance.sampling)
+            trees = solved.at(context)
+            at_temperature.append(plan_rules(trees, [model_at(point, one.tokens) for one in trees]))
             tick()
-        chosen = [(choice.rule, choice.choice.tree) for found in at_temperature for choice in found.rules]
-        switches = _Switches(profile, each, solved, chosen)
+        chosen = [(option.rule, option.tree) for plan in at_temperature for option in plan.rules]
+        switches = _Switches(profile, models[0].acceptance.sampling, solved, chosen)
         plans += at_temperature
         contexts += switches.over_contexts()
         batches += switches.over_batch_sizes()
@@ -212,7 +182,7 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
     at = [
         each
         for each in (() if schedule is None else schedule.over_batch_sizes)
-        if (each.rule, each.temperature) == (rule, temperature)
+        if (each.option.rule, each.temperature) == (rule, temperature)
         and each.context_tokens == (context_tokens, context_tokens)
     ]
     if not at:
@@ -226,7 +196,7 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
             ScheduledTree(
                 first_texts=1 if number == 0 else each.batch_sizes[0],  # what was planned for the smallest holds below
                 last_texts=each.batch_sizes[1],
-                tree=each.choice.tree,
+                tree=each.option.tree,
             )
             for number, each in enumerate(at)
         )
@@ -236,7 +206,7 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
 class _Solved:
     """The trees of some rules at any context length, solved once where one acceptance holds for several."""
 
-    def __init__(self, models: Sequence[ContextModels], max_nodes: int, request: PlanRequest) -> None:
+    def __init__(self, models: Sequence[TokenModels], max_nodes: int, request: PlanRequest) -> None:
         self._models, self._max_nodes, self._request = models, max_nodes, request
         self._known: dict[int, RuleTrees] = {}
 
@@ -245,27 +215,28 @@ class _Solved:
         """As measured."""
         return [each.acceptance.rule for each in self._models]
 
-    def drafts(self, context: int) -> list[TokenModel]:
+    def tokens(self, context: int) -> list[TokenModel]:
         """Return the model of each rule."""
         return [each.at(context) for each in self._models]
 
     def at(self, context: int) -> list[RuleTrees]:
         """Return the trees of each rule."""
-        return [self.of(drafts) for drafts in self.drafts(context)]
+        return [self.of(tokens) for tokens in self.tokens(context)]
 
-    def of(self, drafts: TokenModel) -> RuleTrees:
+    def of(self, tokens: TokenModel) -> RuleTrees:
         """Return the trees of one of the models."""
-        if id(drafts) not in self._known:  # the models are kept, so that no other gets its number
-            asked = self._request
-            self._known[id(drafts)] = RuleTrees.solve(drafts, self._max_nodes, asked.max_depth, asked.level_widths)
-        return self._known[id(drafts)]
+        if id(tokens) not in self._known:  # the models live as long as this does, so that no other gets its id
+            limits = self._request.max_depth, self._request.level_widths
+            self._known[id(tokens)] = RuleTrees.solve(tokens, self._max_nodes, *limits)
+        return self._known[id(tokens)]
 
 
-def _refuse_unmeasured(profile: Profile, drafts: ContextModels, max_nodes: int) -> None:
-    """Raise before any long work where passes so large were not timed under every condition."""
-    for batch, context in measured_conditions(profile, drafts.acceptance.temperature):
-        where = condition(profile, drafts.acceptance.temperature, Where(context_tokens=context, batch_size=batch))
-        drafts.at(context).under(where).costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))
+def _refuse_unmeasured(profile: Profile, models: TokenModels, max_nodes: int) -> None:
+    """Raise before any long work if passes of `max_nodes` were not timed under every condition."""
+    for batch, context in measured_conditions(profile, models.acceptance.temperature):
+        point = profile.at(context, batch, models.acceptance.sampling)
+        costs = model_at(point, models.at(context)).costs
+        costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))
 
 
 def measured_conditions(profile: Profile, temperature: float) -> list[tuple[int, int]]:
@@ -274,13 +245,13 @@ def measured_conditions(profile: Profile, temperature: float) -> list[tuple[int,
 
 
 class _Switches:
-    """The fastest ways to decode under some rules, anywhere between the measured conditions."""
+    """The fastest rule and tree, anywhere between the measured conditions."""
 
-    def __init__(self, profile: Profile, temperature: float, solved: "_Solved", ways: Sequence[Way]) -> None:
-        self._profile, self._temperature = profile, temperature
+    def __init__(self, profile: Profile, sampling: Sampling, solved: "_Solved", choices: Sequence[Choice]) -> None:
+        self._profile, self._sampling = profile, sampling
         self._solved = solved
-        self._ways = dict.fromkeys(ways)
-        self._conditions = measured_conditions(profile, temperature)
+        self._choices = dict.fromkeys(choices)
+        self._conditions = measured_conditions(profile, sampling.temperature)
         self._known: dict[tuple[int, int], Models] = {}
 
     def over_contexts(self) -> list[Segment]:
@@ -289,7 +260,7 @@ class _Switches:
         for batch in sorted({batch for batch, _ in self._conditions}):
             measured = [context for size, context in self._conditions if size == batch]
             found = self._winners(measured, lambda context, batch=batch: self._models(batch, context))  # type: ignore[misc]
-            segments += [self._segment((batch, batch), ends, way) for ends, way in ranges(found, measured[-1])]
+            segments += [self._segment((batch, batch), ends, choice) for ends, choice in ranges(found, measured[-1])]
         return segments
 
     def over_batch_sizes(self) -> list[Segment]:
@@ -299,11 +270,13 @@ class _Switches:
             measured = [batch for batch, length in self._conditions if length == context]
             if len(measured) > 1:
                 found = self._searched(measured, lambda batch, context=context: self._models(batch, context))  # type: ignore[misc]
-                segments += [self._segment(ends, (context, context), way) for ends, way in ranges(found, measured[-1])]
+                segments += [
+                    self._segment(ends, (context, context), choice) for ends, choice in ranges(found, measured[-1])
+                ]
         return segments
 
-    def _searched(self, measured: Sequence[int], models_at: Callable[[int], Models]) -> dict[int, Way]:
-        """Return the fastest of all ways from where on it is."""
+    def _searched(self, measured: Sequence[int], models_at: Callable[[int], Models]) -> dict[int, Choice]:
+        """Return the fastest of all choices from where on it is."""
         searched = set(measured)
         while True:
             winners = self._winners(measured, models_at)
@@ -314,8 +287,8 @@ class _Switches:
                 self._search(models_at(value))
             searched |= beside
 
-    def _winners(self, measured: Sequence[int], models_at: Callable[[int], Models]) -> dict[int, Way]:
-        """Return the fastest of the known ways from where on it is."""
+    def _winners(self, measured: Sequence[int], models_at: Callable[[int], Models]) -> dict[int, Choice]:
+        """Return the fastest of the known choices from where on it is."""
         return winners(measured, lambda value: self._fastest(models_at(value)))
 
     def _search(self, models: Models) -> None:
@@ -323,19 +296,19 @@ class _Switches:
         found = [
             (rule, tree)
             for rule, model in models.items()
-            if not model.drafts.parts
-            for tree in fastest_trees(self._solved.of(model.drafts), model)
+            if not model.tokens.parts
+            for tree in fastest_trees(self._solved.of(model.tokens), model)
         ]
-        self._ways |= dict.fromkeys(found)
+        self._choices |= dict.fromkeys(found)
 
-    def _fastest(self, models: Models) -> Way:
-        """Return which known way is fastest, in a tie the smallest and then the rule measured first.
+    def _fastest(self, models: Models) -> Choice:
+        """Return which known choice is fastest, in a tie the smallest and then the rule measured first.
 
         Those too large for what was measured are left out.
         """
-        speeds: dict[Way, float] = {}
+        speeds: dict[Choice, float] = {}
         for rule, model in models.items():
-            fitting = [tree for of, tree in self._ways if of == rule and model.knows(tree)]
+            fitting = [tree for of, tree in self._choices if of == rule and model.knows(tree)]
             if fitting:
                 speeds |= zip(((rule, tree) for tree in fitting), model.speedups(fitting).tolist(), strict=True)
         rules = self._solved.rules
@@ -348,20 +321,18 @@ class _Switches:
 
     def _models(self, batch: int, context: int) -> Models:
         if (batch, context) not in self._known:
-            where = condition(self._profile, self._temperature, Where(context_tokens=context, batch_size=batch))
+            point = self._profile.at(context, batch, self._sampling)
             self._known[batch, context] = {
-                drafts.acceptance.rule: drafts.under(where) for drafts in self._solved.drafts(context)
+                tokens.acceptance.rule: model_at(point, tokens) for tokens in self._solved.tokens(context)
             }
         return self._known[batch, context]
 
-    def _segment(self, batches: tuple[int, int], contexts: tuple[int, int], way: Way) -> Segment:
-        """Return the segment of a way, predicted at its start."""
-        rule, tree = way
+    def _segment(self, batches: tuple[int, int], contexts: tuple[int, int], choice: Choice) -> Segment:
+        """Return the segment of a choice, predicted at its start."""
+        rule, tree = choice
         return Segment(
-            rule=rule,
-            lossy=rule in LOSSY_RULES,
-            temperature=self._temperature,
+            temperature=self._sampling.temperature,
             batch_sizes=batches,
             context_tokens=contexts,
-            choice=self._models(batches[0], contexts[0])[rule].predict(kind_of(tree), tree),
+            option=self._models(batches[0], contexts[0])[rule].predict(tree),
         )

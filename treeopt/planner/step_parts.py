@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treeopt.planner.draws import SEED, draw_medians, estimate
+from treeopt.planner.resampling import SEED, draw_medians, estimate
 from treeopt.records.engine import ChainLatency
 from treeopt.records.latency import Estimate, Timing
 

@@ -15,6 +15,7 @@ from treeopt.records.latency import PrefillLatency
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance, nothing_drafted
 from treeopt.records.measured_drafter import MeasuredDrafter, check_drafters
+from treeopt.records.operating_point import OperatingPoint, operating_point
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.records.step_latency import (
     LATENCY_PARTS,
@@ -167,6 +168,30 @@ class Profile(ShortRepr, Tabular):
         """
         fitting = tuple(each for each in self.step_latencies if each.sampled in (None, temperature > 0))
         return fitting or self.step_latencies
+
+    def at(
+        self,
+        context_tokens: int | None = None,
+        batch_size: int | None = None,
+        sampling: Sampling = GREEDY,
+        *,
+        extrapolate: bool = False,
+    ) -> OperatingPoint:
+        """Return the operating point at a context length and batch size, by default the first one measured.
+
+        Between measured conditions every time is interpolated linearly; outside them only with `extrapolate`, along the
+        line through the nearest two, or as at the nearest if there is one.
+
+        Args:
+            context_tokens: tokens in the cache.
+            batch_size: sequences verified together.
+            sampling: how the target's tokens are sampled; greedy and sampled steps may have been timed apart.
+            extrapolate: continue beyond what was measured.
+
+        Raises InvalidValueError for a context below 0 or a batch below 1, InfeasibleError naming what was measured.
+        """
+        latencies = self.latencies_at(sampling.temperature)
+        return operating_point(latencies, sampling, context_tokens, batch_size, extrapolate=extrapolate)
 
     def acceptance(self, *, rule: str | None = None, temperature: float | None = None) -> MeasuredAcceptance:
         """Return the acceptance of one rule and temperature; without them, the first measured.

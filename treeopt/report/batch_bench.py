@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from treeopt.errors import Warning
-from treeopt.planner.model import kind_of
 from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import Divergence
@@ -14,7 +13,7 @@ from treeopt.report.bench_heading import headed_json
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds, number_or_absent
 from treeopt.report.times_warnings import PLAIN_SPEED_CHANGED
-from treeopt.trees import TokenTree
+from treeopt.trees import TokenTree, kind_of
 
 MUCH = 0.1
 """Plain decoding off by more than this, at the median batch size, says that the machine changed."""

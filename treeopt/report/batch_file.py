@@ -3,11 +3,11 @@
 from itertools import pairwise
 
 from treeopt.files.fields import Fields
-from treeopt.planner.model import kind_of
 from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, MeasuredWay
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.step_latency import read_tree
 from treeopt.report.bench_fields import LEAST, MOST, divergences, follows, follows_nearly, number_or_none
+from treeopt.trees import kind_of
 
 
 def read_batch_bench(fields: Fields) -> BatchBench:

@@ -11,7 +11,7 @@ from treeopt.report.table import Column, aligned
 from treeopt.report.text import milliseconds
 
 if TYPE_CHECKING:
-    from treeopt.planner import Candidate, Plan
+    from treeopt.planner import Option, Plan
     from treeopt.planner.comparison import ComparedTree
     from treeopt.records.profile import Profile
 
@@ -30,7 +30,7 @@ class Prediction:
     speedup: Estimate
 
     @classmethod
-    def of(cls, candidate: "Candidate") -> "Prediction":
+    def of(cls, candidate: "Option") -> "Prediction":
         """Return that of a candidate."""
         return cls(
             nodes=candidate.tree.nodes,
@@ -110,7 +110,7 @@ def comparison_table(labels: Sequence[str], compared: "Sequence[ComparedTree]", 
     return "\n".join(aligned([*rows, (), *last], COLUMNS))
 
 
-def _row(label: str, candidate: "Candidate", same_size: "Candidate | None" = None) -> tuple[str, ...]:
+def _row(label: str, candidate: "Option", same_size: "Option | None" = None) -> tuple[str, ...]:
     return (
         label,
         str(candidate.tree.nodes),

@@ -20,17 +20,17 @@ def context_warnings(
 
     What was measured behind the prompts alone counts for the first context length that was timed.
     """
-    from treeopt.planner.contexts import elsewhere, outside
-    from treeopt.planner.drafter_models import measured_contexts
+    from treeopt.planner.drafter_costs import measured_contexts
+    from treeopt.planner.tokens import outside_contexts, warn_outside_contexts
 
     acceptance = profile.acceptance(rule=plan.rule, temperature=plan.temperature)
     scheduled = [] if schedule is None else [each.context_tokens for each in schedule.plans]
     planned = [plan.context_tokens, *scheduled]
-    chosen = {each.setting.name for each in drafters}
+    chosen = {each.option.drafter.name for each in drafters}
     warnings = [
-        elsewhere(profile, acceptance, planned),
+        warn_outside_contexts(profile, acceptance, planned),
         *(
-            outside(f"acceptance of {each.name}", measured_contexts(profile, each, plan.temperature), planned)
+            outside_contexts(f"acceptance of {each.name}", measured_contexts(profile, each, plan.temperature), planned)
             for each in profile.drafters
             if each.name in chosen
         ),

@@ -12,8 +12,11 @@ def json_text(record: Any) -> str:
 
 
 def json_lines(record: Any) -> str:
-    """Return a record as a JSON object of one key a line; raises ValueError for a number that JSON does not have."""
-    content = written_record(record, nulls=True)
+    """Return a record or a mapping as a JSON object of one key per line.
+
+    Raises ValueError for a number that JSON does not have.
+    """
+    content = record if isinstance(record, dict) else written_record(record, nulls=True)
     lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
     return "{\n" + ",\n".join(lines) + "\n}"
 

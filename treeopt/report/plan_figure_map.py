@@ -20,7 +20,7 @@ from treeopt.pictures.style import (
     whole_numbers,
 )
 from treeopt.planner.fastest import speeds
-from treeopt.planner.model import Candidate
+from treeopt.planner.options import Option
 from treeopt.planner.plan_record import Plan
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _runs(marked: Bool) -> list[tuple[int, int]]:
 
 def _draw_candidates(axes: "Axes", plan: Plan) -> None:
     """Mark the choice, and what else was planned where it lies elsewhere; each is said in the legend."""
-    marked: list[Candidate] = []
+    marked: list[Option] = []
     for candidate in (plan.choice, plan.tree, plan.chain, plan.plain):
         if all(candidate.tree != other.tree for other in marked):
             marked.append(candidate)

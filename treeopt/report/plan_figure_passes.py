@@ -7,10 +7,10 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.pictures.style import CHAIN, MUTED, TREE, legend_below, name_axes, plain_numbers, wrapped
-from treeopt.planner.condition import Condition
 from treeopt.planner.costs import step_costs
 from treeopt.planner.plan_record import Plan
 from treeopt.records.latency import LatencyTable
+from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
 from treeopt.report.plan_figure_map import STAR
@@ -67,21 +67,21 @@ def draw_passes(axes: "Axes", plan: Plan, profile: Profile | None = None) -> Non
     axes.margins(y=0.08)
     plain_numbers(axes.yaxis)
     name_axes(axes, "A pass of either model", "tokens", "ms")
-    around = " of conditions around it" if len(plan.model.condition.parts) > 1 else ""
+    around = " of conditions around it" if len(plan.model.point.latencies) > 1 else ""
     legend_below(
         axes,
         columns=2,
         size=LEGEND_SIZE,
         title=f"dots: measured medians{around}, with 95\u2009% intervals",
-        handles=_handles(plan.model.condition, (verify, draft)),
+        handles=_handles(plan.model.point, (verify, draft)),
     )
 
 
 def _passes(plan: Plan, others: tuple[StepLatency, ...]) -> tuple[_Pass, _Pass]:
     """Return verification and drafting of a level, up to the largest budget."""
-    costs, where, end = plan.model.costs, plan.model.condition, plan.solution.max_nodes + 1
-    parts = [latency for _, latency in where.parts]
-    alone = step_costs(where.without_steps(), rule=plan.rule, max_nodes=costs.max_nodes)
+    costs, point, end = plan.model.costs, plan.model.point, plan.solution.max_nodes + 1
+    parts = point.latencies
+    alone = step_costs(point, rule=plan.rule, max_nodes=costs.max_nodes, passes_only=True)
     verify_end, draft_end = (min(end, len(curve)) for curve in (costs.verify_s, costs.draft_s))
     return (
         _Pass(
@@ -105,8 +105,7 @@ def _passes(plan: Plan, others: tuple[StepLatency, ...]) -> tuple[_Pass, _Pass]:
 
 def _others(profile: Profile, plan: Plan) -> tuple[StepLatency, ...]:
     """Return the latencies of a profile that could have been planned with at this temperature."""
-    used = [latency for _, latency in plan.model.condition.parts]
-    return tuple(each for each in profile.latencies_at(plan.temperature) if each not in used)
+    return tuple(each for each in profile.latencies_at(plan.temperature) if each not in plan.model.point.latencies)
 
 
 def _draw_pass(axes: "Axes", each: _Pass, most: int) -> None:
@@ -139,7 +138,7 @@ def _draw_measured(axes: "Axes", table: LatencyTable, most: int, colour: str, *,
     )
 
 
-def _handles(where: Condition, passes: tuple[_Pass, _Pass]) -> list["Line2D"]:
+def _handles(where: OperatingPoint, passes: tuple[_Pass, _Pass]) -> list["Line2D"]:
     """Return the legend's entries: what was measured, then what was planned."""
     from matplotlib.lines import Line2D
 

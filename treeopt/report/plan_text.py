@@ -12,9 +12,7 @@ from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, percent_floor, rule_name, spread
 
 if TYPE_CHECKING:
-    from treeopt.planner import Candidate, DrafterChoice, Plan, Schedule
-    from treeopt.planner.drafters_over_contexts import DrafterSegment
-    from treeopt.records.latency import Estimate
+    from treeopt.planner import DrafterChoice, Option, Plan, Prediction, Schedule, Segment
     from treeopt.records.machine import Machine, Pair
     from treeopt.records.profile import Profile
 
@@ -37,7 +35,7 @@ def plan_text(
     level_width: int | None = None,
     new_tokens: int | None = None,
     drafters: "Sequence[DrafterChoice]" = (),
-    over_contexts: "Sequence[DrafterSegment]" = (),
+    over_contexts: "Sequence[Segment]" = (),
 ) -> str:
     """Return all of a plan in words and tables.
 
@@ -102,24 +100,19 @@ def imported(plan: "Plan") -> str:
     """Return where the plan's numbers come from, empty where all were measured here."""
     from treeopt.records.profile import origins_text
 
-    return origins_text([latency for _, latency in plan.model.condition.parts], plan.model.acceptance)
+    return origins_text(plan.model.point.latencies, plan.model.acceptance)
 
 
 def table(plan: "Plan") -> str:
     """Return the candidates as lines, the choice marked."""
     budgets = [_row("", candidate) for candidate in plan.budgets]
-    last = [
-        _row(candidate.kind, candidate, chosen=candidate is plan.choice)
-        for candidate in (plan.plain, plan.chain, plan.tree)
-    ]
+    last = [_row(name, option, chosen=option is plan.choice) for name, option in plan.candidates.items()]
     return "\n".join(aligned([_header(""), *budgets, (), *last], COLUMNS))
 
 
 def rules_table(plan: "Plan") -> str:
     """Return the best of every rule that was planned as lines, the chosen one marked."""
-    rows = [
-        _row(rule_name(each.rule, lossy=each.lossy), each.choice, chosen=each.rule == plan.rule) for each in plan.rules
-    ]
+    rows = [_row(rule_name(each.rule, lossy=each.lossy), each, chosen=each.rule == plan.rule) for each in plan.rules]
     return "\n".join(aligned([_header("rule"), *rows], COLUMNS))
 
 
@@ -129,7 +122,7 @@ def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
 
     best = best_drafter(drafters, objective)
     rows = [
-        (f"{'*' if each is best else ' '} {_drafter_name(each)}", each.shape, *spreads(*_predicted(each)))
+        (f"{'*' if each is best else ' '} {_drafter_name(each.option)}", each.option.shape, *spreads(each.option))
         for each in drafters
     ]
     columns = (Column(least=9), Column(least=9, gap=3), *PREDICTED_COLUMNS)
@@ -139,31 +132,27 @@ def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
     sure = [
         f"{percent_floor(choice_confidence(drafters))} chance that this is within 1 % of the fastest of all drafters."
     ]
-    return "\n".join([*lines, "", _best_of_all(best, objective), *(sure if objective == "speed" else [])])
+    return "\n".join([*lines, "", _best_of_all(best.option, objective), *(sure if objective == "speed" else [])])
 
 
-def _drafter_name(choice: "DrafterChoice") -> str:
-    """Return the drafter of a choice; plain decoding has none."""
-    return "plain" if choice.nodes == 1 else choice.setting.name
+def _drafter_name(option: "Option") -> str:
+    """Return the drafter of an option; plain decoding has none."""
+    return "plain" if option.kind == "plain" else option.drafter.name
 
 
-def _predicted(choice: "DrafterChoice") -> "tuple[Estimate, Estimate, Estimate]":
-    return choice.tokens_per_step, choice.step_s, choice.speedup
-
-
-def _best_of_all(best: "DrafterChoice", objective: str) -> str:
-    """Return what all drafters come to, in a sentence."""
-    name = "the draft model" if best.setting.name == "model" else best.setting.name
+def _best_of_all(best: "Option", objective: str) -> str:
+    """Return the best option of all drafters in a sentence."""
+    name = "the draft model" if best.drafter.name == "model" else best.drafter.name
     if objective == "tokens":
         return f"Most tokens of all drafters: {name}, {best.shape}, {best.tokens_per_step.value:.2f} per step."
-    if best.nodes == 1:
+    if best.kind == "plain":
         return "Plain decoding is the fastest of all: no drafter pays for itself here."
     return f"Fastest of all drafters: {name}, {best.shape}, {best.speedup.value:.2f} times plain decoding."
 
 
-def spreads(tokens_per_step: "Estimate", step_s: "Estimate", speedup: "Estimate") -> tuple[str, str, str]:
-    """Return what stands in the columns of what is predicted."""
-    return spread(tokens_per_step), spread(step_s, 1000), spread(speedup)
+def spreads(predicted: "Prediction") -> tuple[str, str, str]:
+    """Return the columns of a prediction."""
+    return spread(predicted.tokens_per_step), spread(predicted.step_s, 1000), spread(predicted.speedup)
 
 
 def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
@@ -194,12 +183,12 @@ def _header(name: str) -> tuple[str, ...]:
     return (f"  {name}", "nodes", "depth", *PREDICTED)
 
 
-def _row(name: str, candidate: "Candidate", *, chosen: bool = False) -> tuple[str, ...]:
+def _row(name: str, candidate: "Option", *, chosen: bool = False) -> tuple[str, ...]:
     return (
         f"{'*' if chosen else ' '} {name}",
         str(candidate.tree.nodes),
         str(candidate.tree.max_depth),
-        *spreads(candidate.tokens_per_step, candidate.step_s, candidate.speedup),
+        *spreads(candidate),
     )
 
 
@@ -229,7 +218,7 @@ def _optimality(plan: "Plan", level_width: int | None) -> str:
     trees = f"No tree of up to {solved.max_nodes} nodes{width} and depth {solved.max_depth}{_under(plan)}"
     if plan.objective == "tokens":
         return f"{trees} yields more."
-    from treeopt.planner import kind_of
+    from treeopt.trees import kind_of
 
     other = plan.fastest.tree
     if plan.tree.tree != other:
@@ -237,7 +226,7 @@ def _optimality(plan: "Plan", level_width: int | None) -> str:
             f"By the table alone the {kind_of(other)} of {other.nodes} nodes and depth {other.max_depth} is the fastest; "
             "replayed along the measured texts, of the hundred fastest by the table, the choice is."
         )
-    replayed = ", nor is one of the hundred fastest replayed along the texts" if plan.model.drafts.replayed else ""
+    replayed = ", nor is one of the hundred fastest replayed along the texts" if plan.model.tokens.replayed else ""
     if plan.fastest.loss == 0:
         return f"{trees} is faster{' by the table' if replayed else ''}{replayed}."
     more = plan.fastest.bound / plan.fastest.speedup - 1
@@ -265,7 +254,7 @@ def _smoothing(plan: "Plan") -> list[str]:
 
 
 def _extrapolated(plan: "Plan") -> list[Warning]:
-    where, most = plan.model.condition, plan.solution.max_nodes
+    where, most = plan.model.point, plan.solution.max_nodes
     warnings: list[Warning] = []
     if where.extrapolated:
         warnings.append(
@@ -293,7 +282,7 @@ def _acceptance_without_counts(plan: "Plan") -> bool:
 
 def _without_errors(plan: "Plan") -> list[Warning]:
     """Return the warning that something imported came without errors, so that nothing is known of its own."""
-    latencies = [latency for _, latency in plan.model.condition.parts]
+    latencies = plan.model.point.latencies
     tables = {"verify": [each.verify for each in latencies], "draft": [each.draft for each in latencies if each.draft]}
     exact = {
         "acceptance": _acceptance_without_counts(plan),
@@ -350,4 +339,4 @@ def _unsure_of_drafters(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> li
 def _origins(plan: "Plan") -> dict[str, str]:
     from treeopt.records.profile import origins
 
-    return origins([latency for _, latency in plan.model.condition.parts], plan.model.acceptance)
+    return origins(plan.model.point.latencies, plan.model.acceptance)

@@ -42,9 +42,9 @@ def switch_lines(schedule: "Schedule") -> list[str]:
 
 def _named(segment: "Segment", other: "Segment") -> str:
     """Return what is run in words, with its rule where the other's is not the same."""
-    article = "" if segment.choice.kind == "plain" else "the "
-    under = "" if segment.rule == other.rule else f" under {segment.rule}"
-    return f"{article}{segment.choice.shape}{under}"
+    article = "" if segment.option.kind == "plain" else "the "
+    under = "" if segment.option.rule == other.option.rule else f" under {segment.option.rule}"
+    return f"{article}{segment.option.shape}{under}"
 
 
 def _where(segment: "Segment") -> str:
@@ -57,13 +57,13 @@ def _aligned(segments: Sequence["Segment"]) -> str:
 
 
 def _row(segment: "Segment") -> tuple[str, ...]:
-    choice = segment.choice
-    padded = f", padded to {choice.verify_tokens}" if choice.verify_tokens > choice.tree.nodes else ""
+    option = segment.option
+    padded = f", padded to {option.verify_tokens}" if option.verify_tokens > option.tree.nodes else ""
     return (
-        rule_name(segment.rule, lossy=segment.lossy),
+        rule_name(option.rule, lossy=option.lossy),
         f"{segment.temperature:g}",
         range_text(segment.batch_sizes, "-"),
         range_text(segment.context_tokens, "-"),
-        choice.shape + padded,
-        spread(choice.speedup),
+        option.shape + padded,
+        spread(option.speedup),
     )

@@ -36,7 +36,7 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
     blocks = [f"{engine.title} ({engine.versions}): {chosen}"]
     if setting.predictions:
         rows = [
-            (f"{' ' if number else '*'} {each.label}", *spreads(each.tokens_per_step, each.step_s, each.speedup))
+            (f"{' ' if number else '*'} {each.label}", *spreads(each.prediction))
             for number, each in enumerate(setting.predictions)
         ]
         blocks.append("\n".join(aligned([("", *PREDICTED), *rows], (Column(), *PREDICTED_COLUMNS))))

@@ -14,7 +14,7 @@ from treeopt.report.text import milliseconds
 from treeopt.trees import Provenance, TreeFile
 
 if TYPE_CHECKING:
-    from treeopt.planner import Candidate
+    from treeopt.planner import Option
 
 UNKNOWN = "-"
 """Stands for what nobody promised."""
@@ -39,7 +39,7 @@ class Promise:
     """Without an interval where a tree file promises it."""
 
     @classmethod
-    def of_tree(cls, predicted: "Candidate", asked: MeasuredAcceptance) -> "Promise":
+    def of_tree(cls, predicted: "Option", asked: MeasuredAcceptance) -> "Promise":
         """Return that of a tree which the draft model fills, as an acceptance was measured."""
         return cls(
             rule=asked.rule,

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 
 from treeopt.array_record import ShortRepr
 from treeopt.planner.chains import chain_schedule
-from treeopt.planner.model import TokenModel, kind_of
 from treeopt.planner.new_tokens import for_new_tokens
 from treeopt.planner.planning import requested_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import requested_schedule
+from treeopt.planner.tokens import TokenModel
 from treeopt.records.profile import Profile
 from treeopt.simulation.step_seconds import StepSeconds
-from treeopt.trees import TokenTree, chain
+from treeopt.trees import TokenTree, chain, describe_tree
 
 MOST_CHAINS = 8
 PLAIN, SCHEDULE = "plain", "schedule"
@@ -61,9 +61,9 @@ def served_settings(
     longest = _longest_chain(profile, seconds.model, request)
     named = {chain(0): PLAIN}
     if default_length is not None and 0 < default_length <= longest:
-        named[chain(default_length)] = f"default, {_name(chain(default_length))}"
+        named[chain(default_length)] = f"default, {describe_tree(chain(default_length))}"
     for tree in (*(chain(length) for length in range(1, min(MOST_CHAINS, longest) + 1)), *scheduled):
-        named.setdefault(tree, _name(tree))
+        named.setdefault(tree, describe_tree(tree))
     fixed = [ServedSetting.fixed(name, tree, texts) for tree, name in named.items()]
     return (*fixed, ServedSetting(name=SCHEDULE, trees=scheduled))
 
@@ -73,10 +73,10 @@ def _scheduled(profile: Profile, seconds: StepSeconds, request: PlanRequest) -> 
     acceptance = seconds.model.acceptance
     asked = replace(request, rule=acceptance.rule, temperature=acceptance.temperature)
     if profile.engine is not None:
-        ranges = [(each.batch_sizes, each.choice) for each in chain_schedule(profile, asked)]
+        ranges = [(each.batch_sizes, each.option) for each in chain_schedule(profile, asked)]
     else:
         found = requested_schedule(profile, asked).over_batch_sizes
-        ranges = [(each.batch_sizes, each.choice) for each in found if each.context_tokens[0] == seconds.contexts[0]]
+        ranges = [(each.batch_sizes, each.option) for each in found if each.context_tokens[0] == seconds.contexts[0]]
         ranges = ranges or [((1, 1), requested_plan(profile, asked).choice)]
     trees = {size: choice.tree for (first, last), choice in ranges for size in range(first, last + 1)}
     smallest, largest = min(trees), max(trees)  # beyond them the nearest holds
@@ -93,9 +93,3 @@ def _longest_chain(profile: Profile, model: TokenModel, request: PlanRequest) ->
     measured = min(item.verify.max_tokens for item in profile.latencies_at(model.acceptance.temperature)) - 1
     limits = [measured, model.acceptance.table.max_depth, request.max_depth]
     return min(limit for limit in limits if limit is not None)
-
-
-def _name(tree: TokenTree) -> str:
-    if kind_of(tree) == "chain":
-        return f"chain of {tree.max_depth} draft token{'s' * (tree.max_depth > 1)}"
-    return f"tree of {tree.nodes} nodes, depth {tree.max_depth}"

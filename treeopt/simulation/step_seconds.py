@@ -7,10 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from treeopt.errors import InfeasibleError
-from treeopt.planner.condition import condition
-from treeopt.planner.contexts import ContextModels, context_models
-from treeopt.planner.model import TokenModel
-from treeopt.planner.request import Where
+from treeopt.planner.model import model_at
+from treeopt.planner.tokens import TokenModel, TokenModels, token_models
 from treeopt.records.latency import LatencyTable
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
@@ -33,10 +31,10 @@ class StepSeconds:
         return max(item.batch_size for item in self._latencies)
 
     @cached_property
-    def models(self) -> ContextModels:
+    def models(self) -> TokenModels:
         """The model at every context length that acceptance was measured at, or itself alone."""
-        found = context_models(self.profile, self.model.acceptance)
-        return found if len(found.measured) > 1 else ContextModels((self.model,))
+        found = token_models(self.profile, self.model.acceptance)
+        return found if len(found.measured) > 1 else TokenModels((self.model,))
 
     @cached_property
     def contexts(self) -> list[int]:
@@ -124,15 +122,14 @@ class StepSeconds:
             raise InfeasibleError(
                 f"texts at a time: {self.most_texts} were measured. Got {texts}: profile or probe with larger --batch-sizes."
             )
-        temperature = self.model.acceptance.temperature
-        where = condition(self.profile, temperature, Where(context_tokens=context, batch_size=texts, extrapolate=True))
-        return self.model.under(where).step_s(tree)
+        point = self.profile.at(context, texts, self.model.acceptance.sampling, extrapolate=True)
+        return model_at(point, self.model).step_s(tree)
 
     @cached_property
     def _pass_s(self) -> list[float]:
         """Seconds of the target's pass over 0, 1, 2, … tokens of one text, all that were measured."""
-        first = condition(self.profile, self.model.acceptance.temperature, Where(context_tokens=self.contexts[0]))
-        return list(self.model.under(first).costs.verify_s.tolist())
+        point = self.profile.at(self.contexts[0], sampling=self.model.acceptance.sampling)
+        return list(model_at(point, self.model).costs.verify_s.tolist())
 
     @cached_property
     def _chain_prefill(self) -> dict[int, LatencyTable]:

@@ -14,10 +14,12 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
-from treeopt.planner.contexts import ContextModels
-from treeopt.planner.model import TokenModel
+from treeopt.planner.tokens import TokenModel, TokenModels
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.trees import TokenTree
+
+REPLAYED = 0.8
+"""Weight of the replay from which on measured sequences are walked along."""
 
 
 class Place(NamedTuple):
@@ -156,7 +158,7 @@ class TokensByContext:
         return tokens, Place(0, 0, (*place.others[:number], other, *place.others[number + 1 :]))
 
 
-def tokens_by_context(models: ContextModels, trees: Sequence[TokenTree]) -> StepTokens:
+def tokens_by_context(models: TokenModels, trees: Sequence[TokenTree]) -> StepTokens:
     """Return what says how many tokens steps with some trees give as texts grow."""
     parts = tuple(step_tokens(model, trees) for model in models.measured)
     return parts[0] if len(parts) == 1 else TokensByContext(models.contexts, parts)
@@ -168,7 +170,7 @@ def step_tokens(model: TokenModel, trees: Sequence[TokenTree]) -> StepTokens:
     if (
         ranks is not None
         and dependence is not None
-        and all(tree.nodes == 1 or dependence.tells(tree) for tree in trees)
+        and all(tree.nodes == 1 or dependence.weight(tree) > REPLAYED for tree in trees)
     ):
         return ReplayedTokens(ranks)
     return DrawnTokens(model)

@@ -74,7 +74,7 @@ class TestAllImported:
     def test_the_plan_is_that_of_the_imported_numbers(self, folder):
         """The chain of 3 yields 1 + .71 + .52 + .38 tokens in 3 drafts and a pass over 4 nodes, 14.2 ms."""
         profile = everything(folder)
-        found = planner.step_model(profile).predict("chain", planner.planning.chain(3))
+        found = planner.step_model(profile).predict(planner.planning.chain(3))
         assert found.tokens_per_step.value == pytest.approx(2.61)
         draft_s = 0.0005
         assert found.step_s.value == pytest.approx(0.0142 + 3 * draft_s)
@@ -87,7 +87,7 @@ class TestAllImported:
 
     def test_batch_sizes_are_conditions(self, folder):
         assert [each.batch_size for each in everything(folder).latencies] == [1, 4]
-        assert plan(everything(folder), 4, batch_size=4).model.condition.batch_size == 4
+        assert plan(everything(folder), 4, batch_size=4).model.point.batch_size == 4
 
     def test_a_missing_curve(self, folder):
         with pytest.raises(

@@ -11,7 +11,7 @@ from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequ
 from treeopt.engines.settings.setting import setting
 from treeopt.engines.settings.source import Source
 from treeopt.errors import InfeasibleError
-from treeopt.planner import PlanRequest, Where, step_model
+from treeopt.planner import PlanRequest, step_model
 from treeopt.planner.chains import fastest_length
 from treeopt.trees import chain
 
@@ -69,7 +69,7 @@ def test_a_schedule_holds_at_the_context_asked_for(context):
 
     profile = invented(conditions=[(each, batch) for batch in (1, 16) for each in (256, 4096)], verify=verify)
     expected = [fastest_length(step_model(profile, context_tokens=context, batch_size=batch)) for batch in (1, 16)]
-    schedule = asked(profile, request=PlanRequest(where=Where(context_tokens=context))).schedule
+    schedule = asked(profile, request=PlanRequest(context_tokens=context)).schedule
     assert [schedule[0].length, schedule[-1].length] == expected
     assert expected != [
         fastest_length(step_model(profile, context_tokens=4352 - context, batch_size=batch)) for batch in (1, 16)

@@ -11,7 +11,7 @@ from tests.support.head_acceptance import plain_texts
 from tests.support.passes import logits_after
 from treeopt.errors import TreeoptError
 from treeopt.planner import drafter_choices
-from treeopt.planner.request import PlanRequest, Where
+from treeopt.planner.request import PlanRequest
 from treeopt.profiler import Journal
 from treeopt.profiler.acceptance.contexts import AroundContext, LongTexts, Stretch
 from treeopt.profiler.drafters import decodes, measuring
@@ -91,8 +91,8 @@ class TestByContext:
         whole.save(tmp_path / "p.yaml")
         again = Profile.load(tmp_path / "p.yaml")
         for context in (20, 31, 60):
-            choices = drafter_choices(again, PlanRequest(where=Where(context_tokens=context)))
-            assert [each.setting.name for each in choices] == ["model", "medusa", "prompt-lookup"]
+            choices = drafter_choices(again, PlanRequest(context_tokens=context))
+            assert [each.option.drafter.name for each in choices] == ["model", "medusa", "prompt-lookup"]
 
         def never(*_):
             raise AssertionError("decoded again")

@@ -61,10 +61,11 @@ def test_every_drafter_is_measured_saved_planned_and_not_measured_again(
             assert sum(each.decoded.tokens) >= 60
             assert tuple(value.name for value in each.values) == number_names(found.name)
     model, choice = drafter_choices(again, PlanRequest())
-    assert model.setting.name == "model"
-    assert choice.setting.name == found.name
-    made = drafter.set_to(choice.setting) if choice.tree is None else drafter.filling(choice.tree)
-    assert made.max_tokens == choice.nodes
+    assert model.option.drafter.name == "model"
+    option = choice.option
+    assert option.drafter.name == found.name
+    made = drafter.set_to(option.drafter) if option.drafter.own_trees else drafter.filling(option.tree)
+    assert made.max_tokens == option.max_nodes
 
     def never(*_):
         raise AssertionError("decoded again")
@@ -101,7 +102,7 @@ def test_at_every_temperature(target, draft, prompts, loaded):
         assert len(eagle.trees_at(temperature)) == 1
         assert len(lookahead.decodes_at(temperature)) == 1
         choices = drafter_choices(profile, PlanRequest(temperature=temperature))
-        assert [each.setting.name for each in choices] == ["model", "eagle", "lookahead"]
+        assert [each.option.drafter.name for each in choices] == ["model", "eagle", "lookahead"]
         assert best_drafter(choices) in choices
 
 
@@ -109,8 +110,8 @@ def test_without_drafters_a_profile_is_what_it_was(target, draft, prompts, tmp_p
     profile = measured(target, draft, prompts, [])
     profile.save(tmp_path / "p.yaml")
     assert "version: 1" in (tmp_path / "p.yaml").read_text()
-    assert [each.setting.name for each in drafter_choices(profile, PlanRequest())] == ["model"]
-    assert requested_plan(profile, PlanRequest()).choice.tree == drafter_choices(profile, PlanRequest())[0].tree
+    assert [each.option.drafter.name for each in drafter_choices(profile, PlanRequest())] == ["model"]
+    assert requested_plan(profile, PlanRequest()).choice.tree == drafter_choices(profile, PlanRequest())[0].option.tree
 
 
 def test_probe_trees_differ_and_fit():

@@ -151,7 +151,7 @@ def test_texts_that_differ_and_sizes_without_predictions_are_warned_of() -> None
 def test_the_verdict_is_of_the_batch_that_was_planned_for() -> None:
     profile = invented(conditions=FOUR_CONDITIONS, tables=[TABLE])
     for texts, measured in ((1, 1.5), (16, 1.4)):
-        found = planned(profile, where=where(texts))
+        found = planned(profile, batch_size=texts)
         tree, rule = found.plan.choice.tree, found.plan.rule
         assert tree.nodes > 1
         sizes = tuple(
@@ -169,12 +169,6 @@ def test_the_verdict_is_of_the_batch_that_was_planned_for() -> None:
             told = verdict(of(each, planned=found))
             assert told is not None
             assert told.measured == expected
-
-
-def where(texts: int) -> Any:
-    from treeopt.planner.request import Where
-
-    return Where(batch_size=texts)
 
 
 def test_it_is_one_of_the_ways_to_race_a_choice() -> None:

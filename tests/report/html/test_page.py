@@ -220,16 +220,17 @@ def test_figures_of_benches_say_what_they_are_of() -> None:
 
 def test_the_verdict_on_a_drafter_with_trees_of_its_own_is_of_the_bench_of_its_setting() -> None:
     found = planned(Profile.load(ROOT / "tests/data/profile-drafters.yaml"))
-    choice = next(each for each in found.drafters if each.tree is None)
-    found = replace(found, drafters=(replace(choice, speedup=Estimate(9.0, 8.0, 10.0)),))
+    choice = next(each for each in found.drafters if each.option.drafter.own_trees)
+    option = replace(choice.option, speedup=Estimate(9.0, 8.0, 10.0))
+    found = replace(found, drafters=(replace(choice, option=option),))
     heading = replace(HEADING, pair=found.profile.pair, machine=found.profile.machine)
-    own = bench_of(found, 1.234, drafter=choice.setting.words, rule=choice.rule, predicted_speedup=None)
+    own = bench_of(found, 1.234, drafter=option.drafter.words, rule=option.rule, predicted_speedup=None)
     for bench, measured in ((own, 1.234), (replace(own, drafter="model"), None), (replace(own, temperature=0.9), None)):
         told = verdict(Contents(planned=found, benches=(LabelledBench("b", bench, heading),)))
         assert told is not None
         assert (told.measured, told.promised) == (measured, 9.0)
-    condition = replace(found.plan.model.condition, batch_size=4)
-    several = replace(found, plan=replace(found.plan, model=replace(found.plan.model, condition=condition)))
+    point = replace(found.plan.model.point, batch_size=4)
+    several = replace(found, plan=replace(found.plan, model=replace(found.plan.model, point=point)))
     assert (
         verdict(Contents(planned=several, benches=(LabelledBench("b", own, HEADING),))).measured is None
     )  # of one text

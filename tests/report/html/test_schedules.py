@@ -4,18 +4,18 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from treeopt.planner.drafters_over_contexts import drafters_over_contexts
 
 from tests.cli.invented import FOUR_CONDITIONS, invented
 from tests.planner.test_drafters import CONTEXTS, by_context
 from tests.support.pages import Page, planned
 from treeopt.planner import PlanRequest, schedule
-from treeopt.planner.drafters import DrafterChoice
-from treeopt.planner.drafters_over_contexts import DrafterSegment, drafters_over_contexts
 from treeopt.planner.planned import Planned
 from treeopt.report.drafter_contexts_text import drafter_contexts_text
 from treeopt.report.html import schedules
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.page import page
+from treeopt.trees import chain
 
 REQUEST = PlanRequest(max_nodes=8, raw=True)
 
@@ -36,17 +36,17 @@ def test_every_range_of_contexts_has_its_strip_and_its_row(several: Planned) -> 
     assert len(strips) == len(table.rows) == len(segments) > 1
     for strip, row, each in zip(strips, table.rows, segments, strict=True):
         first, last = each.context_tokens
-        name = {"model": "the draft model"}.get(each.choice.setting.name, each.choice.setting.name)
+        name = {"model": "the draft model"}.get(each.option.drafter.name, each.option.drafter.name)
         assert strip.title == (
-            f"tokens of context {first} to {last}: {name}, {each.choice.shape}, rule {each.choice.rule}, "
-            f"{each.speedup:.2f} times plain at the start"
+            f"tokens of context {first} to {last}: {name}, {each.option.shape}, rule {each.option.rule}, "
+            f"{each.option.speedup.value:.2f} times plain at the start"
         )
         assert row == (
             f"{first} to {last}",
-            each.choice.setting.name,
-            each.choice.shape,
-            each.choice.rule,
-            each.speedup,
+            each.option.drafter.name,
+            each.option.shape,
+            each.option.rule,
+            each.option.speedup.value,
         )
     assert [each.text for each in figure.shapes if dict(each.attributes)["class"] == "label"] == [
         "batch of 1, temperature 0.6"
@@ -59,7 +59,7 @@ def test_every_range_of_contexts_has_its_strip_and_its_row(several: Planned) -> 
 
 def test_every_drafter_has_a_colour_of_its_own(several: Planned) -> None:
     first, *_, last = several.over_contexts
-    model = replace(first, choice=planned_model(several))
+    model = replace(first, option=planned_model(several))
     figure, _ = schedules.drafters_over_contexts((model, first, last, plain(model), first), 0.0)
     assert [each.colour for each in figure.legend][:1] == ["tree"]
     assert {each.text: each.colour for each in figure.legend}["plain decoding"] == "plain"
@@ -87,10 +87,10 @@ def test_the_page_says_where_to_switch_drafters(several: Planned) -> None:
     assert not any("Of all drafters" in each for each in alone.texts("bdi"))
 
 
-def planned_model(found: Planned) -> DrafterChoice:
-    """Return the choice of the draft model."""
-    return next(each for each in found.drafters if each.setting.name == "model")
+def planned_model(found: Planned) -> Option:
+    """Return the option of the draft model."""
+    return next(each.option for each in found.drafters if each.option.drafter.name == "model")
 
 
-def plain(segment: DrafterSegment) -> DrafterSegment:
-    return replace(segment, choice=replace(segment.choice, nodes=1))
+def plain(segment: Segment) -> Segment:
+    return replace(segment, option=replace(segment.option, tree=chain(0)))

@@ -7,9 +7,9 @@ from treeopt.engines.settings.common import BENCH_FIRST
 from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
 from treeopt.engines.settings.source import Source
 from treeopt.errors import InfeasibleError, InvalidValueError, Warning
-from treeopt.planner import best_drafter, drafter_choices, kind_of, requested_plan, tree_file
+from treeopt.planner import best_drafter, drafter_choices, requested_plan, tree_file
 from treeopt.records.profile import Profile
-from treeopt.trees import Provenance, TokenTree
+from treeopt.trees import Provenance, TokenTree, kind_of
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -56,9 +56,9 @@ def fastest_drafter_setting(engine: Engine, source: Source, profile: Profile) ->
     """
     plan = requested_plan(profile, source.request)
     plain, *choices = drafter_choices(profile, source.request, plan=plan)
-    possible = [each for each in choices if _kind(each.setting) in engine.methods]
+    possible = [each for each in choices if _kind(each.option.drafter) in engine.methods]
     if choices and not possible:
-        measured = ", ".join(each.setting.name for each in choices)
+        measured = ", ".join(each.option.drafter.name for each in choices)
         raise InfeasibleError(
             f"{engine.title}: expected one of its drafters, {_drafters(engine)}. Measured were {measured}: profile with "
             "--drafter or --draft, or choose another engine."
@@ -67,8 +67,9 @@ def fastest_drafter_setting(engine: Engine, source: Source, profile: Profile) ->
     if best is plain:
         return plain_setting(engine, possible)
     promised = tree_file(plan, profile, source="profile", choice=best).provenance
-    chosen = replace(source, drafter=best.setting, tree=best.tree, promised=promised)
-    return drafter_setting(engine, chosen, best.setting)
+    drafter = best.option.drafter
+    chosen = replace(source, drafter=drafter, tree=best.option.tree, promised=promised)
+    return drafter_setting(engine, chosen, drafter)
 
 
 def _kind(drafter: DrafterSetting) -> str:

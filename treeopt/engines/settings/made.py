@@ -36,10 +36,10 @@ def plain_setting(engine: Engine, slower: Sequence[DrafterChoice] = ()) -> Setti
         engine: which.
         slower: drafters that were measured and lose.
     """
-    best = max(slower, key=lambda each: each.speedup.value, default=None)
+    best = max(slower, key=lambda each: each.option.speedup.value, default=None)
     off = speculation_off_warning(engine.title)
     if best is not None:
-        off = speculation_off_warning(engine.title, best.setting.words, best.speedup.value)
+        off = speculation_off_warning(engine.title, best.option.drafter.words, best.option.speedup.value)
     return Setting(asked=None, emitted=engine.off, predictions=(), remarks=(), warnings=(off,))
 
 

@@ -3,23 +3,19 @@
 from dataclasses import dataclass
 
 from treeopt.errors import InfeasibleError
-from treeopt.planner import Candidate, StepModel, kind_of
-from treeopt.planner.dynamic import DynamicCandidate, predict_dynamic
+from treeopt.planner import Prediction, StepModel
+from treeopt.planner.dynamic import predict_dynamic
 from treeopt.planner.replay import Replay
-from treeopt.records.latency import Estimate
 from treeopt.trees import TokenTree, chain
 from treeopt.trees.dynamic_tree import DynamicTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """One way to decode, and what it comes to."""
+    """One way to decode with its prediction."""
 
     label: str
-    tokens_per_step: Estimate
-    step_s: Estimate
-    speedup: Estimate
-    """Tokens per second over those of plain decoding."""
+    prediction: Prediction
 
 
 def predicted(label: str, tree: DynamicTree, model: StepModel, replay: Replay | None) -> Predicted:
@@ -31,12 +27,12 @@ def predicted(label: str, tree: DynamicTree, model: StepModel, replay: Replay | 
         return predicted_static(label, chain(tree.depth), model)
     if replay is None:
         raise InfeasibleError("dynamic trees need a draft record: run treeopt profile --record.")
-    return _labelled(label, predict_dynamic(replay, model, tree))
+    return Predicted(label=label, prediction=predict_dynamic(replay, model, tree))
 
 
 def predicted_static(label: str, tree: TokenTree, model: StepModel) -> Predicted:
     """Return what a static tree comes to; raises InfeasibleError for one larger or deeper than was measured."""
-    return _labelled(label, model.predict(kind_of(tree), tree))
+    return Predicted(label=label, prediction=model.predict(tree))
 
 
 def shape(tree: DynamicTree) -> str:
@@ -48,12 +44,3 @@ def shape(tree: DynamicTree) -> str:
     if tree.is_chain:
         return f"chain of {tree.depth} draft token{'s' * (tree.depth > 1)}"
     return f"dynamic tree of {tree.nodes} nodes, root included, top-k {tree.top_k}, depth {tree.depth}"
-
-
-def _labelled(label: str, candidate: Candidate | DynamicCandidate) -> Predicted:
-    return Predicted(
-        label=label,
-        tokens_per_step=candidate.tokens_per_step,
-        step_s=candidate.step_s,
-        speedup=candidate.speedup,
-    )

@@ -9,11 +9,11 @@ from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting,
 from treeopt.engines.settings.prediction import Predicted, predicted, predicted_static, shape
 from treeopt.engines.settings.source import Source, verify_times
 from treeopt.errors import InfeasibleError, Warning, reason
-from treeopt.planner import PlanRequest, StepModel, Where, requested_model, requested_plan
+from treeopt.planner import PlanRequest, StepModel, requested_model, requested_plan
 from treeopt.planner.chains import chain_schedule, fastest_length
-from treeopt.planner.contexts import elsewhere
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
+from treeopt.planner.tokens import warn_outside_contexts
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.trees import TokenTree, chain
@@ -49,7 +49,7 @@ class _Chooser:
         self._remarks: list[str] = []
         self._refusals: dict[str, DynamicTree] = {}
         """Reasons why the engine cannot be set to some trees, each with the first of them."""
-        caution = elsewhere(profile, model.acceptance, [model.condition.context_tokens])
+        caution = warn_outside_contexts(profile, model.acceptance, [model.point.context_tokens])
         self._warnings: list[Warning] = [] if caution is None else [caution]
 
     def setting(self) -> Setting:
@@ -107,19 +107,19 @@ class _Chooser:
                 "max_depth: expected at least 1, a draft token. Got 0: allow more.", field="max_depth"
             )
         try:
-            best = fastest_dynamic_tree(replay, self._model, max_nodes=most, allowed=self._allowed)
+            tree, best = fastest_dynamic_tree(replay, self._model, max_nodes=most, allowed=self._allowed)
         except InfeasibleError:
             if not self._refusals:
                 raise
-            reason, tree = next(iter(self._refusals.items()))
+            reason, refused = next(iter(self._refusals.items()))
             if len(self._refusals) > 1:
-                reason = f"{self._engine.title} takes none of the measured trees, such as a {shape(tree)}: {reason}"
+                reason = f"{self._engine.title} takes none of the measured trees, such as a {shape(refused)}: {reason}"
             raise InfeasibleError(reason) from None
         if best.speedup.value <= 1:
-            self._off(best.tree)
+            self._off(tree)
             return None
         self._note_tree("the fastest dynamic tree of the record")
-        return self._asked(best.tree)
+        return self._asked(tree)
 
     def _chain(self) -> SettingRequest | None:
         """Return the chain that was given, or else the longest that is the fastest at a batch size, with its schedule.
@@ -142,7 +142,7 @@ class _Chooser:
         if best is None:
             self._warnings.append(speculation_off_warning(self._engine.title))
         else:
-            speedup = predicted(shape(best), best, self._model, self._replay).speedup.value
+            speedup = predicted(shape(best), best, self._model, self._replay).prediction.speedup.value
             self._warnings.append(speculation_off_warning(self._engine.title, shape(best), speedup))
 
     def _fastest_chain(self) -> DynamicTree | None:
@@ -156,14 +156,14 @@ class _Chooser:
 
     def _schedule(self) -> tuple[BatchLength, ...]:
         """Return the fastest length of every batch size from 1 on; empty where one was measured or is asked for."""
-        where = self._source.request.where
-        if where.batch_size is not None or len({each.batch_size for each in self._profile.step_latencies}) == 1:
+        request = self._source.request
+        if request.batch_size is not None or len({each.batch_size for each in self._profile.step_latencies}) == 1:
             return ()
         acceptance = self._model.acceptance
         request = PlanRequest(
             rule=acceptance.rule,
             temperature=acceptance.temperature,
-            where=Where(context_tokens=where.context_tokens),
+            context_tokens=request.context_tokens,
             max_depth=self._source.max_length,
         )
         segments = chain_schedule(self._profile, request)
@@ -177,7 +177,7 @@ class _Chooser:
             )
         firsts = [1, *(segment.batch_sizes[0] for segment in segments[1:])]
         return tuple(
-            BatchLength(first_batch=first, last_batch=segment.batch_sizes[1], length=segment.length)
+            BatchLength(first_batch=first, last_batch=segment.batch_sizes[1], length=segment.option.tree.max_depth)
             for first, segment in zip(firsts, segments, strict=True)
         )
 
@@ -204,11 +204,12 @@ class _Chooser:
         """The tree that is handed along with treeopt's own decoder: the user's, or else the fastest."""
         if self._source.tree is not None:
             return self._source.tree
-        acceptance, where = self._model.acceptance, self._model.condition
+        acceptance, point = self._model.acceptance, self._model.point
         request = PlanRequest(
             rule=acceptance.rule,
             temperature=acceptance.temperature,
-            where=Where(context_tokens=where.context_tokens, batch_size=where.batch_size),
+            context_tokens=point.context_tokens,
+            batch_size=point.batch_size,
             max_nodes=self._source.request.max_nodes or self._model.costs.max_nodes,
             max_depth=self._source.request.max_depth,
             lossy=acceptance.rule in LOSSY_RULES,

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 
 from treeopt.engines.engine import Engine, VerifyTime
 from treeopt.errors import InfeasibleError
-from treeopt.planner import PlanRequest, kind_of
+from treeopt.planner import PlanRequest
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.profile import Profile
-from treeopt.trees import Provenance, TokenTree
+from treeopt.trees import Provenance, TokenTree, kind_of
 from treeopt.trees.drafter_setting import DrafterSetting
 
 

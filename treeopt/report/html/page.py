@@ -98,7 +98,7 @@ def _planned(planned: Planned) -> list[Section]:
     profile, plan, said = planned.profile, planned.plan, _conditions(planned)
     whole = profile.engine is not None
     best = planned.best
-    others = None if best is None or best.setting.name == "model" else best
+    others = None if best is None or best.option.drafter.name == "model" else best
     timed = [passes.verification(planned)]
     tables = [passes.times(profile.step_latencies, "verify", "verify-times", "Steps" if whole else "Verification")]
     if not whole and profile.has_draft_model:
@@ -172,11 +172,11 @@ def _trees(contents: Contents) -> list[Section]:
     trees = [(each.label, each.content) for each in contents.trees]
     if not trees and contents.planned is not None:
         from treeopt.planner import tree_file
-        from treeopt.trees import chain
 
         planned = contents.planned
         best = planned.best
-        if (planned.plan.choice.tree if best is None else best.tree or chain(0)).nodes > 1:
+        option = planned.plan.choice if best is None else best.option
+        if option.tree.nodes > 1 and not option.drafter.own_trees:
             trees = [("the choice", tree_file(planned.plan, planned.profile, source="this page", choice=best))]
     if not trees:
         return []

@@ -22,14 +22,14 @@ def verification(planned: Planned) -> Figure:
     """Return passes of the target over tokens: samples, medians with intervals, and what is planned with."""
     plan = planned.plan
     whole = planned.profile.engine is not None
-    alone = step_costs(plan.model.condition.without_steps(), rule=plan.rule, max_nodes=plan.model.costs.max_nodes)
+    alone = step_costs(plan.model.point, rule=plan.rule, max_nodes=plan.model.costs.max_nodes, passes_only=True)
     tables, others = _tables(planned, "verify")
     what = "a step, drafting included" if whole else "a pass of the target"
     curve = Curve(
         name="verification",
         title="Steps of the engine" if whole else "Verification",
         caption=f"Seconds of {what} over the tokens verified: dots are samples, bars 95 % intervals of medians, the line is what is "
-        f"planned with at {plan.context_tokens} tokens of context, batch of {plan.model.condition.batch_size}.",
+        f"planned with at {plan.context_tokens} tokens of context, batch of {plan.model.point.batch_size}.",
         planned_s=alone.verify_s,
         measured=tables,
         others=others,
@@ -42,7 +42,7 @@ def verification(planned: Planned) -> Figure:
 def drafting(planned: Planned) -> Figure:
     """Return passes of the draft model over the nodes of a level."""
     plan = planned.plan
-    alone = step_costs(plan.model.condition.without_steps(), rule=plan.rule, max_nodes=plan.model.costs.max_nodes)
+    alone = step_costs(plan.model.point, rule=plan.rule, max_nodes=plan.model.costs.max_nodes, passes_only=True)
     tables, others = _tables(planned, "draft")
     curve = Curve(
         name="drafting",
@@ -117,7 +117,7 @@ def times(latencies: Sequence[StepLatency], part: str, name: str, title: str) ->
 def _tables(planned: Planned, part: str) -> tuple[tuple[LatencyTable, ...], tuple[tuple[str, LatencyTable], ...]]:
     """Return the tables that are planned with, and the others of the profile that could be."""
     plan = planned.plan
-    used = [latency for _, latency in plan.model.condition.parts]
+    used = plan.model.point.latencies
     names = [(each.context_tokens, each.batch_size, each.sampled) for each in used]
     others = tuple(
         (condition_name(each), getattr(each, part))

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import cycle
 
 from treeopt.planner import Schedule, Segment
-from treeopt.planner.drafters_over_contexts import DrafterSegment
 from treeopt.report.drafter_contexts_text import drafter_name
 from treeopt.report.html.plot import ROW, TOP, Plot
 from treeopt.report.html.shapes import Entry, Figure, shape, shortened
@@ -44,14 +43,14 @@ def schedules(schedule: Schedule) -> tuple[list[Figure], Table]:
         )
     rows = tuple(
         (
-            each.rule,
+            each.option.rule,
             each.temperature,
             range_text(each.batch_sizes),
             range_text(each.context_tokens),
-            each.choice.shape,
-            each.choice.speedup.value,
-            each.choice.speedup.low,
-            each.choice.speedup.high,
+            each.option.shape,
+            each.option.speedup.value,
+            each.option.speedup.low,
+            each.option.speedup.high,
         )
         for each in (*schedule.over_batch_sizes, *schedule.over_contexts)
     )
@@ -59,10 +58,10 @@ def schedules(schedule: Schedule) -> tuple[list[Figure], Table]:
     return figures, Table(name="schedule", title="What to run where", header=header, rows=rows)
 
 
-def drafters_over_contexts(segments: Sequence[DrafterSegment], temperature: float) -> tuple[Figure, Table]:
+def drafters_over_contexts(segments: Sequence[Segment], temperature: float) -> tuple[Figure, Table]:
     """Return which of all drafters to run over context lengths at a temperature, and all segments as rows."""
     others, colours = cycle(OTHERS), {"plain decoding": "plain", "the draft model": "tree"}
-    names = [drafter_name(each.choice) for each in segments]
+    names = [drafter_name(each.option) for each in segments]
     for name in names:
         colours[name] = colours.get(name) or next(others)
     drawn = [
@@ -70,8 +69,8 @@ def drafters_over_contexts(segments: Sequence[DrafterSegment], temperature: floa
             ends=each.context_tokens,
             colour=colours[name],
             short=shortened(name, 20),
-            said=f"{CONTEXT} {range_text(each.context_tokens)}: {name}, {each.choice.shape}, rule {each.choice.rule}, "
-            f"{each.speedup:.2f} times plain at the start",
+            said=f"{CONTEXT} {range_text(each.context_tokens)}: {name}, {each.option.shape}, rule {each.option.rule}, "
+            f"{each.option.speedup.value:.2f} times plain at the start",
         )
         for name, each in zip(names, segments, strict=True)
     ]
@@ -84,7 +83,13 @@ def drafters_over_contexts(segments: Sequence[DrafterSegment], temperature: floa
         tuple(Entry("cell45", colours[name], shortened(name, 40)) for name in dict.fromkeys(names)),
     )
     rows = tuple(
-        (range_text(each.context_tokens), each.choice.setting.name, each.choice.shape, each.choice.rule, each.speedup)
+        (
+            range_text(each.context_tokens),
+            each.option.drafter.name,
+            each.option.shape,
+            each.option.rule,
+            each.option.speedup.value,
+        )
         for each in segments
     )
     header = ("context", "drafter", "setting", "rule", "speedup at the start")
@@ -103,7 +108,7 @@ def _segments(name: str, title: str, segments: Sequence[Segment], *, across_batc
             ends, (other, _) = each.context_tokens, each.batch_sizes
         rows.setdefault((each.temperature, other), []).append(_strip(each, ends, x_name))
     where = "{} tokens of context" if across_batches else "batch of {}"
-    kinds = {each.choice.kind for each in segments}
+    kinds = {each.option.kind for each in segments}
     return _strips(
         name,
         title,
@@ -119,13 +124,13 @@ def _segments(name: str, title: str, segments: Sequence[Segment], *, across_batc
 
 
 def _strip(segment: Segment, ends: tuple[int, int], x_name: str) -> Strip:
-    choice = segment.choice
-    size = "" if choice.kind == "plain" else f" {choice.tree.nodes}/{choice.tree.max_depth}"
+    option = segment.option
+    size = "" if option.kind == "plain" else f" {option.tree.nodes}/{option.tree.max_depth}"
     return Strip(
         ends=ends,
-        colour=choice.kind,
-        short=f"{choice.kind}{size}",
-        said=f"{x_name} {range_text(ends)}: {choice.shape}, rule {segment.rule}, {choice.speedup.value:.2f} times plain",
+        colour=option.kind,
+        short=f"{option.kind}{size}",
+        said=f"{x_name} {range_text(ends)}: {option.shape}, rule {option.rule}, {option.speedup.value:.2f} times plain",
     )
 
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from treeopt.planner import Candidate, Plan
+from treeopt.planner import Option, Plan
 from treeopt.planner.fastest import speeds
 from treeopt.planner.planned import Planned
 from treeopt.records.latency import Estimate
@@ -51,7 +51,7 @@ def budgets_and_depths(plan: Plan) -> Figure:
                     title=f"budget {budget}, depth {depth}: {value:.2f} times plain",
                 )
             )
-    marked: list[Candidate] = []
+    marked: list[Option] = []
     for each in (plan.choice, plan.tree, plan.chain, plan.plain):
         if all(each.tree != other.tree for other in marked) and each.tree.max_depth <= deepest:
             marked.append(each)
@@ -114,14 +114,19 @@ def choices(planned: Planned) -> tuple[Figure, Table] | None:
         rows += [
             (
                 f"rule {rule_name(each.rule, lossy=each.lossy)}",
-                each.choice.shape,
-                each.choice.speedup,
+                each.shape,
+                each.speedup,
                 each.rule == plan.rule and best is None,
             )
             for each in plan.rules
         ]
     rows += [
-        (f"drafter {each.setting.name}", f"{each.shape}, rule {each.rule}", each.speedup, each is best)
+        (
+            f"drafter {each.option.drafter.name}",
+            f"{each.option.shape}, rule {each.option.rule}",
+            each.option.speedup,
+            each is best,
+        )
         for each in planned.drafters
     ]
     if not rows:
@@ -180,7 +185,7 @@ def bars(name: str, title: str, caption: str, rows: list[tuple[str, str, Estimat
     )
 
 
-def _mark(plot: Plot, each: Candidate, said: str) -> None:
+def _mark(plot: Plot, each: Option, said: str) -> None:
     x, y = plot.x(each.tree.nodes), plot.y(each.tree.max_depth)
     outlines = {
         "tree": f"M{x:.1f} {y - 7:.1f}L{x + 6.5:.1f} {y + 5:.1f}H{x - 6.5:.1f}Z",

@@ -62,13 +62,14 @@ def verdict(contents: Contents) -> Verdict | None:
 
 def _of_plan(planned: Planned, contents: Contents) -> Verdict:
     plan, best, engine = planned.plan, planned.best, planned.profile.engine
-    texts = plan.model.condition.batch_size
-    if best is not None and best.setting.name != "model":
-        size = None if best.tree is None else (best.nodes, best.tree.max_depth)
-        words = best.setting.words if best.tree is None else f"{best.setting.words}, {best.shape}"
+    texts = plan.model.point.batch_size
+    if best is not None and best.option.drafter.name != "model":
+        option, drafter = best.option, best.option.drafter
+        size = None if drafter.own_trees else (option.tree.nodes, option.tree.max_depth)
+        words = drafter.words if drafter.own_trees else f"{drafter.words}, {option.shape}"
         # benches of several texts have no such drafters
-        found = _bench(contents, size, best.rule, plan.temperature, best.setting.words) if texts == 1 else None
-        return _verdict(words, best.nodes, 0 if size is None else size[1], best.speedup.value, found)
+        found = _bench(contents, size, option.rule, plan.temperature, drafter.words) if texts == 1 else None
+        return _verdict(words, option.max_nodes, 0 if size is None else size[1], option.speedup.value, found)
     choice = plan.choice
     nodes, depth = choice.tree.nodes, choice.tree.max_depth
     shape = _shape(choice.kind, nodes)
@@ -102,7 +103,7 @@ def _of_plan(planned: Planned, contents: Contents) -> Verdict:
 
 
 def _of_tree(content: TreeFile, contents: Contents) -> Verdict:
-    from treeopt.planner import kind_of
+    from treeopt.trees import kind_of
 
     tree, known = content.tree, content.provenance
     rule, temperature = (known.rule, known.temperature) if known else (None, None)

@@ -20,9 +20,10 @@ from tests.support.invented_machines import (
     timing,
 )
 from tests.support.planner_oracles import tokens
-from treeopt.planner import Confidence, StepModel, step_model
-from treeopt.planner import draws as uncertainty
-from treeopt.planner.draws import TokenDraws, confidence, draw_acceptance, draw_medians, draw_text_noise, estimate
+from treeopt.planner import Confidence, StepModel, step_model, token_draws
+from treeopt.planner.model import confidence
+from treeopt.planner.resampling import DRAWS, draw_medians, estimate
+from treeopt.planner.token_draws import TokenDraws, draw_acceptance, draw_text_noise
 from treeopt.records.acceptance import TextSums
 from treeopt.records.latency import Timing
 from treeopt.records.step_latency import RuleSteps, TimedTree
@@ -42,7 +43,7 @@ COSTS = step_model(profile_of(MACHINES["nodes cost"], [0.5])).costs
 
 def drawn(texts: TextSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> TokenDraws:
     """Return so many draws of a table."""
-    monkeypatch.setattr(uncertainty, "DRAWS", draws)
+    monkeypatch.setattr(token_draws, "DRAWS", draws)
     generator = np.random.default_rng(seed)
     noise = draw_text_noise(len(texts.reached), generator)
     return TokenDraws(p=draw_acceptance(acceptance_of(texts), generator, noise)[0])
@@ -53,8 +54,8 @@ class TestTokens:
     @pytest.mark.parametrize("table", TABLES)
     def test_without_noise_every_draw_is_the_expected_number(self, table, tree):
         model = step_model(profile_of(MACHINES["nodes cost"], TABLES[table]), raw=True)
-        found = model.draws.tokens(tree)
-        assert found.shape == (uncertainty.DRAWS,)
+        found = model.tokens.draw_tokens(tree)
+        assert found.shape == (DRAWS,)
         assert found.tolist() == pytest.approx([tokens(paths_of(tree.parents.tolist()), TABLES[table])] * len(found))
 
     @pytest.mark.parametrize("table", ["falling", "better below a later child", "one row for every depth"])
@@ -133,7 +134,7 @@ class TestAcceptance:
                 assert stats.t.cdf(np.quantile(t, share), count - 1) == pytest.approx(share, abs=0.01)
 
     def test_without_texts_every_entry_varies_by_its_own_error(self, monkeypatch):
-        monkeypatch.setattr(uncertainty, "DRAWS", 40_000)
+        monkeypatch.setattr(token_draws, "DRAWS", 40_000)
         error = [[0.01, 0.02], [0.03, 0.0]]
         measured = acceptance([[0.5, 0.2], [0.4, 0.1]], standard_error=error)
         found = draw_acceptance(measured, np.random.default_rng(0), None)[0].reshape(-1, 4)
@@ -143,7 +144,7 @@ class TestAcceptance:
 
     def test_draws_are_not_cut_off_at_0(self, monkeypatch):
         """A rank accepted in 1 of 100 positions: cut off, its mean would lie above what was measured."""
-        monkeypatch.setattr(uncertainty, "DRAWS", 40_000)
+        monkeypatch.setattr(token_draws, "DRAWS", 40_000)
         measured = acceptance([[0.6, *[0.01] * 31]], standard_error=[[0.05, *[0.01] * 31]])
         means = draw_acceptance(measured, np.random.default_rng(0), None)[0].mean(axis=(0, 1, 2))
         assert means[1:].mean() == pytest.approx(0.01, abs=5e-4)
@@ -152,7 +153,7 @@ class TestAcceptance:
     def test_a_table_without_errors_does_not_vary(self, p):
         found = draw_acceptance(acceptance(p), np.random.default_rng(0), None)[0]
         depths, ranks = (1, 1) if np.ndim(p) == 1 else (len(p), 1 if np.ndim(p) == 2 else len(p[0]))
-        assert found.shape == (uncertainty.DRAWS, depths, ranks, np.shape(p)[-1])
+        assert found.shape == (DRAWS, depths, ranks, np.shape(p)[-1])
         assert np.ptp(found, axis=0).max() == 0
 
 
@@ -173,7 +174,7 @@ class TestMedians:
     def test_none_is_below_the_least_sample_and_one_sample_is_taken_for_certain(self):
         timing = Timing([0.3, 0.1, 0.7, 0.2, 0.9])
         found = draw_medians((timing, Timing([0.5])), np.random.default_rng(0))
-        assert found.shape == (uncertainty.DRAWS, 2)
+        assert found.shape == (DRAWS, 2)
         assert (found[:, 0].min(), found[:, 0].max()) >= (0.1, 0.1)
         assert np.median(found[:, 0]) == pytest.approx(0.3, abs=0.03)
         assert set(found[:, 1]) == {0.5}
@@ -202,33 +203,30 @@ NOISY = profile([latency(MACHINES["nodes cost"], noise=0.2)], [acceptance_of(une
 
 class TestDraws:
     def test_the_same_draws_at_every_call(self):
-        first, second = step_model(NOISY).draws, step_model(NOISY).draws
-        assert first is not second
-        for tree in TREES[:2]:
-            np.testing.assert_array_equal(first.speedup(tree), second.speedup(tree))
+        first, second = step_model(NOISY), step_model(NOISY)
+        np.testing.assert_array_equal(first.draw_speedups(TREES[:2]), second.draw_speedups(TREES[:2]))
 
     def test_all_trees_are_seen_in_the_same_draws(self):
-        """In each, trees of as many nodes are apart by the one level that the deeper drafts more."""
-        draws = step_model(NOISY).draws
-        apart_s = draws.step_s(chain(3)) - draws.step_s(TokenTree([-1, 0, 1, 1]))
-        np.testing.assert_allclose(apart_s, draws.costs.draft_s[:, 1], rtol=1e-9)
-        assert draws.costs.draft_s[:, 1].std() > 0
-        assert np.corrcoef(draws.tokens(chain(2)), draws.tokens(chain(3)))[0, 1] > 0.9
+        """In each draw, trees of equal nodes differ by the one level that the deeper drafts more."""
+        model = step_model(NOISY)
+        costs, tokens = model.drawn_costs, model.tokens.draw_tokens
+        apart_s = costs.tree_s(chain(3)) - costs.tree_s(TokenTree([-1, 0, 1, 1]))
+        np.testing.assert_allclose(apart_s, costs.draft_s[:, 1], rtol=1e-9)
+        assert costs.draft_s[:, 1].std() > 0
+        assert np.corrcoef(tokens(chain(2)), tokens(chain(3)))[0, 1] > 0.9
 
     def test_speed_is_tokens_over_seconds(self):
-        draws = step_model(NOISY).draws
-        tree = k_ary(2, 2)
-        np.testing.assert_allclose(
-            draws.speedup(tree), draws.tokens(tree) / draws.step_s(tree) * draws.step_s(chain(0)), rtol=1e-12
-        )
+        model, tree = step_model(NOISY), k_ary(2, 2)
+        tokens, costs = model.tokens.draw_tokens(tree), model.drawn_costs
+        expected = tokens / costs.tree_s(tree) * costs.tree_s(chain(0))
+        np.testing.assert_allclose(model.draw_speedups([tree])[:, 0], expected, rtol=1e-12)
 
     def test_plain_decoding_is_never_faster_than_itself(self):
-        assert set(step_model(NOISY).draws.speedup(chain(0))) == {1.0}
+        assert set(step_model(NOISY).draw_speedups([chain(0)])[:, 0]) == {1.0}
 
 
 def sure_of(model: StepModel, *trees: TokenTree) -> Confidence:
-    known = np.array([model.tokens_per_step(tree) for tree in trees])
-    return confidence(model.draws, known, model.costs, trees)
+    return confidence(model, trees)
 
 
 SPEED = seconds(lambda n: 1.0 + 0.1 * n, lambda _: 0.1, 0.1)
@@ -304,14 +302,11 @@ class TestConfidence:
         """Were verification known, what a node takes more within a step would not be."""
         made = profile([latency(SPEED)], [acceptance([[0.4, 0.2], [0.4, 0.2]])])
         model = step_model(made)
-        spread = np.linspace(-0.5, 0.5, uncertainty.DRAWS)
-        drawn = replace(
-            model.draws,
-            costs=replace(model.draws.costs, verify=replace(model.draws.costs.verify, more_s=spread)),
-        )
+        spread = np.linspace(-0.5, 0.5, DRAWS)
+        drawn = replace(model.drawn_costs, verify=replace(model.drawn_costs.verify, more_s=spread))
+        model.__dict__["drawn_costs"] = drawn
         trees = sorted((chain(1), chain(2)), key=model.speedup, reverse=True)
-        known = np.array([model.tokens_per_step(tree) for tree in trees])
-        found = confidence(drawn, known, model.costs, trees)
+        found = confidence(model, trees)
 
         assert found.weakest == "overhead"
         assert found.probability < found.without_weakest == 1

@@ -1,0 +1,98 @@
+"""Ways to decode, with the speed that a profile predicts for them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, ClassVar
+
+from treeopt.array_record import ShortRepr
+from treeopt.records.latency import Estimate
+from treeopt.records.rules import LOSSY_RULES
+from treeopt.tabular import Row
+from treeopt.trees import TokenTree, describe_tree, kind_of
+from treeopt.trees.drafter_setting import DrafterSetting
+
+DRAFT_MODEL = DrafterSetting(name="model")
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Prediction(ShortRepr):
+    """Predicted speed, each number with its 95 % interval."""
+
+    tokens_per_step: Estimate
+    step_s: Estimate
+    speedup: Estimate
+    """Tokens per second over those of plain decoding."""
+
+    @property
+    def columns(self) -> Row:
+        """The columns of a prediction in tables."""
+        return {
+            **self.tokens_per_step.row("tokens_per_step"),
+            **self.step_s.row("step_s"),
+            **self.speedup.row("speedup"),
+        }
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a prediction in JSON."""
+        return {
+            **self.tokens_per_step.named_fields("tokens_per_step"),
+            **self.step_s.named_fields("step_s"),
+            **self.speedup.named_fields("speedup"),
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Option(Prediction):
+    """One way to decode: a drafter, a tree or the drafter's own setting, and a rule, with its prediction."""
+
+    _shown: ClassVar[tuple[str, ...]] = ("shape", "rule", "tokens_per_step", "step_s", "speedup")
+    drafter: DrafterSetting = field(default=DRAFT_MODEL)
+    tree: TokenTree
+    """A chain as long as the longest draft stands in for the trees that a drafter builds while decoding."""
+    rule: str
+    verify_tokens: int
+    """Tokens of the verification pass: the tree's nodes, or more if a padded pass is faster."""
+
+    @property
+    def kind(self) -> str:
+        """`plain`, `chain`, `tree`, or `setting` if the drafter builds its own trees."""
+        return "setting" if self.drafter.own_trees else kind_of(self.tree)
+
+    @property
+    def shape(self) -> str:
+        """The tree or the drafter's parameters in words."""
+        return self.drafter.parameters_text if self.drafter.own_trees else describe_tree(self.tree)
+
+    @property
+    def max_nodes(self) -> int:
+        """Nodes of the largest tree, root included."""
+        return self.verify_tokens if self.drafter.own_trees else self.tree.nodes
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the output no longer follows the target's distribution under the rule."""
+        return self.rule in LOSSY_RULES
+
+    @property
+    def row(self) -> Row:
+        """The columns of an option in tables."""
+        return {"kind": self.kind, "nodes": self.tree.nodes, "depth": self.tree.max_depth, **self.columns}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tree and its prediction as JSON takes them."""
+        return {
+            "nodes": self.tree.nodes,
+            "depth": self.tree.max_depth,
+            "verify_tokens": self.verify_tokens,
+            **self.fields,
+            "parents": self.tree.parents.tolist(),
+        }
+
+
+OBJECTIVES: dict[str, Callable[[Prediction], float]] = {
+    "speed": attrgetter("speedup.value"),
+    "tokens": attrgetter("tokens_per_step.value"),
+}
+"""What each objective compares."""
