@@ -212,7 +212,9 @@ class TestSchedule:
         )
         monkeypatch.setattr(
             "treeopt.planner.planned.best_drafter",
-            lambda choices, *_: replace(choices[0], setting=lookup, rule="target", tree=None, reach=None),
+            lambda choices, *_: replace(
+                choices[0], option=replace(choices[0].option, drafter=lookup, rule="target"), reach=None
+            ),
         )
         monkeypatch.setattr("treeopt.cli.solve.plan_profile", with_drafters(plan_profile))
         found = call("solve", "--schedule", "--context-tokens", 256, "-o", "beside.json")

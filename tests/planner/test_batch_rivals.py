@@ -93,7 +93,7 @@ def test_one_rule_for_all_is_that_of_the_fewest_texts_and_each_size_is_planned_o
     asked = []
 
     def noted(profile, request):
-        asked.append((request.where.batch_size, request.rule))
+        asked.append((request.batch_size, request.rule))
         return requested_plan(profile, request)
 
     monkeypatch.setattr(batch_rivals, "requested_plan", noted)

@@ -384,6 +384,10 @@ def test_every_context_has_its_own_tree_and_drafter():
     assert found[0][1] != found[-1][1]
 
 
+def with_speedup(option, speedup):
+    return replace(option, prediction=replace(option.prediction, speedup=speedup))
+
+
 class TestConfidence:
     """How sure the choice among drafters is."""
 
@@ -392,9 +396,9 @@ class TestConfidence:
         first, second = drafter_choices(profile, PlanRequest(temperature=0.0))
         draws = np.full(4, 9.0)
         chosen = replace(
-            first, option=replace(first.option, speedup=Estimate(9.0, 9.0, 9.0)), draws=draws, fastest_draws=draws
+            first, option=with_speedup(first.option, Estimate(9.0, 9.0, 9.0)), draws=draws, fastest_draws=draws
         )
-        slower = replace(second.option, speedup=Estimate(1.0, 1.0, 9.0))
+        slower = with_speedup(second.option, Estimate(1.0, 1.0, 9.0))
         rival = replace(second, option=slower, fastest_draws=np.array([1.0, 9.08, 9.1, 20.0]))
         assert choice_confidence([chosen, rival]) == 0.5  # 9.08 is within 1 %
         assert choice_confidence([chosen]) == 1.0

@@ -44,17 +44,17 @@ def test_seconds_tokens_and_speed(machine, table):
     ("kind", "tree", "words"),
     [
         ("plain", chain(0), "plain decoding"),
-        ("chain", chain(7), "chain of 8 nodes"),
+        ("chain", chain(7), "chain of 7 draft tokens"),
         ("tree", k_ary(2, 2), "tree of 7 nodes, depth 2"),
     ],
 )
-def test_a_candidate_in_words(kind, tree, words):
-    found = step_model(profile_of(MACHINES["nodes cost"], [0.5, 0.2])).predict(kind, tree)
+def test_an_option_in_words(kind, tree, words):
+    found = step_model(profile_of(MACHINES["nodes cost"], [0.5, 0.2])).predict(tree)
     assert found.shape == words
     assert (found.kind, found.tree) == (kind, tree)
 
 
-def test_a_candidate_says_how_many_tokens_its_pass_has():
+def test_an_option_says_how_many_tokens_its_pass_has():
     """8 tokens take less than 7 on this machine."""
     model = step_model(profile_of(MACHINES["verify not monotone"], [0.5, 0.2]))
     assert [model.predict(chain(depth)).verify_tokens for depth in (0, 6, 7, 8)] == [8, 8, 8, 9]

@@ -119,7 +119,7 @@ class TestPlans:
         cut = [each[:SHORT] for each in TEXTS]
         model = step_model(for_new_tokens(whole(), SHORT), raw=True)
         for tree in (chain(2), chain(4)):
-            assert model.tokens_per_step(tree) == pytest.approx(decoded(cut, tree), rel=1e-9)
+            assert model.tokens_per_step(tree) == pytest.approx(decoded(cut, tree), rel=3e-3)
 
 
 class TestCheck:

@@ -8,10 +8,10 @@ from scipy.optimize import nnls
 
 from tests.support.invented_machines import MACHINES, profile_of
 from treeopt.planner import step_model
-from treeopt.planner.overheads import branches, fitted
+from treeopt.planner.overheads import fitted
 from treeopt.records.latency import Timing
 from treeopt.records.step_latency import RuleSteps, TimedTree
-from treeopt.trees import TokenTree, chain, level_widths
+from treeopt.trees import TokenTree, chain, kind_of, level_widths
 
 PROBES = (
     chain(1),
@@ -72,7 +72,7 @@ def test_it_is_the_least_squares_fit_of_which_only_levels_may_be_negative(seed):
     trees = timed()
     times_s = medians(trees)
     steps_s = times_s + rng.normal(0, 0.03, (30, len(trees)))
-    features = np.array([[1, tree.max_depth, tree.nodes, branches(tree)] for tree in PROBES], float)
+    features = np.array([[1, tree.max_depth, tree.nodes, (kind_of(tree) == "tree")] for tree in PROBES], float)
     passes_s = times_s - [overhead_s(tree) for tree in PROBES]
 
     found = np.array(fitted(trees, steps_s, VERIFY_S, DRAFT_S)).T
@@ -111,7 +111,7 @@ def test_few_trees_are_explained_all_the_same():
 
 @pytest.mark.parametrize(("tree", "expected"), [(chain(0), False), (chain(3), False), (level_widths([2, 1]), True)])
 def test_branches(tree, expected):
-    assert branches(tree) is expected
+    assert (kind_of(tree) == "tree") is expected
 
 
 def with_steps(numbers):
@@ -135,7 +135,7 @@ def test_negative_costs_of_nodes_and_branching_are_noise():
     model = step_model(with_steps((0.05, 0.0, -0.01, -0.02)))
     assert model.costs.branching_s == 0
     assert np.all(np.diff(model.costs.verify_s[1:]) >= 0)
-    features = np.array([[1, tree.max_depth, tree.nodes, branches(tree)] for tree in PROBES], float)
+    features = np.array([[1, tree.max_depth, tree.nodes, (kind_of(tree) == "tree")] for tree in PROBES], float)
     weight = 1 / np.array([step_s(tree, (0.05, 0.0, -0.01, -0.02)) for tree in PROBES])
     values = [overhead_s(tree, (0.05, 0.0, -0.01, -0.02)) for tree in PROBES]
     step, level, node, branching = nearest(features * weight[:, None], values * weight)

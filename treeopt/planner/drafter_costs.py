@@ -31,7 +31,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner.costs import EXTRAPOLATED, StepCosts, step_costs
 from treeopt.planner.curves import LEAST_S, Curve
 from treeopt.planner.model import StepModel
-from treeopt.planner.options import Option
+from treeopt.planner.options import Option, Prediction
 from treeopt.planner.overheads import least_squares
 from treeopt.planner.resampling import OBSERVED, SEED, Estimator, Resampled, estimate
 from treeopt.planner.tokens import TokenModels, token_model
@@ -180,9 +180,11 @@ def setting_options(
             tree=chain(named.longest_draft),
             rule=GIVEN_TOKENS,
             verify_tokens=setting.max_tokens,
-            tokens_per_step=estimate(float(tokens), drawn_tokens),
-            step_s=estimate(float(step_s), drawn_s),
-            speedup=estimate(float(tokens / step_s * observed.plain_s), speedups),
+            prediction=Prediction(
+                tokens_per_step=estimate(float(tokens), drawn_tokens),
+                step_s=estimate(float(step_s), drawn_s),
+                speedup=estimate(float(tokens / step_s * observed.plain_s), speedups),
+            ),
         )
         options.append(SettingOption(option=option, draws=speedups))
     return tuple(options)

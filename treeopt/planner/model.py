@@ -17,7 +17,7 @@ from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import ChainDependence, Dependence
-from treeopt.planner.options import DRAFT_MODEL, Option
+from treeopt.planner.options import DRAFT_MODEL, Option, Prediction
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.resampling import OBSERVED, Estimator, Resampled, estimates, near_best
 from treeopt.planner.smoothing import Smoothing
@@ -127,9 +127,7 @@ class StepModel(ArrayRecord):
                 tree=tree,
                 rule=self.acceptance.rule,
                 verify_tokens=int(self.costs.verify_tokens[tree.nodes]),
-                tokens_per_step=tokens_per_step,
-                step_s=seconds,
-                speedup=speedup,
+                prediction=Prediction(tokens_per_step=tokens_per_step, step_s=seconds, speedup=speedup),
             )
             for tree, tokens_per_step, seconds, speedup in columns
         )

@@ -44,7 +44,7 @@ class Prediction(ShortRepr):
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Option(Prediction):
+class Option(ShortRepr):
     """One way to decode: a drafter, a tree or the drafter's own setting, and a rule, with its prediction."""
 
     _shown: ClassVar[tuple[str, ...]] = ("shape", "rule", "tokens_per_step", "step_s", "speedup")
@@ -54,6 +54,19 @@ class Option(Prediction):
     rule: str
     verify_tokens: int
     """Tokens of the verification pass: the tree's nodes, or more if a padded pass is faster."""
+    prediction: Prediction
+
+    @property
+    def tokens_per_step(self) -> Estimate:
+        return self.prediction.tokens_per_step
+
+    @property
+    def step_s(self) -> Estimate:
+        return self.prediction.step_s
+
+    @property
+    def speedup(self) -> Estimate:
+        return self.prediction.speedup
 
     @property
     def kind(self) -> str:
@@ -78,7 +91,7 @@ class Option(Prediction):
     @property
     def row(self) -> Row:
         """The columns of an option in tables."""
-        return {"kind": self.kind, "nodes": self.tree.nodes, "depth": self.tree.max_depth, **self.columns}
+        return {"kind": self.kind, "nodes": self.tree.nodes, "depth": self.tree.max_depth, **self.prediction.columns}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree and its prediction as JSON takes them."""
@@ -86,12 +99,12 @@ class Option(Prediction):
             "nodes": self.tree.nodes,
             "depth": self.tree.max_depth,
             "verify_tokens": self.verify_tokens,
-            **self.fields,
+            **self.prediction.fields,
             "parents": self.tree.parents.tolist(),
         }
 
 
-OBJECTIVES: dict[str, Callable[[Prediction], float]] = {
+OBJECTIVES: dict[str, Callable[[Option], float]] = {
     "speed": attrgetter("speedup.value"),
     "tokens": attrgetter("tokens_per_step.value"),
 }

@@ -74,7 +74,7 @@ def _drafter(choice: "DrafterChoice", *, chosen: bool) -> dict[str, Any]:
         **_setting(option),
         "source": option.drafter.source,
         "layers": option.drafter.layers,
-        **option.fields,
+        **option.prediction.fields,
         "bound_on_speedup": choice.bound,
         "chosen": chosen,
     }

@@ -122,7 +122,11 @@ def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
 
     best = best_drafter(drafters, objective)
     rows = [
-        (f"{'*' if each is best else ' '} {_drafter_name(each.option)}", each.option.shape, *spreads(each.option))
+        (
+            f"{'*' if each is best else ' '} {_drafter_name(each.option)}",
+            each.option.shape,
+            *spreads(each.option.prediction),
+        )
         for each in drafters
     ]
     columns = (Column(least=9), Column(least=9, gap=3), *PREDICTED_COLUMNS)
@@ -188,7 +192,7 @@ def _row(name: str, candidate: "Option", *, chosen: bool = False) -> tuple[str, 
         f"{'*' if chosen else ' '} {name}",
         str(candidate.tree.nodes),
         str(candidate.tree.max_depth),
-        *spreads(candidate),
+        *spreads(candidate.prediction),
     )
 
 

@@ -221,7 +221,7 @@ def test_figures_of_benches_say_what_they_are_of() -> None:
 def test_the_verdict_on_a_drafter_with_trees_of_its_own_is_of_the_bench_of_its_setting() -> None:
     found = planned(Profile.load(ROOT / "tests/data/profile-drafters.yaml"))
     choice = next(each for each in found.drafters if each.option.drafter.own_trees)
-    option = replace(choice.option, speedup=Estimate(9.0, 8.0, 10.0))
+    option = replace(choice.option, prediction=replace(choice.option.prediction, speedup=Estimate(9.0, 8.0, 10.0)))
     found = replace(found, drafters=(replace(choice, option=option),))
     heading = replace(HEADING, pair=found.profile.pair, machine=found.profile.machine)
     own = bench_of(found, 1.234, drafter=option.drafter.words, rule=option.rule, predicted_speedup=None)

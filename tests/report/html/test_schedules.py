@@ -4,12 +4,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from treeopt.planner.drafters_over_contexts import drafters_over_contexts
 
 from tests.cli.invented import FOUR_CONDITIONS, invented
 from tests.planner.test_drafters import CONTEXTS, by_context
 from tests.support.pages import Page, planned
-from treeopt.planner import PlanRequest, schedule
+from treeopt.planner import Option, PlanRequest, Segment, schedule
+from treeopt.planner.drafters import drafters_over_contexts
 from treeopt.planner.planned import Planned
 from treeopt.report.drafter_contexts_text import drafter_contexts_text
 from treeopt.report.html import schedules

@@ -32,7 +32,7 @@ def predicted(label: str, tree: DynamicTree, model: StepModel, replay: Replay | 
 
 def predicted_static(label: str, tree: TokenTree, model: StepModel) -> Predicted:
     """Return what a static tree comes to; raises InfeasibleError for one larger or deeper than was measured."""
-    return Predicted(label=label, prediction=model.predict(tree))
+    return Predicted(label=label, prediction=model.predict(tree).prediction)
 
 
 def shape(tree: DynamicTree) -> str:

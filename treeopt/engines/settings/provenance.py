@@ -37,7 +37,7 @@ def setting_provenance(
             "inputs": _hashed(inputs),
             **({} if profile is None else _measured(profile)),
             "setting": _size(chain(0)) if asked is None else asdict(asked.tree) | {"root_counted": True},
-            "predictions": [asdict(each) for each in setting.predictions],
+            "predictions": [{"label": each.label, **asdict(each.prediction)} for each in setting.predictions],
             "remarks": [*setting.remarks, *map(str, setting.warnings)],
         }
     )
