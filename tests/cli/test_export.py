@@ -87,7 +87,7 @@ def test_a_chain_is_kept_and_a_tree_becomes_the_fastest_chain():
 def test_the_schedule_is_the_planned_one():
     ran("export", "profile.yaml", "--to", "vllm", "-o", "vllm.json")
     planned = {
-        batch: segment.length
+        batch: segment.option.tree.max_depth
         for segment in chain_schedule(Profile.load("profile.yaml"))
         for batch in range(segment.batch_sizes[0], segment.batch_sizes[1] + 1)
     }
@@ -244,7 +244,7 @@ class TestDynamicTrees:
 
     def test_the_fastest_of_the_record_is_exported(self, recorded_pair):
         ran("export", "profile.yaml", "--to", "sglang", "-o", "flags.txt")
-        best = fastest_dynamic_tree(recorded_pair, step_model(Profile.load("profile.yaml")), max_nodes=32).tree
+        best = fastest_dynamic_tree(recorded_pair, step_model(Profile.load("profile.yaml")), max_nodes=32)[0]
         assert not best.is_chain
         found = rules.sglang(Path("flags.txt").read_text("utf-8"))
         assert found == rules.Triple(best.top_k, best.depth, best.nodes - 1)
@@ -259,7 +259,7 @@ class TestDynamicTrees:
             model,
             max_nodes=32,
             allowed=lambda tree: tree.depth < tree.nodes <= 1 + tree.top_k * tree.depth,
-        ).tree
+        )[0]
         found = rules.tensorrt_llm(Path("config.yaml").read_text("utf-8"))
         assert found == rules.Triple(best.top_k, best.depth, best.nodes - 1)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.profiler.pretended import FakeClock
-from treeopt.planner.condition import condition
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.acceptance.positions import AcceptanceText, texts_together
 from treeopt.profiler.decoding import Decoding
@@ -76,7 +75,8 @@ class TestTimes:
         profile = measured(target, draft, prompts)
         assert [each.sampled for each in profile.latencies] == [True, False]
         for temperature, sampled in ((0.0, False), (0.6, True), (1.3, True)):
-            ((share, latency),) = condition(profile, temperature=temperature).parts
+            point = profile.at(sampling=Sampling(temperature))
+            (share,), (latency,) = point.weights, point.latencies
             assert (share, latency.sampled) == (1.0, sampled)
 
 
