@@ -25,7 +25,9 @@ from treeopt.files.json_file import parse_json
 from treeopt.methods.make_drafter import load_named, planned_decoder
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.drafters import drafter_plan
-from treeopt.profiler.bench.compare import Run, compare_runs, decode_whole_steps, text_tokens
+from treeopt.profiler import MonotonicClock
+from treeopt.profiler.bench.compare import compare_runs, text_tokens
+from treeopt.profiler.bench.interleave import Run, decode_run
 from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
@@ -98,7 +100,7 @@ def treeopt_options(
     """Return plain decoding, then every drafter's best options."""
     sampling = profile.acceptance(temperature=temperature).sampling
     plain = Decoder(models.target, None, sampling=sampling, max_text_tokens=max_tokens)
-    options = [Option("plain", "", partial(decode_steps, plain, 0, new_tokens))]
+    options = [Option("plain", "", partial(decode_steps, plain, new_tokens))]
     loaded = {
         drafter.name: load_named(
             drafter.name, models, source=drafter.source, layers=drafter.layers, capacity=max_tokens
@@ -113,16 +115,16 @@ def treeopt_options(
             loaded=loaded.get(name),
             text_tokens=max_tokens,
         )
-        decode = partial(decode_steps, decoder, planned.tree.max_depth, new_tokens)
+        decode = partial(decode_steps, decoder, new_tokens)
         options.append(Option(name, setting, decode, speedup, tokens))
     return options
 
 
-def decode_steps(decoder: Decoder, depth: int, new_tokens: int, prompt: Sequence[int]) -> TimedCall:
+def decode_steps(decoder: Decoder, new_tokens: int, prompt: Sequence[int]) -> TimedCall:
     """Decode whole steps until there are so many tokens, or the text ends."""
     start_s = time.perf_counter()
-    run = decode_whole_steps(decoder, prompt, new_tokens, depth, time.perf_counter)
-    return TimedCall(run.tokens, run.steps, run.seconds, time.perf_counter() - start_s)
+    run = decode_run(decoder, prompt, new_tokens, None, MonotonicClock())
+    return TimedCall(run.tokens, run.steps, run.seconds, run.passes, time.perf_counter() - start_s)
 
 
 def transformers_options(
@@ -136,7 +138,7 @@ def transformers_options(
         def decode(prompt: Sequence[int]) -> TimedCall:
             start_s = time.perf_counter()
             tokens = method.generate(prompt, new_tokens)
-            return TimedCall(tokens, 0, float("nan"), time.perf_counter() - start_s)
+            return TimedCall(tokens, 0, float("nan"), {}, time.perf_counter() - start_s)
 
         return Option(f"transformers {name}", f"{drafted} tokens" if drafted else "", decode)
 

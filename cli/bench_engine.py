@@ -121,7 +121,7 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
 
     from treeopt.planner import step_model
     from treeopt.planner.chains import fastest_length
-    from treeopt.profiler.bench.race import race
+    from treeopt.profiler.bench.engine import bench_engine as measure
     from treeopt.profiler.engine_profile import heading_of
     from treeopt.report.bench_heading import headed_table
     from treeopt.report.engine_bench import engine_bench_json, engine_bench_table
@@ -132,7 +132,7 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
     settings = _settings(asked, profile, chosen, default)
     _warn_of_differences(profile, client, launch, settings)
     with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
-        found = race(client, launch, settings, model, chosen, bar.update, tolerance_nats=asked.tolerance_nats)
+        found = measure(client, launch, settings, model, chosen, bar.update, tolerance_nats=asked.tolerance_nats)
     heading = heading_of(client, launch)
     asked.results.publish(headed_table(heading, engine_bench_table(found, default)), engine_bench_json(heading, found))
     if asked.results.plot is not None:

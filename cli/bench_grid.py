@@ -51,7 +51,7 @@ def bench_grid(asked: BenchGridOptions) -> None:
         save_grid_figure(
             rows, asked.results.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}, {raced_today()}"
         )
-    check_whole(rows[0].measured.prompts, len(prompts))
+    check_whole(rows[0].measured.rounds, workload.rounds)
 
 
 def _plan(profile: "Profile", asked: BenchGridOptions) -> "Plan":

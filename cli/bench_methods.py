@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.bench_pair import decoder_profile, heading_here, load_fitting
+from treeopt.cli.bench_pair import check_whole, decoder_profile, heading_here, load_fitting
 from treeopt.cli.command import Command
 from treeopt.cli.options.bench import BenchMethodsOptions
 from treeopt.cli.options.record import options
@@ -31,16 +31,17 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
     names = _names(asked.methods)
     profile = None if asked.profile_path is None else decoder_profile(asked.profile_path)
     models = load_fitting(asked, profile)
-    from treeopt.methods.running import ContestRequest, run_contest
+    from treeopt.methods.running import ContestRequest, rounds_of, run_contest
     from treeopt.report.bench_heading import headed_table
     from treeopt.report.methods_bench import methods_json, methods_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = asked.prompts.load(models)
+    held_out = bench_prompts(prompts)
     rows = run_contest(
         models,
         profile_prompts(prompts),
-        bench_prompts(prompts),
+        held_out,
         ContestRequest(names=names, temperatures=_temperatures(asked, profile), effort=_effort(asked), profile=profile),
         announce=lambda what: click.echo(what, err=True),
     )
@@ -55,6 +56,7 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
         save_methods_figure(
             rows, asked.results.plot, title=models_and_machine(models.described, machine), subtitle=raced_today()
         )
+    check_whole(rounds_of(rows), asked.repeats * len(held_out))
 
 
 def _names(given: str) -> list[str]:

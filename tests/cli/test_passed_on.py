@@ -12,7 +12,7 @@ from treeopt.cli import bench_pair, identity
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.errors import TreeoptError
-from treeopt.profiler.bench.compare import Decoding
+from treeopt.profiler.decoding import Decoding
 from treeopt.records.identity import Identity
 from treeopt.records.machine import Pair
 from treeopt.records.sampling import Sampling
@@ -63,7 +63,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
 
         steps = steps_of_all = staticmethod(stop_there)
 
-    for module in ("treeopt.profiler.bench.compare", "treeopt.methods.make_drafter"):
+    for module in ("treeopt.methods.grid", "treeopt.methods.make_drafter"):
         monkeypatch.setattr(import_module(module), "bench_trees", stop_there)
     monkeypatch.setattr(import_module("treeopt.profiler.decoding"), "Decoder", Decoder)
     return seen

@@ -14,7 +14,7 @@ from treeopt.planner import drafter_choices, requested_plan
 from treeopt.planner.planned import Planned
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import schedule_as_measured
-from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, MeasuredWay
+from treeopt.records.batch_bench import BatchBench, BatchMeasured, BatchRow, BatchSize
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
@@ -154,7 +154,8 @@ ROW = Row(
     step_s=0.01,
     draft_s=0.001,
     verify_s=0.009,
-    rest_s=-0.0001,
+    overhead_s=-0.0001,
+    rounds=4,
     tokens_per_s=200.0,
     speedup=1.7,
     predicted_speedup=1.8,
@@ -195,13 +196,13 @@ DIVERGENCE = Divergence(prompt=3, place=17, gap=0.25, near_tie=False)
 def way(tree: TokenTree, rate: float, texts: int, *, speedup: float = 1.0, **changes: Any) -> BatchRow:
     """Return a way of decoding so many texts at a time, measured at a rate, and predicted one hundredth below it."""
     parted = changes.pop("parted", ())
-    measured = MeasuredWay(
+    measured = BatchMeasured(
         tokens_per_s=rate,
         step_s=0.01,
         batch_tokens_per_step=2.5 * texts,
         speedup=speedup,
         spread=0.04,
-        rest=changes.pop("rest", 0.083),
+        overhead=changes.pop("overhead", 0.083),
         prefill_s=0.5,
         texts=16,
         divergences=parted,
@@ -227,7 +228,7 @@ BATCHES = BatchBench(
         BatchSize(
             batch_size=1,
             rows=(
-                way(chain(0), 400.0, 1, rest=0.05),
+                way(chain(0), 400.0, 1, overhead=0.05),
                 way(level_widths([2, 2]), 600.0, 1, speedup=1.5, chosen=True),
                 way(chain(3), 500.0, 1, speedup=1.25),
             ),

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from treeopt.errors import InvalidValueError
 from treeopt.methods.bench import bench_methods
 from treeopt.methods.contest import planned_methods
-from treeopt.methods.method import Inputs
+from treeopt.methods.method import Inputs, Method
 from treeopt.methods.names import checked_names
 from treeopt.planner import fastest_drafted_tree
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.bench.compare import Workload
+from treeopt.profiler.bench.reference_passes import reference_passes
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.profile import Profile
 from treeopt.records.results import NotRun, Row
@@ -98,14 +99,27 @@ def run_contest(
         announce(f"temperature {temperature:g}: plans")
         methods = planned_methods(inputs, wanted, show_progress=show_progress)
         announce(f"temperature {temperature:g}: decoding")
-        rows += bench_methods(
-            methods,
+        workload = Workload(prompts=held_out_prompts, max_new_tokens=effort.bench_tokens, repeats=effort.repeats)
+        planned = [each for each in methods if isinstance(each, Method)]
+        references = reference_passes(
+            planned[0].model,
             pair.target,
-            Workload(prompts=held_out_prompts, max_new_tokens=effort.bench_tokens, repeats=effort.repeats),
-            sampling,
-            show_progress=show_progress,
+            pair.draft,
+            [each.tree for each in planned if each.tree is not None],
+            held_out_prompts,
         )
+        found = bench_methods(
+            methods, pair.target, workload, sampling, references=references, show_progress=show_progress
+        )
+        rows += found
+        if rounds_of(found) < workload.rounds:  # Ctrl-C
+            break
     return tuple(rows)
+
+
+def rounds_of(rows: Sequence[Row | NotRun]) -> int:
+    """Return the fewest rounds of any row; fewer than asked for after an interruption."""
+    return min(row.rounds for row in rows if isinstance(row, Row))
 
 
 def sampling_of(profile: Profile, temperature: float) -> Sampling:

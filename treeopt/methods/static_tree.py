@@ -102,4 +102,6 @@ def _method(name: str, inputs: Inputs, model: StepModel, tree: TokenTree) -> Met
             seed=seed,
         )
 
-    return Method(name=name, rule=rule, setting=candidate.shape, predicted=candidate.speedup, make=make)
+    return Method(
+        name=name, rule=rule, setting=candidate.shape, predicted=candidate.speedup, make=make, model=model, tree=tree
+    )

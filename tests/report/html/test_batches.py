@@ -9,7 +9,7 @@ import pytest
 from tests.cli.invented import FOUR_CONDITIONS, TABLE, invented
 from tests.support.pages import BATCHES, DIVERGENCE, HEADING, UNKNOWN, Page, bench_of, planned, way
 from treeopt.records.batch_bench import BatchBench, BatchSize
-from treeopt.report.html.batches import figures, rest_in_words, tables
+from treeopt.report.html.batches import figures, overhead_in_words, tables
 from treeopt.report.html.contents import Contents, LabelledBench
 from treeopt.report.html.page import page
 from treeopt.report.html.shapes import Figure
@@ -126,7 +126,7 @@ def test_it_says_what_choices_leave_what_is_no_pass_and_whether_texts_are_the_sa
     ):
         assert sentence in said, sentence
     one = BatchSize(batch_size=1, rows=BATCHES.sizes[0].rows[1:2])
-    assert rest_in_words(replace(BATCHES, sizes=(one,))) == "In 8 % of the time no model runs."
+    assert overhead_in_words(replace(BATCHES, sizes=(one,))) == "In 8 % of the time no model runs."
     assert "several-texts" in found.attributes("section", "id")
     assert {"batch-0.csv", "batch-0-choices.csv"} <= set(found.attributes("a", "download"))
     twice = Page(
