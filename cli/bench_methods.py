@@ -50,11 +50,11 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
     if asked.results.plot is not None:
         from treeopt.profiler.machine import describe_machine
         from treeopt.report.methods_figure import save_methods_figure
-        from treeopt.report.profile_words import raced_today
+        from treeopt.report.profile_words import measured_today
 
         machine = describe_machine(models.target.device)
         save_methods_figure(
-            rows, asked.results.plot, title=models_and_machine(models.described, machine), subtitle=raced_today()
+            rows, asked.results.plot, title=models_and_machine(models.described, machine), subtitle=measured_today()
         )
     check_whole(rounds_of(rows), asked.repeats * len(held_out))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.cli.invented import call, invented, saved
 from treeopt.cli import bench_pair, identity
@@ -43,7 +44,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     pair = replace(profile.pair, target="bundled big", draft="bundled small")  # whose folders need no name
     saved(folder, replace(profile, pair=pair, acceptances=(replace(profile.acceptances[0], **MEASURED),)))
     TokenTree([-1, 0, 0, 1]).save("tree.json")
-    model = SimpleNamespace(name="m", device="cpu", config=SimpleNamespace(max_positions=1000))
+    model = SimpleNamespace(name="m", device=torch.device("cpu"), config=SimpleNamespace(max_positions=1000))
     described = Pair(target="m", draft="m", dtype="float32")
     models = SimpleNamespace(target=model, draft=model, draft_model=model, tokenizer=Tokenizer(), described=described)
     monkeypatch.setattr(PairOptions, "load", lambda _, **__: models)

@@ -26,6 +26,8 @@ from treeopt.records.results import (
     EngineRow,
     Losslessness,
     NotRun,
+    Pace,
+    PacedPrediction,
     Row,
     TextDivergence,
 )
@@ -120,6 +122,8 @@ def bench_of(found: Planned, measured: float, **changes: Any) -> TreeBenchReport
     return TreeBenchReport(**(known | changes))
 
 
+PACE = Pace(plain=1.2, verify=1.3, verify_tokens=8, draft=1.1, draft_width=2, samples=9)
+PACED = PacedPrediction(step_s=0.012, speedup=1.03)
 GRID = GridReport(
     rule="sequoia",
     temperature=0.0,
@@ -138,12 +142,14 @@ GRID = GridReport(
             predicted_speedup=predicted,
             measured_speedup=Estimate(predicted + 0.1, predicted, predicted + 0.2),
             identical_to_plain_decoding=identical,
+            predicted_at_pace=PACED if kind == "tree" else None,
         )
         for kind, parents, predicted, identical in (
             ("tree", [-1, 0, 0, 1], 1.5, True),
             ("chain", [-1, 0, 1], 1.3, None),
         )
     ),
+    pace=PACE,
 )
 ROW = Row(
     method="medusa",
@@ -162,6 +168,8 @@ ROW = Row(
     lossless=True,
     evidence="token by token",
     assumed=("drafting costs nothing",),
+    predicted_at_pace=PACED,
+    pace=PACE,
 )
 METHODS = (ROW, NotRun(method="lookahead", temperature=0.0, reason="no room"))
 PARTED = TextDivergence(prompt=1, place=5, plain="a", other="b", gap=3.5, at_least=True, verdict=FAULT)
@@ -235,9 +243,10 @@ BATCHES = BatchBench(
         ),
         BatchSize(
             batch_size=6,
+            pace=replace(PACE, draft=None, draft_width=None),
             rows=(
                 way(chain(0), 1600.0, 6, chosen=True),
-                way(chain(3), 1680.0, 6, speedup=1.05, parted=(Divergence(prompt=3, place=7, gap=0.0, near_tie=True),)),
+                way(chain(3), 1680.0, 6, speedup=1.05, parted=(Divergence(prompt=3, place=7, gap=0.0, near_tie=True),), predicted_at_pace=PACED),
                 way(chain(2), 1500.0, 6, speedup=0.9375, **UNKNOWN),
             ),
         ),

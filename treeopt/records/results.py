@@ -177,7 +177,7 @@ class EngineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBench:
-    """Draft lengths raced in an engine."""
+    """Draft lengths compared in an engine."""
 
     engine: str
     version: str

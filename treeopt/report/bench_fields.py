@@ -27,8 +27,11 @@ def number_or_none(fields: Fields, name: str, *, most: float = math.inf) -> floa
 
 
 def record_or_none(fields: Fields, name: str, kind: type[T]) -> T | None:
-    """Return a field that must be the mapping of a record, or null."""
-    return read_record(fields.mapping(name), kind) if known(fields, name) else None
+    """Return a field that must be the mapping of a record, whose fields may be null where they have a default, or null."""
+    content = fields.any(name)
+    if isinstance(content, dict):
+        content = {key: value for key, value in content.items() if value is not None}
+    return None if content is None else read_record(fields.inner(name, content), kind)
 
 
 def flag_or_none(fields: Fields, name: str) -> bool | None:

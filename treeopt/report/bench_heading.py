@@ -44,7 +44,7 @@ def paced_speedup(prediction: PacedPrediction | None) -> float | None:
 
 
 def heading_words(heading: BenchHeading) -> str:
-    """Return the pair, machine, dtype and date, such as `big + small on AMD EPYC (2 threads), float32, raced 2026-11-23`."""
+    """Return the pair, machine, dtype and date, such as `big + small on AMD EPYC (2 threads), float32, measured 2026-11-23`."""
     dtype = "" if heading.pair.dtype == UNKNOWN else heading.pair.dtype
-    parts = (models_and_machine(heading.pair, heading.machine), dtype, f"raced {heading.created[:10]}")
+    parts = (models_and_machine(heading.pair, heading.machine), dtype, f"measured {heading.created[:10]}")
     return ", ".join(filter(None, parts))

@@ -37,7 +37,8 @@ def methods_table(rows: Sequence[Row | NotRun]) -> str:
             _line(row, width) if isinstance(row, Row) else f"{row.method:<14}not run: {row.reason}" for row in chosen
         ]
         blocks.append("\n".join(line.rstrip() for line in lines))
-        blocks += ["\n".join(pace_lines(row.pace)) for row in ran[:1] if row.pace]
+        notes = pace_lines(ran[0].pace) if ran else []
+        blocks.append("\n".join(["draft, verify and host (overhead) are from a run of their own.", *notes]))
         blocks += _assumptions(ran)
     return "\n\n".join(blocks)
 
