@@ -49,7 +49,10 @@ def bench_grid(asked: BenchGridOptions) -> None:
 
         decoded = "the prompts of the profile" if asked.same_prompts else "held-out prompts"
         save_grid_figure(
-            rows, asked.results.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}, {measured_today()}"
+            rows,
+            asked.results.plot,
+            title=subject(profile),
+            subtitle=f"{found.conditions}, {decoded}, {measured_today()}",
         )
     check_whole(rows[0].measured.rounds, workload.rounds)
 

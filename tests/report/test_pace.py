@@ -55,7 +55,9 @@ def test_of_methods_and_batches():
     assert next(line for line in methods if line.startswith("medusa")).split()[-6:-3] == ["1.80", "1.03", "yes"]
     assert LINE in methods
     batches = batch_bench_table(BATCHES).splitlines()
-    assert "Pace at batch size 6: reference passes took 1.20x (1 token), 1.30x (8 tokens) the profile's time." in batches
+    assert (
+        "Pace at batch size 6: reference passes took 1.20x (1 token), 1.30x (8 tokens) the profile's time." in batches
+    )
     assert sum(line.startswith("Pace") for line in batches) == 1
 
 

@@ -246,7 +246,14 @@ BATCHES = BatchBench(
             pace=replace(PACE, draft=None, draft_width=None),
             rows=(
                 way(chain(0), 1600.0, 6, chosen=True),
-                way(chain(3), 1680.0, 6, speedup=1.05, parted=(Divergence(prompt=3, place=7, gap=0.0, near_tie=True),), predicted_at_pace=PACED),
+                way(
+                    chain(3),
+                    1680.0,
+                    6,
+                    speedup=1.05,
+                    parted=(Divergence(prompt=3, place=7, gap=0.0, near_tie=True),),
+                    predicted_at_pace=PACED,
+                ),
                 way(chain(2), 1500.0, 6, speedup=0.9375, **UNKNOWN),
             ),
         ),

@@ -8,12 +8,10 @@ import pytest
 from treeopt.errors import InvalidValueError, OutOfMemoryError
 from treeopt.planner.batch_rivals import BatchRivals
 from treeopt.profiler import MonotonicClock
-from treeopt.profiler.bench.batches import PLAIN, BatchComparison, BatchRun, batch_bench
+from treeopt.profiler.bench.batches import PLAIN, BatchComparison, batch_bench
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
-from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.models.memory import decoder_bytes
 from treeopt.runtime.models.model import Output, Outputs
 from treeopt.trees import chain, level_widths

@@ -191,9 +191,9 @@ def slowing(make_model):
     )
     prompts = [[1 + number, 2, 3, 4, 5, 6, 7, 8] for number in range(6)]
     settings = Settings(context_tokens=(CONTEXT,), max_tokens=16, rounds=3, positions=60, depth=4, branching=3)
-    profile = Measurement(
-        target, draft, prompts, settings, clock=machine, journal=Journal(None, "")
-    ).profile(show_progress=False)
+    profile = Measurement(target, draft, prompts, settings, clock=machine, journal=Journal(None, "")).profile(
+        show_progress=False
+    )
     return machine, target, draft, prompts, step_model(profile)
 
 

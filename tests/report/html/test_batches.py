@@ -106,7 +106,23 @@ def test_the_tables_have_every_number() -> None:
         (6, "chain of 3 nodes", ""),
     ]
     assert [rows[4][name] for name in ways.header[3:]] == [
-        *(1680.0, pytest.approx(1663.2), 1.05, pytest.approx(1.0395), 1.03, 2.5, 2.4, 10.0, 11.0, 0.04, 0.083, 0.5, 16, 15, 1)
+        *(
+            1680.0,
+            pytest.approx(1663.2),
+            1.05,
+            pytest.approx(1.0395),
+            1.03,
+            2.5,
+            2.4,
+            10.0,
+            11.0,
+            0.04,
+            0.083,
+            0.5,
+            16,
+            15,
+            1,
+        )
     ]
     assert [rows[5][name] for name in ways.header if name.startswith("predicted")] == [None] * 5
     assert choices.rows == (

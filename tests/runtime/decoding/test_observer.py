@@ -1,9 +1,8 @@
 """An observer is told of every step of every text: what stood before it, what was drafted, and what became of it."""
 
+from tests.support.decoded import PROMPT
 from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.interleave import decode_run
-
-from tests.support.decoded import PROMPT
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import observers
 from treeopt.trees import chain, level_widths
