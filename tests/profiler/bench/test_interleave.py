@@ -31,7 +31,8 @@ class Drifting:
         self.factor, self.runs, self.untimed = factor, 0, []
 
     def configuration(self, place):
-        def decode(prompt, repeat, new_tokens):
+        def decode(*numbers):
+            *_, new_tokens = numbers
             if new_tokens <= WARM_UP_TOKENS:
                 self.untimed.append((place, new_tokens))
                 return None
@@ -122,11 +123,12 @@ def test_what_is_recorded_is_not_decoded_again_and_what_is_decoded_is_recorded_a
 def test_ctrl_c_keeps_whole_rounds(runs, rounds):
     timed = []
 
-    def decode(prompt, repeat, new_tokens):
+    def decode(*numbers):
+        *_, new_tokens = numbers
         if new_tokens == 90:
             if len(timed) == runs:
                 raise KeyboardInterrupt
-            timed.append(prompt)
+            timed.append(numbers)
 
     started = interleave([decode, decode], 90, repeated(9, 1))
     if rounds is None:
@@ -138,7 +140,7 @@ def test_ctrl_c_keeps_whole_rounds(runs, rounds):
 
 def test_the_device_is_waited_for_before_and_after_a_run_and_never_within(target, draft, prompts, monkeypatch):
     waits, steps = [], []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waits.append(len(steps)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: waits.append(len(steps)))
     decoder = Decoder(target, draft, chain(2), temperature=0, on_step=steps.append)
 
     class Waiting(MonotonicClock):
