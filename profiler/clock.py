@@ -58,8 +58,8 @@ class MonotonicClock:
 
     warm_up = WarmUp()
 
-    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
-        self.now_s = now_s
+    def __init__(self, now_s: Callable[[], float] | None = None) -> None:
+        self.now_s = now_s or time.perf_counter
 
     def time_s(self, work: Work) -> float:
         start_s = self.now_s()

@@ -15,7 +15,6 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.results import Divergence, Measured
-from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree, chain
@@ -37,40 +36,18 @@ class Workload:
     repeats: int = 3
     """Times each prompt is decoded."""
 
+    def __post_init__(self) -> None:
+        if not self.prompts or self.max_new_tokens < 1 or self.repeats < 1:
+            raise InvalidValueError(
+                "prompts, max_new_tokens, repeats: expected at least one of each. "
+                f"Got {len(self.prompts)}, {self.max_new_tokens}, {self.repeats}.",
+                field="prompts, max_new_tokens, repeats",
+            )
+
     @property
     def rounds(self) -> int:
         """Prompts to decode, repeats included."""
         return len(self.prompts) * self.repeats
-
-
-def bench(
-    target: LanguageModel,
-    draft: LanguageModel,
-    tree: TokenTree,
-    prompts: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int,
-    repeats: int = 3,
-    rule: str = "sequoia",
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    draft_sampling: Sampling | None = None,
-    lossy: bool = False,
-    clock: Clock | None = None,
-    show_progress: bool = True,
-) -> Measured:
-    """Compare decoding with one tree with plain decoding; see `bench_trees`."""
-    (measured,) = bench_trees(
-        target,
-        draft,
-        [tree],
-        Workload(prompts=prompts, max_new_tokens=max_new_tokens, repeats=repeats),
-        Decoding(rule=rule, sampling=Sampling(temperature, top_p, top_k), draft_sampling=draft_sampling, lossy=lossy),
-        clock=clock,
-        show_progress=show_progress,
-    )
-    return measured
 
 
 def bench_trees(
@@ -104,7 +81,6 @@ def bench_trees(
     """
     if not trees:
         raise InvalidValueError("trees: expected at least one. Got none: name one.")
-    _check(workload)
     prompts, most = workload.prompts, target.config.max_positions
     max_depth = max(tree.max_depth for tree in trees)
     longest = min(most, max(map(len, prompts)) + workload.max_new_tokens + max_depth)
@@ -112,42 +88,19 @@ def bench_trees(
         decoding.decoder(target, draft, max(shapes, key=lambda tree: tree.nodes), longest)
         for shapes in ([chain(0)], trees)
     )
-    return _compare([(plain, None), *((drafting, tree) for tree in trees)], workload, references, clock, show_progress)
+    decoders = [(plain, None), *((drafting, tree) for tree in trees)]
+    return compare_decoders(decoders, workload, references=references, clock=clock, show_progress=show_progress)
 
 
-def bench_decoder(
-    plain: Decoder,
-    drafting: Decoder,
+def compare_decoders(
+    decoders: Sequence[tuple[Decoder, TokenTree | None]],
     workload: Workload,
     *,
     references: ReferencePasses | None = None,
     clock: Clock | None = None,
     show_progress: bool = True,
-) -> Measured:
-    """Compare any decoder with plain decoding of the same target and sampling; see `bench_trees`."""
-    _check(workload)
-    (measured,) = _compare([(plain, None), (drafting, None)], workload, references, clock, show_progress)
-    return measured
-
-
-def _check(workload: Workload) -> None:
-    prompts, max_new_tokens, repeats = workload.prompts, workload.max_new_tokens, workload.repeats
-    if not prompts or max_new_tokens < 1 or repeats < 1:
-        raise InvalidValueError(
-            "prompts, max_new_tokens, repeats: expected at least one of each. "
-            f"Got {len(prompts)}, {max_new_tokens}, {repeats}.",
-            field="prompts, max_new_tokens, repeats",
-        )
-
-
-def _compare(
-    decoders: Sequence[tuple[Decoder, TokenTree | None]],
-    workload: Workload,
-    references: ReferencePasses | None,
-    clock: Clock | None,
-    show_progress: bool,
 ) -> tuple[Measured, ...]:
-    """Compare decoders, each with the tree that it changes to if any, with the first of them."""
+    """Compare decoders, each with the tree that it changes to if any, with the first of them, which decodes plainly."""
     plain = decoders[0][0]
     target, prompts, clock = plain.target, workload.prompts, clock or clock_for(plain.target.device)
     for prompt in prompts:

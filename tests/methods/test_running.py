@@ -54,7 +54,6 @@ def test_every_method_is_lossless(rows):
 def test_every_number_is_one(rows):
     for row in rows:
         assert row.tokens_per_step >= 1
-        assert row.step_s == pytest.approx(row.draft_s + row.verify_s + row.rest_s)
         assert row.tokens_per_s == pytest.approx(row.tokens_per_step / row.step_s)
         assert row.predicted_speedup > 0
     assert [row.speedup for row in rows if row.method == "plain"] == [1.0, 1.0]

@@ -2,7 +2,7 @@
 
 from treeopt.adaptation.ways import lookup_of
 from treeopt.errors import InvalidValueError
-from treeopt.profiler.bench.compare import Workload, bench_decoder, bench_trees
+from treeopt.profiler.bench.compare import Workload, bench_trees, compare_decoders
 from treeopt.profiler.bench.reference_passes import ReferencePasses
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.results import Measured
@@ -144,4 +144,7 @@ def bench_planned(
         return measured
     drafting = planned_decoder(models, planned, decoding, loaded=loaded)
     plain = Decoder(models.target, None, sampling=decoding.sampling, max_text_tokens=drafting.max_text_tokens)
-    return bench_decoder(plain, drafting, workload, references=references, show_progress=show_progress)
+    (measured,) = compare_decoders(
+        [(plain, None), (drafting, None)], workload, references=references, show_progress=show_progress
+    )
+    return measured

@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.support.bench import bench
 from treeopt.errors import InvalidValueError
-from treeopt.profiler import MonotonicClock, bench
+from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.interleave import order
 from treeopt.runtime import Decoder, Verdict
 from treeopt.runtime.decoding import acceptance
