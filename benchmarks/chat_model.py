@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from conditions import bar, conditions, default_prompts
+from conditions import conditions, default_prompts
 from decoding import DRAFT_TOKENS, FEW_PROMPTS, Transformers
 
 from treeopt.files.json_file import parse_json
@@ -27,7 +27,7 @@ from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.drafters import drafter_plan
 from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.compare import compare_runs, text_tokens
-from treeopt.profiler.bench.interleave import Run, decode_run
+from treeopt.profiler.bench.interleave import Run, decode_run, interleave, repeated, whole_rounds
 from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
@@ -144,7 +144,7 @@ def transformers_options(
 
     def fastest(name: str, *, lookup: bool) -> Option:
         tried = [option(name, drafted, lookup=lookup) for drafted in DRAFT_TOKENS]
-        race(tried, prompts[:FEW_PROMPTS], 1)
+        decode_options(tried, prompts[:FEW_PROMPTS], 1)
         return max(tried, key=tokens_per_s)
 
     found = [option("plain", 0), fastest("assisted", lookup=False), fastest("prompt lookup", lookup=True)]
@@ -153,15 +153,19 @@ def transformers_options(
     return found
 
 
-def race(options: Sequence[Option], prompts: Sequence[Prompt], repeats: int) -> None:
-    """Decode every prompt with each option in turn; the first call of each is not counted."""
+def decode_options(options: Sequence[Option], prompts: Sequence[Prompt], repeats: int) -> None:
+    """Decode every prompt with each option in interleaved runs; the first call of each is not counted."""
+
+    def decode(option: Option, prompt: int, *_: int) -> TimedCall:
+        return option.decode(prompts[prompt].tokens)
+
     for option in options:
-        option.decode(prompts[0].tokens)
         option.runs.extend([] for _ in prompts)
-    for repeat in range(repeats):
-        for number, prompt in enumerate(bar(prompts, f"round {repeat + 1} of {repeats}")):
-            for option in options:
-                option.runs[number].append(option.decode(prompt.tokens))
+    configurations = [partial(decode, option) for option in options]
+    rounds = interleave(configurations, 1, repeated(len(prompts), repeats))
+    for each in whole_rounds(rounds, len(prompts) * repeats, show_progress=True):
+        for option, run in zip(options, each.runs, strict=True):
+            option.runs[each.prompt].append(run)
 
 
 def tokens_per_s(option: Option) -> float:
@@ -276,7 +280,7 @@ def main() -> None:
         options = treeopt_options(models, profile, temperature, new_tokens, longest)
         if theirs is not None:
             options += transformers_options(theirs, temperature, prompts, new_tokens)
-        race(options, prompts, arguments.repeats)
+        decode_options(options, prompts, arguments.repeats)
         print_results(models, options, prompts, profile, temperature)
 
 

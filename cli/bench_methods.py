@@ -31,18 +31,18 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
     names = _names(asked.methods)
     profile = None if asked.profile_path is None else decoder_profile(asked.profile_path)
     models = load_fitting(asked, profile)
-    from treeopt.methods.running import ContestRequest, rounds_of, run_contest
+    from treeopt.methods.running import MethodsRequest, rounds_of, run_methods
     from treeopt.report.bench_heading import headed_table
     from treeopt.report.methods_bench import methods_json, methods_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = asked.prompts.load(models)
     held_out = bench_prompts(prompts)
-    rows = run_contest(
+    rows = run_methods(
         models,
         profile_prompts(prompts),
         held_out,
-        ContestRequest(names=names, temperatures=_temperatures(asked, profile), effort=_effort(asked), profile=profile),
+        MethodsRequest(names=names, temperatures=_temperatures(asked, profile), effort=_effort(asked), profile=profile),
         announce=lambda what: click.echo(what, err=True),
     )
     heading = heading_here(models)

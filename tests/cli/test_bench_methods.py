@@ -1,4 +1,4 @@
-"""`treeopt bench methods`: the table, the JSON, the picture, and what is refused; the contest itself is replaced."""
+"""`treeopt bench methods`: the table, the JSON, the picture, and what is refused; the benchmark itself is replaced."""
 
 import json
 from dataclasses import fields, replace
@@ -60,15 +60,15 @@ ROWS = (
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
-    """Replace the contest; return what it was asked for."""
+    """Replace the benchmark; return its arguments."""
     found: dict = {}
 
-    def contest(models, measured, held_out, request, **options):
+    def run(models, measured, held_out, request, **options):
         asked_for = {each.name: getattr(request, each.name) for each in fields(request)}
         found.update(asked_for, **options, models=models, measured=measured, held_out=held_out)
         return ROWS
 
-    monkeypatch.setattr(running, "run_contest", contest)
+    monkeypatch.setattr(running, "run_methods", run)
     return found
 
 

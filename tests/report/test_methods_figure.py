@@ -1,4 +1,4 @@
-"""The picture of a contest: every row is told, those that did not run too, and nothing is covered."""
+"""The figure of `bench methods`: every row is told, those that did not run too, and nothing is covered."""
 
 from pathlib import Path
 
