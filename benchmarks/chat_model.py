@@ -18,14 +18,16 @@ from pathlib import Path
 
 import torch
 import transformers
-from conditions import bar, conditions, default_prompts
+from conditions import conditions, default_prompts
 from decoding import DRAFT_TOKENS, FEW_PROMPTS, Transformers
 
 from treeopt.files.json_file import parse_json
 from treeopt.methods.make_drafter import load_named, planned_decoder
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.drafters import drafter_plan
-from treeopt.profiler.bench.compare import Run, compare_runs, decode_whole_steps, text_tokens
+from treeopt.profiler import MonotonicClock
+from treeopt.profiler.bench.compare import compare_runs, text_tokens
+from treeopt.profiler.bench.interleave import Run, decode_run, interleave, repeated, whole_rounds
 from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
@@ -99,7 +101,7 @@ def treeopt_options(
     """Return plain decoding, then every drafter's best options."""
     sampling = profile.acceptance(temperature=temperature).sampling
     plain = Decoder(models.target, None, sampling=sampling, max_text_tokens=max_tokens)
-    options = [Option("plain", "", partial(decode_steps, plain, 0, new_tokens))]
+    options = [Option("plain", "", partial(decode_steps, plain, new_tokens))]
     loaded = {
         drafter.name: load_named(
             drafter.name, models, source=drafter.source, layers=drafter.layers, capacity=max_tokens
@@ -114,16 +116,16 @@ def treeopt_options(
             loaded=loaded.get(name),
             text_tokens=max_tokens,
         )
-        decode = partial(decode_steps, decoder, planned.tree.max_depth, new_tokens)
+        decode = partial(decode_steps, decoder, new_tokens)
         options.append(Option(name, setting, decode, speedup, tokens))
     return options
 
 
-def decode_steps(decoder: Decoder, depth: int, new_tokens: int, prompt: Sequence[int]) -> TimedCall:
+def decode_steps(decoder: Decoder, new_tokens: int, prompt: Sequence[int]) -> TimedCall:
     """Decode whole steps until there are so many tokens, or the text ends."""
     start_s = time.perf_counter()
-    run = decode_whole_steps(decoder, prompt, new_tokens, depth, time.perf_counter)
-    return TimedCall(run.tokens, run.steps, run.seconds, time.perf_counter() - start_s)
+    run = decode_run(decoder, prompt, new_tokens, None, MonotonicClock())
+    return TimedCall(run.tokens, run.steps, run.seconds, run.passes, time.perf_counter() - start_s)
 
 
 def transformers_options(
@@ -137,13 +139,13 @@ def transformers_options(
         def decode(prompt: Sequence[int]) -> TimedCall:
             start_s = time.perf_counter()
             tokens = method.generate(prompt, new_tokens)
-            return TimedCall(tokens, 0, float("nan"), time.perf_counter() - start_s)
+            return TimedCall(tokens, 0, float("nan"), {}, time.perf_counter() - start_s)
 
         return Option(f"transformers {name}", f"{drafted} tokens" if drafted else "", decode)
 
     def fastest(name: str, *, lookup: bool) -> Option:
         tried = [option(name, drafted, lookup=lookup) for drafted in DRAFT_TOKENS]
-        race(tried, prompts[:FEW_PROMPTS], 1)
+        decode_options(tried, prompts[:FEW_PROMPTS], 1)
         return max(tried, key=tokens_per_s)
 
     found = [option("plain", 0), fastest("assisted", lookup=False), fastest("prompt lookup", lookup=True)]
@@ -152,15 +154,19 @@ def transformers_options(
     return found
 
 
-def race(options: Sequence[Option], prompts: Sequence[Prompt], repeats: int) -> None:
-    """Decode every prompt with each option in turn; the first call of each is not counted."""
+def decode_options(options: Sequence[Option], prompts: Sequence[Prompt], repeats: int) -> None:
+    """Decode every prompt with each option in interleaved runs; the first call of each is not counted."""
+
+    def decode(option: Option, prompt: int, *_: int) -> TimedCall:
+        return option.decode(prompts[prompt].tokens)
+
     for option in options:
-        option.decode(prompts[0].tokens)
         option.runs.extend([] for _ in prompts)
-    for repeat in range(repeats):
-        for number, prompt in enumerate(bar(prompts, f"round {repeat + 1} of {repeats}")):
-            for option in options:
-                option.runs[number].append(option.decode(prompt.tokens))
+    configurations = [partial(decode, option) for option in options]
+    rounds = interleave(configurations, 1, repeated(len(prompts), repeats))
+    for each in whole_rounds(rounds, len(prompts) * repeats, show_progress=True):
+        for option, run in zip(options, each.runs, strict=True):
+            option.runs[each.prompt].append(run)
 
 
 def tokens_per_s(option: Option) -> float:
@@ -275,7 +281,7 @@ def main() -> None:
         options = treeopt_options(models, profile, temperature, new_tokens, longest)
         if theirs is not None:
             options += transformers_options(theirs, temperature, prompts, new_tokens)
-        race(options, prompts, arguments.repeats)
+        decode_options(options, prompts, arguments.repeats)
         print_results(models, options, prompts, profile, temperature)
 
 

@@ -17,7 +17,6 @@ calls no `forward`.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +32,7 @@ from treeopt import bundled as bundle
 from treeopt.cli.options.inputs import file, load_profile
 from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.planner import Option, fastest_drafted_tree
-from treeopt.profiler import Journal, Measured, Measurement, Settings, bench, clock_for
+from treeopt.profiler import Decoding, Journal, Measured, Measurement, Settings, Workload, bench_trees, clock_for
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.records.profile import Profile
@@ -273,8 +272,9 @@ def compare(setup: Setup, profile: Profile | None, rule: str, temperature: float
     for other in raced[1:] if temperature == 0 else []:
         show_differences(raced[0], other, setup)
     target, draft = setup.models.target, setup.models.draft_model
-    decode = partial(bench, max_new_tokens=setup.max_new_tokens, repeats=setup.repeats)
-    measured = decode(target, draft, choice.tree, setup.prompts, rule=rule, temperature=temperature)
+    workload = Workload(prompts=setup.prompts, max_new_tokens=setup.max_new_tokens, repeats=setup.repeats)
+    decoding = Decoding(rule=rule, sampling=Sampling(temperature))
+    (measured,) = bench_trees(target, draft, [choice.tree], workload, decoding)
     parts_ms = split(setup, choice.tree, rule, temperature)
     return f"{heading}\n{report(raced, choice, measured, parts_ms, rest_goal=REST_GOAL[target.device.type])}"
 

@@ -32,7 +32,7 @@ from treeopt.errors import TreeoptError
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_length
 from treeopt.profiler import Journal
-from treeopt.profiler.bench.race import race
+from treeopt.profiler.bench.engine import bench_engine
 from treeopt.profiler.engine import Probe, ProbeSettings
 from treeopt.profiler.engine_profile import engine_profile, heading_of
 from treeopt.profiler.machine import processor
@@ -202,7 +202,7 @@ def run(client: EngineClient, launch: Launch, texts: tuple[str, ...]) -> EngineB
     say(f"\nprobed in {time.perf_counter() - start_s:.0f} s")
     model = step_model(engine_profile(client, launch, settings, probe))
     held_out = replace(settings, prompts=texts[1::2], rounds=RACE_ROUNDS - fewer)
-    return race(client, launch, held_out, model, fastest_length(model))
+    return bench_engine(client, launch, held_out, model, fastest_length(model))
 
 
 def show(found: EngineBench) -> None:

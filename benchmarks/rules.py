@@ -21,7 +21,7 @@ from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.cli.options.values import TEMPERATURES
 from treeopt.planner import fastest_drafted_tree, plan, step_model
 from treeopt.planner.smoothing import smooth
-from treeopt.profiler import Decoding, Journal, Measurement, Settings, bench, clock_for
+from treeopt.profiler import Decoding, Journal, Measurement, Settings, Workload, bench_trees, clock_for
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, until_no_gain
 from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import gained
@@ -51,16 +51,9 @@ def main_table(pair: ModelPair, profile: Profile, prompts: Prompts, tokens: int,
         tree = plan(profile, profile.latency().verify.max_tokens, rule=rule).tree.tree
         predicted = step_model(profile, rule=rule).predict(tree)
         temperature = profile.acceptance(rule=rule).temperature
-        found = bench(
-            pair.target,
-            pair.draft_model,
-            tree,
-            prompts,
-            max_new_tokens=tokens,
-            repeats=repeats,
-            rule=rule,
-            temperature=temperature,
-        )
+        workload = Workload(prompts=prompts, max_new_tokens=tokens, repeats=repeats)
+        decoding = Decoding(rule=rule, sampling=Sampling(temperature))
+        (found,) = bench_trees(pair.target, pair.draft_model, [tree], workload, decoding)
         pairs = (
             (predicted.tokens_per_step.value, found.tokens_per_step),
             (1e3 * predicted.step_s.value, 1e3 * found.step_s),

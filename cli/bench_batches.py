@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.bench_pair import heading_here, load_fitting, profile_of_texts
+from treeopt.cli.bench_pair import check_whole, heading_here, load_fitting, profile_of_texts
 from treeopt.cli.bench_tree import promised_model
 from treeopt.cli.command import Command
 from treeopt.cli.options.bench import BenchBatchesOptions
@@ -13,7 +13,7 @@ from treeopt.cli.options.inputs import read_any_tree
 from treeopt.cli.options.record import options
 from treeopt.cli.options.rule import checked_rule
 from treeopt.cli.terminal import warn
-from treeopt.errors import InfeasibleError, InterruptionError, Warning
+from treeopt.errors import InfeasibleError, Warning
 from treeopt.report.batch_bench import without_times_warning
 from treeopt.report.plan_text import subject
 from treeopt.report.text import quoted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from treeopt.planner.batch_rivals import BatchRivals
     from treeopt.planner.tokens import TokenModel
-    from treeopt.profiler.bench.batches import BatchRace
+    from treeopt.profiler.bench.batches import BatchComparison
     from treeopt.records.profile import Profile
     from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TreeFile
@@ -49,26 +49,22 @@ def bench_batches(asked: BenchBatchesOptions) -> None:
     from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
     from treeopt.report.bench_heading import headed_table
 
-    race = _race(models, tokens, rivals, asked)
-    found = batch_bench(race, rivals)
+    comparison = _comparison(models, tokens, rivals, asked)
+    found = batch_bench(comparison, rivals)
     heading = heading_here(models)
     asked.results.publish(headed_table(heading, batch_bench_table(found)), batch_bench_json(heading, found))
     if asked.results.plot is not None:
         from treeopt.report.batch_figure import save_batch_figure
 
         save_batch_figure(found, asked.results.plot, title=subject(profile))
-    if found.rounds < race.workload.repeats:
-        raise InterruptionError(
-            f"interrupted after {found.rounds} of {race.workload.repeats} rounds; the numbers are from those. Run it again "
-            "for the rest."
-        )
+    check_whole(found.rounds, comparison.workload.repeats)
 
 
-def _race(
+def _comparison(
     models: "ModelPair", tokens: "TokenModel", rivals: "Mapping[int, BatchRivals]", asked: BenchBatchesOptions
-) -> "BatchRace":
+) -> "BatchComparison":
     """Return what is decoded."""
-    from treeopt.profiler.bench.batches import BatchRace
+    from treeopt.profiler.bench.batches import BatchComparison
     from treeopt.profiler.bench.compare import workload_as_measured
     from treeopt.profiler.decoding import Decoding
     from treeopt.texts.prompts import bench_prompts
@@ -77,17 +73,12 @@ def _race(
     held_out = bench_prompts(asked.prompts.load(models))
     texts = max(len(held_out), *asked.batch_sizes)  # where prompts are too few they are decoded again, with other seeds
     held_out = [held_out[number % len(held_out)] for number in range(texts)]
-    return BatchRace(
+    return BatchComparison(
         target=models.target,
         draft=models.draft_model,
-        ways={size: each.trees for size, each in rivals.items()},
+        trees={size: each.trees for size, each in rivals.items()},
         workload=workload_as_measured(held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats),
-        decoding=Decoding(
-            rule=acceptance.rule,
-            sampling=acceptance.sampling,
-            draft_sampling=acceptance.draft_sampling,
-            lossy=asked.lossy,
-        ),
+        decoding=Decoding.as_measured(acceptance, lossy=asked.lossy),
     )
 
 
@@ -113,7 +104,7 @@ def _tree_file(path: Path) -> "TreeFile":
 def _rivals(
     profile: "Profile", planned: "TreeFile | None", asked: BenchBatchesOptions
 ) -> "tuple[TokenModel, Mapping[int, BatchRivals]]":
-    """Return the acceptance that is predicted by, and what is raced at each batch size."""
+    """Return the acceptance that is predicted by, and the trees of each batch size."""
     from treeopt.planner.batch_rivals import rivals_of
 
     sizes = sorted(asked.batch_sizes)

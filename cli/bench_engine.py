@@ -121,7 +121,7 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
 
     from treeopt.planner import step_model
     from treeopt.planner.chains import fastest_length
-    from treeopt.profiler.bench.race import race
+    from treeopt.profiler.bench.engine import bench_engine as measure
     from treeopt.profiler.engine_profile import heading_of
     from treeopt.report.bench_heading import headed_table
     from treeopt.report.engine_bench import engine_bench_json, engine_bench_table
@@ -131,20 +131,20 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
     chosen, default = fastest_length(model), default_length(client.name)
     settings = _settings(asked, profile, chosen, default)
     _warn_of_differences(profile, client, launch, settings)
-    with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
-        found = race(client, launch, settings, model, chosen, bar.update, tolerance_nats=asked.tolerance_nats)
+    with tqdm(total=settings.waves, desc="bench     ", unit="answer", disable=None) as bar:
+        found = measure(client, launch, settings, model, chosen, bar.update, tolerance_nats=asked.tolerance_nats)
     heading = heading_of(client, launch)
     asked.results.publish(headed_table(heading, engine_bench_table(found, default)), engine_bench_json(heading, found))
     if asked.results.plot is not None:
         from treeopt.report.engine_figure import save_engine_figure
-        from treeopt.report.profile_words import raced_today
+        from treeopt.report.profile_words import measured_today
 
         acceptance = model.acceptance
         save_engine_figure(
             [found],
             asked.results.plot,
             title=models_and_machine(profile.pair, profile.machine),
-            subtitle=f"{acceptance.rule} at temperature {acceptance.temperature:g}, {raced_today()}",
+            subtitle=f"{acceptance.rule} at temperature {acceptance.temperature:g}, {measured_today()}",
         )
     if (warning := losslessness_warning(found)) is not None:
         warn(warning)

@@ -45,13 +45,16 @@ def bench_grid(asked: BenchGridOptions) -> None:
     )
     if asked.results.plot is not None:
         from treeopt.report.grid_figure import save_grid_figure
-        from treeopt.report.profile_words import raced_today
+        from treeopt.report.profile_words import measured_today
 
         decoded = "the prompts of the profile" if asked.same_prompts else "held-out prompts"
         save_grid_figure(
-            rows, asked.results.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}, {raced_today()}"
+            rows,
+            asked.results.plot,
+            title=subject(profile),
+            subtitle=f"{found.conditions}, {decoded}, {measured_today()}",
         )
-    check_whole(rows[0].measured.prompts, len(prompts))
+    check_whole(rows[0].measured.rounds, workload.rounds)
 
 
 def _plan(profile: "Profile", asked: BenchGridOptions) -> "Plan":

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.bench_pair import decoder_profile, heading_here, load_fitting
+from treeopt.cli.bench_pair import check_whole, decoder_profile, heading_here, load_fitting
 from treeopt.cli.command import Command
 from treeopt.cli.options.bench import BenchMethodsOptions
 from treeopt.cli.options.record import options
@@ -31,17 +31,18 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
     names = _names(asked.methods)
     profile = None if asked.profile_path is None else decoder_profile(asked.profile_path)
     models = load_fitting(asked, profile)
-    from treeopt.methods.running import ContestRequest, run_contest
+    from treeopt.methods.running import MethodsRequest, rounds_of, run_methods
     from treeopt.report.bench_heading import headed_table
     from treeopt.report.methods_bench import methods_json, methods_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = asked.prompts.load(models)
-    rows = run_contest(
+    held_out = bench_prompts(prompts)
+    rows = run_methods(
         models,
         profile_prompts(prompts),
-        bench_prompts(prompts),
-        ContestRequest(names=names, temperatures=_temperatures(asked, profile), effort=_effort(asked), profile=profile),
+        held_out,
+        MethodsRequest(names=names, temperatures=_temperatures(asked, profile), effort=_effort(asked), profile=profile),
         announce=lambda what: click.echo(what, err=True),
     )
     heading = heading_here(models)
@@ -49,12 +50,13 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
     if asked.results.plot is not None:
         from treeopt.profiler.machine import describe_machine
         from treeopt.report.methods_figure import save_methods_figure
-        from treeopt.report.profile_words import raced_today
+        from treeopt.report.profile_words import measured_today
 
         machine = describe_machine(models.target.device)
         save_methods_figure(
-            rows, asked.results.plot, title=models_and_machine(models.described, machine), subtitle=raced_today()
+            rows, asked.results.plot, title=models_and_machine(models.described, machine), subtitle=measured_today()
         )
+    check_whole(rounds_of(rows), asked.repeats * len(held_out))
 
 
 def _names(given: str) -> list[str]:

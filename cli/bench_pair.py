@@ -70,9 +70,9 @@ def heading_here(models: "ModelPair") -> "BenchHeading":
     return BenchHeading(created=now(), machine=describe_machine(models.target.device), pair=models.described)
 
 
-def check_whole(decoded: int, asked: int) -> None:
-    """Raise InterruptionError where a bench was interrupted, after its results are printed."""
-    if decoded < asked:
+def check_whole(rounds: int, wanted: int) -> None:
+    """Raise InterruptionError after the results of an interrupted benchmark are printed."""
+    if rounds < wanted:
         raise InterruptionError(
-            f"interrupted after {decoded} of {asked} prompts; the numbers are from those. Run it again for the rest."
+            f"interrupted after {rounds} of {wanted} rounds; the numbers are from those. Run it again for the rest."
         )

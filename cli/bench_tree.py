@@ -1,5 +1,6 @@
-"""`treeopt bench tree`: one tree, as predicted and as decoded."""
+"""`treeopt bench tree`: the prediction of one tree next to its measurement."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -36,11 +37,13 @@ def bench_tree(asked: BenchTreeOptions) -> None:
         )
     planned = with_drafter(tree, read_any_tree(tree), asked.drafter, asked.eagle_layers)
     profile = profile_of_texts(asked)
-    acceptance, promised = _promise(profile, planned, asked)
+    model, acceptance, promised = _promise(profile, planned, asked)
     models = load_fitting(asked, profile, tree=tree, planned=planned)
     loaded = load_drafter_of(tree, planned, models)
     from treeopt.methods.make_drafter import bench_planned
+    from treeopt.planner.pace import predict_at_pace
     from treeopt.profiler.bench.compare import workload_as_measured
+    from treeopt.profiler.bench.reference_passes import reference_passes
     from treeopt.profiler.decoding import Decoding
     from treeopt.report.tree_bench import tree_bench_json, tree_bench_table
     from treeopt.texts.prompts import bench_prompts
@@ -53,24 +56,32 @@ def bench_tree(asked: BenchTreeOptions) -> None:
         draft_sampling=acceptance.draft_sampling if loaded is None else None,
         lossy=asked.lossy,
     )
-    measured = bench_planned(models, planned, workload, decoding, loaded=loaded)
+    draft = models.draft if planned.drafter is None else None  # whose passes the steps consist of
+    references = reference_passes(model, models.target, draft, [planned.tree], workload.prompts)
+    measured = bench_planned(models, planned, workload, decoding, loaded=loaded, references=references)
+    at_pace = predict_at_pace(model, planned.tree, measured.pace) if planned.drafter is None else None
+    promised = replace(promised, at_pace=at_pace)
     asked.results.publish(
         tree_bench_table(promised, measured), tree_bench_json(heading_here(models), promised, measured)
     )
-    check_whole(measured.prompts, len(held_out))
+    check_whole(measured.rounds, workload.rounds)
 
 
-def _promise(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "tuple[MeasuredAcceptance, Promise]":
-    """Return the acceptance whose texts are decoded again, and what was promised of them."""
+def _promise(
+    profile: "Profile", planned: "TreeFile", asked: BenchOptions
+) -> "tuple[StepModel, MeasuredAcceptance, Promise]":
+    """Return the model of the passes, the acceptance whose sampling is used, and the prediction."""
+    from treeopt.planner import step_model
     from treeopt.report.tree_bench import Promise
 
     if planned.drafter is None:
         model = promised_model(profile, planned, asked)
-        return model.acceptance, Promise.of_tree(model.predict(planned.tree), model.acceptance)
+        return model, model.acceptance, Promise.of_tree(model.predict(planned.tree), model.acceptance)
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     made_at = planned.provenance.temperature if planned.provenance else None
     acceptance = profile.acceptance(temperature=made_at if asked.temperature is None else asked.temperature)
-    return acceptance, Promise.of_file(planned, rule=rule, temperature=acceptance.temperature)
+    model = step_model(profile, temperature=acceptance.temperature)
+    return model, acceptance, Promise.of_file(planned, rule=rule, temperature=acceptance.temperature)
 
 
 def promised_model(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "StepModel":

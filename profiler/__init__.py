@@ -1,7 +1,7 @@
 """Measuring: times of passes and steps, acceptance, draft records, decoding with a tree beside plain decoding."""
 
 from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
-from treeopt.profiler.bench.compare import Workload, bench, bench_trees
+from treeopt.profiler.bench.compare import Workload, bench_trees
 from treeopt.profiler.clock import Clock, CudaClock, MonotonicClock, clock_for
 from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.journal import Journal
@@ -22,7 +22,6 @@ __all__ = [
     "Settings",
     "TextFiles",
     "Workload",
-    "bench",
     "bench_trees",
     "clock_for",
 ]

@@ -44,21 +44,27 @@ class Clock(Protocol):
         """What goes untimed before that: nothing where no hardware is timed."""
         ...
 
+    def now_s(self) -> float:
+        """Return a time that never goes back, once all work is done."""
+        ...
+
     def time_s(self, work: Work) -> float:
         """Return the seconds that one call of `work` takes, until its results are there."""
         ...
 
 
 class MonotonicClock:
-    """The operating system's monotonic clock, for work that is done when the call returns."""
+    """A monotonic clock, by default the operating system's, for work that is done when the call returns."""
 
     warm_up = WarmUp()
 
+    def __init__(self, now_s: Callable[[], float] | None = None) -> None:
+        self.now_s = now_s or time.perf_counter
+
     def time_s(self, work: Work) -> float:
-        """Return the seconds of one call."""
-        start = time.perf_counter()
+        start_s = self.now_s()
         work()
-        return time.perf_counter() - start
+        return self.now_s() - start_s
 
 
 class CudaClock:
@@ -69,8 +75,11 @@ class CudaClock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
+    def now_s(self) -> float:
+        torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
     def time_s(self, work: Work) -> float:
-        """Return the seconds of one call on the device."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.device(self._device):
             torch.cuda.synchronize()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import Observer
@@ -21,6 +22,16 @@ class Decoding:
     """Whether rules are allowed that change the text's distribution."""
     cuda_graphs: bool | None = None
     """Whether passes are captured; None captures them on a CUDA device. Texts share no pass that is captured."""
+
+    @classmethod
+    def as_measured(cls, acceptance: MeasuredAcceptance, *, lossy: bool = False) -> "Decoding":
+        """Return that with which an acceptance was measured."""
+        return cls(
+            rule=acceptance.rule,
+            sampling=acceptance.sampling,
+            draft_sampling=acceptance.draft_sampling,
+            lossy=lossy,
+        )
 
     def decoder(
         self,

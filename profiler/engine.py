@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
@@ -23,6 +22,7 @@ from treeopt.engines.probes.client import (
     TellsPasses,
 )
 from treeopt.errors import EngineError, InvalidValueError
+from treeopt.profiler.bench.interleave import order
 from treeopt.profiler.journal import Journal
 
 SEED = 0
@@ -177,7 +177,6 @@ class Probe:
         texts, lengths = len(self._settings.prompts), self._settings.lengths
         round_samples = -(-texts // batch) * batch  # the last wave of a round begins with the first prompts again
         known = {length: len(self.samples(length, batch)) for length in lengths}
-        order = Random(SEED)
         for number in range(self._settings.rounds):
             if number and until_s is not None and time.monotonic() > until_s:
                 return
@@ -186,9 +185,10 @@ class Probe:
                     continue
                 with self._running(group, batch) as running:  # restart: one start may be slower than another for good
                     self._ask_passes(running, batch)
-                    for first in range(0, texts, batch):
+                    for wave, first in enumerate(range(0, texts, batch)):
                         chosen = [(first + each) % texts for each in range(batch)]
-                        for length in order.sample(group, len(group)):  # drift hits all lengths alike
+                        for place in order(len(group), number * -(-texts // batch) + wave):
+                            length = group[place]
                             if known[length] <= number * round_samples + first:
                                 self._ask(running[length], length, batch, chosen, number)
                             tick()

@@ -9,8 +9,9 @@ import pytest
 import torch
 from scipy import stats
 
+from tests.support.bench import bench
 from tests.support.passes import new_cache
-from treeopt.profiler import CudaClock, Journal, Measurement, Settings, bench
+from treeopt.profiler import CudaClock, Journal, Measurement, Settings
 from treeopt.runtime import Decoder, Sampling, draw, verify
 from treeopt.runtime.models.model import Feed, feed_text
 from treeopt.runtime.models.nodes import PassNodes

@@ -1,247 +1,257 @@
-"""Several texts at a time, decoded in some ways in turn at some batch sizes: tokens per second, and whether texts stay.
+"""Several sequences decoded together, with several trees at several batch sizes, in interleaved runs.
 
-Steps count in which as many texts run as are to and none has just joined, so that a rate is that of its batch size, and
-the reading of prompts is told apart.  A step's tokens count whole, those behind the end of a text too.
+Only steps with a full batch count, and prefill is reported separately.  A step's tokens count whole, including those
+after the end of a sequence.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
-from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
 from treeopt.planner.batch_rivals import PLAIN, BatchRivals
+from treeopt.planner.pace import predict_at_pace
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.divergence import divergence
-from treeopt.profiler.bench.timed_passes import PassSeconds
+from treeopt.profiler.bench.interleave import decode_in_parts, interleave, repeated, whole_rounds
+from treeopt.profiler.bench.reference_passes import ReferencePasses, reference_passes
+from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.batch_bench import BatchBench, BatchMeasured, BatchRow, BatchSize, MeasuredWay
-from treeopt.records.results import Divergence
+from treeopt.records.batch_bench import BatchBench, BatchMeasured, BatchRow, BatchSize
+from treeopt.records.results import Divergence, Pace
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.decoding.batch import TextRequest, TextStep
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
-WARM_UP_TOKENS = 8
-Ways = Mapping[int, Sequence[TokenTree]]
-"""The trees that are raced at each batch size, plain decoding first."""
+Trees = Mapping[int, Sequence[TokenTree]]
+"""What decodes at each batch size, plain decoding first."""
 
 
 @dataclass(slots=True)
 class BatchRun:
-    """All prompts decoded once in one way."""
+    """All prompts decoded once with one tree."""
 
-    texts: list[list[int]]
+    tokens: list[list[int]]
+    """Of each prompt."""
     seconds: float = 0.0
-    """Of the steps that count, and so are the next three."""
-    passes_s: float = 0.0
-    tokens: int = 0
+    """Of the steps that count, and so are the next two."""
+    committed: int = 0
     steps: int = 0
     joining_s: float = 0.0
-    """Of the steps in which texts joined."""
+    """Of the steps in which sequences joined, prefill included."""
     joining_steps: int = 0
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all texts."""
-        return self.tokens / self.seconds
+        """Of all sequences."""
+        return self.committed / self.seconds
 
     @property
     def prefill_s(self) -> float:
-        """Seconds of reading prompts: what steps with new texts take beyond others; 0 where noise is more."""
+        """What steps with new sequences take beyond others; 0 if noise is larger."""
         return max(0.0, self.joining_s - self.joining_steps * self.seconds / self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRace:
+class BatchComparison:
     """Decodes the prompts of a workload in batches.
 
     Args:
         target, draft: the pair.
-        ways: what is raced at each batch size.
+        trees: what decodes at each batch size.
         workload: prompts, as many as the largest batch or more, how far each is continued, and how often.
         decoding: rule and sampling.
-        now_s: the clock.
+        clock: by default that of the target's device.
     """
 
     target: LanguageModel
     draft: LanguageModel
-    ways: Ways
+    trees: Trees
     workload: Workload
     decoding: Decoding
-    now_s: Callable[[], float] = time.perf_counter
-    passes: PassSeconds = field(init=False)
+    clock: Clock | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "passes", PassSeconds(self.now_s))
-        prompts, most = len(self.workload.prompts), max(self.ways, default=0)
-        if most < 1 or min(self.ways) < 1 or prompts < most:
+        prompts, most = len(self.workload.prompts), max(self.trees, default=0)
+        if most < 1 or min(self.trees) < 1 or prompts < most:
             raise InvalidValueError(
                 f"batch_size: expected 1 to {prompts}, the prompts that are kept for benchmarks. Got {most}: take fewer "
                 "at a time, or more prompts.",
                 field="batch_size",
             )
 
-    def measure(self, *, show_progress: bool = True) -> BatchMeasured:
-        """Decode alone, then in rounds at every size in every way; Ctrl-C ends it after the last whole round.
+    def measure(
+        self, references: Mapping[int, ReferencePasses | None] | None = None, *, show_progress: bool = True
+    ) -> tuple[dict[tuple[int, TokenTree], BatchMeasured], int]:
+        """Return what was measured by batch size and tree, and in how many rounds.
 
-        Raises InvalidValueError where a prompt does not fit or texts are too short to run together, OutOfMemoryError
-        before anything is decoded where caches of the largest batch do not fit.
+        Ctrl-C ends it after the last whole round.
+
+        Args:
+            references: by batch size, passes that are timed before each run.
+            show_progress: whether a bar goes to standard error.
+
+        Raises InvalidValueError if a prompt does not fit or sequences are too short to run together, OutOfMemoryError
+        before anything is decoded if the caches of the largest batch do not fit.
         """
-        decoder = self._decoder()
-        decoder.steps_of_all(self._requests(), batch_size=max(self.ways))  # refuses now what does not fit
-        total = len(self._trees) + self.workload.repeats * sum(map(len, self.ways.values()))
-        rounds: list[dict[tuple[int, TokenTree], BatchRun]] = []
-        with tqdm(total=total, desc="bench     ", unit="run", disable=None if show_progress else True) as bar:
-            alone = {tree: self._alone(decoder, tree, bar.update) for tree in self._trees}
-            self._warm_up(decoder)
-            try:
-                for _ in range(self.workload.repeats):
-                    found: dict[tuple[int, TokenTree], BatchRun] = {}
-                    for size, trees in self.ways.items():
-                        for tree in trees:
-                            found[size, tree] = self._run(decoder, tree, size)
-                            bar.update()
-                    rounds.append(found)
-            except KeyboardInterrupt:
-                if not rounds:
-                    raise
-        ways = {
-            (size, tree): self._measured(
-                [each[size, tree] for each in rounds], [each[size, PLAIN] for each in rounds], alone[tree]
-            )
-            for size, trees in self.ways.items()
-            for tree in trees
-        }
-        return BatchMeasured(ways=ways, rounds=len(rounds))
+        decoder, clock = self._decoder(), self.clock or clock_for(self.target.device)
+        decoder.steps_of_all(self._requests(), batch_size=max(self.trees))  # raises for what does not fit
+        cases = [(size, tree) for size, trees in self.trees.items() for tree in trees]
+        alone = {tree: self._alone(decoder, tree) for _, tree in cases}
 
-    @property
-    def _trees(self) -> list[TokenTree]:
-        return list(dict.fromkeys(tree for trees in self.ways.values() for tree in trees))
+        def decode(size: int, tree: TokenTree, *numbers: int) -> BatchRun:
+            *_, new_tokens = numbers
+            decoder.change_tree(tree)
+            if new_tokens < self.workload.max_new_tokens:  # the warm-up
+                return self._run(decoder, self._requests(new_tokens)[:size], size, clock)
+            for other, each in (references or {}).items():
+                if each is not None and other == size:
+                    each.time()
+                elif each is not None:
+                    each.close()
+            run = self._run(decoder, self._requests(), size, clock)
+            if run.steps == 0:
+                raise InvalidValueError(
+                    f"max_new_tokens: expected texts long enough that {size} run together for a step after the last has "
+                    f"joined. Got {new_tokens}: ask for more.",
+                    field="max_new_tokens",
+                )
+            return run
+
+        rounds = interleave(
+            [partial(decode, *case) for case in cases],
+            self.workload.max_new_tokens,
+            repeated(1, self.workload.repeats),
+        )
+        found = whole_rounds(rounds, self.workload.repeats, show_progress=show_progress)
+        runs = {case: [each.runs[place] for each in found] for place, case in enumerate(cases)}
+        return {
+            (size, tree): self._measured(
+                runs[size, tree], runs[size, PLAIN], alone[tree], self._overhead(decoder, size, tree, clock)
+            )
+            for size, tree in cases
+        }, len(found)
 
     def _decoder(self) -> Decoder:
-        """Return the decoder of all ways, without CUDA graphs: the seconds of a pass that is replayed cannot be told apart."""
+        """Return the decoder of all trees."""
         longest = max(map(len, self.workload.prompts)) + self.workload.max_new_tokens
-        return Decoder(
-            self.passes.timed(self.target),
-            self.passes.timed(self.draft),
-            max(self._trees, key=lambda tree: tree.nodes),
-            rule=self.decoding.rule,
-            sampling=self.decoding.sampling,
-            draft_sampling=self.decoding.draft_sampling,
-            lossy=self.decoding.lossy,
-            max_text_tokens=min(longest, self.target.config.max_positions),
-            cuda_graphs=False,
+        return self.decoding.decoder(
+            self.target,
+            self.draft,
+            max((tree for trees in self.trees.values() for tree in trees), key=lambda tree: tree.nodes),
+            min(longest, self.target.config.max_positions),
         )
 
     def _requests(self, max_new_tokens: int | None = None) -> list[TextRequest]:
         tokens = max_new_tokens or self.workload.max_new_tokens
         return [TextRequest(prompt, tokens, seed=seed) for seed, prompt in enumerate(self.workload.prompts)]
 
-    def _alone(self, decoder: Decoder, tree: TokenTree, tick: Callable[[], object]) -> list[list[int]]:
-        """Return the texts of one tree, each decoded by itself."""
+    def _alone(self, decoder: Decoder, tree: TokenTree) -> list[list[int]]:
+        """Return the tokens after each prompt, decoded by itself."""
         decoder.change_tree(tree)
-        texts = [
+        return [
             list(decoder.generate(each.token_ids, each.max_new_tokens, seed=each.seed)) for each in self._requests()
         ]
-        tick()
-        return texts
 
-    def _warm_up(self, decoder: Decoder) -> None:
-        """Make all caches, and take the first steps, which are slower."""
-        few = self._requests(min(WARM_UP_TOKENS, self.workload.max_new_tokens))
-        for size, trees in self.ways.items():
-            for tree in trees:
-                decoder.change_tree(tree)
-                for _ in decoder.steps_of_all(few[:size], batch_size=size):
-                    pass
-
-    def _run(self, decoder: Decoder, tree: TokenTree, size: int) -> BatchRun:
-        """Decode all prompts once.
-
-        Raises InvalidValueError where no step counts.
-        """
+    def _overhead(self, decoder: Decoder, size: int, tree: TokenTree, clock: Clock) -> float:
+        """Return the share of steps that is neither drafting nor verification, from a run of its own over one batch."""
         decoder.change_tree(tree)
-        requests = self._requests()
-        run, left, began = BatchRun([[] for _ in requests]), len(requests), set[int]()
+        requests = self._requests()[:size]
+        _, parts = decode_in_parts(decoder, lambda: self._run(decoder, requests, size, clock), clock)
+        return sum(each.rest for each in parts) / sum(map(sum, parts))
+
+    def _run(self, decoder: Decoder, requests: Sequence[TextRequest], size: int, clock: Clock) -> BatchRun:
+        """Decode all requests once; steps in which none joins are timed together, until a sequence ends."""
+        run, left, running = BatchRun([[] for _ in requests]), len(requests), 0
         steps = decoder.steps_of_all(requests, batch_size=size)
         while left:
-            passes_s, start_s = self.passes.total_s, self.now_s()
-            found = list(islice(steps, min(size, left)))  # each text that runs has a part in each step
-            seconds = self.now_s() - start_s
-            for each in found:
+            texts = min(size, left)
+            joins, decoded = running < texts, list[TextStep]()
+
+            def decode(joins: bool = joins, texts: int = texts, decoded: list[TextStep] = decoded) -> None:
+                while True:
+                    step = list(islice(steps, texts))  # each running sequence takes part in each step
+                    decoded.extend(step)
+                    if joins or any(each.ended for each in step):
+                        return
+
+            seconds = clock.time_s(decode)
+            for each in decoded:
                 if each.error is not None:
                     raise each.error
-                run.texts[each.text] += each.tokens
-                left -= each.ended
-            if not began.issuperset(each.text for each in found):
-                began.update(each.text for each in found)
+                run.tokens[each.text] += each.tokens
+            ended = sum(each.ended for each in decoded)
+            left, running = left - ended, texts - ended
+            if joins:
                 run.joining_s, run.joining_steps = run.joining_s + seconds, run.joining_steps + 1
-            elif len(found) == size:
-                run.seconds, run.steps = run.seconds + seconds, run.steps + 1
-                run.passes_s += self.passes.total_s - passes_s
-                run.tokens += sum(each.committed for each in found)
-        if run.steps == 0:
-            raise InvalidValueError(
-                f"max_new_tokens: expected texts long enough that {size} run together for a step after the last has joined. "
-                f"Got {self.workload.max_new_tokens}: ask for more.",
-                field="max_new_tokens",
-            )
+            elif texts == size:
+                run.seconds, run.steps = run.seconds + seconds, run.steps + len(decoded) // size
+                run.committed += sum(each.committed for each in decoded)
         return run
 
-    def _measured(self, runs: Sequence[BatchRun], plain: Sequence[BatchRun], alone: Sequence[list[int]]) -> MeasuredWay:
-        """Return what the rounds of one way come to, beside plain decoding in the same rounds."""
+    def _measured(
+        self, runs: Sequence[BatchRun], plain: Sequence[BatchRun], alone: Sequence[list[int]], overhead: float
+    ) -> BatchMeasured:
+        """Return what the rounds of one tree come to, compared with plain decoding in the same rounds."""
         rates = [run.tokens_per_s for run in runs]
-        steps = sum(run.steps for run in runs)
-        size_tokens = sum(run.tokens for run in runs) / steps
-        return MeasuredWay(
+        return BatchMeasured(
             tokens_per_s=float(np.median(rates)),
             step_s=float(np.median([run.seconds / run.steps for run in runs])),
-            batch_tokens_per_step=size_tokens,
+            batch_tokens_per_step=sum(run.committed for run in runs) / sum(run.steps for run in runs),
             speedup=float(
                 np.median([run.tokens_per_s / each.tokens_per_s for run, each in zip(runs, plain, strict=True)])
             ),
             spread=1 - min(rates) / max(rates),
-            rest=float(np.median([1 - run.passes_s / run.seconds for run in runs])),
+            overhead=overhead,
             prefill_s=float(np.median([run.prefill_s for run in runs])),
             texts=len(alone),
             divergences=self._divergences(runs, alone),
         )
 
     def _divergences(self, runs: Sequence[BatchRun], alone: Sequence[list[int]]) -> tuple[Divergence, ...]:
-        """Return where texts first part from those decoded alone, in the first round in which they do."""
+        """Return where outputs first diverge from those decoded alone, in the first round in which they do."""
         found = []
         for number, (prompt, expected) in enumerate(zip(self.workload.prompts, alone, strict=True)):
-            texts = (run.texts[number] for run in runs if run.texts[number] != expected)
-            if (text := next(texts, None)) is not None:
-                parted = divergence(self.target, number, prompt, expected, text)
-                found += [] if parted is None else [parted]
+            tokens = (run.tokens[number] for run in runs if run.tokens[number] != expected)
+            if (other := next(tokens, None)) is not None:
+                first = divergence(self.target, number, prompt, expected, other)
+                found += [] if first is None else [first]
         return tuple(found)
 
 
-def batch_bench(race: BatchRace, rivals: Mapping[int, BatchRivals], *, show_progress: bool = True) -> BatchBench:
-    """Return what a race comes to beside what was predicted; raises as `BatchRace.measure` does."""
-    measured = race.measure(show_progress=show_progress)
+def batch_bench(
+    comparison: BatchComparison, rivals: Mapping[int, BatchRivals], *, show_progress: bool = True
+) -> BatchBench:
+    """Return what was measured next to what was predicted; raises as `BatchComparison.measure` does."""
+    target, draft, workload = comparison.target, comparison.draft, comparison.workload
+    references = {
+        size: reference_passes(each.model, target, draft, each.trees, workload.prompts, clock=comparison.clock)
+        for size, each in rivals.items()
+    }
+    measured, rounds = comparison.measure(references, show_progress=show_progress)
+    paces = {size: None if each is None else each.pace for size, each in references.items()}
     return BatchBench(
-        rule=race.decoding.rule,
-        temperature=race.decoding.sampling.temperature,
-        prompts=len(race.workload.prompts),
-        max_new_tokens=race.workload.max_new_tokens,
-        rounds=measured.rounds,
+        rule=comparison.decoding.rule,
+        temperature=comparison.decoding.sampling.temperature,
+        prompts=len(workload.prompts),
+        max_new_tokens=workload.max_new_tokens,
+        rounds=rounds,
         sizes=tuple(
             BatchSize(
                 batch_size=size,
-                rows=tuple(_row(size, tree, each, measured.ways[size, tree]) for tree in each.trees),
+                pace=paces[size],
+                rows=tuple(_row(size, tree, each, measured[size, tree], paces[size]) for tree in each.trees),
             )
             for size, each in rivals.items()
         ),
     )
 
 
-def _row(size: int, tree: TokenTree, rivals: BatchRivals, measured: MeasuredWay) -> BatchRow:
+def _row(size: int, tree: TokenTree, rivals: BatchRivals, measured: BatchMeasured, pace: Pace | None) -> BatchRow:
     predicted = rivals.predicted.get(tree)
     tokens = None if predicted is None else predicted.tokens_per_step.value
     step_s = None if predicted is None else predicted.step_s.value
@@ -253,4 +263,5 @@ def _row(size: int, tree: TokenTree, rivals: BatchRivals, measured: MeasuredWay)
         predicted_tokens_per_step=tokens,
         predicted_step_s=step_s,
         predicted_speedup=None if predicted is None else predicted.speedup.value,
+        predicted_at_pace=None if predicted is None else predict_at_pace(rivals.model, tree, pace),
     )

@@ -1,24 +1,22 @@
-"""Tree decoding beside plain decoding, timed in turn on the same prompts."""
+"""Decoding with trees or drafters, compared with plain decoding on the same prompts."""
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
-import torch
-from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.bench.divergence import divergence
+from treeopt.profiler.bench.interleave import Round, Run, decode_run, interleave, repeated, whole_rounds
+from treeopt.profiler.bench.reference_passes import ReferencePasses
+from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.results import Divergence, Measured
-from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.runtime.models.pair import ModelPair
 from treeopt.trees import TokenTree, chain
 
 BOOTSTRAP_DRAWS = 2000
@@ -29,7 +27,7 @@ DEFAULT_NEW_TOKENS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is decoded, alike by all that are compared."""
+    """What every configuration decodes."""
 
     prompts: Sequence[Sequence[int]]
     """Token ids."""
@@ -38,44 +36,18 @@ class Workload:
     repeats: int = 3
     """Times each prompt is decoded."""
 
+    def __post_init__(self) -> None:
+        if not self.prompts or self.max_new_tokens < 1 or self.repeats < 1:
+            raise InvalidValueError(
+                "prompts, max_new_tokens, repeats: expected at least one of each. "
+                f"Got {len(self.prompts)}, {self.max_new_tokens}, {self.repeats}.",
+                field="prompts, max_new_tokens, repeats",
+            )
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One text decoded."""
-
-    tokens: list[int]
-    steps: int
-    seconds: float
-
-
-def bench(
-    target: LanguageModel,
-    draft: LanguageModel,
-    tree: TokenTree,
-    prompts: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int,
-    repeats: int = 3,
-    rule: str = "sequoia",
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    draft_sampling: Sampling | None = None,
-    lossy: bool = False,
-    now_s: Callable[[], float] = time.perf_counter,
-    show_progress: bool = True,
-) -> Measured:
-    """Decode every prompt with the tree and plainly, in turn, `repeats` times, and compare; see `bench_trees`."""
-    (measured,) = bench_trees(
-        target,
-        draft,
-        [tree],
-        Workload(prompts=prompts, max_new_tokens=max_new_tokens, repeats=repeats),
-        Decoding(rule=rule, sampling=Sampling(temperature, top_p, top_k), draft_sampling=draft_sampling, lossy=lossy),
-        now_s=now_s,
-        show_progress=show_progress,
-    )
-    return measured
+    @property
+    def rounds(self) -> int:
+        """Prompts to decode, repeats included."""
+        return len(self.prompts) * self.repeats
 
 
 def bench_trees(
@@ -85,20 +57,30 @@ def bench_trees(
     workload: Workload,
     decoding: Decoding,
     *,
-    now_s: Callable[[], float] = time.perf_counter,
+    references: ReferencePasses | None = None,
+    clock: Clock | None = None,
     show_progress: bool = True,
 ) -> tuple[Measured, ...]:
-    """Decode every prompt of the workload plainly and with each of some trees, in turn, and compare.
+    """Decode every prompt plainly and with each of some trees, in interleaved runs, and compare.
 
-    A text ends with the step that brings its `max_new_tokens`-th token, and all of that step counts.  Of the repeats of
-    one prompt the median time counts.  Filling the cache with the prompt is not timed.
-    Ctrl-C ends it early: the prompts begun so far are the result, unless there is none.
+    A sequence ends with the step that brings its `max_new_tokens`-th token, and all of that step counts.  Of repeats
+    with the same tokens the median time counts.  Prefill is not timed.
+    Ctrl-C ends it early: the rounds decoded so far are the result, unless there is none.
+
+    Args:
+        target: the model whose output is wanted.
+        draft: fills the trees.
+        trees: what is compared with plain decoding.
+        workload: prompts, how far each is continued, and how often.
+        decoding: rule and sampling.
+        references: passes that are timed between the runs.
+        clock: by default that of the target's device.
+        show_progress: whether a bar goes to standard error.
 
     Raises InvalidValueError without trees or prompts, or where the decoder refuses a prompt.
     """
     if not trees:
         raise InvalidValueError("trees: expected at least one. Got none: name one.")
-    _check(workload)
     prompts, most = workload.prompts, target.config.max_positions
     max_depth = max(tree.max_depth for tree in trees)
     longest = min(most, max(map(len, prompts)) + workload.max_new_tokens + max_depth)
@@ -106,83 +88,57 @@ def bench_trees(
         decoding.decoder(target, draft, max(shapes, key=lambda tree: tree.nodes), longest)
         for shapes in ([chain(0)], trees)
     )
-
-    def with_tree(tree: TokenTree, prompt: Sequence[int], tokens: int) -> Run:
-        drafting.change_tree(tree)
-        return decode_whole_steps(drafting, prompt, tokens, tree.max_depth, now_s)
-
-    ways = [partial(decode_whole_steps, plain, deepest=0, now_s=now_s), *(partial(with_tree, tree) for tree in trees)]
-    return _in_turn(target, ways, workload, greedy=decoding.sampling.greedy, show_progress=show_progress)
+    decoders = [(plain, None), *((drafting, tree) for tree in trees)]
+    return compare_decoders(decoders, workload, references=references, clock=clock, show_progress=show_progress)
 
 
-def bench_decoder(
-    plain: Decoder,
-    drafting: Decoder,
+def compare_decoders(
+    decoders: Sequence[tuple[Decoder, TokenTree | None]],
     workload: Workload,
     *,
-    greedy: bool,
-    now_s: Callable[[], float] = time.perf_counter,
+    references: ReferencePasses | None = None,
+    clock: Clock | None = None,
     show_progress: bool = True,
-) -> Measured:
-    """Decode every prompt of the workload plainly and with any decoder, in turn, and compare; see `bench_trees`.
-
-    Args:
-        plain: plain decoding.
-        drafting: of the same target, with a drafter of any kind.
-        workload: prompts, how far each is continued, and how often.
-        greedy: whether both decode at temperature 0, so that their texts have to be the same.
-        now_s: the clock.
-        show_progress: whether a bar goes to standard error.
-    """
-    _check(workload)
-    deepest = drafting.max_nodes - 1
-    ways = [
-        partial(decode_whole_steps, plain, deepest=0, now_s=now_s),
-        partial(decode_whole_steps, drafting, deepest=deepest, now_s=now_s),
-    ]
-    (measured,) = _in_turn(plain.target, ways, workload, greedy=greedy, show_progress=show_progress)
-    return measured
-
-
-def _check(workload: Workload) -> None:
-    prompts, max_new_tokens, repeats = workload.prompts, workload.max_new_tokens, workload.repeats
-    if not prompts or max_new_tokens < 1 or repeats < 1:
-        raise InvalidValueError(
-            "prompts, max_new_tokens, repeats: expected at least one of each. "
-            f"Got {len(prompts)}, {max_new_tokens}, {repeats}.",
-            field="prompts, max_new_tokens, repeats",
-        )
-
-
-def _in_turn(
-    target: LanguageModel,
-    ways: Sequence[Callable[[Sequence[int], int], Run]],
-    workload: Workload,
-    *,
-    greedy: bool,
-    show_progress: bool,
 ) -> tuple[Measured, ...]:
-    """Decode every prompt in each of some ways in turn, the first of them plainly, and compare the others with it."""
-    prompts, max_new_tokens, repeats = workload.prompts, workload.max_new_tokens, workload.repeats
-    for way in ways:  # the first calls of every size are slower
-        way(prompts[0], min(32, max_new_tokens))
-    rows: list[list[list[Run]]] = []
-    hidden = None if show_progress else True
-    with tqdm(total=len(prompts) * repeats, desc="bench     ", unit="text", disable=hidden) as bar:
-        try:
-            for prompt in prompts:
-                rows.append([])
-                for _ in range(repeats):
-                    rows[-1].append([way(prompt, max_new_tokens) for way in ways])
-                    bar.update()
-        except KeyboardInterrupt:
-            if not any(rows):
-                raise
-    rows = [row for row in rows if row]
-    compared = [[[(each[0], each[place]) for each in row] for row in rows] for place in range(1, len(ways))]
-    return tuple(
-        compare_runs(runs, _divergences(target, prompts, runs, max_new_tokens) if greedy else None) for runs in compared
+    """Compare decoders, each with the tree that it changes to if any, with the first of them, which decodes plainly."""
+    plain = decoders[0][0]
+    target, prompts, clock = plain.target, workload.prompts, clock or clock_for(plain.target.device)
+    for prompt in prompts:
+        plain.check_request(prompt, workload.max_new_tokens)
+
+    def configuration(decoder: Decoder, tree: TokenTree | None) -> Callable[[int, int, int], Run]:
+        def decode(prompt: int, repeat: int, new_tokens: int) -> Run:
+            if tree is not None:
+                decoder.change_tree(tree)
+            return decode_run(decoder, prompts[prompt], new_tokens, repeat * len(prompts) + prompt, clock)
+
+        return decode
+
+    rounds = interleave(
+        [configuration(*each) for each in decoders],
+        workload.max_new_tokens,
+        repeated(len(prompts), workload.repeats),
+        between=references.time if references else lambda: None,
     )
+    found = whole_rounds(rounds, workload.rounds, show_progress=show_progress)
+    pace = references.pace if references else None
+    return tuple(
+        replace(compared, pace=pace)
+        for place in range(1, len(decoders))
+        for runs in [_pairs(found, place)]
+        for compared in [
+            compare_runs(
+                list(runs.values()),
+                _divergences(target, prompts, runs, workload.max_new_tokens) if plain.sampling.greedy else None,
+            )
+        ]
+    )
+
+
+def _pairs(rounds: Sequence[Round[Run]], place: int) -> dict[int, list[tuple[Run, Run]]]:
+    """Return by prompt the runs of the first configuration and of another, of every repeat."""
+    by_prompt = groupby(sorted(rounds, key=lambda each: each.prompt), key=lambda each: each.prompt)
+    return {prompt: [(each.runs[0], each.runs[place]) for each in repeats] for prompt, repeats in by_prompt}
 
 
 def text_tokens(acceptance: MeasuredAcceptance) -> int:
@@ -203,69 +159,18 @@ def workload_as_measured(
     return Workload(prompts=prompts, max_new_tokens=max_new_tokens or text_tokens(acceptance), repeats=repeats)
 
 
-def bench_as_measured(
-    pair: ModelPair,
-    trees: Sequence[TokenTree],
-    workload: Workload,
-    acceptance: MeasuredAcceptance,
-    *,
-    lossy: bool = False,
-    show_progress: bool = True,
-) -> tuple[Measured, ...]:
-    """Decode with trees as an acceptance was measured, so that what it promises can be put beside it; see `bench_trees`.
-
-    Args:
-        pair: the models.
-        trees: each decoded with, in turn.
-        workload: prompts, how far each is continued, and how often.
-        acceptance: its rule and its sampling are decoded by.
-        lossy: allow rules that change the text's distribution.
-        show_progress: whether a bar goes to standard error.
-    """
-    decoding = Decoding(
-        rule=acceptance.rule,
-        sampling=acceptance.sampling,
-        draft_sampling=acceptance.draft_sampling,
-        lossy=lossy,
-    )
-    return bench_trees(pair.target, pair.draft_model, trees, workload, decoding, show_progress=show_progress)
-
-
-def decode_whole_steps(
-    decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, deepest: int, now_s: Callable[[], float]
-) -> Run:
-    """Decode whole steps, of at most `deepest` draft tokens, until there are so many tokens.
-
-    A step cut short would count as one of few.
-    """
-    room = decoder.max_text_tokens - len(prompt)
-    most = max(max_new_tokens, min(max_new_tokens + deepest, room))
-    steps = decoder.steps(prompt, most)  # fills the caches
-    tokens: list[int] = []
-    count = 0
-    if decoder.target.device.type == "cuda":
-        torch.cuda.synchronize(decoder.target.device)
-    start_s = now_s()
-    for committed in steps:
-        tokens.extend(committed)
-        count += 1
-        if len(tokens) >= max_new_tokens:
-            break
-    return Run(tokens, count, now_s() - start_s)
-
-
 def _divergences(
     target: LanguageModel,
     prompts: Sequence[Sequence[int]],
-    runs: Sequence[Sequence[tuple[Run, Run]]],
-    max_new_tokens: int,
+    runs: dict[int, list[tuple[Run, Run]]],
+    most: int,
 ) -> tuple[Divergence, ...]:
-    """Return, prompt by prompt, where the first repeat whose texts differ does so."""
+    """Return of each prompt where the first repeat whose outputs differ does so."""
     found: list[Divergence] = []
-    for number, (prompt, row) in enumerate(zip(prompts, runs, strict=False)):
+    for number, repeats in runs.items():
         differing = (
-            divergence(target, number, prompt, plain.tokens[:max_new_tokens], tree.tokens[:max_new_tokens])
-            for plain, tree in row
+            divergence(target, number, prompts[number], plain.tokens[:most], other.tokens[:most])
+            for plain, other in repeats
         )
         found += [each for each in differing if each is not None][:1]
     return tuple(found)
@@ -273,16 +178,16 @@ def _divergences(
 
 def compare_runs(runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[Divergence, ...] | None) -> Measured:
     """Return the comparison of all runs, (plain, other) by prompt and repeat, with a bootstrap over prompts."""
-    plain_s, plain_tokens, tree_s, tree_tokens, tree_steps = np.array(
+    plain_s, plain_tokens, other_s, other_tokens, other_steps = np.array(
         [
             [
-                np.median([plain.seconds for plain, _ in row]),
-                np.mean([len(plain.tokens) for plain, _ in row]),
-                np.median([tree.seconds for _, tree in row]),
-                np.mean([len(tree.tokens) for _, tree in row]),
-                np.mean([tree.steps for _, tree in row]),
+                _typical_s([plain for plain, _ in repeats]),
+                np.mean([len(plain.tokens) for plain, _ in repeats]),
+                _typical_s([other for _, other in repeats]),
+                np.mean([len(other.tokens) for _, other in repeats]),
+                np.mean([other.steps for _, other in repeats]),
             ]
-            for row in runs
+            for repeats in runs
         ]
     ).T
     picks = np.random.default_rng(SEED).integers(len(runs), size=(BOOTSTRAP_DRAWS, len(runs)))
@@ -291,15 +196,22 @@ def compare_runs(runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[D
         rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         plain_rate = plain_tokens[rows].sum(-1) / plain_s[rows].sum(-1)
-        return np.asarray(tree_tokens[rows].sum(-1) / tree_s[rows].sum(-1) / plain_rate)
+        return np.asarray(other_tokens[rows].sum(-1) / other_s[rows].sum(-1) / plain_rate)
 
     low, high = np.quantile(speedup(picks), [0.025, 0.975])
     return Measured(
         speedup=Estimate(float(speedup(np.arange(len(runs)))), float(low), float(high)),
-        tokens_per_step=float(tree_tokens.sum() / tree_steps.sum()),
-        step_s=float(tree_s.sum() / tree_steps.sum()),
+        tokens_per_step=float(other_tokens.sum() / other_steps.sum()),
+        step_s=float(other_s.sum() / other_steps.sum()),
         plain_step_s=float(plain_s.sum() / plain_tokens.sum()),
         divergences=divergences,
-        tokens=int(tree_tokens.sum()),
+        tokens=int(other_tokens.sum()),
         prompts=len(runs),
+        rounds=sum(map(len, runs)),
     )
+
+
+def _typical_s(repeats: Sequence[Run]) -> float:
+    """Return the median of repeats with the same tokens, else the mean, which fits the mean of their tokens."""
+    same = all(each.tokens == repeats[0].tokens for each in repeats)
+    return float((np.median if same else np.mean)([each.seconds for each in repeats]))

@@ -1,20 +1,18 @@
-"""Texts decoded in several ways in turn, each timed from end to end and kept in the journal at once."""
+"""Prompts decoded by several decoders in interleaved runs, each timed as a whole and kept in the journal."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
+from treeopt.profiler.bench.interleave import decode_run, interleave
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import DecodedTexts
 from treeopt.runtime import Decoder
-
-WARM_UP_TOKENS = 16
-"""Decoded untimed with every decoder, because its first passes of every size are slower."""
 
 
 class DecodedText(NamedTuple):
@@ -40,60 +38,68 @@ class DecodedText(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to decode."""
+class Configuration:
+    """A decoder that is made when the first prompt is decoded, and its name in the journal."""
 
     kind: str
-    """Its name in the journal."""
     make: Callable[[], Decoder]
 
     @cached_property
     def decoder(self) -> Decoder:
-        """Its decoder, made when the first text is decoded."""
         return self.make()
 
 
-def decoded_in_turn(
-    ways: Sequence[Way],
+def decode_prompts(
+    configurations: Sequence[Configuration],
     prompts: Mapping[int, Sequence[int]],
     positions: int,
     recorder: Recorder,
     time: Slice = UNLIMITED,
     least: int = 2,
 ) -> list[list[DecodedText]]:
-    """Return of every way the texts that it decoded, each prompt in all ways before the next, so that drift hits all alike.
+    """Return what every configuration decoded, in interleaved runs.
 
-    Those that the journal holds are not decoded again.  Every text has a seed of its own, so that a resumed profile
+    Those that the journal contains are not decoded again.  Every prompt has a seed of its own, so that a resumed profile
     equals a whole one.
 
     Args:
-        ways: how to decode.
+        configurations: what decodes.
         prompts: token ids by their numbers, which are the seeds too.
-        positions: new tokens of each, fewer where a text ends.
-        recorder: what times them, and where they are kept; its `tick` is called after every text.
-        time: no further prompt is begun that may take longer.
+        positions: new tokens of each, fewer where a sequence ends.
+        recorder: what times them, and where they are kept; its `tick` is called once for each.
+        time: no further prompt begins that may take longer.
         least: prompts that are decoded however long they take.
     """
-    known = [{entry.key: entry.values for entry in recorder.journal.entries(way.kind)} for way in ways]
-    warm = [False] * len(ways)
-    first = next(iter(prompts.values()))
-    decoded: list[int] = []
-    longest_s = 0.0  # that a prompt took in all ways
-    for number, prompt in prompts.items():
-        new = any(number not in each for each in known)
-        if len(decoded) >= least and new and time.left_s < longest_s:
-            break
-        decoded.append(number)
-        for place, way in enumerate(ways):
-            if number not in known[place]:
-                if not warm[place]:
-                    _decoded(way.decoder, first, min(WARM_UP_TOKENS, -(-positions // 3)), 0, recorder)
-                    warm[place] = True
-                known[place][number] = _decoded(way.decoder, prompt, positions, number, recorder).numbers
-                recorder.journal.append(way.kind, number, known[place][number])
+    known = [
+        {entry.key: DecodedText.of(entry.values) for entry in recorder.journal.entries(each.kind)}
+        for each in configurations
+    ]
+    decoded: list[list[DecodedText]] = []
+
+    def affordable() -> Iterator[tuple[int, int]]:
+        for number in prompts:
+            new = any(number not in each for each in known)
+            longest_s = max((sum(run.seconds for run in runs) for runs in decoded), default=0.0)
+            if len(decoded) >= least and new and time.left_s < longest_s:
+                return
+            yield number, 0
+
+    def decode(configuration: Configuration, number: int, _: int, new_tokens: int) -> DecodedText:
+        run = decode_run(configuration.decoder, prompts[number], new_tokens, number, recorder.clock)
+        return DecodedText(len(run.tokens), run.steps, run.seconds, run.passes)
+
+    rounds = interleave(
+        [partial(decode, each) for each in configurations],
+        positions,
+        affordable(),
+        recorded=lambda place, number: known[place].get(number),
+        record=lambda place, number, run: recorder.journal.append(configurations[place].kind, number, run.numbers),
+    )
+    for each in rounds:
+        for _ in configurations:
             recorder.tick()
-        longest_s = max(longest_s, sum(DecodedText.of(each[number]).seconds for each in known))
-    return [[DecodedText.of(each[number]) for number in decoded] for each in known]
+        decoded.append([*each.runs])
+    return [[*runs] for runs in zip(*decoded, strict=True)]
 
 
 def together(texts: Sequence[DecodedText]) -> DecodedTexts:
@@ -114,17 +120,3 @@ def passes_of(texts: Sequence[DecodedText]) -> dict[int, int]:
 def middle_tokens(prompts: Iterable[Sequence[int]], texts: Sequence[DecodedText]) -> int:
     """Return the tokens of a text in the middle of what was decoded, on average."""
     return round(float(np.mean([len(prompt) + each.tokens / 2 for prompt, each in zip(prompts, texts, strict=True)])))
-
-
-def _decoded(decoder: Decoder, prompt: Sequence[int], positions: int, seed: int, recorder: Recorder) -> DecodedText:
-    steps = decoder.whole_steps(prompt, positions, seed=seed)
-    tokens: list[int] = []
-    sizes: dict[int, int] = {}
-
-    def decode() -> None:
-        for step in steps:
-            tokens.append(len(step.tokens))
-            sizes[len(step.logits)] = sizes.get(len(step.logits), 0) + 1
-
-    seconds = recorder.clock.time_s(decode)
-    return DecodedText(sum(tokens), len(tokens), seconds, dict(sorted(sizes.items())))

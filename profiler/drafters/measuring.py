@@ -17,9 +17,9 @@ from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.drafters.acceptance import CountedAcceptance, counted_acceptance, counter
 from treeopt.profiler.drafters.candidates import LOOKUP, candidates
 from treeopt.profiler.drafters.decodes import (
+    Configuration,
     DecodedText,
-    Way,
-    decoded_in_turn,
+    decode_prompts,
     middle_tokens,
     passes_of,
     together,
@@ -208,9 +208,12 @@ class _Work:
         counted = self._acceptance(sampling, place, time.part(0.5))
         trees = probe_trees(counted.acceptance.table.max_depth or 1, self._widest, self.given.settings.max_tokens)
         kind = self._kind(sampling, place)
-        ways = [self._plain(sampling, f"trees plain {kind}"), *(self._filling(tree, sampling, kind) for tree in trees)]
+        configurations = [
+            self._plain(sampling, f"trees plain {kind}"),
+            *(self._filling(tree, sampling, kind) for tree in trees),
+        ]
         stretch = place.stretch(sampling, min(self.given.positions, TREE_POSITIONS), TREE_PROMPTS)
-        stretch, (plain, *found) = self._decoded(ways, stretch, time)
+        stretch, (plain, *found) = self._decoded(configurations, stretch, time)
         return MeasuredTrees(
             acceptance=counted.acceptance,
             ranks=counted.ranks,
@@ -264,9 +267,11 @@ class _Work:
             return settings
         if self.drafter.name == LOOKUP and (predicted := self._predicted(settings, sampling, place)):
             return predicted
-        ways = [self._set_to(each, sampling, f"try {each.words} {self._kind(sampling, place)}") for each in settings]
+        configurations = [
+            self._set_to(each, sampling, f"try {each.words} {self._kind(sampling, place)}") for each in settings
+        ]
         stretch = place.stretch(sampling, min(self.given.positions, TRIED_POSITIONS), TRIED_PROMPTS)
-        _, tried = self._decoded(ways, stretch, time, least=1)
+        _, tried = self._decoded(configurations, stretch, time, least=1)
         rates = [sum(each.tokens for each in texts) / sum(each.seconds for each in texts) for texts in tried]
         order = sorted(range(len(settings)), key=lambda number: -rates[number])
         return [settings[number] for number in order]
@@ -296,13 +301,13 @@ class _Work:
         self, kept: Sequence[DrafterSetting], sampling: Sampling, place: Place, time: Slice
     ) -> CountedDecodes:
         kind = self._kind(sampling, place)
-        ways = [
+        configurations = [
             self._plain(sampling, f"decode plain {kind}"),
             *(self._set_to(each, sampling, f"decode {each.words} {kind}") for each in kept),
         ]
         replayed = self._replayed(kept, sampling, place)
         stretch = place.stretch(sampling, min(self.given.positions, KEPT_POSITIONS), self.prompts)
-        stretch, (plain, *found) = self._decoded(ways, stretch, time)
+        stretch, (plain, *found) = self._decoded(configurations, stretch, time)
         return CountedDecodes(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -316,24 +321,24 @@ class _Work:
         )
 
     def _decoded(
-        self, ways: Sequence[Way], stretch: Stretch, time: Slice, least: int = 2
+        self, configurations: Sequence[Configuration], stretch: Stretch, time: Slice, least: int = 2
     ) -> tuple[Stretch, list[list[DecodedText]]]:
         """Return what was decoded in every way, and the prompts that there was time for."""
-        self.more(len(ways) * len(stretch.prompts))
-        positions = affordable_positions(self.profile, stretch.positions, time.left_s / (least * len(ways)))
-        texts = decoded_in_turn(ways, stretch.prompts, positions, self.recorder, time, least)
+        self.more(len(configurations) * len(stretch.prompts))
+        positions = affordable_positions(self.profile, stretch.positions, time.left_s / (least * len(configurations)))
+        texts = decode_prompts(configurations, stretch.prompts, positions, self.recorder, time, least)
         prompts = dict(list(stretch.prompts.items())[: len(texts[0])])
         return Stretch(prompts, positions), texts
 
-    def _plain(self, sampling: Sampling, kind: str) -> Way:
-        return Way(kind, lambda: self._decoder(None, sampling))
+    def _plain(self, sampling: Sampling, kind: str) -> Configuration:
+        return Configuration(kind, lambda: self._decoder(None, sampling))
 
-    def _filling(self, tree: TokenTree, sampling: Sampling, kind: str) -> Way:
+    def _filling(self, tree: TokenTree, sampling: Sampling, kind: str) -> Configuration:
         checksum = crc32(repr(tree.parents.tolist()).encode())
-        return Way(f"trees {checksum} {kind}", lambda: self._decoder(self.drafter.filling(tree), sampling))
+        return Configuration(f"trees {checksum} {kind}", lambda: self._decoder(self.drafter.filling(tree), sampling))
 
-    def _set_to(self, setting: DrafterSetting, sampling: Sampling, kind: str) -> Way:
-        return Way(kind, lambda: self._decoder(self.drafter.set_to(setting), sampling))
+    def _set_to(self, setting: DrafterSetting, sampling: Sampling, kind: str) -> Configuration:
+        return Configuration(kind, lambda: self._decoder(self.drafter.set_to(setting), sampling))
 
     def _kind(self, sampling: Sampling, place: Place) -> str:
         """Return the end of a name in the journal: whatever it is of, it is of this drafter, sampling and context."""

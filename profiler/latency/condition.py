@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from treeopt.planner.certainty import Certainty
@@ -39,6 +39,57 @@ WIDTHS_BEFORE = (1, 2, 1)
 """Draft passes between a verification and the next, which leave the hardware's caches as decoding finds them."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConditionPasses:
+    """The passes and plain steps that are timed under one condition; each call allocates caches."""
+
+    target: LanguageModel
+    draft_model: LanguageModel | None
+    text: Sequence[int]
+    """The context, and ROOM_TOKENS behind it."""
+    condition: TimedCondition
+    settings: Settings
+
+    def verify(self) -> Passes:
+        """Return the target's passes, each after some of the draft model's where there is one."""
+        target, drafted = self._timer(self.target), list[Work]()
+        if self.draft_model is not None:
+            draft_work = self.draft(self.draft_model)
+            drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= self.settings.max_tokens]
+
+        def draft_some(_: int) -> None:
+            for work in drafted:
+                work()
+
+        return Passes(partial(target.verify, sampling=self.condition.sampling), between=draft_some)
+
+    def draft(self, model: LanguageModel) -> Callable[[int], Work]:
+        """Return what makes the work of drafting a level of some width."""
+        settings, sampling = self.settings, self.condition.sampling
+        rule = rule_named(settings.rules[0], lossy=True)
+        drawn_by = draft_sampling_of(sampling, settings.own_draft_sampling(sampling))
+        draft = self._timer(model)
+        return cache(lambda width: draft.draft(width, drawn_by, rule))
+
+    def plain(self) -> Passes:
+        """Return whole steps of plain decoding, which the first count of the curve is timed by."""
+        context = self.text[: self.condition.context_tokens]
+        decoder = Decoder(
+            self.target,
+            None,
+            chain(0),
+            sampling=self.condition.sampling,
+            max_text_tokens=len(context) + ROOM_TOKENS,
+            cuda_graphs=self.settings.cuda_graphs,
+        )
+        steps = step_timer(decoder, context, self.condition.batch_size)
+        return Passes(lambda _: steps.step, prepare=lambda _: steps.prepare(chain(0)))
+
+    def _timer(self, model: LanguageModel) -> PassTimer:
+        settings, texts = self.settings, self.condition.batch_size
+        return PassTimer(model, self.text, texts, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
+
+
 class Times:
     """Times the passes and steps of one pair under one condition.
 
@@ -63,8 +114,8 @@ class Times:
         load: LoadReader | None = None,
     ) -> None:
         self._target, self._draft = target, draft
-        self._text = text
         self._context = text[: condition.context_tokens]
+        passes = ConditionPasses(target, draft, text, condition, settings)
         self._condition = condition
         self._settings = settings
         self._journal = recorder.journal
@@ -74,8 +125,8 @@ class Times:
             self._journal, threads=threads_on(target.device), enough=min(FEWEST_SAMPLES, settings.rounds)
         )
         self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), watched=self._watched)
-        self._verify = self._curve("verify", self._verify_passes, open_single=self._plain_steps)
-        self._drafted = None if draft is None else self._curve("draft", lambda: Passes(self._draft_work(draft)))
+        self._verify = self._curve("verify", passes.verify, open_single=passes.plain)
+        self._drafted = None if draft is None else self._curve("draft", lambda: Passes(passes.draft(draft)))
         self._steps = None if draft is None else self._timed_steps(draft)
         self._part: str | None = None  # whose caches refining left open
 
@@ -207,44 +258,6 @@ class Times:
     ) -> Curve:
         most = self._settings.max_tokens
         return Curve(self._condition.kind(what), open_passes, most, self._recorder, open_single=open_single)
-
-    def _pass_timer(self, model: LanguageModel) -> PassTimer:
-        settings, condition = self._settings, self._condition
-        return PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
-
-    def _verify_passes(self) -> Passes:
-        """Return the target's passes, each after some of the draft model's where there is one."""
-        target, drafted = self._pass_timer(self._target), list[Work]()
-        if self._draft is not None:
-            draft_work = self._draft_work(self._draft)
-            drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= self._settings.max_tokens]
-
-        def draft_some(_: int) -> None:
-            for work in drafted:
-                work()
-
-        return Passes(partial(target.verify, sampling=self._condition.sampling), between=draft_some)
-
-    def _draft_work(self, model: LanguageModel) -> Callable[[int], Work]:
-        """Return what makes the work of drafting a level of some width."""
-        settings, sampling = self._settings, self._condition.sampling
-        rule = rule_named(settings.rules[0], lossy=True)
-        drawn_by = draft_sampling_of(sampling, settings.own_draft_sampling(sampling))
-        draft = self._pass_timer(model)
-        return cache(lambda width: draft.draft(width, drawn_by, rule))
-
-    def _plain_steps(self) -> Passes:
-        """Return whole steps of plain decoding, which the first count of the curve is timed by."""
-        decoder = Decoder(
-            self._target,
-            None,
-            chain(0),
-            sampling=self._condition.sampling,
-            max_text_tokens=len(self._context) + ROOM_TOKENS,
-            cuda_graphs=self._settings.cuda_graphs,
-        )
-        plain = step_timer(decoder, self._context, self._condition.batch_size)
-        return Passes(lambda _: plain.step, prepare=lambda _: plain.prepare(chain(0)))
 
     def _timed_steps(self, draft: LanguageModel) -> Steps:
         return Steps(

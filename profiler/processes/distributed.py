@@ -199,6 +199,9 @@ class SharedClock:
         """What goes untimed before a call, in every process alike."""
         return self._own.warm_up
 
+    def now_s(self) -> float:
+        return self._own.now_s()
+
     def time_s(self, work: Work) -> float:
         """Return the seconds of one call, which all processes make, by the clock of process 0."""
         seconds = torch.tensor(self._own.time_s(work), dtype=torch.float64)

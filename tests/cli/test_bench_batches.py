@@ -80,7 +80,7 @@ def test_a_tree_is_raced_with_plain_decoding_at_every_size(files: Path) -> None:
         assert all(each["equal_texts"] == each["texts"] == 3 for each in found.values())
         assert all(each["predicted_tokens_per_s"] > 0 and each["measured_tokens_per_s"] > 0 for each in found.values())
         assert found[-1,]["measured_tokens_per_step"] == 1
-        assert 0 < found[parents(TREE)]["rest"] < 1
+        assert 0 < found[parents(TREE)]["overhead"] < 1
     assert files.exists()
 
 

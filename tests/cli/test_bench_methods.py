@@ -1,4 +1,4 @@
-"""`treeopt bench methods`: the table, the JSON, the picture, and what is refused; the contest itself is replaced."""
+"""`treeopt bench methods`: the table, the JSON, the picture, and what is refused; the benchmark itself is replaced."""
 
 import json
 from dataclasses import fields, replace
@@ -38,7 +38,8 @@ def row(method: str, temperature: float, speedup: float, *, lossless: bool = Tru
         step_s=0.004,
         draft_s=0.001,
         verify_s=0.0025,
-        rest_s=0.0005,
+        overhead_s=0.0005,
+        rounds=1000,
         tokens_per_s=625.0,
         speedup=speedup,
         predicted_speedup=1.9,
@@ -59,15 +60,15 @@ ROWS = (
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
-    """Replace the contest; return what it was asked for."""
+    """Replace the benchmark; return its arguments."""
     found: dict = {}
 
-    def contest(models, measured, held_out, request, **options):
+    def run(models, measured, held_out, request, **options):
         asked_for = {each.name: getattr(request, each.name) for each in fields(request)}
         found.update(asked_for, **options, models=models, measured=measured, held_out=held_out)
         return ROWS
 
-    monkeypatch.setattr(running, "run_contest", contest)
+    monkeypatch.setattr(running, "run_methods", run)
     return found
 
 

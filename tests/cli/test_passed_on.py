@@ -6,13 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.cli.invented import call, invented, saved
 from treeopt.cli import bench_pair, identity
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.errors import TreeoptError
-from treeopt.profiler.bench.compare import Decoding
+from treeopt.profiler.decoding import Decoding
 from treeopt.records.identity import Identity
 from treeopt.records.machine import Pair
 from treeopt.records.sampling import Sampling
@@ -43,7 +44,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     pair = replace(profile.pair, target="bundled big", draft="bundled small")  # whose folders need no name
     saved(folder, replace(profile, pair=pair, acceptances=(replace(profile.acceptances[0], **MEASURED),)))
     TokenTree([-1, 0, 0, 1]).save("tree.json")
-    model = SimpleNamespace(name="m", device="cpu", config=SimpleNamespace(max_positions=1000))
+    model = SimpleNamespace(name="m", device=torch.device("cpu"), config=SimpleNamespace(max_positions=1000))
     described = Pair(target="m", draft="m", dtype="float32")
     models = SimpleNamespace(target=model, draft=model, draft_model=model, tokenizer=Tokenizer(), described=described)
     monkeypatch.setattr(PairOptions, "load", lambda _, **__: models)
@@ -63,7 +64,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
 
         steps = steps_of_all = staticmethod(stop_there)
 
-    for module in ("treeopt.profiler.bench.compare", "treeopt.methods.make_drafter"):
+    for module in ("treeopt.methods.grid", "treeopt.methods.make_drafter"):
         monkeypatch.setattr(import_module(module), "bench_trees", stop_there)
     monkeypatch.setattr(import_module("treeopt.profiler.decoding"), "Decoder", Decoder)
     return seen

@@ -8,8 +8,9 @@ from treeopt.errors import InvalidValueError
 from treeopt.methods.bench import bench_methods
 from treeopt.methods.method import Method
 from treeopt.methods.names import NAMES, checked_names
+from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.compare import Workload
-from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
+from treeopt.profiler.bench.interleave import decode_in_parts, decode_run
 from treeopt.records.latency import Estimate
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, ExpandingDrafter
@@ -71,27 +72,37 @@ def rows(pair, prompts, made, sampling=GREEDY, repeats=1, **options):
     )
 
 
-def test_times_of_a_step_are_told_apart(pair, prompts):
+def test_parts_of_steps_are_timed_in_a_run_of_their_own(pair, prompts):
     decoder = Decoder(pair.target, pair.draft, k_ary(2, 2), temperature=0.0)
-    steps = TimedSteps(decoder, Clock())
-    text = decoded_text(steps, decoder, prompts[0], 10)
-    count = len(text)
-    assert steps.draft_s == [2.0 + 5 * step for step in range(count)]
-    assert steps.verify_s == [3.0 + 5 * step for step in range(count)]
-    assert steps.rest_s == [9.0 + 10 * step for step in range(count)]  # committing, and telling observers
-    assert steps.pass_tokens == [7] * count
-    assert sum(map(len, text)) >= 10 > sum(map(len, text[:-1]))
+    clock = MonotonicClock(Clock())
+    run, parts = decode_in_parts(decoder, lambda: decode_run(decoder, prompts[0], 10, 0, clock), clock)
+    readings = [2 + 4 * step for step in range(run.steps)]  # the first is that of the whole run
+    assert parts == [(first + 1, first + 2, first + 3) for first in readings]
+    assert run.passes == {7: run.steps}
+    assert len(run.tokens) >= 10
+    parts.clear()
+    decode_run(decoder, prompts[0], 10, 0, clock)
+    assert parts == []
 
 
-def test_rows_are_sums_of_these_times(pair, prompts):
-    plain, tree = rows(pair, prompts, methods(pair), now_s=Clock())
+def test_rows_are_sums_of_whole_runs(pair, prompts):
+    plain, tree = rows(pair, prompts, methods(pair), clock=MonotonicClock(Clock()))
     for row in (plain, tree):
-        assert row.step_s == pytest.approx(row.draft_s + row.verify_s + row.rest_s)
         assert row.tokens_per_s == pytest.approx(row.tokens_per_step / row.step_s)
+        assert row.rounds == len(prompts)
     assert (plain.speedup, plain.tokens_per_step) == (1.0, 1.0)
     assert tree.speedup == pytest.approx(tree.tokens_per_s / plain.tokens_per_s)
     assert tree.tokens_per_step > 1.5
     assert tree.predicted_speedup == 1.5
+    assert tree.predicted_at_pace is tree.pace is None
+
+
+def test_parts_make_up_a_step_of_their_run(pair, prompts):
+    """A clock that takes a second a reading: a step's parts and what is between two steps have one each."""
+    seconds = iter(range(10**6))
+    for row in rows(pair, prompts, methods(pair), clock=MonotonicClock(lambda: float(next(seconds)))):
+        assert (row.draft_s, row.verify_s) == (1.0, 1.0)
+        assert row.overhead_s == pytest.approx(2.0, abs=0.2)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM])
@@ -121,9 +132,8 @@ def test_another_models_text_is_no_lossless_one(pair, prompts):
 def test_a_dynamic_trees_passes_are_as_large_as_it_is(pair, prompts):
     drafter = ExpandingDrafter(pair.draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=128)
     decoder = Decoder(pair.target, drafter, temperature=0.0)
-    steps = TimedSteps(decoder, Clock())
-    text = decoded_text(steps, decoder, prompts[0], 12)
-    assert steps.pass_tokens == [6] * len(text)
+    run = decode_run(decoder, prompts[0], 12, 0, MonotonicClock())
+    assert run.passes == {6: run.steps}
 
 
 def test_names_stand_in_the_order_of_the_table():

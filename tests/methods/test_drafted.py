@@ -1,4 +1,4 @@
-"""Drafters of a contest: measured where the profile lacks them, taken from it where it holds them, heads and all."""
+"""Drafters of `bench methods`: measured where the profile lacks them, taken from it where it holds them, heads and all."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from tests.methods.toys import pair_of
 from tests.support import eagle_heads
 from treeopt.errors import InfeasibleError
 from treeopt.methods import drafted as module
-from treeopt.methods.contest import planned_methods
 from treeopt.methods.drafted import FITTED, drafted
 from treeopt.methods.make_drafter import load_named
 from treeopt.methods.method import Inputs, Method
+from treeopt.methods.running import planned_methods
 from treeopt.planner import PlanRequest, best_drafter, drafter_choices, requested_plan
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
 from treeopt.records.results import NotRun

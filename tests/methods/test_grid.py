@@ -27,6 +27,7 @@ def as_measured(candidate, *, tokens=1.0, step=1.0, speedup=1.0):
         divergences=(),
         tokens=9,
         prompts=2,
+        rounds=2,
     )
 
 

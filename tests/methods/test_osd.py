@@ -5,18 +5,18 @@ import torch
 from tests.cli.invented import TABLE, invented
 from tests.methods.toys import LITTLE, pair_of
 from treeopt.methods import static_tree
-from treeopt.methods.running import ContestRequest, run_contest
+from treeopt.methods.running import MethodsRequest, run_methods
 from treeopt.records.results import NotRun, Row
 from treeopt.runtime.learning.learner import LearningSettings, learning_copy
 from treeopt.runtime.models.checkpoint import named_tensors
 
 
 def osd_rows(target, draft, prompts, temperatures=(0.0, 0.2)):
-    return run_contest(
+    return run_methods(
         pair_of(target, draft),
         prompts[:4],
         prompts[4:],
-        ContestRequest(
+        MethodsRequest(
             names=["osd"], temperatures=temperatures, effort=LITTLE, profile=invented(tables=(TABLE, TABLE))
         ),
         show_progress=False,

@@ -12,7 +12,7 @@ from treeopt.methods import running
 from treeopt.methods.bench import bench_methods
 from treeopt.methods.method import Method
 from treeopt.methods.names import NAMES
-from treeopt.methods.running import ContestRequest, run_contest
+from treeopt.methods.running import MethodsRequest, run_methods
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_chain
 from treeopt.profiler.bench.compare import Workload
@@ -25,11 +25,11 @@ from treeopt.trees import chain
 
 @pytest.fixture(scope="module")
 def rows(target, draft, prompts):
-    return run_contest(
+    return run_methods(
         pair_of(target, draft),
         prompts[:4],
         prompts[4:],
-        ContestRequest(names=["all"], temperatures=[0.0], effort=LITTLE),
+        MethodsRequest(names=["all"], temperatures=[0.0], effort=LITTLE),
         show_progress=False,
     )
 
@@ -56,7 +56,7 @@ def test_the_others_ran(rows):
 def test_no_time_is_shorter_than_a_clock_can_tell(rows):
     for row in rows:
         if isinstance(row, Row):
-            assert min(each for each in (row.step_s, row.draft_s, row.verify_s, row.rest_s) if each != 0) > 1e-8
+            assert min(each for each in (row.step_s, row.draft_s, row.verify_s, row.overhead_s) if each != 0) > 1e-8
 
 
 def test_nothing_is_assumed_of_drafters_that_were_decoded_with_but_what_learning_changes(rows):
@@ -76,11 +76,11 @@ def test_a_target_that_transformers_run_has_rows_too(tmp_path):
         return load_adapter(tmp_path / name)
 
     texts = [torch.randint(61, (9,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(5)]
-    found = run_contest(
+    found = run_methods(
         pair_of(model(2, "large"), model(1, "small")),
         texts[:3],
         texts[3:],
-        ContestRequest(names=["all"], temperatures=[0.7], effort=LITTLE),
+        MethodsRequest(names=["all"], temperatures=[0.7], effort=LITTLE),
         show_progress=False,
     )
     assert [row.method for row in found] == list(NAMES)
@@ -128,11 +128,11 @@ def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, dr
 
     monkeypatch.setattr(running, "_profile", never)
     profile = invented(tables=(TABLE, TABLE))  # sequoia at temperatures 0 and 0.2
-    rows = run_contest(
+    rows = run_methods(
         pair_of(target, draft),
         prompts[:4],
         prompts[4:],
-        ContestRequest(names=["chain", "k-sequences"], temperatures=[0.0, 0.2], effort=LITTLE, profile=profile),
+        MethodsRequest(names=["chain", "k-sequences"], temperatures=[0.0, 0.2], effort=LITTLE, profile=profile),
         show_progress=False,
     )
     assert [(row.temperature, row.method) for row in rows] == [
@@ -146,11 +146,11 @@ def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, dr
 
 def test_a_profile_without_the_temperature_or_with_another_draft_distribution_is_refused(target, draft, prompts):
     def asked(profile, temperature):
-        return run_contest(
+        return run_methods(
             pair_of(target, draft),
             prompts[:4],
             prompts[4:],
-            ContestRequest(names=["chain"], temperatures=[temperature], effort=LITTLE, profile=profile),
+            MethodsRequest(names=["chain"], temperatures=[temperature], effort=LITTLE, profile=profile),
         )
 
     with pytest.raises(InfeasibleError, match=r"0\.6 was not measured"):
@@ -163,9 +163,9 @@ def test_a_profile_without_the_temperature_or_with_another_draft_distribution_is
 def test_an_unknown_name_is_refused_before_anything_runs(target, draft, prompts, monkeypatch):
     monkeypatch.setattr(running, "_profile", None)
     with pytest.raises(InvalidValueError, match="Got 'jacobi'"):
-        run_contest(
+        run_methods(
             pair_of(target, draft),
             prompts,
             prompts,
-            ContestRequest(names=["jacobi"], temperatures=[0.0], effort=LITTLE),
+            MethodsRequest(names=["jacobi"], temperatures=[0.0], effort=LITTLE),
         )

@@ -11,7 +11,7 @@ from treeopt.errors import EngineError, InfeasibleError, InvalidValueError
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_length
 from treeopt.profiler import Journal
-from treeopt.profiler.bench.race import race
+from treeopt.profiler.bench.engine import bench_engine
 from treeopt.profiler.engine import Probe, ProbeSettings, _check_counters
 from treeopt.profiler.engine_profile import engine_profile, machine_of, pair_of
 from treeopt.records.identity import Identity
@@ -368,7 +368,7 @@ class TestRace:
     def test_rows_are_what_the_engine_did_and_regret_is_by_hand(self):
         model = step_model(probed(FakeEngine()))
         slower_now = FakeEngine(step_s=lambda length, _: 0.001 * (1 + 3 * length))
-        found = race(slower_now, LAUNCH, replace(SETTINGS, lengths=(0, 1, 3, 7, 9)), model, 7)
+        found = bench_engine(slower_now, LAUNCH, replace(SETTINGS, lengths=(0, 1, 3, 7, 9)), model, 7)
         rates = {
             length: (tokens_per_step(length) if length else 1) / (0.001 * (1 + 3 * length))
             for length in (0, 1, 3, 7, 9)
@@ -392,5 +392,5 @@ class TestRace:
                 return running
 
         model = step_model(probed(FakeEngine()))
-        found = race(Differs(), LAUNCH, SETTINGS, model, 1)
+        found = bench_engine(Differs(), LAUNCH, SETTINGS, model, 1)
         assert [row.identical for row in found.rows] == [True, True, False, True]

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.profiler.pretended import FakeClock
+from tests.support.bench import bench
 from tests.support.head_acceptance import head_acceptance
 from treeopt.errors import TreeoptError, TreeoptWarning
-from treeopt.profiler import Journal, Measurement, Settings, bench
+from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.acceptance.draft_record import Recording, RecordSize, TextFiles
 from treeopt.profiler.acceptance.positions import AcceptanceText
 from treeopt.profiler.acceptance.traversal import count_reach

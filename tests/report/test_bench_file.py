@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import invented
-from tests.support.pages import DIVERGENCE, ENGINE, GRID, HEADING, METHODS, bench_of, planned
+from tests.support.pages import DIVERGENCE, ENGINE, GRID, HEADING, METHODS, PACE, PACED, bench_of, planned
 from treeopt.errors import FormatError
 from treeopt.files.record_form import written_record
 from treeopt.report.bench_file import Bench, FiledBench, is_bench, parse_benches
@@ -20,6 +20,7 @@ TREES = (
     bench_of(
         planned(), 1.5, predicted_speedup=1.4, predicted_step_s=None, divergences=None, identical_to_plain_decoding=None
     ),
+    bench_of(planned(), 1.5, predicted_at_pace=PACED, pace=PACE),
     bench_of(planned(), 1.5, predicted_speedup=None, predicted_tokens_per_step=None, divergences=(DIVERGENCE,)),
 )
 
@@ -42,7 +43,7 @@ def test_a_bench_says_its_pair_machine_versions_and_date() -> None:
     assert content["pair"] == written_record(profile.pair)
     assert content["machine"] == written_record(profile.machine)
     assert {"processor", "device", "threads", "system", "python", "torch"} <= set(content["machine"])
-    assert heading_words(HEADING) == "big + small on invented (2 threads), float32, raced 2026-11-23"
+    assert heading_words(HEADING) == "big + small on invented (2 threads), float32, measured 2026-11-23"
 
 
 def test_other_files_are_told_apart() -> None:

@@ -1,4 +1,4 @@
-"""The picture of a contest: every row is told, those that did not run too, and nothing is covered."""
+"""The figure of `bench methods`: every row is told, those that did not run too, and nothing is covered."""
 
 from pathlib import Path
 
@@ -25,7 +25,8 @@ def row(method: str, temperature: float, speedup: float, predicted: float, rule:
         step_s=0.002,
         draft_s=0.001,
         verify_s=0.001,
-        rest_s=0.0,
+        overhead_s=0.0,
+        rounds=4,
         tokens_per_s=1000.0,
         speedup=speedup,
         predicted_speedup=predicted,

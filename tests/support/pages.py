@@ -14,7 +14,7 @@ from treeopt.planner import drafter_choices, requested_plan
 from treeopt.planner.planned import Planned
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import schedule_as_measured
-from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, MeasuredWay
+from treeopt.records.batch_bench import BatchBench, BatchMeasured, BatchRow, BatchSize
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
@@ -26,6 +26,8 @@ from treeopt.records.results import (
     EngineRow,
     Losslessness,
     NotRun,
+    Pace,
+    PacedPrediction,
     Row,
     TextDivergence,
 )
@@ -120,6 +122,8 @@ def bench_of(found: Planned, measured: float, **changes: Any) -> TreeBenchReport
     return TreeBenchReport(**(known | changes))
 
 
+PACE = Pace(plain=1.2, verify=1.3, verify_tokens=8, draft=1.1, draft_width=2, samples=9)
+PACED = PacedPrediction(step_s=0.012, speedup=1.03)
 GRID = GridReport(
     rule="sequoia",
     temperature=0.0,
@@ -138,12 +142,14 @@ GRID = GridReport(
             predicted_speedup=predicted,
             measured_speedup=Estimate(predicted + 0.1, predicted, predicted + 0.2),
             identical_to_plain_decoding=identical,
+            predicted_at_pace=PACED if kind == "tree" else None,
         )
         for kind, parents, predicted, identical in (
             ("tree", [-1, 0, 0, 1], 1.5, True),
             ("chain", [-1, 0, 1], 1.3, None),
         )
     ),
+    pace=PACE,
 )
 ROW = Row(
     method="medusa",
@@ -154,13 +160,16 @@ ROW = Row(
     step_s=0.01,
     draft_s=0.001,
     verify_s=0.009,
-    rest_s=-0.0001,
+    overhead_s=-0.0001,
+    rounds=4,
     tokens_per_s=200.0,
     speedup=1.7,
     predicted_speedup=1.8,
     lossless=True,
     evidence="token by token",
     assumed=("drafting costs nothing",),
+    predicted_at_pace=PACED,
+    pace=PACE,
 )
 METHODS = (ROW, NotRun(method="lookahead", temperature=0.0, reason="no room"))
 PARTED = TextDivergence(prompt=1, place=5, plain="a", other="b", gap=3.5, at_least=True, verdict=FAULT)
@@ -195,13 +204,13 @@ DIVERGENCE = Divergence(prompt=3, place=17, gap=0.25, near_tie=False)
 def way(tree: TokenTree, rate: float, texts: int, *, speedup: float = 1.0, **changes: Any) -> BatchRow:
     """Return a way of decoding so many texts at a time, measured at a rate, and predicted one hundredth below it."""
     parted = changes.pop("parted", ())
-    measured = MeasuredWay(
+    measured = BatchMeasured(
         tokens_per_s=rate,
         step_s=0.01,
         batch_tokens_per_step=2.5 * texts,
         speedup=speedup,
         spread=0.04,
-        rest=changes.pop("rest", 0.083),
+        overhead=changes.pop("overhead", 0.083),
         prefill_s=0.5,
         texts=16,
         divergences=parted,
@@ -227,16 +236,24 @@ BATCHES = BatchBench(
         BatchSize(
             batch_size=1,
             rows=(
-                way(chain(0), 400.0, 1, rest=0.05),
+                way(chain(0), 400.0, 1, overhead=0.05),
                 way(level_widths([2, 2]), 600.0, 1, speedup=1.5, chosen=True),
                 way(chain(3), 500.0, 1, speedup=1.25),
             ),
         ),
         BatchSize(
             batch_size=6,
+            pace=replace(PACE, draft=None, draft_width=None),
             rows=(
                 way(chain(0), 1600.0, 6, chosen=True),
-                way(chain(3), 1680.0, 6, speedup=1.05, parted=(Divergence(prompt=3, place=7, gap=0.0, near_tie=True),)),
+                way(
+                    chain(3),
+                    1680.0,
+                    6,
+                    speedup=1.05,
+                    parted=(Divergence(prompt=3, place=7, gap=0.0, near_tie=True),),
+                    predicted_at_pace=PACED,
+                ),
                 way(chain(2), 1500.0, 6, speedup=0.9375, **UNKNOWN),
             ),
         ),

@@ -1,31 +1,25 @@
-"""All methods on the same prompts, in turn, so that drift of the machine hits all alike."""
+"""All methods on the same prompts, in interleaved runs."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import TypeVar
 
 import numpy as np
-from tqdm import tqdm
 
 from treeopt.errors import TreeoptError
 from treeopt.methods.method import Method
+from treeopt.planner.pace import predict_at_pace
 from treeopt.profiler.bench.compare import Workload
+from treeopt.profiler.bench.interleave import Run, decode_in_parts, decode_run, interleave, repeated, whole_rounds
 from treeopt.profiler.bench.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
-from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
-from treeopt.records.results import NotRun, Row
+from treeopt.profiler.bench.reference_passes import ReferencePasses
+from treeopt.profiler.clock import Clock, clock_for
+from treeopt.records.results import NotRun, Pace, Row
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 
-
-@dataclass(slots=True)
-class _Runner:
-    method: Method
-    decoder: Decoder
-    steps: TimedSteps
-    texts: list[list[int]]
-    counts: list[int]
+R = TypeVar("R")
 
 
 def bench_methods(
@@ -34,102 +28,123 @@ def bench_methods(
     workload: Workload,
     sampling: Sampling,
     *,
-    now_s: Callable[[], float] = time.perf_counter,
+    references: ReferencePasses | None = None,
+    clock: Clock | None = None,
     show_progress: bool = True,
 ) -> tuple[Row | NotRun, ...]:
-    """Decode every prompt of the workload with every method in turn and return a row for each, in the order given.
+    """Decode every prompt of the workload with every method and return a row for each, in the order of `methods`.
 
     The first method must be plain decoding, which all are compared with.  Losslessness is tested on what was decoded.
-    Another whose drafter refuses the pair or a prompt becomes a row that says so; what plain decoding refuses is raised.
+    Another whose drafter refuses the pair or a prompt becomes a `NotRun`; what plain decoding refuses is raised.
+    Ctrl-C ends it after the last whole round.
     """
-    prompts, repeats = workload.prompts, workload.repeats
-    runners = [_started(method, prompts[0], sampling, now_s) for method in methods]
-    hidden = None if show_progress else True
-    with tqdm(total=len(prompts) * repeats, desc="methods   ", unit="text", disable=hidden) as bar:
-        for _ in range(repeats):
-            for prompt in prompts:
-                for place, runner in enumerate(runners):
-                    if isinstance(runner, _Runner):
-                        work = partial(_decode, runner, prompt, workload.max_new_tokens)
-                        runners[place] = _attempt(work, runner.method, sampling)
-                bar.update()
-    all_prompts, plain = list(prompts) * repeats, runners[0]
-    assert isinstance(plain, _Runner)  # what it refuses is raised
-    plain_rate = _rate(plain)
-    return tuple(
-        runner
-        if isinstance(runner, NotRun)
-        else _row(runner, plain_rate, _tested(target, all_prompts, plain, runner, sampling), sampling)
-        for runner in runners
+    clock = clock or clock_for(target.device)
+    running = [_Running(method, workload, sampling, clock) for method in methods]
+    rounds = interleave(
+        [each.decode for each in running],
+        workload.max_new_tokens,
+        repeated(len(workload.prompts), workload.repeats),
+        between=references.time if references else lambda: None,
     )
+    found = whole_rounds(rounds, workload.rounds, show_progress=show_progress, name="methods")
+    pace = references.pace if references else None
+    prompts = [workload.prompts[each.prompt] for each in found]
+    plain = [each.runs[0].tokens for each in found if each.runs[0] is not None]
+    rows: list[Row | NotRun] = []
+    for place, each in enumerate(running):
+        each.decode_parts()
+        if each.failure is not None:
+            rows.append(each.failure)
+            continue
+        runs = [run for one in found if (run := one.runs[place]) is not None]
+        tokens = [run.tokens for run in runs]
+        tested = (
+            greedy_losslessness(target, prompts, plain, tokens)
+            if sampling.greedy
+            else sampled_losslessness(target, prompts, tokens, sampling)
+        )
+        rows.append(each.row(runs, rows[0] if rows else None, tested, pace))
+    return tuple(rows)
 
 
-def _started(
-    method: Method | NotRun, prompt: Sequence[int], sampling: Sampling, now_s: Callable[[], float]
-) -> _Runner | NotRun:
-    if isinstance(method, NotRun):
-        return method
-    return _attempt(partial(_runner, method, prompt, now_s), method, sampling)
+@dataclass
+class _Running:
+    """A method that decodes until it refuses something."""
 
+    method: Method | NotRun
+    workload: Workload
+    sampling: Sampling
+    clock: Clock
 
-def _attempt(work: Callable[[], _Runner], method: Method, sampling: Sampling) -> _Runner | NotRun:
-    """Return what some work comes to, or why the method cannot do it."""
-    try:
-        return work()
-    except TreeoptError as error:
-        if method.name == "plain":
-            raise
-        return NotRun(method=method.name, temperature=sampling.temperature, reason=str(error))
+    def __post_init__(self) -> None:
+        self.failure = self.method if isinstance(self.method, NotRun) else None
+        self.parts_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+        method = self.method
+        if not isinstance(method, NotRun):
+            self.decoder = self._attempt(lambda: method.make(1))
 
+    def decode(self, prompt: int, repeat: int, new_tokens: int) -> Run | None:
+        """Decode a prompt; None once the method has refused something."""
+        prompts = self.workload.prompts
+        seed = repeat * len(prompts) + prompt
+        return self._attempt(lambda: decode_run(self._made, prompts[prompt], new_tokens, seed, self.clock))
 
-def _runner(method: Method, prompt: Sequence[int], now_s: Callable[[], float]) -> _Runner:
-    decoder = method.make(1)
-    decoded_text(TimedSteps(decoder, now_s), decoder, prompt, 16)  # the first calls of every size are slower
-    return _Runner(method, decoder, TimedSteps(decoder, now_s), [], [])
+    def decode_parts(self) -> None:
+        """Decode the first prompt once more, for the parts of a step."""
+        found = self._attempt(
+            lambda: decode_in_parts(
+                self._made,
+                lambda: decode_run(self._made, self.workload.prompts[0], self.workload.max_new_tokens, 0, self.clock),
+                self.clock,
+            )
+        )
+        if found is not None:
+            run, parts = found
+            draft_s, verify_s, _ = np.mean(parts, axis=0).tolist()
+            self.parts_s = draft_s, verify_s, run.seconds / run.steps - draft_s - verify_s
 
+    def row(self, runs: Sequence[Run], plain: Row | NotRun | None, tested: Losslessness, pace: Pace | None) -> Row:
+        """Return the row of a method, compared with that of plain decoding, by default its own."""
+        method = self.method
+        assert isinstance(method, Method)
+        tokens, steps = sum(len(run.tokens) for run in runs), sum(run.steps for run in runs)
+        seconds = sum(run.seconds for run in runs)
+        draft_s, verify_s, overhead_s = self.parts_s
+        return Row(
+            method=method.name,
+            rule=method.rule,
+            temperature=self.sampling.temperature,
+            setting=method.setting,
+            tokens_per_step=tokens / steps,
+            step_s=seconds / steps,
+            draft_s=draft_s,
+            verify_s=verify_s,
+            overhead_s=overhead_s,
+            tokens_per_s=tokens / seconds,
+            speedup=tokens / seconds / plain.tokens_per_s if isinstance(plain, Row) else 1.0,
+            predicted_speedup=method.predicted.value,
+            lossless=tested.lossless,
+            evidence=tested.evidence,
+            assumed=method.assumed,
+            predicted_at_pace=None if method.tree is None else predict_at_pace(method.model, method.tree, pace),
+            pace=pace,
+            rounds=len(runs),
+        )
 
-def _decode(runner: _Runner, prompt: Sequence[int], max_new_tokens: int) -> _Runner:
-    text = decoded_text(runner.steps, runner.decoder, prompt, max_new_tokens)
-    runner.texts.append([token for committed in text for token in committed])
-    runner.counts.append(len(text))
-    return runner
+    @property
+    def _made(self) -> Decoder:
+        assert self.decoder is not None
+        return self.decoder
 
-
-def _tested(
-    target: LanguageModel, prompts: Sequence[Sequence[int]], plain: _Runner, runner: _Runner, sampling: Sampling
-) -> Losslessness:
-    if sampling.greedy:
-        return greedy_losslessness(target, prompts, plain.texts, runner.texts)
-    return sampled_losslessness(target, prompts, runner.texts, sampling)
-
-
-def _rate(runner: _Runner) -> float:
-    """Return tokens per second."""
-    return sum(map(len, runner.texts)) / _seconds(runner)
-
-
-def _seconds(runner: _Runner) -> float:
-    return float(sum(runner.steps.draft_s) + sum(runner.steps.verify_s) + sum(runner.steps.rest_s))
-
-
-def _row(runner: _Runner, plain_rate: float, tested: Losslessness, sampling: Sampling) -> Row:
-    steps, count = runner.steps, sum(runner.counts)
-    draft_s, verify_s, rest_s = (float(np.sum(each)) / count for each in (steps.draft_s, steps.verify_s, steps.rest_s))
-    rate = _rate(runner)
-    return Row(
-        method=runner.method.name,
-        rule=runner.method.rule,
-        temperature=sampling.temperature,
-        setting=runner.method.setting,
-        tokens_per_step=sum(map(len, runner.texts)) / count,
-        step_s=draft_s + verify_s + rest_s,
-        draft_s=draft_s,
-        verify_s=verify_s,
-        rest_s=rest_s,
-        tokens_per_s=rate,
-        speedup=rate / plain_rate,
-        predicted_speedup=runner.method.predicted.value,
-        lossless=tested.lossless,
-        evidence=tested.evidence,
-        assumed=runner.method.assumed,
-    )
+    def _attempt(self, work: Callable[[], R]) -> R | None:
+        """Return what some work returns; None, with the reason kept, if the method refuses it or has refused before."""
+        if self.failure is not None:
+            return None
+        assert isinstance(self.method, Method)
+        try:
+            return work()
+        except TreeoptError as error:
+            if self.method.name == "plain":
+                raise
+            self.failure = NotRun(method=self.method.name, temperature=self.sampling.temperature, reason=str(error))
+            return None

@@ -1,10 +1,13 @@
-"""Whether predictions come true: a grid of trees, each decoded for real beside what the profile said of it."""
+"""A grid of trees, each predicted from the profile and decoded with."""
 
 from collections.abc import Sequence
 
-from treeopt.planner import Option, Plan
+from treeopt.planner import Option, Plan, StepModel
 from treeopt.planner.grid import GridRow, grid
-from treeopt.profiler.bench.compare import Workload, bench_as_measured
+from treeopt.planner.pace import predict_at_pace
+from treeopt.profiler.bench.compare import Workload, bench_trees
+from treeopt.profiler.bench.reference_passes import reference_passes
+from treeopt.profiler.decoding import Decoding
 from treeopt.records.results import Measured
 from treeopt.runtime.models.pair import ModelPair
 
@@ -17,27 +20,34 @@ def measured_grid(
     lossy: bool = False,
     show_progress: bool = True,
 ) -> tuple[GridRow, ...]:
-    """Decode prompts plainly and with every tree of a plan's grid in turn; return the rows, the chosen tree first.
+    """Decode prompts plainly and with every tree of a plan's grid; return the rows, the chosen tree first.
 
     Args:
         plan: what is predicted, and under which rule.
         pair: the models.
         workload: prompts, how far each is continued, and how often.
-        lossy: allow rules that change the text's distribution.
+        lossy: allow rules that change the output's distribution.
         show_progress: whether a bar goes to standard error.
     """
-    predicted = grid(plan)
-    measured = bench_as_measured(
-        pair,
-        [each.tree for each in predicted],
+    predicted, model = grid(plan), plan.model
+    trees = [each.tree for each in predicted]
+    measured = bench_trees(
+        pair.target,
+        pair.draft_model,
+        trees,
         workload,
-        plan.model.acceptance,
-        lossy=lossy,
+        Decoding.as_measured(model.acceptance, lossy=lossy),
+        references=reference_passes(model, pair.target, pair.draft, trees, workload.prompts),
         show_progress=show_progress,
     )
-    return grid_rows(predicted, measured)
+    return grid_rows(predicted, measured, model)
 
 
-def grid_rows(predicted: Sequence[Option], measured: Sequence[Measured]) -> tuple[GridRow, ...]:
-    """Return the rows of a grid, the chosen tree first."""
-    return tuple(GridRow(predicted=one, measured=other) for one, other in zip(predicted, measured, strict=True))
+def grid_rows(
+    predicted: Sequence[Option], measured: Sequence[Measured], model: StepModel | None = None
+) -> tuple[GridRow, ...]:
+    """Return the rows of a grid, the chosen tree first, with what a model predicts at the pace of the measurements."""
+    return tuple(
+        GridRow(predicted=one, measured=other, at_pace=predict_at_pace(model, one.tree, other.pace))
+        for one, other in zip(predicted, measured, strict=True)
+    )

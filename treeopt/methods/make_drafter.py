@@ -1,8 +1,9 @@
-"""What a tree file names, made: its drafter, the decoder that decodes with it, and its bench."""
+"""The drafter, the decoder and the benchmark of a tree file."""
 
 from treeopt.adaptation.ways import lookup_of
 from treeopt.errors import InvalidValueError
-from treeopt.profiler.bench.compare import Workload, bench_decoder, bench_trees
+from treeopt.profiler.bench.compare import Workload, bench_trees, compare_decoders
+from treeopt.profiler.bench.reference_passes import ReferencePasses
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.results import Measured
 from treeopt.runtime import Decoder
@@ -126,14 +127,24 @@ def bench_planned(
     decoding: Decoding,
     *,
     loaded: LoadedDrafter | None = None,
+    references: ReferencePasses | None = None,
     show_progress: bool = True,
 ) -> Measured:
-    """Decode with a tree file and plainly, in turn; see `bench_trees`, and `planned_decoder` for arguments and errors."""
+    """Compare decoding with a tree file with plain decoding; see `bench_trees`, and `planned_decoder` for other arguments."""
     if planned.drafter is None:
         (measured,) = bench_trees(
-            models.target, models.draft_model, [planned.tree], workload, decoding, show_progress=show_progress
+            models.target,
+            models.draft_model,
+            [planned.tree],
+            workload,
+            decoding,
+            references=references,
+            show_progress=show_progress,
         )
         return measured
     drafting = planned_decoder(models, planned, decoding, loaded=loaded)
     plain = Decoder(models.target, None, sampling=decoding.sampling, max_text_tokens=drafting.max_text_tokens)
-    return bench_decoder(plain, drafting, workload, greedy=decoding.sampling.greedy, show_progress=show_progress)
+    (measured,) = compare_decoders(
+        [(plain, None), (drafting, None)], workload, references=references, show_progress=show_progress
+    )
+    return measured

@@ -9,6 +9,7 @@ from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.pair import ModelPair
+from treeopt.trees import TokenTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,9 @@ class Method:
     """From a seed to the decoder."""
     assumed: tuple[str, ...] = ()
     """What the prediction rests on beside measurements, a sentence each."""
+    model: StepModel | None = None
+    """Predicts it from passes; None where they were not timed apart from the rest of a step."""
+    tree: TokenTree | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

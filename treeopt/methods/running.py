@@ -1,16 +1,21 @@
-"""A whole contest: profile, plan and run all methods, temperature by temperature."""
+"""Profile, plan and benchmark all methods, temperature by temperature."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
-from treeopt.errors import InvalidValueError
+from tqdm import tqdm
+
+from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.methods import static_tree
 from treeopt.methods.bench import bench_methods
-from treeopt.methods.contest import planned_methods
-from treeopt.methods.method import Inputs
+from treeopt.methods.drafted import drafted
+from treeopt.methods.method import Inputs, Method
 from treeopt.methods.names import checked_names
-from treeopt.planner import fastest_drafted_tree
+from treeopt.planner import PlanRequest, fastest_drafted_tree, requested_plan
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.bench.compare import Workload
+from treeopt.profiler.bench.reference_passes import reference_passes
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.profile import Profile
 from treeopt.records.results import NotRun, Row
@@ -44,7 +49,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContestRequest:
+class MethodsRequest:
     """Which methods are compared, where, from what and how thoroughly."""
 
     names: Sequence[str]
@@ -56,11 +61,11 @@ class ContestRequest:
     """What to plan from, of this pair and at these temperatures; None where it is to be measured."""
 
 
-def run_contest(
+def run_methods(
     pair: ModelPair,
     measured_prompts: Sequence[Sequence[int]],
     held_out_prompts: Sequence[Sequence[int]],
-    request: ContestRequest,
+    request: MethodsRequest,
     *,
     announce: Callable[[str], None] = lambda _: None,
     show_progress: bool = True,
@@ -98,14 +103,59 @@ def run_contest(
         announce(f"temperature {temperature:g}: plans")
         methods = planned_methods(inputs, wanted, show_progress=show_progress)
         announce(f"temperature {temperature:g}: decoding")
-        rows += bench_methods(
-            methods,
+        workload = Workload(prompts=held_out_prompts, max_new_tokens=effort.bench_tokens, repeats=effort.repeats)
+        planned = [each for each in methods if isinstance(each, Method)]
+        references = reference_passes(
+            planned[0].model,
             pair.target,
-            Workload(prompts=held_out_prompts, max_new_tokens=effort.bench_tokens, repeats=effort.repeats),
-            sampling,
-            show_progress=show_progress,
+            pair.draft,
+            [each.tree for each in planned if each.tree is not None],
+            held_out_prompts,
         )
+        found = bench_methods(
+            methods, pair.target, workload, sampling, references=references, show_progress=show_progress
+        )
+        rows += found
+        if rounds_of(found) < workload.rounds:  # Ctrl-C
+            break
     return tuple(rows)
+
+
+def planned_methods(inputs: Inputs, names: Sequence[str], *, show_progress: bool = True) -> list[Method | NotRun]:
+    """Return methods with their fastest settings by the measurements, or why they cannot run on the inputs.
+
+    `treeopt` is the one of the others, and of the best tree under the best rule, with the largest predicted speedup.
+    """
+    plan = cache(lambda: requested_plan(inputs.profile, PlanRequest(temperature=inputs.sampling.temperature)))
+    of_the_draft: dict[str, Callable[[Inputs], Method]] = {
+        "plain": static_tree.plain,
+        "chain": static_tree.one_chain,
+        "osd": static_tree.learning_chain,
+        "k-sequences": static_tree.k_sequences,
+        "top-k-tree": static_tree.top_k_tree,
+        "sequoia": static_tree.sequoia,
+    }
+    hidden = None if show_progress else True
+    found: list[Method | NotRun] = []
+    others = [name for name in names if name != "treeopt"]
+    for name in tqdm(others, desc="planning  ", unit="method", disable=hidden):
+        try:
+            found.append(of_the_draft[name](inputs) if name in of_the_draft else drafted(name, inputs, plan()))
+        except TreeoptError as error:
+            if name == "plain":  # without it there is nothing to compare with
+                raise
+            found.append(NotRun(method=name, temperature=inputs.sampling.temperature, reason=str(error)))
+    if "treeopt" in names:
+        able = [each for each in found if isinstance(each, Method)]
+        best = max([static_tree.best_rule(inputs, plan()), *able], key=lambda method: method.predicted.value)
+        setting = best.setting if best.name in ("treeopt", "sequoia") else f"{best.name}: {best.setting}"
+        found.append(replace(best, name="treeopt", setting=setting))
+    return found
+
+
+def rounds_of(rows: Sequence[Row | NotRun]) -> int:
+    """Return the fewest rounds of any row; fewer than asked for after an interruption."""
+    return min(row.rounds for row in rows if isinstance(row, Row))
 
 
 def sampling_of(profile: Profile, temperature: float) -> Sampling:

@@ -101,4 +101,6 @@ def _method(name: str, inputs: Inputs, model: StepModel, tree: TokenTree) -> Met
             seed=seed,
         )
 
-    return Method(name=name, rule=rule, setting=option.shape, predicted=option.speedup, make=make)
+    return Method(
+        name=name, rule=rule, setting=option.shape, predicted=option.speedup, make=make, model=model, tree=tree
+    )

@@ -26,6 +26,8 @@ class BatchRivals:
     """What was planned there; None where nothing was."""
     predicted: Mapping[TokenTree, Option]
     """Without those beyond what was measured."""
+    model: StepModel | None = None
+    """What predicts them; None where nothing does."""
 
 
 def plans_of_sizes(profile: Profile, request: PlanRequest, sizes: Sequence[int]) -> dict[int, Plan]:
@@ -62,7 +64,9 @@ def planned_rivals(plans: Mapping[int, Plan]) -> dict[int, BatchRivals]:
         beside, length = choices[max(0, place - 1) : place + 2], made.chain.tree.max_depth
         near = _predictions(made.model, [chain(max(0, length - 1)), chain(length + 1)])
         trees = tuple(dict.fromkeys([PLAIN, made.choice.tree, made.chain.tree, *beside, *near]))
-        found[size] = BatchRivals(trees=trees, chosen=made.choice.tree, predicted=_predictions(made.model, trees))
+        found[size] = BatchRivals(
+            trees=trees, chosen=made.choice.tree, predicted=_predictions(made.model, trees), model=made.model
+        )
     return found
 
 
@@ -83,7 +87,7 @@ def rivals_of(
         model = _model(profile, tokens, size)
         predicted = {} if model is None else _predictions(model, raced)
         best = max(predicted.values(), key=lambda each: each.speedup.value).tree if len(predicted) > 1 else None
-        found[size] = BatchRivals(trees=raced, chosen=planned or best, predicted=predicted)
+        found[size] = BatchRivals(trees=raced, chosen=planned or best, predicted=predicted, model=model)
     return found
 
 

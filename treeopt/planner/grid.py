@@ -7,7 +7,7 @@ import numpy as np
 
 from treeopt.planner.options import Option
 from treeopt.planner.plan_record import Plan
-from treeopt.records.results import Measured
+from treeopt.records.results import Measured, PacedPrediction
 from treeopt.trees import TokenTree, chain
 
 CHAIN_DEPTHS = (1, 2, 4, 6, 8, 12, 16)
@@ -45,6 +45,7 @@ class GridRow:
 
     predicted: Option
     measured: Measured
+    at_pace: PacedPrediction | None = None
 
     @property
     def tokens_error(self) -> float:

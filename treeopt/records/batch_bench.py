@@ -1,14 +1,13 @@
-"""What benches of several texts at a time measured, beside what was predicted."""
+"""Several sequences decoded together: predictions and measurements."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from treeopt.records.results import Divergence
+from treeopt.records.results import Divergence, Pace, PacedPrediction
 from treeopt.trees.token_tree import TokenTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredWay:
+class BatchMeasured:
     """One tree, or plain decoding, at one batch size."""
 
     tokens_per_s: float
@@ -20,8 +19,8 @@ class MeasuredWay:
     """Tokens per second over those of plain decoding at the same batch size, in the same round."""
     spread: float
     """How far the slowest round's rate is below the fastest's, relative."""
-    rest: float
-    """Share of the time in which no model runs."""
+    overhead: float
+    """Share of a step that is neither drafting nor verification, from a run of its own."""
     prefill_s: float
     """Seconds of reading all prompts."""
     texts: int
@@ -30,35 +29,29 @@ class MeasuredWay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchMeasured:
-    """All ways at all batch sizes."""
-
-    ways: Mapping[tuple[int, TokenTree], MeasuredWay]
-    rounds: int
-    """Whole ones; fewer than asked for after an interruption."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRow:
-    """One way at one batch size, as predicted and as measured; predictions are None beyond what was profiled."""
+    """One tree at one batch size, as predicted and as measured; predictions are None beyond what was profiled."""
 
     tree: TokenTree
     chosen: bool
     """Whether the schedule takes it there, the plan, or with one tree the prediction."""
-    measured: MeasuredWay
+    measured: BatchMeasured
     predicted_tokens_per_s: float | None
     predicted_tokens_per_step: float | None
     """Of one text."""
     predicted_step_s: float | None
     predicted_speedup: float | None
+    predicted_at_pace: PacedPrediction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSize:
-    """All that was raced at one batch size, plain decoding first."""
+    """All trees at one batch size, plain decoding first."""
 
     batch_size: int
     rows: tuple[BatchRow, ...]
+    pace: Pace | None = None
+    """That of the machine meanwhile; None without reference passes."""
 
     @property
     def chosen(self) -> BatchRow | None:

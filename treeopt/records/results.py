@@ -1,8 +1,37 @@
-"""What benches measured, as records of numbers: of one tree, and of many ways of speculating."""
+"""What benchmarks measured: of one tree, of all methods, of an engine's draft lengths."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from treeopt.files.record_form import in_file
 from treeopt.records.latency import Estimate
+
+MOST = 1e12
+"""Of ratios and seconds in files: no machine comes near it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Median seconds of reference passes between the runs of a benchmark, over those of the profile at the same counts."""
+
+    plain: float = field(metadata=in_file(most=MOST))
+    """Of the target over one token; of several sequences, of a plain step."""
+    verify: float = field(metadata=in_file(most=MOST))
+    """Of the target over `verify_tokens` tokens."""
+    verify_tokens: int
+    draft: float | None = field(default=None, metadata=in_file(most=MOST))
+    """Of drafting a level of `draft_width` nodes; None without a draft model."""
+    draft_width: int | None = None
+    samples: int
+    """Times that each pass was timed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedPrediction:
+    """What a profile predicts if every pass takes as long as the reference passes did."""
+
+    step_s: float = field(metadata=in_file(most=MOST))
+    speedup: float = field(metadata=in_file(most=MOST))
+    """Tokens per second over those of plain decoding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +99,10 @@ class Measured:
     """Tokens decoded with the tree in one pass over the prompts, the last step of each text to its end."""
     prompts: int
     """Prompts decoded; fewer than asked for after an interruption."""
+    rounds: int
+    """The same, repeats included."""
+    pace: Pace | None = None
+    """That of the machine meanwhile; None without reference passes."""
 
     @property
     def identical(self) -> bool | None:
@@ -88,9 +121,9 @@ class Row:
     tokens_per_step: float
     step_s: float
     draft_s: float
-    """Of a step, on average."""
+    """Of a step, on average; this and the next two are from a run of their own, which waits after every part."""
     verify_s: float
-    rest_s: float
+    overhead_s: float
     tokens_per_s: float
     speedup: float
     """Tokens per second over those of `plain` on the same prompts."""
@@ -100,6 +133,12 @@ class Row:
     """What the test of losslessness said."""
     assumed: tuple[str, ...] = ()
     """What the prediction rests on beside measurements; nothing else in a row does."""
+    predicted_at_pace: PacedPrediction | None = None
+    """None where passes were not timed apart from the rest of a step."""
+    pace: Pace | None = None
+    """That of the machine while all methods of the temperature were decoded with."""
+    rounds: int
+    """Prompts decoded, repeats included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +177,7 @@ class EngineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBench:
-    """Draft lengths raced in an engine."""
+    """Draft lengths compared in an engine."""
 
     engine: str
     version: str

@@ -7,9 +7,9 @@ from statistics import median
 from treeopt.errors import Warning
 from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize
 from treeopt.records.bench_heading import BenchHeading
-from treeopt.records.results import Divergence
+from treeopt.records.results import Divergence, Pace, PacedPrediction
 from treeopt.records.rules import LOSSY_RULES, rule_label
-from treeopt.report.bench_heading import headed_json
+from treeopt.report.bench_heading import headed_json, pace_lines, paced_speedup
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds, number_or_absent
 from treeopt.report.times_warnings import PLAIN_SPEED_CHANGED
@@ -29,7 +29,8 @@ HEADER = (
     "predicted",
     "speedup",
     "predicted",
-    "rest",
+    "at pace",
+    "host",
     "prefill, s",
     "equal",
 )
@@ -52,8 +53,9 @@ class _Setting:
     predicted_step_s: float | None
     measured_speedup: float
     predicted_speedup: float | None
+    predicted_at_pace: PacedPrediction | None
     spread: float
-    rest: float
+    overhead: float
     prefill_s: float
     texts: int
     equal_texts: int
@@ -66,6 +68,7 @@ class _Setting:
 class _Size:
     batch_size: int
     regret: float | None
+    pace: Pace | None
     settings: tuple[_Setting, ...]
 
 
@@ -93,6 +96,7 @@ def batch_bench_json(heading: BenchHeading, found: BatchBench) -> str:
             _Size(
                 batch_size=each.batch_size,
                 regret=each.regret,
+                pace=each.pace,
                 settings=tuple(_setting(row, each.batch_size, found.temperature) for row in each.rows),
             )
             for each in found.sizes
@@ -106,12 +110,13 @@ def batch_bench_table(found: BatchBench) -> str:
     rows: list[tuple[str, ...]] = [HEADER]
     for size in found.sizes:
         rows += [_line(row, size, first=number == 0) for number, row in enumerate(size.rows)]
-    columns = [Column(">"), Column(), *[Column(">")] * 12]
+    columns = [Column(">"), Column(), *[Column(">")] * 13]
     heading = (
         f"{rule_label(found.rule)} at temperature {found.temperature:g}; {counted(found.prompts, 'prompt')}, "
         f"{counted(found.max_new_tokens, 'new token')} each, {counted(found.rounds, 'round')}"
     )
-    return "\n".join([heading, "", *aligned(rows, columns), "", *verdicts(found), *_speed(found)])
+    paces = [line for each in found.sizes for line in pace_lines(each.pace, f" at batch size {each.batch_size}")]
+    return "\n".join([heading, "", *aligned(rows, columns), "", *verdicts(found), *paces, *_speed(found)])
 
 
 def verdicts(found: BatchBench) -> tuple[str, ...]:
@@ -151,7 +156,8 @@ def _setting(row: BatchRow, size: int, temperature: float) -> _Setting:
         measured_speedup=measured.speedup,
         predicted_speedup=row.predicted_speedup,
         spread=measured.spread,
-        rest=measured.rest,
+        predicted_at_pace=row.predicted_at_pace,
+        overhead=measured.overhead,
         prefill_s=measured.prefill_s,
         texts=measured.texts,
         equal_texts=measured.texts - len(measured.divergences),
@@ -174,7 +180,8 @@ def _line(row: BatchRow, size: BatchSize, *, first: bool) -> tuple[str, ...]:
         "-" if row.predicted_step_s is None else milliseconds(row.predicted_step_s),
         f"{measured.speedup:.2f}",
         number_or_absent(row.predicted_speedup, ".2f"),
-        f"{measured.rest:.0%}",
+        number_or_absent(paced_speedup(row.predicted_at_pace), ".2f"),
+        f"{measured.overhead:.0%}",
         f"{measured.prefill_s:.2f}",
         f"{measured.texts - len(measured.divergences)}/{measured.texts}",
     )

@@ -3,10 +3,11 @@
 from itertools import pairwise
 
 from treeopt.files.fields import Fields
-from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, MeasuredWay
+from treeopt.records.batch_bench import BatchBench, BatchMeasured, BatchRow, BatchSize
+from treeopt.records.results import MOST, Pace, PacedPrediction
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.step_latency import read_tree
-from treeopt.report.bench_fields import LEAST, MOST, divergences, follows, follows_nearly, number_or_none
+from treeopt.report.bench_fields import LEAST, divergences, follows, follows_nearly, number_or_none, record_or_none
 from treeopt.trees import kind_of
 
 
@@ -33,7 +34,11 @@ def read_batch_bench(fields: Fields) -> BatchBench:
 def _size(fields: Fields, temperature: float) -> BatchSize:
     batch_size = fields.integer("batch_size")
     settings = fields.mappings("settings")
-    found = BatchSize(batch_size=batch_size, rows=tuple(_row(each, batch_size, temperature) for each in settings))
+    found = BatchSize(
+        batch_size=batch_size,
+        rows=tuple(_row(each, batch_size, temperature) for each in settings),
+        pace=record_or_none(fields, "pace", Pace),
+    )
     if sum(row.chosen for row in found.rows) > 1:
         raise fields.error("settings", "expected at most one that is chosen.")
     if found.regret is None:
@@ -57,19 +62,20 @@ def _row(fields: Fields, batch_size: int, temperature: float) -> BatchRow:
         predicted_tokens_per_step=number_or_none(fields, "predicted_tokens_per_step", most=MOST),
         predicted_step_s=number_or_none(fields, "predicted_step_s", most=MOST),
         predicted_speedup=number_or_none(fields, "predicted_speedup", most=MOST),
+        predicted_at_pace=record_or_none(fields, "predicted_at_pace", PacedPrediction),
     )
     fields.end()
     return row
 
 
-def _measured(fields: Fields, batch_size: int, temperature: float) -> MeasuredWay:
-    found = MeasuredWay(
+def _measured(fields: Fields, batch_size: int, temperature: float) -> BatchMeasured:
+    found = BatchMeasured(
         tokens_per_s=fields.number("measured_tokens_per_s", least=LEAST, most=MOST),
         step_s=fields.number("measured_step_s", most=MOST),
         batch_tokens_per_step=batch_size * fields.number("measured_tokens_per_step", most=MOST),
         speedup=fields.number("measured_speedup", least=LEAST, most=MOST),
         spread=fields.number("spread", most=MOST),
-        rest=fields.number("rest", least=-1.0, most=1.0),
+        overhead=fields.number("overhead", most=1.0),
         prefill_s=fields.number("prefill_s", most=MOST),
         texts=fields.integer("texts"),
         divergences=divergences(fields),

@@ -1,13 +1,14 @@
 """Fields that files of benches have in common: numbers that nobody knows, texts that differ, and what follows from others."""
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 from treeopt.files.fields import Fields
-from treeopt.records.results import Divergence
+from treeopt.files.record_form import read_record
+from treeopt.records.results import MOST, Divergence
 
-MOST = 1e12
-"""Of rates, seconds and ratios: no machine comes near it, and pictures can be drawn of it."""
+T = TypeVar("T")
+
 LEAST = 1e-12
 """Of what is divided by."""
 
@@ -23,6 +24,14 @@ def known(fields: Fields, name: str) -> bool:
 def number_or_none(fields: Fields, name: str, *, most: float = math.inf) -> float | None:
     """Return a field that must be a number of at least 0, or null."""
     return fields.number(name, most=most) if known(fields, name) else None
+
+
+def record_or_none(fields: Fields, name: str, kind: type[T]) -> T | None:
+    """Return a field that must be the mapping of a record, whose fields may be null where they have a default, or null."""
+    content = fields.any(name)
+    if isinstance(content, dict):
+        content = {key: value for key, value in content.items() if value is not None}
+    return None if content is None else read_record(fields.inner(name, content), kind)
 
 
 def flag_or_none(fields: Fields, name: str) -> bool | None:

@@ -11,9 +11,19 @@ from treeopt.records.batch_bench import BatchBench
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.machine import Machine, Pair
-from treeopt.records.results import VERDICTS, EngineBench, EngineRow, Losslessness, NotRun, Row, TextDivergence
+from treeopt.records.results import (
+    VERDICTS,
+    EngineBench,
+    EngineRow,
+    Losslessness,
+    NotRun,
+    Pace,
+    PacedPrediction,
+    Row,
+    TextDivergence,
+)
 from treeopt.report.batch_file import read_batch_bench
-from treeopt.report.bench_fields import divergences, flag_or_none, known, listed, number_or_none, texts
+from treeopt.report.bench_fields import divergences, flag_or_none, known, listed, number_or_none, record_or_none, texts
 from treeopt.report.grid_bench import GridReport, GridTreeReport
 from treeopt.report.tree_bench import TreeBenchReport
 
@@ -97,6 +107,8 @@ def _tree(fields: Fields) -> TreeBenchReport:
         identical_to_plain_decoding=flag_or_none(fields, "identical_to_plain_decoding"),
         divergences=divergences(fields) if known(fields, "divergences") else None,
         tokens=fields.integer("tokens", least=0),
+        predicted_at_pace=record_or_none(fields, "predicted_at_pace", PacedPrediction),
+        pace=record_or_none(fields, "pace", Pace),
     )
 
 
@@ -107,6 +119,7 @@ def _grid(fields: Fields) -> GridReport:
         predicted_plain_step_s=fields.number("predicted_plain_step_s"),
         measured_plain_step_s=fields.number("measured_plain_step_s"),
         trees=tuple(_grid_tree(each) for each in fields.mappings("trees")),
+        pace=record_or_none(fields, "pace", Pace),
     )
 
 
@@ -123,6 +136,7 @@ def _grid_tree(fields: Fields) -> GridTreeReport:
         predicted_speedup=fields.number("predicted_speedup"),
         measured_speedup=_estimate(fields, "measured_speedup"),
         identical_to_plain_decoding=flag_or_none(fields, "identical_to_plain_decoding"),
+        predicted_at_pace=record_or_none(fields, "predicted_at_pace", PacedPrediction),
     )
     fields.end()
     return found
@@ -144,13 +158,16 @@ def _method(fields: Fields) -> Row | NotRun:
             step_s=fields.number("step_s"),
             draft_s=fields.number("draft_s"),
             verify_s=fields.number("verify_s"),
-            rest_s=fields.number("rest_s", least=-float("inf")),
+            overhead_s=fields.number("overhead_s", least=-float("inf")),
             tokens_per_s=fields.number("tokens_per_s"),
             speedup=fields.number("speedup"),
             predicted_speedup=fields.number("predicted_speedup"),
             lossless=fields.flag("lossless"),
             evidence=fields.text("evidence"),
             assumed=texts(fields, "assumed") if "assumed" in fields else (),
+            predicted_at_pace=record_or_none(fields, "predicted_at_pace", PacedPrediction),
+            pace=record_or_none(fields, "pace", Pace),
+            rounds=fields.integer("rounds"),
         )
     fields.end()
     return row

@@ -1,4 +1,4 @@
-"""Draft lengths raced in an engine: a table, and JSON."""
+"""Draft lengths compared in an engine: a table, and JSON."""
 
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import EngineBench, EngineRow

@@ -8,8 +8,9 @@ from treeopt.planner.grid import GridRow, summary
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.report.bench_heading import headed_json
-from treeopt.report.text import milliseconds
+from treeopt.records.results import Pace, PacedPrediction
+from treeopt.report.bench_heading import headed_json, pace_lines, paced_speedup
+from treeopt.report.text import milliseconds, number_or_absent
 from treeopt.report.times_warnings import PLAIN_SPEED_CHANGED
 
 CHOSEN, OTHER = "* ", "  "
@@ -32,6 +33,7 @@ class GridTreeReport:
     predicted_speedup: float
     measured_speedup: Estimate
     identical_to_plain_decoding: bool | None
+    predicted_at_pace: PacedPrediction | None = None
 
     @classmethod
     def of(cls, row: GridRow) -> "GridTreeReport":
@@ -49,6 +51,7 @@ class GridTreeReport:
             predicted_speedup=predicted.speedup.value,
             measured_speedup=measured.speedup,
             identical_to_plain_decoding=measured.identical,
+            predicted_at_pace=row.at_pace,
         )
 
 
@@ -61,6 +64,7 @@ class GridReport:
     predicted_plain_step_s: float
     measured_plain_step_s: float
     trees: tuple[GridTreeReport, ...]
+    pace: Pace | None = None
 
     @classmethod
     def of(cls, rows: Sequence[GridRow], plain_s: float, asked: MeasuredAcceptance) -> "GridReport":
@@ -71,6 +75,7 @@ class GridReport:
             predicted_plain_step_s=plain_s,
             measured_plain_step_s=rows[0].measured.plain_step_s,
             trees=tuple(GridTreeReport.of(row) for row in rows),
+            pace=rows[0].measured.pace,
         )
 
 
@@ -90,8 +95,8 @@ def grid_table(rows: Sequence[GridRow], plain_s: float, *, plain_is_fastest: boo
     width = max(len(row.predicted.shape) for row in rows)
     group = f"{'predicted':>10}{'measured':>10}{'error':>8}"
     lines = [
-        f"{'':{width + 2}}{'tokens per step':>28}{'step, ms':>28}{'speedup':>28}",
-        f"{'':{width + 2}}{group}{group}{group}",
+        f"{'':{width + 2}}{'tokens per step':>28}{'step, ms':>28}{'speedup':>28}{'at this':>10}",
+        f"{'':{width + 2}}{group}{group}{group}{'pace':>10}",
         *(_line(row, width, OTHER if number else CHOSEN) for number, row in enumerate(rows)),
         "",
         *_errors(rows, plain_s, plain_is_fastest=plain_is_fastest),
@@ -105,7 +110,8 @@ def _line(row: GridRow, width: int, mark: str) -> str:
     tokens = f"{one.tokens_per_step.value:>10.2f}{other.tokens_per_step:>10.2f}{row.tokens_error:>+8.1%}"
     step = f"{milliseconds(one.step_s.value):>10}{milliseconds(other.step_s):>10}{row.step_error:>+8.1%}"
     speedup = f"{one.speedup.value:>10.2f}{other.speedup.value:>10.2f}{row.speedup_error:>+8.1%}"
-    return f"{mark}{one.shape:<{width}}{tokens}{step}{speedup}"
+    at_pace = number_or_absent(paced_speedup(row.at_pace), ".2f")
+    return f"{mark}{one.shape:<{width}}{tokens}{step}{speedup}{at_pace:>10}"
 
 
 def _errors(rows: Sequence[GridRow], plain_s: float, *, plain_is_fastest: bool) -> Iterator[str]:
@@ -120,6 +126,12 @@ def _errors(rows: Sequence[GridRow], plain_s: float, *, plain_is_fastest: bool) 
         f"mean error without sign: tokens per step {found.tokens_error:.1%}, step {found.step_error:.1%}, "
         f"speedup {found.speedup_error:.1%}"
     )
+    paced = [(row.at_pace, row.measured) for row in rows if row.at_pace is not None]
+    if paced:
+        step = sum(abs(one.step_s / other.step_s - 1) for one, other in paced) / len(paced)
+        speedup = sum(abs(one.speedup / other.speedup.value - 1) for one, other in paced) / len(paced)
+        yield f"the same of predictions at this pace: step {step:.1%}, speedup {speedup:.1%}"
+    yield from pace_lines(rows[0].measured.pace)
     yield f"the {marked} (*) reaches {found.chosen_over_best:.1%} of the best measured speedup"
     if abs(plain_s / plain - 1) > MUCH:
         yield str(PLAIN_SPEED_CHANGED)

@@ -1,12 +1,12 @@
-"""All ways of speculating on one machine, as a table and as JSON."""
+"""All methods of speculation on one machine, as a table and as JSON."""
 
 from collections.abc import Sequence
 
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import NotRun, Row
-from treeopt.report.bench_heading import headed_rows
+from treeopt.report.bench_heading import headed_rows, pace_lines, paced_speedup
 from treeopt.report.json_text import json_line
-from treeopt.report.text import milliseconds
+from treeopt.report.text import milliseconds, number_or_absent
 
 
 def methods_json(heading: BenchHeading, rows: Sequence[Row | NotRun]) -> str:
@@ -28,8 +28,8 @@ def methods_table(rows: Sequence[Row | NotRun]) -> str:
             f"temperature {temperature:g}",
             "",
             (
-                f"{'method':<14}{'rule':<10}{'setting':<{width}}{'tokens':>8}{'step':>8}{'draft':>8}{'verify':>8}{'rest':>7}"
-                f"{'tokens':>8}{'speedup':>9}{'predicted':>10}  lossless"
+                f"{'method':<14}{'rule':<10}{'setting':<{width}}{'tokens':>8}{'step':>8}{'draft':>8}{'verify':>8}{'host':>7}"
+                f"{'tokens':>8}{'speedup':>9}{'predicted':>10}{'at pace':>8}  lossless"
             ),
             f"{'':<24}{'':<{width}}{'/step':>8}{'ms':>8}{'ms':>8}{'ms':>8}{'ms':>7}{'/s':>8}",
         ]
@@ -37,6 +37,8 @@ def methods_table(rows: Sequence[Row | NotRun]) -> str:
             _line(row, width) if isinstance(row, Row) else f"{row.method:<14}not run: {row.reason}" for row in chosen
         ]
         blocks.append("\n".join(line.rstrip() for line in lines))
+        notes = pace_lines(ran[0].pace) if ran else []
+        blocks.append("\n".join(["draft, verify and host (overhead) are from a run of their own.", *notes]))
         blocks += _assumptions(ran)
     return "\n\n".join(blocks)
 
@@ -49,10 +51,13 @@ def _assumptions(rows: Sequence[Row]) -> list[str]:
 
 
 def _line(row: Row, width: int) -> str:
-    times = [milliseconds(each) if each > 0 else "0" for each in (row.step_s, row.draft_s, row.verify_s, row.rest_s)]
-    step, draft, verify, rest = times
+    times = [
+        milliseconds(each) if each > 0 else "0" for each in (row.step_s, row.draft_s, row.verify_s, row.overhead_s)
+    ]
+    step, draft, verify, overhead = times
     return (
         f"{row.method:<14}{row.rule:<10}{row.setting:<{width}}{row.tokens_per_step:>8.2f}{step:>8}{draft:>8}{verify:>8}"
-        f"{rest:>7}{row.tokens_per_s:>8.0f}{row.speedup:>9.2f}{row.predicted_speedup:>10.2f}"
+        f"{overhead:>7}{row.tokens_per_s:>8.0f}{row.speedup:>9.2f}{row.predicted_speedup:>10.2f}"
+        f"{number_or_absent(paced_speedup(row.predicted_at_pace), '.2f'):>8}"
         f"  {'yes' if row.lossless else 'NO'} ({row.evidence})"
     )

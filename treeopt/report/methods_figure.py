@@ -1,4 +1,4 @@
-"""A contest as a picture: a bar per method and temperature, what was predicted marked on it."""
+"""All methods as a figure: a bar per method and temperature, what was predicted marked on it."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -23,9 +23,9 @@ def measured_on(created: str) -> str:
     return f"measured {created[:10]}"
 
 
-def raced_today() -> str:
+def measured_today() -> str:
     """Return the day of a bench that has just ended, in words."""
-    return f"raced {date.today().isoformat()}"
+    return f"measured {date.today().isoformat()}"
 
 
 def under(profile: Profile) -> str:

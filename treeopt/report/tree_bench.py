@@ -7,9 +7,9 @@ from treeopt.errors import Warning
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.results import Divergence, Measured
+from treeopt.records.results import Divergence, Measured, Pace, PacedPrediction
 from treeopt.records.rules import LOSSY_RULES
-from treeopt.report.bench_heading import headed_json
+from treeopt.report.bench_heading import headed_json, pace_lines, paced_speedup
 from treeopt.report.text import milliseconds
 from treeopt.trees import Provenance, TreeFile
 
@@ -37,6 +37,7 @@ class Promise:
     step_s: float | None
     speedup: Estimate | float | None
     """Without an interval where a tree file promises it."""
+    at_pace: PacedPrediction | None = None
 
     @classmethod
     def of_tree(cls, predicted: "Option", asked: MeasuredAcceptance) -> "Promise":
@@ -88,6 +89,8 @@ class TreeBenchReport:
     identical_to_plain_decoding: bool | None
     divergences: tuple[Divergence, ...] | None
     tokens: int
+    predicted_at_pace: PacedPrediction | None = None
+    pace: Pace | None = None
 
     @classmethod
     def of(cls, promised: Promise, measured: Measured) -> "TreeBenchReport":
@@ -109,6 +112,8 @@ class TreeBenchReport:
             identical_to_plain_decoding=measured.identical,
             divergences=measured.divergences,
             tokens=measured.tokens,
+            predicted_at_pace=promised.at_pace,
+            pace=measured.pace,
         )
 
 
@@ -120,17 +125,22 @@ def tree_bench_json(heading: BenchHeading, promised: Promise, measured: Measured
 def tree_bench_table(promised: Promise, measured: Measured) -> str:
     """Return prediction beside measurement, in a few lines."""
     speedup = promised.speedup.value if isinstance(promised.speedup, Estimate) else promised.speedup
+    at_pace, tokens = promised.at_pace, _two_digits(promised.tokens_per_step)
     rows = [
-        ("tokens per step", _two_digits(promised.tokens_per_step), f"{measured.tokens_per_step:.2f}"),
+        ("", "predicted", "at this pace", "measured"),
+        ("tokens per step", tokens, UNKNOWN if at_pace is None else tokens, f"{measured.tokens_per_step:.2f}"),
         (
             "step, ms",
-            UNKNOWN if promised.step_s is None else milliseconds(promised.step_s),
+            *(
+                UNKNOWN if each is None else milliseconds(each)
+                for each in (promised.step_s, None if at_pace is None else at_pace.step_s)
+            ),
             milliseconds(measured.step_s),
         ),
-        ("speedup", _two_digits(speedup), f"{measured.speedup.value:.2f}"),
+        ("speedup", _two_digits(speedup), _two_digits(paced_speedup(at_pace)), f"{measured.speedup.value:.2f}"),
     ]
-    lines = [f"{'':<18}{'predicted':>10}{'measured':>10}"]
-    lines += [f"{name:<18}{left:>10}{right:>10}" for name, left, right in rows]
+    lines = [f"{name:<18}{left:>10}{middle:>14}{right:>10}" for name, left, middle, right in rows]
+    lines += ["", *pace_lines(measured.pace)] if measured.pace else []
     lines.append(f"\n{measured.tokens} tokens decoded in whole steps; {_verdict(measured, promised.rule)}.")
     if promised.drafter != "model":
         lines.append(f"Drafted by {promised.drafter}.")

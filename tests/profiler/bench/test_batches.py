@@ -1,4 +1,4 @@
-"""Several texts at a time under a pretended clock: rates are exact, reading prompts is told apart, texts are checked."""
+"""Several sequences together under a fake clock: rates are exact, prefill is reported separately, outputs are compared."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,13 +7,11 @@ import pytest
 
 from treeopt.errors import InvalidValueError, OutOfMemoryError
 from treeopt.planner.batch_rivals import BatchRivals
-from treeopt.profiler.bench.batches import PLAIN, BatchRace, batch_bench
+from treeopt.profiler import MonotonicClock
+from treeopt.profiler.bench.batches import PLAIN, BatchComparison, batch_bench
 from treeopt.profiler.bench.compare import Workload
-from treeopt.profiler.bench.timed_passes import PassSeconds
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
-from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.models.memory import decoder_bytes
 from treeopt.runtime.models.model import Output, Outputs
 from treeopt.trees import chain, level_widths
@@ -68,94 +66,98 @@ def pair(make_model, clock):
 
 
 @pytest.fixture
-def race(pair, clock, prompts):
+def comparison(pair, clock, prompts):
     def make(sizes=(2,), trees=DEEP, temperature=0.0, repeats=2, max_new_tokens=12, **changes):
         target, draft = pair
         given = {
             "target": target,
             "draft": draft,
-            "ways": dict.fromkeys(sizes, (PLAIN, *trees)),
+            "trees": dict.fromkeys(sizes, (PLAIN, *trees)),
             "workload": Workload(prompts=prompts, max_new_tokens=max_new_tokens, repeats=repeats),
             "decoding": Decoding(sampling=Sampling(temperature)),
-            "now_s": lambda: clock.now_s,
+            "clock": MonotonicClock(lambda: clock.now_s),
         }
-        return BatchRace(**(given | changes))
+        return BatchComparison(**(given | changes))
 
     return make
 
 
-def measured(race, **changes):
-    return race(**changes).measure(show_progress=False)
+def measured(comparison, **changes):
+    return comparison(**changes).measure(show_progress=False)[0]
 
 
 class TestRates:
     @pytest.mark.parametrize("size", [1, 2, 3, 6])
-    def test_they_are_exact_while_so_many_texts_run(self, race, size):
-        found = measured(race, sizes=(size,)).ways
+    def test_they_are_exact_while_so_many_texts_run(self, comparison, size):
+        found = measured(comparison, sizes=(size,))
         plain, tree = found[size, PLAIN], found[size, chain(3)]
         assert plain.tokens_per_s == pytest.approx(size / size)
         assert tree.tokens_per_s == pytest.approx(4 * size / (size + 0.5))
         assert tree.step_s == pytest.approx(size + 0.5)
         assert tree.batch_tokens_per_step == 4 * size
         assert tree.speedup == pytest.approx(4 * size / (size + 0.5))
-        assert (plain.speedup, plain.spread, tree.rest) == (1.0, 0.0, pytest.approx(0.0))
+        assert (plain.speedup, plain.spread, tree.overhead) == (1.0, 0.0, pytest.approx(0.0))
 
-    def test_the_last_step_counts_whole(self, race):
+    def test_the_last_step_counts_whole(self, comparison):
         """Cut off at 9 tokens, three steps of 4 would seem to yield 3."""
-        assert measured(race, max_new_tokens=9).ways[2, chain(3)].batch_tokens_per_step == 8
+        assert measured(comparison, max_new_tokens=9)[2, chain(3)].batch_tokens_per_step == 8
 
-    def test_reading_prompts_is_told_apart(self, race, prompts):
-        for way in measured(race).ways.values():
+    def test_prefill_is_reported_separately(self, comparison, prompts):
+        for way in measured(comparison).values():
             assert way.prefill_s == pytest.approx(PREFILL_S * len(prompts), rel=1e-3)
 
-    def test_what_is_not_passes_is_told(self, race, clock):
+    def test_host_overhead_is_neither_drafting_nor_verification(self, comparison, clock):
         clock.commits_s = KEEP_S
-        found = measured(race).ways
-        assert found[2, PLAIN].rest == pytest.approx(2 * KEEP_S / (2 + 2 * KEEP_S))
-        assert found[2, chain(3)].rest == pytest.approx(2 * KEEP_S / (2.5 + 2 * KEEP_S))
+        found = measured(comparison)
+        assert found[2, PLAIN].overhead == pytest.approx(2 * KEEP_S / (2 + 2 * KEEP_S))
+        assert found[2, chain(3)].overhead == pytest.approx(2 * KEEP_S / (2.5 + 2 * KEEP_S))
 
-    def test_the_median_of_the_rounds_counts(self, race, monkeypatch):
-        run, speed = BatchRace._run, iter([0.5, 0.5, 2.0, 2.0, 1.0, 1.0])
+    def test_the_median_of_the_rounds_counts(self, comparison, monkeypatch):
+        run, calls = BatchComparison._run, []
 
         def slowed(self, *arguments):
             found = run(self, *arguments)
-            found.seconds *= next(speed)
+            calls.append(1)
+            number = (len(calls) - 3) // 2  # after two to warm up, two a round
+            found.seconds *= {0: 0.5, 1: 2.0}.get(number, 1.0)
             return found
 
-        monkeypatch.setattr(BatchRace, "_run", slowed)
-        found = measured(race, repeats=3)
-        assert found.rounds == 3
-        assert found.ways[2, PLAIN].tokens_per_s == pytest.approx(1.0)
-        assert found.ways[2, PLAIN].spread == pytest.approx(0.75)
-        assert found.ways[2, chain(3)].speedup == pytest.approx(8 / 2.5)
+        monkeypatch.setattr(BatchComparison, "_run", slowed)
+        found = measured(comparison, repeats=3)
+        assert found[2, PLAIN].tokens_per_s == pytest.approx(1.0)
+        assert found[2, PLAIN].spread == pytest.approx(0.75)
+        assert found[2, chain(3)].speedup == pytest.approx(8 / 2.5)
 
-    def test_an_interruption_keeps_whole_rounds(self, race, monkeypatch):
-        run, calls = BatchRace._run, []
+    @pytest.mark.parametrize(("runs", "rounds"), [(3, 1), (4, 2), (1, None)])
+    def test_an_interruption_keeps_whole_rounds(self, comparison, monkeypatch, runs, rounds):
+        run, calls = BatchComparison._run, []
 
         def stopped(self, *arguments):
             calls.append(1)
-            if len(calls) > 3:
+            if len(calls) == 2 + runs + 1:
                 raise KeyboardInterrupt
             return run(self, *arguments)
 
-        monkeypatch.setattr(BatchRace, "_run", stopped)
-        assert measured(race, repeats=9).rounds == 1
-        with pytest.raises(KeyboardInterrupt):
-            measured(race, repeats=9)
+        monkeypatch.setattr(BatchComparison, "_run", stopped)
+        if rounds is None:
+            with pytest.raises(KeyboardInterrupt):
+                comparison(repeats=9).measure(show_progress=False)
+        else:
+            assert comparison(repeats=9).measure(show_progress=False)[1] == rounds
 
 
 class TestTexts:
     @pytest.mark.parametrize("temperature", [0.0, 0.7])
-    def test_they_are_those_decoded_alone(self, make_model, race, temperature):
+    def test_they_are_those_decoded_alone(self, make_model, comparison, temperature):
         other = make_model(seed=1, noise=0.15)
         trees = (chain(2), level_widths([2, 2]))
         for way in measured(
-            race, sizes=(3,), trees=trees, temperature=temperature, draft=other, repeats=1
-        ).ways.values():
+            comparison, sizes=(3,), trees=trees, temperature=temperature, draft=other, repeats=1
+        ).values():
             assert way.divergences == ()
             assert way.texts == 6
 
-    def test_those_that_are_not_are_found(self, pair, race):
+    def test_those_that_are_not_are_found(self, pair, comparison):
         """A target that says something else in a pass over several texts."""
         target, _ = pair
         forward = target.forward
@@ -167,7 +169,7 @@ class TestTexts:
             return Outputs(Output(outputs.logits.roll(1, -1), outputs.whole.states), outputs.sizes)
 
         target.forward = other
-        found = measured(race, sizes=(1, 2)).ways
+        found = measured(comparison, sizes=(1, 2))
         assert found[1, PLAIN].divergences == ()
         assert [each.prompt for each in found[2, PLAIN].divergences] == list(range(6))
         assert not any(each.near_tie for each in found[2, PLAIN].divergences)
@@ -175,26 +177,26 @@ class TestTexts:
 
 class TestRefused:
     @pytest.mark.parametrize("sizes", [(7,), (0, 2), ()])
-    def test_batches_that_no_prompts_are_there_for(self, race, sizes):
+    def test_batches_that_no_prompts_are_there_for(self, comparison, sizes):
         with pytest.raises(InvalidValueError, match=r"batch_size: expected 1 to 6, the prompts that are kept"):
-            race(sizes=sizes)
+            comparison(sizes=sizes)
 
-    def test_texts_too_short_to_run_together(self, race):
+    def test_texts_too_short_to_run_together(self, comparison):
         with pytest.raises(InvalidValueError, match="max_new_tokens: expected texts long enough that 2 run together"):
-            measured(race, max_new_tokens=1)
+            measured(comparison, max_new_tokens=1)
 
-    def test_caches_that_do_not_fit_before_anything_is_decoded(self, race, pair, clock, monkeypatch):
+    def test_caches_that_do_not_fit_before_anything_is_decoded(self, comparison, pair, clock, monkeypatch):
         # one text has its memory when the decoder is made
         each = decoder_bytes(*pair, None, text_tokens=10 + 12, max_nodes=4, sampling=GREEDY).total()
         monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 3.5 * each)
         with pytest.raises(OutOfMemoryError, match="batch_size: expected at most 4"):
-            measured(race, sizes=(1, 6))
+            measured(comparison, sizes=(1, 6))
         assert clock.now_s == 0
 
 
-def test_predictions_stand_beside_what_was_measured(race):
+def test_predictions_stand_beside_what_was_measured(comparison):
     rivals = {2: BatchRivals(trees=(PLAIN, chain(3)), chosen=PLAIN, predicted={})}
-    found = batch_bench(race(), rivals, show_progress=False)
+    found = batch_bench(comparison(), rivals, show_progress=False)
     (size,) = found.sizes
     assert (size.batch_size, found.prompts, found.max_new_tokens, found.rounds) == (2, 6, 12, 2)
     assert [row.predicted_tokens_per_s for row in size.rows] == [None, None]
@@ -202,14 +204,3 @@ def test_predictions_stand_beside_what_was_measured(race):
     assert size.best.tree == chain(3)
     assert size.regret == pytest.approx(8 / 2.5 - 1)
     assert replace(size, rows=size.rows[1:]).regret is None
-
-
-def test_every_pass_of_a_timed_model_is_timed(pair, clock, prompts):
-    """Captured passes could not be timed, so a timed model has none."""
-    target, draft = pair
-    seconds = PassSeconds(lambda: clock.now_s)
-    timed = seconds.timed(target)
-    assert not isinstance(timed, Drafter)
-    decoder = Decoder(timed, draft, chain(3), temperature=0.0, cuda_graphs=True)
-    steps = list(decoder.steps(prompts[0], 12))
-    assert seconds.total_s == clock.now_s == PREFILL_S + 1.5 * len(steps)

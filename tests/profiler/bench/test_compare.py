@@ -1,11 +1,11 @@
-"""Tree decoding beside plain decoding under a pretended clock: speedups are exact."""
+"""Tree decoding compared with plain decoding under a fake clock: speedups are exact."""
 
 import pytest
-import torch
 
+from tests.support.bench import bench
 from treeopt.errors import InvalidValueError
-from treeopt.profiler import bench
-from treeopt.profiler.bench import compare
+from treeopt.profiler import MonotonicClock
+from treeopt.profiler.bench.interleave import order
 from treeopt.runtime import Decoder, Verdict
 from treeopt.runtime.decoding import acceptance
 from treeopt.trees import chain, level_widths
@@ -31,8 +31,9 @@ def twin(make_model):
     return make_model(seed=1)
 
 
-def bench_quietly(*arguments, **keywords):
-    return bench(*arguments, **{"max_new_tokens": 8, "repeats": 3, "show_progress": False} | keywords)
+def bench_quietly(*arguments, now_s=None, **keywords):
+    clock = None if now_s is None else MonotonicClock(now_s)
+    return bench(*arguments, **{"max_new_tokens": 8, "repeats": 3, "show_progress": False, "clock": clock} | keywords)
 
 
 def test_the_speedup_is_exact(target, twin, prompts, passes):
@@ -48,9 +49,11 @@ def test_the_speedup_is_exact(target, twin, prompts, passes):
     assert measured.tokens == 8 * len(prompts)
 
 
-def test_both_ways_are_timed_in_turn_after_a_warm_up(target, twin, prompts, passes):
+def test_runs_are_interleaved_after_a_warm_up(target, twin, prompts, passes):
     bench_quietly(target, twin, chain(3), prompts[:2], max_new_tokens=4, repeats=2)
-    assert passes == [1, 1, 1, 1, 4] * (1 + 2 * 2)
+    plain, tree = [1, 1, 1, 1], [4]
+    warm_up = [1, 1, 4]
+    assert passes == [*warm_up, *plain, *tree, *tree, *plain, *tree, *plain, *plain, *tree]
 
 
 def test_the_last_step_counts_whole(target, twin, prompts, passes):
@@ -68,18 +71,19 @@ def test_filling_the_cache_is_not_timed(target, twin, prompts, passes, monkeypat
     assert measured.plain_step_s == measured.step_s == 1.0
 
 
-def clock_of(runs):
-    """Return a clock under which runs take the given seconds, after the two of the warm-up."""
-    times = [0.0]
-    for seconds in [1.0, 1.0, *runs]:
-        times += [times[-1] + 100.0, times[-1] + 100.0 + seconds]
+def clock_of(plain, tree):
+    """Return a clock under which the runs take these seconds in their interleaved order, after the two of the warm-up."""
+    times, runs = [0.0], [iter(plain), iter(tree)]
+    seconds = [next(runs[place]) for number in range(len(plain)) for place in order(2, number)]
+    for each in [1.0, 1.0, *seconds]:
+        times += [times[-1] + 100.0, times[-1] + 100.0 + each]
     readings = iter(times[1:])
     return lambda: next(readings)
 
 
 def test_the_median_of_each_prompt_counts(target, twin, prompts):
-    # plain and tree in turn, three times a prompt: medians 12 and 5, then 8 and 3
-    clock = clock_of([10, 5, 100, 4, 12, 50, 8, 2, 9, 3, 7, 4])
+    # both prompts in each of three repeats: medians 12 and 5, then 8 and 3
+    clock = clock_of([10, 8, 100, 9, 12, 7], [5, 2, 4, 3, 50, 4])
     measured = bench_quietly(target, twin, chain(3), prompts[:2], now_s=clock)
     assert measured.speedup.value == pytest.approx(20 / 8)
     assert measured.speedup.low == pytest.approx(12 / 5)
@@ -93,12 +97,12 @@ def test_an_interruption_keeps_what_was_measured(target, twin, prompts, passes):
 
     def now_s():
         stopped.append(1)
-        if len(stopped) > 4 + 4 * 4:  # the warm-up, three repeats of the first prompt, one of the second
+        if len(stopped) > 4 + 2 * 4 + 2:  # the warm-up, two rounds, half of the third
             raise KeyboardInterrupt
         return sum(1.5 if size > 1 else 1.0 for size in passes)
 
     measured = bench_quietly(target, twin, chain(3), prompts, now_s=now_s)
-    assert measured.prompts == 2 < len(prompts)
+    assert (measured.prompts, measured.rounds) == (2, 2)
     assert measured.speedup.value == pytest.approx(8 / 3)
     assert measured.tokens == 16
 
@@ -122,7 +126,7 @@ def test_the_speedup_counts_tokens_of_all_prompts(make_model, twin, prompts):
     end = texts[0][2]
     lengths = [text.index(end) + 1 if end in text else 8 for text in texts]
     target = make_model(seed=1, end_tokens=(end,))
-    clock = clock_of([2.0, 1.0] * len(prompts))
+    clock = clock_of([2.0] * len(prompts), [1.0] * len(prompts))
     measured = bench_quietly(target, twin, chain(3), prompts, repeats=1, now_s=clock)
     assert lengths[0] <= 3
     assert measured.tokens == sum(lengths)
@@ -176,14 +180,3 @@ def test_refusals(target, changes, reason):
     arguments = {"prompts": [[1, 2]], "max_new_tokens": 4} | changes
     with pytest.raises(InvalidValueError, match=reason):
         bench(target, target, chain(1), arguments.pop("prompts"), show_progress=False, **arguments)
-
-
-def test_the_device_of_the_model_is_waited_for(target, twin, prompts, monkeypatch):
-    devices = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: devices.append(device))
-    decoder = Decoder(target, twin, chain(2), temperature=0)
-    monkeypatch.setattr(target, "device", torch.device("cuda:1"))
-    steps = iter([[1], [2]])
-    monkeypatch.setattr(decoder, "steps", lambda *_: steps)
-    compare.decode_whole_steps(decoder, prompts[0], 2, 2, lambda: 0.0)
-    assert devices == [torch.device("cuda:1")]

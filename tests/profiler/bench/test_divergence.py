@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from treeopt.profiler import bench
+from tests.support.bench import bench
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.bench.text_divergence import NEAR_TIE_ULPS
 from treeopt.runtime import Decoder, Verdict, verify_greedy

@@ -65,13 +65,13 @@ class TestByContext:
 
     def test_texts_go_on_from_the_target_s_own(self, target, draft, prompts, loaded, monkeypatch):
         given = []
-        true = decodes._decoded
+        true = decodes.decode_run
 
-        def spy(decoder, prompt, positions, seed, recorder):
+        def spy(decoder, prompt, positions, seed, clock):
             given.append((len(prompt), list(prompt), positions))
-            return true(decoder, prompt, positions, seed, recorder)
+            return true(decoder, prompt, positions, seed, clock)
 
-        monkeypatch.setattr(decodes, "_decoded", spy)
+        monkeypatch.setattr(decodes, "decode_run", spy)
         (found,) = measured(target, draft, prompts, [loaded("prompt-lookup")], settings=BY_CONTEXT).drafters
         assert {length for length, _, tokens in given if tokens == 20} == {context - 9 for context in CONTEXTS}
         texts = [greedy(target, prompt, 60) for prompt in prompts]

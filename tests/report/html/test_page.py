@@ -180,8 +180,8 @@ def test_the_verdict_leaves_out_what_was_raced_elsewhere_and_a_warning_says_so()
         told = verdict(contents)
         assert told is not None
         assert told.measured == (1.234 if said is None else None), said
-        warned = [each for each in cautions(contents) if "was raced with" in each]
-        assert [f"was raced with {said}: the verdict" in each for each in warned] == [True] * (said is not None)
+        warned = [each for each in cautions(contents) if "was measured with" in each]
+        assert [f"was measured with {said}: the verdict" in each for each in warned] == [True] * (said is not None)
 
 
 def test_other_models_of_the_same_names_are_told_apart() -> None:
@@ -191,7 +191,7 @@ def test_other_models_of_the_same_names_are_told_apart() -> None:
     other = replace(HEADING, pair=replace(digests, draft_digest="3"))
     contents = Contents(planned=found, benches=(LabelledBench("b.json", bench_of(found, 1.5), other),))
     assert verdict(contents).measured is None
-    assert any("B.json was raced with other models of these names" in each for each in cautions(contents))
+    assert any("B.json was measured with other models of these names" in each for each in cautions(contents))
 
 
 def test_figures_of_benches_say_what_they_are_of() -> None:
@@ -206,7 +206,7 @@ def test_figures_of_benches_say_what_they_are_of() -> None:
         for section in sections(Contents(planned=found, benches=benches))
         for figure in section.figures
     }
-    abacus = "big + small on an abacus (2 threads), float32, raced 2026-11-23"
+    abacus = "big + small on an abacus (2 threads), float32, measured 2026-11-23"
     assert where["grid-0"] == abacus
     assert where["batch-0"] == where["batch-0-ways"] == abacus.replace("an abacus", "invented")
     assert where["map"] == ""  # those of the section

@@ -1,7 +1,8 @@
 """An observer is told of every step of every text: what stood before it, what was drafted, and what became of it."""
 
 from tests.support.decoded import PROMPT
-from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
+from treeopt.profiler import MonotonicClock
+from treeopt.profiler.bench.interleave import decode_run
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import observers
 from treeopt.trees import chain, level_widths
@@ -53,7 +54,7 @@ def test_texts_in_a_batch_are_told_apart(target, draft):
 
 def test_a_bench_tells_as_decoding_does(target, draft):
     def timed(decoder):
-        decoded_text(TimedSteps(decoder), decoder, PROMPT, 20)
+        decode_run(decoder, PROMPT, 20, None, MonotonicClock())
 
     assert (
         told_of(target, draft, timed).steps

@@ -6,6 +6,7 @@ from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize
 from treeopt.records.rules import rule_label
 from treeopt.report.batch_bench import setting_name
 from treeopt.report.batch_figure import drawn_trees, lines_of
+from treeopt.report.bench_heading import paced_speedup
 from treeopt.report.html.benches import Pair, pairs
 from treeopt.report.html.plot import Plot
 from treeopt.report.html.shapes import Entry, Figure, shortened
@@ -29,8 +30,14 @@ def tables(name: str, label: str, found: BatchBench) -> tuple[Table, Table]:
     """Return every way at every batch size, and what the choices leave."""
     header = (
         *("texts at a time", "way", "chosen", "measured tokens/s", "predicted tokens/s", "measured speedup"),
-        *("predicted speedup", "measured tokens per step", "predicted tokens per step", "measured step, ms"),
-        *("predicted step, ms", "spread of rounds", "share of time in no pass", "reading prompts, s", "texts"),
+        *(
+            "predicted speedup",
+            "predicted at this pace",
+            "measured tokens per step",
+            "predicted tokens per step",
+            "measured step, ms",
+        ),
+        *("predicted step, ms", "spread of rounds", "host overhead, share", "reading prompts, s", "texts"),
         *("texts as decoded alone", "texts apart at near-ties"),
     )
     ways = Table(
@@ -56,11 +63,11 @@ def tables(name: str, label: str, found: BatchBench) -> tuple[Table, Table]:
     return ways, choices
 
 
-def rest_in_words(found: BatchBench) -> str:
-    """Return in a sentence how much of the time goes to no pass of a model."""
-    rests = sorted(row.measured.rest for size in found.sizes for row in size.rows)
+def overhead_in_words(found: BatchBench) -> str:
+    """Return in a sentence the host overhead of all trees and batch sizes."""
+    rests = sorted(row.measured.overhead for size in found.sizes for row in size.rows)
     low, high = (f"{100 * each:.0f}" for each in (rests[0], rests[-1]))
-    return f"In {low if low == high else f'{low} to {high}'} % of the time no model runs."
+    return f"{low if low == high else f'{low} to {high}'} % of a step's time is host overhead."
 
 
 def _over_sizes(name: str, label: str, where: str, found: BatchBench) -> Figure:
@@ -131,7 +138,7 @@ def _said(row: BatchRow, size: BatchSize) -> str:
     predicted = "" if promised is None else f", predicted {promised:.0f}"
     return (
         f"{counted(size.batch_size, 'text')}, {setting_name(row.tree)}: {measured.tokens_per_s:.0f} tokens per second"
-        f"{predicted}; {measured.speedup:.2f} times plain; no model runs in {100 * measured.rest:.0f} % of the time"
+        f"{predicted}; {measured.speedup:.2f} times plain; no model runs in {100 * measured.overhead:.0f} % of the time"
     )
 
 
@@ -141,7 +148,8 @@ def _row(row: BatchRow, size: BatchSize, temperature: float) -> tuple[Value, ...
     return (
         *(size.batch_size, setting_name(row.tree), "yes" if row.chosen else "", measured.tokens_per_s),
         *(row.predicted_tokens_per_s, measured.speedup, row.predicted_speedup),
+        paced_speedup(row.predicted_at_pace),
         *(measured.batch_tokens_per_step / size.batch_size, row.predicted_tokens_per_step),
-        *(1000 * measured.step_s, None if step_s is None else 1000 * step_s, measured.spread, measured.rest),
+        *(1000 * measured.step_s, None if step_s is None else 1000 * step_s, measured.spread, measured.overhead),
         *(measured.prefill_s, measured.texts, measured.texts - len(measured.divergences), near_ties),
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from treeopt.records.latency import Estimate
 from treeopt.records.results import EngineBench, NotRun, Row
+from treeopt.report.bench_heading import paced_speedup
 from treeopt.report.grid_bench import GridReport
 from treeopt.report.html.contents import LabelledBench
 from treeopt.report.html.plot import ROW, TOP, Plot, axis_end
@@ -46,6 +47,7 @@ def trees(benches: Sequence[LabelledBench[TreeBenchReport]]) -> tuple[Figure, Ta
                 "measured tokens per step",
                 "predicted step, ms",
                 "measured step, ms",
+                "predicted speedup at this pace",
                 "text",
             ),
         ),
@@ -89,13 +91,14 @@ def grid(name: str, label: str, bench: GridReport) -> tuple[Figure, Table]:
                 row.predicted_tokens_per_step,
                 row.measured_tokens_per_step,
             ),
-            *(1000 * row.predicted_step_s, 1000 * row.measured_step_s),
+            *(1000 * row.predicted_step_s, 1000 * row.measured_step_s, paced_speedup(row.predicted_at_pace)),
         )
         for row in bench.trees
     )
     header = (
         *("kind", "nodes", "depth", "predicted speedup", "measured speedup", "low", "high"),
         *("predicted tokens per step", "measured tokens per step", "predicted step, ms", "measured step, ms"),
+        "predicted speedup at this pace",
     )
     return figure, Table(name=name, title=f"Grid {shortened(label, 50)}", header=header, rows=rows)
 
@@ -125,6 +128,7 @@ def methods(name: str, label: str, rows: tuple[Row | NotRun, ...]) -> tuple[Figu
         "tokens per step",
         "step, ms",
         "predicted speedup",
+        "predicted speedup at this pace",
         "measured speedup",
         "lossless",
     )
@@ -230,16 +234,18 @@ def _tree_row(label: str, each: TreeBenchReport) -> tuple[Value, ...]:
         *(each.measured_speedup.value, each.measured_speedup.low, each.measured_speedup.high),
         *(each.predicted_tokens_per_step, each.measured_tokens_per_step),
         None if each.predicted_step_s is None else 1000 * each.predicted_step_s,
-        *(1000 * each.measured_step_s, _same(each.identical_to_plain_decoding)),
+        1000 * each.measured_step_s,
+        *(paced_speedup(each.predicted_at_pace), _same(each.identical_to_plain_decoding)),
     )
 
 
 def _method_row(row: Row | NotRun) -> tuple[Value, ...]:
     if isinstance(row, NotRun):
-        return (row.method, None, row.temperature, f"not run: {row.reason}", None, None, None, None, None)
+        return (row.method, None, row.temperature, f"not run: {row.reason}", *[None] * 6)
     return (
         *(row.method, row.rule, row.temperature, row.setting, row.tokens_per_step, 1000 * row.step_s),
-        *(row.predicted_speedup, row.speedup, f"{'yes' if row.lossless else 'NO'} ({row.evidence})"),
+        *(row.predicted_speedup, paced_speedup(row.predicted_at_pace), row.speedup),
+        f"{'yes' if row.lossless else 'NO'} ({row.evidence})",
     )
 
 

@@ -67,7 +67,7 @@ def _of_other_benches(contents: Contents) -> Iterator[Warning]:
         pair = () if here.same_pair(raced) else (shortened(same_name, 200),)
         if differing := (*pair, *raced.differences(here)):
             yield Warning(
-                f"{shortened(each.label)} was raced with {'; '.join(differing)}: the verdict leaves it out.",
+                f"{shortened(each.label)} was measured with {'; '.join(differing)}: the verdict leaves it out.",
                 "Name the profile that belongs to it, or bench here.",
             )
 

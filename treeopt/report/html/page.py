@@ -232,7 +232,7 @@ def _batches(contents: Contents) -> list[Section]:
     known = [(f"batch-{number}", each) for number, each in enumerate(contents.batches)]
     if not known:
         return []
-    told = [(each.label, (*verdicts(each.bench), batches.rest_in_words(each.bench))) for _, each in known]
+    told = [(each.label, (*verdicts(each.bench), batches.overhead_in_words(each.bench))) for _, each in known]
     return [
         Section(
             name="several-texts",

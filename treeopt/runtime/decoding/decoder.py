@@ -1,7 +1,9 @@
 """The decode loop: draft a tree, verify it in one pass of the target, accept a path of it, commit the path."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from treeopt.runtime.decoding.batch import (
     tokens_of,
     waiting_texts,
 )
-from treeopt.runtime.decoding.observer import Observer, Steering, StepSeconds
+from treeopt.runtime.decoding.observer import Observer, Steering, observers
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
@@ -317,9 +319,20 @@ class Decoder:
         """Keep the accepted path in the caches; the last committed token is the new root."""
         self._stepper.commit([self._started], [step])
 
-    def tell(self, proposal: Proposal, step: Step, seconds: StepSeconds | None = None) -> None:
-        """Call the observer, if there is one, with a step that is committed."""
-        self._stepper.notify([self._started], [proposal], [step], seconds)
+    @contextmanager
+    def observed(self, observer: Observer, now_s: Callable[[], float] = perf_counter) -> Iterator[None]:
+        """Call another observer of every step too, with the seconds of a clock that may wait for the device."""
+        stepper = self._stepper
+        before = stepper.on_step, stepper.now_s
+        stepper.on_step, stepper.now_s = observers(stepper.on_step, observer), now_s
+        try:
+            yield
+        finally:
+            stepper.on_step, stepper.now_s = before
+
+    def check_request(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
+        """Raise the InvalidValueError that `generate` raises before anything runs."""
+        self._setup.check_text(token_ids, max_new_tokens)
 
     @property
     def _started(self) -> int:

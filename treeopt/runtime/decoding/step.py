@@ -1,6 +1,6 @@
 """One step of any number of texts: draft a tree for each, verify all in one pass of the target, accept a path of each, commit it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -24,6 +24,7 @@ class Stepper:
         targets: the target at each text, by number.
         acceptance: accepts paths of proposals.
         on_step: called with each text's step once all are committed.
+        now_s: the clock of what `on_step` is called with.
     """
 
     drafter: Drafter
@@ -31,18 +32,19 @@ class Stepper:
     targets: Texts[TargetText]
     acceptance: StepAcceptance
     on_step: Observer | None = None
+    now_s: Callable[[], float] = perf_counter
 
     def step(self, texts: Sequence[int]) -> list[Step | TreeoptError]:
         """Decode one step of each text; the error of one whose logits are not finite leaves the others alone."""
-        start_s = perf_counter()
+        start_s = self.now_s()
         proposals = self.draft(texts)
-        drafted_s = perf_counter()
+        drafted_s = self.now_s()
         outputs = self.verify(texts, proposals)
-        verified_s = perf_counter()
+        verified_s = self.now_s()
         found = self.accept(texts, proposals, outputs)
         self.commit(texts, found)
         if self.on_step is not None:
-            end_s = perf_counter()
+            end_s = self.now_s()
             seconds = StepSeconds(drafted_s - start_s, verified_s - drafted_s, end_s - verified_s)
             self.notify(texts, proposals, found, seconds)
         return found

@@ -1,0 +1,65 @@
+"""The pace of a benchmark in its table: predictions at that pace stand between the profile's and the measurement."""
+
+from dataclasses import replace
+
+from tests.support.pages import BATCHES, METHODS, PACE, PACED, planned
+from treeopt.planner.grid import GridRow
+from treeopt.records.latency import Estimate
+from treeopt.records.results import Measured
+from treeopt.report.batch_bench import batch_bench_table
+from treeopt.report.bench_heading import pace_lines
+from treeopt.report.grid_bench import grid_table
+from treeopt.report.methods_bench import methods_table
+from treeopt.report.tree_bench import Promise, tree_bench_table
+
+LINE = "Pace: reference passes took 1.20x (1 token), 1.30x (8 tokens), 1.10x (draft level) the profile's time."
+MEASURED = Measured(
+    speedup=Estimate(1.1, 1.0, 1.2),
+    tokens_per_step=2.0,
+    step_s=0.0125,
+    plain_step_s=0.007,
+    divergences=(),
+    tokens=100,
+    prompts=2,
+    rounds=6,
+    pace=PACE,
+)
+
+
+def test_of_one_tree():
+    promised = Promise(rule="sequoia", temperature=0.0, nodes=4, depth=3, tokens_per_step=2.1, step_s=0.01, speedup=1.2)
+    lines = tree_bench_table(replace(promised, at_pace=PACED), MEASURED).splitlines()
+    assert lines[0].split() == ["predicted", "at", "this", "pace", "measured"]
+    assert [line.split()[-3:] for line in lines[1:4]] == [
+        ["2.10", "2.10", "2.00"],
+        ["10.0", "12.0", "12.5"],
+        ["1.20", "1.03", "1.10"],
+    ]
+    assert LINE in lines
+    plain = tree_bench_table(promised, replace(MEASURED, pace=None))
+    assert "Pace" not in plain
+    assert plain.splitlines()[3].split() == ["speedup", "1.20", "-", "1.10"]
+
+
+def test_of_a_grid():
+    choice = planned().plan.choice
+    rows = [GridRow(predicted=choice, measured=MEASURED, at_pace=PACED)]
+    lines = grid_table(rows, 0.007).splitlines()
+    assert lines[2].split()[-1] == "1.03"
+    assert "the same of predictions at this pace: step 4.0%, speedup 6.4%" in lines
+    assert LINE in lines
+
+
+def test_of_methods_and_batches():
+    methods = methods_table(METHODS).splitlines()
+    assert next(line for line in methods if line.startswith("medusa")).split()[-6:-3] == ["1.80", "1.03", "yes"]
+    assert LINE in methods
+    batches = batch_bench_table(BATCHES).splitlines()
+    assert (
+        "Pace at batch size 6: reference passes took 1.20x (1 token), 1.30x (8 tokens) the profile's time." in batches
+    )
+    assert sum(line.startswith("Pace") for line in batches) == 1
+
+
+def test_without_reference_passes_there_is_no_line():
+    assert pace_lines(None) == []
