@@ -1,5 +1,6 @@
 """Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
+from treeopt.planner.categories import categories_of, for_category
 from treeopt.planner.contexts import requested_model, step_model
 from treeopt.planner.drafters import (
     DrafterChoice,
@@ -35,11 +36,13 @@ __all__ = [
     "StepModel",
     "Where",
     "best_drafter",
+    "categories_of",
     "choice_confidence",
     "chosen_drafter",
     "drafter_choices",
     "fastest_drafted_tree",
     "fastest_tree",
+    "for_category",
     "for_new_tokens",
     "kind_of",
     "largest_pass",

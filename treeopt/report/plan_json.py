@@ -19,6 +19,7 @@ from treeopt.report.plan_text import warnings
 
 if TYPE_CHECKING:
     from treeopt.planner import Confidence, DrafterChoice, Plan, Schedule, Segment
+    from treeopt.planner.categories import CategoryPlans
     from treeopt.planner.drafters_over_contexts import DrafterSegment
     from treeopt.records.profile import Profile
 
@@ -181,6 +182,59 @@ class ScheduleReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryReport:
+    """The best option for one category of prompts, and the option for all prompts there."""
+
+    category: str
+    prompts: int
+    best: DrafterReport = field(metadata=in_file(inline=True))
+    for_all: "SpeedupReport | None"
+    gap: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedupReport:
+    """A speedup with its interval."""
+
+    speedup: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneForAllReport:
+    """One option for all categories against the best of each, over equally many tokens of each category."""
+
+    speedup: float | None
+    best_speedup: float | None
+    gap: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoriesReport:
+    """The best option for each category of prompts, and what one option for all costs."""
+
+    plans: tuple[CategoryReport, ...]
+    one_for_all: OneForAllReport
+
+    @classmethod
+    def of(cls, categories: "CategoryPlans") -> "CategoriesReport":
+        return cls(
+            plans=tuple(
+                CategoryReport(
+                    category=each.category,
+                    prompts=each.prompts,
+                    best=DrafterReport.of(each.best, chosen=True),
+                    for_all=None if each.for_all is None else SpeedupReport(speedup=each.for_all),
+                    gap=each.gap,
+                )
+                for each in categories.plans
+            ),
+            one_for_all=OneForAllReport(
+                speedup=categories.for_all_speedup, best_speedup=categories.best_speedup, gap=categories.gap
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
     """A plan, and the schedule that was made with it; docs/planning.md lists the keys."""
 
@@ -188,11 +242,15 @@ class PlanReport:
     machine: Machine
     new_tokens: int | None
     """Of the texts that are planned for; None is as long as those measured."""
+    category: str | None
+    """Of the prompts that are planned for; None is all of the profile."""
     plan: PlanContent = field(metadata=in_file(inline=True))
     drafters: tuple[DrafterReport, ...]
     drafters_over_contexts: tuple[DrafterSegmentReport, ...]
     warnings: tuple[str, ...]
     schedule: ScheduleReport | None
+    categories: CategoriesReport | None
+    """Where the profile has several categories of prompts."""
 
     @classmethod
     def of(
@@ -203,20 +261,26 @@ class PlanReport:
         drafters: "Sequence[DrafterChoice]",
         over_contexts: "Sequence[DrafterSegment]" = (),
         new_tokens: int | None = None,
+        category: str | None = None,
+        categories: "CategoryPlans | None" = None,
     ) -> "PlanReport":
         """Return that of a plan."""
         from treeopt.planner import best_drafter
 
         best = best_drafter(drafters, plan.objective) if drafters else None
+        cautions = [*warnings(plan, drafters), *context_warnings(plan, profile, schedule, drafters)]
+        cautions += () if categories is None else categories.warnings
         return cls(
             pair=profile.pair,
             machine=profile.machine,
             new_tokens=new_tokens,
+            category=category,
             plan=plan.content,
             drafters=tuple(DrafterReport.of(each, chosen=each is best) for each in drafters),
             drafters_over_contexts=tuple(map(DrafterSegmentReport.of, over_contexts)),
-            warnings=tuple(map(str, [*warnings(plan, drafters), *context_warnings(plan, profile, schedule, drafters)])),
+            warnings=tuple(map(str, cautions)),
             schedule=None if schedule is None else ScheduleReport.of(schedule),
+            categories=None if categories is None else CategoriesReport.of(categories),
         )
 
 
@@ -228,6 +292,8 @@ def plan_json(
     over_contexts: "Sequence[DrafterSegment]" = (),
     *,
     new_tokens: int | None = None,
+    category: str | None = None,
+    categories: "CategoryPlans | None" = None,
 ) -> str:
     """Return the object's text, one key a line; `drafters` are rows where others than the draft model were measured."""
-    return json_lines(PlanReport.of(plan, profile, schedule, drafters, over_contexts, new_tokens))
+    return json_lines(PlanReport.of(plan, profile, schedule, drafters, over_contexts, new_tokens, category, categories))
