@@ -29,7 +29,7 @@ def _row(plan: "CategoryPlan") -> tuple[str, ...]:
         spread(best.tokens_per_step),
         spread(best.speedup),
         "-" if for_all is None else f"{for_all.value:.2f}",
-        "-" if gap is None else f"{gap:.1%}",
+        "-" if gap is None else f"{100 * gap:.1f} %",
     )
 
 
@@ -42,5 +42,5 @@ def _sentence(plans: "CategoryPlans") -> list[str]:
     return [
         "",
         f"One option for all ({name}): {for_all:.2f} times plain decoding over equally many tokens of each category.",
-        f"The best option for each: {best:.2f} times; one for all is {gap:.1%} slower.",
+        f"The best option for each: {best:.2f} times; one for all is {100 * gap:.1f} % slower.",
     ]
