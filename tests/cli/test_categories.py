@@ -159,7 +159,7 @@ def test_comparisons_and_simulations_are_of_the_category() -> None:
         compared = call("compare", "tree.json", "--json", "--category", name)
         assert compared.exit_code == 0, compared.output
         (tree,) = json.loads(compared.stdout)["trees"]
-        speedups[name] = tree["speedup"]
+        speedups[name] = tree["predicted"]["speedup"]
         load = ("--rate", "1", "--prompt-tokens", "9", "--new-tokens", "30", "--duration", "2s")
         simulated = call("simulate", *load, "--category", name)
         assert simulated.exit_code == 0, simulated.output

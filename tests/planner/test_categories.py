@@ -8,6 +8,8 @@ import pytest
 from tests.planner.test_dependence import DEPTH, measured
 from tests.planner.test_drafters import heads, lookup, plain_s, texts
 from tests.support.invented_machines import latency, profile, seconds
+from treeopt.adaptation.counts import Outcomes
+from treeopt.adaptation.learnt_profile import learnt_acceptance
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import (
     PlanRequest,
@@ -65,8 +67,8 @@ class TestPlans:
         assert new.kind == "plain"
 
     def test_tokens_per_step_are_those_of_a_profile_of_these_prompts_alone(self):
-        for name, texts in (("copy", ranks(EASY, 8)), ("new", ranks(HARD, 8, seed=1))):
-            found, expected = plan(for_category(UNLIKE, name)).choice, plan(alone(texts)).choice
+        for name, own in (("copy", ranks(EASY, 8)), ("new", ranks(HARD, 8, seed=1))):
+            found, expected = plan(for_category(UNLIKE, name)).choice, plan(alone(own)).choice
             assert found.tree == expected.tree
             assert found.tokens_per_step.value == pytest.approx(expected.tokens_per_step.value)
 
@@ -291,3 +293,19 @@ def test_a_target_alone_is_planned_by_category():
     for name, tokens in (("copy", 110 / 45), ("new", 121 / 45)):
         _, choice = drafter_choices(for_category(whole, name), REQUEST)
         assert choice.tokens_per_step.value == pytest.approx(tokens)
+
+
+def test_contexts_between_measured_ones_are_planned_by_category():
+    (acceptance,) = UNLIKE.acceptances
+    latencies = [latency(MACHINE, context_tokens=context) for context in (64, 256)]
+    whole = profile(latencies, [replace(acceptance, context_tokens=context) for context in (64, 256)])
+    for part in (whole, for_category(whole, "copy")):
+        assert plan(part, context_tokens=128).context_tokens == 128
+    for_copy = for_category(whole, "copy")
+    assert [each.categories for each in for_copy.acceptances] == [("copy",) * 8] * 2
+
+
+def test_what_decoding_counted_has_no_categories():
+    (before,) = UNLIKE.acceptances
+    counts = Outcomes(np.full((2, 3), 100.0), np.full((2, 3), 20.0))
+    assert learnt_acceptance(counts, before, texts=3).categories == ()

@@ -230,7 +230,8 @@ def _text_categories(profile: Profile) -> list[tuple[str, ...]]:
     trees = [each.acceptance for drafter in profile.drafters for each in drafter.trees]
     decodes = [each for drafter in profile.drafters for each in drafter.decodes]
     replayed = [each.replayed for decoded in decodes for each in decoded.settings if each.replayed is not None]
-    return [each.categories for each in (*profile.acceptances, *trees, *decodes, *replayed)]
+    acceptances = [each.categories for each in (*profile.acceptances, *trees)]
+    return acceptances + [each.categories for each in decodes] + [each.categories for each in replayed]
 
 
 def _places(categories: Sequence[str], category: str) -> list[int]:

@@ -148,6 +148,7 @@ def mixed(parts: Parts, context_tokens: int) -> TokenModel:
         texts=None,
         accepted_ranks=None,
         chains=(),
+        categories=(),
     )
     smoothing = Smoothing(
         acceptance=acceptance,

@@ -11,10 +11,10 @@ from tests.profiler.test_engine import SETTINGS as PROBE
 from tests.support.fake_engine import FakeEngine
 from treeopt.planner import for_category
 from treeopt.profiler import Journal, Measurement, Settings
+from treeopt.profiler.acceptance.contexts import Stretch
 from treeopt.profiler.acceptance.per_prompt import Counting
 from treeopt.profiler.drafters import measuring
 from treeopt.profiler.drafters.plain_texts import replayed_lookups
-from treeopt.profiler.acceptance.contexts import Stretch
 from treeopt.profiler.engine import Probe
 from treeopt.profiler.engine_profile import engine_profile
 from treeopt.profiler.processes.processes import OneProcess
