@@ -15,6 +15,7 @@ from treeopt.profiler.acceptance.contexts import Place, Stretch
 from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.drafters.acceptance import CountedAcceptance, counted_acceptance, counter
+from treeopt.profiler.drafters.by_category import settings_of_categories
 from treeopt.profiler.drafters.candidates import LOOKUP, candidates
 from treeopt.profiler.drafters.decodes import (
     DecodedText,
@@ -262,10 +263,22 @@ class _Work:
             for place, share in zip(places, shares, strict=True)
         ]
         kept = kept_settings(ranked)
+        for place, settings in zip(places, ranked, strict=True):
+            kept = self._kept_of_categories(kept, settings, sampling, place)
         return [
             self._decoded_with(kept, sampling, place, time.part(share))
             for place, share in zip(places, shares, strict=True)
         ]
+
+    def _kept_of_categories(
+        self, kept: list[DrafterSetting], settings: Sequence[DrafterSetting], sampling: Sampling, place: Place
+    ) -> list[DrafterSetting]:
+        """Return the settings to decode with, those included that one category of prompts needs."""
+        if self.drafter.name != LOOKUP or not any(self.given.categories):
+            return kept
+        replayed = zip(settings, self._replayed(settings, sampling, place), strict=True)
+        known = {setting: texts for setting, texts in replayed if texts is not None}
+        return settings_of_categories(kept, known, self._model(sampling, place).costs.verify.at)
 
     def _fastest_first(self, sampling: Sampling, place: Place, time: Slice) -> list[DrafterSetting]:
         """Return the candidates at a place, by their tokens per second on a few texts where there are many."""

@@ -14,13 +14,16 @@ from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.acceptance.contexts import Stretch
 from treeopt.profiler.acceptance.per_prompt import Counting
 from treeopt.profiler.drafters import measuring
+from treeopt.profiler.drafters.by_category import settings_of_categories
 from treeopt.profiler.drafters.plain_texts import replayed_lookups
 from treeopt.profiler.engine import Probe
 from treeopt.profiler.engine_profile import engine_profile
 from treeopt.profiler.processes.processes import OneProcess
 from treeopt.records.acceptance_counts import LEAST_COUNT
+from treeopt.records.measured_drafter import ReplayedTexts
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.trees.drafter_setting import drafter_setting
 from treeopt.trees.own_trees import PromptLookupSetting
 
 SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=180, depth=3, branching=3)
@@ -165,3 +168,34 @@ def test_an_engine_s_counts_are_those_of_the_category():
     often = int((expected.table.counts >= LEAST_COUNT).cumprod().sum())
     assert often > 1
     np.testing.assert_allclose(found.table.p[:often], expected.table.p[:often])
+
+
+def lookups(*lengths):
+    return [drafter_setting("prompt-lookup", length=length, ngram=2) for length in lengths]
+
+
+def along(tokens, max_tokens):
+    """Return the steps of a setting along a text that copies and one that does not, all of them drafted."""
+    return ReplayedTexts(
+        tokens=tokens,
+        steps=(10, 10),
+        pass_tokens=(max_tokens,),
+        passes=(20,),
+        passes_by_text=((10,), (10,)),
+        categories=("copy", "new"),
+    )
+
+
+def test_a_setting_that_one_category_needs_is_decoded_with_too():
+    """On both texts together the middle setting is the fastest, in neither category alone."""
+    short, middle, long = lookups(1, 4, 16)
+    replayed = {short: along((20, 20), 2), middle: along((48, 20), 5), long: along((150, 10), 17)}
+    found = settings_of_categories([middle], replayed, lambda sizes: 1.0 + 0.1 * sizes)
+    assert found == [middle, long, short]
+    assert settings_of_categories([long, short], replayed, lambda sizes: 1.0 + 0.1 * sizes) == [long, short]
+
+
+def test_one_that_is_hardly_faster_is_not():
+    short, long = lookups(2, 4)
+    replayed = {short: along((100, 100), 3), long: along((101, 100), 3)}
+    assert settings_of_categories([short], replayed, lambda sizes: 1.0 * sizes) == [short]
