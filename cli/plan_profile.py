@@ -34,7 +34,7 @@ def profile_for_category(profile: "Profile", category: str | None) -> "Profile":
 
 
 def plan_categories(found: "Planned", request: "PlanRequest", drafter: str | None = None) -> "CategoryPlans | None":
-    """Return the best option for each category; None with fewer than two categories, or without the objective speed."""
+    """Return the best option for each category; None without two that can be planned, or without the objective speed."""
     from treeopt.planner.categories import categories_of, category_plans
     from treeopt.planner.drafters import drafter_choices
 
@@ -43,7 +43,8 @@ def plan_categories(found: "Planned", request: "PlanRequest", drafter: str | Non
         return None
     for_all = found.best or drafter_choices(found.profile, request, plan=found.plan)[0]
     with patience("solving by category", unit="category", total=len(categories)) as tick:
-        return category_plans(found.profile, request, for_all, drafter=drafter, tick=tick)
+        plans = category_plans(found.profile, request, for_all, drafter=drafter, tick=tick)
+    return plans if len(plans.plans) > 1 else None
 
 
 def profile_for_texts(profile: "Profile", request: "PlanRequest", new_tokens: int, drafter: str | None) -> "Profile":

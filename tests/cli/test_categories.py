@@ -187,3 +187,12 @@ def test_profiles_of_prompts_with_categories_are_planned_by_them() -> None:
     assert result.exit_code == 0, result.output
     assert sorted(Profile.load("profile.yaml").acceptances[0].categories) == ["code"] * 3 + ["essay"] * 3
     assert [row[0] for row in block(call("solve").stdout)[1:]] == ["code", "essay"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_categories_of_one_text_each_are_not_mentioned() -> None:
+    acceptance = replace(measured(ranks(EASY, 4)), categories=("a", "b", "c", "d"))
+    replace(invented(), acceptances=(acceptance,)).save("profile.yaml")
+    result = call("solve")
+    assert result.exit_code == 0
+    assert "categor" not in result.output

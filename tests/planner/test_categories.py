@@ -136,7 +136,7 @@ class TestRefusals:
         plans = plans_of(found)
         assert [each.category for each in plans.plans] == ["copy"]
         assert plans.gap is None
-        assert "no plan for category rare" in plans.warnings[0].found
+        assert "no plan for rare: expected 2 texts or more" in plans.warnings[0].found
 
     def test_an_acceptance_without_categories_next_to_one_with_them(self):
         first = UNLIKE.acceptances[0]

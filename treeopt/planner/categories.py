@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from treeopt.array_record import ShortRepr
-from treeopt.errors import InfeasibleError, InvalidValueError, Warning, reason
+from treeopt.errors import InfeasibleError, InvalidValueError, Warning
 from treeopt.planner.contexts import requested_model
 from treeopt.planner.drafter_models import setting_predictions, tree_models
 from treeopt.planner.drafters import DrafterChoice, best_drafter, chosen_drafter, drafter_choices
@@ -157,22 +157,26 @@ def category_plans(
         drafter: the only drafter to plan for; by default all are compared.
         tick: called before each category.
     """
-    plans, warnings = [], []
+    plans: list[CategoryPlan] = []
+    failed: list[str] = []
     missing: dict[tuple[str, ...], list[str]] = {}
     for category in categories_of(profile):
         tick()
         try:
             restricted = for_category(profile, category)
             plans.append(_category_plan(restricted, request, category, for_all, drafter))
-        except InfeasibleError as error:
-            warnings.append(Warning(f"no plan for category {category}: {reason(error)}", "It is left out."))
+        except InfeasibleError:
+            failed.append(category)
             continue
         names = tuple(
             each.name for each in profile.drafters if each.name not in [own.name for own in restricted.drafters]
         )
         if names:
             missing.setdefault(names, []).append(category)
-    warnings += [left_out_warning(names, categories) for names, categories in missing.items()]
+    warnings = [left_out_warning(names, categories) for names, categories in missing.items()]
+    if failed:
+        found = f"no plan for {', '.join(failed)}: expected {LEAST_TEXTS} texts or more, of {LEAST_COUNT:g} positions together."
+        warnings.append(Warning(found, "Profile with more prompts of each category, or a longer --time-budget."))
     return CategoryPlans(for_all=for_all, plans=tuple(plans), warnings=tuple(warnings))
 
 

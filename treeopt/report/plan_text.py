@@ -69,7 +69,7 @@ def plan_text(
         blocks.append(drafter_contexts_text(over_contexts))
     if schedule is not None:
         blocks.append(schedule_table(schedule))
-    if categories is not None and categories.plans:
+    if categories is not None:
         blocks.append(categories_text(categories))
     return "\n\n".join(blocks)
 
