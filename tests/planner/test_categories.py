@@ -25,6 +25,7 @@ from treeopt.records.acceptance_counts import LEAST_COUNT, REJECTED
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import CountedDecodes, DecodedTexts, MeasuredDrafter, ReplayedTexts
 from treeopt.records.root_ranks import RootRanks
+from treeopt.report.categories_text import categories_text
 from treeopt.trees import chain
 
 MACHINE = seconds(lambda n: 1 + 0.1 * n, lambda w: 0.1 + 0.01 * w, 0.05, nodes=16)
@@ -166,6 +167,24 @@ class TestOneForAll:
         assert found.for_all_speedup == pytest.approx(2 * tokens / sum(tokens / speedup for speedup in for_all))
         assert found.gap == pytest.approx(1 - found.for_all_speedup / found.best_speedup)
         assert found.gap > 0.1
+
+    def test_each_category_has_the_rule_that_suits_it(self):
+        (sequoia,) = mixed(ranks(EASY, 8), ranks(HARD, 8, seed=1)).acceptances
+        (target,) = mixed(ranks(HARD, 8, seed=2), ranks(EASY, 8, seed=3)).acceptances
+        two = (replace(sequoia, temperature=0.6), replace(target, temperature=0.6, rule="target"))
+        found = plans_of(profile([latency(MACHINE)], two))
+        assert [each.best.rule for each in found.plans] == ["sequoia", "target"]
+        for each in found.plans:
+            own = replace(REQUEST, rule=found.for_all.rule)
+            model = requested_plan(for_category(profile([latency(MACHINE)], two), each.category), own).model
+            assert each.for_all.value == pytest.approx(model.speedup(found.for_all.tree))
+        assert [
+            " under sequoia" in line or " under target" in line for line in categories_text(found).splitlines()[3:5]
+        ] == [
+            True,
+            True,
+        ]
+        assert " under " not in categories_text(plans_of(UNLIKE))
 
     def test_shuffled_categories_make_the_gap_vanish(self):
         """Negative control."""

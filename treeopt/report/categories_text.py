@@ -15,17 +15,20 @@ COLUMNS = (Column(), Column(">"), *[Column(gap=3)] * 4, Column(">", gap=3), Colu
 
 def categories_text(plans: "CategoryPlans") -> str:
     """Return a line for each category, and the speedup over all of them with one option and with the best of each."""
-    lines = ["By category of prompt:", "", *aligned([HEADER, *map(_row, plans.plans)], COLUMNS)]
+    options = [plans.for_all, *(each.best for each in plans.plans)]
+    rules = {each.rule for each in options if each.setting.name == "model"}
+    rows = [_row(each, name_rule=len(rules) > 1) for each in plans.plans]
+    lines = ["By category of prompt:", "", *aligned([HEADER, *rows], COLUMNS)]
     return "\n".join([*lines, *_sentence(plans)])
 
 
-def _row(plan: "CategoryPlan") -> tuple[str, ...]:
+def _row(plan: "CategoryPlan", *, name_rule: bool) -> tuple[str, ...]:
     best, for_all, gap = plan.best, plan.for_all, plan.gap
     return (
         plan.category,
         str(plan.prompts),
         "plain" if best.nodes == 1 else best.setting.name,
-        best.shape,
+        f"{best.shape} under {best.rule}" if name_rule else best.shape,
         spread(best.tokens_per_step),
         spread(best.speedup),
         "-" if for_all is None else f"{for_all.value:.2f}",
