@@ -9,9 +9,10 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_of, warn_of_other
 from treeopt.cli.options.inputs import PROFILE_PATH, file, load_profile, read_all_trees
-from treeopt.cli.options.plan import BATCH_SIZE, CONTEXT_TOKENS, PROFILE_TEMPERATURE, RAW
+from treeopt.cli.options.plan import BATCH_SIZE, CATEGORY, CONTEXT_TOKENS, PROFILE_TEMPERATURE, RAW
 from treeopt.cli.options.record import argument, option, options
 from treeopt.cli.options.rule import LOSSY, checked_rule, measured_rule
+from treeopt.cli.plan_profile import profile_for_category
 from treeopt.cli.waiting import patience
 from treeopt.errors import TreeoptError, printable
 from treeopt.report.text import quoted
@@ -34,6 +35,7 @@ class CompareOptions:
     temperature: float | None = field(metadata=PROFILE_TEMPERATURE)
     context_tokens: int | None = field(metadata=CONTEXT_TOKENS)
     batch_size: int | None = field(metadata=BATCH_SIZE)
+    category: str | None = field(metadata=CATEGORY)
     raw: bool = field(metadata=RAW)
     lossy: bool = field(metadata=LOSSY)
     as_json: bool = field(
@@ -73,7 +75,7 @@ def compare(asked: CompareOptions) -> None:
     from treeopt.records.profile import check_draft_model
     from treeopt.report.comparison import comparison_json, comparison_text
 
-    profile, request = load_profile(asked.profile_path), asked.request
+    profile, request = profile_for_category(load_profile(asked.profile_path), asked.category), asked.request
     check_draft_model(profile, "compare")
     trees = _trees(asked.paths, profile)
     model = requested_model(profile, request)

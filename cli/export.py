@@ -13,6 +13,7 @@ from treeopt.cli.identity import check_models, identity_of
 from treeopt.cli.options.export import WRITE_OPTIONS, ExportOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import options
+from treeopt.cli.plan_profile import profile_for_category
 from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
 from treeopt.errors import TreeoptError, Warning
@@ -91,7 +92,8 @@ def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> No
     from treeopt.records.identity import Identity
     from treeopt.report.setting_text import setting_text
 
-    profile = None if asked.profile_path is None else load_profile(asked.profile_path)
+    whole = None if asked.profile_path is None else load_profile(asked.profile_path)
+    profile = None if whole is None else profile_for_category(whole, asked.category)
     content = None if asked.path == asked.profile_path else asked.tree()
     if content is not None and content.drafter is not None:  # set as its file says, nothing is planned
         asked.refuse_others({*engine.takes, "name", "budget", "depth", "profile_path"})
@@ -129,7 +131,7 @@ def _export_acceptance(target: "AcceptanceFormat", written: Path, asked: ExportO
         raise TreeoptError(
             f"{asked.path}: expected a profile, whose acceptance is written. Got another file: name one."
         )
-    profile = load_profile(asked.path)
+    profile = profile_for_category(load_profile(asked.path), asked.category)
     check_draft_model(profile, "acceptance")
     acceptance = profile.acceptance(rule=asked.rule, temperature=asked.temperature)
     if asked.context_tokens is not None:

@@ -6,11 +6,44 @@ import click
 
 from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
+from treeopt.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
+    from treeopt.planner.categories import CategoryPlans
     from treeopt.planner.planned import Planned
     from treeopt.records.profile import Profile
+
+
+def profile_for_category(profile: "Profile", category: str | None) -> "Profile":
+    """Return the profile of one category of prompts, all of it for None; warns about drafters that are left out.
+
+    Raises click.UsageError for an unknown category, InfeasibleError where too little of it was measured.
+    """
+    from treeopt.planner.categories import for_category, left_out_drafters, left_out_warning
+
+    if category is None:
+        return profile
+    try:
+        found = for_category(profile, category)
+    except InvalidValueError as error:
+        raise click.UsageError(f"--{error}") from None
+    if missing := left_out_drafters(profile, category):
+        warn(left_out_warning(missing, [category]))
+    return found
+
+
+def plan_categories(found: "Planned", request: "PlanRequest", drafter: str | None = None) -> "CategoryPlans | None":
+    """Return the best option for each category; None without two that can be planned, or without the objective speed."""
+    from treeopt.planner.categories import categories_of, category_plans
+
+    categories = categories_of(found.profile)
+    if len(categories) < 2 or request.objective != "speed":
+        return None
+    for_all = found.plan.choice if found.best is None else found.best.option
+    with patience("solving by category", unit="category", total=len(categories)) as tick:
+        plans = category_plans(found.profile, request, for_all, drafter=drafter, tick=tick)
+    return plans if len(plans.plans) > 1 else None
 
 
 def profile_for_texts(profile: "Profile", request: "PlanRequest", new_tokens: int, drafter: str | None) -> "Profile":

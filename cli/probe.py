@@ -67,7 +67,8 @@ def _journal(asked: ProbeOptions, client: "EngineClient", launch: "Launch", sett
     """Return what keeps the answers.  Lengths and addresses are no conditions: others may follow in another run."""
     from treeopt.profiler import Journal
 
-    conditions = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "lengths"}
+    others = ("lengths", "categories")
+    conditions = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name not in others}
     conditions["prompts"] = f"{len(settings.prompts)}, {crc32(repr(settings.prompts).encode()):08x}"
     heading = f"probe 2, {client.name} {client.version} {client.settings}, {launch}, {conditions}"
     return Journal(asked.journal_file, heading, resume=asked.resume)
@@ -116,6 +117,7 @@ def _settings(asked: ProbeOptions) -> "ProbeSettings":
         lengths=asked.lengths,
         batch_sizes=asked.batch_sizes,
         prompts=tuple(profile_prompts(in_chat_template(sample.texts, asked.chat_template))),
+        categories=tuple(profile_prompts(sample.text_categories)),
         chat_template=asked.chat_template,
         prompts_from=prompts_name(asked.prompts or DEFAULT_PROMPTS, sample),
         rounds=asked.rounds,

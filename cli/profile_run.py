@@ -76,6 +76,8 @@ class _Run:
     device: str
     started_s: float
     """When the command began, which a time budget includes."""
+    categories: tuple[str, ...] = ()
+    """The category of each prompt, `""` for none."""
 
     @property
     def first(self) -> bool:
@@ -86,11 +88,11 @@ class _Run:
         """Measure and write what was not imported; return it in the first process."""
         from treeopt.profiler.profile_run import check_measurable
 
-        models, prompts = self._loaded()
+        models, prompts, categories = self._loaded()
         check_measurable(models.target, models.draft, prompts, self.settings)
         drafters = self._drafters(models, prompts)
         settings = replace(self.settings, drafters=tuple(each.setting() for each in drafters))
-        return replace(self, settings=settings)._measured(models, prompts, drafters, imported)
+        return replace(self, settings=settings, categories=categories)._measured(models, prompts, drafters, imported)
 
     def _measured(
         self, models: "ModelPair", prompts: "Prompts", drafters: "list[LoadedDrafter]", imported: _Imported
@@ -115,14 +117,15 @@ class _Run:
         texts.remove()
         return result, record
 
-    def _loaded(self) -> "tuple[ModelPair, Prompts]":
+    def _loaded(self) -> "tuple[ModelPair, Prompts, tuple[str, ...]]":
         from treeopt.profiler.latency.passes import ROOM_TOKENS
         from treeopt.texts.prompts import profile_prompts
 
         asked = self.asked
         pair = replace(asked.pair, device=self.device, tensor_parallel=asked.tensor_parallel, quiet=not self.first)
         models = pair.load(text_tokens=max(self.settings.context_tokens) + ROOM_TOKENS)
-        return models, profile_prompts(asked.prompts.load(models))
+        prompts, categories = asked.prompts.load_with_categories(models)
+        return models, profile_prompts(prompts), tuple(profile_prompts(categories))
 
     def _warn_of_other_programs(self, models: "ModelPair") -> None:
         wait_s = self.asked.wait_s
@@ -188,6 +191,7 @@ class _Run:
             load=None if self.asked.tensor_parallel else ProcessorTimes,
             pair=models.described,
             drafters=drafters,
+            categories=self.categories,
             certainty=certainty,
             budget=budget,
         )

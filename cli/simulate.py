@@ -12,10 +12,11 @@ from treeopt.cli.bench_engine import default_length
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_of
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_file
-from treeopt.cli.options.plan import PROFILE_TEMPERATURE
+from treeopt.cli.options.plan import CATEGORY, PROFILE_TEMPERATURE
 from treeopt.cli.options.record import Heading, option, options
 from treeopt.cli.options.rule import measured_rule
 from treeopt.cli.options.values import COUNT, DURATION, MOST, SEED, CommaList
+from treeopt.cli.plan_profile import profile_for_category
 from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
 from treeopt.errors import Warning
@@ -118,6 +119,7 @@ class SimulateOptions:
     )
     rule: str | None = field(metadata=measured_rule("Verification rule; by default the first in the profile."))
     temperature: float | None = field(metadata=PROFILE_TEMPERATURE)
+    category: str | None = field(metadata=CATEGORY)
     budget: int | None = field(
         metadata=option("--budget", type=COUNT, help="Most nodes of trees, root included; by default all measured.")
     )
@@ -189,7 +191,7 @@ def simulate(asked: SimulateOptions) -> None:
     from treeopt.simulation.settings import served_settings
     from treeopt.simulation.step_seconds import StepSeconds
 
-    profile = load_profile(asked.profile_path)
+    profile = profile_for_category(load_profile(asked.profile_path), asked.category)
     check_draft_model(profile, "simulate")
     model = token_model(profile.acceptance(rule=asked.rule, temperature=asked.temperature))
     seconds = StepSeconds(profile, model, asked.prompt_s)
@@ -299,6 +301,7 @@ def _next(asked: SimulateOptions, seconds: "StepSeconds") -> str:
     options += [f"--temperature {acceptance.temperature:g}", f"--context-tokens {seconds.contexts[0]}"]
     options += [] if asked.budget is None else [f"--budget {asked.budget}"]
     options += [f"--new-tokens {asked.load.mean_new_tokens}"] if ranks_along_texts(acceptance) is not None else []
+    options += [] if asked.category is None else [f"--category {quoted(asked.category)}"]
     options += ["--drafter model"] if profile.drafters else []
     return f"\n\nNext: treeopt solve {' '.join(options)} --schedule"
 

@@ -9,12 +9,12 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_file, output_option
-from treeopt.cli.options.plan import PlanOptions
+from treeopt.cli.options.plan import CATEGORY, PlanOptions
 from treeopt.cli.options.record import Heading, given, group, option, options
 from treeopt.cli.options.sampling import sampling_text
 from treeopt.cli.options.values import COUNT
 from treeopt.cli.outputs import Named, check_outputs
-from treeopt.cli.plan_profile import plan_profile, profile_for_texts
+from treeopt.cli.plan_profile import plan_categories, plan_profile, profile_for_category, profile_for_texts
 from treeopt.cli.terminal import diagram_width, warn
 from treeopt.errors import InterruptionError
 from treeopt.files.picture_file import checked_suffix
@@ -24,6 +24,7 @@ from treeopt.trees.drafter_setting import DRAFTERS
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan
+    from treeopt.planner.categories import CategoryPlans
     from treeopt.planner.planned import Planned
     from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
@@ -55,6 +56,7 @@ class SolveOptions:
             help="Plan for texts of so many new tokens; by default as long as those measured.",
         )
     )
+    category: str | None = field(metadata=CATEGORY)
     path: Path = field(
         metadata=output_option(
             "path", "Tree file to write; - is standard output.", default=Path("tree.json"), show_default=True
@@ -109,7 +111,7 @@ class SolveOptions:
         """Return what a file that is written names as its source."""
         from treeopt.report.plan_text import plan_source
 
-        return plan_source(self.profile_path, plan, self.new_tokens)
+        return plan_source(self.profile_path, plan, self.new_tokens, self.category)
 
     def check_schedule(self) -> None:
         """Raise click.UsageError for what a schedule cannot be of, and for a file that cannot be written."""
@@ -148,19 +150,34 @@ def solve(asked: SolveOptions) -> None:
     profile = load_profile(asked.profile_path)
     if asked.new_tokens is not None:
         profile = profile_for_texts(profile, asked.plan.request, asked.new_tokens, asked.drafter)
+    profile = profile_for_category(profile, asked.category)
     if asked.plot is not None:
         check_draft_model(profile, "--plot")
     found = plan_profile(profile, asked.plan.request, asked.drafter)
+    categories = plan_categories(found, asked.plan.request, asked.drafter)
     plan = found.plan
     chosen = tree_file(plan, profile, source=asked.source(plan), choice=found.best)
     report = (
-        plan_json(plan, profile, found.schedule, found.drafters, found.over_contexts, new_tokens=asked.new_tokens)
+        plan_json(
+            plan,
+            profile,
+            found.schedule,
+            found.drafters,
+            found.over_contexts,
+            new_tokens=asked.new_tokens,
+            category=asked.category,
+            categories=categories,
+        )
         if asked.as_json
-        else _text(asked, found, profile, chosen)
+        else _text(asked, found, profile, chosen, categories)
     )
     written = _write(_writers(asked, found, profile, chosen))
     click.echo(report, err=asked.to_stdout)
-    for warning in [*warnings(plan, found.drafters), *context_warnings(plan, profile, found.schedule, found.drafters)]:
+    for warning in [
+        *warnings(plan, found.drafters),
+        *context_warnings(plan, profile, found.schedule, found.drafters),
+        *(() if categories is None else categories.warnings),
+    ]:
         warn(warning)
     if asked.as_json:
         click.echo(f"Written to {written}", err=True)
@@ -168,7 +185,13 @@ def solve(asked: SolveOptions) -> None:
         click.echo(f"\nWritten to {written}. Next: {_next(asked, plan, profile)}")
 
 
-def _text(asked: SolveOptions, found: "Planned", profile: "Profile", chosen: "TreeFile") -> str:
+def _text(
+    asked: SolveOptions,
+    found: "Planned",
+    profile: "Profile",
+    chosen: "TreeFile",
+    categories: "CategoryPlans | None",
+) -> str:
     """Return the tables and the tree, where there is one, as wide as the terminal."""
     from treeopt.report.plan_text import plan_text
     from treeopt.trees import draw_text
@@ -181,6 +204,8 @@ def _text(asked: SolveOptions, found: "Planned", profile: "Profile", chosen: "Tr
         new_tokens=asked.new_tokens,
         drafters=found.drafters,
         over_contexts=found.over_contexts,
+        category=asked.category,
+        categories=categories,
     )
     if chosen.drafter is not None and chosen.drafter.values:
         return text

@@ -45,6 +45,8 @@ class ProbeSettings:
     """Draft tokens, rising; a profile wants 0, plain decoding, and another, in one run or in several."""
     batch_sizes: tuple[int, ...] = (1,)
     prompts: tuple[str, ...]
+    categories: tuple[str, ...] = ()
+    """One for each prompt, `""` for none; empty where no prompt has one."""
     prompts_from: str = "unnamed"
     """Their name, see `treeopt.texts.prompts.prompts_name`."""
     chat_template: str | None = None

@@ -1,7 +1,7 @@
 """The profile of an engine, made of what it was measured to do."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from treeopt.profiler.engine import Probe, ProbeSettings, Sample
 from treeopt.profiler.machine import now, processor
 from treeopt.records.acceptance import TextSums
 from treeopt.records.bench_heading import BenchHeading
+from treeopt.records.categories import text_categories
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, EngineSetting, TimedChain
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.machine import Machine, Pair
@@ -132,7 +133,9 @@ def _first_to_end(samples: Sequence[Sample], batch: int) -> list[Sample]:
 
 def _acceptance(settings: ProbeSettings, probe: Probe) -> MeasuredAcceptance:
     batch = settings.batch_sizes[0]
-    drafted = _renumbered({length: probe.samples(length, batch) for length in settings.lengths if length})
+    drafted = {length: probe.samples(length, batch) for length in settings.lengths if length}
+    stepped = _stepped(drafted)
+    drafted = _renumbered(drafted, stepped)
     every = [each for samples in drafted.values() for each in samples]
     texts = 1 + max((each.prompt for each in every), default=-1)
     sums = _sums(every, texts)
@@ -144,14 +147,19 @@ def _acceptance(settings: ProbeSettings, probe: Probe) -> MeasuredAcceptance:
         positions=sum(each.steps for each in every),
         table=sums.table(),
         texts=sums,
+        categories=text_categories(settings.categories, stepped),
         chains=tuple(_counts(length, samples, texts) for length, samples in drafted.items()),
     )
 
 
-def _renumbered(drafted: dict[int, list[Sample]]) -> dict[int, list[Sample]]:
-    """Return the samples of all prompts that took a step with every length, these prompts numbered from 0."""
-    stepped = [{each.prompt for each in samples if each.steps} for samples in drafted.values()]
-    numbers = {prompt: number for number, prompt in enumerate(sorted(set.intersection(*stepped)))}
+def _stepped(drafted: Mapping[int, Sequence[Sample]]) -> list[int]:
+    """Return the numbers of the prompts that took a step with every length."""
+    return sorted(set.intersection(*({each.prompt for each in samples if each.steps} for samples in drafted.values())))
+
+
+def _renumbered(drafted: Mapping[int, Sequence[Sample]], stepped: Sequence[int]) -> dict[int, list[Sample]]:
+    """Return the samples of some prompts, numbered from 0."""
+    numbers = {prompt: number for number, prompt in enumerate(stepped)}
     return {
         length: [each._replace(prompt=numbers[each.prompt]) for each in samples if each.prompt in numbers]
         for length, samples in drafted.items()

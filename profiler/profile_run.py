@@ -68,6 +68,7 @@ class Measurement:
         processes: those that measure together; by default this one alone.
         pair: what the models are and were loaded from; by default what they tell of themselves.
         drafters: what is measured beside the draft model, by this process alone.
+        categories: one for each prompt, `""` for none; by default no prompt has one.
         certainty: plans what was measured so far, under a time budget; without it measuring ends after a first round.
         budget: the time budget of the settings, where it began before this.
 
@@ -88,6 +89,7 @@ class Measurement:
         processes: Processes | None = None,
         pair: Pair | None = None,
         drafters: Sequence[LoadedDrafter] = (),
+        categories: Sequence[str] = (),
         certainty: CertaintyOf | None = None,
         budget: Budget | None = None,
     ) -> None:
@@ -101,7 +103,7 @@ class Measurement:
             )
         self._target, self._draft = target, draft
         self._pair = pair or describe_pair(target, draft)
-        self._prompts = prompts
+        self._prompts, self._categories = prompts, categories
         self._settings = settings
         self._journal = journal
         self._fastest_tree = fastest_tree
@@ -302,6 +304,7 @@ class Measurement:
             positions=positions,
             recorder=Recorder(self._clock, self._journal),
             time=time,
+            categories=self._categories,
         )
         certain = self._certain_choice if time is not UNLIMITED else None
         return measurement.measure(self._drafters, profile, hidden, certain=certain)
@@ -373,6 +376,7 @@ class Measurement:
             journal=self._journal,
             processes=self._processes,
             texts=texts,
+            categories=self._categories,
         )
 
 

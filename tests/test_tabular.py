@@ -164,10 +164,12 @@ def test_a_plan_as_a_dict_is_what_solve_prints_of_it() -> None:
         "pair",
         "machine",
         "new_tokens",
+        "category",
         "drafters",
         "drafters_over_contexts",
         "warnings",
         "schedule",
+        "categories",
     }
     three = {"plain": found.plain, "chain": found.chain, "tree": found.tree}
     assert len({each.tree for each in three.values()}) == 3

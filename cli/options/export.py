@@ -21,10 +21,11 @@ from treeopt.cli.options.inputs import (
     tree_budget,
     tree_depth,
 )
-from treeopt.cli.options.plan import BATCH_SIZE, CONTEXT_TOKENS, PROFILE_TEMPERATURE
+from treeopt.cli.options.plan import BATCH_SIZE, CATEGORY, CONTEXT_TOKENS, PROFILE_TEMPERATURE
 from treeopt.cli.options.record import Heading, argument, given, option
 from treeopt.cli.options.rule import measured_rule
 from treeopt.cli.options.values import COUNT, TEXT, Names
+from treeopt.cli.plan_profile import profile_for_category
 from treeopt.files.whole_files import STANDARD_STREAM
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from treeopt.trees import TreeFile
 
 SIZED = "a solution file or a profile"
-CONDITIONS = ("rule", "temperature", "context_tokens", "batch_size")
+CONDITIONS = ("rule", "temperature", "context_tokens", "batch_size", "category")
 ALWAYS = ("target", "written", "force")
 """Options that every format and engine takes."""
 WRITE_OPTIONS = {"name": "list_name", "max_depth": "heads"}
@@ -85,6 +86,7 @@ class ExportOptions:
     temperature: float | None = field(metadata=PROFILE_TEMPERATURE)
     context_tokens: int | None = field(metadata=CONTEXT_TOKENS)
     batch_size: int | None = field(metadata=BATCH_SIZE)
+    category: str | None = field(metadata=CATEGORY)
     record_named: Path | None = field(
         metadata=option(
             "--record",
@@ -157,8 +159,13 @@ class ExportOptions:
 
     @property
     def record_path(self) -> Path | None:
-        """The draft record: the one that was named, or the one that was measured with the profile, if it is there."""
-        if self.no_record:
+        """The draft record: the one that was named, or the one that was measured with the profile, if it is there.
+
+        None for one category of prompts, because a record does not contain the categories of its texts.
+        """
+        if self.record_named is not None and self.category is not None:
+            raise click.UsageError("--record with --category: a draft record has no categories. Leave one out.")
+        if self.no_record or self.category is not None:
             return None
         if self.record_named is not None or self.profile_path is None:
             return self.record_named
@@ -224,12 +231,12 @@ class ExportOptions:
         from treeopt.planner import best_drafter, drafter_choices, requested_plan, tree_file
         from treeopt.report.plan_text import plan_source
 
-        profile = load_profile(self.path)
+        profile = profile_for_category(load_profile(self.path), self.category)
         found = requested_plan(profile, self.request)
         best = None
         if not profile.has_draft_model:
             best = best_drafter(drafter_choices(profile, self.request, plan=found), self.request.objective)
-        return tree_file(found, profile, source=plan_source(self.path, found), choice=best)
+        return tree_file(found, profile, source=plan_source(self.path, found, category=self.category), choice=best)
 
     def source(self, profile: "Profile | None", content: "TreeFile | None") -> "Source":
         """Return what a setting is made from."""

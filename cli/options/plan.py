@@ -7,7 +7,7 @@ import click
 
 from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.rule import measured_rule
-from treeopt.cli.options.values import COUNT, LENGTH, TEMPERATURE
+from treeopt.cli.options.values import COUNT, LENGTH, TEMPERATURE, TEXT
 from treeopt.records.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
@@ -27,6 +27,13 @@ BATCH_SIZE = option(
     heading=Heading.PLANNED,
     type=COUNT,
     help="Sequences decoded together; by default the first measured.",
+)
+CATEGORY = option(
+    "--category",
+    heading=Heading.PLANNED,
+    type=TEXT,
+    metavar="NAME",
+    help="Plan for prompts of one category of the profile; by default for all prompts together.",
 )
 RAW = option(
     "--raw",

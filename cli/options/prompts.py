@@ -61,11 +61,16 @@ class PromptOptions:
 
     def load(self, models: "ModelPair") -> list[list[int]]:
         """Return the token ids of every prompt; print what was taken, cut or put into a chat template on standard error."""
+        return self.load_with_categories(models)[0]
+
+    def load_with_categories(self, models: "ModelPair") -> tuple[list[list[int]], tuple[str, ...]]:
+        """Return the token ids and the category of every prompt, `""` for none; prints as `load` does."""
         from treeopt.texts.tokenizer import UNFINISHED
 
         tokenizer, chat = models.tokenizer, uses_chat(models.tokenizer, self.chat)
         cut, prompts = 0, []
-        for text in taken_prompts(self.path, self.most, bundled_pair=models.bundled).texts:
+        sample = taken_prompts(self.path, self.most, bundled_pair=models.bundled)
+        for text in sample.texts:
             tokens = tokenizer.encode_inner(text)
             if len(tokens) > MAX_PROMPT_TOKENS:
                 cut += 1
@@ -73,7 +78,7 @@ class PromptOptions:
             prompts.append(prompt_tokens(tokenizer, text, chat=chat))
         if cut:
             click.echo(f"{counted(cut, 'prompt')} cut to the first {MAX_PROMPT_TOKENS} tokens.", err=True)
-        return prompts
+        return prompts, sample.text_categories
 
 
 def taken_prompts(path: Path | None, most: int, *, bundled_pair: bool = False) -> "PromptSample":

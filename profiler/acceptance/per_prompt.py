@@ -1,6 +1,6 @@
 """The acceptance of a profile: every rule and sampling on every prompt, kept text by text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from treeopt.profiler.settings import Settings
 from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import AcceptanceCounts, gained, text_sums
 from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.records.categories import text_categories
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
@@ -56,6 +57,7 @@ class Counting:
         journal: where the counts of every prompt are kept at once.
         processes: those that count together.
         texts: what is continued in place of the prompts, to count at one context length.
+        categories: one for each prompt, `""` for none; by default no prompt has one.
     """
 
     def __init__(
@@ -68,10 +70,12 @@ class Counting:
         journal: Journal,
         processes: Processes,
         texts: CountedTexts | None = None,
+        categories: Sequence[str] = (),
     ) -> None:
         self._target, self._draft = target, draft
         self.numbers: Sequence[int] = range(len(prompts))
         self._texts = texts or WholePrompts(prompts)
+        self._categories = categories
         self._settings = settings
         self._journal = journal
         self._processes = processes
@@ -82,7 +86,8 @@ class Counting:
     def measure(self, positions: int, step: Step) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance of what is counted on positions: all that is asked for, but for rules on trees."""
         kind = self._kind("acceptance")
-        return self._measured(self._by_prompt(kind, lambda number: self._count(number, positions), step))
+        texts = self._by_prompt(kind, lambda number: self._count(number, positions), step)
+        return self._measured(dict(zip(self.numbers, texts, strict=True)))
 
     def count(self, number: int, positions: int) -> None:
         """Count so many positions of one prompt, unless the journal holds them."""
@@ -102,18 +107,20 @@ class Counting:
         texts: dict[int, Numbers] = {}
         for each in positions:
             texts |= {entry.key: entry.values for entry in self._journal.entries(self._sliced_kind(each))}
-        return self._measured([texts[number] for number in sorted(texts)])
+        return self._measured({number: texts[number] for number in sorted(texts)})
 
     def _sliced_kind(self, positions: int) -> str:
         return f"{self._kind('acceptance')} on {positions} positions"
 
-    def _measured(self, texts: Sequence[Numbers]) -> tuple[MeasuredAcceptance, ...]:
+    def _measured(self, texts: Mapping[int, Numbers]) -> tuple[MeasuredAcceptance, ...]:
+        """Return the acceptance of some texts, by the numbers of their prompts."""
         measured = []
-        rows = [self._rows(numbers) for numbers in texts]
+        rows = [self._rows(numbers) for numbers in texts.values()]
+        categories = text_categories(self._categories, texts)
         for place, (rule, sampling) in enumerate(self._counted):
             sums = self._sums([row[place].counts for row in rows])
             accepted_ranks = AcceptedRanks([row[place].ranks for row in rows])
-            measured.append(self._acceptance(rule, sampling, sums, accepted_ranks))
+            measured.append(replace(self._acceptance(rule, sampling, sums, accepted_ranks), categories=categories))
         return tuple(measured)
 
     def on_trees(
@@ -245,7 +252,8 @@ class Counting:
         _, depths, ranks = sums.accepted.shape
 
         def acceptance(gain: Float64) -> MeasuredAcceptance:
-            return self._acceptance("traversal", sampling, gained(sums, gain), base.accepted_ranks)
+            found = self._acceptance("traversal", sampling, gained(sums, gain), base.accepted_ranks)
+            return replace(found, categories=base.categories)
 
         def fastest(gain: Float64) -> TokenTree:
             return fastest_tree(replace(self._own(profile), acceptances=(acceptance(gain),)))

@@ -12,6 +12,7 @@ from treeopt.profiler.acceptance.heads import HeadText, children_counts, eagle_c
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.journal import Journal
 from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, text_sums
+from treeopt.records.categories import text_categories
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.root_ranks import RootRanks
 from treeopt.records.rules import GIVEN_TOKENS
@@ -56,6 +57,7 @@ def counted_acceptance(
     journal: Journal,
     tick: Callable[[], object],
     time: Slice = UNLIMITED,
+    categories: Sequence[str] = (),
 ) -> CountedAcceptance:
     """Return the acceptance over some texts, counting those that the journal does not hold.
 
@@ -67,6 +69,7 @@ def counted_acceptance(
         journal: where each is kept.
         tick: called after every text.
         time: after which no further text is begun, two long enough ones and those of the journal excepted.
+        categories: one for each prompt, `""` for none.
 
     Raises TreeoptError for too little text.
     """
@@ -90,6 +93,7 @@ def counted_acceptance(
         positions=int(sums.reached[:, 0].sum()),
         table=sums.table(),
         texts=sums,
+        categories=text_categories(categories, sorted(known)),
     )
     depths = sums.reached.shape[1]
     return CountedAcceptance(acceptance, RootRanks([each.ranks[:, :depths].tolist() for each in found]))

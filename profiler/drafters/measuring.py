@@ -15,6 +15,7 @@ from treeopt.profiler.acceptance.contexts import Place, Stretch
 from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.drafters.acceptance import CountedAcceptance, counted_acceptance, counter
+from treeopt.profiler.drafters.by_category import settings_of_categories
 from treeopt.profiler.drafters.candidates import LOOKUP, candidates
 from treeopt.profiler.drafters.decodes import (
     Configuration,
@@ -33,6 +34,7 @@ from treeopt.profiler.drafters.plain_texts import (
 )
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import RecordSize, Settings
+from treeopt.records.categories import text_categories
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.measured_drafter import (
     CountedDecodes,
@@ -92,6 +94,8 @@ class DrafterMeasurement:
     """What times texts, and where they are kept."""
     time: Slice = UNLIMITED
     """How long all of them together may take."""
+    categories: Sequence[str] = ()
+    """One for each prompt, `""` for none."""
 
     def measure(
         self,
@@ -238,7 +242,16 @@ class _Work:
         numbers = [each for each in range(self.given.texts) if each in texts or each not in stretch.prompts]
         self.more(len(numbers))
         kind = f"acceptance {self._kind(sampling, place)}"
-        return counted_acceptance(count, numbers, sampling, kind, self.recorder.journal, self.recorder.tick, time)
+        return counted_acceptance(
+            count,
+            numbers,
+            sampling,
+            kind,
+            self.recorder.journal,
+            self.recorder.tick,
+            time,
+            categories=self.given.categories,
+        )
 
     @property
     def _widest(self) -> int:
@@ -253,10 +266,22 @@ class _Work:
             for place, share in zip(places, shares, strict=True)
         ]
         kept = kept_settings(ranked)
+        for place, settings in zip(places, ranked, strict=True):
+            kept = self._kept_of_categories(kept, settings, sampling, place)
         return [
             self._decoded_with(kept, sampling, place, time.part(share))
             for place, share in zip(places, shares, strict=True)
         ]
+
+    def _kept_of_categories(
+        self, kept: list[DrafterSetting], settings: Sequence[DrafterSetting], sampling: Sampling, place: Place
+    ) -> list[DrafterSetting]:
+        """Return the settings to decode with, those included that one category of prompts needs."""
+        if self.drafter.name != LOOKUP or not any(self.given.categories):
+            return kept
+        replayed = zip(settings, self._replayed(settings, sampling, place), strict=True)
+        known = {setting: texts for setting, texts in replayed if texts is not None}
+        return settings_of_categories(kept, known, self._model(sampling, place).costs.verify.at)
 
     def _fastest_first(self, sampling: Sampling, place: Place, time: Slice) -> list[DrafterSetting]:
         """Return the candidates at a place, by their tokens per second on a few texts where there are many."""
@@ -295,7 +320,7 @@ class _Work:
         stretch, texts = self.generated[condition_name(sampling, place)]
         numbers = [each.record for each in settings]
         lookups = [each for each in numbers if isinstance(each, PromptLookupSetting)]
-        return replayed_lookups(lookups, stretch, texts)
+        return replayed_lookups(lookups, stretch, texts, self.given.categories)
 
     def _decoded_with(
         self, kept: Sequence[DrafterSetting], sampling: Sampling, place: Place, time: Slice
@@ -308,6 +333,7 @@ class _Work:
         replayed = self._replayed(kept, sampling, place)
         stretch = place.stretch(sampling, min(self.given.positions, KEPT_POSITIONS), self.prompts)
         stretch, (plain, *found) = self._decoded(configurations, stretch, time)
+        categories = text_categories(self.given.categories, stretch.prompts)
         return CountedDecodes(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -315,9 +341,10 @@ class _Work:
             context_tokens=_context_tokens(place, stretch, plain),
             plain=together(plain),
             settings=tuple(
-                _counted(setting, self.drafter.set_to(setting).max_tokens, texts, steps)
+                _counted(setting, self.drafter.set_to(setting).max_tokens, texts, steps, by_text=bool(categories))
                 for setting, texts, steps in zip(kept, found, replayed, strict=True)
             ),
+            categories=categories,
         )
 
     def _decoded(
@@ -418,7 +445,12 @@ def probe_trees(depth: int, widest: int, max_tokens: int) -> tuple[TokenTree, ..
 
 
 def _counted(
-    setting: DrafterSetting, max_tokens: int, texts: Sequence[DecodedText], replayed: ReplayedTexts | None
+    setting: DrafterSetting,
+    max_tokens: int,
+    texts: Sequence[DecodedText],
+    replayed: ReplayedTexts | None,
+    *,
+    by_text: bool,
 ) -> CountedSetting:
     passes = passes_of(texts)
     return CountedSetting(
@@ -427,5 +459,6 @@ def _counted(
         decoded=together(texts),
         pass_tokens=tuple(passes),
         passes=tuple(passes.values()),
+        passes_by_text=tuple(tuple(each.passes.get(size, 0) for size in passes) for each in texts) if by_text else (),
         replayed=replayed,
     )

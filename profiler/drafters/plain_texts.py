@@ -7,6 +7,7 @@ from treeopt.errors import OutOfMemoryError, TextsError
 from treeopt.profiler.acceptance.contexts import Place, Stretch
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.journal import Journal
+from treeopt.records.categories import text_categories
 from treeopt.records.measured_drafter import ReplayedTexts
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
@@ -99,7 +100,10 @@ class PlainTexts:
 
 
 def replayed_lookups(
-    settings: Sequence[PromptLookupSetting], stretch: Stretch, texts: Mapping[int, Sequence[int]]
+    settings: Sequence[PromptLookupSetting],
+    stretch: Stretch,
+    texts: Mapping[int, Sequence[int]],
+    categories: Sequence[str] = (),
 ) -> list[ReplayedTexts | None]:
     """Return the steps that prompt lookup takes along texts with each setting, None where all are too short for a step.
 
@@ -109,8 +113,9 @@ def replayed_lookups(
         settings: of prompt lookup.
         stretch: what the texts continue.
         texts: new tokens by prompt.
+        categories: one for each prompt, `""` for none.
     """
-    found: list[list[Walked]] = [[] for _ in settings]
+    found: list[dict[int, Walked]] = [{} for _ in settings]
     for number, tokens in texts.items():
         replay, text = LookupReplay(settings), list(stretch.prompts[number])
         walked = dict.fromkeys(settings, Walked(0, 0, 0))
@@ -122,18 +127,28 @@ def replayed_lookups(
                 walked[setting] = Walked(*map(add, walked[setting], more))
         for texts_walked, setting in zip(found, settings, strict=True):
             if walked[setting].steps:
-                texts_walked.append(walked[setting])
-    return [_together(each, setting) if each else None for each, setting in zip(found, settings, strict=True)]
+                texts_walked[number] = walked[setting]
+    return [
+        _together(list(each.values()), setting, text_categories(categories, each)) if each else None
+        for each, setting in zip(found, settings, strict=True)
+    ]
 
 
-def _together(walked: Sequence[Walked], setting: PromptLookupSetting) -> ReplayedTexts:
+def _together(
+    walked: Sequence[Walked], setting: PromptLookupSetting, categories: tuple[str, ...] = ()
+) -> ReplayedTexts:
     drafted, steps = sum(each.drafted for each in walked), sum(each.steps for each in walked)
     sizes = {1: steps - drafted, setting.max_nodes: drafted}
+    by_text = [{1: each.steps - each.drafted, setting.max_nodes: each.drafted} for each in walked]
     return ReplayedTexts(
         tokens=tuple(each.tokens for each in walked),
         steps=tuple(each.steps for each in walked),
         pass_tokens=tuple(size for size, passes in sizes.items() if passes),
         passes=tuple(passes for passes in sizes.values() if passes),
+        passes_by_text=tuple(tuple(each[size] for size, passes in sizes.items() if passes) for each in by_text)
+        if categories
+        else (),
+        categories=categories,
     )
 
 

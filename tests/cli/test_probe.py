@@ -52,6 +52,16 @@ class TestProbe:
         assert exported.exit_code == 0, exported.output
         assert "--spec-draft-n-max 3" in Path("flags.txt").read_text()
 
+    @pytest.mark.usefixtures("engine")
+    def test_prompts_keep_their_categories(self):
+        rows = [{"category": "ab"[number % 2], "prompt": "x" * number} for number in range(1, 9)]
+        Path("mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert probe("--prompts", "mine.jsonl").exit_code == 0
+        assert sorted(Profile.load("profile.yaml").acceptances[0].categories) == ["a"] * 3 + ["b"] * 3
+        solved = call("solve", "--category", "a")
+        assert solved.exit_code == 0, solved.output
+        assert "prompts of category a" in solved.stdout
+
     def test_where_speculation_loses_plans_say_so(self, engine):
         engine.step_s = lambda length, _: 0.001 * (1 + 4 * length)
         assert probe().exit_code == 0

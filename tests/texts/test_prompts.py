@@ -82,6 +82,7 @@ class TestCategories:
         sample = sample_prompts(path, most=most)
         assert len(set(sample.texts)) == len(sample.texts) == most
         assert per_category(sample.texts) == sample.categories
+        assert list(sample.text_categories) == [next(iter(per_category([text]))) for text in sample.texts]
         for part in (sample.texts, bench_prompts(sample.texts), profile_prompts(sample.texts)):
             taken = per_category(part)
             assert len(taken) == min(4, len(part))

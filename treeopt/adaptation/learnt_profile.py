@@ -84,6 +84,7 @@ def learnt_acceptance(outcomes: Outcomes, before: MeasuredAcceptance, *, texts: 
         accepted_ranks=None,
         imported=(),
         chains=(),
+        categories=(),
         prompts=texts,
         positions=round(counts[0]),
     )

@@ -33,6 +33,15 @@ class Fields:
             raise self.error(field, f"expected printable text. Got {printable(found[0])}: remove it.")
         return value
 
+    def texts(self, field: str) -> list[str]:
+        """Return a field that must be a list of texts without control characters."""
+        return self._checked(
+            field,
+            self._take(field),
+            lambda value: isinstance(value, str) and not CONTROL.search(value),
+            "printable texts",
+        )
+
     def true(self, field: str) -> bool:
         """Return a field that must be true, which is said by leaving it out where it is not."""
         value = self._take(field)

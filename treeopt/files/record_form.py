@@ -168,6 +168,8 @@ def _by_type(kind: Any, bounds: dict[str, Any]) -> Read:
         item = get_args(kind)[0]
         if item is int:
             return lambda fields, name: tuple(fields.integers(name))
+        if item is str:
+            return lambda fields, name: tuple(fields.texts(name))
         return lambda fields, name: tuple(_read(each, item) for each in fields.mappings(name))
     if kind is str:
         return lambda fields, name: fields.text(name)

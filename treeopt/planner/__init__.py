@@ -1,5 +1,6 @@
 """Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
+from treeopt.planner.categories import categories_of, for_category
 from treeopt.planner.drafters import (
     DrafterChoice,
     best_drafter,
@@ -33,11 +34,13 @@ __all__ = [
     "Smoothing",
     "StepModel",
     "best_drafter",
+    "categories_of",
     "choice_confidence",
     "chosen_drafter",
     "drafter_choices",
     "fastest_drafted_tree",
     "fastest_tree",
+    "for_category",
     "for_new_tokens",
     "largest_pass",
     "model_at",

@@ -169,6 +169,7 @@ def _interpolate(parts: tuple[tuple[float, TokenModel], ...], context_tokens: in
         texts=None,
         accepted_ranks=None,
         chains=(),
+        categories=(),
     )
     smoothing = Smoothing(
         acceptance=acceptance,

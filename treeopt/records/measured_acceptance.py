@@ -11,6 +11,7 @@ from treeopt.files.fields import Fields
 from treeopt.files.record_form import in_file
 from treeopt.records.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.records.categories import check_categories
 from treeopt.records.engine import ChainCounts, check_lengths
 from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.sampling import Sampling
@@ -55,6 +56,8 @@ class MeasuredAcceptance(ShortRepr, Tabular):
         default=None, metadata=in_file(name="outcomes", read=_accepted_ranks, write=_ranks)
     )
     """Of every position, text by text; for `traversal` those that its table was built on."""
+    categories: tuple[str, ...] = ()
+    """The category of each text's prompt, `""` for none; empty where no prompt has one."""
     imported: tuple[Imported, ...] = ()
     """Where `acceptance` was read from, if it was measured elsewhere."""
     chains: tuple[ChainCounts, ...] = ()
@@ -78,6 +81,7 @@ class MeasuredAcceptance(ShortRepr, Tabular):
         check_imported(self.imported, (ACCEPTANCE,))
         check_lengths(self.chains)
         texts = 0 if self.texts is None else len(self.texts.reached)
+        check_categories(self.categories, texts)
         if self.accepted_ranks is not None and len(self.accepted_ranks.ranks) != texts:
             raise InvalidValueError(
                 f"outcomes: expected those of {texts} texts, as many as `texts` has. Got {len(self.accepted_ranks.ranks)}.",

@@ -12,6 +12,7 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.record_form import in_file
+from treeopt.records.categories import check_categories
 from treeopt.records.latency import Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.root_ranks import RootRanks, read_root_ranks, written_root_ranks
@@ -25,6 +26,10 @@ from treeopt.trees.token_tree import TokenTree
 def _values(fields: Fields, name: str) -> tuple[SettingValue, ...]:
     given = fields.mapping(name)
     return tuple(SettingValue(name=each, value=given.integer(each)) for each in given.names())
+
+
+def _integer_rows(fields: Fields, name: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, fields.integer_rows(name)))
 
 
 def _named(values: Sequence[SettingValue]) -> dict[str, int]:
@@ -134,10 +139,16 @@ class ReplayedTexts(ShortRepr):
     """Sizes of the target's passes, rising."""
     passes: tuple[int, ...]
     """How many passes have each size, over all texts."""
+    passes_by_text: tuple[tuple[int, ...], ...] = field(default=(), metadata=in_file(read=_integer_rows))
+    """The same, text by text; empty where the prompts have no categories."""
+    categories: tuple[str, ...] = ()
+    """The category of each text's prompt; empty where no prompt has one."""
 
     def __post_init__(self) -> None:
         _check_steps(self.tokens, self.steps)
         _check_passes(self.pass_tokens, self.passes, sum(self.steps))
+        _check_passes_by_text(self.passes_by_text, self.passes, self.steps, wanted=bool(self.categories))
+        check_categories(self.categories, len(self.steps))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -155,6 +166,8 @@ class CountedSetting(ShortRepr):
     """Sizes of the target's passes, rising."""
     passes: tuple[int, ...]
     """How many passes had each size, over all texts."""
+    passes_by_text: tuple[tuple[int, ...], ...] = field(default=(), metadata=in_file(read=_integer_rows))
+    """As in `ReplayedTexts`."""
     replayed: ReplayedTexts | None = None
     """What the drafter comes to along more texts, where that is seen without a pass; tokens and passes of a step are
     predicted from it, and from what was decoded only the seconds beside the passes."""
@@ -171,6 +184,7 @@ class CountedSetting(ShortRepr):
 
     def __post_init__(self) -> None:
         _check_passes(self.pass_tokens, self.passes, sum(self.decoded.steps))
+        _check_passes_by_text(self.passes_by_text, self.passes, self.decoded.steps)
         for each in (self, self.replayed):
             if each is not None and each.pass_tokens[-1] > self.max_tokens:
                 raise InvalidValueError(
@@ -193,6 +207,8 @@ class CountedDecodes(ShortRepr):
     """As in `MeasuredTrees`."""
     plain: DecodedTexts
     settings: tuple[CountedSetting, ...]
+    categories: tuple[str, ...] = ()
+    """The category of each decoded text's prompt; empty where no prompt has one."""
 
     @property
     def sampling(self) -> Sampling:
@@ -203,6 +219,9 @@ class CountedDecodes(ShortRepr):
         if not self.settings or first_repeated(each.values for each in self.settings) is not None:
             raise InvalidValueError("expected one or more, each once.", field="settings")
         _check_texts(self.plain, (each.decoded for each in self.settings), "settings")
+        check_categories(self.categories, self.plain.texts)
+        if self.categories and not all(each.passes_by_text for each in self.settings):
+            raise InvalidValueError("expected passes_by_text, because the texts have categories.", field="settings")
 
 
 Item = TypeVar("Item", MeasuredTrees, CountedDecodes)
@@ -283,6 +302,21 @@ def _check_passes(pass_tokens: Sequence[int], passes: Sequence[int], steps: int)
         raise InvalidValueError("expected a number of at least 1 for every size.", field="passes")
     if sum(passes) != steps:
         raise InvalidValueError(f"expected as many as steps, {steps}. Got {sum(passes)}.", field="passes")
+
+
+def _check_passes_by_text(
+    rows: Sequence[Sequence[int]], passes: Sequence[int], steps: Sequence[int], *, wanted: bool = False
+) -> None:
+    """Refuse rows that are not one for each text, or do not add up to `passes` and to the steps of each text."""
+    if not rows and not wanted:
+        return
+    if len(rows) != len(steps) or any(len(row) != len(passes) or min(row) < 0 for row in rows):
+        raise InvalidValueError(
+            f"expected a row for each of {len(steps)} texts, with {len(passes)} numbers of at least 0.",
+            field="passes_by_text",
+        )
+    if [sum(row) for row in rows] != list(steps) or [sum(column) for column in zip(*rows, strict=True)] != list(passes):
+        raise InvalidValueError("expected rows that add up to steps, and columns to passes.", field="passes_by_text")
 
 
 def _check_texts(plain: DecodedTexts, others: Iterable[DecodedTexts], name: str) -> None:

@@ -10,6 +10,7 @@ from treeopt.report.plan_text import warnings
 
 if TYPE_CHECKING:
     from treeopt.planner import DrafterChoice, Option, Plan, Schedule, Segment
+    from treeopt.planner.categories import CategoryPlans
     from treeopt.records.profile import Profile
 
 
@@ -21,6 +22,8 @@ def plan_json(
     over_contexts: "Sequence[Segment]" = (),
     *,
     new_tokens: int | None = None,
+    category: str | None = None,
+    categories: "CategoryPlans | None" = None,
 ) -> str:
     """Return the object's text, one key per line.
 
@@ -31,18 +34,24 @@ def plan_json(
         drafters: the choice of each, if others than the draft model were measured.
         over_contexts: the fastest of all drafters by context length.
         new_tokens: of the sequences that are planned for; None is as long as those measured.
+        category: of the prompts that are planned for; None is all of the profile.
+        categories: the best option for each, if the profile has several.
     """
     from treeopt.planner import best_drafter
 
     best = best_drafter(drafters, plan.objective) if drafters else None
     found = [*warnings(plan, drafters), *context_warnings(plan, profile, schedule, drafters)]
+    found += () if categories is None else categories.warnings
     return json_lines(
         {
             "pair": written_record(profile.pair, nulls=True),
             "machine": written_record(profile.machine, nulls=True),
             "new_tokens": new_tokens,
+            "category": category,
             **plan.to_dict(),
-            "drafters": [_drafter(each, chosen=each is best) for each in drafters],
+            "drafters": [
+                {**_option(each.option), "bound_on_speedup": each.bound, "chosen": each is best} for each in drafters
+            ],
             "drafters_over_contexts": [
                 {
                     "context_tokens": segment.context_tokens,
@@ -53,6 +62,7 @@ def plan_json(
             ],
             "warnings": list(map(str, found)),
             "schedule": None if schedule is None else _schedule(schedule),
+            "categories": None if categories is None else _categories(categories),
         }
     )
 
@@ -68,15 +78,34 @@ def _setting(option: "Option") -> dict[str, Any]:
     }
 
 
-def _drafter(choice: "DrafterChoice", *, chosen: bool) -> dict[str, Any]:
-    option = choice.option
+def _option(option: "Option") -> dict[str, Any]:
+    """Return what drafts, with its prediction."""
     return {
         **_setting(option),
         "source": option.drafter.source,
         "layers": option.drafter.layers,
         **option.prediction.fields,
-        "bound_on_speedup": choice.bound,
-        "chosen": chosen,
+    }
+
+
+def _categories(categories: "CategoryPlans") -> dict[str, Any]:
+    """Return the best option for each category of prompts, and what one option for all costs."""
+    return {
+        "plans": [
+            {
+                "category": each.category,
+                "prompts": each.prompts,
+                **_option(each.best),
+                "for_all": None if each.for_all is None else each.for_all.named_fields("speedup"),
+                "gap": each.gap,
+            }
+            for each in categories.plans
+        ],
+        "one_for_all": {
+            "speedup": categories.for_all_speedup,
+            "best_speedup": categories.best_speedup,
+            "gap": categories.gap,
+        },
     }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt.errors import Warning
+from treeopt.report.categories_text import categories_text
 from treeopt.report.drafter_contexts_text import drafter_contexts_text
 from treeopt.report.schedule_text import schedule_table
 from treeopt.report.table import Column, aligned
@@ -13,6 +14,7 @@ from treeopt.report.text import counted, percent_floor, rule_name, spread
 
 if TYPE_CHECKING:
     from treeopt.planner import DrafterChoice, Option, Plan, Prediction, Schedule, Segment
+    from treeopt.planner.categories import CategoryPlans
     from treeopt.records.machine import Machine, Pair
     from treeopt.records.profile import Profile
 
@@ -36,6 +38,8 @@ def plan_text(
     new_tokens: int | None = None,
     drafters: "Sequence[DrafterChoice]" = (),
     over_contexts: "Sequence[Segment]" = (),
+    category: str | None = None,
+    categories: "CategoryPlans | None" = None,
 ) -> str:
     """Return all of a plan in words and tables.
 
@@ -47,8 +51,10 @@ def plan_text(
         new_tokens: of the texts that are planned for, or None for those measured.
         drafters: the best of each, where others than the draft model were measured.
         over_contexts: the fastest of them by context length.
+        category: of the prompts that are planned for, or None for all of the profile.
+        categories: the best option for each category, where the profile has several.
     """
-    blocks = [heading(plan, profile, new_tokens)]
+    blocks = [heading(plan, profile, new_tokens, category)]
     if profile.has_draft_model:
         blocks.append(table(plan))
     if len(plan.rules) > 1:
@@ -61,23 +67,26 @@ def plan_text(
         blocks.append(drafter_contexts_text(over_contexts))
     if schedule is not None:
         blocks.append(schedule_table(schedule))
+    if categories is not None:
+        blocks.append(categories_text(categories))
     return "\n\n".join(blocks)
 
 
-def plan_source(path: Path, plan: "Plan", new_tokens: int | None = None) -> str:
-    """Return what a tree file names as its source: the profile, for texts of what length, and what of it was imported."""
-    return "; ".join(filter(None, [str(path), *_texts(new_tokens), imported(plan)]))
+def plan_source(path: Path, plan: "Plan", new_tokens: int | None = None, category: str | None = None) -> str:
+    """Return the source that a tree file names: the profile, the texts that were planned for, and imported parts."""
+    return "; ".join(filter(None, [str(path), *_texts(new_tokens, category), imported(plan)]))
 
 
-def heading(plan: "Plan", profile: "Profile", new_tokens: int | None = None) -> str:
+def heading(plan: "Plan", profile: "Profile", new_tokens: int | None = None, category: str | None = None) -> str:
     """Return what was planned for: the pair, the machine, the conditions, and on a line of its own what was imported."""
-    conditions = ", ".join([plan.conditions, *_texts(new_tokens)])
+    conditions = ", ".join([plan.conditions, *_texts(new_tokens, category)])
     return "\n".join(filter(None, [f"{subject(profile)}: {conditions}", imported(plan)]))
 
 
-def _texts(new_tokens: int | None) -> list[str]:
-    """Return the length of the texts that are planned for, where it is said."""
-    return [] if new_tokens is None else [f"texts of {counted(new_tokens, 'new token')}"]
+def _texts(new_tokens: int | None, category: str | None) -> list[str]:
+    """Return the length of the texts that are planned for, and the category of their prompts, where they are given."""
+    length = [] if new_tokens is None else [f"texts of {counted(new_tokens, 'new token')}"]
+    return [*length, *([] if category is None else [f"prompts of category {category}"])]
 
 
 def subject(profile: "Profile") -> str:

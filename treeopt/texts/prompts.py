@@ -52,6 +52,8 @@ class PromptSample:
     """Prompts in the file."""
     checksum: int
     """CRC-32 of all prompts in the file."""
+    text_categories: tuple[str, ...] = ()
+    """The category of each of `texts`; empty where nobody recorded them."""
 
 
 def load_prompts(path: Path | str = bundle.PROMPTS, *, most: int = MAX_PROMPTS) -> list[str]:
@@ -100,7 +102,11 @@ def sample_prompts(path: Path | str, *, most: int = MAX_PROMPTS) -> PromptSample
     if "" in texts:
         raise FormatError(path, "content", "changed while it was read. Try again.")
     return PromptSample(
-        texts=tuple(texts), categories=Counter(row[0] for row in order), available=available, checksum=checksum
+        texts=tuple(texts),
+        categories=Counter(row[0] for row in order),
+        available=available,
+        checksum=checksum,
+        text_categories=tuple(row[0] for row in order),
     )
 
 

@@ -129,6 +129,6 @@ SPECULATION_PROFILE = AcceptanceFormat(
     needs="a profile, of whose acceptance the first children are written; Dynamo's mocker and vLLM's synthetic "
     "acceptance take its rates",
     write=speculation_profile,
-    takes=("rule", "temperature", "context_tokens", "depth", "method"),
+    takes=("rule", "temperature", "context_tokens", "category", "depth", "method"),
 )
 ACCEPTANCE_FORMATS = (SPECULATION_PROFILE,)

@@ -81,6 +81,9 @@ def _measured(profile: Profile) -> Json:
     measured: Json = {"pair": asdict(profile.pair), "machine": asdict(profile.machine), "created": profile.created}
     if imported := _imported(profile):
         measured["imported"] = imported
+    categories = {name for acceptance in profile.acceptances for name in acceptance.categories}
+    if len(categories) == 1 and categories != {""}:
+        (measured["category"],) = categories
     return measured
 
 

@@ -1,0 +1,330 @@
+"""Plans by category of prompt: against profiles of each category alone, and against sums made here."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.planner.test_dependence import DEPTH, measured
+from tests.planner.test_drafters import heads, lookup, plain_s, texts
+from tests.support.invented_machines import latency, profile, seconds
+from treeopt.adaptation.counts import Outcomes
+from treeopt.adaptation.learnt_profile import learnt_acceptance
+from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.planner import (
+    PlanRequest,
+    categories_of,
+    drafter_choices,
+    for_category,
+    plan,
+    requested_plan,
+)
+from treeopt.planner.categories import category_plans, left_out_drafters
+from treeopt.records.acceptance import TextSums
+from treeopt.records.acceptance_counts import LEAST_COUNT, REJECTED
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.measured_drafter import CountedDecodes, DecodedTexts, MeasuredDrafter, ReplayedTexts
+from treeopt.records.root_ranks import RootRanks
+from treeopt.report.categories_text import categories_text
+from treeopt.trees import chain
+
+MACHINE = seconds(lambda n: 1 + 0.1 * n, lambda w: 0.1 + 0.01 * w, 0.05, nodes=16)
+REQUEST = PlanRequest()
+
+
+def ranks(p, texts, positions=100, seed=0):
+    generator = np.random.default_rng(seed)
+    return [generator.choice([0, 1, 2, REJECTED], size=positions, p=p) for _ in range(texts)]
+
+
+COPY, NEW = [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]
+EASY, HARD = [0.9, 0.05, 0.02, 0.03], [0.4, 0.2, 0.1, 0.3]
+
+
+def mixed(first, second, names=("copy", "new")):
+    """Return the profile of two categories whose texts alternate."""
+    together = [text for pair in zip(first, second, strict=True) for text in pair]
+    acceptance = replace(measured(together), categories=names * len(first))
+    return profile([latency(MACHINE)], [acceptance])
+
+
+def alone(texts):
+    return profile([latency(MACHINE)], [measured(texts)])
+
+
+EXTREMES = mixed(ranks(COPY, 6), ranks(NEW, 6))
+UNLIKE = mixed(ranks(EASY, 8), ranks(HARD, 8, seed=1))
+
+
+def plans_of(profile, **options):
+    (for_all, *_) = drafter_choices(profile, REQUEST)
+    return category_plans(profile, REQUEST, for_all, **options)
+
+
+class TestPlans:
+    def test_copying_takes_a_long_chain_and_new_text_plain_decoding(self):
+        copy, new = (plan(for_category(EXTREMES, name)).choice for name in ("copy", "new"))
+        assert (copy.kind, copy.tree.max_depth) == ("chain", DEPTH)
+        assert new.kind == "plain"
+
+    def test_tokens_per_step_are_those_of_a_profile_of_these_prompts_alone(self):
+        for name, own in (("copy", ranks(EASY, 8)), ("new", ranks(HARD, 8, seed=1))):
+            found, expected = plan(for_category(UNLIKE, name)).choice, plan(alone(own)).choice
+            assert found.tree == expected.tree
+            assert found.tokens_per_step.value == pytest.approx(expected.tokens_per_step.value)
+
+    def test_intervals_are_wider_with_fewer_texts(self):
+        alike = mixed(ranks(EASY, 12), ranks(EASY, 12, seed=1))
+
+        def width(profile):
+            (found,) = plan(profile).model.predict_all([("chain", chain(4))])
+            return found.tokens_per_step.high - found.tokens_per_step.low
+
+        assert width(for_category(alike, "copy")) > 1.15 * width(alike)
+
+
+class TestAcceptance:
+    @pytest.mark.parametrize(("name", "texts"), [("copy", ranks(EASY, 8)), ("new", ranks(HARD, 8, seed=1))])
+    def test_it_is_that_of_these_prompts_alone(self, name, texts):
+        (found,), (expected,) = for_category(UNLIKE, name).acceptances, alone(texts).acceptances
+        often = expected.table.counts >= LEAST_COUNT
+        np.testing.assert_allclose(found.table.p[often], expected.table.p[often])
+        np.testing.assert_allclose(found.table.standard_error[often], expected.table.standard_error[often])
+        assert found.accepted_ranks == expected.accepted_ranks
+        assert (found.prompts, found.positions) == (8, 800)
+        assert found.categories == (name,) * 8
+
+    def test_categories_add_up_to_the_whole(self):
+        (whole,) = UNLIKE.acceptances
+        parts = [for_category(UNLIKE, name).acceptances[0].texts for name in categories_of(UNLIKE)]
+        for field in ("reached", "accepted"):
+            total = sum(getattr(each, field).sum(axis=0) for each in parts)
+            np.testing.assert_allclose(total, getattr(whole.texts, field).sum(axis=0))
+        total = TextSums(*(np.concatenate([getattr(each, name) for each in parts]) for name in ("reached", "accepted")))
+        np.testing.assert_allclose(total.table().p, whole.table.p)
+
+    def test_depths_that_hardly_any_text_of_it_reached_are_those_of_all(self):
+        (found,), (whole,) = for_category(EXTREMES, "new").acceptances, EXTREMES.acceptances
+        assert found.table.p[0].tolist() == [0, 0, 0]
+        np.testing.assert_allclose(found.table.p[1:], whole.table.p[1:])
+
+    def test_prompts_without_a_category_are_in_none(self):
+        (acceptance,) = UNLIKE.acceptances
+        partly = replace(UNLIKE, acceptances=(replace(acceptance, categories=("copy", "") * 8),))
+        assert categories_of(partly) == ("copy",)
+        assert for_category(partly, "copy") == for_category(UNLIKE, "copy")
+
+
+class TestRefusals:
+    def test_an_unknown_category_names_those_that_exist(self):
+        with pytest.raises(InvalidValueError, match=r"category: expected one of copy, new\. Got 'code'\."):
+            for_category(EXTREMES, "code")
+
+    def test_a_profile_without_categories(self):
+        with pytest.raises(InfeasibleError, match="expected a profile of prompts that have a category"):
+            for_category(alone(ranks(EASY, 4)), "copy")
+
+    @pytest.mark.parametrize(("count", "positions"), [(1, 100), (2, 9)])
+    def test_too_little_of_a_category(self, count, positions):
+        texts = [*ranks(EASY, 8), *ranks(EASY, count, positions)]
+        acceptance = replace(measured(texts), categories=("copy",) * 8 + ("rare",) * count)
+        found = profile([latency(MACHINE)], [acceptance])
+        with pytest.raises(
+            InfeasibleError,
+            match=rf"category rare: expected 2 texts or more, of 20 .* Got {count} of {count * positions} .*: profile with",
+        ):
+            for_category(found, "rare")
+        plans = plans_of(found)
+        assert [each.category for each in plans.plans] == ["copy"]
+        assert plans.gap is None
+        assert "no plan for rare: expected 2 texts or more" in plans.warnings[0].found
+
+    def test_an_acceptance_without_categories_next_to_one_with_them(self):
+        first = UNLIKE.acceptances[0]
+        found = replace(UNLIKE, acceptances=(first, replace(first, rule="target", categories=())))
+        with pytest.raises(InfeasibleError, match="target at temperature 0 without"):
+            for_category(found, "copy")
+
+
+class TestOneForAll:
+    def test_numbers_are_those_of_each_category_alone(self):
+        found, whole = plans_of(UNLIKE), requested_plan(UNLIKE, REQUEST)
+        assert found.for_all.tree == whole.choice.tree
+        for each in found.plans:
+            own = requested_plan(for_category(UNLIKE, each.category), REQUEST)
+            assert each.best.tree == own.choice.tree
+            assert each.best.speedup == own.choice.speedup
+            assert each.for_all.value == pytest.approx(own.model.speedup(whole.choice.tree))
+            assert each.gap == pytest.approx(1 - each.for_all.value / each.best.speedup.value)
+            assert each.prompts == 8
+
+    def test_speedups_over_all_are_of_equally_many_tokens(self):
+        found = plans_of(EXTREMES)
+        best = [each.best.speedup.value for each in found.plans]
+        for_all = [each.for_all.value for each in found.plans]
+        tokens = 1000
+        assert found.best_speedup == pytest.approx(2 * tokens / sum(tokens / speedup for speedup in best))
+        assert found.for_all_speedup == pytest.approx(2 * tokens / sum(tokens / speedup for speedup in for_all))
+        assert found.gap == pytest.approx(1 - found.for_all_speedup / found.best_speedup)
+        assert found.gap > 0.1
+
+    def test_each_category_has_the_rule_that_suits_it(self):
+        (sequoia,) = mixed(ranks(EASY, 8), ranks(HARD, 8, seed=1)).acceptances
+        (target,) = mixed(ranks(HARD, 8, seed=2), ranks(EASY, 8, seed=3)).acceptances
+        two = (replace(sequoia, temperature=0.6), replace(target, temperature=0.6, rule="target"))
+        found = plans_of(profile([latency(MACHINE)], two))
+        assert [each.best.rule for each in found.plans] == ["sequoia", "target"]
+        for each in found.plans:
+            own = replace(REQUEST, rule=found.for_all.rule)
+            model = requested_plan(for_category(profile([latency(MACHINE)], two), each.category), own).model
+            assert each.for_all.value == pytest.approx(model.speedup(found.for_all.tree))
+        assert [
+            " under sequoia" in line or " under target" in line for line in categories_text(found).splitlines()[3:5]
+        ] == [
+            True,
+            True,
+        ]
+        assert " under " not in categories_text(plans_of(UNLIKE))
+
+    def test_shuffled_categories_make_the_gap_vanish(self):
+        """Negative control."""
+        unlike = mixed(ranks(EASY, 40), ranks(HARD, 40, seed=1))
+        (acceptance,) = unlike.acceptances
+        names = np.random.default_rng(0).permutation(acceptance.categories)
+        shuffled = replace(unlike, acceptances=(replace(acceptance, categories=tuple(names.tolist())),))
+        assert plans_of(unlike).gap > 0.03
+        assert plans_of(shuffled).gap < 0.01
+
+
+def counted(profile, names, rows, tokens=(80, 90, 30, 31), steps=(20, 20, 25, 25)):
+    """Return prompt lookup with one setting, decoded along texts with categories."""
+    (decodes,) = lookup(profile, [({"length": 3, "ngram": 2}, 4, 2.0, 3e-4)]).decodes
+    places = range(len(names))
+    tokens, steps = ([of[place] for place in places] for of in (tokens, steps))
+    plain = texts(1, plain_s(profile), steps=tuple(steps), texts=len(names))
+    (setting,) = decodes.settings
+    decoded = DecodedTexts(
+        tokens=tuple(tokens),
+        steps=tuple(steps),
+        seconds=texts(1, 1.1 * plain_s(profile), steps=steps, texts=len(names)).seconds,
+    )
+    passes = [(row, step - row) for row, step in zip(rows, steps, strict=True)]
+    setting = replace(
+        setting,
+        decoded=decoded,
+        pass_tokens=(1, 4),
+        passes=tuple(map(sum, zip(*passes, strict=True))),
+        passes_by_text=tuple(passes),
+    )
+    return replace(decodes, plain=plain, settings=(setting,), categories=tuple(names))
+
+
+def with_lookup(profile, decodes, name="prompt-lookup"):
+    return replace(profile, drafters=(MeasuredDrafter(name=name, decodes=(decodes,)),))
+
+
+class TestDrafters:
+    NAMES = ("copy", "new", "copy", "new")
+    ROWS = (2, 15, 3, 25)
+
+    def test_decoded_settings_are_those_of_the_category_alone(self):
+        """Tokens of texts 0 and 2, and of 1 and 3; the size that one category never has is left out."""
+        rows = (0, 15, 0, 25)
+        whole = with_lookup(UNLIKE, counted(UNLIKE, self.NAMES, rows))
+        for name, places in (("copy", (0, 2)), ("new", (1, 3))):
+            (found,) = for_category(whole, name).drafters[0].decodes
+            (setting,) = found.settings
+            assert setting.decoded.tokens == tuple((80, 90, 30, 31)[place] for place in places)
+            assert setting.decoded.steps == found.plain.tokens == tuple((20, 20, 25, 25)[place] for place in places)
+            drafted = sum((20, 20, 25, 25)[place] - rows[place] for place in places)
+            if name == "copy":
+                assert (setting.pass_tokens, setting.passes) == ((4,), (drafted,))
+            else:
+                assert (setting.pass_tokens, setting.passes) == ((1, 4), (40, drafted))
+
+    def test_the_choice_predicts_the_tokens_of_the_category(self):
+        whole = with_lookup(UNLIKE, counted(UNLIKE, self.NAMES, self.ROWS))
+        _, choice = drafter_choices(for_category(whole, "new"), REQUEST)
+        assert choice.tokens_per_step.value == pytest.approx((90 + 31) / 45)
+
+    def test_replayed_texts_are_restricted_and_times_stay_where_few_were_decoded(self):
+        decodes = counted(UNLIKE, ("copy", "new"), (2, 15))
+        replayed = ReplayedTexts(
+            tokens=(30, 10, 40, 12),
+            steps=(10, 10, 10, 10),
+            pass_tokens=(1, 4),
+            passes=(21, 19),
+            passes_by_text=((1, 9), (10, 0), (1, 9), (9, 1)),
+            categories=self.NAMES,
+        )
+        (setting,) = decodes.settings
+        whole = with_lookup(UNLIKE, replace(decodes, settings=(replace(setting, replayed=replayed),)))
+        (found,) = for_category(whole, "copy").drafters[0].decodes
+        assert found.plain == decodes.plain
+        assert found.settings[0].decoded == setting.decoded
+        kept = found.settings[0].replayed
+        assert (kept.tokens, kept.steps, kept.passes) == ((30, 40), (10, 10), (2, 18))
+
+    def test_a_drafter_with_one_decoded_text_of_a_category_is_left_out_there(self):
+        whole = with_lookup(UNLIKE, counted(UNLIKE, ("copy", "copy", "new"), (2, 15, 3)))
+        assert [each.name for each in for_category(whole, "copy").drafters] == ["prompt-lookup"]
+        assert for_category(whole, "new").drafters == ()
+        assert left_out_drafters(whole, "new") == ("prompt-lookup",)
+        assert left_out_drafters(whole, "copy") == ()
+        _, option = drafter_choices(whole, REQUEST)
+        plans = category_plans(whole, REQUEST, option)
+        assert [each.for_all is None for each in plans.plans] == [False, True]
+        assert plans.gap is None
+        assert "fewer than 2 texts of new were decoded with prompt-lookup" in plans.warnings[0].found
+
+    def test_static_trees_have_the_acceptance_of_the_category(self):
+        (trees,) = heads(UNLIKE).trees
+        sums = TextSums([[50.0] * 3] * 4, [[[40.0, 5.0]] * 3, [[5.0, 5.0]] * 3] * 2)
+        root_ranks = RootRanks([[[0, 0]] * 5, [[1]] * 5, [[0]] * 5, [[]] * 5])
+        acceptance = MeasuredAcceptance(
+            rule="target",
+            temperature=0.0,
+            top_p=1.0,
+            prompts=4,
+            positions=200,
+            table=sums.table(),
+            texts=sums,
+            categories=self.NAMES,
+        )
+        trees = replace(trees, acceptance=acceptance, ranks=root_ranks, trees=trees.trees[:2])
+        whole = replace(UNLIKE, drafters=(MeasuredDrafter(name="medusa", trees=(trees,)),))
+        (found,) = for_category(whole, "copy").drafters[0].trees
+        np.testing.assert_allclose(found.acceptance.table.p[0], [0.8, 0.1])
+        assert found.ranks.rows == [root_ranks.rows[0], root_ranks.rows[2]]
+        assert (found.plain, found.trees) == (trees.plain, trees.trees)
+
+
+def test_a_target_alone_is_planned_by_category():
+    decodes: CountedDecodes = counted(UNLIKE, TestDrafters.NAMES, TestDrafters.ROWS)
+    targets = [replace(each, draft=None, overhead=None) for each in UNLIKE.latencies]
+    whole = replace(
+        with_lookup(UNLIKE, decodes),
+        pair=replace(UNLIKE.pair, draft=None, draft_parameters=None),
+        latencies=tuple(targets),
+        acceptances=(),
+    )
+    assert categories_of(whole) == ("copy", "new")
+    for name, tokens in (("copy", 110 / 45), ("new", 121 / 45)):
+        _, choice = drafter_choices(for_category(whole, name), REQUEST)
+        assert choice.tokens_per_step.value == pytest.approx(tokens)
+
+
+def test_contexts_between_measured_ones_are_planned_by_category():
+    (acceptance,) = UNLIKE.acceptances
+    latencies = [latency(MACHINE, context_tokens=context) for context in (64, 256)]
+    whole = profile(latencies, [replace(acceptance, context_tokens=context) for context in (64, 256)])
+    for part in (whole, for_category(whole, "copy")):
+        assert plan(part, context_tokens=128).context_tokens == 128
+    for_copy = for_category(whole, "copy")
+    assert [each.categories for each in for_copy.acceptances] == [("copy",) * 8] * 2
+
+
+def test_what_decoding_counted_has_no_categories():
+    (before,) = UNLIKE.acceptances
+    counts = Outcomes(np.full((2, 3), 100.0), np.full((2, 3), 20.0))
+    assert learnt_acceptance(counts, before, texts=3).categories == ()
