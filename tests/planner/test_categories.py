@@ -58,7 +58,7 @@ UNLIKE = mixed(ranks(EASY, 8), ranks(HARD, 8, seed=1))
 
 def plans_of(profile, **options):
     (for_all, *_) = drafter_choices(profile, REQUEST)
-    return category_plans(profile, REQUEST, for_all, **options)
+    return category_plans(profile, REQUEST, for_all.option, **options)
 
 
 class TestPlans:
@@ -271,8 +271,8 @@ class TestDrafters:
         assert for_category(whole, "new").drafters == ()
         assert left_out_drafters(whole, "new") == ("prompt-lookup",)
         assert left_out_drafters(whole, "copy") == ()
-        _, option = drafter_choices(whole, REQUEST)
-        plans = category_plans(whole, REQUEST, option)
+        _, choice = drafter_choices(whole, REQUEST)
+        plans = category_plans(whole, REQUEST, choice.option)
         assert [each.for_all is None for each in plans.plans] == [False, True]
         assert plans.gap is None
         assert "fewer than 2 texts of new were decoded with prompt-lookup" in plans.warnings[0].found

@@ -273,7 +273,7 @@ def test_ratios_are_interpolated_between_the_reference_counts(slowing):
 
 def test_reference_passes_that_do_not_fit_are_left_out(slowing):
     machine, target, draft, prompts, model = slowing
-    long = replace(model, condition=replace(model.condition, context_tokens=10_000))
+    long = replace(model, point=replace(model.point, context_tokens=10_000))
     references = reference_passes(long, target, draft, [TREE], prompts, clock=machine)
     references.time()
     references.time()
