@@ -227,27 +227,39 @@ class TestDrafters:
     NAMES = ("copy", "new", "copy", "new")
     ROWS = (2, 15, 3, 25)
 
-    def test_decoded_settings_are_those_of_the_category_alone(self):
+    def test_steps_are_those_of_the_category_and_times_those_of_all(self):
         """Tokens of texts 0 and 2, and of 1 and 3; the size that one category never has is left out."""
         rows = (0, 15, 0, 25)
-        whole = with_lookup(UNLIKE, counted(UNLIKE, self.NAMES, rows))
+        decodes = counted(UNLIKE, self.NAMES, rows)
+        whole = with_lookup(UNLIKE, decodes)
         for name, places in (("copy", (0, 2)), ("new", (1, 3))):
             (found,) = for_category(whole, name).drafters[0].decodes
             (setting,) = found.settings
-            assert setting.decoded.tokens == tuple((80, 90, 30, 31)[place] for place in places)
-            assert setting.decoded.steps == found.plain.tokens == tuple((20, 20, 25, 25)[place] for place in places)
+            assert (found.plain, setting.decoded) == (decodes.plain, decodes.settings[0].decoded)
+            assert setting.steps.tokens == tuple((80, 90, 30, 31)[place] for place in places)
+            assert setting.steps.steps == tuple((20, 20, 25, 25)[place] for place in places)
             drafted = sum((20, 20, 25, 25)[place] - rows[place] for place in places)
             if name == "copy":
-                assert (setting.pass_tokens, setting.passes) == ((4,), (drafted,))
+                assert (setting.replayed.pass_tokens, setting.replayed.passes) == ((4,), (drafted,))
             else:
-                assert (setting.pass_tokens, setting.passes) == ((1, 4), (40, drafted))
+                assert (setting.replayed.pass_tokens, setting.replayed.passes) == ((1, 4), (40, drafted))
+
+    def test_a_step_takes_longer_where_larger_passes_are_more_frequent(self):
+        whole = with_lookup(UNLIKE, counted(UNLIKE, self.NAMES, (0, 15, 0, 25)))
+        _, all_texts = drafter_choices(whole, REQUEST)
+        _, copy = drafter_choices(for_category(whole, "copy"), REQUEST)
+        small, large = 1 + 0.1 * 1, 1 + 0.1 * 4  # seconds of the machine's passes
+        shares = (40 / 90, 50 / 90)
+        assert copy.step_s.value - all_texts.step_s.value == pytest.approx(
+            large - shares[0] * small - shares[1] * large
+        )
 
     def test_the_choice_predicts_the_tokens_of_the_category(self):
         whole = with_lookup(UNLIKE, counted(UNLIKE, self.NAMES, self.ROWS))
         _, choice = drafter_choices(for_category(whole, "new"), REQUEST)
         assert choice.tokens_per_step.value == pytest.approx((90 + 31) / 45)
 
-    def test_replayed_texts_are_restricted_and_times_stay_where_few_were_decoded(self):
+    def test_replayed_texts_count_instead_of_decoded_ones(self):
         decodes = counted(UNLIKE, ("copy", "new"), (2, 15))
         replayed = ReplayedTexts(
             tokens=(30, 10, 40, 12),

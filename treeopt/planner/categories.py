@@ -3,8 +3,8 @@
     gap of a category = 1 - speedup there of the option planned for all prompts / speedup there of the category's best
     speedup over all categories = 1 / mean over categories of (1 / speedup)
 
-The second counts equally many tokens of each category.  Acceptance is that of the category's prompts; times are those of
-the whole profile, except the seconds of decoded drafter settings, which go with their tokens.
+The second counts equally many tokens of each category.  Tokens, steps and passes are those of the category's prompts.
+Times are those of the whole profile: a pass takes as long in any text.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,12 +25,11 @@ from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import LEAST_COUNT
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.engine import ChainCounts
-from treeopt.records.latency import Estimate, Timing
+from treeopt.records.latency import Estimate
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import (
     CountedDecodes,
     CountedSetting,
-    DecodedTexts,
     MeasuredDrafter,
     MeasuredTrees,
     ReplayedTexts,
@@ -315,64 +314,31 @@ def _trees(trees: MeasuredTrees, category: str) -> MeasuredTrees:
 
 
 def _decodes(decodes: CountedDecodes, category: str) -> CountedDecodes:
-    """Return the settings as decoded along the texts of one category.
-
-    Settings that were replayed along enough of its texts keep the times of all decoded texts where few are its own.
-    """
-    places = _places(decodes.categories, category)
-    if len(places) < LEAST_TEXTS:
-        if not decodes.categories or not all(each.replayed for each in decodes.settings):
-            raise _too_few(category, f"{LEAST_TEXTS} decoded texts or more", str(len(places)))
-        places = list(range(decodes.plain.texts))
+    """Return the settings with tokens, steps and passes of one category; seconds beside the passes are those of all texts."""
     return replace(
         decodes,
-        plain=_decoded(decodes.plain, places),
-        settings=tuple(_setting(each, places, category) for each in decodes.settings),
-        categories=tuple(decodes.categories[place] for place in places),
+        settings=tuple(
+            replace(each, replayed=_steps(each, decodes.categories, category), passes_by_text=())
+            for each in decodes.settings
+        ),
+        categories=(),
     )
 
 
-def _setting(setting: CountedSetting, places: Sequence[int], category: str) -> CountedSetting:
-    sizes, passes, by_text = _passes(setting, places)
-    return replace(
-        setting,
-        decoded=_decoded(setting.decoded, places),
-        pass_tokens=sizes,
-        passes=passes,
-        passes_by_text=by_text,
-        replayed=None if setting.replayed is None else _replayed(setting.replayed, category),
-    )
-
-
-def _replayed(texts: ReplayedTexts, category: str) -> ReplayedTexts:
-    places = _places(texts.categories, category)
+def _steps(setting: CountedSetting, categories: Sequence[str], category: str) -> ReplayedTexts:
+    """Return the steps along the texts of a category: replayed ones where there are any, else decoded ones."""
+    counted = setting if setting.replayed is None else setting.replayed
+    places = _places(categories if setting.replayed is None else setting.replayed.categories, category)
     if len(places) < LEAST_TEXTS:
-        raise _too_few(category, f"{LEAST_TEXTS} replayed texts or more", str(len(places)))
-    sizes, passes, by_text = _passes(texts, places)
-    return replace(
-        texts,
-        tokens=tuple(texts.tokens[place] for place in places),
-        steps=tuple(texts.steps[place] for place in places),
-        pass_tokens=sizes,
-        passes=passes,
-        passes_by_text=by_text,
+        raise _too_few(category, f"{LEAST_TEXTS} texts or more decoded with each drafter", str(len(places)))
+    rows = np.array(counted.passes_by_text)[places]
+    sizes = np.flatnonzero(rows.sum(axis=0))
+    tokens, steps = setting.steps.tokens, setting.steps.steps
+    return ReplayedTexts(
+        tokens=tuple(tokens[place] for place in places),
+        steps=tuple(steps[place] for place in places),
+        pass_tokens=tuple(counted.pass_tokens[size] for size in sizes),
+        passes=tuple(rows[:, sizes].sum(axis=0).tolist()),
+        passes_by_text=tuple(map(tuple, rows[:, sizes].tolist())),
         categories=(category,) * len(places),
     )
-
-
-def _decoded(texts: DecodedTexts, places: Sequence[int]) -> DecodedTexts:
-    return DecodedTexts(
-        tokens=tuple(texts.tokens[place] for place in places),
-        steps=tuple(texts.steps[place] for place in places),
-        seconds=Timing(texts.seconds.samples_s[list(places)]),
-    )
-
-
-def _passes(
-    counted: CountedSetting | ReplayedTexts, places: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the sizes of the passes along some texts, how many passes have each, and the same text by text."""
-    rows = np.array(counted.passes_by_text)[list(places)]
-    kept = np.flatnonzero(rows.sum(axis=0))
-    sizes = tuple(np.array(counted.pass_tokens)[kept].tolist())
-    return sizes, tuple(rows[:, kept].sum(axis=0).tolist()), tuple(map(tuple, rows[:, kept].tolist()))
