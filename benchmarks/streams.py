@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from treeopt.adaptation.ways import LOOKUP, Way, lookup_of
+from treeopt.adaptation.strategy import LOOKUP, Strategy, lookup_of
 from treeopt.methods.make_drafter import load_named
 from treeopt.planner import PlanRequest, Where, requested_plan
 from treeopt.planner.drafters import DrafterChoice, best_drafter, drafter_choices
@@ -204,7 +204,7 @@ def plan_for(profile: Profile, part: Part) -> DrafterChoice:
     return best_drafter(drafter_choices(profile, request, plan=requested_plan(profile, request)))
 
 
-def way_of(choice: DrafterChoice) -> Way:
+def strategy_of(choice: DrafterChoice) -> Strategy:
     found = choice.tree or lookup_of(choice.setting)
     assert found is not None  # nothing else is measured
     return found

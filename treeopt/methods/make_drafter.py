@@ -1,6 +1,6 @@
 """What a tree file names, made: its drafter, the decoder that decodes with it, and its bench."""
 
-from treeopt.adaptation.ways import lookup_of
+from treeopt.adaptation.strategy import lookup_of
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.bench.compare import Workload, bench_decoder, bench_trees
 from treeopt.profiler.decoding import Decoding
