@@ -19,7 +19,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.lookup_replay import LookupReplay, Walked
 from treeopt.trees.own_trees import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 
-HALF_LIFE_TOKENS = 256
+HALF_LIFE_TOKENS = 128
 PROFILE_TOKENS = 64.0
 """Tokens that the profile counts for in the average."""
 LEAST_TOKENS = 64
