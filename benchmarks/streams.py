@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from treeopt.adaptation.ways import LOOKUP, Way, lookup_of
+from treeopt.adaptation.strategy import LOOKUP, Strategy, lookup_of
 from treeopt.methods.make_drafter import load_named
-from treeopt.planner import PlanRequest, Where, requested_plan
+from treeopt.planner import PlanRequest, requested_plan
 from treeopt.planner.drafters import DrafterChoice, best_drafter, drafter_choices
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.latency.passes import ROOM_TOKENS
@@ -193,9 +193,7 @@ def measure_profile(models: ModelPair, part: Part, effort: Effort, *, show_progr
 
 
 def request_for(part: Part) -> PlanRequest:
-    return PlanRequest(
-        rule=RULE, temperature=part.sampling.temperature, where=Where(context_tokens=part.context_tokens)
-    )
+    return PlanRequest(rule=RULE, temperature=part.sampling.temperature, context_tokens=part.context_tokens)
 
 
 def plan_for(profile: Profile, part: Part) -> DrafterChoice:
@@ -204,10 +202,8 @@ def plan_for(profile: Profile, part: Part) -> DrafterChoice:
     return best_drafter(drafter_choices(profile, request, plan=requested_plan(profile, request)))
 
 
-def way_of(choice: DrafterChoice) -> Way:
-    found = choice.tree or lookup_of(choice.setting)
-    assert found is not None  # nothing else is measured
-    return found
+def strategy_of(choice: DrafterChoice) -> Strategy:
+    return lookup_of(choice.option.drafter) or choice.option.tree
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Re-calibration of `treeopt run`: what it begins with, what it tells, and what it leaves behind."""
+"""Re-calibration of `treeopt run`: its profile, its log, its report and the learnt profile."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 def adapting(
     options: AdaptOptions, models: "ModelPair", planned: "TreeFile", *, batch_size: int
 ) -> "Iterator[Recalibration | None]":
-    """Yield re-calibration of a plan as the options ask for it, None where they do not; tell at the end what it did.
+    """Yield the re-calibration of a plan, or None without `--adapt`; print a report at the end.
 
-    What was learnt is saved at the end, and where decoding was interrupted too.
+    The learnt profile is written at the end, also after an interrupt.
 
-    Raises TreeoptError for a profile of another pair, and a log that cannot be written.
+    Raises TreeoptError for a profile of another pair, and for a log that cannot be written.
     """
     if not options.adapt:
         yield None
         return
     from treeopt.adaptation import Recalibration
-    from treeopt.adaptation.ways import lookup_of
+    from treeopt.adaptation.strategy import lookup_of
     from treeopt.planner import PlanRequest
     from treeopt.records.profile import check_draft_model
 
     profile = load_profile(options.profile_path)
     check_draft_model(profile, "--adapt")
     check_models(options.profile_path, identity_of(profile), identity_here(models))
-    with _change_log(options.log) as told:
+    with _change_log(options.log) as log_change:
         request = PlanRequest(batch_size=batch_size)
-        recalibration = Recalibration(profile, request, begin_with=lookup_of(planned.drafter), on_change=told)
+        recalibration = Recalibration(profile, request, begin_with=lookup_of(planned.drafter), on_change=log_change)
         try:
             yield recalibration
         except (KeyboardInterrupt, InterruptionError):
@@ -52,57 +52,58 @@ def adapting(
             except TreeoptError as error:
                 click.echo(f"--save-profile: {error}", err=True)
             raise
-    _tell(recalibration)
+    _report(recalibration)
     _save(options, recalibration, models)
 
 
 @contextmanager
 def _change_log(path: Path | None) -> "Iterator[Callable[[Change], None]]":
-    """Yield what writes a line for every change into a file, if there is one; raises TreeoptError where it cannot be written."""
+    """Yield a function that appends each change to a file, if there is one; raises TreeoptError if it cannot be written."""
     with ExitStack() as files:
         try:
             log = None if path is None else files.enter_context(path.open("w", encoding="utf-8"))
         except OSError as error:
             raise TreeoptError(f"{path}: cannot be written ({error.strerror}). Name another file.") from None
 
-        def told(change: "Change") -> None:
+        def log_change(change: "Change") -> None:
             if log is not None:
                 log.write(json.dumps({"tool": "treeopt", **change.to_json()}, ensure_ascii=False) + "\n")
                 log.flush()  # a run may be interrupted
 
-        yield told
+        yield log_change
 
 
 def adapted_rule(options: AdaptOptions, planned: "TreeFile", temperature: float) -> str | None:
-    """Return the rule by which the draft model's trees are verified beside a plan of prompt lookup, as it was measured.
+    """Return the measured rule for the draft model's trees, if a plan of prompt lookup is re-calibrated; else None.
 
-    None for other plans, and where nothing is re-calibrated.  Raises TreeoptError for a profile that cannot be read,
-    InfeasibleError where nothing was measured at the temperature.
+    Raises TreeoptError for a profile that cannot be read, InfeasibleError for a temperature that was not measured.
     """
-    from treeopt.adaptation.ways import lookup_of
+    from treeopt.adaptation.strategy import lookup_of
 
     if not options.adapt or lookup_of(planned.drafter) is None:
         return None
     return load_profile(options.profile_path).acceptance(temperature=temperature).rule
 
 
-def _tell(found: "Recalibration") -> None:
-    from treeopt.adaptation.ways import shape_of
+def _report(recalibration: "Recalibration") -> None:
+    from treeopt.adaptation.strategy import shape_of
 
-    own_s = found.time.own_s + found.reading_s
-    share = own_s / (own_s + found.time.decoding_s) if found.steps else 0.0
+    own_s = recalibration.own_s
+    share = own_s / (own_s + recalibration.decoding_s) if recalibration.steps else 0.0
+    changes, steps = counted(len(recalibration.changes), "change"), counted(recalibration.steps, "step")
     click.echo(
-        f"re-calibration: {counted(len(found.changes), 'change')} in {counted(found.steps, 'step')}, "
-        f"{shape_of(found.way)} at the end; it took {100 * share:.1f} % of the time.",
+        f"re-calibration: {changes} in {steps}, {shape_of(recalibration.strategy)} at the end; "
+        f"it took {100 * share:.1f} % of the time.",
         err=True,
     )
 
 
-def _save(options: AdaptOptions, found: "Recalibration", models: "ModelPair") -> None:
-    """Save what was learnt where that is asked for; raises TreeoptError where hardly any step drafted."""
+def _save(options: AdaptOptions, recalibration: "Recalibration", models: "ModelPair") -> None:
+    """Write the learnt profile, if there is a path for it; raises TreeoptError if hardly any step drafted."""
     if options.save_profile is None:
         return
     from treeopt.profiler.machine import describe_machine, now
     from treeopt.version import TOOL
 
-    found.learnt(created=now(), tool=TOOL, machine=describe_machine(models.target.device)).save(options.save_profile)
+    machine = describe_machine(models.target.device)
+    recalibration.learnt(created=now(), tool=TOOL, machine=machine).save(options.save_profile)

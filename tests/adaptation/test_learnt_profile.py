@@ -1,17 +1,19 @@
-"""What decoding told as an acceptance: counted where it was tried, and of a rank that was not, what was counted of it elsewhere."""
+"""The learnt acceptance: counts where a rank was tried, and the share of all depths where it was not."""
 
 import numpy as np
 import pytest
 
 from tests.support.invented_machines import acceptance
-from treeopt.adaptation.counts import Outcomes
+from treeopt.adaptation.averages import Outcomes
 from treeopt.adaptation.learnt_profile import learnt_acceptance
 
 
-def test_a_rank_that_was_not_tried_at_a_depth_has_what_was_counted_of_it_at_others():
+def test_a_rank_untried_at_one_depth_takes_its_share_of_all_depths():
     tried = np.array([[200.0, 100.0, 50.0], [100.0, 0.0, 0.0], [40.0, 0.0, 0.0], [5.0, 0.0, 0.0]])
     found = learnt_acceptance(
-        Outcomes(tried, tried * [[0.5, 0.4, 0.2], [0.4, 0, 0], [0.25, 0, 0], [0.2, 0, 0]]), acceptance([0.5]), texts=7
+        Outcomes(tried, tried * [[0.5, 0.4, 0.2], [0.4, 0, 0], [0.25, 0, 0], [0.2, 0, 0]]),
+        acceptance([0.5]),
+        sequences=7,
     )
     assert found.table.p.round(6).tolist() == [
         [0.5, 0.2, 0.06],

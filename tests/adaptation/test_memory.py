@@ -1,4 +1,4 @@
-"""What re-calibration holds does not grow with the text, counted by walking everything that it reaches."""
+"""The memory of re-calibration does not grow with the sequence: all objects that it references are counted."""
 
 import gc
 import sys

@@ -9,9 +9,8 @@ import pytest
 
 from tests.cli.invented import call
 from tests.support.invented_machines import latency, seconds
-from treeopt.adaptation import looks
-from treeopt.adaptation.comparison import Comparison
-from treeopt.adaptation.times import StepTimes
+from treeopt.adaptation import recalibration
+from treeopt.adaptation.averages import StepTimes
 from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting, DecodedTexts, MeasuredDrafter
 from treeopt.records.profile import Profile
@@ -30,10 +29,19 @@ def run(*more: object, tokens: int = 160) -> Any:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every look find a reason to compare, and every other tree pay."""
-    monkeypatch.setattr(looks, "LOOK_STEPS", 4)
-    monkeypatch.setattr(Comparison, "reason", lambda _: "a test")
-    monkeypatch.setattr(Comparison, "_pays", lambda self, choice: choice.way != self.usual)
+    """Have every other check switch, and none wait."""
+    monkeypatch.setattr(recalibration, "CHECK_STEPS", 4)
+    monkeypatch.setattr(recalibration, "NEXT_CHECK_STEPS", 4)
+    monkeypatch.setattr(recalibration, "HEAD_START_S", 1000.0)
+    monkeypatch.setattr(recalibration, "LEAST_GAIN", -0.5)
+    fastest = recalibration.Recalibration._fastest
+
+    def another(self: recalibration.Recalibration, predictions: Any = None) -> Any:
+        predictions = dict(predictions or self._predictions())
+        predictions.pop(self.strategy)
+        return fastest(self, predictions)
+
+    monkeypatch.setattr(recalibration.Recalibration, "_fastest", another)
 
 
 @pytest.fixture
@@ -41,8 +49,7 @@ def quiet_profile(monkeypatch: pytest.MonkeyPatch, greedy_profile: Path) -> Path
     """Return the path of a profile of an invented machine, whose times steps have as far as re-calibration sees."""
     profile = Profile.load(greedy_profile)
     invented = latency(MACHINE, context_tokens=profile.latencies[0].context_tokens)
-    monkeypatch.setattr(StepTimes, "drafting", 1.0)
-    monkeypatch.setattr(StepTimes, "own", lambda *_: 1.0)
+    monkeypatch.setattr(StepTimes, "add", lambda *_: None)
     path = Path("quiet.yaml")
     replace(profile, latencies=(invented,), prefill=None).save(path)
     return path
@@ -96,12 +103,7 @@ def lookup_profile(greedy_profile: Path) -> Path:
 
 
 @pytest.mark.usefixtures("folder", "eager")
-def test_a_plan_of_prompt_lookup_may_be_left_for_trees_and_taken_again(
-    lookup_profile: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nothing waits, however busy the machine is.
-    for name in ("own_time.HEAD_START_S", "own_time.REPLAY_START_S", "readings.READING_SHARE"):
-        monkeypatch.setattr(f"treeopt.adaptation.{name}", 1000.0)
+def test_a_plan_of_prompt_lookup_may_be_left_for_trees_and_taken_again(lookup_profile: Path) -> None:
     setting = drafter_setting("prompt-lookup", ngram=4, length=2)
     TreeFile(tree=chain(2), drafter=setting).save("tree.json")
     plain = run()

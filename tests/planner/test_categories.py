@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from treeopt.adaptation.counts import Outcomes
 
 from tests.planner.test_dependence import DEPTH, measured
 from tests.planner.test_drafters import heads, lookup, plain_s, texts
 from tests.support.invented_machines import latency, profile, seconds
-from treeopt.adaptation.counts import Outcomes
 from treeopt.adaptation.learnt_profile import learnt_acceptance
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import (

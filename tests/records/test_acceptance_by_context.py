@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from treeopt.adaptation.learnt_profile import with_learnt
+from treeopt.adaptation.learnt_profile import with_acceptance
 from treeopt.errors import FormatError
 from treeopt.planner import step_model
 from treeopt.records.profile import Profile
@@ -76,7 +76,7 @@ def test_what_contradicts_itself_is_refused_by_field(content, tmp_path):
 def test_what_was_learnt_takes_the_place_of_its_context_alone():
     found = Profile.load(GOLDEN)
     before, *others = found.acceptances
-    learnt = with_learnt(found, replace(before, positions=7), before, {})
+    learnt = with_acceptance(found, replace(before, positions=7), before)
 
     assert learnt.acceptances == (replace(before, positions=7), *others)
     assert {each.context_tokens for each in others if each.rule == before.rule} - {before.context_tokens}

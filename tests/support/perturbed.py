@@ -1,4 +1,4 @@
-"""A draft with noise on its weights, as `benchmarks/drift.py` decodes with."""
+"""A draft with noise on its weights, as `benchmarks/recalibration.py` decodes with."""
 
 from tests.scripts import ROOT, script
 

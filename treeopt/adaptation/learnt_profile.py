@@ -1,15 +1,15 @@
-"""What decoding told, as a profile: counts and times that were taken, and where none were, those of the profile before."""
+"""The profile that `--save-profile` writes: counted acceptance and measured times; what was not measured stays."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from treeopt.adaptation.averages import MOST_STRATEGIES, Outcomes, joint
 from treeopt.adaptation.candidates import measured_as
-from treeopt.adaptation.counts import Outcomes
-from treeopt.adaptation.estimate import joint
+from treeopt.adaptation.strategy import Strategy
 from treeopt.errors import TreeoptError
-from treeopt.planner.request import Where
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.acceptance_counts import LEAST_COUNT
 from treeopt.records.latency import LatencyTable, Timing
@@ -17,12 +17,27 @@ from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.proportions import posterior_error
 from treeopt.records.sampling import draft_sampling_of
-from treeopt.records.step_latency import RuleSteps, StepLatency, TimedTree
+from treeopt.records.step_latency import StepLatency, TimedTree
 from treeopt.runtime.decoding.observer import Steered, StepSeconds
 from treeopt.trees import TokenTree
 
-LEAST_SAMPLES = 16
-"""Steps that a time takes the place of the profile's for."""
+LEAST_SAMPLES, MOST_SAMPLES = 16, 64
+"""Steps of a tree whose times replace the profile's, and steps that are kept of each."""
+
+
+class StepSamples:
+    """The times of the latest steps with each tree."""
+
+    def __init__(self) -> None:
+        self.by_tree: dict[TokenTree, deque[StepSeconds]] = {}
+
+    def add(self, strategy: Strategy, steps: Sequence[StepSeconds]) -> None:
+        if not isinstance(strategy, TokenTree):
+            return
+        self.by_tree[strategy] = self.by_tree.pop(strategy, deque(maxlen=MOST_SAMPLES))
+        self.by_tree[strategy].extend(steps)
+        while len(self.by_tree) > MOST_STRATEGIES:
+            self.by_tree.pop(next(iter(self.by_tree)))
 
 
 def learnt_profile(
@@ -32,37 +47,48 @@ def learnt_profile(
     samples: Mapping[TokenTree, Sequence[StepSeconds]],
     *,
     rule: str,
-    texts: int,
-    where: Where,
+    sequences: int,
+    context_tokens: int,
+    batch_size: int,
 ) -> Profile:
-    """Return what decoding told as a profile, and for the rest what was measured before.
+    """Return a profile with the acceptance and the times nearest to the operating point replaced by those of decoded steps.
 
     Args:
-        profile: what was measured before.
-        decoder: whose steps were counted.
-        outcomes: of them.
-        samples: what they took, by tree.
-        rule: by which greedy steps were planned; their acceptance is that of every rule.
-        texts: that were decoded.
-        where: how many at a time, at which context.
+        profile: the earlier measurements.
+        decoder: of the steps.
+        outcomes: counted.
+        samples: seconds of steps, by tree.
+        rule: of the plan, which greedy steps do not depend on.
+        sequences: number of decoded sequences.
+        context_tokens: of the steps.
+        batch_size: of the steps.
 
-    Raises TreeoptError where hardly any step drafted.
+    Raises TreeoptError if hardly any step drafted.
     """
-    context_tokens = where.context_tokens or 0
-    before = acceptance_before(profile, decoder, rule, context_tokens)
-    acceptance = learnt_acceptance(outcomes, before, texts=texts)
-    number = nearest_latency(profile, decoder.sampling.temperature, where.batch_size or 1, context_tokens)
-    latencies = {} if number is None else {number: learnt_latency(profile.latencies[number], samples, acceptance.rule)}
-    return with_learnt(profile, acceptance, before, latencies)
+    context, batch = context_tokens, batch_size
+    before = acceptance_before(profile, decoder, rule, context)
+    acceptance = learnt_acceptance(outcomes, before, sequences=sequences)
+    temperature = decoder.sampling.temperature
+    timed = [each for each in profile.latencies_at(temperature) if each.sampled in (None, temperature > 0)]
+    nearest = min(
+        (each for each in profile.latencies if each in timed),
+        default=None,
+        key=lambda each: (each.batch_size != batch, abs(each.context_tokens - context)),
+    )
+    return replace(
+        with_acceptance(profile, acceptance, before),
+        latencies=tuple(
+            learnt_latency(each, samples, acceptance.rule) if each is nearest else each for each in profile.latencies
+        ),
+    )
 
 
-def learnt_acceptance(outcomes: Outcomes, before: MeasuredAcceptance, *, texts: int) -> MeasuredAcceptance:
-    """Return the acceptance that was counted, at the depths that were reached and for the ranks that were tried.
+def learnt_acceptance(outcomes: Outcomes, before: MeasuredAcceptance, *, sequences: int) -> MeasuredAcceptance:
+    """Return the counted acceptance, for the depths that were reached and the ranks that were tried.
 
-    Where a rank was hardly tried at a depth, what was counted of it at all depths together stands there.  Errors are those
-    of as many independent outcomes as were counted, older ones for less.
+    A rank that was hardly tried at one depth takes its share of all depths.
 
-    Raises TreeoptError where hardly any step drafted.
+    Raises TreeoptError if hardly any step drafted.
     """
     reached = outcomes.tried[:, 0]
     depths = int(np.cumprod(reached >= LEAST_COUNT).sum())
@@ -73,54 +99,50 @@ def learnt_acceptance(outcomes: Outcomes, before: MeasuredAcceptance, *, texts: 
         )
     tried, accepted = outcomes.tried[:depths, :ranks], outcomes.accepted[:depths, :ranks]
     common = accepted.sum(axis=0) / tried.sum(axis=0)
-    p = np.where(tried >= LEAST_COUNT, accepted / np.maximum(tried, 1.0), common)
-    rows = joint(p)
+    rows = joint(np.where(tried >= LEAST_COUNT, accepted / np.maximum(tried, 1.0), common))
     counts = tried[:, 0]
-    table = AcceptanceTable(rows, counts=counts, standard_error=posterior_error(rows, counts[:, None], ranks))
     return replace(
         before,
-        table=table,
+        table=AcceptanceTable(rows, counts=counts, standard_error=posterior_error(rows, counts[:, None], ranks)),
         texts=None,
         accepted_ranks=None,
         imported=(),
         chains=(),
         categories=(),
-        prompts=texts,
+        prompts=sequences,
         positions=round(counts[0]),
     )
 
 
 def learnt_latency(before: StepLatency, samples: Mapping[TokenTree, Sequence[StepSeconds]], rule: str) -> StepLatency:
-    """Return a condition's times with those of the steps that were decoded in the place of what they measure anew.
-
-    A pass over as many tokens as a tree has nodes, a draft pass over one token from chains, and whole steps.
-    """
-    known = {tree: taken for tree, taken in samples.items() if len(taken) >= LEAST_SAMPLES}
-    verify = {tree.nodes: [each.verify for each in taken] for tree, taken in known.items()}
-    drafts = [
-        each.draft / tree.max_depth
-        for tree, taken in known.items()
-        if 1 < tree.nodes == tree.max_depth + 1
-        for each in taken
-    ]
-    steps = tuple(
-        TimedTree(tree=tree, steps=Timing([sum(each) for each in taken]))
-        for tree, taken in known.items()
+    """Return latencies with the decoded trees' times: verification by size, draft passes of chains, and whole steps."""
+    timed = {tree: steps for tree, steps in samples.items() if len(steps) >= LEAST_SAMPLES}
+    verify = {tree.nodes: [each.verify for each in steps] for tree, steps in timed.items()}
+    chains = {tree: steps for tree, steps in timed.items() if 1 < tree.nodes == tree.max_depth + 1}
+    drafts = [each.draft / tree.max_depth for tree, steps in chains.items() for each in steps]
+    trees = [
+        TimedTree(tree=tree, steps=Timing([sum(each) for each in steps]))
+        for tree, steps in timed.items()
         if tree.nodes > 1
-    )
+    ]
+    rules = {each.rule for each in before.steps}
     return replace(
         before,
         verify=_with(before.verify, verify),
         draft=None if before.draft is None else _with(before.draft, {1: drafts} if drafts else {}),
-        steps=_with_steps(before, steps, rule),
+        steps=tuple(
+            replace(each, trees=(*(old for old in each.trees if old.tree not in timed), *trees))
+            if trees and (each.rule == rule or (rule not in rules and each is before.steps[0]))
+            else each
+            for each in before.steps
+        ),
     )
 
 
 def acceptance_before(profile: Profile, decoder: Steered, rule: str, context_tokens: int) -> MeasuredAcceptance:
-    """Return the acceptance of a decoder's rule and sampling that was measured nearest to a context.
+    """Return the measured acceptance of the decoder's rule and sampling at the nearest context.
 
-    Where none was measured so, one of another sampling is returned as the decoder's: its numbers say nothing, and it is
-    none of the profile's own.
+    If there is none, return one of another sampling with the decoder's; it is not one of the profile's.
     """
 
     def distance(each: MeasuredAcceptance) -> tuple[bool, int]:
@@ -129,15 +151,11 @@ def acceptance_before(profile: Profile, decoder: Steered, rule: str, context_tok
     fitting = [each for each in profile.acceptances if measured_as(each, decoder)]
     if fitting:
         return min(fitting, key=distance)
-    return _as_decoded(min(profile.acceptances, key=distance), decoder)
-
-
-def _as_decoded(each: MeasuredAcceptance, decoder: Steered) -> MeasuredAcceptance:
-    """Return an acceptance with a decoder's rule and sampling."""
     sampling, drafts = decoder.sampling, decoder.draft_sampling
+    other = min(profile.acceptances, key=distance)
     return replace(
-        each,
-        rule=each.rule if sampling.greedy else decoder.rule.name,
+        other,
+        rule=other.rule if sampling.greedy else decoder.rule.name,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
@@ -146,59 +164,15 @@ def _as_decoded(each: MeasuredAcceptance, decoder: Steered) -> MeasuredAcceptanc
     )
 
 
-def nearest_latency(profile: Profile, temperature: float, batch_size: int, context_tokens: int) -> int | None:
-    """Return the number of the measured condition that is nearest to a batch size and a context.
-
-    None where no steps were timed that sample, or decode greedily, as they do at a temperature.
-    """
-    fitting = profile.latencies_at(temperature)
-    numbers = [
-        number
-        for number, each in enumerate(profile.latencies)
-        if each in fitting and each.sampled in (None, temperature > 0)
-    ]
-    return min(
-        numbers,
-        default=None,
-        key=lambda number: (
-            profile.latencies[number].batch_size != batch_size,
-            abs(profile.latencies[number].context_tokens - context_tokens),
-        ),
-    )
-
-
-def with_learnt(
-    profile: Profile, acceptance: MeasuredAcceptance, before: MeasuredAcceptance, latencies: Mapping[int, StepLatency]
-) -> Profile:
-    """Return a profile with an acceptance in the place of another, and latencies in the place of those of some numbers.
-
-    In the place of an acceptance that is none of the profile's own it stands behind them all.
-    """
-    found = tuple(acceptance if each is before else each for each in profile.acceptances)
-    return replace(
-        profile,
-        acceptances=found if acceptance in found else (*found, acceptance),
-        latencies=tuple(latencies.get(number, each) for number, each in enumerate(profile.latencies)),
-    )
+def with_acceptance(profile: Profile, acceptance: MeasuredAcceptance, before: MeasuredAcceptance) -> Profile:
+    """Return a profile with an acceptance in place of `before`, or as an additional one if `before` is not its own."""
+    acceptances = tuple(acceptance if each is before else each for each in profile.acceptances)
+    return replace(profile, acceptances=acceptances if acceptance in acceptances else (*acceptances, acceptance))
 
 
 def _with(table: LatencyTable, samples: Mapping[int, Sequence[float]]) -> LatencyTable:
     """Return a table with other samples at some counts within its range."""
     timings = dict(zip(table.tokens.tolist(), table.timings, strict=True))
-    timings |= {count: Timing(taken) for count, taken in samples.items() if count <= table.max_tokens}
+    timings |= {count: Timing(seconds) for count, seconds in samples.items() if count <= table.max_tokens}
     counts = sorted(timings)
     return LatencyTable(counts, [timings[count] for count in counts])
-
-
-def _with_steps(before: StepLatency, steps: tuple[TimedTree, ...], rule: str) -> tuple[RuleSteps, ...]:
-    """Return the whole steps of every rule, those with trees that were decoded with timed anew."""
-    if not steps or not before.steps:
-        return before.steps
-    anew = {each.tree for each in steps}
-    names = {each.rule for each in before.steps}
-    return tuple(
-        replace(each, trees=(*(old for old in each.trees if old.tree not in anew), *steps))
-        if each.rule == rule or (rule not in names and each is before.steps[0])
-        else each
-        for each in before.steps
-    )

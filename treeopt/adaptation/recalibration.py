@@ -1,30 +1,22 @@
-"""Re-calibration: a plan is compared with what decoding shows, and changed where another would be faster.
+"""The controller: every `CHECK_STEPS` steps it predicts each candidate's speed, and switches if one is clearly faster.
 
-What it changes is how tokens are drafted, never what the text's distribution is.
+It changes how tokens are drafted, never the distribution of the output.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
+from math import log
 from time import perf_counter
 
-from treeopt.adaptation.candidates import Candidates, Choice, measured_as, measured_request, measured_tree
-from treeopt.adaptation.change import Change
-from treeopt.adaptation.comparison import LEAST_GAIN, LEAST_TEXT_GAIN, Comparison
-from treeopt.adaptation.counts import AgedOutcomes, Visits, told_acceptance
-from treeopt.adaptation.learnt_profile import learnt_profile
-from treeopt.adaptation.looks import Looks
-from treeopt.adaptation.lookups import Lookups, lookups_of_each_length, measured_lookups
-from treeopt.adaptation.own_time import OwnTime
-from treeopt.adaptation.readings import READING_SHARE, SPARING_SHARE, Readings
-from treeopt.adaptation.texts import LEAST_TRIED, TextOutcomes
-from treeopt.adaptation.times import ExpectedSeconds, StepSamples, StepTimes
-from treeopt.adaptation.variation import Variation
-from treeopt.adaptation.ways import Way, take
-from treeopt.arguments import whole
+from treeopt.adaptation.averages import AcceptanceAverage, StepTimes, Visits
+from treeopt.adaptation.candidates import Candidates, measured_as, measured_request
+from treeopt.adaptation.learnt_profile import StepSamples, learnt_profile
+from treeopt.adaptation.lookups import Lookups, measured_lookups, one_of_each_length
+from treeopt.adaptation.probing import Probe
+from treeopt.adaptation.strategy import Change, Prediction, Strategy, apply_strategy
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
-from treeopt.planner.request import PlanRequest, Where
+from treeopt.planner.request import PlanRequest
 from treeopt.records.machine import Machine
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
@@ -33,39 +25,34 @@ from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.trees import TokenTree
 from treeopt.trees.own_trees import PromptLookupSetting
 
-HALF_LIFE_STEPS = 384
-"""After so many further steps one counts half."""
-TIMES_STEPS = 32
-"""The half-life of what steps took."""
-STRETCH_STEPS = 256
-"""So much of a long text counts as a text."""
-ODD, ODD_AWAY = 2.0, 1.0
-"""Standard errors by which a text is off what was expected of it, where ways are compared for it, and where it is drafted
-in another than the usual way."""
-SURER = 2.0
-"""Where something may be faster and was not sure, ways are compared again when so many times as much was counted."""
+CHECK_STEPS, NEXT_CHECK_STEPS = 32, 8
+"""Steps between two checks, and before the check that confirms a gain."""
+LEAST_GAIN = 0.05
+"""Predicted gain of a switch, at two checks in a row."""
+SHIFT_STEP, DRAFTING_STEP = 0.25, 0.1
+"""Change of the log odds of acceptance, or of the log of the time ratio, after which trees are solved again."""
+OWN_SHARE, HEAD_START_S = 0.01, 0.03
+"""Share of the decoding time that checks and probes may take, and seconds they may take before that."""
 KEPT_CHANGES = 1000
 ROOM_NODES = 64
-"""Nodes that a decoder is to have room for, so that trees larger than the first can be changed to."""
+"""Nodes that a decoder reserves room for, so that larger trees than the first are candidates."""
 
 
 class Recalibration:
-    """An observer of decoding that keeps what drafts the fastest: `Decoder(…, on_step=Recalibration(profile))`.
+    """Keeps the fastest strategy while decoding: `Decoder(…, on_step=Recalibration(profile))`.
 
-    The decoder begins with the tree that it was made with, and changes to trees of at most its `max_nodes`, and to settings
-    of prompt lookup that the profile measured for single texts.
+    Candidates are plain decoding, chains and trees of at most the decoder's `max_nodes`, and the settings of prompt
+    lookup that the profile measured with single sequences.
 
     Args:
-        profile: what was measured before.
-        request: what the plan was made for: rule and temperature, by default the decoder's where they were measured, context
-            and batch size.  Costs follow the context that decoding comes to.
-        begin_with: setting of prompt lookup that drafts at first in place of the decoder's tree.
-        half_life_steps: after so many further steps one counts half.
-        on_change: told of every change, a moment after it.
-        now_s: the clock for what re-calibration itself takes.
+        profile: the measurements.
+        request: rule, temperature, context and batch size of the plan; by default the decoder's, where measured.
+        begin_with: setting of prompt lookup that drafts first, instead of the decoder's tree.
+        on_change: called with every `Change`.
+        now_s: the clock for the time of the checks.
 
-    Raises InvalidValueError for what is no profile; on `attach` InvalidValueError for a decoder whose drafter brings trees
-    of its own, InfeasibleError for a tree, a setting or conditions beyond what was measured.
+    Raises InvalidValueError if `profile` is no profile.  `attach` raises InvalidValueError for a decoder whose drafter
+    brings its own trees, InfeasibleError for a tree, setting or conditions beyond the measured ones.
     """
 
     def __init__(
@@ -74,326 +61,240 @@ class Recalibration:
         request: PlanRequest | None = None,
         *,
         begin_with: PromptLookupSetting | None = None,
-        half_life_steps: int = HALF_LIFE_STEPS,
         on_change: Callable[[Change], object] = lambda _: None,
         now_s: Callable[[], float] = perf_counter,
     ) -> None:
         check_profile(profile)
         self.profile = profile
-        self._request = request or PlanRequest()
-        self._begin_with = begin_with
-        self._half_life_steps = whole("half_life_steps", half_life_steps, 1)
+        self._request, self._begin_with = request or PlanRequest(), begin_with
         self._on_change, self._now_s = on_change, now_s
         self._decoder: Steered | None = None
-        self._sampling: Sampling | None = None
-        """The decoder's, when it was attached."""
+        self._drafted_by: tuple[Sampling, object] | None = None
+        """The decoder's sampling and draft model; a decoder may get another draft model later."""
         self.changes: list[Change] = []
-        """The latest, oldest first."""
-        self.texts = self._steps = 0
-        self._text: int | None = None
-        self._changed = False
-        """Whether the next step is the first behind a change."""
-        self._taken: list[StepSeconds] = []
-        """Of the steps since the last look, all in the way in use."""
-        self.time = OwnTime(now_s)
+        """The latest changes, oldest first."""
+        self.sequences = self.steps = 0
+        self.decoding_s = self.own_s = 0.0
+        """Seconds of all steps, and of all checks."""
 
     def room_nodes(self, tree: TokenTree) -> int:
-        """Return the nodes of the largest tree that is changed to, in a decoder that begins with a tree."""
+        """Return the nodes of the largest candidate in a decoder that begins with `tree`."""
         measured = max(each.verify.max_tokens for each in self.profile.step_latencies)
         first = 1 if self._begin_with is None else self._begin_with.max_nodes
         return max(tree.nodes, first, min(ROOM_NODES, measured))
 
-    @property
-    def steps(self) -> int:
-        """Decoded so far."""
-        return self._steps + len(self._taken)
-
-    @property
-    def reading_s(self) -> float:
-        """Seconds that the draft model read while it drafted nothing."""
-        return 0.0 if self._decoder is None else self._readings.taken_s
-
-    @property
-    def way(self) -> Way:
-        """What drafts now."""
-        return self._ways.way
-
     def attach(self, decoder: Steered) -> None:
-        """Take a decoder; another one goes on with what drafts, and all that was learnt, at the last."""
+        """Take a decoder.  A later one continues with the strategy and the averages of the one before.
+
+        After a change of the draft model or of the sampling the averages start again; if the profile measured the new
+        sampling too, its plan drafts from the first step.
+        """
         if not decoder.takes_trees:
             raise InvalidValueError(
                 "on_step: expected a decoder whose draft model fills static trees. Got a drafter that brings its own: "
                 "re-calibrate the draft model, with begin_with=… for prompt lookup, or leave Recalibration out."
             )
-        before, self._decoder = self._decoder, decoder
-        sampled_before, self._sampling = self._sampling, decoder.sampling
+        self._decoder, self._sequence = decoder, None
+        before, self._drafted_by = self._drafted_by, (decoder.sampling, decoder.draft_model)
         if before is None:
-            self._begin(decoder, self._request, self._begin_with)
+            self._begin(measured_request(self.profile, self._request, decoder), decoder.tree, self._begin_with)
             if not measured_as(self._candidates.measured, decoder):
                 self._forget()
-        else:
-            self._begin_text(None)  # its texts are others, whatever their numbers
-            take(decoder, self.way)
-            self._readings.attach(decoder)
-            if decoder.sampling != sampled_before:
-                self._sample_otherwise(decoder)
-            elif decoder.draft_model is not before.draft_model:
-                self._forget()
-
-    def __call__(self, step: DecodedStep) -> None:
-        """Count a step, and now and then look at what was counted."""
-        seconds, told = step.seconds, step.step
-        if seconds is not None and step.text != self._text:
-            self._begin_text(step.text)
-        visits = self._visits
-        self._lookups.note(step.text, step.tokens, told.tokens)
-        if visits is not None:
-            if step.proposal.tree is not visits.tree and step.proposal.tree != visits.tree:
-                return  # of a text that was drafted before the tree changed, or has nothing to draft from yet
-            if self._drafts and not told.cut:
-                visits.paths.append(told.path)
-        if not self._drafts:
-            for node, token in zip(told.path, told.tokens, strict=True):
-                self._readings.note(step.text, step.tokens, token, told.logits, node)
-        if seconds is None:
             return
-        self.time.decoding_s += seconds.draft + seconds.verify + seconds.rest
-        if self._changed:
-            self._changed = False
-            self._ways.switch_s += max(0.0, sum(seconds) - self._expected.step)  # in which what was missed is read
-            return
-        if visits is None:  # looking up is part of what was measured beside the target's pass
-            seconds = StepSeconds(0.0, seconds.verify, seconds.rest + seconds.draft)
-        self._taken.append(seconds)
-        self._context += len(step.tokens)
-        if len(self._taken) >= self._looks.pause_steps and self.time.may_look:
-            with self._own_time():
-                self._look()
+        apply_strategy(decoder, self.strategy)
+        self._probe.attach(decoder)
+        measured = [each for each in self.profile.acceptances if measured_as(each, decoder)]
+        if decoder.sampling != before[0] and measured:
+            rule = self._candidates.acceptance.rule
+            acceptance = next((each for each in measured if each.rule == rule), measured[0])
+            used = self.strategy
+            request = replace(self._request, rule=acceptance.rule, temperature=acceptance.temperature)
+            self._begin(request, ROOT_ALONE, None)
+            self._switch(
+                used, self._fastest(), f"sampling: the profile contains temperature {acceptance.temperature:g}"
+            )
+        elif decoder.sampling != before[0] or decoder.draft_model is not before[1]:
+            self._forget()
 
-    def learnt(self, *, created: str, tool: str, machine: Machine) -> Profile:
-        """Return what was learnt as a profile: what was counted and timed, and for the rest what was measured before.
-
-        Args:
-            created: date and time, ISO 8601.
-            tool: program and version.
-            machine: where it was decoded.
-
-        Raises TreeoptError where hardly any step drafted.
-        """
-        assert self._decoder is not None  # steps come from one
-        self._gather()
-        costs = self._candidates.costs
-        found = learnt_profile(
-            self.profile,
-            self._decoder,
-            self._counted.outcomes,
-            self._samples.of_trees(),
-            rule=self._candidates.rule,
-            texts=self.texts - self._texts_before,
-            where=Where(context_tokens=costs.rounded(self._ways.context_tokens), batch_size=costs.batch_size),
-        )
-        return replace(found, created=created, tool=tool, machine=machine)
-
-    def _begin(self, decoder: Steered, request: PlanRequest, begin_with: PromptLookupSetting | None) -> None:
-        """Begin with what was measured, and with a decoder's tree or a setting of prompt lookup."""
-        self._candidates = candidates = Candidates(
-            self.profile, measured_request(self.profile, request, decoder), decoder.tree, decoder.max_nodes
-        )
-        candidates.prepare()
-        shape = candidates.depths, candidates.ranks
-        self._counted = AgedOutcomes(self._half_life_steps, *shape)
-        self._texts = TextOutcomes(Variation.of(candidates.accepted_ranks), *shape)
-        self._times, self._samples, self._texts_before = StepTimes(TIMES_STEPS), StepSamples(), self.texts
-        self._since_stretch = self._context = 0
-        self._looks = Looks()
-        measured = measured_lookups(self.profile, candidates.costs, candidates.sampling, decoder.max_nodes)
-        settings = lookups_of_each_length(measured, candidates.max_nodes, begin_with)
-        self._lookups = Lookups(settings, candidates.costs)
+    def _begin(self, request: PlanRequest, tree: TokenTree, begin_with: PromptLookupSetting | None) -> None:
+        """Start from the profile, with a tree or a setting of prompt lookup."""
+        decoder = self._decoder
+        assert decoder is not None
+        self._candidates = candidates = Candidates(self.profile, request, tree, decoder.max_nodes)
+        costs, sampling = candidates.costs, candidates.acceptance.sampling
+        lookups = measured_lookups(self.profile, costs, sampling, decoder.max_nodes)
+        self._lookups = Lookups(one_of_each_length(lookups, candidates.max_nodes, begin_with), costs)
         if begin_with is not None:
             self._lookups.check(begin_with)
-            take(decoder, begin_with)
-        self._ways = Comparison(
-            candidates, self._texts, self._times, self._lookups, begin_with or decoder.tree, self._half_life_steps
-        )
-        self._take()
-        self._readings = Readings(self._expected.step, self._now_s)  # the draft reads faster than the target decodes
-        self._readings.attach(decoder)
-        self._expected_of_text = self._ways.known
-        self._compared_tried = 0.0
-        """Outcomes of this text when ways were compared for it last."""
+            apply_strategy(decoder, begin_with)
+        self._context, self._times, self._solve_s = costs.planned, StepTimes(), 0.0
+        self._start_averages()
+        self._use(begin_with or tree)
+        self._solve()
+        self._probe = Probe(decoder, sum(self._seconds), self._now_s)  # a draft pass takes less than a step
 
-    def _sample_otherwise(self, decoder: Steered) -> None:
-        """Go on with the plan for a decoder's sampling, where it was measured; else what was counted says nothing of it."""
-        measured = [each for each in self.profile.acceptances if measured_as(each, decoder)]
-        if not measured:
-            self._forget()
-            return
-        found = next((each for each in measured if each.rule == self._candidates.rule), measured[0])
-        take(decoder, measured_tree(self.way, found))
-        self._begin(decoder, replace(self._request, rule=found.rule, temperature=found.temperature), None)
-        if (choice := self._ways.planned()) is not None:
-            self._change(choice, f"sampling: temperature {found.temperature:g}, which was measured too")
+    def _start_averages(self) -> None:
+        self._acceptance = AcceptanceAverage(self._candidates.depths, self._candidates.ranks)
+        self._samples = StepSamples()
+        self._earlier_sequences = self.sequences
 
     def _forget(self) -> None:
-        """Have what was measured and counted be where knowledge begins, and little of it certain."""
-        self._samples, self._texts_before = StepSamples(), self.texts
-        self._texts.forget()
-        self._counted.outcomes = self._texts.of_text
+        """Start the averages again: the profile was measured with another draft model or sampling."""
+        self._start_averages()
+        self._acceptance.forget()
         self._lookups.forget()
-        self._expect_text()
-        self._looks.changed()
-        self.time.changed()
-        self._next_text()
-        self._readings.sooner()
+        self._probe.soon()
+        self._pause_steps = NEXT_CHECK_STEPS
 
-    def _take(self) -> None:
-        """Count the steps that are drafted in the way in use from now on."""
-        way = self.way
-        shape = self._candidates.depths, self._candidates.ranks
-        self._visits = Visits(way, *shape) if isinstance(way, TokenTree) else None
-        self._drafts = isinstance(way, TokenTree) and way.nodes > 1
-        self._looks.soon(drafts=self._drafts)
-        self._expected: ExpectedSeconds = self._ways.expected()
+    def _use(self, strategy: Strategy) -> None:
+        """Count the following steps as steps of a strategy."""
+        self.strategy = strategy
+        tree = strategy if isinstance(strategy, TokenTree) else ROOT_ALONE
+        self._visits = Visits(tree, self._candidates.depths, self._candidates.ranks)
+        self._drafts = tree.nodes > 1
+        self._expected = self._candidates.conditional(tree)
+        self._taken: list[StepSeconds] = []
+        self._context_sum, self._pause_steps = 0, CHECK_STEPS
+        self._gained = self._skip_next = False
+        self._seconds = self._step_parts()
 
-    def _begin_text(self, text: int | None) -> None:
-        """Count the text that ended among all, and be ready for one that is unlike it; None where none begins yet."""
-        if self._text is not None:
-            with self._own_time():
-                self._end_text()
-        self._text = text
-        self.texts += text is not None
+    def _step_parts(self) -> tuple[float, float]:
+        """Return the profile's seconds of a step's draft passes and of the rest."""
+        if isinstance(self.strategy, TokenTree):
+            return self._candidates.step_parts(self.strategy, self._context)
+        return 0.0, self._lookups.prediction(self.strategy, self._context).step_s
 
-    def _next_text(self) -> None:
-        if self._looks.next_text() or self._ways.away:
-            self._looks.soon(drafts=self._drafts)
+    def __call__(self, step: DecodedStep) -> None:
+        """Count a step; every `CHECK_STEPS` steps, check for a faster strategy."""
+        seconds, outcome, is_tree = step.seconds, step.step, isinstance(self.strategy, TokenTree)
+        if seconds is not None and step.text != self._sequence:
+            self._sequence = step.text
+            self.sequences += 1
+        self._lookups.note(step.text, step.tokens, outcome.tokens)
+        if is_tree and step.proposal.tree != self.strategy:
+            return  # drafted before the tree changed, or there is nothing to draft from yet
+        if not self._drafts:
+            for node, token in zip(outcome.path, outcome.tokens, strict=True):
+                self._probe.note(step.text, step.tokens, token, outcome.logits[node : node + 1])
+        elif not outcome.cut:
+            self._visits.paths.append(outcome.path)
+        if seconds is None:
+            return
+        self.decoding_s += sum(seconds)
+        self.steps += 1
+        if self._skip_next:  # the first step of a strategy also catches up with the sequence
+            self._skip_next = False
+            return
+        # the time of a look-up is part of the measured overhead
+        self._taken.append(seconds if is_tree else StepSeconds(0.0, seconds.verify, seconds.rest + seconds.draft))
+        self._context_sum += len(step.tokens)
+        if len(self._taken) >= self._pause_steps and self._affordable(0.0):
+            start_s = self._now_s()
+            self._check()
+            self.own_s += self._now_s() - start_s
 
-    def _end_text(self) -> None:
-        self._replay()
+    def _affordable(self, seconds: float) -> bool:
+        return self.own_s + seconds <= HEAD_START_S + OWN_SHARE * self.decoding_s
+
+    def _check(self) -> None:
+        """Update the averages, and switch if another strategy is faster by 5 % for the second time in a row."""
         self._gather()
-        why = self._end_stretch()
-        self._texts.end_text()
-        self._lookups.end_text()
-        self._compared_tried = 0.0
-        if why is not None and self.time.may_look:
-            self._solve(why)
-        self._next_text()
-        if self._ways.away:
-            self._readings.sooner()
-
-    def _own_time(self) -> AbstractContextManager[None]:
-        """Count what is done meanwhile as re-calibration's own time."""
-        return self.time.counted(lambda: self._readings.taken_s)
-
-    def _look(self) -> None:
-        """Add what was counted to what is known, and compare ways anew where it does not fit what was expected."""
-        self._replay()
-        self._gather()
-        why, long = self._ways.reason(), self._since_stretch >= STRETCH_STEPS
-        if long:
-            why = self._end_stretch() or why
-        if why is not None:
-            self._solve(why)
-        if long:
-            self._compare(f"this text: {STRETCH_STEPS} steps of it", LEAST_GAIN, anew=True)
+        if self._situation() != self._solved and self._affordable(self._solve_s):
+            self._solve()
+        predictions = self._predictions()
+        current, best = predictions[self.strategy], self._fastest(predictions)
+        gained = best.tokens_per_s >= (1 + LEAST_GAIN) * current.tokens_per_s
+        if gained and self._gained:
+            self._switch(self.strategy, best, self._why(), best.tokens_per_s / current.tokens_per_s - 1)
         else:
-            self._follow_text()
+            self._gained, self._pause_steps = gained, NEXT_CHECK_STEPS if gained else CHECK_STEPS
 
     def _gather(self) -> None:
-        """Add what was counted since the last look, and follow the context."""
+        """Add the steps since the last check to the averages."""
         taken, self._taken = self._taken, []
         if not taken:
             return
-        steps = len(taken)
-        self._steps += steps
-        self._since_stretch += steps
-        self._looks.looked()
-        if self._visits is not None and self._drafts:
-            found = self._visits.take()
+        candidates = self._candidates
+        if self._drafts:
+            outcomes = self._visits.take()
         else:
-            share = READING_SHARE if self.way == ROOT_ALONE else SPARING_SHARE
-            found = self._readings.read(self._expected_of_text, self.time.decoding_s, share)
-        self._texts.add(found, steps, self._expected_of_text)
-        self._counted.add(found, steps)
-        self._times.add(self.way, taken, self._expected)
-        self._samples.add(self.way, taken)
-        self._ways.context_tokens, self._context = self._context // steps, 0
-        self._expected = self._ways.expected()
+            outcomes = self._probe.take(candidates.depths, candidates.ranks, self.decoding_s)
+        self._acceptance.add(outcomes, len(taken), self._expected)
+        self._times.add(self.strategy, taken, *self._seconds)
+        self._samples.add(self.strategy, taken)
+        self._lookups.replay()
+        self._context, self._context_sum = candidates.costs.rounded(self._context_sum // len(taken)), 0
+        self._seconds = self._step_parts()
 
-    def _replay(self) -> None:
-        """Walk prompt lookup along the text that is new, where there is enough of it and it is time to."""
-        if self._lookups.waiting and self.time.may_replay:
-            with self.time.replay():
-                self._lookups.walk()
+    def _predictions(self) -> dict[Strategy, Prediction]:
+        shift, times = self._acceptance.shift(self._expected), self._times
+        trees = self._candidates.predict(shift, times, self._context, self.strategy)
+        lookups = self._lookups.predict(self._context, self.strategy)
+        return {
+            each.strategy: each._replace(step_s=each.step_s * times.factor(each.strategy))
+            for each in [*trees, *lookups]
+        }
 
-    def _end_stretch(self) -> str | None:
-        """Count a text, or so much of a long one, among all; return why ways are to be compared anew, None where not."""
-        self._since_stretch = 0
-        due = self._looks.end_stretch()
-        changed, of_lookups = self._texts.end_stretch(self._ways.known), self._lookups.end_stretch()
-        if changed is None and of_lookups is None:
-            return due
-        self._looks.changed()
-        self.time.changed()
-        if changed is None:
-            return f"texts: {of_lookups}"
-        self._counted.outcomes = self._texts.of_text
-        return f"acceptance: {changed}"
+    def _fastest(self, predictions: dict[Strategy, Prediction] | None = None) -> Prediction:
+        return max((predictions or self._predictions()).values(), key=lambda each: each.tokens_per_s)
 
-    def _solve(self, why: str) -> None:
-        """Solve for what all texts are like."""
-        self._looks.solved()
-        choice = self._ways.for_all(anew=self.time.may_solve)
-        if choice is not None:
-            self._change(choice, why)
-            self._expect_text()
+    def _situation(self) -> tuple[int, int, int]:
+        """Return what the solution depends on: acceptance and time ratio in coarse steps, and the context."""
+        shift = float(self._acceptance.shift(self._expected)[:, 0].mean())
+        return round(shift / SHIFT_STEP), round(log(self._times.drafting) / DRAFTING_STEP), self._context
 
-    def _follow_text(self) -> None:
-        """Have this text drafted in a way of its own where it is unlike the others, and in the usual one where it is not."""
-        seen, moved = self._texts.of_text, self._ways.moved()
-        tried = float(seen.tried[:, 0].sum())
-        odd = self._texts.odd(seen, self._expected_of_text) if tried >= LEAST_TRIED else 0.0
-        surer = self._ways.uncertain and tried >= max(LEAST_TRIED, SURER * self._compared_tried)
-        if moved is not None or odd > ODD or surer:
-            self._compared_tried = tried
-            self._compare(moved or self._told_text(), LEAST_TEXT_GAIN, anew=False)
-        elif odd > ODD_AWAY and (choice := self._ways.back()) is not None:
-            self._change(choice, self._told_text())
-            self._expect_text()
+    def _solve(self) -> None:
+        start_s = self._now_s()
+        self._candidates.solve(self._acceptance.shift(self._expected), self._times, self._context)
+        self._solve_s, self._solved = self._now_s() - start_s, self._situation()
 
-    def _compare(self, why: str, least_gain: float, *, anew: bool) -> None:
-        """Compare ways for this text."""
-        choices = [self._ways.back(), self._ways.for_text(least_gain, anew=anew) if self.time.may_solve else None]
-        choice = max((each for each in choices if each is not None), key=lambda each: each.gain, default=None)
-        if choice is not None:
-            self._change(choice, why)
-        self._expect_text()
+    def _why(self) -> str:
+        return (
+            f"acceptance: {self._acceptance.describe()}; "
+            f"draft-to-target time {self._times.drafting:.2f} times the profile's; context {self._context}"
+        )
 
-    def _expect_text(self) -> None:
-        """Note what is known of this text, to notice what differs from it."""
-        self._expected_of_text = self._texts.this_text(self._ways.known).expected
-
-    def _told_text(self) -> str:
-        return f"this text: {told_acceptance(self._texts.of_text, self._expected_of_text)}"
-
-    def _change(self, choice: Choice, why: str) -> None:
-        assert self._decoder is not None  # steps come from one
-        before, start_s = self.way, self._now_s()
-        take(self._decoder, choice.way)
-        self._ways.way, self._ways.switch_s = choice.way, self._now_s() - start_s
-        self._changed = True
-        self._take()
-        self._readings.begin(self.time.decoding_s)
+    def _switch(self, before: Strategy, best: Prediction, why: str, gain: float = 0.0) -> None:
+        assert self._decoder is not None
+        apply_strategy(self._decoder, best.strategy)
+        self._use(best.strategy)
+        self._skip_next = True
+        self._probe.soon()
+        if before == best.strategy:
+            return
         change = Change(
             step=self.steps,
             why=why,
             before=before,
-            after=choice.way,
-            gain=choice.gain,
-            noise=choice.noise,
-            tokens_per_step=choice.tokens_per_step,
-            step_s=choice.step_s,
-            switch_s=self._ways.switch_s,
+            after=best.strategy,
+            gain=gain,
+            tokens_per_step=best.tokens_per_step,
+            step_s=best.step_s,
         )
         self.changes.append(change)
         del self.changes[:-KEPT_CHANGES]
         self._on_change(change)
+
+    def learnt(self, *, created: str, tool: str, machine: Machine) -> Profile:
+        """Return the profile with the counted acceptance and the measured times in place of its own.
+
+        Args:
+            created: date and time, ISO 8601.
+            tool: program and version.
+            machine: where the steps were decoded.
+
+        Raises TreeoptError if hardly any step drafted.
+        """
+        assert self._decoder is not None
+        self._gather()
+        learnt = learnt_profile(
+            self.profile,
+            self._decoder,
+            self._acceptance.outcomes,
+            self._samples.by_tree,
+            rule=self._candidates.acceptance.rule,
+            sequences=self.sequences - self._earlier_sequences,
+            context_tokens=self._context,
+            batch_size=self._candidates.costs.batch_size,
+        )
+        return replace(learnt, created=created, tool=tool, machine=machine)

@@ -1,6 +1,6 @@
 """The drafter, the decoder and the benchmark of a tree file."""
 
-from treeopt.adaptation.ways import lookup_of
+from treeopt.adaptation.strategy import lookup_of
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.bench.compare import Workload, bench_trees, compare_decoders
 from treeopt.profiler.bench.reference_passes import ReferencePasses

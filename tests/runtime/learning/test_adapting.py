@@ -10,8 +10,7 @@ from tests.support.decoded import PROMPT
 from tests.support.invented_machines import DEPTH, NODES, profile_of, seconds
 from tests.support.perturbed import perturbed_model
 from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution
-from treeopt.adaptation import Recalibration, looks
-from treeopt.adaptation.comparison import Comparison
+from treeopt.adaptation import Recalibration, recalibration
 from treeopt.planner import plan
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.decoding.observer import StepSeconds, observers
@@ -47,17 +46,17 @@ class Timed:
 
 
 class Restless(Recalibration):
-    """Changes the tree whenever it has a look, whatever was counted."""
+    """Changes the tree at every check, whatever was counted."""
 
     def __init__(self, profile):
         super().__init__(profile, now_s=lambda: 0.0)
         self.following = itertools.cycle([level_widths([1]), level_widths([2, 2, 1]), level_widths([3, 1]), TREE])
 
-    def _solve(self, why):  # noqa: ARG002
+    def _check(self):
+        self._gather()
         tree = next(self.following)
         self._decoder.change_tree(tree)
-        self._ways.way = tree
-        self._take()
+        self._use(tree)
 
 
 def both(draft, adapting):
@@ -69,8 +68,7 @@ def both(draft, adapting):
 @pytest.fixture
 def restless(monkeypatch):
     """Have every fourth step change the tree."""
-    monkeypatch.setattr(looks, "LOOK_STEPS", 4)
-    monkeypatch.setattr(Comparison, "reason", lambda _: "a test")
+    monkeypatch.setattr(recalibration, "CHECK_STEPS", 4)
     return Restless(profile_of(MACHINE, POOR))
 
 

@@ -1,4 +1,4 @@
-"""Streams of `benchmarks/drift.py`, decoded with toy models: equal outputs with every strategy, and plans that fit."""
+"""Streams of `benchmarks/recalibration.py`, decoded with toy models: equal outputs with every strategy, and plans that fit."""
 
 import contextlib
 import subprocess
@@ -12,7 +12,7 @@ from tests.scripts import together
 from treeopt.runtime import load_model
 from treeopt.trees import TokenTree
 
-streams, drift = together("benchmarks", "streams", "drift")
+streams, recalibration = together("benchmarks", "streams", "recalibration")
 TEXT = torch.tensor([3, 1, 4, 1, 5])
 LITTLE = streams.Effort(tokens=48, new_tokens=8, max_nodes=8, rounds=1, positions=80, branching=3, depth=3)
 
@@ -35,17 +35,20 @@ def profiles(target, draft, stream):
 def test_every_strategy_decodes_every_sequence_and_outputs_are_equal(target, draft, stream, profiles):
     models, changes = pair_of(target, draft), []
     plans = [TokenTree([-1, 0]), TokenTree([-1, 0, 1])]
-    ways = drift.strategies(models, stream, profiles[id(stream.before)], plans, changes)
-    found = drift.decode(stream, ways, LITTLE, 2)
+    ways = recalibration.strategies(models, stream, profiles[id(stream.before)], plans, changes)
+    found = recalibration.decode(stream, ways, LITTLE, 2)
     assert {len(each.tokens) for each in found.values()} == {LITTLE.sequences}
     assert len({str(each.tokens) for each in found.values()}) == 1
-    assert drift.outputs(models, stream, found, 2) == "identical"
-    wrong = {**found, drift.BEST: drift.Decoded([[1] * 8] * LITTLE.sequences, found[drift.BEST].seconds)}
-    assert drift.outputs(models, stream, wrong, 2) == "DIFFER"
+    assert recalibration.outputs(models, stream, found, 2) == "identical"
+    wrong = {
+        **found,
+        recalibration.BEST: recalibration.Decoded([[1] * 8] * LITTLE.sequences, found[recalibration.BEST].seconds),
+    }
+    assert recalibration.outputs(models, stream, wrong, 2) == "DIFFER"
 
 
 def test_a_line_has_the_rate_of_every_strategy(target, draft, stream, profiles):
-    first, planned, *_ = drift.run(pair_of(target, draft), stream, profiles, LITTLE, 2)
+    first, planned, *_ = recalibration.run(pair_of(target, draft), stream, profiles, LITTLE, 2)
     assert first.startswith("another draft")
     assert len(first.split()) == 2 + 4 + 2 + 1 + 1
     assert planned.startswith("  planned: ")
@@ -53,11 +56,11 @@ def test_a_line_has_the_rate_of_every_strategy(target, draft, stream, profiles):
 
 def test_the_median_of_the_repeats_counts_for_each_sequence():
     def repeat(*seconds):
-        return {drift.FIXED: drift.Decoded([[1, 2], [3, 4]], list(seconds))}
+        return {recalibration.FIXED: recalibration.Decoded([[1, 2], [3, 4]], list(seconds))}
 
-    found = drift.with_median_times([repeat(1.0, 5.0), repeat(3.0, 4.0), repeat(9.0, 6.0)])
-    assert found[drift.FIXED].seconds == [3.0, 5.0]
-    assert found[drift.FIXED].tokens_per_s(1) == 0.4
+    found = recalibration.with_median_times([repeat(1.0, 5.0), repeat(3.0, 4.0), repeat(9.0, 6.0)])
+    assert found[recalibration.FIXED].seconds == [3.0, 5.0]
+    assert found[recalibration.FIXED].tokens_per_s(1) == 0.4
 
 
 def test_prompts_that_are_used_again_are_shorter(draft):

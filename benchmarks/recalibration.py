@@ -1,6 +1,6 @@
 """Does re-calibration hold? Streams that change at one point, decoded with several strategies in turn.
 
-    python benchmarks/drift.py [--streams all] [--repeats 3] [--tokens 4000] [--threads 1]
+    python benchmarks/recalibration.py [--streams all] [--repeats 3] [--tokens 4000] [--threads 1]
 
 `fixed` keeps the plan made before the change; `adapted` re-calibrates it while decoding; `learning` also has the draft
 learn; `best` takes the plan made from a profile that was measured after the change.  Sequences are decoded in rotating
@@ -27,13 +27,13 @@ from streams import (
     perturbed_model,
     plan_for,
     request_for,
+    strategy_of,
     streams_of,
-    way_of,
 )
 
 from treeopt import bundled
 from treeopt.adaptation import Recalibration
-from treeopt.adaptation.ways import Way, nodes_of, shape_of, take
+from treeopt.adaptation.strategy import Strategy, apply_strategy, pass_tokens, shape_of
 from treeopt.profiler.bench.losslessness import greedy_losslessness
 from treeopt.records.profile import Profile
 from treeopt.runtime import Decoder
@@ -62,7 +62,7 @@ class Decoded:
 
 
 def decoder_of(
-    models: ModelPair, part: Part, plan: Way, observer: Observer | None, draft: LanguageModel | None = None
+    models: ModelPair, part: Part, plan: Strategy, observer: Observer | None, draft: LanguageModel | None = None
 ) -> Decoder:
     """Return the decoder of one part; an observer that steers takes up the plan itself."""
     steered = isinstance(observer, Steering)
@@ -72,16 +72,16 @@ def decoder_of(
         plan if isinstance(plan, TokenTree) else ROOT_ALONE,
         rule=RULE,
         sampling=part.sampling,
-        max_nodes=None if steered else nodes_of(plan),
+        max_nodes=None if steered else pass_tokens(plan),
         on_step=observer,
     )
     if not steered:
-        take(decoder, plan)
+        apply_strategy(decoder, plan)
     return decoder
 
 
 def strategies(
-    models: ModelPair, stream: Stream, before: Profile, plans: Sequence[Way], changes: list[str]
+    models: ModelPair, stream: Stream, before: Profile, plans: Sequence[Strategy], changes: list[str]
 ) -> dict[str, list[Callable[[], Decoder]]]:
     """Return how each strategy makes its decoder before and after the change."""
     parts = (stream.before, stream.after)
@@ -169,7 +169,7 @@ def outputs(models: ModelPair, stream: Stream, found: dict[str, Decoded], change
 def run(models: ModelPair, stream: Stream, profiles: dict[int, Profile], effort: Effort, repeats: int) -> list[str]:
     """Return the lines of one stream's result."""
     changed = 0 if stream.steady else max(1, round(effort.change_at * effort.sequences))
-    plans = [way_of(plan_for(profiles[id(part)], part)) for part in (stream.before, stream.after)]
+    plans = [strategy_of(plan_for(profiles[id(part)], part)) for part in (stream.before, stream.after)]
     decoded, first_changes = [], None
     for _ in range(repeats):
         changes: list[str] = []

@@ -1,0 +1,159 @@
+"""Averages of acceptance against counts by hand, and of times on invented machines."""
+
+import numpy as np
+import pytest
+
+from treeopt.adaptation.averages import (
+    HALF_LIFE_STEPS,
+    SETTLING_STEPS,
+    AcceptanceAverage,
+    Outcomes,
+    StepTimes,
+    Visits,
+    apply_shift,
+    conditional,
+    joint,
+    replay_outcomes,
+)
+from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.runtime.decoding.observer import StepSeconds
+from treeopt.trees import TokenTree, chain, level_widths
+
+TREES = [chain(3), level_widths([3, 2]), TokenTree([-1, 0, 0, 0, 1, 1, 2, 4])]
+PROFILE = np.array([[0.8, 0.5, 0.3]] * 4)
+
+
+def count_by_hand(tree, paths, depths, ranks):
+    """Return (tried, accepted) of every depth and rank, child by child."""
+    tried, accepted = np.zeros((2, depths, ranks))
+    for path in paths:
+        for place, node in enumerate(path):
+            following = path[place + 1] if place + 1 < len(path) else None
+            for rank, child in enumerate(tree.children(node)):
+                if place < depths and rank < ranks:
+                    tried[place, rank] += 1
+                    accepted[place, rank] += child == following
+                if child == following:
+                    break
+    return tried, accepted
+
+
+def random_paths(tree, count, rng):
+    paths = []
+    for _ in range(count):
+        path = [0]
+        while len(tree.children(path[-1])) and rng.random() < 0.7:
+            path.append(int(rng.choice(list(tree.children(path[-1])))))
+        paths.append(tuple(path))
+    return paths
+
+
+def test_visits_count_tried_and_accepted_children():
+    rng = np.random.default_rng(0)
+    for tree in TREES:
+        for depths, ranks in ((4, 4), (2, 2), (1, 1)):
+            visits, paths = Visits(tree, depths, ranks), random_paths(tree, 60, rng)
+            visits.paths += paths
+            outcomes = visits.take()
+            tried, accepted = count_by_hand(tree, paths, depths, ranks)
+            assert np.array_equal(outcomes.tried, tried)
+            assert np.array_equal(outcomes.accepted, accepted)
+            assert visits.take().tried.sum() == 0
+
+
+def test_replayed_steps_begin_where_steps_with_the_tree_end():
+    ranks = AcceptedRanks([[0, 0, 1, -1, 0, 2, 0, 0, 0, 0], [1, -1, -1, 0, 0]])
+    outcomes = replay_outcomes(ranks, chain(2), 2, 3)
+    # sequence 1: steps at 0 (0, 0), 3 (miss), 4 (0, then 2), 6 (0, 0); sequence 2: at 0 (1), 1 (miss), 2 (miss)
+    assert outcomes.tried.tolist() == [[7, 4, 3], [3, 1, 1]]
+    assert outcomes.accepted.tolist() == [[3, 1, 0], [2, 0, 1]]
+
+
+def test_rows_and_conditional_acceptance_are_inverse():
+    rows = np.array([[0.6, 0.2, 0.1], [0.3, 0.3, 0.3]])
+    assert np.allclose(joint(conditional(rows)), rows)
+
+
+def average_of(p, tried, *, profile=PROFILE, steps=1):
+    average = AcceptanceAverage(*profile.shape)
+    tried = np.broadcast_to(np.asarray(tried, float), profile.shape)
+    average.add(Outcomes(tried.copy(), tried * p), steps, profile)
+    return average, apply_shift(profile, average.shift(profile))
+
+
+def test_without_outcomes_the_profile_holds():
+    assert np.allclose(AcceptanceAverage(4, 3).shift(PROFILE), 0, atol=1e-9)
+
+
+def test_many_outcomes_outweigh_the_profile_at_every_depth_and_rank():
+    p = np.array([[0.3, 0.6, 0.1], [0.5, 0.2, 0.4], [0.2, 0.2, 0.2], [0.9, 0.1, 0.5]])
+    assert np.allclose(average_of(p, 1e5)[1], p, atol=0.005)
+
+
+def test_one_depth_moves_all_depths_and_leaves_untried_ranks():
+    tried = np.zeros_like(PROFILE)
+    tried[0, 0] = 1000
+    _, p = average_of(0.35, tried)
+    assert np.allclose(p[:, 0], 0.35, atol=0.04)
+    assert np.allclose(p[:, 1:], PROFILE[:, 1:])
+
+
+def test_few_outcomes_move_little_unless_the_profile_is_of_another_draft():
+    tried = np.zeros_like(PROFILE)
+    tried[0, 0] = 8
+    average, p = average_of(0.0, tried)
+    assert p[1, 0] > 0.6
+    average.forget()
+    average.add(Outcomes(tried, 0.0 * tried), 1, PROFILE)
+    assert apply_shift(PROFILE, average.shift(PROFILE))[1, 0] < 0.45
+
+
+def test_a_step_counts_half_after_the_half_life():
+    average, _ = average_of(0.5, 8.0, profile=np.array([[0.5]]))
+    average.add(Outcomes.none(1, 1), HALF_LIFE_STEPS, np.array([[0.5]]))
+    assert (average.outcomes.tried[0, 0], average.outcomes.accepted[0, 0]) == (4.0, 2.0)
+
+
+def test_steps_unlike_the_average_make_it_forget_and_steps_like_it_do_not():
+    profile = np.array([[0.8]])
+    for p, kept in ((0.8, True), (0.3, False)):
+        average, _ = average_of(0.8, 400.0, profile=profile, steps=200)
+        average.add(Outcomes(np.array([[64.0]]), np.array([[64 * p]])), 64, profile)
+        tried = float(average.outcomes.tried[0, 0])
+        assert tried > 300 if kept else tried < 160
+
+
+def time_steps(times, tree, steps, draft, target, draft_s=0.4, target_s=1.0):
+    for _ in range(0, steps, 16):
+        times.add(tree, [StepSeconds(draft, 0.8 * target, 0.2 * target)] * 16, draft_s, target_s)
+
+
+def test_a_machine_that_slows_down_as_a_whole_changes_no_ratio():
+    times = StepTimes()
+    time_steps(times, chain(2), 96, 0.4, 1.0)
+    time_steps(times, chain(2), 320, 0.8, 2.0)
+    assert times.drafting == 1.0
+    time_steps(times, chain(4), 320, 1.6, 2.0, 0.8)
+    assert times.factor(chain(2)) / times.factor(chain(4)) == pytest.approx(1.0, rel=0.02)
+
+
+def test_slower_drafting_is_noticed_beyond_the_tolerance():
+    times = StepTimes()
+    time_steps(times, chain(2), 320, 0.8, 1.0)
+    assert times.drafting == pytest.approx(2.0 / 1.15, rel=0.03)
+
+
+def test_a_tree_that_takes_longer_than_predicted_is_known_by_that():
+    times = StepTimes()
+    time_steps(times, chain(2), 2 * SETTLING_STEPS, 0.4, 1.0)
+    time_steps(times, chain(4), 2 * SETTLING_STEPS, 0.4, 1.3)
+    assert times.factor(chain(2)) < times.factor(chain(7)) < times.factor(chain(4))
+    assert times.factor(chain(4)) / times.factor(chain(2)) == pytest.approx(1.7 / 1.4, rel=0.1)
+
+
+def test_an_interruption_counts_as_a_few_steps():
+    times = StepTimes()
+    time_steps(times, chain(2), 96, 0.4, 1.0)
+    times.add(chain(2), [StepSeconds(0.4, 1000.0, 0.0)], 0.4, 1.0)
+    time_steps(times, chain(4), 96, 0.4, 1.0)
+    assert times.factor(chain(4)) == pytest.approx(1.0, abs=0.1)

@@ -1,0 +1,259 @@
+"""Exponential averages of conditional acceptance by depth and rank, and of the times of drafting and verification.
+
+A step visits the nodes of its accepted path.  It tries the children of each visited node in rank order, up to the
+accepted one.  Later siblings stay untried, so a narrow tree counts its ranks as a wide one would (Kaplan and Meier, 1958).
+The conditional acceptance h[d, k] is the share of tried children of rank k at depth d that were accepted.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from treeopt.adaptation.strategy import Strategy
+from treeopt.arrays import Float64
+from treeopt.records.acceptance_counts import REJECTED
+from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.runtime.decoding.observer import StepSeconds
+from treeopt.trees import TokenTree
+
+HALF_LIFE_STEPS = 128
+PROFILE_TRIALS, UNMEASURED_TRIALS = 32.0, 6.0
+"""Trials that the profile counts for in the shift of a rank; the second if it was measured with other sampling or draft."""
+CELL_TRIALS = 40.0
+"""Trials that the shifted profile counts for at one depth and rank."""
+SURPRISE = 3.0
+"""Standard errors between new steps and the average, after which the average forgets earlier steps."""
+RECENT_STEPS, REMEMBERED = 64, 0.2
+"""Half-life of what is compared so, and the share of the earlier counts that then stays."""
+CORRELATION = 2.0
+"""Variance of accepted counts, as a multiple of the binomial one: neighbouring tokens are alike."""
+TIMES_HALF_LIFE_STEPS = 64
+TIMES_TOLERANCE = math.log(1.15)
+"""Deviations of the draft-to-target ratio within the error of a profile."""
+SETTLING_STEPS = 48
+"""Steps after which the times of a strategy count."""
+LONGEST_STEP = 4.0
+"""Longest step that counts, as a multiple of the predicted one; longer ones were interrupted."""
+MOST_STRATEGIES = 16
+LEAST = 1e-4
+"""No conditional acceptance is below this, or above 1 less this."""
+
+
+class Outcomes(NamedTuple):
+    """Children that were tried and accepted, by depth and rank: float64 (D, K) each."""
+
+    tried: Float64
+    accepted: Float64
+
+    @classmethod
+    def none(cls, depths: int, ranks: int) -> "Outcomes":
+        return cls(np.zeros((depths, ranks)), np.zeros((depths, ranks)))
+
+
+class Visits:
+    """Counts the outcomes of steps with one tree, at up to D depths and K ranks."""
+
+    def __init__(self, tree: TokenTree, depths: int, ranks: int) -> None:
+        self.tree = tree
+        self.paths: list[tuple[int, ...]] = []
+        """The accepted path of every step since the last `take`."""
+        self._shape = 2, depths, ranks
+        cells, nodes, signs = [], [], []
+        for node in np.flatnonzero((tree.depth > 0) & (tree.depth <= depths) & (tree.rank < ranks)).tolist():
+            parent, cell = int(tree.parents[node]), (int(tree.depth[node]) - 1) * ranks + int(tree.rank[node])
+            earlier = range(int(tree.first_child[parent]), node)  # siblings are neighbours
+            nodes += [parent, *earlier, node]
+            signs += [1.0, *[-1.0] * len(earlier), 1.0]
+            cells += [*[cell] * (1 + len(earlier)), depths * ranks + cell]
+        self._cells, self._nodes, self._signs = np.array(cells, np.int64), np.array(nodes, np.int64), np.array(signs)
+
+    def take(self) -> Outcomes:
+        """Return the outcomes of the noted paths, and forget the paths.
+
+        A child is tried as often as its parent was visited, less the visits of its earlier siblings.
+        """
+        visits = np.bincount(list(chain.from_iterable(self.paths)), minlength=self.tree.nodes)
+        self.paths.clear()
+        counts = np.bincount(self._cells, self._signs * visits[self._nodes], math.prod(self._shape))
+        return Outcomes(*counts.reshape(self._shape))
+
+
+class AcceptanceAverage:
+    """Decaying counts of outcomes, next to what the profile predicts for the same trials."""
+
+    def __init__(self, depths: int, ranks: int) -> None:
+        self.outcomes = Outcomes.none(depths, ranks)
+        self._expected = np.zeros((depths, ranks))
+        """Accepted children that the profile predicts for the tried ones."""
+        self._off = self._variance = 0.0
+        """Accepted first children more than the average predicts, in recent steps, and their variance."""
+        self._profile_trials = PROFILE_TRIALS
+
+    def add(self, new: Outcomes, steps: int, profile: Float64) -> None:
+        """Add the outcomes of some steps; `profile` (D, K) is their predicted conditional acceptance."""
+        keep = 0.5 ** (steps / HALF_LIFE_STEPS)
+        p = apply_shift(profile, self.shift(profile))
+        recent = 0.5 ** (steps / RECENT_STEPS)
+        self._off = recent * self._off + float((new.accepted - new.tried * p)[:, 0].sum())
+        self._variance = recent * self._variance + float((new.tried * p * (1 - p))[:, 0].sum())
+        if abs(self._off) > SURPRISE * math.sqrt(CORRELATION * self._variance + 1.0):
+            keep *= REMEMBERED
+            self._off = self._variance = 0.0
+        self.outcomes = Outcomes(*(keep * old + each for old, each in zip(self.outcomes, new, strict=True)))
+        self._expected = keep * self._expected + new.tried * profile
+
+    def forget(self) -> None:
+        """Start again, from a profile that was measured under other conditions."""
+        self.outcomes = Outcomes.none(*self._expected.shape)
+        self._expected = np.zeros_like(self._expected)
+        self._off = self._variance = 0.0
+        self._profile_trials = UNMEASURED_TRIALS
+
+    def shift(self, profile: Float64) -> Float64:
+        """Return (D, K): what to add to the log odds of the profile's conditional acceptance.
+
+        All depths share one shift for the first rank and one for later ranks: a worse draft is worse at every depth.
+        Each depth and rank then adds its own outcomes, so what the tree does not try moves with what it does try.
+        """
+        tried, accepted = self.outcomes
+        expected = np.where(tried > 0, self._expected / np.maximum(tried, LEAST), profile)
+        shifts = np.zeros_like(profile)
+        for ranks in (slice(0, 1), slice(1, None)):
+            if (trials := float(tried[:, ranks].sum())) > 0:
+                p = float(self._expected[:, ranks].sum()) / trials
+                average = (float(accepted[:, ranks].sum()) + self._profile_trials * p) / (trials + self._profile_trials)
+                shifts[:, ranks] = log_odds(np.array(average)) - log_odds(np.array(p))
+        p = (accepted + CELL_TRIALS * apply_shift(expected, shifts)) / (tried + CELL_TRIALS)
+        return np.asarray(log_odds(p) - log_odds(expected))
+
+    def describe(self) -> str:
+        """Return the measured and the predicted acceptance of first and later children, in words."""
+        parts = []
+        for name, ranks in (("first", slice(0, 1)), ("later", slice(1, None))):
+            trials = float(self.outcomes.tried[:, ranks].sum())
+            if trials >= 1:
+                measured, predicted = (float(each[:, ranks].sum()) for each in (self.outcomes.accepted, self._expected))
+                parts.append(
+                    f"{measured / trials:.2f} of {name} children accepted, {predicted / trials:.2f} in the profile"
+                )
+        return "; ".join(parts) or "no drafts counted yet"
+
+
+class TimeRatio:
+    """Exponential average of measured seconds over predicted seconds."""
+
+    def __init__(self) -> None:
+        self._taken = self._predicted = 0.0
+
+    def add(self, taken: float, predicted: float, steps: int) -> None:
+        keep = 0.5 ** (steps / TIMES_HALF_LIFE_STEPS)
+        self._taken, self._predicted = keep * self._taken + taken, keep * self._predicted + predicted
+
+    @property
+    def log(self) -> float:
+        """Logarithm of the ratio; 0 if nothing was measured or predicted."""
+        return math.log(self._taken / self._predicted) if min(self._taken, self._predicted) > 0 else 0.0
+
+
+class StepTimes:
+    """Draft-to-target time ratio, and how much longer each strategy takes than the others, next to the profile.
+
+    A machine that slows down as a whole changes no choice: only ratios enter.
+    """
+
+    def __init__(self) -> None:
+        self._draft, self._target, self._step = TimeRatio(), TimeRatio(), TimeRatio()
+        self._strategy: Strategy | None = None
+        self._steps = 0
+        self._machine: float | None = None
+        """Logarithm of the machine's time over the profile's."""
+        self._own: dict[Strategy, float] = {}
+        self.drafting = 1.0
+        """Draft-to-target time ratio over the profile's; 1 within the tolerance."""
+
+    def add(self, strategy: Strategy, steps: Sequence[StepSeconds], draft_s: float, target_s: float) -> None:
+        """Add steps with one strategy; `draft_s` and `target_s` are the profile's seconds of one step."""
+        count = len(steps)
+        if strategy != self._strategy:
+            self._strategy, self._steps = strategy, 0
+            self._draft, self._target, self._step = TimeRatio(), TimeRatio(), TimeRatio()
+        draft = sum(min(each.draft, LONGEST_STEP * draft_s) for each in steps)
+        target = sum(min(each.verify + each.rest, LONGEST_STEP * target_s) for each in steps)
+        self._draft.add(draft, count * draft_s, count)
+        self._target.add(target, count * target_s, count)
+        self._step.add(draft + target, count * (draft_s * self.drafting + target_s), count)
+        self._steps += count
+        if self._steps < SETTLING_STEPS:
+            return
+        if draft_s > 0:
+            ratio = self._draft.log - self._target.log
+            self.drafting = math.exp(ratio - max(-TIMES_TOLERANCE, min(TIMES_TOLERANCE, ratio)))
+        if self._machine is None:
+            self._machine = self._step.log
+        if strategy in self._own:
+            self._machine = self._step.log - self._own[strategy]
+            return
+        while len(self._own) >= MOST_STRATEGIES:
+            self._own.pop(next(iter(self._own)))
+        self._own[strategy] = self._step.log - self._machine
+
+    def factor(self, strategy: Strategy) -> float:
+        """Return by which factor a strategy takes longer than the profile predicts, next to the first one."""
+        mean = sum(self._own.values()) / max(1, len(self._own))
+        return math.exp(self._own.get(strategy, mean))
+
+
+def conditional(rows: Float64) -> Float64:
+    """Return the conditional acceptance of rows of an acceptance table, (…, K).
+
+    >>> conditional(np.array([0.5, 0.25, 0.25])).round(4).tolist()
+    [0.5, 0.5, 0.9999]
+    """
+    before = np.cumsum(rows, axis=-1) - rows
+    return np.asarray(np.clip(rows / np.maximum(1 - before, LEAST), LEAST, 1 - LEAST))
+
+
+def joint(h: Float64) -> Float64:
+    """Return rows of an acceptance table from conditional acceptance, (…, K).
+
+    >>> joint(np.array([0.5, 0.5, 0.5])).tolist()
+    [0.5, 0.25, 0.125]
+    """
+    rejected = np.cumprod(1 - h, axis=-1)
+    return np.asarray(h * np.concatenate([np.ones_like(h[..., :1]), rejected[..., :-1]], axis=-1))
+
+
+def log_odds(p: Float64) -> Float64:
+    p = np.clip(p, LEAST, 1 - LEAST)
+    return np.asarray(np.log(p / (1 - p)))
+
+
+def apply_shift(p: Float64, shift: Float64) -> Float64:
+    """Return probabilities whose log odds are shifted."""
+    return np.asarray(np.clip(1 / (1 + np.exp(-log_odds(p) - shift)), LEAST, 1 - LEAST))
+
+
+def replay_outcomes(ranks: AcceptedRanks, tree: TokenTree, depths: int, branching: int) -> Outcomes:
+    """Return the outcomes of steps with a tree along measured sequences, as if every rank had been tried.
+
+    Steps begin where others end, mostly after a miss, where the draft is worse than at an average position.
+    """
+    outcomes = Outcomes.none(depths, branching)
+    columns = np.arange(branching)
+    tokens = np.concatenate(ranks.step_tokens(tree))
+    starts, first = [], 0
+    for length in map(len, ranks.ranks):
+        position = first
+        first += length
+        while position < first - tree.max_depth:  # later steps may not fit
+            starts.append(position)
+            position += int(tokens[position])
+    positions, accepted = np.array(starts, np.int64), np.concatenate(ranks.ranks)
+    for depth in range(min(tree.max_depth, depths)):
+        rank = accepted[positions[tokens[positions] > depth] + depth]
+        outcomes.tried[depth] += (columns <= np.where(rank == REJECTED, branching, rank)[:, None]).sum(axis=0)
+        outcomes.accepted[depth] += (columns == rank[:, None]).sum(axis=0)
+    return outcomes
