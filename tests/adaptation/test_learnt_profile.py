@@ -11,7 +11,9 @@ from treeopt.adaptation.learnt_profile import learnt_acceptance
 def test_a_rank_untried_at_one_depth_takes_its_share_of_all_depths():
     tried = np.array([[200.0, 100.0, 50.0], [100.0, 0.0, 0.0], [40.0, 0.0, 0.0], [5.0, 0.0, 0.0]])
     found = learnt_acceptance(
-        Outcomes(tried, tried * [[0.5, 0.4, 0.2], [0.4, 0, 0], [0.25, 0, 0], [0.2, 0, 0]]), acceptance([0.5]), sequences=7
+        Outcomes(tried, tried * [[0.5, 0.4, 0.2], [0.4, 0, 0], [0.25, 0, 0], [0.2, 0, 0]]),
+        acceptance([0.5]),
+        sequences=7,
     )
     assert found.table.p.round(6).tolist() == [
         [0.5, 0.2, 0.06],

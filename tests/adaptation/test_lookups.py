@@ -174,7 +174,9 @@ def test_the_fastest_setting_of_each_length_and_the_first_one_are_candidates():
             rivals = [each.tokens_per_s for each in lookups if each.setting.length == length]
             assert max(rivals) == max(each.tokens_per_s for key, each in chosen.items() if key.length == length)
         others = [each for each in chosen.values() if each.setting not in {one.setting for one in lookups}]
-        assert all((each.setting.ngram, each.overhead_s) == (fastest.setting.ngram, fastest.overhead_s) for each in others)
+        assert all(
+            (each.setting.ngram, each.overhead_s) == (fastest.setting.ngram, fastest.overhead_s) for each in others
+        )
     assert one_of_each_length((), NODES) == ()
     assert all(each.setting.max_nodes <= 5 for each in one_of_each_length(lookups[:1], 5))
 

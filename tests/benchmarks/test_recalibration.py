@@ -40,7 +40,10 @@ def test_every_strategy_decodes_every_sequence_and_outputs_are_equal(target, dra
     assert {len(each.tokens) for each in found.values()} == {LITTLE.sequences}
     assert len({str(each.tokens) for each in found.values()}) == 1
     assert recalibration.outputs(models, stream, found, 2) == "identical"
-    wrong = {**found, recalibration.BEST: recalibration.Decoded([[1] * 8] * LITTLE.sequences, found[recalibration.BEST].seconds)}
+    wrong = {
+        **found,
+        recalibration.BEST: recalibration.Decoded([[1] * 8] * LITTLE.sequences, found[recalibration.BEST].seconds),
+    }
     assert recalibration.outputs(models, stream, wrong, 2) == "DIFFER"
 
 

@@ -136,7 +136,9 @@ class AcceptanceAverage:
             trials = float(self.outcomes.tried[:, ranks].sum())
             if trials >= 1:
                 measured, predicted = (float(each[:, ranks].sum()) for each in (self.outcomes.accepted, self._expected))
-                parts.append(f"{measured / trials:.2f} of {name} children accepted, {predicted / trials:.2f} in the profile")
+                parts.append(
+                    f"{measured / trials:.2f} of {name} children accepted, {predicted / trials:.2f} in the profile"
+                )
         return "; ".join(parts) or "no drafts counted yet"
 
 

@@ -108,7 +108,9 @@ class Candidates:
         """Whether rows never rise; rows that rise by a shift alone are flattened, as the solver is slower for them."""
         self._chains = [chain(depth) for depth in range(min(self.depths, self.max_nodes - 1) + 1)]
         """Plain decoding first."""
-        self._factors = np.array([self._model.tokens_per_step(each) / table.expected_tokens(each) for each in self._chains])
+        self._factors = np.array(
+            [self._model.tokens_per_step(each) / table.expected_tokens(each) for each in self._chains]
+        )
         self.conditional = lru_cache(MOST_TREES)(self._replayed)
         """From a tree to the profile's conditional acceptance in steps with it, (D, K)."""
         self._seconds = lru_cache(MOST_TREES)(self._measured_seconds)
@@ -185,7 +187,11 @@ def measured_as(acceptance: MeasuredAcceptance, decoder: Steered) -> bool:
     if decoder.sampling.greedy:
         return acceptance.sampling.greedy
     drafts = draft_sampling_of(acceptance.sampling, acceptance.draft_sampling)
-    return (acceptance.rule, acceptance.sampling, drafts) == (decoder.rule.name, decoder.sampling, decoder.draft_sampling)
+    return (acceptance.rule, acceptance.sampling, drafts) == (
+        decoder.rule.name,
+        decoder.sampling,
+        decoder.draft_sampling,
+    )
 
 
 def _slow_drafts(costs: StepCosts, factor: float) -> StepCosts:

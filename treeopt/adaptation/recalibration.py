@@ -110,7 +110,9 @@ class Recalibration:
             used = self.strategy
             request = replace(self._request, rule=acceptance.rule, temperature=acceptance.temperature)
             self._begin(request, ROOT_ALONE, None)
-            self._switch(used, self._fastest(), f"sampling: the profile contains temperature {acceptance.temperature:g}")
+            self._switch(
+                used, self._fastest(), f"sampling: the profile contains temperature {acceptance.temperature:g}"
+            )
         elif decoder.sampling != before[0] or decoder.draft_model is not before[1]:
             self._forget()
 
@@ -229,7 +231,8 @@ class Recalibration:
         trees = self._candidates.predict(shift, times, self._context, self.strategy)
         lookups = self._lookups.predict(self._context, self.strategy)
         return {
-            each.strategy: each._replace(step_s=each.step_s * times.factor(each.strategy)) for each in [*trees, *lookups]
+            each.strategy: each._replace(step_s=each.step_s * times.factor(each.strategy))
+            for each in [*trees, *lookups]
         }
 
     def _fastest(self, predictions: dict[Strategy, Prediction] | None = None) -> Prediction:
