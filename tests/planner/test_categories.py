@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from treeopt.adaptation.counts import Outcomes
 
 from tests.planner.test_dependence import DEPTH, measured
 from tests.planner.test_drafters import heads, lookup, plain_s, texts
 from tests.support.invented_machines import latency, profile, seconds
+from treeopt.adaptation.averages import Outcomes
 from treeopt.adaptation.learnt_profile import learnt_acceptance
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import (
@@ -339,4 +339,4 @@ def test_contexts_between_measured_ones_are_planned_by_category():
 def test_what_decoding_counted_has_no_categories():
     (before,) = UNLIKE.acceptances
     counts = Outcomes(np.full((2, 3), 100.0), np.full((2, 3), 20.0))
-    assert learnt_acceptance(counts, before, texts=3).categories == ()
+    assert learnt_acceptance(counts, before, sequences=3).categories == ()

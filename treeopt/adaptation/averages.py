@@ -126,8 +126,8 @@ class AcceptanceAverage:
                 p = float(self._expected[:, ranks].sum()) / trials
                 average = (float(accepted[:, ranks].sum()) + self._profile_trials * p) / (trials + self._profile_trials)
                 shifts[:, ranks] = log_odds(np.array(average)) - log_odds(np.array(p))
-        p = (accepted + CELL_TRIALS * apply_shift(expected, shifts)) / (tried + CELL_TRIALS)
-        return np.asarray(log_odds(p) - log_odds(expected))
+        cells = (accepted + CELL_TRIALS * apply_shift(expected, shifts)) / (tried + CELL_TRIALS)
+        return np.asarray(log_odds(cells) - log_odds(expected))
 
     def describe(self) -> str:
         """Return the measured and the predicted acceptance of first and later children, in words."""

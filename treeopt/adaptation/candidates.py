@@ -19,7 +19,7 @@ from treeopt.adaptation.averages import (
     log_odds,
     replay_outcomes,
 )
-from treeopt.adaptation.strategy import Prediction, Strategy
+from treeopt.adaptation.strategy import PredictedRate, Strategy
 from treeopt.arrays import Float64
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.curves import Curve
@@ -156,7 +156,7 @@ class Candidates:
         while len(self._solved) > SOLVED_TREES:
             self._solved.pop(next(iter(self._solved)))
 
-    def predict(self, shift: Float64, times: StepTimes, context: int, current: Strategy) -> list[Prediction]:
+    def predict(self, shift: Float64, times: StepTimes, context: int, current: Strategy) -> list[PredictedRate]:
         """Return the prediction for each candidate tree, the one in use included."""
         table = self._table(shift)
         others = dict.fromkeys([*self._solved, *([current] if isinstance(current, TokenTree) else [])])
@@ -166,7 +166,7 @@ class Candidates:
         draft_s, step_s = self._seconds(tuple(trees), context)
         seconds = step_s + (times.drafting - 1) * draft_s
         return [
-            Prediction(tree, float(many * self._factors[min(tree.max_depth, len(self._factors) - 1)]), float(one))
+            PredictedRate(tree, float(many * self._factors[min(tree.max_depth, len(self._factors) - 1)]), float(one))
             for tree, many, one in zip(trees, tokens, seconds, strict=True)
         ]
 

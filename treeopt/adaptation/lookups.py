@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from treeopt.adaptation.candidates import ContextCosts
-from treeopt.adaptation.strategy import LOOKUP, Prediction, Strategy, shape_of
+from treeopt.adaptation.strategy import LOOKUP, PredictedRate, Strategy, shape_of
 from treeopt.errors import InfeasibleError
 from treeopt.planner.curves import LEAST_S
 from treeopt.planner.drafter_costs import decoded_at, mean_pass_s, pass_costs, relative_steps
@@ -137,7 +137,7 @@ class Lookups:
         for each in self._averages.values():
             each.forget()
 
-    def predict(self, context: int, current: Strategy) -> list[Prediction]:
+    def predict(self, context: int, current: Strategy) -> list[PredictedRate]:
         """Return the predictions for the settings replayed long enough, and for the one in use."""
         return [
             self.prediction(setting, context)
@@ -145,8 +145,8 @@ class Lookups:
             if setting == current or average.replayed >= LEAST_TOKENS
         ]
 
-    def prediction(self, setting: PromptLookupSetting, context: int) -> Prediction:
+    def prediction(self, setting: PromptLookupSetting, context: int) -> PredictedRate:
         average = self._averages[setting]
         plain_s, pass_s = self._costs.pass_s(context)[[1, setting.max_nodes]]
         step_s = average.measured.overhead_s + plain_s + average.drafted / average.steps * (pass_s - plain_s)
-        return Prediction(setting, average.tokens / average.steps, max(LEAST_S, float(step_s)))
+        return PredictedRate(setting, average.tokens / average.steps, max(LEAST_S, float(step_s)))

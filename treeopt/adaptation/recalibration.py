@@ -13,7 +13,7 @@ from treeopt.adaptation.candidates import Candidates, measured_as, measured_requ
 from treeopt.adaptation.learnt_profile import StepSamples, learnt_profile
 from treeopt.adaptation.lookups import Lookups, measured_lookups, one_of_each_length
 from treeopt.adaptation.probing import Probe
-from treeopt.adaptation.strategy import Change, Prediction, Strategy, apply_strategy
+from treeopt.adaptation.strategy import Change, PredictedRate, Strategy, apply_strategy
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
 from treeopt.planner.request import PlanRequest
@@ -69,6 +69,9 @@ class Recalibration:
         self._request, self._begin_with = request or PlanRequest(), begin_with
         self._on_change, self._now_s = on_change, now_s
         self._decoder: Steered | None = None
+        self._sequence: int | None = None
+        self._probe: Probe
+        self._seconds: tuple[float, float]
         self._drafted_by: tuple[Sampling, object] | None = None
         """The decoder's sampling and draft model; a decoder may get another draft model later."""
         self.changes: list[Change] = []
@@ -226,7 +229,7 @@ class Recalibration:
         self._context, self._context_sum = candidates.costs.rounded(self._context_sum // len(taken)), 0
         self._seconds = self._step_parts()
 
-    def _predictions(self) -> dict[Strategy, Prediction]:
+    def _predictions(self) -> dict[Strategy, PredictedRate]:
         shift, times = self._acceptance.shift(self._expected), self._times
         trees = self._candidates.predict(shift, times, self._context, self.strategy)
         lookups = self._lookups.predict(self._context, self.strategy)
@@ -235,7 +238,7 @@ class Recalibration:
             for each in [*trees, *lookups]
         }
 
-    def _fastest(self, predictions: dict[Strategy, Prediction] | None = None) -> Prediction:
+    def _fastest(self, predictions: dict[Strategy, PredictedRate] | None = None) -> PredictedRate:
         return max((predictions or self._predictions()).values(), key=lambda each: each.tokens_per_s)
 
     def _situation(self) -> tuple[int, int, int]:
@@ -254,7 +257,7 @@ class Recalibration:
             f"draft-to-target time {self._times.drafting:.2f} times the profile's; context {self._context}"
         )
 
-    def _switch(self, before: Strategy, best: Prediction, why: str, gain: float = 0.0) -> None:
+    def _switch(self, before: Strategy, best: PredictedRate, why: str, gain: float = 0.0) -> None:
         assert self._decoder is not None
         apply_strategy(self._decoder, best.strategy)
         self._use(best.strategy)

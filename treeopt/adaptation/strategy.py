@@ -13,7 +13,7 @@ LOOKUP = "prompt-lookup"
 Strategy = TokenTree | PromptLookupSetting
 
 
-class Prediction(NamedTuple):
+class PredictedRate(NamedTuple):
     strategy: Strategy
     tokens_per_step: float
     step_s: float
