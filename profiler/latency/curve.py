@@ -20,6 +20,8 @@ MOST_SAMPLES = 200
 """Of one count, after which more of them tell nothing new."""
 LEAST_ERROR = 0.01
 """Straight lines that are off by less need no count between, where time is short."""
+CHEAP_S = 0.25
+"""Passes that take less are timed at least once, even if no time is left: the budget is known to plans then."""
 LIMIT = "limit "
 """Before a curve's kind: the journal's entries of counts for which memory ran out."""
 
@@ -99,9 +101,10 @@ class Curve:
         return True
 
     def coarse(self, least: int, time: Slice) -> None:
-        """Time counts that grow by half, a few rounds; larger ones than `least` only while there is time."""
+        """Time counts that grow by half, a few rounds; expensive ones above `least` only while there is time."""
         for tokens in sorted({*coarse_points(self._most), *self._samples()}):
-            if tokens > least and tokens not in self._samples() and time.over():
+            samples = self._samples()
+            if tokens > least and tokens not in samples and time.over() and _extrapolated_s(samples, tokens) > CHEAP_S:
                 break
             self._add(tokens)
             self._timed_rounds(self._points & {tokens}, 1, first_calls=1)  # it was tried before
@@ -231,3 +234,9 @@ class Curve:
         self._works = {count: work for count, work in self._works.items() if count < tokens}
         give_back_memory()
         return False
+
+
+def _extrapolated_s(samples: Mapping[int, Sequence[float]], tokens: int) -> float:
+    """Return the seconds of a larger pass than was timed, if each token takes as long as in the largest one."""
+    largest = max(samples)
+    return float(np.median(samples[largest])) * tokens / largest

@@ -29,8 +29,8 @@ def straight_s(width, context, batch):
 class Pretended:
     """A machine whose passes are the clock of the budget too, and its times after a first round."""
 
-    def __init__(self, make_model, coarse_s=math.inf, journal=None, verify=two_steps_s):
-        machine = {"verify": verify, "draft": straight_s, "sigma": 0.03, "warm_up": NO_WARM_UP}
+    def __init__(self, make_model, coarse_s=math.inf, journal=None, verify=two_steps_s, draft=straight_s):
+        machine = {"verify": verify, "draft": draft, "sigma": 0.03, "warm_up": NO_WARM_UP}
         self.machine, target, draft = machine_and_pair(make_model, (CONTEXT,), **machine)
         self.journal = journal or Journal(None, "")
         grid = LatencyGrid(target, draft, [1, 2], SETTINGS, clock=self.machine, journal=self.journal)
@@ -59,12 +59,18 @@ class TestCoarse:
         latency = pretended.times.latency()
         assert latency.verify.max_tokens == latency.draft.max_tokens == MOST
 
-    def test_without_time_no_pass_is_larger_than_the_probe_trees(self, make_model):
-        pretended = Pretended(make_model, coarse_s=0.0)
+    def test_without_time_no_expensive_pass_is_larger_than_the_probe_trees(self, make_model):
+        slow = {"verify": lambda *sizes: 300 * two_steps_s(*sizes), "draft": lambda *sizes: 2000 * straight_s(*sizes)}
+        pretended = Pretended(make_model, coarse_s=0.0, **slow)
         latency = pretended.times.latency()
         assert (latency.verify.max_tokens, latency.draft.max_tokens) == (COARSE_TOKENS, COARSE_WIDTH)
-        whole = Pretended(make_model)
+        whole = Pretended(make_model, **slow)
         assert pretended.now_s() < 0.7 * whole.now_s()
+
+    def test_without_time_cheap_passes_are_timed_once_all_the_same(self, make_model):
+        latency = Pretended(make_model, coarse_s=0.0).times.latency()
+        assert (latency.verify.max_tokens, latency.draft.max_tokens) == (MOST, MOST)
+        assert len(latency.verify.timings[-1].samples_s) == 1
 
     def test_what_the_journal_holds_is_not_timed_again(self, make_model):
         first = Pretended(make_model)
