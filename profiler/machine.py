@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import torch
 
 from treeopt.records.machine import Machine, Pair, processor_name
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, kv_bytes, weight_bytes
 
 
 def describe_machine(device: torch.device) -> Machine:
@@ -30,6 +30,10 @@ def describe_pair(target: LanguageModel, draft: LanguageModel | None) -> Pair:
         vocabulary=target.config.vocabulary,
         target_parameters=target.parameters,
         draft_parameters=None if draft is None else draft.parameters,
+        target_weight_bytes=weight_bytes(target),
+        draft_weight_bytes=None if draft is None else weight_bytes(draft),
+        target_kv_bytes=kv_bytes(target),
+        draft_kv_bytes=None if draft is None else kv_bytes(draft),
     )
 
 

@@ -7,7 +7,7 @@ import click
 
 from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.rule import measured_rule
-from treeopt.cli.options.values import COUNT, LENGTH, TEMPERATURE, TEXT
+from treeopt.cli.options.values import COUNT, LENGTH, SIZE, TEMPERATURE, TEXT
 from treeopt.records.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
@@ -86,6 +86,15 @@ class PlanOptions:
             "--level-width", heading=Heading.PLANNED, type=COUNT, help="Most nodes of any level; by default any number."
         )
     )
+    memory: int | None = field(
+        metadata=option(
+            "--memory",
+            heading=Heading.PLANNED,
+            type=SIZE,
+            metavar="SIZE",
+            help="Plan only what fits in SIZE, such as 40GB: weights and a KV cache for each sequence.",
+        )
+    )
     objective: str = field(
         metadata=option(
             "--objective",
@@ -125,6 +134,7 @@ class PlanOptions:
             max_depth=self.depth,
             level_widths=self.level_width,
             objective=self.objective,
+            memory_bytes=self.memory,
             raw=self.raw,
             lossy=self.lossy,
         )

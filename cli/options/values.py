@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST = 999_999_999
 """No count that a user means is larger, and every sum and product of a few of them fits in 64 bits."""
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([KMGT]i?B)", re.ASCII)
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)", re.ASCII)
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -79,6 +80,22 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
         if not values or len(set(values)) < len(values):
             self.fail(f"expected {self.name}, each once, such as {self._example}. Got {value!r}.", param, ctx)
         return values
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes such as `40GB` or `24GiB`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes; a usage error for anything else."""
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"expected a size such as 40GB or 24GiB. Got {value!r}.", param, ctx)
+        base = 1024 if match[2][1] == "i" else 1000
+        return max(1, int(float(match[1]) * base ** ("KMGT".index(match[2][0]) + 1)))
 
 
 class Duration(click.ParamType[float]):
@@ -248,3 +265,4 @@ BOUNDARIES = CommaList("boundaries of the target, whole numbers of at least 0", 
 LENGTHS = CommaList("whole numbers of at least 0", _length, "0,1,3,7")
 TEMPERATURES = CommaList("temperatures of at least 0", _temperature, "0,0.6")
 DURATION = Duration()
+SIZE = Size()

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from treeopt.array_record import ShortRepr
 from treeopt.files.record_form import written_record
 from treeopt.planner.fastest import Fastest
+from treeopt.planner.memory import Memory
 from treeopt.planner.model import Confidence, StepModel
 from treeopt.planner.options import OBJECTIVES, Option
 from treeopt.records.profile import origins
@@ -36,6 +37,8 @@ class Plan(ShortRepr, Tabular):
     model: StepModel
     """The acceptance and the costs that were used."""
     solution: Solution
+    memory: Memory | None = None
+    """What trees have to fit in; None for no limit."""
     rules: tuple[Option, ...] = ()
     """The best option of every rule that was planned, in the order measured; the plan is that of the best of them."""
 
@@ -123,6 +126,12 @@ class Plan(ShortRepr, Tabular):
                 "loss": self.fastest.loss,
             },
             "confidence": written_record(self.confidence),
+            "memory": self.memory
+            and {
+                **written_record(self.memory),
+                "sequences": self.memory.sequences(self.context_tokens, self.choice.tree.nodes),
+                "sequences_plain": self.memory.sequences(self.context_tokens),
+            },
             "smoothing": smoothing
             and {
                 "changed": smoothing.changed,

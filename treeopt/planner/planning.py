@@ -8,6 +8,7 @@ import numpy as np
 from treeopt.arguments import instance
 from treeopt.errors import InfeasibleError
 from treeopt.planner.fastest import speeds
+from treeopt.planner.memory import Memory, memory_of
 from treeopt.planner.model import StepModel, confidence, model_at
 from treeopt.planner.options import OBJECTIVES
 from treeopt.planner.plan_record import Plan
@@ -35,6 +36,7 @@ def plan(
     raw: bool = False,
     extrapolate: bool = False,
     lossy: bool = False,
+    memory_bytes: int | None = None,
 ) -> Plan:
     """Return the best rule with its best tree, chain and plain decoding, over all budgets up to `max_nodes`.
 
@@ -53,6 +55,7 @@ def plan(
         raw: take the acceptance as measured.
         extrapolate: go on beyond what was measured.
         lossy: allow rules that change the text's distribution.
+        memory_bytes: of the weights and the KV caches together; larger trees are not planned.
 
     Raises InvalidValueError for a budget below 1, an unknown objective or a lossy rule that is not allowed,
     InfeasibleError for conditions and sizes beyond what was measured.
@@ -69,6 +72,7 @@ def plan(
         objective=objective,
         raw=raw,
         lossy=lossy,
+        memory_bytes=memory_bytes,
     )
     return requested_plan(profile, request)
 
@@ -83,13 +87,28 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     most = point.max_nodes if request.max_nodes is None else request.max_nodes
     if not profile.has_draft_model:
         most = 1  # plain decoding alone: what other drafters fill is planned by `drafter_choices`
+    memory = None if request.memory_bytes is None else memory_of(profile, request.memory_bytes)
+    if memory is not None:
+        most = min(most, _fitting_nodes(memory, point))
     beyond = most if request.extrapolate else 0
     tokens = [token_models(profile, each, raw=request.raw).at(point.context_tokens) for each in acceptances]
     models = [model_at(point, each, max_nodes=beyond) for each in tokens]
     for model in models:
         model.costs.step_s(np.array([most]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
     solved = [RuleTrees.solve(model.tokens, most, request.max_depth, request.level_widths) for model in models]
-    return plan_rules(solved, models, request.objective)
+    return replace(plan_rules(solved, models, request.objective), memory=memory)
+
+
+def _fitting_nodes(memory: Memory, point: OperatingPoint) -> int:
+    """Return the most nodes that fit at an operating point; raises InfeasibleError if not even plain decoding does."""
+    nodes = memory.max_nodes(point.context_tokens, point.batch_size)
+    if nodes < 1:
+        raise InfeasibleError(
+            f"memory: {memory.total_bytes} bytes hold the weights and {memory.sequences(point.context_tokens)} sequences of "
+            f"{point.context_tokens} tokens. Got a batch of {point.batch_size}: allow more, or a smaller batch.",
+            field="memory",
+        )
+    return nodes
 
 
 def check_profile(profile: Profile) -> None:

@@ -34,6 +34,8 @@ class PlanRequest:
     """Most nodes at each depth, as for `treeopt.solve`."""
     objective: str = "speed"
     """`speed`, or `tokens` to ignore what a step costs."""
+    memory_bytes: int | None = None
+    """Memory for weights and KV caches: trees that do not fit are not planned; None for no limit."""
     raw: bool = False
     """Whether the acceptance is taken as measured, rows that rise by noise not smoothed."""
     lossy: bool = False
@@ -49,6 +51,8 @@ class PlanRequest:
                 object.__setattr__(self, name, whole(name, value, least))
         if self.max_nodes is not None:
             object.__setattr__(self, "max_nodes", whole("max_nodes", self.max_nodes, 1))
+        if self.memory_bytes is not None:
+            object.__setattr__(self, "memory_bytes", whole("memory_bytes", self.memory_bytes, 1))
         if self.objective not in OBJECTIVES:
             raise InvalidValueError(
                 f"objective: expected {' or '.join(OBJECTIVES)}. Got {self.objective!r}.", field="objective"

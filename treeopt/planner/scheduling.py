@@ -18,6 +18,7 @@ import numpy as np
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
+from treeopt.planner.memory import Memory, memory_of
 from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import check_profile, fastest_trees, plan_rules, planned_acceptances
@@ -132,21 +133,24 @@ def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[]
     most = request.max_nodes
     if most is None:
         most = min(latency.verify.max_tokens for latency in profile.step_latencies)
+    memory = None if request.memory_bytes is None else memory_of(profile, request.memory_bytes)
     plans: list[Plan] = []
     contexts: list[Segment] = []
     batches: list[Segment] = []
     for each in dict.fromkeys(acceptance.temperature for acceptance in measured):
         models = [token_models(profile, one, raw=request.raw) for one in measured if one.temperature == each]
-        _refuse_unmeasured(profile, models[0], most)
-        solved = _Solved(models, most, request)
+        conditions = _fitting_conditions(measured_conditions(profile, each), memory)
+        _refuse_unmeasured(profile, models[0], most, conditions)
+        solved = _Solved(models, most, request, memory)
         at_temperature = []
-        for batch, context in measured_conditions(profile, each):
+        for batch, context in conditions:
             point = profile.at(context, batch, models[0].acceptance.sampling)
-            trees = solved.at(context)
-            at_temperature.append(plan_rules(trees, [model_at(point, one.tokens) for one in trees]))
+            trees = solved.at(batch, context)
+            plan = plan_rules(trees, [model_at(point, one.tokens) for one in trees])
+            at_temperature.append(replace(plan, memory=memory))
             tick()
         chosen = [(option.rule, option.tree) for plan in at_temperature for option in plan.rules]
-        switches = _Switches(profile, models[0].acceptance.sampling, solved, chosen)
+        switches = _Switches(profile, models[0].acceptance.sampling, solved, chosen, conditions)
         plans += at_temperature
         contexts += switches.over_contexts()
         batches += switches.over_batch_sizes()
@@ -206,9 +210,11 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
 class _Solved:
     """The trees of some rules at any context length, solved once where one acceptance holds for several."""
 
-    def __init__(self, models: Sequence[TokenModels], max_nodes: int, request: PlanRequest) -> None:
-        self._models, self._max_nodes, self._request = models, max_nodes, request
-        self._known: dict[int, RuleTrees] = {}
+    def __init__(
+        self, models: Sequence[TokenModels], max_nodes: int, request: PlanRequest, memory: Memory | None
+    ) -> None:
+        self._models, self._max_nodes, self._request, self._memory = models, max_nodes, request, memory
+        self._known: dict[tuple[int, int], RuleTrees] = {}
 
     @property
     def rules(self) -> list[str]:
@@ -219,21 +225,43 @@ class _Solved:
         """Return the model of each rule."""
         return [each.at(context) for each in self._models]
 
-    def at(self, context: int) -> list[RuleTrees]:
-        """Return the trees of each rule."""
-        return [self.of(tokens) for tokens in self.tokens(context)]
+    def at(self, batch: int, context: int) -> list[RuleTrees]:
+        """Return the trees of each rule that fit in memory."""
+        return [self.of(tokens, batch, context) for tokens in self.tokens(context)]
 
-    def of(self, tokens: TokenModel) -> RuleTrees:
-        """Return the trees of one of the models."""
-        if id(tokens) not in self._known:  # the models live as long as this does, so that no other gets its id
+    def of(self, tokens: TokenModel, batch: int, context: int) -> RuleTrees:
+        """Return the trees of one of the models that fit in memory."""
+        most = self._max_nodes if self._memory is None else min(self._max_nodes, self._memory.max_nodes(context, batch))
+        key = id(tokens), most  # the models live as long as this does, so that no other gets the id
+        if key not in self._known:
             limits = self._request.max_depth, self._request.level_widths
-            self._known[id(tokens)] = RuleTrees.solve(tokens, self._max_nodes, *limits)
-        return self._known[id(tokens)]
+            self._known[key] = RuleTrees.solve(tokens, most, *limits)
+        return self._known[key]
+
+    def fits(self, tree: TokenTree, batch: int, context: int) -> bool:
+        """Return whether memory suffices for a tree in every sequence."""
+        return self._memory is None or tree.nodes <= self._memory.max_nodes(context, batch)
 
 
-def _refuse_unmeasured(profile: Profile, models: TokenModels, max_nodes: int) -> None:
+def _fitting_conditions(conditions: list[tuple[int, int]], memory: Memory | None) -> list[tuple[int, int]]:
+    """Return the batch sizes and context lengths for which memory suffices; raises InfeasibleError for none."""
+    if memory is None:
+        return conditions
+    fitting = [(batch, context) for batch, context in conditions if memory.max_nodes(context, batch) >= 1]
+    if not fitting:
+        raise InfeasibleError(
+            f"memory: expected room for the weights and a measured batch. Got {memory.total_bytes} bytes, of which the "
+            f"weights take {memory.weight_bytes}: allow more.",
+            field="memory",
+        )
+    return fitting
+
+
+def _refuse_unmeasured(
+    profile: Profile, models: TokenModels, max_nodes: int, conditions: Sequence[tuple[int, int]]
+) -> None:
     """Raise before any long work if passes of `max_nodes` were not timed under every condition."""
-    for batch, context in measured_conditions(profile, models.acceptance.temperature):
+    for batch, context in conditions:
         point = profile.at(context, batch, models.acceptance.sampling)
         costs = model_at(point, models.at(context)).costs
         costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))
@@ -247,11 +275,18 @@ def measured_conditions(profile: Profile, temperature: float) -> list[tuple[int,
 class _Switches:
     """The fastest rule and tree, anywhere between the measured conditions."""
 
-    def __init__(self, profile: Profile, sampling: Sampling, solved: "_Solved", choices: Sequence[Choice]) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        sampling: Sampling,
+        solved: "_Solved",
+        choices: Sequence[Choice],
+        conditions: Sequence[tuple[int, int]],
+    ) -> None:
         self._profile, self._sampling = profile, sampling
         self._solved = solved
         self._choices = dict.fromkeys(choices)
-        self._conditions = measured_conditions(profile, sampling.temperature)
+        self._conditions = conditions
         self._known: dict[tuple[int, int], Models] = {}
 
     def over_contexts(self) -> list[Segment]:
@@ -292,23 +327,26 @@ class _Switches:
         return winners(measured, lambda value: self._fastest(models_at(value)))
 
     def _search(self, models: Models) -> None:
-        """Get to know the fastest ways at a place, but for rules whose acceptance is mixed there."""
+        """Add the fastest trees of an operating point to the choices, except for interpolated acceptance."""
+        place = _place(models)
         found = [
             (rule, tree)
             for rule, model in models.items()
             if not model.tokens.parts
-            for tree in fastest_trees(self._solved.of(model.tokens), model)
+            for tree in fastest_trees(self._solved.of(model.tokens, *place), model)
         ]
         self._choices |= dict.fromkeys(found)
 
     def _fastest(self, models: Models) -> Choice:
         """Return which known choice is fastest, in a tie the smallest and then the rule measured first.
 
-        Those too large for what was measured are left out.
+        Trees that are too large for what was measured, or for the memory, are left out.
         """
         speeds: dict[Choice, float] = {}
+        place = _place(models)
         for rule, model in models.items():
-            fitting = [tree for of, tree in self._choices if of == rule and model.knows(tree)]
+            known = [tree for of, tree in self._choices if of == rule and model.knows(tree)]
+            fitting = [tree for tree in known if self._solved.fits(tree, *place)]
             if fitting:
                 speeds |= zip(((rule, tree) for tree in fitting), model.speedups(fitting).tolist(), strict=True)
         rules = self._solved.rules
@@ -336,3 +374,9 @@ class _Switches:
             context_tokens=contexts,
             option=self._models(batches[0], contexts[0])[rule].predict(tree),
         )
+
+
+def _place(models: Models) -> tuple[int, int]:
+    """Return the batch size and the context length of some models."""
+    point = next(iter(models.values())).point
+    return point.batch_size, point.context_tokens

@@ -43,6 +43,12 @@ class Pair(ShortRepr):
     """Logits of the target; this and the next two are None where no model was looked at."""
     target_parameters: int | None = None
     draft_parameters: int | None = None
+    target_weight_bytes: int | None = None
+    """Memory of the target's weights; None if unknown, and so are the next three."""
+    draft_weight_bytes: int | None = None
+    target_kv_bytes: int | None = None
+    """Memory of one cached token of one sequence."""
+    draft_kv_bytes: int | None = None
     target_source: str | None = None
     """What the target was loaded from: a folder as it was given, or a name on the hub; None for the bundled one."""
     draft_source: str | None = None

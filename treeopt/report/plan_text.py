@@ -184,7 +184,17 @@ def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
         )
     if plan.choice.verify_tokens > plan.choice.tree.nodes:
         remarks.append(f"Run the verification pass padded to {plan.choice.verify_tokens} tokens: that is faster.")
-    return remarks + _smoothing(plan)
+    return remarks + _memory(plan) + _smoothing(plan)
+
+
+def _memory(plan: "Plan") -> list[str]:
+    """Return how many sequences fit in memory, with plain decoding and with the choice."""
+    if plan.memory is None:
+        return []
+    nodes = plan.choice.tree.nodes
+    plain, chosen = (plan.memory.sequences(plan.context_tokens, count) for count in (1, nodes))
+    line = f"{plan.memory.total_bytes / 1e9:.3g} GB hold {counted(plain, 'sequence')} of {plan.context_tokens} tokens"
+    return [f"{line}, {chosen} with {counted(nodes, 'node')} in each step." if nodes > 1 else f"{line}."]
 
 
 def warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> list[Warning]:

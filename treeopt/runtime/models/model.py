@@ -314,6 +314,16 @@ def shortest_model(*models: LanguageModel | None) -> LanguageModel:
     return min((model for model in models if model is not None), key=lambda model: model.config.max_positions)
 
 
+def weight_bytes(model: LanguageModel) -> int:
+    """Return the memory of a model's weights."""
+    return model.parameters * model.dtype.itemsize
+
+
+def kv_bytes(model: LanguageModel) -> int | None:
+    """Return the memory of one cached token of one sequence; None if unknown."""
+    return model.cache_bytes(PREFILL_TOKENS) // PREFILL_TOKENS or None
+
+
 def trained_tokens(*models: LanguageModel | None) -> int:
     """Return the longest text that all of some models take; None stands for no model."""
     return shortest_model(*models).config.max_positions

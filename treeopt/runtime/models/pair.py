@@ -23,7 +23,7 @@ from treeopt.runtime.models.load import (
     number_format,
     source_of,
 )
-from treeopt.runtime.models.model import LanguageModel, sizes_limit
+from treeopt.runtime.models.model import LanguageModel, kv_bytes, sizes_limit, weight_bytes
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.texts.shared_tokens import SharedTokens, compare_tokens
@@ -138,6 +138,10 @@ def load_pair(
         vocabulary=logits[0],
         target_parameters=models[0].parameters,
         draft_parameters=drafts[0].parameters if drafts else None,
+        target_weight_bytes=weight_bytes(models[0]),
+        draft_weight_bytes=weight_bytes(drafts[0]) if drafts else None,
+        target_kv_bytes=kv_bytes(models[0]),
+        draft_kv_bytes=kv_bytes(drafts[0]) if drafts else None,
         target_source=None if target is None else str(target),
         draft_source=None if draft is None else str(draft),
         target_digest=folders[0].digest,

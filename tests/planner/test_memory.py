@@ -1,0 +1,109 @@
+"""Plans that fit in memory: weights, and a KV cache for every sequence."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.cli.invented import FOUR_CONDITIONS, call, invented
+from treeopt.errors import InfeasibleError
+from treeopt.planner import PlanRequest, plan, requested_schedule
+from treeopt.planner.memory import Memory, memory_of
+from treeopt.planner.scheduling import measured_conditions
+
+WEIGHTS, KV = 10_000_000, 1000
+
+
+def with_memory(profile, weights=WEIGHTS, kv=KV):
+    """Return a profile whose target takes these bytes, and whose draft a tenth of them."""
+    pair = replace(
+        profile.pair,
+        target_weight_bytes=weights,
+        target_kv_bytes=kv,
+        draft_weight_bytes=weights // 10,
+        draft_kv_bytes=kv // 10,
+    )
+    return replace(profile, pair=pair)
+
+
+def taken_bytes(nodes, context, batch):
+    """Return the bytes of weights and caches, worked out by hand."""
+    return WEIGHTS * 11 // 10 + batch * (context + nodes) * KV * 11 // 10
+
+
+def test_nodes_and_sequences_are_the_most_that_fit():
+    for total in (11_500_000, 12_345_678, 80_000_000):
+        memory = Memory(total_bytes=total, weight_bytes=11_000_000, kv_bytes=1100)
+        for context in (64, 256, 4096):
+            for batch in (1, 3, 16):
+                nodes = memory.max_nodes(context, batch)
+                assert taken_bytes(nodes, context, batch) <= total < taken_bytes(nodes + 1, context, batch)
+            for nodes in (1, 9):
+                count = memory.sequences(context, nodes)
+                assert taken_bytes(nodes, context, count) <= total < taken_bytes(nodes, context, count + 1)
+
+
+def test_a_plan_takes_no_larger_tree_than_fits():
+    profile = with_memory(invented())
+    free = plan(profile, 32).choice.tree.nodes
+    assert free > 3
+    for nodes in (1, 2, 3, free):
+        limited = plan(profile, 32, memory_bytes=taken_bytes(nodes, 256, 1))
+        assert limited.solution.max_nodes == nodes
+        assert limited.choice.tree.nodes <= nodes
+    assert limited.choice.tree == plan(profile, 32).choice.tree
+    with pytest.raises(InfeasibleError, match="hold the weights and 0 sequences of 256 tokens"):
+        plan(profile, 32, memory_bytes=taken_bytes(0, 256, 1))
+
+
+def test_a_schedule_never_plans_what_does_not_fit():
+    profile = with_memory(invented(conditions=FOUR_CONDITIONS))
+    conditions = measured_conditions(profile, 0.0)
+    batch, context = max(conditions, key=lambda each: each[0] * each[1])
+    total = taken_bytes(3, context, batch)
+
+    def too_large(schedule):
+        """Return the places at which a segment's tree does not fit."""
+        return [
+            (size, length)
+            for segment in (*schedule.over_contexts, *schedule.over_batch_sizes)
+            for size in range(segment.batch_sizes[0], segment.batch_sizes[1] + 1)
+            for length in {segment.context_tokens[0], segment.context_tokens[1]}
+            if taken_bytes(segment.option.tree.nodes, length, size) > total
+        ]
+
+    limited = requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total))
+    assert too_large(limited) == []
+    assert len(limited.plans) == len(conditions)
+    assert {each.memory.total_bytes for each in limited.plans} == {total}
+    cheap = invented(conditions=FOUR_CONDITIONS, verify=lambda nodes, *_: 1e-2 + 1e-6 * nodes)
+    free = requested_schedule(with_memory(cheap), PlanRequest(max_nodes=32))
+    assert too_large(free) != []  # where nothing limits it, a wide tree is planned that would not fit
+    assert too_large(requested_schedule(with_memory(cheap), PlanRequest(max_nodes=32, memory_bytes=total))) == []
+
+
+def test_conditions_without_room_are_left_out():
+    profile = with_memory(invented(conditions=FOUR_CONDITIONS))
+    smallest = min(measured_conditions(profile, 0.0), key=lambda each: each[0] * each[1])
+    total = taken_bytes(1, smallest[1], smallest[0])
+    schedule = requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total))
+    assert [(each.model.point.batch_size, each.context_tokens) for each in schedule.plans] == [smallest]
+    with pytest.raises(InfeasibleError, match="the weights take 11000000"):
+        requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total - 2000))
+
+
+def test_a_profile_without_the_models_memory_is_refused():
+    with pytest.raises(InfeasibleError, match="expected a profile with the memory of weights"):
+        memory_of(invented(), 10**9)
+
+
+def test_the_command_says_how_many_sequences_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with_memory(invented()).save("profile.yaml")
+    found = call("solve", "--memory", "15MB")
+    assert found.exit_code == 0, found.output
+    chosen = plan(with_memory(invented()), memory_bytes=15_000_000).choice.tree.nodes
+    plain, with_tree = (4_000_000 // (1100 * (256 + nodes)) for nodes in (1, chosen))
+    assert f"0.015 GB hold {plain} sequences of 256 tokens, {with_tree} with {chosen} nodes in each step." in found.stdout
+    refused = call("solve", "--memory", "15")
+    assert refused.exit_code == 2
+    assert "expected a size such as 40GB" in refused.stderr
