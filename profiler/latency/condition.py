@@ -233,6 +233,7 @@ class Times:
             draft=draft,
             overhead=overheads[0].overhead,
             rule_overheads=overheads if len(overheads) > 1 else (),
+            host=self._steps.host,
             steps=self._steps.timed(),
         )
 

@@ -1,6 +1,7 @@
 """Whole steps under every rule, and what of them their passes do not explain."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from zlib import crc32
 
 from treeopt.profiler.budget import Slice
@@ -14,8 +15,12 @@ from treeopt.profiler.settings import Settings
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.step_latency import RuleOverhead, RuleSteps, TimedTree
 from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.observer import DecodedStep
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
+
+HOST_STEPS = 3
+"""Further steps with each tree, in which the host's work is timed apart."""
 
 
 def step_key(rule: str, tree: TokenTree) -> int:
@@ -46,13 +51,13 @@ class Steps:
     ) -> None:
         self._models, self._context = (target, draft), context
         self._condition, self._settings = condition, settings
-        self._kind = condition.kind("step")
+        self._kind, self._host_kind = condition.kind("step"), condition.kind("host")
         self._recorder = recorder
         self._watched = recorder.watched or Watched(recorder.journal)
         greedy = condition.sampling.greedy  # at temperature 0 all rules are one
         self._rules = settings.rules[:1] if greedy else settings.rules
         self._trees = [tree for tree in PROBE_TREES if tree.nodes <= settings.max_tokens]
-        self._opened: tuple[str, StepTimer] | None = None
+        self._opened: tuple[str, Decoder, StepTimer] | None = None
         self._steps = {rule: {step_key(rule, tree): tree for tree in self._trees} for rule in self._rules}
 
     @property
@@ -63,6 +68,7 @@ class Steps:
     def sample(self, rounds: int, over: Callable[[], bool] = lambda: False) -> None:
         """Time every tree under every rule until it has so many samples, or until a time is over."""
         self._timed_rounds(rounds, over=over)
+        self._time_host()
 
     def close(self) -> None:
         """Free the caches; they are allocated again for the next step that is timed."""
@@ -77,6 +83,7 @@ class Steps:
         for rule, steps in self._steps.items():
             if self._fewest(steps) < 1 or not time.over():
                 self._time_rule(rule, steps, rounds, over=time.over, first_calls=1)
+        self._time_host()
 
     def refine(self, time: Slice, rounds: int) -> None:
         """Time the steps under the rule that has the fewest samples until a time or some rounds are over."""
@@ -113,12 +120,8 @@ class Steps:
         over: Callable[[], bool] = lambda: False,
         first_calls: int | None = None,
     ) -> None:
-        """Time the steps of some trees, after freeing the caches of another rule."""
-        if self._opened is None or self._opened[0] != rule:
-            self.close()
-            give_back_memory()  # decoders refer to themselves, so that their caches outlive them
-            self._opened = rule, self._timer(rule)
-        timer = self._opened[1]
+        """Time the steps of some trees."""
+        _, timer = self._open(rule)
         timed_rounds(
             self._kind,
             dict.fromkeys(trees, timer.step),
@@ -130,9 +133,36 @@ class Steps:
             first_calls=first_calls,
         )
 
-    def _timer(self, rule: str) -> StepTimer:
-        settings, sampling, batch_size = self._settings, self._condition.sampling, self._condition.batch_size
-        decoder = Decoder(
+    def _time_host(self) -> None:
+        """Time the host's work after the target's pass, in steps of their own, because a device is waited for in them."""
+        known = self._recorder.journal.samples(self._host_kind)
+        for rule, steps in self._steps.items():
+            for key, tree in steps.items():
+                self._time_host_of(rule, key, tree, HOST_STEPS - len(known.get(key, ())))
+
+    def _time_host_of(self, rule: str, key: int, tree: TokenTree, steps: int) -> None:
+        for _ in range(steps):
+            decoder, timer = self._open(rule)
+            timer.prepare(tree)
+            with decoder.observed(partial(self._record_host, key), self._recorder.clock.now_s):
+                timer.step()
+
+    def _record_host(self, key: int, step: DecodedStep) -> None:
+        if step.seconds is not None:
+            self._recorder.journal.append(self._host_kind, key, (step.seconds.rest,))
+
+    def _open(self, rule: str) -> tuple[Decoder, StepTimer]:
+        """Return the decoder and the steps under a rule, after freeing the caches of another one."""
+        if self._opened is None or self._opened[0] != rule:
+            self.close()
+            give_back_memory()  # decoders refer to themselves, so that their caches outlive them
+            decoder = self._decoder(rule)
+            self._opened = rule, decoder, step_timer(decoder, self._context, self._condition.batch_size)
+        return self._opened[1:]
+
+    def _decoder(self, rule: str) -> Decoder:
+        settings, sampling = self._settings, self._condition.sampling
+        return Decoder(
             *self._models,
             self._trees[0],
             rule=rule,
@@ -143,7 +173,6 @@ class Steps:
             max_nodes=max(tree.nodes for tree in self._trees),
             cuda_graphs=settings.cuda_graphs,
         )
-        return step_timer(decoder, self._context, batch_size)
 
     def timed(self) -> tuple[RuleSteps, ...]:
         """Return the samples of every rule and tree."""
@@ -155,6 +184,13 @@ class Steps:
             )
             for rule in self._rules
         )
+
+    @property
+    def host(self) -> Timing | None:
+        """Seconds of the host's work; None before any was timed."""
+        samples = self._recorder.journal.samples(self._host_kind)
+        seconds = [each for steps in self._steps.values() for key in steps for each in samples.get(key, ())]
+        return Timing(seconds) if seconds and min(seconds) > 0 else None
 
     def overheads(self, verify: LatencyTable, draft: LatencyTable) -> tuple[RuleOverhead, ...]:
         """Return, rule by rule, what the passes of the timed steps do not explain."""

@@ -103,7 +103,9 @@ def test_the_command_says_how_many_sequences_fit(tmp_path, monkeypatch):
     assert found.exit_code == 0, found.output
     chosen = plan(with_memory(invented()), memory_bytes=15_000_000).choice.tree.nodes
     plain, with_tree = (4_000_000 // (1100 * (256 + nodes)) for nodes in (1, chosen))
-    assert f"0.015 GB hold {plain} sequences of 256 tokens, {with_tree} with {chosen} nodes in each step." in found.stdout
+    assert (
+        f"0.015 GB hold {plain} sequences of 256 tokens, {with_tree} with {chosen} nodes in each step." in found.stdout
+    )
     refused = call("solve", "--memory", "15")
     assert refused.exit_code == 2
     assert "expected a size such as 40GB" in refused.stderr

@@ -47,6 +47,10 @@ def read_samples(fields: Fields, name: str) -> Timing:
     return Timing.from_fields(fields)
 
 
+def _read_seconds(fields: Fields, name: str) -> Timing:
+    return fields.build(name, Timing, fields.numbers(name))
+
+
 def samples(timing: Timing) -> list[Any]:
     """Return the seconds of each sample, as files hold them."""
     return rounded(timing.samples_s)
@@ -138,9 +142,11 @@ class StepLatency(ShortRepr, Tabular):
     draft: LatencyTable | None = None
     """Drafting one level against the internal nodes fed, their children sampled; None without a draft model."""
     overhead: Timing | None = field(default=None, metadata=in_file(read=_overhead_mapping))
-    """Host overhead of a step that the draft model drafts: choosing, compacting both caches, bookkeeping."""
+    """Seconds of a step beyond its passes: the draft model reading accepted tokens, and the host's work."""
     rule_overheads: tuple[RuleOverhead, ...] = ()
     """That of single rules, where it was measured rule by rule."""
+    host: Timing | None = field(default=None, metadata=in_file("host_s", read=_read_seconds, write=samples))
+    """The host's work alone, after the target's pass: accepting, compacting both caches, bookkeeping."""
     sampled: bool | None = field(default=None, metadata=in_file("timed", read=_timed, write=TIMED.__getitem__))
     """Whether the timed steps sampled above temperature 0 (True) or decoded greedily (False); None is not said."""
     steps: tuple[RuleSteps, ...] = ()
@@ -156,8 +162,10 @@ class StepLatency(ShortRepr, Tabular):
         check_imported(self.imported, LATENCY_PARTS)
         if (self.draft is None) != (self.overhead is None):
             raise InvalidValueError("overhead: expected with draft, and only there.", field="overhead")
-        if self.draft is None and (self.rule_overheads or self.steps):
-            raise InvalidValueError("rule_overheads, steps: expected with draft, and only there.", field="draft")
+        if self.draft is None and (self.rule_overheads or self.steps or self.host):
+            raise InvalidValueError(
+                "rule_overheads, host_s, steps: expected with draft, and only there.", field="draft"
+            )
         check_limit(self.limit_tokens, self.verify)
         rules = [each.rule for each in self.rule_overheads]
         if twice := [rule for rule in rules if rules.count(rule) > 1]:

@@ -122,7 +122,11 @@ def _overheads(latency: StepLatency) -> list[str]:
     if latency.overhead is None:
         return []
     rules = ", ".join(f"{each.rule} {milliseconds(each.overhead.median_s)} ms" for each in latency.rule_overheads)
-    return [f"overhead of a step  {rules or f'{milliseconds(latency.overhead.median_s):>7} ms'}"]
+    split = ""
+    if latency.host is not None:
+        host = f"{milliseconds(latency.host.median_s)} ms of it is the host's work"
+        split = f": {host}, the rest is mostly the draft model reading accepted tokens"
+    return [f"overhead of a step  {rules or f'{milliseconds(latency.overhead.median_s):>7} ms'}{split}"]
 
 
 def _table(acceptance: MeasuredAcceptance) -> list[str]:

@@ -12,7 +12,10 @@ from treeopt.profiler import Journal, Settings
 from treeopt.profiler.budget import SPENT, Budget, Slice
 from treeopt.profiler.latency.condition import COARSE_TOKENS, COARSE_WIDTH
 from treeopt.profiler.latency.grid import LatencyGrid
+from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.profiler.latency.rounds import coarse_points
+from treeopt.profiler.latency.steps import HOST_STEPS
+from treeopt.runtime.decoding.step import Stepper
 
 CONTEXT, MOST = 30, 160
 SETTINGS = Settings(context_tokens=(CONTEXT,), max_tokens=MOST, time_budget_s=60.0)
@@ -160,5 +163,25 @@ def test_fixed_rounds_take_turns_in_blocks(make_model):
     keep = journal.append
     journal.append = lambda kind, *rest: kinds.append(kind.split()[0]) or keep(kind, *rest)
     LatencyGrid(target, draft, [1, 2], settings, clock=machine, journal=journal).measure(int)
+    kinds = [kind for kind in kinds if kind != "host"]
     turns = [kind for kind, before in zip(kinds, [None, *kinds], strict=False) if kind != before]
     assert turns == ["verify", "draft", *["verify", "draft", "step"] * 3]
+
+
+def test_the_hosts_work_is_timed_apart(make_model, monkeypatch):
+    """Committing takes a quarter of a second by this clock, and all drafting and every pass no time at all."""
+    seconds = 0.0
+    commit = Stepper.commit
+
+    def slow_commit(*arguments):
+        nonlocal seconds
+        seconds += 0.25
+        return commit(*arguments)
+
+    monkeypatch.setattr(Stepper, "commit", slow_commit)
+    machine, target, draft = machine_and_pair(make_model, (CONTEXT,), warm_up=NO_WARM_UP)
+    machine.now_s = lambda: seconds
+    settings = Settings(context_tokens=(CONTEXT,), max_tokens=4, rounds=2)
+    (latency,) = LatencyGrid(target, draft, [1, 2], settings, clock=machine, journal=Journal(None, "")).measure(int)
+    assert set(latency.host.samples_s) == {0.25}
+    assert len(latency.host.samples_s) == HOST_STEPS * len([tree for tree in PROBE_TREES if tree.nodes <= 4])
