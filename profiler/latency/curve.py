@@ -20,7 +20,7 @@ MOST_SAMPLES = 200
 """Of one count, after which more of them tell nothing new."""
 LEAST_ERROR = 0.01
 """Straight lines that are off by less need no count between, where time is short."""
-CHEAP_S = 0.25
+CHEAP_S = 1.0
 """Passes that take less are timed at least once, even if no time is left: the budget is known to plans then."""
 LIMIT = "limit "
 """Before a curve's kind: the journal's entries of counts for which memory ran out."""

@@ -63,7 +63,7 @@ class TestCoarse:
         assert latency.verify.max_tokens == latency.draft.max_tokens == MOST
 
     def test_without_time_no_expensive_pass_is_larger_than_the_probe_trees(self, make_model):
-        slow = {"verify": lambda *sizes: 300 * two_steps_s(*sizes), "draft": lambda *sizes: 2000 * straight_s(*sizes)}
+        slow = {"verify": lambda *sizes: 1000 * two_steps_s(*sizes), "draft": lambda *sizes: 8000 * straight_s(*sizes)}
         pretended = Pretended(make_model, coarse_s=0.0, **slow)
         latency = pretended.times.latency()
         assert (latency.verify.max_tokens, latency.draft.max_tokens) == (COARSE_TOKENS, COARSE_WIDTH)
