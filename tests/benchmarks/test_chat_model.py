@@ -17,7 +17,8 @@ def option(chat_model, *runs):
     """Return an option whose prompts were decoded as (tokens, seconds) of every repeat."""
     found = chat_model.Option("name", "setting", None)
     found.runs = [
-        [chat_model.TimedCall([0] * n, n, decode_s, decode_s + 100.0) for n, decode_s in prompt] for prompt in runs
+        [chat_model.TimedCall([0] * n, n, decode_s, {1: n}, decode_s + 100.0) for n, decode_s in prompt]
+        for prompt in runs
     ]
     return found
 

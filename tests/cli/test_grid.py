@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.invented import call
 from treeopt import __version__
-from treeopt.trees import TokenTree, chain
+from treeopt.trees import TokenTree, chain, describe_tree
 
 FEW = ("--max-new-tokens", "4", "--repeats", "1", "--max-prompts", "4")
 
@@ -26,7 +26,7 @@ def test_a_row_a_tree_json_and_a_picture(greedy_profile: Path, tmp_path: Path) -
     assert report["tool"] == f"treeopt {__version__}"
     for each, tree, row in zip(report["trees"], trees, rows, strict=True):
         assert (each["nodes"], each["depth"]) == (tree.nodes, tree.max_depth)
-        assert f"of {tree.nodes} nodes" in row
+        assert describe_tree(tree) in row
         assert each["identical_to_plain_decoding"] is True
         assert 1 <= each["measured_tokens_per_step"] <= tree.max_depth + 1
         low, high = each["measured_speedup_interval"]

@@ -116,7 +116,7 @@ def test_treeopt_is_what_solve_would_write(measured):
     best = best_drafter(drafter_choices(measured.profile, PlanRequest(temperature=0.0)))
     assert isinstance(found[-1], Method)
     assert found[-1].name == "treeopt"
-    assert found[-1].predicted == best.speedup
+    assert found[-1].predicted == best.option.speedup
     slow = replace(measured, profile=replace(invented(draft=lambda *_: 1.0), drafters=measured.profile.drafters))
     last = planned_methods(slow, ("plain", "prompt-lookup", "treeopt"), show_progress=False)[-1]
     assert isinstance(last, Method)

@@ -14,7 +14,7 @@ from treeopt.methods.method import Method
 from treeopt.methods.names import NAMES
 from treeopt.methods.running import MethodsRequest, run_methods
 from treeopt.planner import step_model
-from treeopt.planner.chains import fastest_chain
+from treeopt.planner.chains import fastest_length
 from treeopt.profiler.bench.compare import Workload
 from treeopt.records.latency import Estimate
 from treeopt.records.results import NotRun, Row
@@ -138,7 +138,9 @@ def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, dr
     assert [(row.temperature, row.method) for row in rows] == [
         (t, name) for t in (0.0, 0.2) for name in ("plain", "chain", "k-sequences")
     ]
-    assert rows[1].predicted_speedup == pytest.approx(fastest_chain(step_model(profile)).speedup.value)
+    assert rows[1].predicted_speedup == pytest.approx(
+        step_model(profile).speedup(chain(fastest_length(step_model(profile))))
+    )
     assert isinstance(rows[2], Row), "at temperature 0 all rules are one"
     assert isinstance(rows[5], NotRun)
     assert "rule specinfer" in rows[5].reason

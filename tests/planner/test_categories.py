@@ -77,7 +77,7 @@ class TestPlans:
         alike = mixed(ranks(EASY, 12), ranks(EASY, 12, seed=1))
 
         def width(profile):
-            (found,) = plan(profile).model.predict_all([("chain", chain(4))])
+            (found,) = plan(profile).model.predict_all([chain(4)])
             return found.tokens_per_step.high - found.tokens_per_step.low
 
         assert width(for_category(alike, "copy")) > 1.15 * width(alike)
@@ -250,14 +250,14 @@ class TestDrafters:
         _, copy = drafter_choices(for_category(whole, "copy"), REQUEST)
         small, large = 1 + 0.1 * 1, 1 + 0.1 * 4  # seconds of the machine's passes
         shares = (40 / 90, 50 / 90)
-        assert copy.step_s.value - all_texts.step_s.value == pytest.approx(
+        assert copy.option.step_s.value - all_texts.option.step_s.value == pytest.approx(
             large - shares[0] * small - shares[1] * large
         )
 
     def test_the_choice_predicts_the_tokens_of_the_category(self):
         whole = with_lookup(UNLIKE, counted(UNLIKE, self.NAMES, self.ROWS))
         _, choice = drafter_choices(for_category(whole, "new"), REQUEST)
-        assert choice.tokens_per_step.value == pytest.approx((90 + 31) / 45)
+        assert choice.option.tokens_per_step.value == pytest.approx((90 + 31) / 45)
 
     def test_replayed_texts_count_instead_of_decoded_ones(self):
         decodes = counted(UNLIKE, ("copy", "new"), (2, 15))
@@ -323,7 +323,7 @@ def test_a_target_alone_is_planned_by_category():
     assert categories_of(whole) == ("copy", "new")
     for name, tokens in (("copy", 110 / 45), ("new", 121 / 45)):
         _, choice = drafter_choices(for_category(whole, name), REQUEST)
-        assert choice.tokens_per_step.value == pytest.approx(tokens)
+        assert choice.option.tokens_per_step.value == pytest.approx(tokens)
 
 
 def test_contexts_between_measured_ones_are_planned_by_category():

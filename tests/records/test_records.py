@@ -188,7 +188,7 @@ def test_other_values_are_not_equal():
         (AcceptedRanks([[0], [1]]), AcceptedRanks([[0, 1]])),
         (TextSums([[9.0], [9.0]], [[[1.0]], [[1.0]]]), TextSums([[9.0], [9.0]], [[[1.0]], [[2.0]]])),
         (solve(AcceptanceTable([0.7, 0.12]), 64, 8), solve(AcceptanceTable([0.7, 0.12]), 64, 7)),
-        (curve, dataclasses.replace(curve, knots=curve.knots * 2)),
+        (curve, dataclasses.replace(curve, seconds=curve.seconds * 2)),
         (curve, dataclasses.replace(curve, more_s=curve.more_s.astype(np.float32))),
     ]
     for one, other in others:
@@ -214,8 +214,11 @@ def test_what_is_kept_to_save_time_is_no_part_of_the_value():
     assert pickle.loads(pickle.dumps(asked)).replay(TokenTree([-1, 0])).steps == asked.replay(TokenTree([-1, 0])).steps
     model = step_model(invented())
     before = len(pickle.dumps(model))
-    model.draws  # noqa: B018 (drawn once, and kept)
+    model.drawn_costs  # noqa: B018 (drawn once, and kept)
     assert len(pickle.dumps(model)) == before
+    again = pickle.loads(pickle.dumps(model))
+    assert again == model
+    assert again.predict(TokenTree([-1, 0])) == model.predict(TokenTree([-1, 0]))
 
 
 def test_arrays_given_to_a_record_stay_their_owners():

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from treeopt.array_record import ArrayRecord
+from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64, Int64
 from treeopt.errors import InfeasibleError
 from treeopt.planner.costs import EXTRAPOLATED, StepCosts, step_costs
@@ -81,11 +81,12 @@ class TreeDrafter:
         return StepModel.of(
             point,
             self.tokens.at(point.context_tokens),
-            lambda estimator: self._costs(point, estimator),
+            TreeDrafterCosts(self, point),
             self.drafter.setting(),
         )
 
-    def _costs(self, point: OperatingPoint, estimator: Estimator) -> StepCosts:
+    def costs(self, point: OperatingPoint, estimator: Estimator) -> StepCosts:
+        """Return the curves of steps at an operating point, by an estimator."""
         around = point.around({each.context_tokens: each for each in self.measured})
         for _, trees in around:
             estimator.text_weights(trees.plain.texts)  # drawn before any time
@@ -112,6 +113,17 @@ class TreeDrafter:
         rest_s = costs.plain_s * relative - costs.verify.at(np.array([tree.nodes for tree in trees]))
         weight = 1 / np.array([each.decoded.step_s for each in measured.trees])
         return least_squares(_features(trees) * weight[:, None], rest_s * weight)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TreeDrafterCosts(ShortRepr):
+    """The costs of steps of a drafter of static trees, by an estimator."""
+
+    drafter: TreeDrafter
+    point: OperatingPoint
+
+    def __call__(self, estimator: Estimator) -> StepCosts:
+        return self.drafter.costs(self.point, estimator)
 
 
 def tree_drafter(

@@ -7,7 +7,7 @@ with F of `treeopt.planner.tokens` and step_s of `treeopt.planner.costs`.  Plain
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -45,7 +45,7 @@ class StepModel(ArrayRecord):
     point: OperatingPoint
     tokens: TokenModel
     costs: StepCosts
-    costs_by: CostsBy = field(compare=False)
+    costs_by: CostsBy
     """Returns the costs by an estimator; `costs` are those by what was observed."""
     drafter: DrafterSetting = DRAFT_MODEL
 
@@ -146,12 +146,19 @@ def model_at(point: OperatingPoint, tokens: TokenModel, *, max_nodes: int = 0) -
 
     Raises InfeasibleError if an extrapolated time is not above 0.
     """
-    rule = tokens.acceptance.rule
-    return StepModel.of(
-        point,
-        tokens,
-        lambda estimator: step_costs(point, rule=rule, max_nodes=max_nodes, estimator=estimator),
-    )
+    return StepModel.of(point, tokens, DraftModelCosts(point, tokens.acceptance.rule, max_nodes))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DraftModelCosts(ShortRepr):
+    """The costs of steps that the draft model drafts, by an estimator; see `step_costs`."""
+
+    point: OperatingPoint
+    rule: str
+    max_nodes: int
+
+    def __call__(self, estimator: Estimator) -> StepCosts:
+        return step_costs(self.point, rule=self.rule, max_nodes=self.max_nodes, estimator=estimator)
 
 
 def step_model(
