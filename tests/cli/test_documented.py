@@ -53,11 +53,11 @@ def test_the_plans_for_texts_of_so_many_tokens() -> None:
     text = (DOCS / "planning.md").read_text("utf-8")
     profile = DOCS / "profiles" / "bundled-2-cores-surface.yaml"
     for asked, said in (
-        ((), "a chain of {} nodes, {} tokens per step and {} times plain decoding"),
-        (("--new-tokens", 64), "a chain of {} nodes, {} and {}; for 128"),
-        (("--new-tokens", 128), "for 128 tokens it is {} nodes, {} and {}."),
+        ((), "a chain of {} draft tokens, {} tokens per step and {} times plain decoding"),
+        (("--new-tokens", 64), "a chain of {} draft tokens, {} and {}; for 128"),
+        (("--new-tokens", 128), "for 128 tokens it is {} draft tokens, {} and {}."),
     ):
         found = json.loads(call("solve", "--profile", profile, "--json", *asked).stdout)
         choice = found["candidates"][found["choice"]]
-        numbers = (choice["nodes"], f"{choice['tokens_per_step']:.2f}", f"{choice['speedup']:.2f}")
+        numbers = (choice["depth"], f"{choice['tokens_per_step']:.2f}", f"{choice['speedup']:.2f}")
         assert said.format(*numbers) in text, numbers

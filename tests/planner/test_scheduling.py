@@ -274,7 +274,7 @@ class TestRules:
     @pytest.mark.slow
     def test_some_of_the_drawn_machines_change_the_rule(self):
         found = [schedule(measured(drawn(seed), OVERHEADS, **OTHERS), NODES, lossy=True) for seed in range(6)]
-        assert len({segment.rule for each in found for segment in each.over_contexts}) > 1
+        assert len({segment.option.rule for each in found for segment in each.over_contexts}) > 1
 
     def test_the_best_rule_changes_with_the_context(self):
         """A rule that costs much per step and accepts more pays where passes are dear: where contexts are long."""
