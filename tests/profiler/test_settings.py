@@ -33,7 +33,11 @@ PROMPTS = [[1, 2], [3]]
 
 
 def model(name: str, vocabulary: int = 7) -> SimpleNamespace:
-    sizes = {"parameters": 9, "config": SimpleNamespace(vocabulary=vocabulary)}
+    sizes = {
+        "parameters": 9,
+        "config": SimpleNamespace(vocabulary=vocabulary),
+        "cache_bytes": lambda tokens: 8 * tokens,
+    }
     return SimpleNamespace(name=name, dtype=torch.float32, device=torch.device("cpu"), **sizes)
 
 

@@ -260,6 +260,7 @@ def test_at_temperature_0_every_rule_accepts_the_same(target, draft, prompts, ru
         "verify 20x1 greedy",
         "draft 20x1 greedy",
         "step 20x1 greedy",
+        "host 20x1 greedy",
         "prefill target",
         "prefill draft",
         "acceptance",

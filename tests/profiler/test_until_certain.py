@@ -145,7 +145,7 @@ def test_what_is_least_certain_gets_most_of_the_time(make_model, monkeypatch, pa
     spent.profile()
     other = Run(make_model, plan=answer(0.5, "draft" if part == "verify" else "verify"), budget_s=6.0)
     other.profile()
-    assert spent.budget.spent_s[part] > 2 * other.budget.spent_s[part]
+    assert spent.budget.spent_s[part] > 1.9 * other.budget.spent_s[part]
 
 
 def test_what_is_certain_still_has_the_samples_that_statistics_need(make_model):
