@@ -28,7 +28,7 @@ def profile_for_category(profile: "Profile", category: str | None) -> "Profile":
         found = for_category(profile, category)
     except InvalidValueError as error:
         raise click.UsageError(f"--{error}") from None
-    if missing := left_out_drafters(profile, category):
+    if missing := left_out_drafters(profile, found):
         warn(left_out_warning(missing, [category]))
     return found
 

@@ -281,8 +281,8 @@ class TestDrafters:
         whole = with_lookup(UNLIKE, counted(UNLIKE, ("copy", "copy", "new"), (2, 15, 3)))
         assert [each.name for each in for_category(whole, "copy").drafters] == ["prompt-lookup"]
         assert for_category(whole, "new").drafters == ()
-        assert left_out_drafters(whole, "new") == ("prompt-lookup",)
-        assert left_out_drafters(whole, "copy") == ()
+        assert left_out_drafters(whole, for_category(whole, "new")) == ("prompt-lookup",)
+        assert left_out_drafters(whole, for_category(whole, "copy")) == ()
         _, choice = drafter_choices(whole, REQUEST)
         plans = category_plans(whole, REQUEST, choice.option)
         assert [each.for_all is None for each in plans.plans] == [False, True]

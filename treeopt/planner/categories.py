@@ -125,9 +125,9 @@ def for_category(profile: Profile, category: str) -> Profile:
     return replace(profile, acceptances=acceptances, drafters=found)
 
 
-def left_out_drafters(profile: Profile, category: str) -> tuple[str, ...]:
-    """Return the drafters of a profile that `for_category` leaves out; raises as it does."""
-    kept = [each.name for each in for_category(profile, category).drafters]
+def left_out_drafters(profile: Profile, restricted: Profile) -> tuple[str, ...]:
+    """Return the names of the drafters that `for_category` left out of a profile when it returned `restricted`."""
+    kept = [each.name for each in restricted.drafters]
     return tuple(each.name for each in profile.drafters if each.name not in kept)
 
 
@@ -167,10 +167,7 @@ def category_plans(
         except InfeasibleError:
             failed.append(category)
             continue
-        names = tuple(
-            each.name for each in profile.drafters if each.name not in [own.name for own in restricted.drafters]
-        )
-        if names:
+        if names := left_out_drafters(profile, restricted):
             missing.setdefault(names, []).append(category)
     warnings = [left_out_warning(names, categories) for names, categories in missing.items()]
     if failed:
