@@ -77,7 +77,7 @@ def predicted_options(
     request = PlanRequest(temperature=temperature)
     plan = requested_plan(profile, request)
     plans = [(DrafterSetting(name="model"), plan)] + [
-        (drafter.setting(), drafter_plan(drafter, trees, profile, request, plan))
+        (drafter.setting(), drafter_plan(drafter, trees, request, plan))
         for drafter in profile.drafters
         if (trees := drafter.trees_at(temperature))
     ]

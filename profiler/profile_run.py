@@ -300,6 +300,7 @@ class Measurement:
         measurement = DrafterMeasurement(
             places=self._places(positions),
             texts=len(self._prompts),
+            text=self._text,
             settings=self._settings,
             positions=positions,
             recorder=Recorder(self._clock, self._journal),

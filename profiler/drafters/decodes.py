@@ -117,6 +117,6 @@ def passes_of(texts: Sequence[DecodedText]) -> dict[int, int]:
     return {int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)}
 
 
-def middle_tokens(prompts: Iterable[Sequence[int]], texts: Sequence[DecodedText]) -> int:
+def middle_tokens(prompts: Iterable[Sequence[int]], new_tokens: Iterable[int]) -> int:
     """Return the tokens of a text in the middle of what was decoded, on average."""
-    return round(float(np.mean([len(prompt) + each.tokens / 2 for prompt, each in zip(prompts, texts, strict=True)])))
+    return round(float(np.mean([len(prompt) + new / 2 for prompt, new in zip(prompts, new_tokens, strict=True)])))

@@ -1,11 +1,10 @@
 """Every drafter that is asked for, at every temperature: measured last, from what the profile holds by then."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product, zip_longest
 from typing import NoReturn
-from zlib import crc32
 
 import numpy as np
 from tqdm import tqdm
@@ -32,6 +31,7 @@ from treeopt.profiler.drafters.plain_texts import (
     condition_name,
     replayed_lookups,
 )
+from treeopt.profiler.drafters.times import DrafterTimes
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.categories import text_categories
@@ -39,7 +39,7 @@ from treeopt.records.draft_record import DraftRecord
 from treeopt.records.measured_drafter import (
     CountedDecodes,
     CountedSetting,
-    DecodedTree,
+    DrafterLatency,
     MeasuredDrafter,
     MeasuredTrees,
     ReplayedTexts,
@@ -51,7 +51,7 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.trees import TokenTree, chain, level_widths
+from treeopt.trees import chain
 from treeopt.trees.drafter_setting import TREES, DrafterSetting
 from treeopt.trees.own_trees import PromptLookupSetting
 
@@ -59,8 +59,8 @@ TRIED_PROMPTS, TRIED_POSITIONS = 4, 48
 """Texts that every candidate is decoded with, to find those that are decoded with in full."""
 KEPT, KEPT_POSITIONS = 2, 128
 """Settings that are decoded with on all prompts, and how long their texts are at most; one of every context, where more."""
-TREE_PROMPTS, TREE_POSITIONS = 8, 64
-"""Texts that trees are decoded with, to know what their steps take; what they accept is counted apart."""
+TIMES_SHARE = 1 / 2
+"""Of the time for a drafter of static trees, what its passes and steps may take; what it accepts is counted in the rest."""
 RECORD = RecordSize(top_k=8, depth=8)
 RECORDED_PROMPTS, RECORDED_POSITIONS = 6, 64
 """Texts along which the draft model is recorded, to find candidates."""
@@ -72,8 +72,6 @@ TRYING_SHARE = 1 / 3
 """Of the time, what finding the fastest settings may take."""
 COUNTED_ALONG_TEXTS = (*TREES, LOOKUP)
 """Drafters that need no step of their own to be counted."""
-WIDTHS = ((1,), (3, 3, 2, 1), (4, 6, 6, 4, 3, 2), (8, 12, 12, 8, 4, 2))
-"""Nodes of each level of the trees that are decoded with, beside chains; as deep as the drafter drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +85,8 @@ class DrafterMeasurement:
     """Where texts are continued: behind the prompts, or around several context lengths."""
     texts: int
     """How many prompts there are."""
+    text: Sequence[int]
+    """Token ids that the contexts of timed steps are made of."""
     settings: Settings
     positions: int
     """New tokens of each text."""
@@ -117,8 +117,9 @@ class DrafterMeasurement:
         prompts = self.texts if certain is None else min(FIRST_PROMPTS, self.texts)
         counted = [each for each in drafters if each.name in COUNTED_ALONG_TEXTS]
         generated = self._generated(counted[0].target, profile, hidden) if counted else {}
+        timed = self._timed(drafters, profile, hidden)
         while True:
-            found = replace(profile, drafters=self._on_prompts(prompts, drafters, profile, generated, hidden))
+            found = replace(profile, drafters=self._on_prompts(prompts, drafters, profile, generated, timed, hidden))
             if prompts == self.texts or self.time.over() or (certain is not None and certain(found)):
                 return found
             prompts = min(2 * prompts, self.texts)
@@ -138,12 +139,27 @@ class DrafterMeasurement:
                 found[name] = stretch, texts.decoded(stretch, sampling, name, part, bar.update)
         return found
 
+    def _timed(
+        self, drafters: Sequence[LoadedDrafter], profile: Profile, hidden: bool | None
+    ) -> dict[str, tuple[DrafterLatency, ...]]:
+        """Return the times of each drafter of static trees by its name, each in half of its fair share of the time."""
+        found = {}
+        with tqdm(desc="drafting  ", unit="call", disable=hidden) as bar:
+            for number, drafter in enumerate(drafters):
+                if drafter.name in TREES:
+                    share = self.time.part(TIMES_SHARE / (len(drafters) - number))
+                    recorder = replace(self.recorder, tick=bar.update)
+                    times = DrafterTimes(drafter, self.text, self.settings, recorder)
+                    found[drafter.name] = times.measure(profile.latencies, share)
+        return found
+
     def _on_prompts(
         self,
         prompts: int,
         drafters: Sequence[LoadedDrafter],
         profile: Profile,
         generated: GeneratedTexts,
+        timed: Mapping[str, tuple[DrafterLatency, ...]],
         hidden: bool | None,
     ) -> tuple[MeasuredDrafter, ...]:
         """Measure every drafter, all in a fair share of the time; those that are decoded with on the first prompts."""
@@ -152,7 +168,8 @@ class DrafterMeasurement:
             time = self.time.part(1 / (len(drafters) - number))
             with tqdm(desc=f"{drafter.name:<10}", unit="text", disable=hidden) as bar:
                 recorder = replace(self.recorder, tick=bar.update)
-                work = _Work(drafter, self, profile, generated, partial(_more, bar), recorder, time, prompts)
+                latencies = timed.get(drafter.name, ())
+                work = _Work(drafter, self, profile, generated, latencies, partial(_more, bar), recorder, time, prompts)
                 found.append(work.measured())
         return tuple(found)
 
@@ -171,6 +188,8 @@ class _Work:
     given: DrafterMeasurement
     profile: Profile
     generated: GeneratedTexts
+    latencies: tuple[DrafterLatency, ...]
+    """Of static trees; empty where it brings its own."""
     more: Callable[[int], None]
     """Told how many texts are to come."""
     recorder: Recorder
@@ -186,6 +205,7 @@ class _Work:
             source=drafter.source,
             digest=drafter.digest,
             layers=drafter.layers,
+            latencies=self.latencies,
             trees=self._all_trees() if static else (),
             decodes=()
             if static
@@ -208,25 +228,13 @@ class _Work:
         return product(self.given.settings.samplings, self.given.places)
 
     def _trees(self, sampling: Sampling, place: Place, time: Slice) -> MeasuredTrees:
-        """Return the acceptance of static trees, and texts decoded with some."""
-        counted = self._acceptance(sampling, place, time.part(0.5))
-        trees = probe_trees(counted.acceptance.table.max_depth or 1, self._widest, self.given.settings.max_tokens)
-        kind = self._kind(sampling, place)
-        configurations = [
-            self._plain(sampling, f"trees plain {kind}"),
-            *(self._filling(tree, sampling, kind) for tree in trees),
-        ]
-        stretch = place.stretch(sampling, min(self.given.positions, TREE_POSITIONS), TREE_PROMPTS)
-        stretch, (plain, *found) = self._decoded(configurations, stretch, time)
-        return MeasuredTrees(
-            acceptance=counted.acceptance,
-            ranks=counted.ranks,
-            context_tokens=_context_tokens(place, stretch, plain),
-            plain=together(plain),
-            trees=tuple(
-                DecodedTree(tree=tree, decoded=together(texts)) for tree, texts in zip(trees, found, strict=True)
-            ),
-        )
+        """Return the acceptance of static trees at a place."""
+        stretch, texts = self.generated[condition_name(sampling, place)]
+        counted = self._acceptance(sampling, place, time)
+        if (context := place.context_tokens) is None:
+            decoded = [len(tokens) for tokens in texts.values()]
+            context = middle_tokens([stretch.prompts[number] for number in texts], decoded)
+        return MeasuredTrees(acceptance=counted.acceptance, ranks=counted.ranks, context_tokens=context)
 
     def _acceptance(self, sampling: Sampling, place: Place, time: Slice) -> CountedAcceptance:
         settings = self.given.settings
@@ -252,10 +260,6 @@ class _Work:
             time,
             categories=self.given.categories,
         )
-
-    @property
-    def _widest(self) -> int:
-        return self.drafter.target.config.vocabulary
 
     def _decodes(self, sampling: Sampling, time: Slice) -> list[CountedDecodes]:
         """Return the settings that were fastest on a few texts somewhere, decoded with in full at every place."""
@@ -360,10 +364,6 @@ class _Work:
     def _plain(self, sampling: Sampling, kind: str) -> Configuration:
         return Configuration(kind, lambda: self._decoder(None, sampling))
 
-    def _filling(self, tree: TokenTree, sampling: Sampling, kind: str) -> Configuration:
-        checksum = crc32(repr(tree.parents.tolist()).encode())
-        return Configuration(f"trees {checksum} {kind}", lambda: self._decoder(self.drafter.filling(tree), sampling))
-
     def _set_to(self, setting: DrafterSetting, sampling: Sampling, kind: str) -> Configuration:
         return Configuration(kind, lambda: self._decoder(self.drafter.set_to(setting), sampling))
 
@@ -427,21 +427,8 @@ def kept_settings(ranked: Sequence[Sequence[DrafterSetting]]) -> list[DrafterSet
 def _context_tokens(place: Place, stretch: Stretch, plain: Sequence[DecodedText]) -> int:
     """Return the tokens in the middle of what was decoded at a place."""
     if place.context_tokens is None:
-        return middle_tokens(stretch.prompts.values(), plain)
+        return middle_tokens(stretch.prompts.values(), [each.tokens for each in plain])
     return place.context_tokens
-
-
-def probe_trees(depth: int, widest: int, max_tokens: int) -> tuple[TokenTree, ...]:
-    """Return trees that differ in levels, nodes, internal nodes and branching, none deeper or larger than they may be.
-
-    Args:
-        depth: most levels.
-        widest: most children of a node.
-        max_tokens: most nodes.
-    """
-    chains = [chain(length) for length in sorted({1, (depth + 1) // 2, depth})]
-    wide = [level_widths([min(width, widest) for width in widths[:depth]]) for widths in WIDTHS]
-    return tuple(dict.fromkeys(tree for tree in [*chains, *wide] if tree.nodes <= max_tokens))
 
 
 def _counted(

@@ -5,25 +5,35 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
+import numpy as np
+
 from treeopt.planner.certainty import Certainty
 from treeopt.profiler.budget import Slice
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.busy import LoadReader, threads_on
 from treeopt.profiler.latency.curve import LEAST_ERROR, MOST_SAMPLES, PILOT_ROUNDS, Curve, Passes
-from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, PassTimer, step_timer
+from treeopt.profiler.latency.passes import (
+    PROBE_TREES,
+    ROOM_TOKENS,
+    ChangeTree,
+    PassTimer,
+    probe_trees,
+    step_timer,
+)
 from treeopt.profiler.latency.rounds import Step
 from treeopt.profiler.latency.steps import Steps
 from treeopt.profiler.latency.timed_condition import TimedCondition
 from treeopt.profiler.latency.watch import Watch, Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
+from treeopt.records.latency import LatencyTable
 from treeopt.records.sampling import draft_sampling_of
 from treeopt.records.steadiness import FEWEST_SAMPLES
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import rule_named
-from treeopt.trees import chain
+from treeopt.trees import TokenTree, chain
 
 ROUNDS_PER_BLOCK = 5
 EXTRA_POINTS = 8
@@ -227,7 +237,7 @@ class Times:
         if self._steps is None or self._drafted is None:
             return latency
         draft = self._drafted.table()
-        overheads = self._steps.overheads(latency.verify, draft)
+        overheads = self._steps.overheads(lambda tree: passes_s(latency.verify, draft, tree))
         return replace(
             latency,
             draft=draft,
@@ -261,11 +271,28 @@ class Times:
         return Curve(self._condition.kind(what), open_passes, most, self._recorder, open_single=open_single)
 
     def _timed_steps(self, draft: LanguageModel) -> Steps:
-        return Steps(
-            self._target,
-            draft,
-            self._context,
-            self._condition,
-            self._settings,
-            recorder=self._recorder,
-        )
+        settings, sampling = self._settings, self._condition.sampling
+        trees = probe_trees(settings.max_tokens)
+
+        def open_decoder(rule: str) -> tuple[Decoder, ChangeTree]:
+            decoder = Decoder(
+                self._target,
+                draft,
+                trees[0],
+                rule=rule,
+                sampling=sampling,
+                draft_sampling=settings.own_draft_sampling(sampling),
+                lossy=settings.lossy,
+                max_text_tokens=len(self._context) + ROOM_TOKENS,
+                max_nodes=max(tree.nodes for tree in trees),
+                cuda_graphs=settings.cuda_graphs,
+            )
+            return decoder, decoder.change_tree
+
+        return Steps(open_decoder, self._context, self._condition, settings.rules, trees, recorder=self._recorder)
+
+
+def passes_s(verify: LatencyTable, draft: LatencyTable, tree: TokenTree, *, per_block: bool = False) -> float:
+    """Return the seconds of the passes in a step: verification, and drafting level by level or in one pass."""
+    drafted = np.array([tree.max_depth]) if per_block else tree.draft_widths
+    return float(verify.seconds(tree.nodes)) + float(draft.seconds(drafted).sum())

@@ -12,6 +12,7 @@ from treeopt.profiler.clock import Work
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest, TextStep
+from treeopt.runtime.drafters.eagle import EagleHead
 from treeopt.runtime.models.model import Feed, LanguageModel
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.runner import Runner, pool_for
@@ -30,9 +31,25 @@ PROBE_TREES = (
     level_widths([8, 12, 12, 8, 8, 4, 4, 4, 2, 1]),
 )
 """Trees whose whole steps are timed, to find what a step costs beside its passes."""
+
 ROOM_TOKENS = 64
 """Tokens behind the context over which the texts of timed calls end, as those of decoding end anywhere."""
 SEED = 0
+
+
+def probe_trees(max_nodes: int, max_depth: int | None = None, widest: int | None = None) -> tuple[TokenTree, ...]:
+    """Return the probe trees that are no larger, deeper and wider than what can be drafted and verified; `chain(1)` at least.
+
+    Args:
+        max_nodes: of a pass.
+        max_depth: most levels, at which deeper trees are cut; None for any.
+        widest: most nodes of a level, to which wider ones are narrowed; None for any.
+    """
+    trees = []
+    for tree in PROBE_TREES:
+        widths = np.bincount(tree.depth)[1:][:max_depth]
+        trees.append(level_widths(np.minimum(widths, widest or tree.nodes).tolist()))
+    return tuple(dict.fromkeys(tree for tree in trees if tree.nodes <= max_nodes))
 
 
 class PassTimer:
@@ -51,7 +68,7 @@ class PassTimer:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: LanguageModel | EagleHead,
         text: Sequence[int],
         batch_size: int,
         most: int,
@@ -60,8 +77,12 @@ class PassTimer:
     ) -> None:
         tokens = torch.tensor(text, device=model.device)
         self._caches = model.new_caches(len(text) + most, batch_size)
+        self._hidden = model.config.hidden if isinstance(model, EagleHead) else None
         for cache in self._caches:
-            model.prefill(tokens, cache)
+            if isinstance(model, EagleHead):
+                model.read(model.zero_states(len(text)), tokens, cache)
+            else:
+                model.prefill(tokens, cache)
         lengths = len(text) - np.random.default_rng(SEED).integers(ROOM_TOKENS, size=1000)
         self._lengths = cycle(lengths.tolist())
         self._device = model.device
@@ -100,7 +121,9 @@ class PassTimer:
     def _pass(self, nodes: PassNodes) -> Callable[[], Tensor]:
         """Return what runs one pass over these nodes of every text, and returns all logits, joined as a decoder does."""
         tokens = torch.zeros(nodes.rows, dtype=torch.int64, device=self._device)
-        feeds = [Feed(cache, tokens, nodes) for cache in self._caches]
+        feedback = None if self._hidden is None else torch.zeros((nodes.rows, self._hidden), device=self._device)
+        inputs = None if feedback is None else feedback.to(self._runner.model.dtype)
+        feeds = [Feed(cache, tokens, nodes, inputs) for cache in self._caches]
 
         def run() -> Tensor:
             for cache in self._caches:
@@ -120,9 +143,21 @@ class StepTimer(Protocol):
         """Decode one step."""
 
 
-def step_timer(decoder: Decoder, context: Sequence[int], batch_size: int) -> StepTimer:
-    """Return the steps of so many texts behind a context; the decoder has room for ROOM_TOKENS behind it."""
-    return TextSteps(decoder, context) if batch_size == 1 else BatchSteps(decoder, unlike_prompts(context, batch_size))
+ChangeTree = Callable[[TokenTree], object]
+"""Has the steps of a decoder draft another tree."""
+
+
+def step_timer(
+    decoder: Decoder, context: Sequence[int], batch_size: int, change_tree: ChangeTree | None = None
+) -> StepTimer:
+    """Return the steps of so many texts behind a context; the decoder has room for ROOM_TOKENS behind it.
+
+    Trees are changed by the decoder, or by a drafter of its own.
+    """
+    change = change_tree or decoder.change_tree
+    if batch_size == 1:
+        return TextSteps(decoder, context, change)
+    return BatchSteps(decoder, unlike_prompts(context, batch_size), change)
 
 
 def unlike_prompts(context: Sequence[int], batch_size: int) -> list[Sequence[int]]:
@@ -134,14 +169,14 @@ def unlike_prompts(context: Sequence[int], batch_size: int) -> list[Sequence[int
 class TextSteps:
     """The steps of a single text."""
 
-    def __init__(self, decoder: Decoder, context: Sequence[int]) -> None:
+    def __init__(self, decoder: Decoder, context: Sequence[int], change_tree: ChangeTree) -> None:
         self._decoder = decoder
         self._context = context
+        self._change_tree = change_tree
         self._room_tokens = 0
 
     def prepare(self, tree: TokenTree) -> None:
-        if tree != self._decoder.tree:
-            self._decoder.change_tree(tree)
+        self._change_tree(tree)
         if self._room_tokens <= 2 * tree.max_depth + 1:
             self._decoder.start(self._context)
             self._room_tokens = self._decoder.max_text_tokens - len(self._context)
@@ -154,15 +189,15 @@ class TextSteps:
 class BatchSteps:
     """The steps of several texts at a time, behind a prompt each, all with one tree."""
 
-    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], change_tree: ChangeTree) -> None:
         self._decoder = decoder
         self._prompts = prompts
+        self._change_tree = change_tree
         self._steps: Iterator[TextStep] = iter(())
         self._room_tokens = 0
 
     def prepare(self, tree: TokenTree) -> None:
-        if tree != self._decoder.tree:
-            self._decoder.change_tree(tree)
+        self._change_tree(tree)
         if self._room_tokens <= 2 * tree.max_depth + 1:
             self._begin()
             self.step()

@@ -6,17 +6,15 @@ from zlib import crc32
 
 from treeopt.profiler.budget import Slice
 from treeopt.profiler.latency.memory import give_back_memory
-from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, StepTimer, step_timer
+from treeopt.profiler.latency.passes import ChangeTree, StepTimer, step_timer
 from treeopt.profiler.latency.rounds import timed_rounds
 from treeopt.profiler.latency.timed_condition import TimedCondition
 from treeopt.profiler.latency.watch import Watched
 from treeopt.profiler.recorder import Recorder
-from treeopt.profiler.settings import Settings
-from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.latency import Timing
 from treeopt.records.step_latency import RuleOverhead, RuleSteps, TimedTree
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import DecodedStep
-from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
 HOST_STEPS = 3
@@ -29,34 +27,35 @@ def step_key(rule: str, tree: TokenTree) -> int:
 
 
 class Steps:
-    """Times the steps of the probe trees that are no larger than the largest pass, under every rule.
+    """Times the steps of some trees under every rule.
 
     Args:
-        target, draft: the pair.
+        open_decoder: makes a decoder for a rule, and what has it draft another tree.
         context: tokens in the cache.
         condition: how tokens are sampled, and how many texts share a step.
-        settings: the rules, and the largest pass.
+        rules: at temperature 0 the first stands for all, which are one.
+        trees: each once.
         recorder: what times the steps, and where samples go.
+        drafter: before the kinds of samples in the journal; nothing for the draft model.
     """
 
     def __init__(
         self,
-        target: LanguageModel,
-        draft: LanguageModel,
+        open_decoder: Callable[[str], tuple[Decoder, ChangeTree]],
         context: Sequence[int],
         condition: TimedCondition,
-        settings: Settings,
+        rules: Sequence[str],
+        trees: Sequence[TokenTree],
         *,
         recorder: Recorder,
+        drafter: str = "",
     ) -> None:
-        self._models, self._context = (target, draft), context
-        self._condition, self._settings = condition, settings
-        self._kind, self._host_kind = condition.kind("step"), condition.kind("host")
+        self._open_decoder, self._context, self._condition = open_decoder, context, condition
+        self._kind, self._host_kind = drafter + condition.kind("step"), drafter + condition.kind("host")
         self._recorder = recorder
         self._watched = recorder.watched or Watched(recorder.journal)
-        greedy = condition.sampling.greedy  # at temperature 0 all rules are one
-        self._rules = settings.rules[:1] if greedy else settings.rules
-        self._trees = [tree for tree in PROBE_TREES if tree.nodes <= settings.max_tokens]
+        self._rules = rules[:1] if condition.sampling.greedy else rules
+        self._trees = trees
         self._opened: tuple[str, Decoder, StepTimer] | None = None
         self._steps = {rule: {step_key(rule, tree): tree for tree in self._trees} for rule in self._rules}
 
@@ -156,23 +155,10 @@ class Steps:
         if self._opened is None or self._opened[0] != rule:
             self.close()
             give_back_memory()  # decoders refer to themselves, so that their caches outlive them
-            decoder = self._decoder(rule)
-            self._opened = rule, decoder, step_timer(decoder, self._context, self._condition.batch_size)
+            decoder, change_tree = self._open_decoder(rule)
+            timer = step_timer(decoder, self._context, self._condition.batch_size, change_tree)
+            self._opened = rule, decoder, timer
         return self._opened[1:]
-
-    def _decoder(self, rule: str) -> Decoder:
-        settings, sampling = self._settings, self._condition.sampling
-        return Decoder(
-            *self._models,
-            self._trees[0],
-            rule=rule,
-            sampling=sampling,
-            draft_sampling=settings.own_draft_sampling(sampling),
-            lossy=settings.lossy,
-            max_text_tokens=len(self._context) + ROOM_TOKENS,
-            max_nodes=max(tree.nodes for tree in self._trees),
-            cuda_graphs=settings.cuda_graphs,
-        )
 
     def timed(self) -> tuple[RuleSteps, ...]:
         """Return the samples of every rule and tree."""
@@ -192,15 +178,19 @@ class Steps:
         seconds = [each for steps in self._steps.values() for key in steps for each in samples.get(key, ())]
         return Timing(seconds) if seconds and min(seconds) > 0 else None
 
-    def overheads(self, verify: LatencyTable, draft: LatencyTable) -> tuple[RuleOverhead, ...]:
-        """Return, rule by rule, what the passes of the timed steps do not explain."""
+    def overheads(self, passes_s: Callable[[TokenTree], float]) -> tuple[RuleOverhead, ...]:
+        """Return, rule by rule, what the passes of the timed steps do not explain.
+
+        Args:
+            passes_s: from a tree to the seconds of the passes in a step with it.
+        """
         samples = self._watched.kept(self._kind)
         return tuple(
             RuleOverhead(
                 rule=rule,
                 overhead=Timing(
                     [
-                        seconds - float(verify.seconds(tree.nodes)) - float(draft.seconds(tree.draft_widths).sum())
+                        seconds - passes_s(tree)
                         for tree in self._trees
                         for seconds in samples.get(step_key(rule, tree), [])
                     ],

@@ -17,17 +17,18 @@ from treeopt.planner import (
     tree_file,
 )
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.latency import Estimate, Timing
+from treeopt.records.latency import Estimate, LatencyTable, Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import (
     CountedDecodes,
     CountedSetting,
     DecodedTexts,
-    DecodedTree,
+    DrafterLatency,
     MeasuredDrafter,
     MeasuredTrees,
     ReplayedTexts,
 )
+from treeopt.records.step_latency import TimedTree
 from treeopt.trees import TokenTree, TreeFile, chain, level_widths
 from treeopt.trees.drafter_setting import drafter_setting
 
@@ -39,14 +40,24 @@ SLOWER = 1.7
 TREES = (chain(1), chain(3), level_widths([2, 2, 1]), level_widths([2, 4, 4]), level_widths([2]), level_widths([2, 4]))
 
 
+def level_s(width):
+    """Return what drafting a level of so many internal nodes takes."""
+    return 3e-4 + 2e-5 * width
+
+
+BLOCK_S = 2e-3
+"""What drafting all levels in one pass takes."""
+
+
 def rest_s(tree):
-    """Return what a step of heads takes beside the target's pass."""
-    return 1e-3 + 4e-4 * tree.max_depth + 5e-5 * tree.nodes + 2e-4 * (tree.child_counts.max() > 1)
+    """Return what a step of heads that draft level by level takes beside the target's pass."""
+    drafting_s = sum(level_s(int(width)) for width in tree.draft_widths)
+    return 1e-3 + drafting_s + 1e-4 * tree.max_depth + 5e-5 * tree.nodes + 2e-4 * (tree.child_counts.max() > 1)
 
 
 def at_once_s(tree):
     """Return likewise where one pass drafts all levels, however wide."""
-    return 3e-3 + 5e-5 * tree.nodes
+    return 1e-3 + BLOCK_S + 5e-5 * tree.nodes
 
 
 def texts(tokens_per_step, step_s, *, steps=(40, 60), texts=2):
@@ -63,21 +74,37 @@ def plain_s(profile):
 
 
 def heads(profile, table=OWN, trees=TREES, name="medusa", temperature=0.0, rest=rest_s):
-    return MeasuredDrafter(name=name, trees=(trees_at(256, plain_s(profile), table, trees, temperature, rest),))
+    """Return heads that were timed under every condition of a profile, all of which cost the same beside the pass."""
+    latencies = tuple(drafting_at(each.context_tokens, each.batch_size, trees, rest=rest) for each in profile.latencies)
+    return MeasuredDrafter(name=name, latencies=latencies, trees=(trees_at(256, table, temperature),))
 
 
-def trees_at(context, plain, table=OWN, trees=TREES, temperature=0.0, rest=rest_s):
-    """Return static trees decoded at a context length, where a plain step takes so many seconds."""
+def drafting_at(context, batch=1, trees=TREES, rest=rest_s, slower=1.0):
+    """Return what drafting costs under one condition."""
+    per_block = rest is at_once_s
+    drafting_s = [BLOCK_S] * 2 if per_block else [level_s(1), level_s(9)]
+    steps = [
+        TimedTree(tree=tree, steps=Timing([verify_s(tree.nodes, context, batch) + slower * rest(tree)]))
+        for tree in trees
+    ]
+    return DrafterLatency(
+        context_tokens=context,
+        batch_size=batch,
+        draft=LatencyTable([1, 3 if per_block else 9], [Timing([slower * each]) for each in drafting_s]),
+        per_block=per_block,
+        overhead=Timing([1e-3]),
+        sampled=False,
+        steps=tuple(steps),
+    )
+
+
+def trees_at(context, table=OWN, temperature=0.0):
+    """Return how often static trees are accepted at a context length."""
     return MeasuredTrees(
         acceptance=MeasuredAcceptance(
             rule="target", temperature=temperature, top_p=1.0, prompts=9, positions=999, table=table
         ),
         context_tokens=context,
-        plain=texts(1, SLOWER * plain),
-        trees=tuple(
-            DecodedTree(tree=tree, decoded=texts(1.5, SLOWER * (verify_s(tree.nodes, context, 1) + rest(tree))))
-            for tree in trees
-        ),
     )
 
 
@@ -161,6 +188,15 @@ def expected_tokens(table, tree):
     return reach.sum()
 
 
+def test_a_block_is_no_deeper_than_one_pass_drafts():
+    """A tree of four levels would be faster, but the pass drafts three."""
+    deep = AcceptanceTable([[0.95, 0.02]] * 4)
+    profile = invented()
+    for drafter, depth in ((heads(profile, deep), 4), (heads(profile, deep, rest=at_once_s), 3)):
+        _, choice = options(replace(profile, drafters=(drafter,)), PlanRequest(max_nodes=7))
+        assert choice.tree.max_depth == depth
+
+
 @pytest.mark.parametrize("rest", [rest_s, at_once_s])
 def test_a_static_tree_is_the_best_of_all_trees(rest):
     profile = invented()
@@ -237,7 +273,11 @@ def test_drafters_are_planned_for_where_they_were_measured():
 
     assert names() == ["model", "medusa", "prompt-lookup"]
     assert names(temperature=0.2) == ["model"]
-    assert names(batch_size=4) == ["model"]
+    assert names(batch_size=4) == ["model", "medusa"]  # settings were decoded with by single sequences
+    (single, _), (lookups,) = profile.drafters[0].latencies, profile.drafters[1:]
+    single = replace(profile.drafters[0], latencies=(single,))
+    at_four = options(replace(profile, drafters=(single, lookups)), PlanRequest(batch_size=4))
+    assert [each.drafter.name for each in at_four] == ["model"]
     assert names(rule="sequoia") == ["model", "medusa", "prompt-lookup"]  # greedily all rules are one
     sampled = replace(profile, drafters=(lookup(profile, lookup_rows(), temperature=0.2),))
     assert [each.drafter.name for each in options(sampled, PlanRequest(temperature=0.2))] == [
@@ -313,10 +353,8 @@ def by_context():
     """Return a profile of heads and prompt lookup that change with the context, the latter for the better."""
     profile = invented(conditions=[(each, 1) for each in CONTEXTS])
     plain = [requested_plan(profile, PlanRequest(context_tokens=each)).plain.step_s.value for each in CONTEXTS]
-    trees = [
-        trees_at(at, step_s, table, rest=lambda tree, slower=slower: slower * rest_s(tree))
-        for at, step_s, table, slower in zip(CONTEXTS, plain, TABLES, SLOWDOWNS, strict=True)
-    ]
+    trees = [trees_at(at, table) for at, table in zip(CONTEXTS, TABLES, strict=True)]
+    latencies = [drafting_at(at, slower=slower) for at, slower in zip(CONTEXTS, SLOWDOWNS, strict=True)]
     decodes = [
         decodes_at(
             at, step_s, [(values, most, 1 + gain * (tokens - 1), beside) for values, most, tokens, beside in rows]
@@ -327,7 +365,8 @@ def by_context():
     return replace(
         profile,
         drafters=(
-            MeasuredDrafter(name="medusa", trees=tuple(reversed(trees))),  # the order in the file is no matter
+            # the order in the file is no matter
+            MeasuredDrafter(name="medusa", latencies=tuple(latencies[::-1]), trees=tuple(reversed(trees))),
             MeasuredDrafter(name="prompt-lookup", decodes=tuple(decodes)),
         ),
     )
@@ -364,7 +403,9 @@ def test_between_contexts_tokens_and_seconds_lie_on_straight_lines(context):
 
 
 def test_outside_the_contexts_the_nearest_holds():
-    profile = replace(by_context(), latencies=invented(conditions=[(16, 1), (9000, 1)]).latencies)
+    medusa, lookups = by_context().drafters
+    profile = invented(conditions=[(16, 1), (9000, 1)])
+    profile = replace(profile, drafters=(replace(medusa, latencies=(drafting_at(16), drafting_at(9000))), lookups))
     for context, table, gain in ((16, TABLES[0], 0.5), (9000, TABLES[2], 2.0)):
         request = PlanRequest(context_tokens=context, max_nodes=8, raw=True)
         _, static, counted = options(profile, request)

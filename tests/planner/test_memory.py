@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, call, invented
+from tests.planner.test_drafters import heads, lookup
 from treeopt.errors import InfeasibleError
-from treeopt.planner import PlanRequest, plan, requested_schedule
+from treeopt.planner import PlanRequest, drafter_choices, plan, requested_schedule, schedule
 from treeopt.planner.memory import Memory, memory_of
 from treeopt.planner.scheduling import measured_conditions
 
@@ -109,3 +110,24 @@ def test_the_command_says_how_many_sequences_fit(tmp_path, monkeypatch):
     refused = call("solve", "--memory", "15")
     assert refused.exit_code == 2
     assert "expected a size such as 40GB" in refused.stderr
+
+
+def test_other_drafters_have_to_fit_too():
+    """Without the limit the trees of heads, and the settings, are larger."""
+    profile = with_memory(invented())
+    drafters = (heads(profile), lookup(profile, [({"length": n, "ngram": 2}, n + 1, 1 + n / 4, 1e-4) for n in (2, 7)]))
+    profile = replace(profile, drafters=drafters)
+    for nodes in (3, 5, 32):
+        request = PlanRequest(temperature=0.0, max_nodes=32, memory_bytes=taken_bytes(nodes, 256, 1))
+        sizes = [each.option.max_nodes for each in drafter_choices(profile, request)[1:]]
+        assert len(sizes) == 2
+        assert max(sizes) <= nodes
+    assert min(sizes) > 5
+
+
+def test_a_schedule_takes_the_limit():
+    profile = with_memory(invented(conditions=FOUR_CONDITIONS))
+    total = taken_bytes(3, 1024, 4)
+    limited = schedule(profile, 32, memory_bytes=total)
+    assert limited == requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total))
+    assert limited != schedule(profile, 32)

@@ -40,6 +40,10 @@ def step_s(tree, numbers=TRUE):
     return VERIFY_S[tree.nodes - 1] + drafted + overhead_s(tree, numbers)
 
 
+def passes_s(trees):
+    return np.array([step_s(each.tree, (0, 0, 0, 0)) for each in trees])
+
+
 def timed(numbers=TRUE, probes=PROBES):
     return tuple(TimedTree(tree=tree, steps=Timing([step_s(tree, numbers)])) for tree in probes)
 
@@ -50,13 +54,13 @@ def medians(trees):
 
 def test_known_overheads_are_found_again():
     trees = timed()
-    np.testing.assert_allclose(fitted(trees, medians(trees), VERIFY_S, DRAFT_S), TRUE, rtol=1e-6)
+    np.testing.assert_allclose(fitted(trees, medians(trees) - passes_s(trees)), TRUE, rtol=1e-6)
 
 
 def test_draws_are_fitted_one_by_one():
     trees, other = timed(), (0.2, 0.0, 0.001, 0.0)
     steps = np.stack([medians(trees), medians(timed(other))])
-    found = fitted(trees, steps, np.stack([VERIFY_S] * 2), np.stack([DRAFT_S] * 2))
+    found = fitted(trees, steps - passes_s(trees))
     np.testing.assert_allclose(np.array(found).T, [TRUE, other], atol=1e-9)
 
 
@@ -73,10 +77,9 @@ def test_it_is_the_least_squares_fit_of_which_only_levels_may_be_negative(seed):
     times_s = medians(trees)
     steps_s = times_s + rng.normal(0, 0.03, (30, len(trees)))
     features = np.array([[1, tree.max_depth, tree.nodes, (kind_of(tree) == "tree")] for tree in PROBES], float)
-    passes_s = times_s - [overhead_s(tree) for tree in PROBES]
 
-    found = np.array(fitted(trees, steps_s, VERIFY_S, DRAFT_S)).T
-    expected = [nearest(features / times_s[:, None], (each - passes_s) / times_s) for each in steps_s]
+    found = np.array(fitted(trees, steps_s - passes_s(trees))).T
+    expected = [nearest(features / times_s[:, None], (each - passes_s(trees)) / times_s) for each in steps_s]
     np.testing.assert_allclose(found, expected, atol=1e-9)
     assert found[:, [0, 2, 3]].min() == 0  # otherwise this would be plain least squares
     assert found[:, 1].min() < 0
@@ -89,22 +92,22 @@ def test_what_chains_cannot_tell_apart_is_of_the_step_and_its_levels(length, ove
     if length == 1:
         overhead = (overhead[0], 0, 0, 0)  # one chain tells of no levels either
     trees = timed(overhead, [chain(depth) for depth in range(1, length + 1)])
-    found = fitted(trees, medians(trees), VERIFY_S, DRAFT_S)
+    found = fitted(trees, medians(trees) - passes_s(trees))
 
     assert np.array(found) == pytest.approx(np.array(overhead), abs=1e-9)
-    drawn = fitted(trees, np.stack([medians(trees)] * 3), VERIFY_S, DRAFT_S)
+    drawn = fitted(trees, np.stack([medians(trees)] * 3) - passes_s(trees))
     np.testing.assert_allclose(np.array(drawn).T, [overhead] * 3, atol=1e-9)
 
 
 def test_trees_of_one_depth_are_told_apart_by_their_nodes():
     overhead = (0.03, 0, 0.002, 0)
     trees = timed(overhead, [TokenTree([-1, *[0] * children]) for children in (2, 4, 8)])
-    assert np.array(fitted(trees, medians(trees), VERIFY_S, DRAFT_S)) == pytest.approx(np.array(overhead), abs=1e-9)
+    assert np.array(fitted(trees, medians(trees) - passes_s(trees))) == pytest.approx(np.array(overhead), abs=1e-9)
 
 
 def test_few_trees_are_explained_all_the_same():
     trees = timed(probes=PROBES[:2])
-    step, level, node, branching = fitted(trees, medians(trees), VERIFY_S, DRAFT_S)
+    step, level, node, branching = fitted(trees, medians(trees) - passes_s(trees))
     for tree in PROBES[:2]:
         assert overhead_s(tree, (step, level, node, branching)) == pytest.approx(overhead_s(tree))
 

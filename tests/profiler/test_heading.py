@@ -7,7 +7,7 @@ import pytest
 from treeopt.errors import TreeoptError
 from treeopt.profiler import Journal, Measurement, MonotonicClock, Settings, heading
 from treeopt.profiler.heading import check_edition, edition
-from treeopt.profiler.latency import passes, steps
+from treeopt.profiler.latency import passes
 from treeopt.profiler.latency.steps import step_key
 from treeopt.records.rules import RULES
 from treeopt.trees import chain
@@ -26,7 +26,7 @@ def journal_at(path, pair, prompts, *, resume=False, settings=SETTINGS):
 
 
 def probe_with(patch, trees):
-    for module in (passes, steps, heading):
+    for module in (passes, heading):
         patch.setattr(module, "PROBE_TREES", trees)
 
 

@@ -10,7 +10,6 @@ import yaml
 
 from treeopt.errors import FormatError
 from treeopt.records.profile import Profile
-from treeopt.trees import chain
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "profile-drafters.yaml"
@@ -54,8 +53,9 @@ def test_what_a_file_holds(content, load):
     medusa, lookup = profile.drafters
     assert (medusa.name, medusa.source, medusa.digest) == ("medusa", "heads/medusa", "0123456789abcdef")
     (trees,) = medusa.trees_at(0.0)
-    assert [each.tree.nodes for each in trees.trees] == [2, 4]
-    assert trees.plain.step_s == pytest.approx((0.019 + 0.0229) / 22)
+    (drafting,) = medusa.latencies
+    assert [each.tree.nodes for each in drafting.steps] == [2, 4]
+    assert (drafting.per_block, drafting.draft.max_tokens, drafting.host) == (True, 4, None)
     assert trees.ranks.rows == [[[0, 0], [1], [], []], [[0, 1], [0], [], [0], []]]
     assert medusa.trees_at(0.6) == ()
     (sampled,) = lookup.decodes_at(0.6)
@@ -88,6 +88,10 @@ def test_without_drafters_it_is_version_1(content, load, tmp_path):
 
 def trees(content):
     return content["drafters"][0]["trees"][0]
+
+
+def drafting(content):
+    return content["drafters"][0]["latency"][0]
 
 
 def decodes(content):
@@ -133,30 +137,37 @@ SPOILT = {
         r"trees\[0\].acceptance.texts: texts: expected accepted / reached",
     ),
     "a tree twice": (
-        lambda c: trees(c)["trees"].append(deepcopy(trees(c)["trees"][0])),
-        r"trees\[0\].trees: expected one or more, each once",
-    ),
-    "a tree too deep": (
-        lambda c: trees(c)["trees"][0].update(parents=chain(3).parents.tolist()),
-        r"trees\[0\].trees: expected 2 nodes or more, and no tree deeper",
+        lambda c: drafting(c)["steps"].append(deepcopy(drafting(c)["steps"][0])),
+        r"latency\[0\].steps: expected one or more trees, each once",
     ),
     "a root alone": (
-        lambda c: trees(c)["trees"][0].update(parents=[-1]),
-        r"trees\[0\].trees: expected 2 nodes or more",
+        lambda c: drafting(c)["steps"][0].update(parents=[-1]),
+        r"latency\[0\].steps: expected trees of 2 nodes or more",
+    ),
+    "a condition twice": (
+        lambda c: c["drafters"][0]["latency"].append(deepcopy(drafting(c))),
+        r"drafters\[0\].latency: expected with trees, and only there, each condition once",
+    ),
+    "trees without times": (
+        lambda c: c["drafters"][0].pop("latency"),
+        r"drafters\[0\].latency: expected with trees, and only there",
     ),
     "ranks of other texts": (lambda c: trees(c)["outcomes"].pop(), r"trees\[0\].outcomes: expected those of as many"),
     "no rank": (
         lambda c: trees(c)["outcomes"][0]["roots"][0].__setitem__(0, -2),
         r"trees\[0\].outcomes: ranks: expected rows",
     ),
-    "texts missing": (lambda c: trees(c)["plain"]["steps"].pop(), r"trees\[0\].plain.steps: expected as many of each"),
+    "texts missing": (
+        lambda c: decodes(c)["plain"]["steps"].pop(),
+        r"decodes\[0\].plain.steps: expected as many of each",
+    ),
     "other texts": (
-        lambda c: [trees(c)["plain"][name].append(1) for name in ("tokens", "steps", "samples_s")],
-        r"trees\[0\].trees: expected decodes of 3 texts",
+        lambda c: [decodes(c)["plain"][name].append(1) for name in ("tokens", "steps", "samples_s")],
+        r"decodes\[0\].settings: expected decodes of 3 texts",
     ),
     "no time": (
-        lambda c: trees(c)["plain"]["samples_s"].__setitem__(0, 0.0),
-        r"trees\[0\].plain.samples_s: samples_s: expected seconds above 0",
+        lambda c: decodes(c)["plain"]["samples_s"].__setitem__(0, 0.0),
+        r"decodes\[0\].plain.samples_s: samples_s: expected seconds above 0",
     ),
     "plain steps of two tokens": (
         lambda c: decodes(c)["plain"]["tokens"].__setitem__(0, 11),
@@ -259,8 +270,8 @@ SPOILT_CONTEXTS = {
         r"drafters\[1\].decodes: expected the same settings at every context of a temperature: profile again",
     ),
     "an empty text": (
-        lambda c: trees(c)["plain"]["steps"].__setitem__(0, 0),
-        r"trees\[0\].plain.tokens: expected a step of every text",
+        lambda c: decodes(c)["plain"]["steps"].__setitem__(0, 0),
+        r"decodes\[0\].plain.tokens: expected a step of every text",
     ),
 }
 

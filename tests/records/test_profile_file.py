@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_FILE = ROOT / "tests" / "data" / "profile-golden.yaml"
 SPECIFICATION = ROOT / "docs" / "profile-file.md"
 VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "profile-file.schema.json").read_bytes()))
-ELSEWHERE = ("drafters", "context_tokens", "categories")
+ELSEWHERE = ("drafters", "per_block", "context_tokens", "categories")
 """Keys that other files have: profile-drafters.yaml, profile-contexts.yaml and those of test_categories.py."""
 
 MACHINE = Machine(device="cpu", processor="AMD EPYC 7763", threads=2, system="Linux 6.8", python="3.12", torch="2.8.0")

@@ -203,7 +203,7 @@ def _slow_drafts(costs: StepCosts, factor: float) -> StepCosts:
     """Return costs whose draft passes take longer by a factor."""
     if factor == 1:
         return costs
-    passes_s = _draft_passes(costs).at(np.arange(costs.max_draft_width + 1))
+    passes_s = _draft_passes(costs).at(np.arange(costs.draft.max_tokens + 1))
     return replace(costs, draft=Curve.of(costs.draft_s + (factor - 1) * passes_s))
 
 

@@ -17,8 +17,6 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.trees import TreeFile
 
-FITTED = "what a step takes beside the target's pass hangs on the tree's levels and nodes, as fitted to a few trees"
-
 
 def drafted(name: str, inputs: Inputs, plan: Plan) -> Method:
     """Return a drafter with its fastest setting, or its fastest tree.
@@ -45,7 +43,6 @@ def drafted(name: str, inputs: Inputs, plan: Plan) -> Method:
         setting=option.shape,
         predicted=option.speedup,
         make=partial(_decoder, inputs, loaded, option),
-        assumed=(FITTED,) if known.trees else (),
     )
 
 
@@ -56,6 +53,7 @@ def _measured(loaded: LoadedDrafter, inputs: Inputs) -> MeasuredDrafter:
     measurement = DrafterMeasurement(
         places=(BehindPrompts(inputs.prompts),),
         texts=len(inputs.prompts),
+        text=[token for prompt in inputs.prompts for token in prompt],
         settings=Settings(
             samplings=(inputs.sampling,),
             positions=positions * len(inputs.prompts),

@@ -14,7 +14,7 @@ import numpy as np
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError, InvalidValueError, Warning
-from treeopt.planner.drafter_costs import setting_options, tree_drafter
+from treeopt.planner.drafter_costs import setting_options, tree_models
 from treeopt.planner.drafters import best_drafter, chosen_drafter, drafter_choices
 from treeopt.planner.model import StepModel, requested_model
 from treeopt.planner.options import Option
@@ -199,7 +199,7 @@ def _speedup(option: Option, profile: Profile, request: PlanRequest, plan: Plan)
         return None
     point = plan.model.point
     if trees := drafter.trees_at(plan.temperature):
-        return tree_drafter(profile, drafter, trees, raw=request.raw).at(point).predict(option.tree).speedup
+        return tree_models(drafter, trees, raw=request.raw)(point).predict(option.tree).speedup
     decodes = drafter.decodes_at(plan.temperature)
     settings = setting_options(profile, drafter, decodes, point, max_nodes=point.max_nodes)
     return next((each.option.speedup for each in settings if each.option.drafter == option.drafter), None)

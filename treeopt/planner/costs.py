@@ -1,7 +1,10 @@
 """What a step costs: seconds to verify, to draft a level, and to do the rest, at every count.
 
-    step_s(T) = sum over levels of draft_s[internal nodes of the level] + verify_s[nodes of T] + overhead_s
-                + branching_s where T branches
+    step_s(T) = draft_s(T) + verify_s[nodes of T] + overhead_s + branching_s where T branches
+
+    draft_s(T) = sum over levels of draft_s[internal nodes of the level]    drafted level by level (draft model, EAGLE)
+               = draft_s[levels of T]                                       one pass drafts all levels (Medusa, blocks)
+               = 0                                                          nothing is drafted, or whole steps were timed
 
 Nobody has to pay more for a smaller pass than for a larger one, because a pass may be padded: both curves are replaced
 by the least seconds at that count or any larger one.  What a step's overhead grows by with each level and each node
@@ -53,11 +56,13 @@ class StepCosts(ArrayRecord):
     verify: Curve
     """A pass over n nodes, padded where that is faster."""
     draft: Curve
-    """Drafting one level of w internal nodes; free where one pass drafts every level."""
+    """Drafting one level of w internal nodes, or all of w levels where `per_block`; free of an engine's whole steps."""
     overhead_s: Float64
     """(…,): the rest of a step; what of it grows with levels and nodes is part of the curves."""
     branching_s: Float64 = field(default_factory=lambda: np.zeros(()))
     """(…,): what a step takes more where the tree branches."""
+    per_block: bool = False
+    """Whether one pass drafts all levels."""
     whole_steps: bool = False
     """Whether an engine's whole steps stand for passes."""
 
@@ -71,8 +76,19 @@ class StepCosts(ArrayRecord):
 
     @cached_property
     def draft_s(self) -> Float64:
-        """(…, W + 1): seconds at every width; entry 0 is 0."""
-        return self.draft.at(np.arange(self.max_draft_width + 1))
+        """(…, W + 1): seconds at every width, or number of levels where `per_block`; entry 0 is 0."""
+        return self.draft.at(np.arange(self.draft.max_tokens + 1))
+
+    @cached_property
+    def level_s(self) -> Float64:
+        """(…, W + 1): what a level of each width costs beside the other levels; nothing where `per_block`."""
+        return np.zeros(self.max_draft_width + 1) if self.per_block else self.draft_s
+
+    def chain_s(self, levels: Integers) -> Float64:
+        """Return (…, levels): seconds of drafting chains of so many levels, the least of trees as deep."""
+        if self.per_block:
+            return self.draft.at(np.minimum(levels, self.max_levels))
+        return np.asarray(levels * self.draft_s[..., 1, None])
 
     @property
     def verify_tokens(self) -> Int64:
@@ -92,7 +108,12 @@ class StepCosts(ArrayRecord):
     @property
     def max_draft_width(self) -> int:
         """The widest level that can be drafted."""
-        return self.draft.max_tokens
+        return self.max_nodes if self.per_block else self.draft.max_tokens
+
+    @property
+    def max_levels(self) -> int:
+        """The most levels that can be drafted."""
+        return self.draft.max_tokens if self.per_block else self.max_nodes
 
     def step_s(self, nodes: Integers, draft_widths: Integers) -> Float64:
         """Return (…, trees): seconds of a step with each tree.
@@ -109,11 +130,14 @@ class StepCosts(ArrayRecord):
         """Return what the same steps are made of; raises likewise."""
         self._check("nodes", nodes, self.max_nodes)
         self._check("internal nodes of a level", draft_widths, self.max_draft_width)
-        branching = nodes - 1 > np.count_nonzero(draft_widths, axis=-1)  # a chain has one node a level
+        levels = np.count_nonzero(draft_widths, axis=-1)
+        self._check("levels", levels, self.max_levels)
+        branching = nodes - 1 > levels  # a chain has one node a level
         overhead_s = np.where(nodes > 1, self.overhead_s[..., None], 0.0)
         overhead_s = overhead_s + np.where(branching, self.branching_s[..., None], 0.0)
         draft_s, verify_s = self._read
-        return StepParts(draft_s(draft_widths).sum(axis=-1), verify_s(nodes), overhead_s)
+        drafting_s = draft_s(levels) if self.per_block else draft_s(draft_widths).sum(axis=-1)
+        return StepParts(drafting_s, verify_s(nodes), overhead_s)
 
     def tree_s(self, tree: TokenTree) -> Float64:
         """Return (…,): seconds of a step with one tree; raises as `step_s` does."""
@@ -170,24 +194,24 @@ def step_costs(
     if not passes_only and any(latency.batch_size > 1 and latency.steps for latency in point.latencies):
         verify = _unpad_plain(verify)
     tables = [latency.draft for latency in point.latencies if latency.draft is not None]
+    per_block = any(latency.per_block for latency in point.latencies)  # then all of them, as profiles are checked
+    draft, draft_passes = Curve.free(verify.max_tokens), list[_Passes]()
     if tables and not point.whole_steps:
-        draft, draft_passes = _curve(point, tables, estimator, max_nodes)
-        if passes_only:
-            overheads = [_mean_overhead(latency, rule, estimator) for latency in point.latencies]
-        else:
-            parts = zip(point.latencies, verify_passes, draft_passes, strict=True)
-            overheads = [_overheads(*each, rule, estimator) for each in parts]
+        draft, draft_passes = _curve(point, tables, estimator, 0 if per_block else max_nodes)
+    if draft_passes and not passes_only:
+        parts = zip(point.latencies, verify_passes, draft_passes, strict=True)
+        overheads = [_overheads(*each, rule, estimator) for each in parts]
     else:
-        draft = Curve.free(verify.max_tokens)
         overheads = [_mean_overhead(latency, rule, estimator) for latency in point.latencies]
     rest = Overheads(*(point.interpolate(each) for each in zip(*overheads, strict=True)))
-    nodes = np.arange(verify.max_tokens + 1)
+    nodes, levels = np.arange(verify.max_tokens + 1), np.arange(draft.max_tokens + 1)
     # a mean overhead may be negative, and so may the weight of a latency that is extrapolated from
     return StepCosts(
         verify=replace(verify, more_s=np.maximum(0.0, rest.per_node_s), times=np.where(nodes > 1, nodes, 0)),
-        draft=replace(draft, more_s=rest.per_level_s, times=np.ones_like(draft.padded)),
+        draft=replace(draft, more_s=rest.per_level_s, times=levels if per_block else np.ones_like(levels)),
         overhead_s=np.maximum(0.0, rest.per_step_s),
         branching_s=np.maximum(0.0, rest.branching_s),
+        per_block=per_block,
         whole_steps=point.whole_steps,
     )
 
@@ -199,9 +223,9 @@ class _Passes(NamedTuple):
     seconds: Float64
     padded: Int64
 
-    def first(self, counts: int) -> Float64:
-        """Return (…, counts): seconds at 1, 2, … tokens."""
-        return interpolate(self.tokens, self.seconds, self.padded[1 : counts + 1])
+    def at(self, counts: Integers) -> Float64:
+        """Return (…, counts): seconds at each."""
+        return interpolate(self.tokens, self.seconds, self.padded[counts])
 
 
 def _curve(
@@ -241,14 +265,21 @@ def _overheads(latency: StepLatency, verify: _Passes, draft: _Passes, rule: str,
     timed = tuple(
         each
         for each in latency.steps_of(rule)
-        if each.tree.nodes < len(verify.padded) and each.tree.draft_widths.max(initial=0) < len(draft.padded)
+        if each.tree.nodes < len(verify.padded) and _drafted(latency, each.tree).max(initial=0) < len(draft.padded)
     )
     if not timed:
         return _mean_overhead(latency, rule, estimator)
     steps_s = estimator.medians_s(tuple(each.steps for each in timed))
-    nodes = max(each.tree.nodes for each in timed)
-    width = max(int(each.tree.draft_widths.max(initial=1)) for each in timed)
-    return fitted(timed, steps_s, verify.first(nodes), draft.first(width))
+    passes_s = [
+        verify.at(np.array([each.tree.nodes]))[..., 0] + draft.at(_drafted(latency, each.tree)).sum(axis=-1)
+        for each in timed
+    ]
+    return fitted(timed, steps_s - np.stack(passes_s, axis=-1))
+
+
+def _drafted(latency: StepLatency, tree: TokenTree) -> Int64:
+    """Return the counts at which the draft curve is read for a tree: each level's width, or once the number of levels."""
+    return np.array([tree.max_depth]) if latency.per_block else tree.draft_widths.astype(np.int64)
 
 
 def _mean_overhead(latency: StepLatency, rule: str, estimator: Estimator) -> Overheads:

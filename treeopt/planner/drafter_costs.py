@@ -1,38 +1,27 @@
-"""What steps of other drafters than the draft model cost, from sequences decoded with them and plainly, interleaved.
+"""What steps of other drafters than the draft model cost.
 
-Drafters of static trees:
-
-    step_s(T) = verify_s[nodes of T] + rest_s(T)
-    rest_s(T) = per_step_s + per_level_s * levels + per_drafted_s * internal nodes + per_node_s * nodes
-                + branching_s where T branches
-
-The measured step is plain_s * (seconds of a step with T / seconds of a plain step), with plain_s of the profile's
-curves.  The five terms of the rest, none below 0, are fitted to it (`treeopt.planner.overheads.least_squares`), relative
-to the steps' times.  A pass that drafts all levels at once, and the refill of a head's cache, are part of per_step_s; a
-pass per level is per_level_s.
-
-Drafters with trees of their own, for each setting that was decoded with:
+Static trees are the ordinary model of steps with the drafter's own times in place of the draft model's.  Settings with
+trees of their own were decoded with and plainly, interleaved:
 
     step_s = plain_s * (seconds of a step / seconds of a plain step)
              + sum over sizes of share[size] verify_s[size], here less where the sequences were decoded
 
-Tokens, steps and seconds are drawn sequence by sequence, together.  Between context lengths that were decoded at, all
-of this is interpolated.
+with plain_s of the profile's curves.  Tokens, steps and seconds are drawn sequence by sequence, together.  Between context
+lengths that were decoded at, all of this is interpolated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from treeopt.array_record import ArrayRecord, ShortRepr
+from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64, Int64
 from treeopt.errors import InfeasibleError
 from treeopt.planner.costs import EXTRAPOLATED, StepCosts, step_costs
-from treeopt.planner.curves import LEAST_S, Curve
-from treeopt.planner.model import StepModel
+from treeopt.planner.curves import LEAST_S
+from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.options import Option, Prediction
-from treeopt.planner.overheads import least_squares
 from treeopt.planner.resampling import OBSERVED, SEED, Estimator, Resampled, estimate
 from treeopt.planner.tokens import TokenModels, token_model
 from treeopt.records.measured_drafter import (
@@ -47,7 +36,7 @@ from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
 from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.sampling import Sampling
-from treeopt.trees import TokenTree, chain, kind_of
+from treeopt.trees import chain
 
 
 def pass_costs(point: OperatingPoint, estimator: Estimator = OBSERVED) -> StepCosts:
@@ -66,84 +55,31 @@ def decoded_at(profile: Profile, sampling: Sampling, context_tokens: int) -> Ope
     return profile.at(inside, 1, sampling)
 
 
-@dataclass(frozen=True, eq=False)
-class TreeDrafter:
-    """A drafter of static trees, measured at one or more context lengths, at one temperature."""
-
-    profile: Profile
-    drafter: MeasuredDrafter
-    measured: Sequence[MeasuredTrees]
-    """By rising context length."""
-    tokens: TokenModels
-
-    def at(self, point: OperatingPoint) -> StepModel:
-        """Return the model of steps at an operating point."""
-        return StepModel.of(
-            point,
-            self.tokens.at(point.context_tokens),
-            TreeDrafterCosts(self, point),
-            self.drafter.setting(),
-        )
-
-    def costs(self, point: OperatingPoint, estimator: Estimator) -> StepCosts:
-        """Return the curves of steps at an operating point, by an estimator."""
-        around = point.around({each.context_tokens: each for each in self.measured})
-        for _, trees in around:
-            estimator.text_weights(trees.plain.texts)  # drawn before any time
-        curves = pass_costs(point, estimator)
-        rest = np.asarray(sum(weight * self._rest_s(trees, point, curves, estimator) for weight, trees in around))
-        per_step_s, per_level_s, per_drafted_s, per_node_s, branching_s = np.moveaxis(rest, -1, 0)
-        nodes = np.arange(curves.max_nodes + 1)
-        return replace(
-            curves,
-            verify=replace(curves.verify, more_s=per_node_s, times=np.where(nodes > 1, nodes, 0)),
-            draft=_level_curve(per_level_s, per_drafted_s, curves.max_nodes),
-            overhead_s=per_step_s,
-            branching_s=branching_s,
-        )
-
-    def _rest_s(
-        self, measured: MeasuredTrees, point: OperatingPoint, curves: StepCosts, estimator: Estimator
-    ) -> Float64:
-        """Return (…, 5): the five terms of the rest, fitted where the sequences were decoded."""
-        there = decoded_at(self.profile, measured.sampling, measured.context_tokens)
-        costs = curves if there == point else pass_costs(there, estimator)
-        trees = [each.tree for each in measured.trees]
-        relative = relative_steps(measured.plain, [each.decoded for each in measured.trees], estimator)
-        rest_s = costs.plain_s * relative - costs.verify.at(np.array([tree.nodes for tree in trees]))
-        weight = 1 / np.array([each.decoded.step_s for each in measured.trees])
-        return least_squares(_features(trees) * weight[:, None], rest_s * weight)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class TreeDrafterCosts(ShortRepr):
-    """The costs of steps of a drafter of static trees, by an estimator."""
-
-    drafter: TreeDrafter
-    point: OperatingPoint
-
-    def __call__(self, estimator: Estimator) -> StepCosts:
-        return self.drafter.costs(self.point, estimator)
-
-
-def tree_drafter(
-    profile: Profile, drafter: MeasuredDrafter, measured: Sequence[MeasuredTrees], *, raw: bool = False
-) -> TreeDrafter:
-    """Return a drafter of static trees.
+def tree_models(
+    drafter: MeasuredDrafter, measured: Sequence[MeasuredTrees], *, raw: bool = False
+) -> Callable[[OperatingPoint], StepModel]:
+    """Return what gives the model of a drafter's steps with static trees at an operating point.
 
     Args:
-        profile: whose times count.
         drafter: which.
-        measured: its trees at one temperature, by rising context length.
+        measured: its acceptance at one temperature, by rising context length.
         raw: take acceptance as measured, not smoothed.
+
+    The models raise InfeasibleError where drafting was not timed.
     """
-    models = [
+    by_context = [
         replace(
             token_model(replace(each.acceptance, context_tokens=each.context_tokens), raw=raw), root_ranks=each.ranks
         )
         for each in measured
     ]
-    return TreeDrafter(profile, drafter, measured, TokenModels(tuple(models)))
+    tokens = TokenModels(tuple(by_context))
+
+    def model(point: OperatingPoint) -> StepModel:
+        drafting = drafter.in_place_of_draft(point)
+        return model_at(drafting, tokens.at(point.context_tokens), drafter=drafter.setting())
+
+    return model
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -281,20 +217,3 @@ def relative_steps(plain: DecodedTexts, others: Sequence[DecodedTexts], estimato
 def mean_pass_s(counted: CountedSetting | ReplayedTexts, costs: StepCosts) -> Float64:
     """Return (…,): mean seconds of the target's pass in a step."""
     return np.asarray(costs.verify.at(np.array(counted.pass_tokens)) @ (np.array(counted.passes) / sum(counted.passes)))
-
-
-def _features(trees: Sequence[TokenTree]) -> Float64:
-    """Return (trees, 5): how often each of the five terms counts in a step with a tree."""
-    return np.array(
-        [[1.0, tree.max_depth, tree.draft_widths.sum(), tree.nodes, float(kind_of(tree) == "tree")] for tree in trees]
-    )
-
-
-def _level_curve(per_level_s: Float64, per_drafted_s: Float64, most: int) -> Curve:
-    """Return the seconds of drafting a level by its internal nodes; free if no level takes any."""
-    if not per_level_s.any() and not per_drafted_s.any():
-        return Curve.free(most)
-    counts = np.arange(most + 1)
-    ends = np.array([1, most]) if most > 1 else np.array([1])
-    seconds = per_level_s[..., None] + per_drafted_s[..., None] * ends
-    return Curve(ends, seconds, counts, np.zeros(seconds.shape[:-1]), np.zeros_like(counts))

@@ -8,11 +8,11 @@ import numpy as np
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
-from treeopt.planner.drafter_costs import SettingOption, setting_options, tree_drafter
+from treeopt.planner.drafter_costs import SettingOption, setting_options, tree_models
 from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.options import OBJECTIVES, Option
 from treeopt.planner.plan_record import Plan
-from treeopt.planner.planning import requested_plan, rule_plan
+from treeopt.planner.planning import most_levels, requested_plan, rule_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.resampling import near_best
 from treeopt.planner.rule_trees import RuleTrees
@@ -48,8 +48,9 @@ class DrafterChoice(ArrayRecord):
 def drafter_choices(profile: Profile, request: PlanRequest, *, plan: Plan | None = None) -> tuple[DrafterChoice, ...]:
     """Return the choice of each drafter: the draft model, or plain decoding, first, then those that were measured.
 
-    A drafter is left out if it was not measured at the temperature, if no setting fits the request, for batches, and if
-    the request names another rule than given tokens are verified by.
+    A drafter is left out if it was not measured at the temperature and operating point, if no setting fits the request,
+    and if the request names another rule than given tokens are verified by.  For batches that holds of settings that were
+    decoded with, which are of single sequences.
 
     Args:
         profile: what was measured.
@@ -60,7 +61,7 @@ def drafter_choices(profile: Profile, request: PlanRequest, *, plan: Plan | None
     """
     plan = plan or requested_plan(profile, request)
     choices = [_of_plan(plan)]
-    if plan.model.point.batch_size == 1 and (request.rule in (None, GIVEN_TOKENS) or plan.temperature == 0):
+    if request.rule in (None, GIVEN_TOKENS) or plan.temperature == 0:
         for drafter in profile.drafters:
             choice = _choice(drafter, profile, request, plan)
             choices += [] if choice is None else [choice]
@@ -140,25 +141,28 @@ def _choice(drafter: MeasuredDrafter, profile: Profile, request: PlanRequest, pl
     if plan.model.acceptance.sampling not in samplings:
         return None
     if trees:
-        return _best_tree(drafter_plan(drafter, trees, profile, request, plan), request)
+        timed = drafter.timed_at(plan.model.point)
+        return _best_tree(drafter_plan(drafter, trees, request, plan), request) if timed else None
+    if plan.model.point.batch_size > 1:
+        return None
     return _best_setting(drafter, decodes, profile, request, plan)
 
 
-def drafter_plan(
-    drafter: MeasuredDrafter, trees: Sequence[MeasuredTrees], profile: Profile, request: PlanRequest, plan: Plan
-) -> Plan:
+def drafter_plan(drafter: MeasuredDrafter, trees: Sequence[MeasuredTrees], request: PlanRequest, plan: Plan) -> Plan:
     """Return the plan of a drafter of static trees.
 
     Args:
         drafter: which.
         trees: what was measured of it at the temperature.
-        profile: what was measured of the target's passes.
         request: what is planned for.
         plan: that of the draft model, at the same operating point.
+
+    Raises InfeasibleError where drafting was not timed at the operating point.
     """
-    model = tree_drafter(profile, drafter, trees, raw=request.raw).at(plan.model.point)
-    most = _most_nodes(model.costs.max_nodes, request)
-    solved = RuleTrees.solve(model.tokens, most, _most_depth(model, request), request.level_widths)
+    model = tree_models(drafter, trees, raw=request.raw)(plan.model.point)
+    most = _most_nodes(model.costs.max_nodes, request, plan)
+    limits = [each for each in (most_levels(model, request), model.acceptance.table.max_depth) if each is not None]
+    solved = RuleTrees.solve(model.tokens, most, min(limits, default=None), request.level_widths)
     return rule_plan(solved, model, request.objective)
 
 
@@ -168,13 +172,12 @@ def _best_tree(plan: Plan, request: PlanRequest) -> DrafterChoice | None:
     return _of_plan(plan, max(drafting, key=OBJECTIVES[request.objective])) if drafting else None
 
 
-def _most_nodes(measured: int, request: PlanRequest) -> int:
-    return measured if request.max_nodes is None else min(request.max_nodes, measured)
-
-
-def _most_depth(model: StepModel, request: PlanRequest) -> int | None:
-    limits = [limit for limit in (model.acceptance.table.max_depth, request.max_depth) if limit is not None]
-    return min(limits, default=None)
+def _most_nodes(measured: int, request: PlanRequest, plan: Plan) -> int:
+    """Return the most nodes that were measured, that are asked for, and that fit into memory beside the pair."""
+    limits = [measured] if request.max_nodes is None else [measured, request.max_nodes]
+    if plan.memory is not None:
+        limits.append(plan.memory.max_nodes(plan.context_tokens, plan.model.point.batch_size))
+    return min(limits)
 
 
 def _best_setting(
@@ -182,7 +185,7 @@ def _best_setting(
 ) -> DrafterChoice | None:
     """Return the best of the settings that were decoded with, None if none fits."""
     point = plan.model.point
-    most = _most_nodes(point.max_nodes, request)
+    most = _most_nodes(point.max_nodes, request, plan)
     options = setting_options(profile, drafter, measured, point, max_nodes=most)
     if not options:
         return None
@@ -257,7 +260,7 @@ def _predictors(
         if name == "model":
             predictors += [_model_options(profile, request, temperature, each) for each in own]
         elif drafters[name].trees_at(temperature):
-            predictors.append(_tree_options(profile, request, temperature, drafters[name], own))
+            predictors.append(_tree_options(request, temperature, drafters[name], own))
         else:
             predictors.append(_setting_options(profile, temperature, drafters[name], own))
     return predictors
@@ -269,10 +272,10 @@ def _model_options(profile: Profile, request: PlanRequest, temperature: float, r
 
 
 def _tree_options(
-    profile: Profile, request: PlanRequest, temperature: float, drafter: MeasuredDrafter, rivals: Sequence[Option]
+    request: PlanRequest, temperature: float, drafter: MeasuredDrafter, rivals: Sequence[Option]
 ) -> OptionsAt:
-    models = tree_drafter(profile, drafter, drafter.trees_at(temperature), raw=request.raw)
-    return lambda point: _known_options(models.at(point), [rival.tree for rival in rivals])
+    model_at_point = tree_models(drafter, drafter.trees_at(temperature), raw=request.raw)
+    return lambda point: _known_options(model_at_point(point), [rival.tree for rival in rivals])
 
 
 def _setting_options(

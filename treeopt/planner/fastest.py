@@ -95,8 +95,8 @@ def speeds(solution: Solution, costs: StepCosts) -> Float64:
 
 def _step_s(costs: StepCosts, nodes: Integers, widths: Integers) -> Float64:
     """Return (trees,): seconds of a step; infinite for a tree with a level wider than the measured ones."""
-    measured = (widths <= costs.max_draft_width).all(axis=-1)
-    return np.where(measured, costs.step_s(nodes, np.minimum(widths, costs.max_draft_width)), np.inf)
+    measured = (widths <= costs.max_draft_width).all(axis=-1) & (np.count_nonzero(widths, axis=-1) <= costs.max_levels)
+    return np.where(measured, costs.step_s(nodes, np.where(measured[..., None], widths, 0)), np.inf)
 
 
 class _Grown(NamedTuple):
@@ -275,7 +275,7 @@ class _Search:
         allowed = (after >= least[:, None]) & (after <= most[:, None]) & (new_widths <= max_width)
         after, new_widths = np.where(allowed, after, 0), np.where(allowed, new_widths, 0)
         gain = np.take_along_axis(tokens, after, axis=1) - np.take_along_axis(tokens, counts[:, None], axis=1)
-        more_s = self._costs.draft_s[new_widths] - self._costs.draft_s[widths]
+        more_s = self._costs.level_s[new_widths] - self._costs.level_s[widths]
         return np.where(allowed, gain - rate * more_s, -np.inf)
 
 

@@ -49,13 +49,6 @@ class StepModel(ArrayRecord):
     """Returns the costs by an estimator; `costs` are those by what was observed."""
     drafter: DrafterSetting = DRAFT_MODEL
 
-    @classmethod
-    def of(
-        cls, point: OperatingPoint, tokens: TokenModel, costs_by: CostsBy, drafter: DrafterSetting = DRAFT_MODEL
-    ) -> "StepModel":
-        """Return the model of some tokens and costs at an operating point; raises as `costs_by` does."""
-        return cls(point=point, tokens=tokens, costs=costs_by(OBSERVED), costs_by=costs_by, drafter=drafter)
-
     @property
     def acceptance(self) -> MeasuredAcceptance:
         """As measured, or smoothed, or interpolated."""
@@ -88,7 +81,7 @@ class StepModel(ArrayRecord):
         """Return whether passes as large, and levels as deep and as wide, as a tree's were measured."""
         return (
             tree.nodes <= self.costs.max_nodes
-            and tree.max_depth <= (self.acceptance.table.max_depth or tree.max_depth)
+            and tree.max_depth <= min(self.acceptance.table.max_depth or tree.max_depth, self.costs.max_levels)
             and int(tree.draft_widths.max(initial=0)) <= self.costs.max_draft_width
         )
 
@@ -136,22 +129,26 @@ class StepModel(ArrayRecord):
         return np.stack([self.tokens.draw_tokens(tree) for tree in trees], axis=-1)
 
 
-def model_at(point: OperatingPoint, tokens: TokenModel, *, max_nodes: int = 0) -> StepModel:
-    """Return the model of steps that the draft model drafts.
+def model_at(
+    point: OperatingPoint, tokens: TokenModel, *, max_nodes: int = 0, drafter: DrafterSetting = DRAFT_MODEL
+) -> StepModel:
+    """Return the model of steps with static trees.
 
     Args:
-        point: the operating point.
+        point: the operating point, whose latencies are the drafter's.
         tokens: the acceptance at its context length.
         max_nodes: if larger than what was measured, how far the curves continue.
+        drafter: what drafts.
 
     Raises InfeasibleError if an extrapolated time is not above 0.
     """
-    return StepModel.of(point, tokens, DraftModelCosts(point, tokens.acceptance.rule, max_nodes))
+    costs_by = CostsOfPoint(point, tokens.acceptance.rule, max_nodes)
+    return StepModel(point=point, tokens=tokens, costs=costs_by(OBSERVED), costs_by=costs_by, drafter=drafter)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DraftModelCosts(ShortRepr):
-    """The costs of steps that the draft model drafts, by an estimator; see `step_costs`."""
+class CostsOfPoint(ShortRepr):
+    """The costs of steps at an operating point, by an estimator; see `step_costs`."""
 
     point: OperatingPoint
     rule: str

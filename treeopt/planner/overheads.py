@@ -39,24 +39,18 @@ def constant(overhead_s: Float64) -> Overheads:
     return Overheads(overhead_s, nothing, nothing, nothing)
 
 
-def fitted(timed: Sequence[TimedTree], steps_s: Float64, verify_s: Float64, draft_s: Float64) -> Overheads:
+def fitted(timed: Sequence[TimedTree], rest_s: Float64) -> Overheads:
     """Return the overheads that explain best what some steps take beside their passes.
 
     Args:
         timed: k trees, whose steps were timed.
-        steps_s: (..., k), seconds of their steps: medians, or draws of what these may be.
-        verify_s: (..., N), seconds of a pass over 1 ... N nodes.
-        draft_s: (..., W), seconds of drafting a level of 1 ... W internal nodes.
+        rest_s: (..., k), seconds of their steps without the passes: of medians, or of draws of what these may be.
     """
-    passes_s = np.stack(
-        [verify_s[..., each.tree.nodes - 1] + draft_s[..., each.tree.draft_widths - 1].sum(axis=-1) for each in timed],
-        axis=-1,
-    )
     features = np.array(
         [[1.0, each.tree.max_depth, each.tree.nodes, float(kind_of(each.tree) == "tree")] for each in timed]
     )
     weights = 1 / np.array([each.steps.median_s for each in timed])
-    coefficients = least_squares(features * weights[:, None], (steps_s - passes_s) * weights, free=(1,))
+    coefficients = least_squares(features * weights[:, None], rest_s * weights, free=(1,))
     return Overheads(*np.moveaxis(coefficients, -1, 0))
 
 

@@ -95,8 +95,14 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     models = [model_at(point, each, max_nodes=beyond) for each in tokens]
     for model in models:
         model.costs.step_s(np.array([most]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
-    solved = [RuleTrees.solve(model.tokens, most, request.max_depth, request.level_widths) for model in models]
+    solved = [RuleTrees.solve(each.tokens, most, most_levels(each, request), request.level_widths) for each in models]
     return replace(plan_rules(solved, models, request.objective), memory=memory)
+
+
+def most_levels(model: StepModel, request: PlanRequest) -> int | None:
+    """Return the most levels of a tree, those asked for and that one pass drafts; None where nothing limits them."""
+    block = model.costs.max_levels if model.costs.per_block else None
+    return min((each for each in (request.max_depth, block) if each is not None), default=None)
 
 
 def _fitting_nodes(memory: Memory, point: OperatingPoint) -> int:

@@ -51,7 +51,7 @@ class Schedule(ShortRepr, Tabular):
 
     @property
     def switches(self) -> tuple[tuple[Segment, Segment], ...]:
-        """Every place where another way to decode becomes the fastest as the context grows: what ends there, what begins."""
+        """Every place where another option becomes the fastest as the context grows: what ends there, what begins."""
         return tuple(
             (before, after)
             for before, after in pairwise(self.over_contexts)
@@ -82,6 +82,7 @@ def schedule(
     temperature: float | None = None,
     raw: bool = False,
     lossy: bool = False,
+    memory_bytes: int | None = None,
     tick: Callable[[], object] = lambda: None,
 ) -> Schedule:
     """Return what to run at every condition that a profile covers, the rule and the tree.
@@ -95,6 +96,7 @@ def schedule(
         temperature: only this one; by default a schedule for each that was measured.
         raw: take the acceptance as measured.
         lossy: allow rules that change the text's distribution.
+        memory_bytes: of the device; nothing is planned whose weights and KV caches do not fit.
         tick: called after every condition that was planned.
 
     Raises as `plan` does.
@@ -107,6 +109,7 @@ def schedule(
         level_widths=level_widths,
         raw=raw,
         lossy=lossy,
+        memory_bytes=memory_bytes,
     )
     return requested_schedule(profile, request, tick)
 
@@ -350,11 +353,11 @@ class _Switches:
             if fitting:
                 speeds |= zip(((rule, tree) for tree in fitting), model.speedups(fitting).tolist(), strict=True)
         rules = self._solved.rules
-        ordered = sorted(speeds, key=lambda way: (way[1].nodes, rules.index(way[0])))
+        ordered = sorted(speeds, key=lambda choice: (choice[1].nodes, rules.index(choice[0])))
         winner = ordered[0]
-        for way in ordered:
-            if speeds[way] > speeds[winner] * (1 + CLOSE):
-                winner = way
+        for choice in ordered:
+            if speeds[choice] > speeds[winner] * (1 + CLOSE):
+                winner = choice
         return winner
 
     def _models(self, batch: int, context: int) -> Models:

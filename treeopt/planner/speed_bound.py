@@ -55,8 +55,8 @@ def upper_bound(solution: Solution, costs: StepCosts, speedup: float) -> float:
 
 def _least_s(solution: Solution, costs: StepCosts) -> Float64:
     """Return the same shape: seconds of a step whose levels are all one node wide."""
-    levels = np.arange(1, solution.max_depth + 1)[:, None]
-    return np.asarray(levels * costs.draft_s[1] + costs.verify_s[2 : solution.max_nodes + 1] + costs.overhead_s)
+    drafting_s = costs.chain_s(np.arange(1, solution.max_depth + 1))[:, None]
+    return np.asarray(drafting_s + costs.verify_s[2 : solution.max_nodes + 1] + costs.overhead_s)
 
 
 def _most_excess(
@@ -78,7 +78,7 @@ def _most_excess(
         seconds: (trees,): the least seconds.
     """
     spare_s = float((tokens / rate - seconds).max())  # the most that one level may cost beyond a chain's
-    more_s = costs.draft_s[2:] - costs.draft_s[1]
+    more_s = costs.level_s[2:] - costs.level_s[1]
     more_s = more_s[: np.count_nonzero(more_s <= spare_s * (1 + CLOSED))]
     slope_s, jump_s = _line_below(more_s) if len(more_s) else (np.inf, 0.0)
     likely = np.sort(listed.bound[listed.depth <= depth])[::-1]

@@ -1,26 +1,39 @@
-"""What was measured of one drafter beside the draft model: its acceptance, or what steps with its settings came to.
+"""What was measured of one drafter beside the draft model.
 
-Behind the prompts, or around several context lengths, each with an item of its own.  Seconds are those of decoding texts from end to end, the prompts left out.  The same texts are decoded plainly in turn,
-so that a drift of the machine hits both, and only quotients are planned with.
+Of a drafter of static trees: its acceptance, and what drafting costs, as of the draft model.  Of one with trees of its
+own: what steps with some of its settings came to, decoded in turn with plain decoding of the same texts; seconds are those
+of whole texts, the prompts left out, and only quotients are planned with.  Either after the prompts, or around several
+context lengths, each with an item of its own.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from treeopt.array_record import ShortRepr
-from treeopt.errors import InvalidValueError
+from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.record_form import in_file
 from treeopt.records.categories import check_categories
-from treeopt.records.latency import Timing
+from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.root_ranks import RootRanks, read_root_ranks, written_root_ranks
 from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.sampling import Sampling
-from treeopt.records.step_latency import first_repeated, parents, read_samples, read_tree, samples
+from treeopt.records.step_latency import (
+    TIMED,
+    RuleSteps,
+    StepLatency,
+    TimedTree,
+    first_repeated,
+    read_overhead,
+    read_samples,
+    read_seconds,
+    read_timed,
+    samples,
+)
 from treeopt.trees.drafter_setting import LAYERS, TREES, DrafterSetting, SettingValue, checked_setting
-from treeopt.trees.token_tree import TokenTree
 
 
 def _values(fields: Fields, name: str) -> tuple[SettingValue, ...]:
@@ -75,19 +88,47 @@ class DecodedTexts(ShortRepr):
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class DecodedTree(ShortRepr):
-    """Texts decoded with one static tree."""
+class DrafterLatency(ShortRepr):
+    """What drafting static trees costs at one context length and batch size, where the profile timed the target's passes.
 
-    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=parents))
-    decoded: DecodedTexts
+    Raises InvalidValueError without whole steps, for a tree of the root alone, and for one that was timed twice.
+    """
+
+    context_tokens: int = field(metadata=in_file(least=0))
+    """As in `StepLatency`, and so are the fields below."""
+    batch_size: int
+    draft: LatencyTable
+    per_block: bool = field(default=False, metadata=in_file(optional=True))
+    overhead: Timing = field(metadata=in_file(read=read_overhead))
+    host: Timing | None = field(default=None, metadata=in_file("host_s", read=read_seconds, write=samples))
+    sampled: bool = field(metadata=in_file("timed", read=read_timed, write=TIMED.__getitem__))
+    steps: tuple[TimedTree, ...]
+    """Whole steps with some trees, from which it is known what a step takes beside its passes."""
+
+    def __post_init__(self) -> None:
+        if not self.steps or first_repeated(each.tree for each in self.steps) is not None:
+            raise InvalidValueError("expected one or more trees, each once.", field="steps")
+        if any(each.tree.nodes == 1 for each in self.steps):
+            raise InvalidValueError("expected trees of 2 nodes or more.", field="steps")
+
+    def in_place_of_draft(self, latency: StepLatency) -> StepLatency:
+        """Return the latency of the same condition with this drafter's times in place of the draft model's."""
+        return replace(
+            latency,
+            draft=self.draft,
+            per_block=self.per_block,
+            overhead=self.overhead,
+            rule_overheads=(),
+            host=self.host,
+            steps=(RuleSteps(rule=GIVEN_TOKENS, trees=self.steps),),
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class MeasuredTrees(ShortRepr):
-    """A drafter of static trees at one temperature and context: its acceptance, and what steps with some trees take.
+    """How often a drafter of static trees is accepted at one temperature and context.
 
-    Raises InvalidValueError for an acceptance of another rule than `target`, trees that are not each once, deeper than
-    the acceptance or of other texts than those decoded plainly, and ranks of other texts than the acceptance's.
+    Raises InvalidValueError for an acceptance of another rule than `target`, and ranks of other texts than the acceptance's.
     """
 
     acceptance: MeasuredAcceptance
@@ -97,10 +138,6 @@ class MeasuredTrees(ShortRepr):
     """Below every position of the acceptance's texts, along which any tree is replayed; None where nobody kept them."""
     context_tokens: int = field(metadata=in_file(least=0))
     """Tokens of a text in the middle of what was decoded; on average, where that lies behind prompts of any length."""
-    plain: DecodedTexts
-    """The same texts decoded plainly, in turn with the trees."""
-    trees: tuple[DecodedTree, ...]
-    """From whose steps it is known what any tree takes beside the target's pass."""
 
     @property
     def sampling(self) -> Sampling:
@@ -108,18 +145,12 @@ class MeasuredTrees(ShortRepr):
         return self.acceptance.sampling
 
     def __post_init__(self) -> None:
-        deepest = self.acceptance.table.max_depth
         if self.acceptance.rule != GIVEN_TOKENS:
             raise InvalidValueError(
                 f"expected rule {GIVEN_TOKENS}. Got {self.acceptance.rule!r:.60}.", field="acceptance"
             )
         if self.acceptance.context_tokens is not None:
             raise InvalidValueError("expected context_tokens beside it, not in it: move it.", field="acceptance")
-        if not self.trees or first_repeated(each.tree for each in self.trees) is not None:
-            raise InvalidValueError("expected one or more, each once.", field="trees")
-        if any(each.tree.nodes == 1 or (deepest or each.tree.max_depth) < each.tree.max_depth for each in self.trees):
-            raise InvalidValueError("expected 2 nodes or more, and no tree deeper than the acceptance.", field="trees")
-        _check_texts(self.plain, (each.decoded for each in self.trees), "trees")
         texts = self.acceptance.texts
         if self.ranks is not None and (texts is None or len(texts.reached) != len(self.ranks.ranks)):
             raise InvalidValueError("expected those of as many texts as the acceptance has.", field="outcomes")
@@ -244,6 +275,8 @@ class MeasuredDrafter(ShortRepr):
     """What the heads' files hold."""
     layers: tuple[int, ...] = field(default=(), metadata=LAYERS)
     """As in `DrafterSetting`."""
+    latencies: tuple[DrafterLatency, ...] = field(default=(), metadata=in_file("latency"))
+    """Of drafting static trees, under every condition that the target's passes were timed at; else empty."""
     trees: tuple[MeasuredTrees, ...] = ()
     """One for every temperature and context; empty where it brings trees of its own."""
     decodes: tuple[CountedDecodes, ...] = ()
@@ -259,6 +292,22 @@ class MeasuredDrafter(ShortRepr):
         """Return what was measured of static trees at a temperature, by rising context; empty where nothing was."""
         return _by_context(each for each in self.trees if each.sampling.temperature == temperature)
 
+    def timed_at(self, point: OperatingPoint) -> bool:
+        """Return whether drafting static trees was timed under every condition that an operating point is made of."""
+        known = {condition_of(each) for each in self.latencies}
+        return all(condition_of(each) in known for each in point.latencies)
+
+    def in_place_of_draft(self, point: OperatingPoint) -> OperatingPoint:
+        """Return an operating point with this drafter's times in place of the draft model's; raises InfeasibleError without."""
+        if not self.timed_at(point):
+            raise InfeasibleError(
+                f"drafter {self.name}: drafting was not timed at {point.context_tokens} tokens of context x batch "
+                f"{point.batch_size}. Profile again with --drafter {self.name}."
+            )
+        known = {condition_of(each): each for each in self.latencies}
+        latencies = [known[condition_of(each)].in_place_of_draft(each) for each in point.latencies]
+        return replace(point, latencies=tuple(latencies))
+
     def decodes_at(self, temperature: float) -> tuple[CountedDecodes, ...]:
         """Return the settings that were decoded with at a temperature, by rising context; empty where there are none."""
         return _by_context(each for each in self.decodes if each.temperature == temperature)
@@ -272,6 +321,11 @@ class MeasuredDrafter(ShortRepr):
         if bool(self.trees) == bool(self.decodes) or bool(self.trees) != (self.name in TREES):
             wanted = "trees" if self.name in TREES else "decodes"
             raise InvalidValueError(f"expected {wanted} of {self.name}, and nothing else.", field=wanted)
+        twice = first_repeated(condition_of(each) for each in self.latencies)
+        if bool(self.latencies) != bool(self.trees) or twice is not None:
+            raise InvalidValueError("expected with trees, and only there, each condition once.", field="latency")
+        if len({each.per_block for each in self.latencies}) > 1:
+            raise InvalidValueError("per_block: expected the same under every condition.", field="latency")
         for values in [each.values for decodes in self.decodes for each in decodes.settings] or [()]:
             self.setting(values)
         _check_contexts(self.trees, "trees")
@@ -280,6 +334,11 @@ class MeasuredDrafter(ShortRepr):
             raise InvalidValueError(
                 "expected the same settings at every context of a temperature: profile again.", field="decodes"
             )
+
+
+def condition_of(latency: StepLatency | DrafterLatency) -> tuple[int, int, bool]:
+    """Return context length, batch size, and whether steps were timed that sampled."""
+    return latency.context_tokens, latency.batch_size, bool(latency.sampled)
 
 
 def check_drafters(drafters: Sequence[MeasuredDrafter]) -> None:

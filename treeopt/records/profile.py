@@ -92,6 +92,8 @@ class Profile(ShortRepr, Tabular):
             raise InvalidValueError("expected no context_tokens of an engine's: leave it out.", field="acceptance")
         if self.prefill is not None and (self.prefill.draft is not None) != self.has_draft_model:
             raise InvalidValueError("prefill: expected times of the draft model where there is one.", field="prefill")
+        if len({each.per_block for each in self.step_latencies}) > 1:
+            raise InvalidValueError("per_block: expected the same under every condition.", field="latency")
         check_drafters(self.drafters)
         check_conditions(self.step_latencies)
         check_rules(self.acceptances)

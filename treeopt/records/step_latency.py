@@ -34,7 +34,8 @@ def _overhead(fields: Fields, name: str) -> Timing:
     return Timing.from_fields(fields, allow_negative=True)
 
 
-def _overhead_mapping(fields: Fields, name: str) -> Timing:
+def read_overhead(fields: Fields, name: str) -> Timing:
+    """Return a difference of times, which may be negative, out of a mapping."""
     mapping = fields.mapping(name)
     overhead = _overhead(mapping, name)
     mapping.end()
@@ -47,7 +48,8 @@ def read_samples(fields: Fields, name: str) -> Timing:
     return Timing.from_fields(fields)
 
 
-def _read_seconds(fields: Fields, name: str) -> Timing:
+def read_seconds(fields: Fields, name: str) -> Timing:
+    """Return the times that a list holds."""
     return fields.build(name, Timing, fields.numbers(name))
 
 
@@ -71,7 +73,8 @@ def _few_digits(share: float) -> float:
     return float(f"{share:.6g}")
 
 
-def _timed(fields: Fields, name: str) -> bool:
+def read_timed(fields: Fields, name: str) -> bool:
+    """Return whether timed steps sampled."""
     timed = fields.text(name)
     if timed not in TIMED.values():
         raise fields.error(name, f"expected {' or '.join(TIMED.values())}. Got {timed!r:.60}.")
@@ -140,14 +143,19 @@ class StepLatency(ShortRepr, Tabular):
     verify: LatencyTable
     """Target pass against the nodes verified, until the answer is known to the host."""
     draft: LatencyTable | None = None
-    """Drafting one level against the internal nodes fed, their children sampled; None without a draft model."""
-    overhead: Timing | None = field(default=None, metadata=in_file(read=_overhead_mapping))
+    """Drafting one level against the internal nodes fed, their children sampled; None without a draft model.
+
+    Where `per_block`, drafting all levels at once against their number.
+    """
+    per_block: bool = field(default=False, metadata=in_file(optional=True))
+    """Whether one pass drafts all levels, as Medusa's heads and block drafters do."""
+    overhead: Timing | None = field(default=None, metadata=in_file(read=read_overhead))
     """Seconds of a step beyond its passes: the draft model reading accepted tokens, and the host's work."""
     rule_overheads: tuple[RuleOverhead, ...] = ()
     """That of single rules, where it was measured rule by rule."""
-    host: Timing | None = field(default=None, metadata=in_file("host_s", read=_read_seconds, write=samples))
+    host: Timing | None = field(default=None, metadata=in_file("host_s", read=read_seconds, write=samples))
     """The host's work alone, after the target's pass: accepting, compacting both caches, bookkeeping."""
-    sampled: bool | None = field(default=None, metadata=in_file("timed", read=_timed, write=TIMED.__getitem__))
+    sampled: bool | None = field(default=None, metadata=in_file("timed", read=read_timed, write=TIMED.__getitem__))
     """Whether the timed steps sampled above temperature 0 (True) or decoded greedily (False); None is not said."""
     steps: tuple[RuleSteps, ...] = ()
     """The whole steps that the overheads were taken from, rule by rule, where they are known."""
@@ -162,9 +170,9 @@ class StepLatency(ShortRepr, Tabular):
         check_imported(self.imported, LATENCY_PARTS)
         if (self.draft is None) != (self.overhead is None):
             raise InvalidValueError("overhead: expected with draft, and only there.", field="overhead")
-        if self.draft is None and (self.rule_overheads or self.steps or self.host):
+        if self.draft is None and (self.rule_overheads or self.steps or self.host or self.per_block):
             raise InvalidValueError(
-                "rule_overheads, host_s, steps: expected with draft, and only there.", field="draft"
+                "rule_overheads, host_s, steps, per_block: expected with draft, and only there.", field="draft"
             )
         check_limit(self.limit_tokens, self.verify)
         rules = [each.rule for each in self.rule_overheads]

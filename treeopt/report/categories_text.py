@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from treeopt.report.drafter_contexts_text import drafter_name
+from treeopt.report.drafter_contexts_text import drafter_column, drafter_name
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import spread
 
@@ -27,7 +27,7 @@ def _row(plan: "CategoryPlan", *, name_rule: bool) -> tuple[str, ...]:
     return (
         plan.category,
         str(plan.prompts),
-        "plain" if best.kind == "plain" else best.drafter.name,
+        drafter_column(best),
         f"{best.shape} under {best.rule}" if name_rule else best.shape,
         spread(best.tokens_per_step),
         spread(best.speedup),

@@ -19,6 +19,11 @@ def drafter_contexts_text(segments: "Sequence[Segment]") -> str:
     return f"Of all drafters, by context length:\n\n{table}\n\n" + "\n".join(drafter_switch_lines(segments))
 
 
+def drafter_column(option: "Option") -> str:
+    """Return the drafter of an option as tables name it; plain decoding has none."""
+    return "plain" if option.kind == "plain" else option.drafter.name
+
+
 def drafter_name(option: "Option") -> str:
     """Return what drafts, in words."""
     if option.kind == "plain":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from treeopt.errors import Warning
 from treeopt.report.categories_text import categories_text
-from treeopt.report.drafter_contexts_text import drafter_contexts_text
+from treeopt.report.drafter_contexts_text import drafter_column, drafter_contexts_text
 from treeopt.report.schedule_text import schedule_table
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, percent_floor, rule_name, spread
@@ -132,7 +132,7 @@ def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
     best = best_drafter(drafters, objective)
     rows = [
         (
-            f"{'*' if each is best else ' '} {_drafter_name(each.option)}",
+            f"{'*' if each is best else ' '} {drafter_column(each.option)}",
             each.option.shape,
             *spreads(each.option.prediction),
         )
@@ -146,11 +146,6 @@ def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
         f"{percent_floor(choice_confidence(drafters))} chance that this is within 1 % of the fastest of all drafters."
     ]
     return "\n".join([*lines, "", _best_of_all(best.option, objective), *(sure if objective == "speed" else [])])
-
-
-def _drafter_name(option: "Option") -> str:
-    """Return the drafter of an option; plain decoding has none."""
-    return "plain" if option.kind == "plain" else option.drafter.name
 
 
 def _best_of_all(best: "Option", objective: str) -> str:

@@ -6,7 +6,7 @@ from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import LatencyTable
 from treeopt.records.machine import Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.measured_drafter import MeasuredDrafter
+from treeopt.records.measured_drafter import DrafterLatency, MeasuredDrafter, condition_of
 from treeopt.records.profile import Profile, origins_text
 from treeopt.records.rules import rule_label
 from treeopt.records.steadiness import precision
@@ -31,7 +31,7 @@ def summary(profile: Profile) -> str:
         lines.append(imported)
     several = len(profile.latencies) > 1
     for latency in profile.latencies:
-        lines += _times(latency, named=several)
+        lines += _times(latency, profile.drafters, named=several)
     for acceptance in profile.acceptances:
         lines += _table(acceptance)
     for drafter in profile.drafters:
@@ -52,8 +52,7 @@ def _drafter(drafter: MeasuredDrafter) -> list[str]:
     """Return a line for each temperature of a drafter of static trees, and for each setting that was decoded with."""
     lines = [
         f"{drafter.name} at temperature {each.sampling.temperature:g}: rank 0 at depth 1 accepted "
-        f"{each.acceptance.table.p[0, 0]:.3f}, {each.acceptance.positions} positions; {counted(len(each.trees), 'tree')} "
-        "decoded with"
+        f"{each.acceptance.table.p[0, 0]:.3f}, {each.acceptance.positions} positions"
         for each in drafter.trees
     ]
     for decodes in drafter.decodes:
@@ -67,7 +66,7 @@ def _drafter(drafter: MeasuredDrafter) -> list[str]:
     return lines
 
 
-def _times(latency: StepLatency, *, named: bool) -> list[str]:
+def _times(latency: StepLatency, drafters: Sequence[MeasuredDrafter], *, named: bool) -> list[str]:
     """Return the lines of one condition, which is named where there are others."""
     shown = [tokens for tokens in SHOWN_TOKENS if tokens <= latency.verify.max_tokens]
     draft = latency.draft
@@ -79,7 +78,13 @@ def _times(latency: StepLatency, *, named: bool) -> list[str]:
             [
                 ("tokens in a pass", *map(str, shown)),
                 ("verify, ms", *_row(latency.verify, shown)),
-                *([] if draft is None else [("draft a level, ms", *_row(draft, shown))]),
+                *([] if draft is None else [_drafting("draft", latency, shown)]),
+                *(
+                    _drafting(drafter.name, each, shown)
+                    for drafter in drafters
+                    for each in drafter.latencies
+                    if condition_of(each) == condition_of(latency)
+                ),
             ]
         ),
         *_overheads(latency),
@@ -87,6 +92,15 @@ def _times(latency: StepLatency, *, named: bool) -> list[str]:
         *_left_out(latency),
         known if draft is None else f"{known}, draft to {_precision(draft)}",
     ]
+
+
+def _drafting(name: str, latency: StepLatency | DrafterLatency, shown: list[int]) -> tuple[str, ...]:
+    """Return the row of one drafter: a level of each width, or all levels at once."""
+    assert latency.draft is not None  # the drafter was timed
+    if not latency.per_block:
+        return f"{name} a level, ms", *_row(latency.draft, shown)
+    levels = latency.draft.max_tokens
+    return f"{name} {levels} levels, ms", milliseconds(float(latency.draft.seconds(levels))), *[""] * (len(shown) - 1)
 
 
 def _row(table: LatencyTable, shown: list[int]) -> list[str]:
@@ -123,7 +137,7 @@ def _overheads(latency: StepLatency) -> list[str]:
         return []
     rules = ", ".join(f"{each.rule} {milliseconds(each.overhead.median_s)} ms" for each in latency.rule_overheads)
     split = ""
-    if latency.host is not None:
+    if latency.host is not None and latency.host.median_s < latency.overhead.median_s:
         host = f"{milliseconds(latency.host.median_s)} ms of it is the host's work"
         split = f": {host}, the rest is mostly the draft model reading accepted tokens"
     return [f"overhead of a step  {rules or f'{milliseconds(latency.overhead.median_s):>7} ms'}{split}"]

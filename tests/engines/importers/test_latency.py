@@ -5,12 +5,17 @@ import json
 import numpy as np
 import pytest
 
+from tests.cli.invented import invented
 from tests.engines.importers.samples import CSV, SGLANG_ADDITIVE, SGLANG_SAMPLES, TENSORRT_LLM
 from tests.engines.settings.named import engine_named
 from treeopt.engines.importers import read_latency
+from treeopt.engines.importers.combine import with_imported
 from treeopt.engines.settings.setting import setting
 from treeopt.engines.settings.source import Source
-from treeopt.errors import FormatError, InvalidValueError, TreeoptError
+from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
+from treeopt.planner import plan
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.trees import chain, level_widths
 
 
 def read(tmp_path, content, **options):
@@ -207,7 +212,11 @@ class TestCsv:
             ("tokens,seconds\n1,fast\n", "line 2", "Got 'fast'"),
             ("tokens,seconds\n1,1_0\n", "line 2", "Got '1_0'"),
             ("tokens,us\n1,1e-6\n", "tokens", "expected 1e-09 to 1e.06. Got 1e-12 at 1 tokens: is it another unit"),
-            ("tokens,seconds,pass\n1,0.1,target\n", "line 2", "pass: expected verify, draft, overhead or nothing"),
+            (
+                "tokens,seconds,pass\n1,0.1,target\n",
+                "line 2",
+                "pass: expected verify, draft, overhead, block or nothing",
+            ),
             ("tokens,seconds,batch\n1,0.1,0\n", "line 2", "batch: expected a whole number of at least 1"),
             ("tokens,seconds,context\n1,0.1,-1\n", "line 2", "context: expected a whole number of at least 0"),
             ("tokens,seconds,pass\n1,-1,overhead\n", "line 2", "a time of at least 0"),
@@ -415,3 +424,64 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes").write_bytes(b"tokens,\xff")
     with pytest.raises(TreeoptError, match="bytes that are no text"):
         read_latency(tmp_path / "bytes")
+
+
+class TestBlocks:
+    """Times of drafters whose one pass drafts all levels."""
+
+    def imported(self, tmp_path, text):
+        (tmp_path / "block.csv").write_text(text)
+        (found,) = read_latency(tmp_path / "block.csv")
+        return found
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "tokens,ms,pass\n1,10,\n8,12,\n4,2,block\n8,3,block\n,0.5,overhead\n",
+            "tokens,verify_ms,block_ms,overhead_ms\n1,10,,0.5\n8,12,3,\n4,,2,\n",
+            "tokens;block_s;verify_s;overhead_s\n1;;0.01;0.0005\n8;0.003;0.012;\n4;0.002;;\n",
+        ],
+    )
+    def test_they_are_read_from_rows_and_from_columns(self, tmp_path, text):
+        found = self.imported(tmp_path, text)
+        assert found.per_block
+        assert found.verify.seconds(np.array([1, 8])) == pytest.approx([0.01, 0.012])
+        assert found.draft.tokens.tolist() == [1, 4, 8]
+        assert found.draft.medians_s == pytest.approx([0.002, 0.002, 0.003])
+        assert found.overhead.median_s == pytest.approx(0.0005)
+
+    def test_one_column_named_after_a_part_is_of_that_part(self, tmp_path):
+        found = self.imported(tmp_path, "tokens,verify_ms\n1,10\n8,12\n")
+        assert (found.draft, found.per_block) == (None, False)
+        (tmp_path / "verify.csv").write_text("tokens,verify_ms\n1,10\n8,12\n")
+        with pytest.raises(FormatError, match=r"expected times of draft passes\. Got those of verify"):
+            read_latency(tmp_path / "verify.csv", default_pass="draft")
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("tokens,verify_ms,draft_ms,block_ms\n1,10,1,2\n", "expected times of draft or of block passes. Got both"),
+            ("tokens,verify_ms,draft_ms,pass\n1,10,1,\n", "expected one column of times. Got"),
+            ("tokens,verify_ms,step_ms\n1,10,1\n", "expected one column of times. Got"),
+            ("tokens,verify_ms,block_ms\n1,10,0\n", "expected a time above 0"),
+        ],
+    )
+    def test_what_contradicts_itself_is_refused(self, tmp_path, text, reason):
+        with pytest.raises(FormatError, match=reason):
+            self.imported(tmp_path, text)
+
+    def test_a_plan_pays_for_one_pass_and_is_no_deeper(self, tmp_path):
+        """Steps against a sum by hand: the pass of as many levels as the tree has, whatever their width."""
+        verify = {n: 10 + 0.1 * n for n in range(1, 33)}
+        block = {1: 2.0, 3: 3.0}
+        rows = [f"{n},{ms}," for n, ms in verify.items()] + [f"{n},{ms},block" for n, ms in block.items()]
+        found = self.imported(tmp_path, "tokens,ms,pass\n" + "\n".join(rows) + "\n,0.5,overhead\n")
+        profile = with_imported(invented(tables=[AcceptanceTable([[0.9, 0.05]] * 6)]), latencies=[found])
+        found_plan = plan(profile, max_nodes=16)
+        tree = found_plan.choice.tree
+        assert tree.max_depth == 3
+        for each in (tree, level_widths([2, 4]), chain(1), chain(2)):
+            expected_ms = verify[each.nodes] + {1: 2.0, 2: 2.5, 3: 3.0}[each.max_depth] + 0.5
+            assert found_plan.model.step_s(each) == pytest.approx(expected_ms / 1e3)
+        with pytest.raises(InfeasibleError, match="levels: times were measured for 1 to 3"):
+            found_plan.model.step_s(chain(4))

@@ -9,7 +9,7 @@ from treeopt.planner import best_drafter, drafter_choices, requested_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.drafters import measuring
-from treeopt.profiler.drafters.measuring import probe_trees
+from treeopt.profiler.latency.passes import probe_trees
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.trees import chain
@@ -50,10 +50,13 @@ def test_every_drafter_is_measured_saved_planned_and_not_measured_again(
     again = Profile.load(tmp_path / "p.yaml")
     (found,) = again.drafters
     assert (found.name, found.digest) == (drafter.name, drafter.digest)
+    assert [each.context_tokens for each in found.latencies] == [20] * bool(found.trees)
+    for each in found.latencies:
+        assert {len(tree.steps.samples_s) for tree in each.steps} == {SETTINGS.rounds}
+        assert each.per_block == (name == "medusa")
     for trees in found.trees:
         assert 1 <= (trees.acceptance.table.max_depth or 0) <= 3
         assert trees.ranks is not None
-        assert {each.decoded.texts for each in trees.trees} == {6}
     for decodes in found.decodes:
         assert 1 <= len(decodes.settings) <= 3
         for each in decodes.settings:
@@ -116,7 +119,7 @@ def test_without_drafters_a_profile_is_what_it_was(target, draft, prompts, tmp_p
 
 def test_probe_trees_differ_and_fit():
     for depth, widest, most in ((1, 2, 2), (1, 9, 64), (3, 3, 8), (4, 256, 64), (16, 256, 512)):
-        trees = probe_trees(depth, widest, most)
+        trees = probe_trees(most, depth, widest)
         assert chain(1) in trees
         assert len(set(trees)) == len(trees)
         for tree in trees:

@@ -48,7 +48,7 @@ def steps_of(target, draft, tree=None, **changes):
         cuda_graphs=False,
         **changes,
     )
-    return BatchSteps(decoder, unlike_prompts(CONTEXT, 3))
+    return BatchSteps(decoder, unlike_prompts(CONTEXT, 3), decoder.change_tree)
 
 
 def test_a_step_is_one_of_all_texts_and_begins_anew_where_room_ends(target, draft, passes):

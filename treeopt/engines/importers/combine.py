@@ -142,6 +142,7 @@ def _step(
             "for the same context and batch, or measure there.",
             field=missing,
         )
+    per_block = parts["draft"].per_block if "draft" in parts else measured is not None and measured.per_block
     sources = {part: parts[part].source for part in parts}
     overhead = parts["overhead"].overhead if "overhead" in parts else None
     if overhead is None and "verify" in parts:
@@ -150,13 +151,15 @@ def _step(
     sources = earlier | sources
     imported = tuple(Imported(what=part, source=sources[part]) for part in LATENCY_PARTS if part in sources)
     if measured is not None and overhead is None:
-        return replace(measured, verify=verify, draft=draft, imported=imported, steps=())  # they were drafted here
+        # whole steps were drafted here
+        return replace(measured, verify=verify, draft=draft, per_block=per_block, imported=imported, steps=())
     assert overhead is not None  # verify times are imported, or else measured
     return StepLatency(
         context_tokens=condition[0],
         batch_size=condition[1],
         verify=verify,
         draft=draft,
+        per_block=per_block,
         overhead=overhead,
         sampled=sampled if "verify" in parts or measured is None else measured.sampled,
         imported=imported,

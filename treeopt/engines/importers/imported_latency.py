@@ -25,7 +25,8 @@ class ImportedLatency:
     verify: LatencyTable | None = None
     """The target's pass against the nodes of one sequence, `batch_size` of them verified together."""
     draft: LatencyTable | None = None
-    """Drafting one level against the internal nodes of one sequence."""
+    """Drafting one level against the internal nodes of one sequence, or where `per_block` all levels against their number."""
+    per_block: bool = False
     overhead: Timing | None = None
     """The rest of a step; None where it is part of `verify`."""
     source: str

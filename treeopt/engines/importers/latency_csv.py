@@ -1,5 +1,6 @@
-"""Curves as CSV: a line of names, then one sample a line."""
+"""Curves as CSV: a line of names, then one sample a line, or one of each part in columns of their own."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from treeopt.engines.importers.content import source_text
@@ -84,7 +85,10 @@ PASSES = frozenset(("step", "pass", "iteration", "iter", "forward", "call"))
 """What a time may be taken per."""
 MEANS = frozenset(("mean", "avg", "average", "median"))
 DURATIONS = frozenset(("time", "latency", "duration", "elapsed", "wall"))
-TAKEN = "tokens, a time such as ms or latency_us, and if need be context, batch and pass"
+BLOCK = "block"
+"""What drafts all levels in one pass; `tokens` are then the levels."""
+PARTS = (*LATENCY_PARTS, BLOCK)
+TAKEN = "tokens, a time such as ms, latency_us or verify_ms, and if need be context, batch and pass"
 MAX_CONDITIONS = 1000
 KIND = "CSV"
 
@@ -93,7 +97,7 @@ KIND = "CSV"
 class _Samples:
     """Seconds of one condition, curves by their count of tokens."""
 
-    curves: dict[str, dict[int, list[float]]] = field(default_factory=lambda: {"verify": {}, "draft": {}})
+    curves: dict[str, dict[int, list[float]]] = field(default_factory=lambda: {"verify": {}, "draft": {}, BLOCK: {}})
     overhead: list[float] = field(default_factory=list)
 
 
@@ -110,37 +114,47 @@ def read_csv(file: ForeignFile) -> Measurements:
     """
     table = read_rows(file)
     columns = _columns(file, table)
-    time = columns["time"]
-    scale = _scale(time)
-    assert scale is not None  # it is the column of times
+    times = _times(file, table, columns)
     speeds = [name for name in table.names if SPEEDS & set(words(name.replace("/", " per ")))]
     keys = [columns[meaning] for meaning in COLUMNS if meaning in columns]
     table.check_constant(
-        frozenset([*columns.values(), *speeds]), lambda row: tuple(row.cells[column] for column in keys)
+        frozenset([*columns.values(), *times.values(), *speeds]),
+        lambda row: tuple(row.cells[column] for column in keys),
     )
     conditions: dict[tuple[int | None, int], _Samples] = {}
     for row in table.rows:
-        what = _cell(row, columns, "pass").lower() or file.default_pass
-        if what not in LATENCY_PARTS:
-            raise row.error(f"pass: expected {', '.join(LATENCY_PARTS)} or nothing. Got {what!r:.60}.")
         context = row.whole(columns["context"], least=0) if _cell(row, columns, "context") else None
         batch = row.whole(columns["batch"]) if _cell(row, columns, "batch") else 1
         samples = conditions.setdefault((context, batch), _Samples())
         if len(conditions) > MAX_CONDITIONS:
             raise row.error(f"expected at most {MAX_CONDITIONS} pairs of context and batch. Got more.")
-        seconds = _seconds(row, time, scale, what=what)
-        if what == "overhead":
-            samples.overhead.append(seconds)
-        else:
-            tokens = _tokens(row, columns["tokens"], batch)
-            samples.curves[what].setdefault(tokens, []).append(seconds)
+        for what, column in _row_times(row, times, columns, file.default_pass):
+            seconds = _seconds(row, column, what=what)
+            if what == "overhead":
+                samples.overhead.append(seconds)
+            else:
+                tokens = _tokens(row, columns["tokens"], batch)
+                samples.curves[what].setdefault(tokens, []).append(seconds)
     return Measurements(
         latencies=tuple(_latency(file, *condition, samples) for condition, samples in conditions.items())
     )
 
 
+def _row_times(
+    row: CsvRow, times: dict[str, str], columns: dict[str, str], default_pass: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the parts that a row has times of, each with its column."""
+    if "" not in times:
+        yield from ((part, column) for part, column in times.items() if row.cells[column])
+        return
+    what = _cell(row, columns, "pass").lower() or default_pass
+    if what not in PARTS:
+        raise row.error(f"pass: expected {', '.join(PARTS)} or nothing. Got {what!r:.60}.")
+    yield what, times[""]
+
+
 def _columns(file: ForeignFile, table: CsvRows) -> dict[str, str]:
-    """Return the names of the columns by their meaning; raises FormatError where one is missing or there are several."""
+    """Return the names of the columns by their meaning; raises FormatError where there are several."""
     columns = {}
     for meaning, names in COLUMNS.items():
         present = [name for name in table.names if "_".join(words(name)) in names]
@@ -148,6 +162,11 @@ def _columns(file: ForeignFile, table: CsvRows) -> dict[str, str]:
             raise file.error(table.line, f"expected one column of {meaning}. Got {', '.join(present)}: remove one.")
         if present:
             columns[meaning] = present[0]
+    return columns
+
+
+def _times(file: ForeignFile, table: CsvRows, columns: dict[str, str]) -> dict[str, str]:
+    """Return the columns of times by the part that each is named after; one that names none stands for all passes, as ``."""
     times = [name for name in table.names if _scale(name)]
     nameless = [name for name in table.names if DURATIONS & set(words(name))]
     if "tokens" in columns and nameless and not times:
@@ -156,9 +175,16 @@ def _columns(file: ForeignFile, table: CsvRows) -> dict[str, str]:
         )
     if "tokens" not in columns or not times:
         raise file.error(table.line, f"expected a line of names: {TAKEN}. Got {', '.join(table.names)!r:.80}.")
-    if len(times) > 1:
-        raise file.error(table.line, f"expected one column of times. Got {', '.join(times)[:80]}: remove the others.")
-    return columns | {"time": times[0]}
+    by_part = {words(name)[0]: name for name in times if words(name)[0] in PARTS}
+    if len(times) == 1 and (not by_part or "pass" in columns):
+        return {"": times[0]}
+    if len(by_part) < len(times) or "pass" in columns:
+        raise file.error(
+            table.line,
+            f"expected one column of times. Got {', '.join(times)[:80]}: remove the others, or name each after its part, "
+            "such as verify_ms, and remove the column pass.",
+        )
+    return by_part
 
 
 def _scale(name: str) -> float | None:
@@ -190,13 +216,18 @@ def _cell(row: CsvRow, columns: dict[str, str], meaning: str) -> str:
 
 
 def _latency(file: ForeignFile, context: int | None, batch: int, samples: _Samples) -> ImportedLatency:
-    verify, draft = samples.curves["verify"], samples.curves["draft"]
+    verify, draft, block = (samples.curves[part] for part in ("verify", "draft", BLOCK))
+    if draft and block:
+        raise file.error("tokens", "expected times of draft or of block passes. Got both: remove one.")
+    if block:
+        block.setdefault(1, block[min(block)])  # a pass that drafts n levels drafts fewer as well
     try:
         return ImportedLatency(
             context_tokens=context,
             batch_size=batch,
             verify=curve(verify) if verify else None,
-            draft=curve(draft) if draft else None,
+            draft=curve(draft or block) if draft or block else None,
+            per_block=bool(block),
             overhead=Timing(samples.overhead, allow_negative=True) if samples.overhead else None,
             source=source_text(file.path, KIND),
         )
@@ -204,12 +235,14 @@ def _latency(file: ForeignFile, context: int | None, batch: int, samples: _Sampl
         raise file.error("tokens", str(error)) from None
 
 
-def _seconds(row: CsvRow, column: str, scale: float, *, what: str) -> float:
+def _seconds(row: CsvRow, column: str, *, what: str) -> float:
+    scale = _scale(column)
+    assert scale is not None  # it is a column of times
     seconds = row.number(column) * scale
     if not (0 < seconds <= MOST_S or (what == "overhead" and seconds == 0)):
         least = "of at least 0" if what == "overhead" else "above 0"
         text = row.cells[column]
-        if what == "draft" and seconds == 0:
+        if what in ("draft", BLOCK) and seconds == 0:
             raise row.error(
                 f"{column}: expected a time above 0. Got 0: for drafts that cost next to nothing write a small one, such as 1 us."
             )

@@ -75,21 +75,25 @@ class MedusaDrafter:
     wants = Wants(last=True)
 
     def __init__(self, heads: MedusaHeads, tree: TokenTree) -> None:
-        widest, vocabulary = int(tree.child_counts.max()), heads.target.config.vocabulary
+        self.heads = heads
+        self.max_tokens = tree.nodes
+        self._texts = HeadTexts()
+        self.change_tree(tree)
+
+    def change_tree(self, tree: TokenTree) -> None:
+        """Draft another tree, of at most `max_tokens` nodes, from the next step on in all texts."""
+        heads, widest, vocabulary = self.heads, int(tree.child_counts.max()), self.heads.target.config.vocabulary
         if tree.max_depth > heads.heads:
             raise InvalidValueError(f"tree: expected at most {heads.heads} levels, the heads. Got {tree.max_depth}.")
         if widest > vocabulary:
             raise InvalidValueError(
                 f"tree: expected at most {vocabulary} children of a node, the vocabulary. Got {widest}."
             )
-        self.heads = heads
         self.tree = tree
-        self.max_tokens = tree.nodes
         self._count = max(1, widest)
         places = (tree.depth[1:] - 1) * self._count + tree.rank[1:]
         self._places = torch.from_numpy(places.astype(np.int64)).to(heads.target.device)
         self._first_nodes = [level.start for level in tree.levels[:-1]]
-        self._texts = HeadTexts()
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         self._texts.begin(text, tokens, states)

@@ -132,6 +132,10 @@ class FilledTreeDrafter:
     def end(self, text: int) -> None:
         self._texts.end(text)
 
+    def change_tree(self, tree: TokenTree) -> None:
+        """Draft another tree, of at most `max_tokens` nodes, from the next step on in all texts."""
+        self.tree = tree
+
 
 class StaticTreeDrafter(FilledTreeDrafter):
     """Drafts a static tree with a small model that shares the target's vocabulary.
@@ -168,10 +172,6 @@ class StaticTreeDrafter(FilledTreeDrafter):
         (cache,) = self.model.new_caches(len(tokens), 1)
         ids = torch.tensor(tokens, dtype=torch.int64, device=self.model.device)
         return self.model.forward([feed_text(cache, ids)]).logits
-
-    def change_tree(self, tree: TokenTree) -> None:
-        """Draft another tree from the next step on, in all texts."""
-        self.tree = tree
 
     def miss(self, text: int, step: Step) -> None:
         """Move on to a new root in a text where something else drafted: all of the step is to be read."""

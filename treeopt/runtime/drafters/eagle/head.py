@@ -184,6 +184,11 @@ class EagleHead:
         """Return the most bytes that a pass over so many slots takes for a moment, logits left out."""
         return self.dtype.itemsize * tokens * (4 * self.config.hidden + 4 * self.config.intermediate)
 
+    def zero_states(self, tokens: int) -> States:
+        """Return states of the target for so many tokens that are all zero, which take as long to read as real ones."""
+        zeros = torch.zeros((tokens, self.target.config.hidden), dtype=self.dtype, device=self.device)
+        return States((zeros,) * len(self.wants.boundaries), zeros if self.wants.last else None)
+
     @torch.inference_mode()
     def read(self, states: States, tokens: Tensor, cache: KVCache) -> None:
         """Commit true slots to an empty cache, some at a time.
