@@ -86,6 +86,19 @@ class TestProposals:
     def test_every_node_carries_the_token_of_its_path(self, exact, tree, temperature):
         assert proposals_agree(exact, tree, temperature) == [True] * 6
 
+    def test_the_tree_changes_from_one_step_to_the_next(self, exact):
+        drafter = MedusaDrafter(exact.heads, level_widths([20, 40]))
+        decoder, text = Decoder(exact.target, drafter, temperature=0.0), list(PROMPT)
+        decoder.start(text)
+        for tree in (chain(3), level_widths([20, 40]), level_widths([2, 2, 2, 2]), chain(1)):
+            drafter.change_tree(tree)
+            proposal = decoder.draft()
+            assert proposal.tree == tree
+            assert paths_of(proposal.tree, proposal.tokens) == slow_paths(exact.token, text, tree)
+            text += decoded_step(decoder, proposal)
+        with pytest.raises(InvalidValueError, match="at most 4 levels"):
+            drafter.change_tree(chain(5))
+
     def test_the_hidden_state_of_another_node_is_found(self, exact, monkeypatch):
         accept = MedusaDrafter.accept
         monkeypatch.setattr(

@@ -6,7 +6,7 @@ import torch
 
 from tests.runtime.drafters.eagle.test_head import rows_of, states_of
 from tests.support import eagle_heads as layouts
-from tests.support.decoded import PROMPT
+from tests.support.decoded import PROMPT, decoded_step
 from tests.support.eagle_heads import make_head, save_head
 from tests.support.slow_eagle import SlowEagle
 from treeopt.errors import OutOfMemoryError
@@ -18,7 +18,7 @@ from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, lo
 from treeopt.runtime.drafters.eagle.text import texts_of
 from treeopt.runtime.models.runner import Runner
 from treeopt.runtime.rules.rule import RULES
-from treeopt.trees import TokenTree
+from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TAPS = (2, 4, 5)
@@ -54,6 +54,19 @@ class TestStaticTrees:
             expected.append(int(np.argsort(-logits)[TREE.rank[node]]))
         assert tokens == expected
         assert proposal.tree == TREE
+
+    def test_the_tree_changes_from_one_step_to_the_next(self, deep, tmp_path):
+        head = loaded(made_head(deep), tmp_path, deep)
+        drafter = EagleDrafter(head, TREE, capacity=40)
+        decoder, text = Decoder(deep, drafter, temperature=0.0), list(PROMPT)
+        decoder.start(text)
+        for tree in (chain(4), TREE, chain(1), level_widths([2, 2, 2])):
+            drafter.change_tree(tree)
+            proposal = decoder.draft()
+            alone = proposal_of(EagleDrafter(head, tree, capacity=40), deep, text)
+            assert proposal.tree == tree
+            assert proposal.tokens.tolist() == alone.tokens.tolist()
+            text += decoded_step(decoder, proposal)
 
     def test_sampled_children_are_tokens_that_the_head_knows_and_their_probabilities_are_its_own(self, deep, tmp_path):
         made = made_head(deep)

@@ -1,0 +1,79 @@
+"""Times of heads: what each timed call runs, on a clock that counts the target's and the heads' passes."""
+
+import numpy as np
+import pytest
+
+from tests.cli.invented import invented
+from tests.profiler.pretended import FakeClock
+from treeopt.profiler import Journal, Settings
+from treeopt.profiler.budget import UNLIMITED
+from treeopt.profiler.drafters.times import DrafterTimes
+from treeopt.profiler.recorder import Recorder
+from treeopt.records.step_latency import StepLatency
+from treeopt.runtime.drafters.eagle import EagleHead
+from treeopt.runtime.drafters.medusa import MedusaHeads
+
+CONDITIONS = ((20, 1), (40, 3))
+SETTINGS = Settings(context_tokens=(20, 40), batch_sizes=(1, 3), max_tokens=16, rounds=2, depth=4)
+
+
+class CountingClock(FakeClock):
+    """A call takes a second for each pass of the heads that it makes, and 1 ms more."""
+
+    def __init__(self):
+        super().__init__(lambda: 1.0)
+        self.passes = []
+
+    def time_s(self, work):
+        self.passes.clear()
+        work()
+        return len(self.passes) + 1e-3
+
+
+def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
+    clock = CountingClock()
+    for kind, method in ((EagleHead, "forward"), (MedusaHeads, "logits")):
+        original = getattr(kind, method)
+
+        def counted(self, *args, original=original, **options):
+            clock.passes.append(args)
+            return original(self, *args, **options)
+
+        monkeypatch.setattr(kind, method, counted)
+    times = DrafterTimes(drafter, list(range(9)), SETTINGS, Recorder(clock, Journal(None, "")))
+    return times.measure(latencies, UNLIMITED)
+
+
+@pytest.mark.parametrize("name", ["eagle", "medusa"])
+def test_levels_blocks_and_steps_are_timed_under_every_condition(name, loaded, monkeypatch):
+    latencies = invented(conditions=CONDITIONS).latencies
+    found = times_of(loaded(name), monkeypatch, latencies)
+    assert [(each.context_tokens, each.batch_size, each.sampled) for each in found] == [
+        (*condition, False) for condition in CONDITIONS
+    ]
+    for each in found:
+        assert each.per_block == (name == "medusa")
+        np.testing.assert_allclose(each.draft.medians_s, 1 + 1e-3)  # one pass, whatever the width
+        assert each.draft.max_tokens == (16 if name == "eagle" else loaded(name).heads.heads)
+        deepest = max(timed.tree.max_depth for timed in each.steps)
+        assert deepest == (4 if name == "eagle" else loaded(name).heads.heads)
+        for timed in each.steps:
+            drafted = timed.tree.max_depth if name == "eagle" else 1
+            np.testing.assert_allclose(timed.steps.samples_s, drafted + 1e-3)
+
+
+def test_conditions_beyond_memory_are_left_out(loaded, monkeypatch):
+    from treeopt.errors import OutOfMemoryError
+    from treeopt.profiler.drafters import times as module
+
+    made = module.DrafterTimes._passes
+
+    def passes(self, text, condition, most):
+        if condition.batch_size > 1:
+            raise OutOfMemoryError("out of memory")
+        return made(self, text, condition, most)
+
+    monkeypatch.setattr(module.DrafterTimes, "_passes", passes)
+    latencies = invented(conditions=CONDITIONS).latencies
+    (found,) = times_of(loaded("eagle"), monkeypatch, latencies)
+    assert found.batch_size == 1
