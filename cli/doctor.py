@@ -23,13 +23,11 @@ def doctor(asked: DoctorOptions) -> None:
     """Tell what would make measurements better.
 
     Prints versions, processors, threads, devices, what is installed for which engine and what other programs use, and
-    then what to do about whatever would spoil measurements.  Nothing is measured or changed; the exit code is 0 also
-    where there is something to do.
+    below each finding that would spoil measurements what to do.  Nothing is measured or changed; the exit code is 0
+    also where there is something to do.
     """
-    from treeopt.doctor.examine import examine
-    from treeopt.doctor.remarks import remarks
-    from treeopt.doctor.text import doctor_json, doctor_text
+    from treeopt.doctor import doctor_text, examine
+    from treeopt.report.json_text import json_text
 
-    facts = examine()
-    tell = doctor_json if asked.as_json else doctor_text
-    click.echo(tell(facts, remarks(facts)))
+    report = examine()
+    click.echo(json_text(report) if asked.as_json else doctor_text(report))

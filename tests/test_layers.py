@@ -110,7 +110,7 @@ IN_FUNCTIONS = {
         "treeopt.trees.formats.growmap",
         "treeopt.engines.importers.torch_vector",
         "treeopt.engines.probes.assisted",
-        "treeopt.doctor.torch_facts",
+        "treeopt.doctor",
     },
     "mlx": {"treeopt.engines.probes.mlx_lm"},
     "mlx_lm": {"treeopt.engines.probes.mlx_lm"},

@@ -1,0 +1,206 @@
+"""`treeopt doctor`: what it reads of a machine, what it concludes, and that it goes on without torch."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from tests.cli.conftest import no_other_programs
+from tests.cli.invented import call
+from treeopt import doctor
+from treeopt.doctor import Check, DoctorReport, doctor_text
+from treeopt.profiler.latency import programs
+
+
+def fake_torch(threads=4, gpus=(), version="2.13.0"):
+    """Return a torch that runs so many threads and sees GPUs with so many free of 100 bytes."""
+    cuda = SimpleNamespace(
+        is_available=lambda: bool(gpus),
+        device_count=lambda: len(gpus),
+        mem_get_info=lambda number: (gpus[number], 100),
+        get_device_name=lambda number: f"GPU {number}",
+    )
+    return SimpleNamespace(__version__=version, get_num_threads=lambda: threads, cuda=cuda)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Return a function that pretends a machine of 4 cores, well set up but for what it is told."""
+
+    def machine(*, torch=None, cores=4, driver=False, **variables):
+        monkeypatch.setattr(doctor, "_torch", lambda: torch or fake_torch())
+        monkeypatch.setattr(doctor, "_processors", lambda: (2 * cores, cores))
+        monkeypatch.setattr(doctor, "has_nvidia_driver", lambda: driver)
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return machine
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "action"),
+    [
+        ({}, "torch runs 4 threads on 4 cores", None),
+        ({"cores": 2}, "4 threads on 2 cores, so some share a core", "--threads 2 "),
+        ({"cores": 8}, "4 threads on 8 cores", "--threads 8,"),
+        (
+            {"torch": fake_torch(threads=1), "OMP_NUM_THREADS": "1"},
+            "1 thread on 4 cores because OMP_NUM_THREADS is 1",
+            "--threads 4,",
+        ),
+        ({"torch": fake_torch(threads=1, gpus=(95,))}, "1 thread on 4 cores", None),
+        ({"torch": "gone"}, "not known", None),
+    ],
+)
+def test_threads_suit_the_cores(machine, tmp_path, given, found, action):
+    machine(**given)
+    check = doctor.check_threads(tmp_path)
+    assert found in check.found
+    assert (check.action is None) == (action is None)
+    assert (action or "") in (check.action or "")
+
+
+def test_threads_suit_the_quota_of_a_container(machine, tmp_path):
+    machine()
+    write(tmp_path, "sys/fs/cgroup/cpu.max", "150000 100000\n")
+    check = doctor.check_threads(tmp_path)
+    assert "the time of 1.5 processors" in check.found
+    assert "--threads 1," in str(check.action)
+    write(tmp_path, "sys/fs/cgroup/cpu.max", "400000 100000\n")
+    assert doctor.check_threads(tmp_path).action is None
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "action"),
+    [
+        ({}, "2.13.0, no device but cpu", None),
+        ({"driver": True}, "2.13.0, which sees no GPU", "CUDA_VISIBLE_DEVICES"),
+        ({"driver": True, "torch": fake_torch(gpus=(95,))}, "2.13.0", None),
+        ({"torch": "gone"}, "cannot be imported (gone)", "pip install torch"),
+    ],
+)
+def test_torch_is_there_and_sees_the_gpu(machine, given, found, action):
+    machine(**given)
+    check = doctor.check_torch()
+    assert found in check.found
+    assert (check.action is None) == (action is None)
+    assert (action or "") in (check.action or "")
+
+
+def test_memory_of_gpus_that_others_use(machine):
+    machine(torch=fake_torch(gpus=(95, 75)))
+    first, second = doctor.check_gpus()
+    assert (first.name, first.action) == ("cuda:0", None)
+    assert "other programs use 25%" in second.found
+    assert "--device" in str(second.action)
+
+
+def test_a_missing_package(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("numpy", "torch") else "1")
+    check = doctor.check_packages()
+    assert "numpy missing" in check.found
+    assert check.action == "Run pip install numpy."  # torch has a check of its own
+
+
+def test_other_programs(machine, monkeypatch):
+    machine()
+    for share, disturbs in ((0.0, False), (0.99, True)):
+        load = programs.Load(8 * share, 8, 8)
+        monkeypatch.setattr(programs, "look", lambda load=load: programs.Sight(load, ()))
+        check = doctor.check_load()
+        assert f"{share:.0%} of 8 processors" in check.found
+        assert (check.action is not None) == disturbs
+    assert "profile with --wait 10m" in str(check.action)
+
+
+def test_governors_of_all_processors(machine, tmp_path):
+    machine()
+    assert doctor.frequency_governor(tmp_path) is None
+    assert doctor.check_processor(tmp_path).action is None
+    for number, name in enumerate(("powersave", "powersave", "performance")):
+        write(tmp_path, f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor", f"{name}\n")
+    check = doctor.check_processor(tmp_path)
+    assert "governor performance, powersave" in check.found
+    assert "cpupower" in str(check.action)
+    for number in range(2):
+        write(tmp_path, f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor", "performance\n")
+    assert doctor.check_processor(tmp_path).action is None
+
+
+def test_limits_of_containers_are_read(tmp_path: Path) -> None:
+    assert doctor.quota_processors(tmp_path) is None
+    for text, expected in (("150000 100000\n", 1.5), ("max 100000\n", None), ("", None), ("1 0", None), ("a b", None)):
+        write(tmp_path, "sys/fs/cgroup/cpu.max", text)
+        assert doctor.quota_processors(tmp_path) == expected
+    (tmp_path / "sys/fs/cgroup/cpu.max").unlink()
+    for quota, expected in (("50000", 0.5), ("-1", None)):
+        write(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", quota)
+        write(tmp_path, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")
+        assert doctor.quota_processors(tmp_path) == expected
+
+
+def test_a_battery(monkeypatch: pytest.MonkeyPatch) -> None:
+    for plugged, action in ((True, None), (False, "Plug it in before you profile."), (None, None)):
+        battery = SimpleNamespace(power_plugged=plugged)
+        monkeypatch.setattr(psutil, "sensors_battery", lambda battery=battery: battery, raising=False)
+        assert doctor.check_power().action == action
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: None, raising=False)
+    assert doctor.check_power().action is None
+
+
+def test_it_goes_on_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    doctor._torch.cache_clear()
+    try:
+        result = call("doctor")
+    finally:
+        doctor._torch.cache_clear()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "cannot be imported (" in result.stdout
+    assert "pip install torch" in result.stdout
+
+
+def test_every_requirement_of_the_metadata_is_told() -> None:
+    assert set(doctor.required_packages()) >= {"numpy", "torch", "click"}
+    assert set(doctor.OPTIONAL).isdisjoint(doctor.required_packages())
+    assert "numpy 2" in doctor.check_packages().found
+
+
+def test_a_good_machine_has_nothing_to_do_and_every_action_follows_its_finding() -> None:
+    good = Check(name="torch", found="2.13.0")
+    assert doctor_text(DoctorReport(checks=(good,))).splitlines()[-1] == "Nothing stands in the way."
+    bad = Check(name="power", found="on battery", action="Plug it in.")
+    lines = doctor_text(DoctorReport(checks=(good, bad, good))).splitlines()
+    assert lines[1].split() == ["power", "on", "battery"]
+    assert lines[2] == "  -> Plug it in."
+    assert lines[-1].startswith("1 thing to do")
+
+
+def test_names_reach_no_terminal_raw() -> None:
+    text = doctor_text(DoctorReport(checks=(Check(name="processor", found="a\x1b[31m\u202eb"),)))
+    assert "\x1b" not in text
+    assert "\\x1b[31m" in text
+
+
+def test_lines_and_json_say_the_same() -> None:
+    with no_other_programs():
+        lines, as_json = call("doctor"), call("doctor", "--json")
+    assert (lines.exit_code, lines.stderr, as_json.exit_code) == (0, "", 0)
+    checks = json.loads(as_json.stdout)["checks"]
+    assert {"treeopt", "processor", "memory", "torch", "other programs", "accelerate"} <= {
+        each["name"] for each in checks
+    }
+    assert {"engine llama-server", "engine vllm"} <= {each["name"] for each in checks}
+    assert all(f"\n{each['name']}" in f"\n{lines.stdout}" for each in checks)
+    assert f'"{checks[0]["found"]}"' in as_json.stdout
+    assert checks[0]["found"] in lines.stdout
