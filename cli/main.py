@@ -27,6 +27,7 @@ class Commands(LazyGroup):
     places: ClassVar[Mapping[str, Place]] = {
         "profile": Place("profile", "Measure a pair of models on this machine."),
         "solve": Place("solve", "Find the tree and the rule with the most tokens per second."),
+        "schedule": Place("schedule", "Plan a tree for every number of texts decoded at a time."),
         "show": Place("show", "Draw a tree or a profile as text, or as a picture with -o."),
         "compare": Place("compare", "Predict trees of any origin beside the best ones."),
         "probe": Place("probe", "Measure an engine that runs, or that treeopt starts."),

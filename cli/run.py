@@ -49,7 +49,7 @@ class RunOptions:
         metadata=option(
             "--schedule",
             is_flag=True,
-            help="TREE is a schedule of treeopt solve --schedule: a tree for every number of texts. Files tell that themselves, "
+            help="TREE is a schedule of treeopt schedule: a tree for every number of texts. Files tell that themselves, "
             "pipes do not.",
         )
     )

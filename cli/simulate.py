@@ -303,7 +303,7 @@ def _next(asked: SimulateOptions, seconds: "StepSeconds") -> str:
     options += [f"--new-tokens {asked.load.mean_new_tokens}"] if ranks_along_texts(acceptance) is not None else []
     options += [] if asked.category is None else [f"--category {quoted(asked.category)}"]
     options += ["--drafter model"] if profile.drafters else []
-    return f"\n\nNext: treeopt solve {' '.join(options)} --schedule"
+    return f"\n\nNext: treeopt schedule {' '.join(options)}"
 
 
 def _warn(asked: SimulateOptions, profile: "Profile", seconds: "StepSeconds") -> None:

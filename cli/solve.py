@@ -1,7 +1,7 @@
 """`treeopt solve`: the best tree for a profile."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,11 +9,9 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_file, output_option
-from treeopt.cli.options.plan import CATEGORY, PlanOptions
-from treeopt.cli.options.record import Heading, given, group, option, options
+from treeopt.cli.options.plan import CATEGORY, NEW_TOKENS, PlanOptions
+from treeopt.cli.options.record import Heading, group, option, options
 from treeopt.cli.options.sampling import sampling_text
-from treeopt.cli.options.values import COUNT
-from treeopt.cli.outputs import Named, check_outputs
 from treeopt.cli.plan_profile import plan_categories, plan_profile, profile_for_category, profile_for_texts
 from treeopt.cli.terminal import diagram_width, warn
 from treeopt.errors import InterruptionError
@@ -28,10 +26,6 @@ if TYPE_CHECKING:
     from treeopt.planner.planned import Planned
     from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
-    from treeopt.trees.tree_schedule import TreeSchedule
-
-SCHEDULE = Path("schedule.json")
-"""Where a schedule goes unless another name is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +42,7 @@ class SolveOptions:
             help="Drafter to write the tree of; by default the fastest of those measured.",
         )
     )
-    new_tokens: int | None = field(
-        metadata=option(
-            "--new-tokens",
-            heading=Heading.PLANNED,
-            type=COUNT,
-            help="Plan for texts of so many new tokens; by default as long as those measured.",
-        )
-    )
+    new_tokens: int | None = field(metadata=NEW_TOKENS)
     category: str | None = field(metadata=CATEGORY)
     path: Path = field(
         metadata=output_option(
@@ -70,15 +57,6 @@ class SolveOptions:
             help="Solution file to write too; treeopt show takes any tree out of it.",
         )
     )
-    schedule: bool = field(
-        metadata=option(
-            "--schedule",
-            heading=Heading.OUTPUT,
-            is_flag=True,
-            help="Write a schedule in place of the tree: one for every number of texts that are decoded at a time.",
-        )
-    )
-    path_given: bool = field(metadata=given("path"))
     plot: Path | None = field(
         metadata=option(
             "--plot",
@@ -102,26 +80,11 @@ class SolveOptions:
         """Whether the tree file goes to standard output."""
         return str(self.path) == STANDARD_STREAM
 
-    @property
-    def written_path(self) -> Path:
-        """Where the tree goes, or the schedule, which has a default name of its own."""
-        return SCHEDULE if self.schedule and not self.path_given else self.path
-
     def source(self, plan: "Plan") -> str:
         """Return what a file that is written names as its source."""
         from treeopt.report.plan_text import plan_source
 
         return plan_source(self.profile_path, plan, self.new_tokens, self.category)
-
-    def check_schedule(self) -> None:
-        """Raise click.UsageError for what a schedule cannot be of, and for a file that cannot be written."""
-        if self.drafter not in (None, "model"):
-            raise click.UsageError(
-                f"--schedule with --drafter {self.drafter}: batches are planned for the draft model alone. Leave one out."
-            )
-        if self.plan.objective != "speed":
-            raise click.UsageError("--schedule with --objective tokens: schedules are for speed. Leave one out.")
-        check_outputs([Named("--output", self.written_path)])
 
 
 @click.command(cls=Command)
@@ -139,8 +102,6 @@ def solve(asked: SolveOptions) -> None:
         raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
     if asked.plot is not None:
         checked_suffix(asked.plot)
-    if asked.schedule:
-        asked.check_schedule()
     from treeopt.planner import tree_file
     from treeopt.records.profile import check_draft_model
     from treeopt.report.context_warnings import context_warnings
@@ -171,7 +132,7 @@ def solve(asked: SolveOptions) -> None:
         if asked.as_json
         else _text(asked, found, profile, chosen, categories)
     )
-    written = _write(_writers(asked, found, profile, chosen))
+    written = _write(_writers(asked, plan, profile, chosen))
     click.echo(report, err=asked.to_stdout)
     for warning in [
         *warnings(plan, found.drafters),
@@ -217,7 +178,7 @@ def _next(asked: SolveOptions, plan: "Plan", profile: "Profile") -> str:
     """Return commands that go on with what was written, with its own pair, as it was measured and planned."""
     from treeopt.records.profile import IMPORTED
 
-    acceptance, file = plan.model.acceptance, quoted(asked.written_path)
+    acceptance, file = plan.model.acceptance, quoted(asked.path)
     if profile.engine is not None and profile.engine.name == IMPORTED:
         return f"treeopt export {file} --profile {quoted(asked.profile_path)} --to vllm"
     if profile.engine is not None:
@@ -225,41 +186,23 @@ def _next(asked: SolveOptions, plan: "Plan", profile: "Profile") -> str:
         served = [] if profile.pair.target_source is not None else profile.chain_latencies[0].chains
         return command + (" --url " + ",".join(f"{each.length}=URL" for each in served) if served else "")
     options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
-    if asked.schedule:
-        return f"treeopt run {file}{options} --prompts FILE"
     return f"treeopt show {file} -o {quoted(asked.path.with_suffix('.svg'))}, treeopt run {file}{options} --prompt TEXT"
 
 
 Writer = tuple[Path, Callable[[Path], None]]
 
 
-def _writers(asked: SolveOptions, found: "Planned", profile: "Profile", chosen: "TreeFile") -> list[Writer]:
+def _writers(asked: SolveOptions, plan: "Plan", profile: "Profile", chosen: "TreeFile") -> list[Writer]:
     """Return the files that are wanted, each with what writes it."""
     from treeopt.report.plan_figure import save_plan_figure
     from treeopt.report.plan_text import subject
 
-    plan = found.plan
-    wanted = _tree_schedule(found, profile, asked) if asked.schedule else chosen
-    writers: list[Writer] = [(asked.written_path, wanted.save)]
+    writers: list[Writer] = [(asked.path, chosen.save)]
     if asked.save is not None:
         writers.append((asked.save, plan.solution.save))
     if asked.plot is not None:
         writers.append((asked.plot, lambda path: save_plan_figure(plan, path, title=subject(profile), profile=profile)))
     return writers
-
-
-def _tree_schedule(found: "Planned", profile: "Profile", asked: SolveOptions) -> "TreeSchedule":
-    """Return the trees by number of texts, under the plan's rule, at its temperature and context length."""
-    from treeopt.planner import tree_file
-    from treeopt.planner.scheduling import schedule_as_measured, tree_schedule
-
-    plan, schedule = found.plan, found.schedule
-    if len(plan.rules) > 1:  # then what was planned changes rules too, which a text cannot
-        schedule = schedule_as_measured(profile, replace(asked.plan.request, rule=plan.rule))
-    trees = tree_schedule(schedule, rule=plan.rule, temperature=plan.temperature, context_tokens=plan.context_tokens)
-    source = tree_file(plan, profile, source=asked.source(plan)).provenance
-    assert source is not None  # plans say where they come from
-    return replace(trees, provenance=replace(source, tokens_per_step=None, step_s=None, speedup=None))
 
 
 def _write(writers: list[Writer]) -> str:

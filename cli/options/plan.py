@@ -35,6 +35,12 @@ CATEGORY = option(
     metavar="NAME",
     help="Plan for prompts of one category of the profile; by default for all prompts together.",
 )
+NEW_TOKENS = option(
+    "--new-tokens",
+    heading=Heading.PLANNED,
+    type=COUNT,
+    help="Plan for texts of so many new tokens; by default as long as those measured.",
+)
 RAW = option(
     "--raw",
     heading=Heading.PLANNED,

@@ -20,6 +20,7 @@ from treeopt.records.step_latency import StepLatency
 COMMANDS = [
     "profile",
     "solve",
+    "schedule",
     "show",
     "compare",
     "probe",

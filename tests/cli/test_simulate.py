@@ -36,7 +36,7 @@ class TestPrinted:
         assert "0.5 texts a second" in found.stdout
         assert "2 texts a second" in found.stdout
         for name in ("plain", "chain of 1 draft token", "chain of 4 draft tokens", "schedule"):
-            assert found.stdout.count(f" {name} ") == 2
+            assert found.stdout.partition("Next:")[0].count(f" {name} ") == 2
         assert found.stdout.count("* ") == 2
 
     def test_the_largest_rate_is_told_where_a_latency_is_asked_for(self) -> None:
@@ -84,7 +84,7 @@ class TestPrinted:
     def test_no_command_where_no_context_was_measured_for_several_texts(self) -> None:
         made = invented(conditions=[(256, 1), (512, 4)], tables=[STEEP])
         made.save("profile.yaml")
-        refused = call("solve", "--schedule")
+        refused = call("schedule")
 
         found = call("simulate", *LOAD)
 

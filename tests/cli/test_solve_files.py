@@ -1,22 +1,17 @@
 """What `treeopt solve` writes: the JSON object, the tree, the solution, the picture, and nothing by half."""
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, saved, solved, solved_json
-from treeopt.cli.plan_profile import plan_profile
-from treeopt.planner import drafter_choices, plan, schedule
+from treeopt.planner import plan, schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
 from treeopt.solver import Solution, solve
 from treeopt.trees import TokenTree, load
-from treeopt.trees.drafter_setting import DrafterSetting, SettingValue
 from treeopt.trees.tree_schedule import load_schedule
 
 
@@ -154,7 +149,7 @@ class TestFiles:
 class TestSchedule:
     def test_a_tree_for_every_number_of_texts(self, folder: Path) -> None:
         saved(folder, invented(conditions=FOUR_CONDITIONS))
-        found = call("solve", "--context-tokens", 4096, "--batch-size", 1, "--schedule")
+        found = call("schedule", "--context-tokens", 4096, "--batch-size", 1)
         assert found.exit_code == 0, found.output
         assert "Written to schedule.json. Next: treeopt run schedule.json --prompts FILE" in found.stdout
         assert not (folder / "tree.json").exists()
@@ -173,7 +168,7 @@ class TestSchedule:
 
     def test_one_batch_size_is_one_line_and_nothing_is_written(self, folder: Path) -> None:
         saved(folder, invented())
-        found = call("solve", "--schedule", "-o", "mine.json")
+        found = call("schedule", "-o", "mine.json")
         assert found.exit_code == 1
         assert "schedule: expected several batch sizes at 256 tokens of context" in found.stderr
         assert [path.name for path in folder.iterdir()] == ["profile.yaml"]
@@ -181,52 +176,24 @@ class TestSchedule:
     def test_of_several_rules_the_plans_own_is_scheduled_alone(self, folder: Path) -> None:
         worse = AcceptanceTable([[0.3, 0.1]] * 4)
         saved(folder, invented(conditions=FOUR_CONDITIONS, others={"specinfer": worse}))
-        found = call("solve", "--context-tokens", 256, "--batch-size", 1, "--schedule")
+        found = call("schedule", "--context-tokens", 256, "--batch-size", 1)
         assert found.exit_code == 0, found.output
         of_rule = schedule(Profile.load(folder / "profile.yaml"), 32, rule="sequoia").over_batch_sizes
         made = load_schedule("schedule.json")
         expected = [each.option.tree for each in of_rule if each.context_tokens[0] == 256]
         assert [each.tree for each in made.trees] == expected
 
-    @pytest.mark.parametrize(
-        ("given", "told"),
-        [
-            (("--drafter", "eagle"), "--schedule with --drafter eagle: batches are planned for the draft model alone"),
-            (("--objective", "tokens"), "--schedule with --objective tokens: schedules are for speed"),
-        ],
-    )
-    def test_what_a_schedule_cannot_be_of_is_refused(self, folder: Path, given: tuple[str, str], told: str) -> None:
+    def test_it_is_for_speed(self, folder: Path) -> None:
         saved(folder, invented(conditions=FOUR_CONDITIONS))
-        found = call("solve", "--schedule", *given)
+        found = call("schedule", "--objective", "tokens")
         assert found.exit_code == 2
-        assert told in " ".join(found.stderr.split())
+        assert "--objective tokens: schedules are for speed" in found.stderr
         assert [path.name for path in folder.iterdir()] == ["profile.yaml"]
 
-    def test_another_drafter_that_is_faster_changes_nothing_of_it(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_standard_output_has_the_schedule_alone(self, folder: Path) -> None:
         saved(folder, invented(conditions=FOUR_CONDITIONS))
-        assert call("solve", "--schedule", "--context-tokens", 256, "-o", "alone.json").exit_code == 0
-        lookup = DrafterSetting(
-            name="prompt-lookup", values=(SettingValue(name="length", value=3), SettingValue(name="ngram", value=2))
-        )
-        monkeypatch.setattr(
-            "treeopt.planner.planned.best_drafter",
-            lambda choices, *_: replace(
-                choices[0], option=replace(choices[0].option, drafter=lookup, rule="target"), reach=None
-            ),
-        )
-        monkeypatch.setattr("treeopt.cli.solve.plan_profile", with_drafters(plan_profile))
-        found = call("solve", "--schedule", "--context-tokens", 256, "-o", "beside.json")
-        assert found.exit_code == 0, repr(found.exception) + found.output[-300:]
-        assert (folder / "beside.json").read_bytes() == (folder / "alone.json").read_bytes()
-
-
-def with_drafters(planned: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a planner that says of the draft model what is said where several drafters were measured."""
-
-    def found(profile: Profile, request: Any, drafter: str | None) -> Any:
-        made = planned(profile, request, drafter)
-        return replace(made, drafters=drafter_choices(profile, request, plan=made.plan))
-
-    return found
+        assert call("schedule").exit_code == 0
+        found = call("schedule", "-o", "-")
+        assert found.exit_code == 0
+        assert found.stdout == (folder / "schedule.json").read_text("utf-8")
+        assert "What to run where" in found.stderr

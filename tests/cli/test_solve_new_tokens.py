@@ -49,7 +49,7 @@ def test_json_says_it(easier_later: Profile) -> None:
 def test_a_schedule_is_for_them_too() -> None:
     found = {}
     for name, asked in (("short.json", ("--new-tokens", SHORT)), ("whole.json", ())):
-        assert call("solve", "--schedule", *asked, "-o", name).exit_code == 0
+        assert call("schedule", *asked, "-o", name).exit_code == 0
         found[name] = load_schedule(Path(name))
 
     assert found["short.json"].tree(1).max_depth < found["whole.json"].tree(1).max_depth
