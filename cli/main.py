@@ -4,15 +4,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import click
-from click.shell_completion import add_completion_class
 
-from treeopt.cli.completion import JoinedBash
 from treeopt.cli.lazy import LazyGroup, Place
 from treeopt.cli.streams import guarded
 from treeopt.cli.terminal import warnings_in_one_line
 from treeopt.errors import InterruptionError, TreeoptError, printable
-
-add_completion_class(JoinedBash)
 
 
 class Interruption(click.ClickException):

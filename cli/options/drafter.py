@@ -1,6 +1,5 @@
 """The options that name a drafter, the folder of its heads, and what an EAGLE head reads."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,26 +33,11 @@ class DrafterName(click.ParamType[DrafterSetting]):
         return DrafterSetting(name=name, source=folder or None)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-        """Return the names that begin so; behind the `=` of one that reads a folder, the folders."""
+        """Return the names that begin so."""
         del ctx, param
         from click.shell_completion import CompletionItem
 
-        name, separator, begun = incomplete.partition("=")
-        if not separator:
-            return [CompletionItem(each) for each in DRAFTERS if each.startswith(incomplete)]
-        found = folders(begun) if name in FROM_FOLDER else []
-        return [CompletionItem(f"{name}={each}", folder=True) for each in found]
-
-
-def folders(begun: str) -> list[str]:
-    """Return the folders whose path begins so, each with a slash at its end; hidden ones where a dot was typed."""
-    parent, last = os.path.split(begun)
-    try:
-        with os.scandir(parent or ".") as entries:
-            names = sorted(each.name for each in entries if each.name.startswith(last) and each.is_dir())
-    except OSError:
-        return []
-    return [os.path.join(parent, name, "") for name in names if last.startswith(".") or not name.startswith(".")]
+        return [CompletionItem(each) for each in DRAFTERS if each.startswith(incomplete)]
 
 
 DRAFTER = DrafterName()

@@ -52,7 +52,6 @@ def plain(*names: str) -> set[tuple[str, str]]:
         ("treeopt bench methods --methods med", plain("medusa")),
         ("treeopt bench methods --methods medusa,o", plain("medusa,osd")),
         ("treeopt bench methods --methods sequoia,top-k-tree,se", set()),
-        ("treeopt bench methods --methods=red", plain("redrafter")),
         ("treeopt solve --drafter med", plain("medusa")),
         ("treeopt bench tree t.json --drafter r", plain("redrafter")),
         ("treeopt run tree.json --device cu", plain("cuda")),
@@ -95,49 +94,6 @@ def test_every_way_of_speculating_is_offered_and_none_twice() -> None:
     )
 
 
-@pytest.fixture
-def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of the process, with folders of heads in it."""
-    for name in ("heads/small", "heads/large", "hidden/.old", "others"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "heads.json").touch()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.usefixtures("heads")
-@pytest.mark.parametrize(
-    ("typed", "folders"),
-    [
-        ("medusa=", ["heads/", "hidden/", "others/"]),
-        ("medusa=he", ["heads/"]),
-        ("eagle2=./he", ["./heads/"]),
-        ("medusa=heads/", ["heads/large/", "heads/small/"]),
-        ("medusa=heads/s", ["heads/small/"]),
-        ("medusa=hidden/", []),
-        ("medusa=hidden/.", ["hidden/.old/"]),
-        ("medusa=nowhere/", []),
-        ("lookahead=he", []),
-        ("nothing=he", []),
-    ],
-)
-def test_the_folder_of_heads_is_completed_behind_the_name(typed: str, folders: list[str]) -> None:
-    name = typed.partition("=")[0]
-    # as zsh and fish ask, and bash where = is no break
-    assert completed(f"treeopt profile --drafter {typed}") == plain(*(f"{name}={each}" for each in folders))
-    # as bash asks, which takes words apart, and then completes folders on its own
-    apart = typed.replace("=", " = ").rstrip(" ")
-    for line in (f"treeopt profile --drafter {apart}", f"treeopt profile --drafter = {apart}"):
-        assert completed(line) == {("dir", each) for each in folders}
-
-
-def test_words_that_bash_takes_apart_are_one() -> None:
-    assert completed("treeopt bench methods --methods = medusa,o") == plain("medusa,osd")
-    assert completed("treeopt bench grid --rule =") == plain(*RULES)
-    assert completed("treeopt bench tree --drafter medusa = x --rule t") == plain("target", "traversal", "typical")
-    assert completed("treeopt solve --drafter medusa = x --profile ") == FILE
-
-
 def in_bash(folder: Path, script: str) -> list[str]:
     """Return the lines that bash prints of what the Tab key would do, given lines that set words and call `complete`."""
     program = folder / "treeopt"  # bash starts it by its name
@@ -168,15 +124,3 @@ def test_in_bash(tmp_path: Path) -> None:
         "compopt -o default",
         "complete -o nosort -F _treeopt_completion treeopt",
     ]
-
-
-@pytest.mark.process
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_in_bash_which_takes_words_apart(tmp_path: Path) -> None:
-    (tmp_path / "heads").mkdir()
-    script = """
-        offered treeopt profile --drafter medusa = he
-        offered treeopt bench methods --methods = medusa,o
-        echo "${COMPREPLY[@]}"
-    """
-    assert in_bash(tmp_path, script) == ["compopt -o dirnames", "medusa,osd"]
