@@ -129,9 +129,8 @@ def _planned(
     try:
         plans = plans_of_sizes(profile, request, sizes)
     except InfeasibleError as error:
-        text = str(error).removesuffix("Profile there, or allow it with extrapolate=True.")
         listed = ",".join(map(str, sorted({1, *sizes})))
-        raise InfeasibleError(f"{text}Measure them: treeopt profile --batch-sizes {listed}.") from None
+        raise InfeasibleError(f"{error} Batch sizes are measured by treeopt profile --batch-sizes {listed}.") from None
     first = plans[sizes[0]]
     checked_rule(first.rule, lossy=asked.lossy)
     return first.model.tokens, planned_rivals(plans)

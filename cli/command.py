@@ -1,6 +1,5 @@
 """What all commands share: outputs are checked first, and refusals name options in place of functions' arguments."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,9 +18,10 @@ OPTIONS = {
     "token_ids": "prompt",
 }
 """Parameters of commands by arguments of functions, where their names differ."""
+EXTRAPOLATE = "extrapolate"
+"""The argument that allows to go on beyond what was measured."""
 LEAST_HEADED = 12
 """Options from which on `--help` has headings."""
-_OFFER = re.compile(r", or allow it with (\w+)=True")
 
 
 class Command(click.Command):
@@ -72,18 +72,16 @@ def in_options(error: TreeoptError, options: Mapping[str, str]) -> str:
     '--depth: expected at most 4. Got 9.'
     >>> in_options(InfeasibleError("depth: no such file."), {"depth": "--depth"})
     'depth: no such file.'
-    >>> in_options(InfeasibleError("Profile there, or allow it with extrapolate=True."), {})
-    'Profile there.'
+    >>> in_options(InfeasibleError("not measured. Profile there.", field="extrapolate"), {"extrapolate": "--extrapolate"})
+    'not measured. Profile there. Or allow it with --extrapolate.'
     """
-
-    def offered(match: re.Match[str]) -> str:
-        return f", or allow it with {options[match[1]]}" if match[1] in options else ""
-
     text = str(error)
     if error.field is not None and text.startswith(f"{error.field}: "):
         names = [options.get(OPTIONS.get(name, name), name) for name in error.field.split(", ")]
-        text = ", ".join(names) + text.removeprefix(error.field)
-    return _OFFER.sub(offered, text)
+        return ", ".join(names) + text.removeprefix(error.field)
+    if error.field == EXTRAPOLATE and EXTRAPOLATE in options:
+        return f"{text} Or allow it with {options[EXTRAPOLATE]}."
+    return text
 
 
 def _long_name(param: click.Parameter) -> str:

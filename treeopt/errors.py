@@ -85,10 +85,10 @@ class InterruptionError(TreeoptError):
 def reason(error: TreeoptError) -> str:
     """Return an error's text without the argument that it names first, for use inside a sentence.
 
-    >>> reason(InvalidValueError("max_depth: expected at most 4. Got 9."))
+    >>> reason(InvalidValueError("max_depth: expected at most 4. Got 9.", field="max_depth"))
     'expected at most 4. Got 9.'
     """
-    return re.sub(r"^\w+(, \w+)*: ", "", str(error))
+    return str(error).removeprefix(f"{error.field}: ")
 
 
 def printable(text: str) -> str:

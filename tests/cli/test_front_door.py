@@ -108,7 +108,7 @@ class TestRefusals:
     def test_they_name_options_and_not_arguments(self) -> None:
         for command, said in (
             (("solve", "--depth", 9), "--depth: the acceptance table was measured to depth 4. Got 9"),
-            (("solve", "--batch-size", 2), "Profile there, or allow it with --extrapolate."),
+            (("solve", "--batch-size", 2), "Profile there. Or allow it with --extrapolate."),
             (("compare", "tree.json", "--batch-size", 2), "Measured: 256 tokens x 1. Profile there."),
             (("export", "tree.json", "--to", "vllm", "--method", "medusa"), "--method: expected one of vLLM's"),
             (("export", "tree.json", "--to", "vllm", "--engine-version", "new"), "--engine-version: expected numbers"),

@@ -133,7 +133,7 @@ class TestOutside:
         message = str(refused.value)
         assert f"context {context} tokens x batch {batch} was not measured" in message
         assert all(f"{length} tokens x {size}" in message for length, size in conditions)
-        assert "or allow it with extrapolate=True" in message
+        assert "Profile there." in message
         found = at(measured(conditions), context_tokens=context, batch_size=batch, extrapolate=True)
         assert found.extrapolated
         assert (found.context_tokens, found.batch_size) == (context, batch)

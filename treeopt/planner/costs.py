@@ -158,7 +158,8 @@ class StepCosts(ArrayRecord):
         if counts.size and counts.max() > most:
             raise InfeasibleError(
                 f"{name}: times were measured for 1 to {most} tokens. Got {counts.max()}: ask for fewer, or "
-                + ("probe with larger --lengths." if self.whole_steps else "profile with a larger --max-tokens.")
+                + ("probe with larger --lengths." if self.whole_steps else "profile with a larger --max-tokens."),
+                field=name,
             )
 
 

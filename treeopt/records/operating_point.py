@@ -80,7 +80,8 @@ def operating_point(
         measured = ", ".join(f"{each.context_tokens} tokens x {each.batch_size}" for each in latencies)
         raise InfeasibleError(
             f"context {context} tokens x batch {batch} was not measured, nor conditions around it. Measured: {measured}. "
-            "Profile there, or allow it with extrapolate=True."
+            "Profile there.",
+            field="extrapolate",
         )
     weighted = [
         (of_size * of_context, by_size[size][length])

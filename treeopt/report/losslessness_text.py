@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from treeopt.errors import EngineError, Warning, reason
+from treeopt.errors import EngineError, Warning
 from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED, EngineBench, EngineRow, TextDivergence
 from treeopt.report.table import Column, aligned
 
@@ -73,7 +73,7 @@ def losslessness_error(found: EngineBench) -> EngineError | None:
         )
     if unchecked := _of(found, UNCHECKED):
         why = None if found.losslessness is None else found.losslessness.unchecked
-        told = "log-probabilities do not tell" if why is None else reason(EngineError(why))
+        told = why or "log-probabilities do not tell"
         return EngineError(f"{name} to be able to check where texts part. Got {_texts(unchecked)} not checked: {told}")
     return None
 
