@@ -11,9 +11,9 @@ from arrival_servers import AskedServer
 from conditions import say
 
 from treeopt.arrays import Float64
-from treeopt.simulation.arrivals import Arrival
+from treeopt.simulation.arrivals import Request
 from treeopt.simulation.settings import ServedSetting
-from treeopt.simulation.step_seconds import StepSeconds
+from treeopt.simulation.step_times import StepTimes
 from treeopt.trees import TokenTree, chain
 
 REFERENCE = {1: (0, 0.2, 0.4, 0.6, 0.8, 1.0), 2: (1.2, 1.5, 1.8), 4: (2.1, 2.6)}
@@ -43,16 +43,16 @@ PROFILED = Pace((1.0,) * len(REFERENCE))
 
 
 @dataclass(frozen=True)
-class PacedSeconds(StepSeconds):
+class PacedTimes(StepTimes):
     """What a profile says of a machine that has a pace of its own."""
 
     pace: Pace = PROFILED
 
-    def step_s(self, tree: TokenTree, texts: int, context_tokens: float) -> float:
-        return self.pace.at(texts) * super().step_s(tree, texts, context_tokens)
+    def step_s(self, tree: TokenTree, context_tokens: Sequence[int]) -> float:
+        return self.pace.at(len(context_tokens)) * super().step_s(tree, context_tokens)
 
-    def reading_s(self, prompt_tokens: int, draft_tokens: int) -> float:
-        return self.pace.at(1) * super().reading_s(prompt_tokens, draft_tokens)
+    def prefill_s(self, prompt_tokens: int, draft_tokens: int) -> float:
+        return self.pace.at(1) * super().prefill_s(prompt_tokens, draft_tokens)
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Reference:
         return replace(self, profiled_s=(np.median(plain, 0), np.median(drafting, 0)))
 
     def _seconds(self, draft_tokens: int) -> Float64:
-        setting = ServedSetting.fixed(f"reference {draft_tokens}", chain(draft_tokens), texts=1)
+        setting = ServedSetting.fixed(f"reference {draft_tokens}", chain(draft_tokens), batch_size=1)
         asked = [
-            Arrival(at_s, 64, 64) for count, times_s in REFERENCE.items() for at_s in times_s for _ in range(count)
+            Request(at_s, 64, 64) for count, times_s in REFERENCE.items() for at_s in times_s for _ in range(count)
         ]
-        served = sorted(self.server.serve(setting, asked), key=lambda each: each.asked.arrival_s)
+        served = sorted(self.server.serve(setting, asked), key=lambda each: each.request.arrival_s)
         return np.array([each.latency_s for each in served])

@@ -14,8 +14,8 @@ from treeopt.engines.probes.http import HttpEngine
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.simulation.arrivals import Arrival
-from treeopt.simulation.served import ServedText
+from treeopt.simulation.arrivals import Request
+from treeopt.simulation.serving import ServedSequence
 from treeopt.simulation.settings import ServedSetting
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
@@ -26,7 +26,7 @@ MOST_WAITING = 1000
 class AskedServer(Protocol):
     """A server that runs."""
 
-    def serve(self, setting: ServedSetting, texts: Sequence[Arrival]) -> list[ServedText]:
+    def serve(self, setting: ServedSetting, texts: Sequence[Request]) -> list[ServedSequence]:
         """Ask for texts at their times, and return when their tokens came."""
 
     def restart(self) -> None:
@@ -37,7 +37,7 @@ class AskedServer(Protocol):
 class OnTime:
     """Requests that arrive by the clock, as `Decoder.steps_of_all` takes them."""
 
-    texts: Sequence[Arrival]
+    texts: Sequence[Request]
     request: Callable[[int], TextRequest]
     start_s: float = field(default_factory=time.perf_counter)
     _given: list[int] = field(default_factory=list)
@@ -74,7 +74,7 @@ class DecoderServer:
     longest: int
     _decoders: dict[str, Decoder] = field(default_factory=dict)
 
-    def serve(self, setting: ServedSetting, texts: Sequence[Arrival]) -> list[ServedText]:
+    def serve(self, setting: ServedSetting, texts: Sequence[Request]) -> list[ServedSequence]:
         decoder, scheduled = self._decoder(setting), _schedule(setting)
         source = OnTime(texts, lambda number: self._request(number, texts[number]))
         first_s, steps, found = dict[int, float](), dict[int, int](), []
@@ -86,13 +86,13 @@ class DecoderServer:
             steps[step.text] = steps.get(step.text, 0) + 1
             if step.ended:
                 asked = texts[step.text]
-                found.append(ServedText(asked, first_s[step.text], now_s, steps[step.text], asked.new_tokens))
+                found.append(ServedSequence(asked, first_s[step.text], now_s, steps[step.text], asked.new_tokens))
         return found
 
     def restart(self) -> None:
         """See `AskedServer`; here nothing is to do."""
 
-    def _request(self, number: int, asked: Arrival) -> TextRequest:
+    def _request(self, number: int, asked: Request) -> TextRequest:
         prompt = prompt_of(self.prompts, number, asked)
         return TextRequest(prompt, asked.new_tokens, seed=number, ignore_end_tokens=True)
 
@@ -110,7 +110,7 @@ class DecoderServer:
         return self._decoders[setting.name]
 
 
-def prompt_of(prompts: Sequence[Sequence[int]], number: int, asked: Arrival) -> Sequence[int]:
+def prompt_of(prompts: Sequence[Sequence[int]], number: int, asked: Request) -> Sequence[int]:
     """Return how a text begins: another prompt for the same number in another load."""
     return prompts[(number + asked.prompt_tokens) % len(prompts)][: asked.prompt_tokens]
 
@@ -136,7 +136,7 @@ class LlamaServer:
     prompts: Sequence[Sequence[int]]
     _running: dict[int, Running] = field(default_factory=dict)
 
-    def serve(self, setting: ServedSetting, texts: Sequence[Arrival]) -> list[ServedText]:
+    def serve(self, setting: ServedSetting, texts: Sequence[Request]) -> list[ServedSequence]:
         http = self._http(setting.draft_tokens)
         with ThreadPoolExecutor(MOST_WAITING) as pool:
             start_s = time.perf_counter()
@@ -154,7 +154,7 @@ class LlamaServer:
         while self._running:
             self._running.popitem()[1].close()
 
-    def _ask(self, http: HttpEngine, asked: Arrival, number: int, start_s: float) -> ServedText:
+    def _ask(self, http: HttpEngine, asked: Request, number: int, start_s: float) -> ServedSequence:
         prompt = list(prompt_of(self.prompts, number, asked))
         content = {"prompt": prompt, "n_predict": asked.new_tokens, "temperature": 0, "ignore_eos": True}
         found = http.post("/completion", {**content, "cache_prompt": False})
@@ -164,7 +164,7 @@ class LlamaServer:
         if (tokens, int(timings["prompt_n"])) != (asked.new_tokens, asked.prompt_tokens):
             raise AssertionError(f"llama-server: another text was decoded. {json.dumps(timings)}")
         first_s = finished_s - timings["predicted_ms"] / 1000
-        return ServedText(asked, first_s, finished_s, tokens - 1 - accepted, tokens - 1)
+        return ServedSequence(asked, first_s, finished_s, tokens - 1 - accepted, tokens - 1)
 
     def _http(self, draft_tokens: int) -> HttpEngine:
         if draft_tokens not in self._running:

@@ -32,7 +32,7 @@ from tempfile import TemporaryDirectory
 
 import click
 import numpy as np
-from arrival_pace import PROFILED, Pace, PacedSeconds, Reference
+from arrival_pace import PROFILED, Pace, PacedTimes, Reference
 from arrival_servers import AskedServer, DecoderServer, LlamaServer
 from conditions import bar, conditions, say
 
@@ -41,7 +41,6 @@ from treeopt.engines.probes.client import EngineClient, Launch
 from treeopt.engines.probes.named import engine_client
 from treeopt.errors import TreeoptError
 from treeopt.planner.request import PlanRequest
-from treeopt.planner.tokens import token_model
 from treeopt.profiler.engine import Probe, ProbeSettings
 from treeopt.profiler.engine_profile import engine_profile
 from treeopt.profiler.journal import Journal
@@ -49,13 +48,12 @@ from treeopt.records.profile import Profile
 from treeopt.report.probe_text import probe_summary
 from treeopt.report.text import milliseconds
 from treeopt.runtime.models.pair import load_pair
-from treeopt.simulation.arrivals import Arrival, Load, arrivals
+from treeopt.simulation.arrivals import Load, Request, arrivals
 from treeopt.simulation.outcome import Percentiles
-from treeopt.simulation.served import ServedText
-from treeopt.simulation.serving import Server, serve
+from treeopt.simulation.serving import ServedSequence
 from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
-from treeopt.simulation.step_seconds import StepSeconds
-from treeopt.simulation.step_tokens import tokens_by_context
+from treeopt.simulation.simulate import Deployment
+from treeopt.simulation.step_times import StepTimes
 from treeopt.texts.prompts import DEFAULT_PROMPTS, load_prompts
 
 ModelFolders = tuple[Path, Path] | None
@@ -105,14 +103,14 @@ class Seen:
     whole_mean_s: float
 
     @classmethod
-    def of(cls, parts: Sequence[Sequence[ServedText]]) -> "Seen":
+    def of(cls, parts: Sequence[Sequence[ServedSequence]]) -> "Seen":
         """Return that of parts, each from its first arrival to its last token."""
         texts = [each for part in parts for each in part]
         seconds = sum(
-            max(each.finished_s for each in part) - min(each.asked.arrival_s for each in part) for part in parts
+            max(each.finished_s for each in part) - min(each.request.arrival_s for each in part) for part in parts
         )
         return cls(
-            sum(each.asked.new_tokens for each in texts) / seconds,
+            sum(each.request.new_tokens for each in texts) / seconds,
             sum(each.step_tokens for each in texts) / sum(each.steps for each in texts),
             Percentiles.of([each.time_to_first_token_s for each in texts]),
             Percentiles.of([each.latency_s for each in texts]),
@@ -139,8 +137,8 @@ REDRAWN = 400
 class Part:
     """Texts that a setting served, and the machine meanwhile."""
 
-    texts: Sequence[Arrival]
-    served: Sequence[ServedText]
+    texts: Sequence[Request]
+    served: Sequence[ServedSequence]
     pace: Pace
 
 
@@ -149,7 +147,7 @@ class Comparison:
     """A server and the profile that says what it will do."""
 
     server: AskedServer
-    seconds: StepSeconds
+    times: StepTimes
     settings: Sequence[ServedSetting]
     most_texts: int
     reference: Reference
@@ -167,25 +165,18 @@ class Comparison:
         return min(self.settings, key=lambda each: Seen.of(self.simulated(each, texts)).whole.median_s)
 
     def simulated(
-        self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]], paces: Sequence[Pace] = ()
-    ) -> list[list[ServedText]]:
+        self, setting: ServedSetting, parts: Sequence[Sequence[Request]], paces: Sequence[Pace] = ()
+    ) -> list[list[ServedSequence]]:
         """Return what the profile says of the texts of each part, by default at its own pace."""
-        tokens, own = tokens_by_context(self.seconds.models, setting.trees), [PROFILED] * len(parts)
-        seconds = [PacedSeconds(self.seconds.profile, self.seconds.model, pace=pace) for pace in paces or own]
-        return [
-            serve(
-                texts,
-                [
-                    Server(
-                        setting=setting,
-                        seconds=paced,
-                        tokens=tokens,
-                        noise=np.random.default_rng(draw),
-                        most_texts=self.most_texts,
-                    )
-                ],
+        deployments = [
+            Deployment(
+                times=PacedTimes(self.times.profile, self.times.acceptance, pace=pace), batch_size=self.most_texts
             )
-            for texts, paced in zip(parts, seconds, strict=True)
+            for pace in paces or [PROFILED] * len(parts)
+        ]
+        return [
+            deployment.serve(setting, texts, draw)
+            for texts, deployment in zip(parts, deployments, strict=True)
             for draw in range(DRAWS)
         ]
 
@@ -220,7 +211,7 @@ class Comparison:
         one, two, four = np.median([each.slower for each in paces], 0) - 1
         return f"{''.join(columns)}{one:>+17.0%}{two:>+7.0%}{four:>+7.0%}{profiled:>+13.0%}"
 
-    def _schedule_beside(self, served: dict[str, list[Sequence[ServedText]]]) -> None:
+    def _schedule_beside(self, served: dict[str, list[Sequence[ServedSequence]]]) -> None:
         """Print how the schedule does beside the best other setting, and the standard error of that."""
         if SCHEDULE not in served:
             return
@@ -232,7 +223,9 @@ class Comparison:
 
 
 def longer_by(
-    these: Sequence[Sequence[ServedText]], those: Sequence[Sequence[ServedText]], taken_s: Callable[[Seen], float]
+    these: Sequence[Sequence[ServedSequence]],
+    those: Sequence[Sequence[ServedSequence]],
+    taken_s: Callable[[Seen], float],
 ) -> tuple[float, float]:
     """Return by what share these parts take longer than those, which had the same texts, and the standard error of it."""
 
@@ -296,9 +289,9 @@ def decoder_comparison(folder: Path, models: ModelFolders, profile_s: float) -> 
         longest=PROMPT_TOKENS[1] + NEW_TOKENS[1],
     )
     profile, reference = profiled(Reference(server, REFERENCE_LENGTH), folder, models, profile_s)
-    seconds = StepSeconds(profile, token_model(profile.acceptance()))
-    plain, *fixed, schedule = served_settings(profile, seconds, PlanRequest())
-    found = Comparison(server, seconds, [plain, *fixed], MOST_TEXTS, reference)
+    times = StepTimes(profile, profile.acceptance())
+    plain, *fixed, schedule = served_settings(times, PlanRequest())
+    found = Comparison(server, times, [plain, *fixed], MOST_TEXTS, reference)
     rates = found.rates()
     chosen = {found.fastest_fixed(rate).name for rate in (rates[0], rates[-1])}
     return replace(found, settings=[plain, *(each for each in fixed if each.name in chosen), schedule])
@@ -308,10 +301,10 @@ def llama_comparison(server: LlamaServer, prompts: Sequence[str]) -> Comparison:
     """Probe llama-server, and return it beside what the profile says of it."""
     profile, reference = probed(Reference(server, LENGTH), server.client, server.launch, prompts)
     say(probe_summary(profile))
-    seconds = StepSeconds(profile, token_model(profile.acceptance()))
-    found = served_settings(profile, seconds, PlanRequest())
+    times = StepTimes(profile, profile.acceptance())
+    found = served_settings(times, PlanRequest())
     settings = [each for each in found[:-1] if each.draft_tokens in (0, LENGTH)]
-    return Comparison(server, seconds, settings, SLOTS, reference)
+    return Comparison(server, times, settings, SLOTS, reference)
 
 
 def long_enough(prompts: Sequence[list[int]]) -> list[list[int]]:

@@ -22,7 +22,7 @@ from conditions import conditions, default_prompts
 from decoding import DRAFT_TOKENS, FEW_PROMPTS, Transformers
 
 from treeopt.files.json_file import parse_json
-from treeopt.methods.make_drafter import load_named, planned_decoder
+from treeopt.methods.make_drafter import load_planned, planned_decoder
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.drafters import drafter_plan
 from treeopt.profiler import MonotonicClock
@@ -103,8 +103,8 @@ def treeopt_options(
     plain = Decoder(models.target, None, sampling=sampling, max_text_tokens=max_tokens)
     options = [Option("plain", "", partial(decode_steps, plain, new_tokens))]
     loaded = {
-        drafter.name: load_named(
-            drafter.name, models, source=drafter.source, layers=drafter.layers, capacity=max_tokens
+        drafter.name: load_planned(
+            DrafterSetting(name=drafter.name, source=drafter.source, layers=drafter.layers), models, capacity=max_tokens
         )
         for drafter in profile.drafters
     }

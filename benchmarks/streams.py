@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from treeopt.adaptation.strategy import LOOKUP, Strategy, lookup_of
-from treeopt.methods.make_drafter import load_named
+from treeopt.methods.make_drafter import load_planned
 from treeopt.planner import PlanRequest, requested_plan
 from treeopt.planner.drafters import DrafterChoice, best_drafter, drafter_choices
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
@@ -24,6 +24,7 @@ from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.weights import Tensors, build_model
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
+from treeopt.trees.drafter_setting import DrafterSetting
 
 RULE = "sequoia"
 SAMPLED = Sampling(1.0)
@@ -168,7 +169,7 @@ def measure_profile(models: ModelPair, part: Part, effort: Effort, *, show_progr
     trained = trained_tokens(models.target, part.draft)
     room = (trained - max(map(len, part.measured_prompts))) * len(part.measured_prompts)
     longest = trained - ROOM_TOKENS
-    drafters = [load_named(LOOKUP, models)] if part.lookups else []
+    drafters = [load_planned(DrafterSetting(name=LOOKUP), models)] if part.lookups else []
     settings = Settings(
         rules=(RULE,),
         samplings=tuple(each for each in (part.sampling, part.also_measured) if each is not None),

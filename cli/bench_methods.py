@@ -12,7 +12,6 @@ from treeopt.errors import InvalidValueError
 from treeopt.report.plan_text import models_and_machine
 
 if TYPE_CHECKING:
-    from treeopt.methods.running import Effort
     from treeopt.records.profile import Profile
 
 TEMPERATURES = (0.0, 0.6)
@@ -31,18 +30,21 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
     names = _names(asked.methods)
     profile = None if asked.profile_path is None else decoder_profile(asked.profile_path)
     models = load_fitting(asked, profile)
-    from treeopt.methods.running import MethodsRequest, rounds_of, run_methods
+    from treeopt.methods.running import rounds_of, run_methods
+    from treeopt.profiler.bench.compare import Workload
     from treeopt.report.bench_heading import headed_table
     from treeopt.report.methods_bench import methods_json, methods_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = asked.prompts.load(models)
-    held_out = bench_prompts(prompts)
+    workload = Workload(prompts=bench_prompts(prompts), max_new_tokens=asked.max_new_tokens, repeats=asked.repeats)
     rows = run_methods(
         models,
         profile_prompts(prompts),
-        held_out,
-        MethodsRequest(names=names, temperatures=_temperatures(asked, profile), effort=_effort(asked), profile=profile),
+        workload,
+        names=names,
+        temperatures=_temperatures(asked, profile),
+        profile=profile,
         announce=lambda what: click.echo(what, err=True),
     )
     heading = heading_here(models)
@@ -56,7 +58,7 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
         save_methods_figure(
             rows, asked.results.plot, title=models_and_machine(models.described, machine), subtitle=measured_today()
         )
-    check_whole(rounds_of(rows), asked.repeats * len(held_out))
+    check_whole(rounds_of(rows), workload.rounds)
 
 
 def _names(given: str) -> list[str]:
@@ -76,9 +78,3 @@ def _temperatures(asked: BenchMethodsOptions, profile: "Profile | None") -> tupl
     if asked.temperatures or profile is None:
         return asked.temperatures or TEMPERATURES
     return tuple(dict.fromkeys(acceptance.temperature for acceptance in profile.acceptances))
-
-
-def _effort(asked: BenchMethodsOptions) -> "Effort":
-    from treeopt.methods.running import Effort
-
-    return Effort(bench_tokens=asked.max_new_tokens, repeats=asked.repeats)

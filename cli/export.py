@@ -87,6 +87,7 @@ def _export_tree(target: "TopologyFormat", written: Path, asked: ExportOptions) 
 
 
 def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> None:
+    from treeopt.engines.settings.common import emit
     from treeopt.engines.settings.provenance import setting_provenance
     from treeopt.engines.settings.setting import setting
     from treeopt.records.identity import Identity
@@ -104,12 +105,12 @@ def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> No
     with patience("replaying the record under every setting"):
         made = setting(engine, source)
     if asked.draft_model is not None and made.asked is not None:
-        other = engine.emit(replace(made.asked, draft_model=f"{made.asked.draft_model}-"))
+        other = emit(engine, replace(made.asked, draft_model=f"{made.asked.draft_model}-"))
         if (other.files, other.usage) == (made.emitted.files, made.emitted.usage):
             raise click.UsageError(
                 f"--draft-model: {engine.name} loads none by this method. Leave it out, or name another with --method."
             )
-    texts = {each.name or MAIN: each.text.encode() for each in made.emitted.files}
+    texts = {name: text.encode() for name, text in made.emitted.files.items()}
     inputs = asked.inputs
     files = write_export(
         written,

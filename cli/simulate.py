@@ -1,7 +1,7 @@
 """`treeopt simulate`: what a server will do under a load, before it serves."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +26,12 @@ from treeopt.report.text import quoted
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
     from treeopt.records.profile import Profile
-    from treeopt.report.simulation import LargestRate, Simulation
+    from treeopt.report.simulation import LargestRate
     from treeopt.simulation.arrivals import Load
     from treeopt.simulation.outcome import Outcome
     from treeopt.simulation.settings import ServedSetting
-    from treeopt.simulation.simulate import Limits
-    from treeopt.simulation.step_seconds import StepSeconds
+    from treeopt.simulation.simulate import Deployment, Limits
+    from treeopt.simulation.step_times import StepTimes
 
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|min|h))?", re.ASCII)
 _PER_SECOND = {None: 1.0, "s": 1.0, "min": 1 / 60, "h": 1 / 3600}
@@ -76,29 +76,27 @@ class SimulateOptions:
             "rates",
             type=CommaList("rates above 0", _rate, "4/s,90/min"),
             required=True,
-            help="Texts that arrive, such as 4/s or 90/min; several with commas.",
+            help="Requests that arrive, such as 4/s or 90/min; several with commas.",
         )
     )
     prompt_tokens: tuple[int, int] = field(
         metadata=option("--prompt-tokens", type=TOKENS, required=True, help="Length of prompts, or a range, 32-128.")
     )
     new_tokens: tuple[int, int] = field(
-        metadata=option("--new-tokens", type=TOKENS, required=True, help="Length of texts, or a range, 32-128.")
+        metadata=option("--new-tokens", type=TOKENS, required=True, help="Length of outputs, or a range, 32-128.")
     )
     replicas: int = field(
-        metadata=option("--replicas", type=COUNT, default=1, show_default=True, help="Servers that share the texts.")
+        metadata=option("--replicas", type=COUNT, default=1, show_default=True, help="Servers that share the requests.")
     )
     most_texts: int | None = field(
-        metadata=option(
-            "--most-texts", type=COUNT, help="Most texts that a server decodes at a time; by default all measured."
-        )
+        metadata=option("--most-texts", type=COUNT, help="Largest batch of a server; by default the largest measured.")
     )
     prompt_s: float | None = field(
         metadata=option(
             "--prompt-time",
             "prompt_s",
             type=DURATION,
-            help="Time of reading any prompt; by default as measured, by its length.",
+            help="Prefill time of any prompt; by default as measured, by its length.",
         )
     )
     first_token_s: float | None = field(
@@ -106,7 +104,7 @@ class SimulateOptions:
             "--first-token-within",
             "first_token_s",
             type=DURATION,
-            help="Find the largest rate at which 99 of 100 texts have their first token within this time.",
+            help="Find the largest rate at which 99 of 100 requests have their first token within this time.",
         )
     )
     token_s: float | None = field(
@@ -114,7 +112,7 @@ class SimulateOptions:
             "--token-within",
             "token_s",
             type=DURATION,
-            help="Find the largest rate at which 99 of 100 texts have a token in this time, on average.",
+            help="Find the largest rate at which 99 of 100 requests have a token in this time, on average.",
         )
     )
     rule: str | None = field(metadata=measured_rule("Verification rule; by default the first in the profile."))
@@ -125,7 +123,12 @@ class SimulateOptions:
     )
     duration_s: float = field(
         metadata=option(
-            "--duration", "duration_s", type=DURATION, default=60.0, show_default="60s", help="How long texts arrive."
+            "--duration",
+            "duration_s",
+            type=DURATION,
+            default=60.0,
+            show_default="60s",
+            help="How long requests arrive.",
         )
     )
     seed: int = field(metadata=option("--seed", type=SEED, default=0, show_default=True, help="Of all draws."))
@@ -180,125 +183,98 @@ class SimulateOptions:
 def simulate(asked: SimulateOptions) -> None:
     """Predict what a server does under a load: tokens per second and waiting times, setting by setting.
 
-    Texts arrive at random and meet the measured times and accepted ranks of a profile, of treeopt's decoder or of an
-    engine that was probed.  Plain decoding, the engine's default, every fixed length and the schedule get the same texts.
+    Requests arrive at random and meet the measured times and accepted ranks of a profile, of treeopt's decoder or of an
+    engine that was probed.  Plain decoding, the engine's default, every fixed length and the schedule get the same ones.
     """
     if asked.plot is not None:
         checked_suffix(asked.plot)
-    from treeopt.planner.tokens import token_model
     from treeopt.records.profile import check_draft_model
-    from treeopt.report.simulation import simulation_json, simulation_text
+    from treeopt.report.simulation import Simulation, simulation_json, simulation_text
     from treeopt.simulation.settings import served_settings
-    from treeopt.simulation.step_seconds import StepSeconds
+    from treeopt.simulation.simulate import Deployment
+    from treeopt.simulation.step_times import StepTimes
 
     profile = profile_for_category(load_profile(asked.profile_path), asked.category)
     check_draft_model(profile, "simulate")
-    model = token_model(profile.acceptance(rule=asked.rule, temperature=asked.temperature))
-    seconds = StepSeconds(profile, model, asked.prompt_s)
+    acceptance = profile.acceptance(rule=asked.rule, temperature=asked.temperature)
+    times = StepTimes(profile, acceptance, asked.prompt_s)
+    servers = Deployment(times=times, replicas=asked.replicas, batch_size=asked.most_texts or times.max_batch_size)
     default = default_length(profile.engine.name) if profile.engine is not None else None
     with patience("solving"):
-        settings = served_settings(profile, seconds, asked.request, default, new_tokens=asked.load.mean_new_tokens)
-    found = _simulated(asked, settings, seconds)
-    click.echo(simulation_json(found) if asked.as_json else simulation_text(found) + _next(asked, seconds))
-    if asked.plot is not None:
-        _draw(asked, profile, settings, seconds, found)
-    _warn(asked, profile, seconds)
-
-
-def _simulated(asked: SimulateOptions, settings: "Sequence[ServedSetting]", seconds: "StepSeconds") -> "Simulation":
-    from treeopt.report.simulation import Simulation
-
+        settings = served_settings(times, asked.request, default, new_tokens=asked.load.mean_new_tokens)
+    rates = sorted(asked.rates)
     limited = len(settings) if asked.limits.any else 0
-    with patience("simulating", unit="setting", total=len(settings) * len(asked.rates) + limited) as tick:
-        outcomes = _at_rates(asked, settings, seconds, sorted(asked.rates), tick)
-        rates = _largest(asked, settings, seconds, tick) if asked.limits.any else ()
-    return Simulation(
-        load=asked.load,
-        replicas=asked.replicas,
-        most_texts=asked.most_texts or seconds.most_texts,
-        outcomes=outcomes,
-        limits=asked.limits,
-        largest_rates=rates,
-    )
+    with patience("simulating", unit="setting", total=len(settings) * len(rates) + limited) as tick:
+        simulation = Simulation(
+            load=asked.load,
+            replicas=servers.replicas,
+            most_texts=servers.batch_size,
+            outcomes=_at_rates(servers, settings, asked.load, rates, tick),
+            limits=asked.limits,
+            largest_rates=_largest_rates(servers, settings, asked, tick) if limited else (),
+        )
+    click.echo(simulation_json(simulation) if asked.as_json else simulation_text(simulation) + _next(asked, times))
+    if asked.plot is not None:
+        outcomes = simulation.outcomes
+        if len(rates) == 1:
+            with patience("drawing", total=1):
+                outcomes = _at_rates(servers, settings, asked.load, [share * rates[0] for share in AROUND])
+        _draw(asked.plot, profile, outcomes, simulation_text(simulation).partition("\n")[0])
+    _warn(asked, times)
 
 
 def _at_rates(
-    asked: SimulateOptions,
+    servers: "Deployment",
     settings: "Sequence[ServedSetting]",
-    seconds: "StepSeconds",
+    load: "Load",
     rates: Sequence[float],
-    tick: Any = lambda: None,
+    tick: Callable[[], object] = lambda: None,
 ) -> "tuple[Outcome, ...]":
-    from treeopt.simulation.simulate import simulate as simulated
-
-    return tuple(
-        each
-        for rate in rates
-        for each in simulated(
-            settings,
-            seconds,
-            replace(asked.load, rate_per_s=rate),
-            replicas=asked.replicas,
-            most_texts=asked.most_texts,
-            tick=tick,
-        )
-    )
+    outcomes = []
+    for rate in rates:
+        for setting in settings:
+            outcomes.append(servers.simulate(setting, replace(load, rate_per_s=rate)))
+            tick()
+    return tuple(outcomes)
 
 
-def _largest(
-    asked: SimulateOptions, settings: "Sequence[ServedSetting]", seconds: "StepSeconds", tick: Any
+def _largest_rates(
+    servers: "Deployment", settings: "Sequence[ServedSetting]", asked: SimulateOptions, tick: Callable[[], object]
 ) -> "tuple[LargestRate, ...]":
     from treeopt.report.simulation import LargestRate
-    from treeopt.simulation.simulate import largest_rate
 
-    found = []
-    for each in settings:
-        rate = largest_rate(
-            each, seconds, asked.load, asked.limits, replicas=asked.replicas, most_texts=asked.most_texts
-        )
-        found.append(LargestRate(name=each.name, rate_per_s=rate))
+    largest = []
+    for setting in settings:
+        rate = servers.largest_rate(setting, asked.load, asked.limits)
+        largest.append(LargestRate(name=setting.name, rate_per_s=rate))
         tick()
-    return tuple(found)
+    return tuple(largest)
 
 
-def _draw(
-    asked: SimulateOptions,
-    profile: "Profile",
-    settings: "Sequence[ServedSetting]",
-    seconds: "StepSeconds",
-    found: "Simulation",
-) -> None:
-    """Draw the rates that are asked for, or those around a single one."""
+def _draw(path: Path, profile: "Profile", outcomes: "tuple[Outcome, ...]", served: str) -> None:
     from treeopt.report.plan_text import models_and_machine
     from treeopt.report.profile_words import under
-    from treeopt.report.simulation import simulation_text
     from treeopt.report.simulation_figure import save_simulation_figure
 
-    outcomes = found.outcomes
-    if len(asked.rates) == 1:
-        with patience("drawing", total=1):
-            outcomes = _at_rates(asked, settings, seconds, [share * asked.rates[0] for share in AROUND])
-    assert asked.plot is not None  # asked before
-    served, _, _ = simulation_text(found).partition("\n")
     save_simulation_figure(
         outcomes,
-        asked.plot,
+        path,
         title=models_and_machine(profile.pair, profile.machine),
         subtitle=f"simulated: {served}; {under(profile)}",
     )
-    click.echo(f"Written to {asked.plot}", err=True)
+    click.echo(f"Written to {path}", err=True)
 
 
-def _next(asked: SimulateOptions, seconds: "StepSeconds") -> str:
+def _next(asked: SimulateOptions, times: "StepTimes") -> str:
     """Return the command that writes the schedule, where there is one to write."""
     from treeopt.planner.new_tokens import ranks_along_texts
 
-    profile, acceptance = seconds.profile, seconds.model.acceptance
-    at_context = [each for each in profile.step_latencies if each.context_tokens == seconds.contexts[0]]
+    profile, acceptance = times.profile, times.acceptance
+    at_context = [each for each in profile.step_latencies if each.context_tokens == times.planned_context]
     if profile.engine is not None or len({each.batch_size for each in at_context}) == 1:
         return ""
     options = [f"--profile {quoted(asked.profile_path)}", f"--rule {acceptance.rule}"]
-    options += [f"--temperature {acceptance.temperature:g}", f"--context-tokens {seconds.contexts[0]}"]
+    options += [f"--temperature {acceptance.temperature:g}", f"--context-tokens {times.planned_context}"]
     options += [] if asked.budget is None else [f"--budget {asked.budget}"]
     options += [f"--new-tokens {asked.load.mean_new_tokens}"] if ranks_along_texts(acceptance) is not None else []
     options += [] if asked.category is None else [f"--category {quoted(asked.category)}"]
@@ -306,27 +282,27 @@ def _next(asked: SimulateOptions, seconds: "StepSeconds") -> str:
     return f"\n\nNext: treeopt schedule {' '.join(options)}"
 
 
-def _warn(asked: SimulateOptions, profile: "Profile", seconds: "StepSeconds") -> None:
-    if not seconds.tells_prompts:
+def _warn(asked: SimulateOptions, times: "StepTimes") -> None:
+    longest = times.longest_prompt
+    if longest is None and times.prompt_s is None:
         warn(
             Warning(
                 "the profile has no prefill times, so times to the first token are waiting alone.",
                 "Give the seconds of a prompt with --prompt-time.",
             )
         )
-    longest = seconds.longest_prompt
     if longest is not None and longest < asked.prompt_tokens[1]:
         warn(
             Warning(
                 f"prefill was timed for prompts of up to {longest} tokens; longer ones are extrapolated.",
-                f"Measure longer ones: {_measuring(profile)} --prompts FILE.",
+                f"Measure longer ones: {_measuring(times.profile)} --prompts FILE.",
             )
         )
-    if seconds.most_texts == 1:
+    if times.max_batch_size == 1:
         warn(
             Warning(
-                "the profile has times of batch size 1 only, so servers take one text after the other.",
-                f"Measure more: {_measuring(profile)} --batch-sizes 1,2,4,8.",
+                "the profile has times of batch size 1 only, so servers decode one sequence after the other.",
+                f"Measure more: {_measuring(times.profile)} --batch-sizes 1,2,4,8.",
             )
         )
 

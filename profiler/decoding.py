@@ -6,6 +6,7 @@ from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import Observer
+from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
@@ -36,17 +37,20 @@ class Decoding:
     def decoder(
         self,
         target: LanguageModel,
-        draft: LanguageModel | None,
-        tree: TokenTree,
+        drafter: LanguageModel | Drafter | None,
+        tree: TokenTree | None,
         text_tokens: int | None,
         *,
         seed: int = 0,
         on_step: Observer | None = None,
     ) -> Decoder:
-        """Return the decoder with a tree, for texts of so many tokens, by default as many as the target takes."""
+        """Return the decoder with a tree that a draft model fills, or with any drafter.
+
+        Sequences have at most `text_tokens` tokens, by default as many as the target takes.
+        """
         return Decoder(
             target,
-            draft,
+            drafter,
             tree,
             rule=self.rule,
             sampling=self.sampling,

@@ -3,12 +3,21 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.bench.divergence import divergence
-from treeopt.profiler.bench.interleave import Round, Run, decode_run, interleave, repeated, whole_rounds
+from treeopt.profiler.bench.interleave import (
+    Configuration,
+    Round,
+    Run,
+    decode_run,
+    interleave,
+    repeated,
+    whole_rounds,
+)
 from treeopt.profiler.bench.reference_passes import ReferencePasses
 from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.decoding import Decoding
@@ -23,6 +32,10 @@ BOOTSTRAP_DRAWS = 2000
 SEED = 0
 DEFAULT_NEW_TOKENS = 256
 """Where a profile does not say how long its texts were."""
+
+R = TypeVar("R")
+Decode = Callable[[Sequence[int], int, int], R]
+"""Decodes: from a prompt, the number of new tokens and a seed to a timed run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,21 +119,17 @@ def compare_decoders(
     for prompt in prompts:
         plain.check_request(prompt, workload.max_new_tokens)
 
-    def configuration(decoder: Decoder, tree: TokenTree | None) -> Callable[[int, int, int], Run]:
-        def decode(prompt: int, repeat: int, new_tokens: int) -> Run:
+    def configuration(decoder: Decoder, tree: TokenTree | None) -> Decode[Run]:
+        def decode(prompt: Sequence[int], new_tokens: int, seed: int) -> Run:
             if tree is not None:
                 decoder.change_tree(tree)
-            return decode_run(decoder, prompts[prompt], new_tokens, repeat * len(prompts) + prompt, clock)
+            return decode_run(decoder, prompt, new_tokens, seed, clock)
 
         return decode
 
-    rounds = interleave(
-        [configuration(*each) for each in decoders],
-        workload.max_new_tokens,
-        repeated(len(prompts), workload.repeats),
-        between=references.time if references else lambda: None,
+    found = decode_workload(
+        [configuration(*each) for each in decoders], workload, references=references, show_progress=show_progress
     )
-    found = whole_rounds(rounds, workload.rounds, show_progress=show_progress)
     pace = references.pace if references else None
     return tuple(
         replace(compared, pace=pace)
@@ -133,6 +142,29 @@ def compare_decoders(
             )
         ]
     )
+
+
+def decode_workload(
+    configurations: Sequence[Decode[R]],
+    workload: Workload,
+    *,
+    references: ReferencePasses | None = None,
+    show_progress: bool = True,
+    name: str = "bench",
+) -> list[Round[R]]:
+    """Decode a workload with all configurations in interleaved runs; Ctrl-C ends it after the last whole round."""
+    prompts = workload.prompts
+
+    def numbered(decode: Decode[R]) -> Configuration[R]:
+        return lambda prompt, repeat, new_tokens: decode(prompts[prompt], new_tokens, repeat * len(prompts) + prompt)
+
+    rounds = interleave(
+        [numbered(decode) for decode in configurations],
+        workload.max_new_tokens,
+        repeated(len(prompts), workload.repeats),
+        between=references.time if references else lambda: None,
+    )
+    return whole_rounds(rounds, workload.rounds, show_progress=show_progress, name=name)
 
 
 def _pairs(rounds: Sequence[Round[Run]], place: int) -> dict[int, list[tuple[Run, Run]]]:

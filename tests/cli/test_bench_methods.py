@@ -1,7 +1,7 @@
 """`treeopt bench methods`: the table, the JSON, the picture, and what is refused; the benchmark itself is replaced."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,6 @@ from tests.cli.invented import TABLE, call, invented
 from treeopt import __version__
 from treeopt import bundled as pair
 from treeopt.methods import running
-from treeopt.methods.running import Effort
 from treeopt.records.machine import Pair
 from treeopt.records.results import NotRun, Row
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
@@ -63,9 +62,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
     """Replace the benchmark; return its arguments."""
     found: dict = {}
 
-    def run(models, measured, held_out, request, **options):
-        asked_for = {each.name: getattr(request, each.name) for each in fields(request)}
-        found.update(asked_for, **options, models=models, measured=measured, held_out=held_out)
+    def run(models, measured, workload, **options):
+        found.update(options, models=models, measured=measured, workload=workload)
         return ROWS
 
     monkeypatch.setattr(running, "run_methods", run)
@@ -115,9 +113,9 @@ def test_every_option_is_honoured(asked):
     models = asked["models"]
     encode = models.tokenizer.encode
     assert asked["temperatures"] == (0.3, 0.9)
-    assert asked["held_out"] == [encode(texts[number]) for number in (0, 4)]  # of 0, 4 and 8
+    assert asked["workload"].prompts == [encode(texts[number]) for number in (0, 4)]  # of 0, 4 and 8
     assert asked["measured"] == [encode(texts[number]) for number in (1, 2, 5, 6)]  # of the six others
-    assert (asked["effort"].bench_tokens, asked["effort"].repeats) == (31, 4)
+    assert (asked["workload"].max_new_tokens, asked["workload"].repeats) == (31, 4)
     assert (models.target.name, models.described.dtype) == ("target", "bfloat16")
     assert asked["profile"] is None
     assert "no chat template" in call("bench", "methods", "--methods", "chain", "--chat", "--threads", 1).stderr
@@ -128,8 +126,8 @@ def test_what_is_taken_without_options(asked):
     assert call("bench", "methods", "--methods", "chain", "--threads", 1).exit_code == 0
     encode = asked["models"].tokenizer.encode
     assert asked["measured"] == [encode(text) for text in profile_prompts(load_prompts())]
-    assert asked["held_out"] == [encode(text) for text in bench_prompts(load_prompts())]
-    assert (asked["effort"], asked["profile"]) == (Effort(), None)
+    assert asked["workload"].prompts == [encode(text) for text in bench_prompts(load_prompts())]
+    assert (asked["workload"].max_new_tokens, asked["workload"].repeats, asked["profile"]) == (192, 2, None)
 
 
 @pytest.mark.usefixtures("folder")

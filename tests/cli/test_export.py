@@ -151,7 +151,7 @@ def test_where_plain_decoding_wins_every_engine_is_set_to_it(folder: Path):
     assert best < 1
     for engine in ENGINES:
         result = ran("export", "profile.yaml", "--to", engine.name, "-o", "out")
-        assert Path("out").read_text("utf-8") == engine.off.files[0].text
+        assert Path("out").read_text("utf-8") == engine.off.files["FILE"]
         assert result.stdout.startswith(f"{engine.title} ({engine.versions}): no speculation\n")
         assert "\n* plain decoding" in result.stdout
         (lost,) = (line for line in result.stderr.splitlines() if "speculation loses" in line)
@@ -258,7 +258,7 @@ class TestDynamicTrees:
             recorded_pair,
             model,
             max_nodes=32,
-            allowed=lambda tree: tree.depth < tree.nodes <= 1 + tree.top_k * tree.depth,
+            limits=lambda tree: None if tree.depth < tree.nodes <= 1 + tree.top_k * tree.depth else "too large",
         )[0]
         found = rules.tensorrt_llm(Path("config.yaml").read_text("utf-8"))
         assert found == rules.Triple(best.top_k, best.depth, best.nodes - 1)

@@ -10,10 +10,9 @@ import pytest
 from tests.cli.invented import STEEP, call, invented
 from tests.scripts import ROOT
 from treeopt.planner import PlanRequest
-from treeopt.planner.tokens import token_model
 from treeopt.records.profile import Profile
 from treeopt.simulation.settings import served_settings
-from treeopt.simulation.step_seconds import StepSeconds
+from treeopt.simulation.step_times import StepTimes
 from treeopt.trees.tree_schedule import load_schedule
 
 LONG_TEXTS = ROOT / "docs" / "profiles" / "bundled-2-cores-surface.yaml"
@@ -33,8 +32,8 @@ class TestPrinted:
         found = call("simulate", *LOAD[2:], "--rate", "2/s,30/min")
 
         assert found.exit_code == 0, found.output
-        assert "0.5 texts a second" in found.stdout
-        assert "2 texts a second" in found.stdout
+        assert "0.5 requests a second" in found.stdout
+        assert "2 requests a second" in found.stdout
         for name in ("plain", "chain of 1 draft token", "chain of 4 draft tokens", "schedule"):
             assert found.stdout.partition("Next:")[0].count(f" {name} ") == 2
         assert found.stdout.count("* ") == 2
@@ -59,9 +58,9 @@ class TestPrinted:
         short = ("--rate", "2/s", "--prompt-tokens", "32", "--new-tokens", "60-68", "--duration", "2s", "--budget", "8")
         found = call("simulate", "--profile", str(LONG_TEXTS), *short, "--temperature", "0.6")
         _, _, hint = found.stdout.partition("Next: treeopt ")
-        seconds = StepSeconds(profile, token_model(profile.acceptance(temperature=0.6)))
+        times = StepTimes(profile, profile.acceptance(temperature=0.6))
         request = PlanRequest(temperature=0.6, max_nodes=8)
-        simulated, whole = (served_settings(profile, seconds, request, new_tokens=each)[-1] for each in (64, None))
+        simulated, whole = (served_settings(times, request, new_tokens=each)[-1] for each in (64, None))
         written = call(*shlex.split(hint))
         schedule = load_schedule(Path("schedule.json"))
 
@@ -89,7 +88,7 @@ class TestPrinted:
         found = call("simulate", *LOAD)
 
         assert found.exit_code == 0, found.output
-        assert "at most 4 texts at a time" in found.stdout
+        assert "at most 4 sequences at a time" in found.stdout
         assert "Next:" not in found.stdout
         assert refused.exit_code == 1  # so that the command would not run
 
@@ -105,7 +104,7 @@ class TestPrinted:
         found = call("simulate", *LOAD)
 
         assert found.exit_code == 0
-        assert "at most 1 text at a time" in found.stdout
+        assert "at most 1 sequence at a time" in found.stdout
         assert "treeopt profile --batch-sizes 1,2,4,8" in found.stderr
 
     def test_of_an_engine_the_models_are_named(self) -> None:
@@ -133,7 +132,7 @@ class TestPrinted:
         (("--rule", "nothing"), 1, "nothing"),
         (("--plot", "load.txt"), 1, ".svg"),
         (("--profile", "none.yaml"), 1, "no such file"),
-        (("--rate", "1000000/s"), 1, "at most 1000000 texts"),
+        (("--rate", "1000000/s"), 1, "at most 1000000 requests"),
     ],
 )
 def test_bad_input_is_one_line(changed: tuple[str, str], code: int, message: str) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.methods.toys import option_of
 from treeopt.errors import InvalidValueError
 from treeopt.methods.bench import bench_methods
 from treeopt.methods.method import Method
@@ -11,7 +12,6 @@ from treeopt.methods.names import NAMES, checked_names
 from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.interleave import decode_in_parts, decode_run
-from treeopt.records.latency import Estimate
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, ExpandingDrafter
 from treeopt.texts.prompts import bench_prompts, load_prompts
@@ -42,19 +42,18 @@ def prompts(pair):
     return [pair.tokenizer.encode(text)[:40] for text in bench_prompts(load_prompts())][:3]
 
 
-def method(pair, name, tree=None, *, sampling=GREEDY, rule="sequoia", **options) -> Method:
-    def make(seed):
+def method(pair, name, tree, *, sampling=GREEDY, rule="sequoia", **options) -> Method:
+    def make():
         return Decoder(
             pair.target,
             pair.draft if tree.nodes > 1 else None,
             tree,
             rule=rule,
             temperature=sampling.temperature,
-            seed=seed,
             **options,
         )
 
-    return Method(name=name, rule=rule, setting=str(tree), predicted=Estimate(1.5, 1.4, 1.6), make=make)
+    return Method(name=name, option=option_of(tree, rule, speedup=1.5), make=make)
 
 
 def methods(pair, **options):
@@ -116,14 +115,12 @@ def test_another_models_text_is_no_lossless_one(pair, prompts):
     """Negative control: the table would say so, were a method to change the text."""
     other = Method(
         name="draft",
-        rule="none",
-        setting="the draft model's own text",
-        predicted=Estimate(1.0, 1.0, 1.0),
-        make=lambda seed: Decoder(pair.draft, None, chain(0), temperature=WARM.temperature, seed=seed),
+        option=option_of(chain(0)),
+        make=lambda: Decoder(pair.draft, None, chain(0), temperature=WARM.temperature),
     )
     plain = method(pair, "plain", chain(0), sampling=WARM)
     assert [row.lossless for row in rows(pair, prompts, [plain, other], WARM, repeats=3)] == [True, False]
-    greedy = replace(other, make=lambda _: Decoder(pair.draft, None, chain(0), temperature=0.0))
+    greedy = replace(other, make=lambda: Decoder(pair.draft, None, chain(0), temperature=0.0))
     found = rows(pair, prompts[:1], [methods(pair)[0], greedy])
     assert [row.lossless for row in found] == [True, False]
     assert "texts differ" in found[1].evidence

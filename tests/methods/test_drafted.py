@@ -10,15 +10,16 @@ from tests.support import eagle_heads
 from treeopt.errors import InfeasibleError
 from treeopt.methods import drafted as module
 from treeopt.methods.drafted import drafted
-from treeopt.methods.make_drafter import load_named
+from treeopt.methods.make_drafter import load_planned
 from treeopt.methods.method import Inputs, Method
 from treeopt.methods.running import planned_methods
-from treeopt.planner import PlanRequest, best_drafter, drafter_choices, requested_plan
+from treeopt.planner import PlanRequest, best_drafter, drafter_choices
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
 from treeopt.records.results import NotRun
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.trees import chain
+from treeopt.trees.drafter_setting import DrafterSetting
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,6 @@ def inputs(target, draft, prompts) -> Inputs:
 
 
 @pytest.fixture(scope="module")
-def plan(inputs):
-    return requested_plan(inputs.profile, PlanRequest(temperature=0.0))
-
-
-@pytest.fixture(scope="module")
 def head(target, tmp_path_factory):
     """Return the folder of a random EAGLE head of the toy target."""
     made = eagle_heads.make_head(target, boundaries=(1, 1), seed=3)
@@ -49,8 +45,8 @@ def measured(inputs, head):
     """Return the inputs with a profile that holds an EAGLE head and prompt lookup, as profile measures them."""
     found = []
     for name, source, layers in (("eagle", str(head), (1, 0)), ("prompt-lookup", None, ())):
-        loaded = module.load_named(name, inputs.pair, source=source, layers=layers)
-        found.append(module._measured(loaded, inputs))
+        loaded = load_planned(DrafterSetting(name=name, source=source, layers=layers), inputs.pair)
+        found.append(module._measure(loaded, inputs))
     return replace(inputs, profile=replace(inputs.profile, drafters=tuple(found)))
 
 
@@ -66,39 +62,39 @@ def text_of(decoder, prompt):
     return [token for tokens in decoder.steps(prompt, 10) for token in tokens]
 
 
-def test_what_the_profile_lacks_is_measured_and_decodes_like_plain(inputs, plan, target):
-    method = drafted("prompt-lookup", inputs, plan)
-    assert (method.name, method.rule, method.assumed) == ("prompt-lookup", "target", ())
-    assert method.predicted.value > 0
+def test_what_the_profile_lacks_is_measured_and_decodes_like_plain(inputs, target):
+    method = drafted("prompt-lookup", inputs)
+    assert (method.name, method.option.rule, method.assumed) == ("prompt-lookup", "target", ())
+    assert method.option.speedup.value > 0
     plain = Decoder(target, None, chain(0), temperature=0.0)
     for prompt in inputs.prompts:
-        assert text_of(method.make(1), prompt) == text_of(plain, prompt)
+        assert text_of(method.make(), prompt) == text_of(plain, prompt)
 
 
 @pytest.mark.usefixtures("nothing_measured")
-def test_what_it_holds_is_planned_from_with_its_own_heads(measured, plan, target):
+def test_what_it_holds_is_planned_from_with_its_own_heads(measured, target):
     choices = {
         each.option.drafter.name: each.option
         for each in drafter_choices(measured.profile, PlanRequest(temperature=0.0))
     }
     plain = Decoder(target, None, chain(0), temperature=0.0)
     for name in ("eagle", "prompt-lookup"):
-        method = drafted(name, measured, plan)
-        assert (method.setting, method.predicted) == (choices[name].shape, choices[name].speedup)
+        method = drafted(name, measured)
+        assert (method.setting, method.option.speedup) == (choices[name].shape, choices[name].speedup)
         assert method.assumed == ()
-        assert text_of(method.make(1), measured.prompts[0]) == text_of(plain, measured.prompts[0])
+        assert text_of(method.make(), measured.prompts[0]) == text_of(plain, measured.prompts[0])
 
 
 @pytest.mark.usefixtures("nothing_measured")
-def test_a_head_reads_the_boundaries_that_it_was_measured_with(measured, plan, monkeypatch):
+def test_a_head_reads_the_boundaries_that_it_was_measured_with(measured, monkeypatch):
     loaded = []
 
     def spy(*arguments, **options):
-        loaded.append(load_named(*arguments, **options))
+        loaded.append(load_planned(*arguments, **options))
         return loaded[-1]
 
-    monkeypatch.setattr(module, "load_named", spy)
-    drafted("eagle", measured, plan)
+    monkeypatch.setattr(module, "load_planned", spy)
+    drafted("eagle", measured)
     assert measured.profile.drafters[0].layers == (1, 0)
     assert loaded[0].heads.wants.boundaries == (1, 0)
 
@@ -107,7 +103,7 @@ def test_a_head_reads_the_boundaries_that_it_was_measured_with(measured, plan, m
 def test_another_temperature_than_was_measured_is_measured_now(measured):
     warm = replace(measured, sampling=Sampling(0.2))
     with pytest.raises(AssertionError, match="measured though"):
-        drafted("eagle", warm, requested_plan(warm.profile, PlanRequest(temperature=0.2)))
+        drafted("eagle", warm)
 
 
 @pytest.mark.usefixtures("nothing_measured")
@@ -116,17 +112,17 @@ def test_treeopt_is_what_solve_would_write(measured):
     best = best_drafter(drafter_choices(measured.profile, PlanRequest(temperature=0.0)))
     assert isinstance(found[-1], Method)
     assert found[-1].name == "treeopt"
-    assert found[-1].predicted == best.option.speedup
+    assert found[-1].option.speedup == best.option.speedup
     slow = replace(measured, profile=replace(invented(draft=lambda *_: 1.0), drafters=measured.profile.drafters))
     last = planned_methods(slow, ("plain", "prompt-lookup", "treeopt"), show_progress=False)[-1]
     assert isinstance(last, Method)
     assert last.setting.startswith(("prompt-lookup: ", "plain decoding")), "a draft model of a second a pass is none"
 
 
-def test_heads_that_do_not_ship_for_the_pair_and_settings_beyond_what_was_timed_are_refused(inputs, measured, plan):
+def test_heads_that_do_not_ship_for_the_pair_and_settings_beyond_what_was_timed_are_refused(inputs, measured):
     for name in ("medusa", "redrafter", "eagle"):
         with pytest.raises(InfeasibleError, match=r"heads: .*--drafter"):
-            drafted(name, inputs, plan)
+            drafted(name, inputs)
     known = measured.profile.drafters[1]
     (decodes,) = known.decodes
     large = replace(decodes, settings=tuple(replace(each, max_tokens=999) for each in decodes.settings))

@@ -9,7 +9,7 @@ from tests.methods.toys import pair_of
 from tests.support import eagle_heads
 from treeopt import bundled
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
-from treeopt.methods.make_drafter import bench_planned, load_planned, made_drafter, planned_decoder
+from treeopt.methods.make_drafter import bench_planned, load_planned, planned_decoder
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
@@ -75,18 +75,19 @@ def test_a_file_without_a_drafter_means_the_draft_model(bundled_pair, bundled_te
     decoder = planned_decoder(bundled_pair, TreeFile(tree=TREE), decoding, text_tokens=len(prompt) + 12)
     assert decoder.tree == TREE
     assert list(decoder.generate(prompt, 12)) == text[:12]
-    with pytest.raises(InvalidValueError, match="give the draft model itself"):
-        load_planned(drafter_setting("model"), bundled_pair)
 
 
 def test_a_tree_is_filled_and_a_stand_in_is_not_looked_at(bundled_pair):
     medusa, lookup = drafter_setting("medusa"), drafter_setting("prompt-lookup", ngram=2, length=5)
     for tree in (chain(2), TREE):
-        assert made_drafter(load_planned(medusa, bundled_pair), medusa, tree).max_tokens == tree.nodes
-        assert made_drafter(load_planned(lookup, bundled_pair), lookup, tree).max_tokens == 6
+        nodes = [
+            planned_decoder(bundled_pair, TreeFile(tree=tree, drafter=drafter), DECODING).max_nodes
+            for drafter in (medusa, lookup)
+        ]
+        assert nodes == [tree.nodes, 6]
 
 
-def test_heads_of_another_target_a_missing_folder_and_other_numbers_are_refused(
+def test_heads_of_another_target_a_missing_folder_and_too_deep_trees_are_refused(
     target, draft, bundled_pair, head, tmp_path
 ):
     toys = pair_of(target, draft)
@@ -99,12 +100,8 @@ def test_heads_of_another_target_a_missing_folder_and_other_numbers_are_refused(
             load_planned(drafter_setting(name, source=str(folder), **values), toys)
         with pytest.raises(TreeoptError, match=r"no such file|no model\.safetensors"):
             load_planned(drafter_setting(name, source=str(tmp_path / "nowhere"), **values), bundled_pair)
-    with pytest.raises(
-        InvalidValueError, match=r"expected the numbers length, ngram of prompt-lookup\. Got no numbers"
-    ):
-        load_planned(drafter_setting("prompt-lookup"), bundled_pair)
     with pytest.raises(InvalidValueError, match="head"):
-        made_drafter(load_planned(drafter_setting("medusa"), bundled_pair), drafter_setting("medusa"), chain(9))
+        planned_decoder(bundled_pair, TreeFile(tree=chain(9), drafter=drafter_setting("medusa")), DECODING)
 
 
 def test_a_draft_distribution_of_its_own_is_refused_where_nothing_is_sampled(bundled_pair):

@@ -3,24 +3,16 @@
 import torch
 
 from tests.cli.invented import TABLE, invented
-from tests.methods.toys import LITTLE, pair_of
+from tests.methods.toys import little_rows
 from treeopt.methods import static_tree
-from treeopt.methods.running import MethodsRequest, run_methods
 from treeopt.records.results import NotRun, Row
 from treeopt.runtime.learning.learner import LearningSettings, learning_copy
 from treeopt.runtime.models.checkpoint import named_tensors
 
 
 def osd_rows(target, draft, prompts, temperatures=(0.0, 0.2)):
-    return run_methods(
-        pair_of(target, draft),
-        prompts[:4],
-        prompts[4:],
-        MethodsRequest(
-            names=["osd"], temperatures=temperatures, effort=LITTLE, profile=invented(tables=(TABLE, TABLE))
-        ),
-        show_progress=False,
-    )
+    profile = invented(tables=(TABLE, TABLE))
+    return little_rows(target, draft, prompts, names=["osd"], temperatures=temperatures, profile=profile)
 
 
 def test_it_learns_in_a_copy_and_its_texts_are_lossless(target, draft, prompts, monkeypatch):

@@ -6,17 +6,15 @@ import pytest
 import torch
 
 from tests.cli.invented import TABLE, invented
-from tests.methods.toys import LITTLE, pair_of
+from tests.methods.toys import little_rows, option_of
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.methods import running
 from treeopt.methods.bench import bench_methods
 from treeopt.methods.method import Method
 from treeopt.methods.names import NAMES
-from treeopt.methods.running import MethodsRequest, run_methods
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_length
 from treeopt.profiler.bench.compare import Workload
-from treeopt.records.latency import Estimate
 from treeopt.records.results import NotRun, Row
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
@@ -25,13 +23,7 @@ from treeopt.trees import chain
 
 @pytest.fixture(scope="module")
 def rows(target, draft, prompts):
-    return run_methods(
-        pair_of(target, draft),
-        prompts[:4],
-        prompts[4:],
-        MethodsRequest(names=["all"], temperatures=[0.0], effort=LITTLE),
-        show_progress=False,
-    )
+    return little_rows(target, draft, prompts, names=["all"], temperatures=[0.0])
 
 
 def test_every_method_has_a_row_in_the_order_of_the_table(rows):
@@ -75,22 +67,16 @@ def test_a_target_that_transformers_run_has_rows_too(tmp_path):
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / name)
         return load_adapter(tmp_path / name)
 
-    texts = [torch.randint(61, (9,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(5)]
-    found = run_methods(
-        pair_of(model(2, "large"), model(1, "small")),
-        texts[:3],
-        texts[3:],
-        MethodsRequest(names=["all"], temperatures=[0.7], effort=LITTLE),
-        show_progress=False,
-    )
+    texts = [torch.randint(61, (9,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(6)]
+    found = little_rows(model(2, "large"), model(1, "small"), texts, names=["all"], temperatures=[0.7])
     assert [row.method for row in found] == list(NAMES)
     assert [row.method for row in found if isinstance(row, NotRun)] == ["osd", "medusa", "redrafter", "eagle"]
     assert all(row.lossless for row in found if isinstance(row, Row))
 
 
 def test_a_method_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others_go_on(target, prompts):
-    def make(seed, fault_after=0):
-        decoder = Decoder(target, None, chain(0), temperature=0.0, seed=seed)
+    def make(fault_after=0):
+        decoder = Decoder(target, None, chain(0), temperature=0.0)
         start, texts = decoder.start, []
 
         def counted(prompt, **options):
@@ -103,8 +89,7 @@ def test_a_method_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others
         return decoder
 
     def method(name, **options):
-        one = Estimate(1.0, 1.0, 1.0)
-        return Method(name=name, rule="none", setting="", predicted=one, make=lambda seed: make(seed, **options))
+        return Method(name=name, option=option_of(chain(0)), make=lambda: make(**options))
 
     made = [method("plain"), method("late", fault_after=2), method("early", fault_after=0), method("other")]
     found = bench_methods(
@@ -128,13 +113,8 @@ def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, dr
 
     monkeypatch.setattr(running, "_profile", never)
     profile = invented(tables=(TABLE, TABLE))  # sequoia at temperatures 0 and 0.2
-    rows = run_methods(
-        pair_of(target, draft),
-        prompts[:4],
-        prompts[4:],
-        MethodsRequest(names=["chain", "k-sequences"], temperatures=[0.0, 0.2], effort=LITTLE, profile=profile),
-        show_progress=False,
-    )
+    names = ["chain", "k-sequences"]
+    rows = little_rows(target, draft, prompts, names=names, temperatures=[0.0, 0.2], profile=profile)
     assert [(row.temperature, row.method) for row in rows] == [
         (t, name) for t in (0.0, 0.2) for name in ("plain", "chain", "k-sequences")
     ]
@@ -148,12 +128,7 @@ def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, dr
 
 def test_a_profile_without_the_temperature_or_with_another_draft_distribution_is_refused(target, draft, prompts):
     def asked(profile, temperature):
-        return run_methods(
-            pair_of(target, draft),
-            prompts[:4],
-            prompts[4:],
-            MethodsRequest(names=["chain"], temperatures=[temperature], effort=LITTLE, profile=profile),
-        )
+        return little_rows(target, draft, prompts, names=["chain"], temperatures=[temperature], profile=profile)
 
     with pytest.raises(InfeasibleError, match=r"0\.6 was not measured"):
         asked(invented(), 0.6)
@@ -165,9 +140,4 @@ def test_a_profile_without_the_temperature_or_with_another_draft_distribution_is
 def test_an_unknown_name_is_refused_before_anything_runs(target, draft, prompts, monkeypatch):
     monkeypatch.setattr(running, "_profile", None)
     with pytest.raises(InvalidValueError, match="Got 'jacobi'"):
-        run_methods(
-            pair_of(target, draft),
-            prompts,
-            prompts,
-            MethodsRequest(names=["jacobi"], temperatures=[0.0], effort=LITTLE),
-        )
+        little_rows(target, draft, prompts, names=["jacobi"], temperatures=[0.0])

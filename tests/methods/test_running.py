@@ -3,19 +3,12 @@
 import pytest
 
 from treeopt.methods.names import NAMES
-from treeopt.methods.running import Effort, MethodsRequest, run_methods
+from treeopt.methods.running import Effort, run_methods
+from treeopt.profiler.bench.compare import Workload
 from treeopt.records.results import NotRun
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
-SMALL = Effort(
-    max_tokens=32,
-    rounds=2,
-    positions=400,
-    setting_prompts=2,
-    setting_positions=24,
-    bench_tokens=40,
-    repeats=1,
-)
+SMALL = Effort(max_tokens=32, rounds=2, positions=400, setting_prompts=2, setting_positions=24)
 
 
 pytestmark = pytest.mark.slow  # test_own_pair.py runs one with toy models
@@ -31,8 +24,10 @@ def run(pair, names, temperatures):
     return run_methods(
         pair,
         [encode(text) for text in profile_prompts(texts)],
-        [encode(text) for text in bench_prompts(texts)][:2],
-        MethodsRequest(names=names, temperatures=temperatures, effort=SMALL),
+        Workload(prompts=[encode(text) for text in bench_prompts(texts)][:2], max_new_tokens=40, repeats=1),
+        names=names,
+        temperatures=temperatures,
+        effort=SMALL,
         show_progress=False,
     )
 

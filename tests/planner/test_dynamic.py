@@ -67,10 +67,23 @@ def test_costs_change_the_choice(replay):
 def test_only_what_is_allowed(texts, replay):
     model = step_model(curves(1.0))
     allowed = {tree: speedup for tree, speedup in every_speedup(texts, 1.0, 32).items() if tree.nodes % 5 == 0}
-    _, found = fastest_dynamic_tree(replay, model, max_nodes=32, allowed=lambda tree: tree.nodes % 5 == 0)
+    _, found = fastest_dynamic_tree(
+        replay, model, max_nodes=32, limits=lambda tree: "nodes: not a multiple of 5." if tree.nodes % 5 else None
+    )
     assert found.speedup.value == pytest.approx(max(allowed.values()))
-    with pytest.raises(InfeasibleError, match="none is both measured and allowed"):
-        fastest_dynamic_tree(replay, model, max_nodes=32, allowed=lambda _: False)
+    with pytest.raises(InfeasibleError, match=r"none of those measured is allowed, such as top-k 1, .*: too small"):
+        fastest_dynamic_tree(replay, model, max_nodes=32, limits=lambda _: "too small.")
+    with pytest.raises(InfeasibleError, match="none was measured within the limits"):
+        fastest_dynamic_tree(replay, model, max_nodes=1)
+
+
+def test_no_tree_is_deeper_than_allowed(texts, replay):
+    model = step_model(curves(1.0))
+    free, _ = fastest_dynamic_tree(replay, model, max_nodes=32)
+    limited, found = fastest_dynamic_tree(replay, model, max_nodes=32, max_depth=free.depth - 1)
+    shallow = [speedup for tree, speedup in every_speedup(texts, 1.0, 32).items() if tree.depth < free.depth]
+    assert limited.depth < free.depth
+    assert found.speedup.value == pytest.approx(max(shallow))
 
 
 def test_a_tree_beyond_what_was_timed_is_refused(replay):

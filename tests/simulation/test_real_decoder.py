@@ -6,14 +6,14 @@ from queue import Empty
 import numpy as np
 import pytest
 
-from tests.simulation.test_serving import ALWAYS, machine, seconds_of, served_by
+from tests.simulation.machines import ALWAYS, machine, served_by, times_of
 from tests.support.table_model import Table
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.models.model import NOTHING
-from treeopt.simulation.arrivals import Arrival, Load, arrivals
-from treeopt.simulation.served import ServedText
+from treeopt.simulation.arrivals import Load, Request, arrivals
+from treeopt.simulation.serving import ServedSequence
 from treeopt.trees import TokenTree, chain
 
 TARGET_TOKEN_S, DRAFT_TOKEN_S, DRAFT_S = 0.004, 0.0005, 0.001
@@ -59,7 +59,7 @@ class TimedTable(Table):
 class ArrivingOnTime:
     """Requests that arrive by a clock; who waits moves it."""
 
-    def __init__(self, texts: list[Arrival], clock: Clock) -> None:
+    def __init__(self, texts: list[Request], clock: Clock) -> None:
         self._left, self._clock = list(texts), clock
 
     def get(self, block: bool) -> TextRequest | None:
@@ -76,7 +76,7 @@ class ArrivingOnTime:
         return TextRequest([1] * asked.prompt_tokens, asked.new_tokens)
 
 
-def decoded(texts: list[Arrival], tree: TokenTree, most_texts: int) -> list[ServedText]:
+def decoded(texts: list[Request], tree: TokenTree, most_texts: int) -> list[ServedSequence]:
     """Return the same texts as the decoder serves them."""
     clock = Clock()
     logits = Table.random(3, 8).logits
@@ -89,13 +89,15 @@ def decoded(texts: list[Arrival], tree: TokenTree, most_texts: int) -> list[Serv
         steps[step.text] += 1
         if step.ended:
             asked = texts[step.text]
-            found.append(ServedText(asked, first[step.text], clock.now_s, steps[step.text], asked.new_tokens))
+            found.append(ServedSequence(asked, first[step.text], clock.now_s, steps[step.text], asked.new_tokens))
     return found
 
 
-def rows(served: list[ServedText]) -> np.ndarray:
+def rows(served: list[ServedSequence]) -> np.ndarray:
     """Return arrival, first token, end and steps of each text, by arrival."""
-    return np.array(sorted((each.asked.arrival_s, each.first_token_s, each.finished_s, each.steps) for each in served))
+    return np.array(
+        sorted((each.request.arrival_s, each.first_token_s, each.finished_s, each.steps) for each in served)
+    )
 
 
 @pytest.mark.parametrize("tree", [chain(0), chain(2), TokenTree([-1, 0, 0, 1, 1])], ids=["plain", "chain", "tree"])
@@ -105,7 +107,7 @@ def test_tokens_come_when_they_are_simulated_to(tree: TokenTree) -> None:
         texts = list(arrivals(load))
         for most_texts in (1, 3):
             found = rows(decoded(texts, tree, most_texts))
-            expected = rows(served_by(seconds_of(SECONDS), texts, tree, most_texts))
+            expected = rows(served_by(times_of(SECONDS), texts, tree, most_texts))
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
             waited_longest = max(waited_longest, *(found[:, 1] - found[:, 0]))
     assert waited_longest > 3  # texts met others
@@ -114,5 +116,5 @@ def test_tokens_come_when_they_are_simulated_to(tree: TokenTree) -> None:
 def test_two_servers_are_not_one() -> None:
     """A negative control: the comparison above fails for another number of texts at a time."""
     texts = list(arrivals(LOADS[2]))
-    found, other = rows(decoded(texts, chain(2), 3)), rows(served_by(seconds_of(SECONDS), texts, chain(2), 2))
+    found, other = rows(decoded(texts, chain(2), 3)), rows(served_by(times_of(SECONDS), texts, chain(2), 2))
     assert not np.allclose(found, other, rtol=0, atol=1e-9)

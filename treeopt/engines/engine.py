@@ -54,20 +54,16 @@ class SettingRequest:
     """Verification rule of that decoder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFile:
-    """One file of a setting."""
-
-    name: str
-    """Empty for the main file; for others a path beside it, in which `FILE` stands for the main file's name."""
-    text: str
+MAIN = "FILE"
+"""Stands for the main file's name, in the names of the files beside it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingFiles:
-    """All files of a setting, the main one first, and what their user must know."""
+    """All files of a setting, and what their user must know."""
 
-    files: tuple[EngineFile, ...]
+    files: Mapping[str, str]
+    """Texts by name, the main one first: `FILE`, `FILE.kwargs.json`, …"""
     usage: str
     """One line: how the engine is started with it.  `TARGET` stands for the target model, `FILE` for the main file."""
     warnings: tuple[Warning, ...] = ()
@@ -83,20 +79,28 @@ class Engine:
     title: str
     versions: str
     """Range of versions that the exporter was checked against."""
+    checked: tuple[str, str] | None = None
+    """The oldest and the newest of them as numbers; None if releases have none."""
     needs: str
     """What a setting must be like, in words, root counted or not."""
     dynamic: bool
     """Whether it drafts dynamic trees; if not, chains only."""
+    schedules: bool = False
+    """Whether its files can contain a schedule; if not, one length serves all batch sizes."""
     default: DynamicTree | None
     """What it does when it is told nothing but to speculate; None where a length must be given."""
-    emit: Callable[[SettingRequest], SettingFiles]
-    """Raises InfeasibleError naming the field, what was expected and what came, for settings that it cannot take."""
+    limits: Callable[[SettingRequest], str | None]
+    """Returns why the engine cannot be set to a request: the field, what is expected, what came; None if it can."""
+    render: Callable[[SettingRequest], SettingFiles]
+    """Returns the files of a request within the limits."""
     off: SettingFiles
     """What makes it decode plainly, without a draft."""
     static: bool = False
     """Whether it can be handed treeopt's own decoder, and so any static tree."""
     takes: tuple[str, ...] = ("draft_model", "method", "engine_version")
     """Fields of a request beside the plan that change its files."""
+    method_names: tuple[str, ...] = ()
+    """Its own names of speculation methods; empty if there is no choice."""
     methods: Mapping[str, str | None] = field(default_factory=dict)
     """Drafters beside the draft model that it has, by treeopt's names, each with its own name of the method, None where
     that is the default: `eagle`, a head; `eagle2`, dynamic trees of the draft model; `prompt-lookup`."""

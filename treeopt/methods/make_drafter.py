@@ -8,62 +8,32 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.records.results import Measured
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import Observer, Steering
-from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.loaded import LoadedDrafter, load_drafter
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.models.pair import ModelPair
-from treeopt.trees import TokenTree, TreeFile
-from treeopt.trees.drafter_setting import TREES, DrafterSetting, checked_setting
-
-
-def load_named(
-    name: str,
-    models: ModelPair,
-    *,
-    source: str | None = None,
-    layers: tuple[int, ...] = (),
-    capacity: int | None = None,
-) -> LoadedDrafter:
-    """Return a drafter that can be made with any of its settings, its heads loaded.
-
-    Args:
-        name: any but the draft model's, `model`.
-        models: the pair that decodes.
-        source: the folder of its heads; None for those that ship, and where it has none.
-        layers: boundaries that an EAGLE head reads; by default those of its configuration.
-        capacity: longest text; by default as long as the target takes.
-
-    Raises InfeasibleError for heads of another target, TreeoptError for a folder that holds none.
-    """
-    return load_drafter(
-        name,
-        source,
-        models.target,
-        models.draft,
-        layers=layers,
-        target_digest=models.described.target_digest,
-        capacity=models.target.config.max_positions if capacity is None else capacity,
-    )
+from treeopt.trees import TreeFile
+from treeopt.trees.drafter_setting import DrafterSetting
 
 
 def load_planned(setting: DrafterSetting, models: ModelPair, *, capacity: int | None = None) -> LoadedDrafter:
-    """Return the drafter that a setting names; see `load_named`.
+    """Return a drafter, its heads loaded, that can be made with any of its settings.
 
-    Raises InvalidValueError for the draft model and for numbers that are not the drafter's, and as `load_named` does.
+    Args:
+        setting: of any drafter but the draft model; name, source and layers count.
+        models: the pair that decodes.
+        capacity: longest sequence; by default as long as the target takes.
+
+    Raises InfeasibleError for heads of another target, TreeoptError for a folder that contains none.
     """
-    if checked_setting(setting).name == "model":
-        raise InvalidValueError(
-            "drafter: expected one beside the draft model. Got model: give the draft model itself.", field="drafter"
-        )
-    return load_named(setting.name, models, source=setting.source, layers=setting.layers, capacity=capacity)
-
-
-def made_drafter(loaded: LoadedDrafter, setting: DrafterSetting, tree: TokenTree) -> Drafter:
-    """Return a loaded drafter as it is set, with the tree that it fills; others look at no tree.
-
-    Raises InvalidValueError for numbers out of range, and a tree that it cannot fill.
-    """
-    return loaded.filling(tree) if setting.name in TREES else loaded.set_to(setting)
+    return load_drafter(
+        setting.name,
+        setting.source,
+        models.target,
+        models.draft,
+        layers=setting.layers,
+        target_digest=models.described.target_digest,
+        capacity=models.target.config.max_positions if capacity is None else capacity,
+    )
 
 
 def planned_decoder(
@@ -82,42 +52,29 @@ def planned_decoder(
         models: the pair that decodes.
         planned: tree and drafter.
         decoding: the rule, and how target and draft sample.
-        loaded: the drafter, where it is loaded already.
+        loaded: the drafter, if it is loaded already.
         seed: of all randomness.
-        text_tokens: longest text, prompt included; by default as long as the target takes.
-        on_step: told of every step; what steers brings prompt lookup itself.
+        text_tokens: longest sequence, prompt included; by default as long as the target takes.
+        on_step: called after every step; a controller brings prompt lookup itself.
 
-    Raises InvalidValueError for a draft sampled by a distribution of its own where the drafter's tokens are not sampled,
-    and as `load_planned`, `made_drafter` and `Decoder` do.
+    Raises InvalidValueError for a draft sampled by a distribution of its own if the drafter's tokens are not sampled, and
+    as `load_planned`, the drafter and `Decoder` do.
     """
     setting = planned.drafter
     if setting is None:
         draft = models.draft_model if planned.tree.nodes > 1 else None
         return decoding.decoder(models.target, draft, planned.tree, text_tokens, seed=seed, on_step=on_step)
-    if (
-        isinstance(on_step, Steering) and lookup_of(setting) is not None
-    ):  # which it begins with, and may leave for trees
+    if isinstance(on_step, Steering) and lookup_of(setting) is not None:  # it begins so, and may change to trees
         return decoding.decoder(models.target, models.draft, ROOT_ALONE, text_tokens, seed=seed, on_step=on_step)
     loaded = loaded or load_planned(setting, models, capacity=text_tokens)
-    drafter = made_drafter(loaded, setting, planned.tree)
+    drafter = loaded.set_to(setting) if setting.own_trees else loaded.filling(planned.tree)
     if decoding.draft_sampling is not None and not drafter.sampled:
         raise InvalidValueError(
             f"draft_sampling: expected none, because {setting.name} does not sample what it drafts. "
             "Got one: leave it out.",
             field="draft_sampling",
         )
-    return Decoder(
-        models.target,
-        drafter,
-        rule=decoding.rule,
-        sampling=decoding.sampling,
-        draft_sampling=decoding.draft_sampling,
-        lossy=decoding.lossy,
-        seed=seed,
-        max_text_tokens=loaded.capacity,
-        cuda_graphs=decoding.cuda_graphs,
-        on_step=on_step,
-    )
+    return decoding.decoder(models.target, drafter, None, loaded.capacity, seed=seed, on_step=on_step)
 
 
 def bench_planned(

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.methods import static_tree
 from treeopt.methods.bench import bench_methods
 from treeopt.methods.drafted import drafted
 from treeopt.methods.method import Inputs, Method
 from treeopt.methods.names import checked_names
-from treeopt.planner import PlanRequest, fastest_drafted_tree, requested_plan
+from treeopt.methods.static_tree import STATIC, best_rule
+from treeopt.planner import fastest_drafted_tree
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.reference_passes import reference_passes
@@ -31,7 +30,7 @@ CONTEXT_TOKENS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is measured, tried and decoded."""
+    """How much is measured."""
 
     max_tokens: int = 256
     """Largest pass that is timed."""
@@ -43,30 +42,20 @@ class Effort:
     """Prompts that drafters are measured on."""
     setting_positions: int = 96
     """New tokens of each."""
-    bench_tokens: int = 192
-    """New tokens of each held-out prompt, all of which are decoded with every method."""
-    repeats: int = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodsRequest:
-    """Which methods are compared, where, from what and how thoroughly."""
-
-    names: Sequence[str]
-    """Of methods, or `all`."""
-    temperatures: Sequence[float]
-    """Of the target."""
-    effort: Effort
-    profile: Profile | None = None
-    """What to plan from, of this pair and at these temperatures; None where it is to be measured."""
+DEFAULT_EFFORT = Effort()
 
 
 def run_methods(
     pair: ModelPair,
     measured_prompts: Sequence[Sequence[int]],
-    held_out_prompts: Sequence[Sequence[int]],
-    request: MethodsRequest,
+    workload: Workload,
     *,
+    names: Sequence[str],
+    temperatures: Sequence[float],
+    profile: Profile | None = None,
+    effort: Effort = DEFAULT_EFFORT,
     announce: Callable[[str], None] = lambda _: None,
     show_progress: bool = True,
 ) -> tuple[Row | NotRun, ...]:
@@ -74,25 +63,25 @@ def run_methods(
 
     Args:
         pair: the models.
-        measured_prompts: what is profiled and tried on, token ids.
-        held_out_prompts: what is decoded for the table.
-        request: which methods, where, from what and how thoroughly.
-        announce: told what begins.
+        measured_prompts: token ids of the prompts that are profiled and tried on.
+        workload: held-out prompts, decoded with every method.
+        names: of methods, or `all`.
+        temperatures: of the target.
+        profile: what to plan from, of this pair and at these temperatures; None if it is to be measured.
+        effort: how much is measured.
+        announce: called with what begins.
         show_progress: whether bars go to standard error.
 
     Raises InvalidValueError for unknown names and for a profile whose draft sampled by a distribution of its own,
-    InfeasibleError for a temperature that the profile does not hold, before anything runs.
+    InfeasibleError for a temperature that the profile does not contain, before anything runs.
     """
-    wanted, profile, effort = checked_names(request.names), request.profile, request.effort
-    samplings = [
-        Sampling(temperature) if profile is None else sampling_of(profile, temperature)
-        for temperature in request.temperatures
-    ]
+    names = checked_names(names)
+    samplings = [Sampling(each) if profile is None else sampling_of(profile, each) for each in temperatures]
     rows: list[Row | NotRun] = []
     for sampling in samplings:
-        temperature = sampling.temperature
+        at = f"temperature {sampling.temperature:g}"
         if profile is None:
-            announce(f"temperature {temperature:g}: profile")
+            announce(f"{at}: profile")
         inputs = Inputs(
             pair=pair,
             profile=profile or _profile(pair, measured_prompts, sampling, effort, show_progress),
@@ -100,18 +89,12 @@ def run_methods(
             prompts=measured_prompts[: effort.setting_prompts],
             positions=effort.setting_positions,
         )
-        announce(f"temperature {temperature:g}: plans")
-        methods = planned_methods(inputs, wanted, show_progress=show_progress)
-        announce(f"temperature {temperature:g}: decoding")
-        workload = Workload(prompts=held_out_prompts, max_new_tokens=effort.bench_tokens, repeats=effort.repeats)
+        announce(f"{at}: plans")
+        methods = planned_methods(inputs, names, show_progress=show_progress)
+        announce(f"{at}: decoding")
         planned = [each for each in methods if isinstance(each, Method)]
-        references = reference_passes(
-            planned[0].model,
-            pair.target,
-            pair.draft,
-            [each.tree for each in planned if each.tree is not None],
-            held_out_prompts,
-        )
+        trees = [each.option.tree for each in planned if each.model is not None]
+        references = reference_passes(planned[0].model, pair.target, pair.draft, trees, workload.prompts)
         found = bench_methods(
             methods, pair.target, workload, sampling, references=references, show_progress=show_progress
         )
@@ -126,30 +109,20 @@ def planned_methods(inputs: Inputs, names: Sequence[str], *, show_progress: bool
 
     `treeopt` is the one of the others, and of the best tree under the best rule, with the largest predicted speedup.
     """
-    plan = cache(lambda: requested_plan(inputs.profile, PlanRequest(temperature=inputs.sampling.temperature)))
-    of_the_draft: dict[str, Callable[[Inputs], Method]] = {
-        "plain": static_tree.plain,
-        "chain": static_tree.one_chain,
-        "osd": static_tree.learning_chain,
-        "k-sequences": static_tree.k_sequences,
-        "top-k-tree": static_tree.top_k_tree,
-        "sequoia": static_tree.sequoia,
-    }
-    hidden = None if show_progress else True
     found: list[Method | NotRun] = []
     others = [name for name in names if name != "treeopt"]
-    for name in tqdm(others, desc="planning  ", unit="method", disable=hidden):
+    for name in tqdm(others, desc="planning  ", unit="method", disable=None if show_progress else True):
         try:
-            found.append(of_the_draft[name](inputs) if name in of_the_draft else drafted(name, inputs, plan()))
+            found.append(STATIC[name](inputs) if name in STATIC else drafted(name, inputs))
         except TreeoptError as error:
             if name == "plain":  # without it there is nothing to compare with
                 raise
             found.append(NotRun(method=name, temperature=inputs.sampling.temperature, reason=str(error)))
     if "treeopt" in names:
         able = [each for each in found if isinstance(each, Method)]
-        best = max([static_tree.best_rule(inputs, plan()), *able], key=lambda method: method.predicted.value)
-        setting = best.setting if best.name in ("treeopt", "sequoia") else f"{best.name}: {best.setting}"
-        found.append(replace(best, name="treeopt", setting=setting))
+        best = max([best_rule(inputs), *able], key=lambda method: method.option.speedup.value)
+        chosen = None if best.name in ("treeopt", "sequoia") else best.name
+        found.append(replace(best, name="treeopt", chosen=chosen))
     return found
 
 

@@ -23,7 +23,8 @@ def fastest_dynamic_tree(
     model: StepModel,
     *,
     max_nodes: int,
-    allowed: Callable[[DynamicTree], bool] = lambda _: True,
+    max_depth: int | None = None,
+    limits: Callable[[DynamicTree], str | None] = lambda _: None,
 ) -> tuple[DynamicTree, Prediction]:
     """Return the fastest of all dynamic trees that were recorded, in a tie the one with the smallest numbers.
 
@@ -31,22 +32,32 @@ def fastest_dynamic_tree(
         replay: the record.
         model: the condition of the profile whose costs count.
         max_nodes: largest number of nodes, root included.
-        allowed: what the engine can be set to.
+        max_depth: most levels.
+        limits: returns why an engine cannot be set to a tree; None if it can.
 
-    Raises InfeasibleError where no tree is allowed or measured.
+    Raises InfeasibleError, with the reason against the first tree, if none is measured and allowed.
     """
     best: tuple[float, DynamicTree] | None = None
-    for top_k, depth, nodes in _settings(replay, model, max_nodes):
+    refused: tuple[DynamicTree, str] | None = None
+    for top_k, depth, nodes in _settings(replay, model, max_nodes, max_depth):
         speedups = _speedup(model, top_k, depth, nodes, replay.texts(top_k, depth, nodes).tokens_per_step)
         for place in np.argsort(-speedups, kind="stable"):
             if best is not None and speedups[place] <= best[0]:
                 break
             tree = DynamicTree(top_k=top_k, depth=depth, nodes=int(nodes[place]))
-            if allowed(tree):
+            reason = limits(tree)
+            if reason is None:
                 best = float(speedups[place]), tree
                 break
+            refused = refused or (tree, reason)
+    if best is None and refused is not None:
+        tree, reason = refused
+        raise InfeasibleError(
+            f"dynamic tree: none of those measured is allowed, such as top-k {tree.top_k}, depth {tree.depth}, "
+            f"{tree.nodes} nodes: {reason}"
+        )
     if best is None:
-        raise InfeasibleError("dynamic tree: none is both measured and allowed. Record or profile more.")
+        raise InfeasibleError("dynamic tree: none was measured within the limits. Record or profile more.")
     return best[1], predict_dynamic(replay, model, best[1])
 
 
@@ -71,11 +82,14 @@ def predict_dynamic(replay: Replay, model: StepModel, tree: DynamicTree) -> Pred
     )
 
 
-def _settings(replay: Replay, model: StepModel, max_nodes: int) -> Iterator[tuple[int, int, Int64]]:
+def _settings(
+    replay: Replay, model: StepModel, max_nodes: int, max_depth: int | None
+) -> Iterator[tuple[int, int, Int64]]:
     """Yield every recorded top-k and depth with the numbers of nodes that were measured and can be drafted."""
     most = min(max_nodes, model.costs.max_nodes)
+    deepest = replay.record.depth if max_depth is None else min(max_depth, replay.record.depth)
     for top_k in range(1, min(replay.record.top_k, model.costs.max_draft_width) + 1):
-        for depth in range(1, replay.record.depth + 1):
+        for depth in range(1, deepest + 1):
             nodes = np.arange(2, min(most, 1 + pool_nodes(top_k, depth)) + 1)
             if len(nodes):
                 yield top_k, depth, nodes

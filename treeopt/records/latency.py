@@ -48,6 +48,8 @@ class Timing(ArrayRecord):
 
     _shown: ClassVar[tuple[str, ...]] = ("median_s", "samples_s")
     samples_s: Float64
+    median_s: float
+    """The middle sample: unlike the mean, one interruption does not move it."""
 
     def __init__(self, samples_s: Sequence[float] | Float64, *, allow_negative: bool = False) -> None:
         samples = numbers("samples_s", samples_s)
@@ -59,6 +61,7 @@ class Timing(ArrayRecord):
             raise InvalidValueError(f"samples_s: expected seconds above 0. Got {samples.min():g}.")
         samples.flags.writeable = False
         object.__setattr__(self, "samples_s", samples)
+        object.__setattr__(self, "median_s", float(np.median(samples)))
 
     @classmethod
     def from_fields(cls, fields: Fields, *, allow_negative: bool = False) -> "Timing":
@@ -69,11 +72,6 @@ class Timing(ArrayRecord):
     def to_fields(self) -> dict[str, Any]:
         """Return the fields that they stand as."""
         return {"samples_s": rounded(self.samples_s)}
-
-    @property
-    def median_s(self) -> float:
-        """The middle sample: unlike the mean, one interruption does not move it."""
-        return float(np.median(self.samples_s))
 
     @property
     def interval_s(self) -> tuple[float, float]:

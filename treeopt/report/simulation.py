@@ -12,7 +12,7 @@ from treeopt.simulation.outcome import Outcome
 from treeopt.simulation.simulate import Limits
 from treeopt.version import TOOL
 
-HEADER = ("", "tokens/s", "first token, ms", "99 %", "per token, ms", "99 %", "tokens/step", "")
+HEADER = ("", "tokens/s", "first token, ms", "99 %", "per token, ms", "99 %", "tokens/step", "capacity/s", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class _Report:
 
 
 def simulation_json(found: Simulation) -> str:
-    """Return everything as one JSON object; seconds, texts per second and tokens per second."""
+    """Return everything as one JSON object; seconds, requests per second and tokens per second."""
     return json_text(_Report(tool=TOOL, found=found))
 
 
@@ -55,7 +55,7 @@ def simulation_text(found: Simulation) -> str:
     parts = [_served(found)]
     for rate in rates:
         at_rate = [each for each in found.outcomes if each.rate_per_s == rate]
-        parts.append("\n".join([f"{rate:g} texts a second, {at_rate[0].texts} in all:", "", *_table(at_rate)]))
+        parts.append("\n".join([_arrived(at_rate[0]), "", *_table(at_rate)]))
     if found.largest_rates:
         parts.append(_rates(found))
     return "\n\n".join(parts)
@@ -72,15 +72,26 @@ def fastest(outcomes: Sequence[Outcome]) -> Outcome:
 def _served(found: Simulation) -> str:
     load = found.load
     return (
-        f"{counted(found.replicas, 'server')}, at most {counted(found.most_texts, 'text')} at a time; prompts of "
-        f"{range_text(load.prompt_tokens)} tokens, texts of {range_text(load.new_tokens)}, arriving for {load.duration_s:g} s"
+        f"{counted(found.replicas, 'server')}, at most {counted(found.most_texts, 'sequence')} at a time; prompts of "
+        f"{range_text(load.prompt_tokens)} tokens, outputs of {range_text(load.new_tokens)}, arriving for {load.duration_s:g} s"
     )
+
+
+def _arrived(outcome: Outcome) -> str:
+    """Return how many requests arrived, and how many of them the percentiles count."""
+    sequences, token = outcome.latency.sequences, outcome.time_per_token
+    text = f"{outcome.rate_per_s:g} requests a second, {outcome.requests} in all; percentiles of {sequences}"
+    if sequences < outcome.requests:
+        text += f" (warm-up of {outcome.warm_up_s:.3g} s left out)"
+    if token is not None and token.sequences < sequences:
+        text += f", per token of {token.sequences} with two tokens or more"
+    return text + ":"
 
 
 def _table(outcomes: Sequence[Outcome]) -> list[str]:
     best = fastest(outcomes)
     rows = [HEADER, *(_row(each, best) for each in outcomes)]
-    return aligned(rows, [Column(), *[Column(">")] * 6, Column()])
+    return aligned(rows, [Column(), *[Column(">")] * 7, Column()])
 
 
 def _row(each: Outcome, best: Outcome) -> tuple[str, ...]:
@@ -93,6 +104,7 @@ def _row(each: Outcome, best: Outcome) -> tuple[str, ...]:
         "" if token is None else milliseconds(token.median_s),
         "" if token is None else milliseconds(token.p99_s),
         f"{each.tokens_per_step:.2f}",
+        f"{each.capacity_per_s:.3g}",
         "" if each.keeps_up else "does not keep up",
     )
 
@@ -108,5 +120,5 @@ def _rates(found: Simulation) -> str:
         ("  " + each.name, "never" if each.rate_per_s is None else f"{each.rate_per_s:.3g}")
         for each in found.largest_rates
     ]
-    title = f"Most texts a second with {' and '.join(asked)} for 99 of 100:"
+    title = f"Most requests a second with {' and '.join(asked)} for 99 of 100:"
     return "\n".join([title, "", *aligned(rows, [Column(), Column(">")])])

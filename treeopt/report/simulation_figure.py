@@ -1,4 +1,4 @@
-"""Settings under loads as a picture: tokens per second, and time per token, over the rate at which texts arrive."""
+"""Settings under loads as a picture: tokens per second, and time per token, over the rate at which requests arrive."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +55,7 @@ def _draw(outcomes: Sequence[Outcome], *, title: str, subtitle: str) -> "Figure"
         left = _LEFT + column * (_PANEL + _GAP)
         axes = figure.add_axes((left / width, _BELOW / height, _PANEL / width, _HEIGHT / height))
         _draw_panel(axes, outcomes, names, latency=column == 1)
-        name_axes(axes, name, "texts a second", y)
+        name_axes(axes, name, "requests a second", y)
         if column == 0:
             legend_below(axes, columns=2)
     return figure

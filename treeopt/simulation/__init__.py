@@ -1,1 +1,1 @@
-"""A server before it serves: texts that arrive, the measured seconds and accepted ranks that they meet."""
+"""A server before it serves: requests that arrive at random meet the measured times and accepted ranks of a profile."""

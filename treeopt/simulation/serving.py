@@ -1,144 +1,146 @@
-"""The servers: each decodes the texts that it has step by step, and takes in those that wait between two steps.
+"""Servers that decode sequences step by step, and admit waiting requests between two steps.
 
-So servers decode batches since Orca (Yu et al., 2022): texts join and leave at any step.  Either
+So servers decode batches since Orca (Yu et al., 2022): sequences join and leave at any step.  Either
 
-    the prompt of one that joins is read, all others wait;  where nobody joins, one step of all texts
+    one waiting prompt is prefilled while all others wait;  if none waits, all sequences take a step
 
-as in treeopt's decoder, where the first token of a text comes with its first step, or, as in engines, in one round
+as in treeopt's decoder, where the first token comes with the first step, or, as in engines, in one round
 
-    the prompts of all that join are read beside one step of the others, and bring the first token of each
+    all waiting prompts are prefilled and all other sequences take a step;  prefill yields the first token
 """
 
-import heapq
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from treeopt.simulation.arrivals import Arrival
-from treeopt.simulation.served import ServedText
+from treeopt.simulation.arrivals import Request
 from treeopt.simulation.settings import ServedSetting
-from treeopt.simulation.step_seconds import StepSeconds
+from treeopt.simulation.step_times import StepTimes
 from treeopt.simulation.step_tokens import Place, StepTokens
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
-    """A text that is decoded."""
+class ServedSequence:
+    """A request while it is served and after; times are seconds since the simulation began."""
 
-    asked: Arrival
-    place: Place
-    tokens: int = 0
+    request: Request
+    first_token_s: float = math.nan
+    finished_s: float = math.nan
     steps: int = 0
-    with_prompt: int = 0
-    """Tokens that came with the prompt."""
-    first_token_s: float | None = None
+    step_tokens: int = 0
+    """Tokens of its steps: all, or all but the one of prefill."""
+    places: list[Place] = field(default_factory=list)
+    """Where it is in the measured sequences."""
+    tokens: int = 0
 
-    def add(self, tokens: int, now_s: float) -> None:
-        """Take in tokens, at most as many as were asked for."""
-        self.tokens = min(self.tokens + tokens, self.asked.new_tokens)
-        if self.first_token_s is None and self.tokens:
+    def add(self, tokens: int, now_s: float) -> int:
+        """Add tokens, at most as many as are missing, and return how many."""
+        if not self.tokens:
             self.first_token_s = now_s
+        tokens = min(tokens, self.request.new_tokens - self.tokens)
+        self.tokens += tokens
+        if self.tokens == self.request.new_tokens:
+            self.finished_s = now_s
+        return tokens
 
     @property
-    def ended(self) -> bool:
-        """Whether it has all its tokens."""
-        return self.tokens == self.asked.new_tokens
+    def time_to_first_token_s(self) -> float:
+        """From its arrival, so waiting counts."""
+        return self.first_token_s - self.request.arrival_s
+
+    @property
+    def latency_s(self) -> float:
+        """From its arrival to its last token."""
+        return self.finished_s - self.request.arrival_s
+
+    @property
+    def time_per_token_s(self) -> float | None:
+        """Of the tokens after the first; None if there are none."""
+        after = self.request.new_tokens - 1
+        return (self.finished_s - self.first_token_s) / after if after else None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Server:
-    """One replica, its texts and its queue."""
+    """One replica with its sequences and its queue."""
 
     setting: ServedSetting
-    seconds: StepSeconds
+    times: StepTimes
     tokens: StepTokens
-    noise: np.random.Generator
-    most_texts: int
-    waiting: deque[Arrival] = field(default_factory=deque)
-    running: list[_Running] = field(default_factory=list)
-    ready_s: float = 0.0
-    """When it may go on."""
+    generator: np.random.Generator
+    batch_size: int
+    """Most sequences decoded together."""
+    waiting: deque[Request] = field(default_factory=deque)
+    running: list[ServedSequence] = field(default_factory=list)
+    served: list[ServedSequence] = field(default_factory=list)
+    now_s: float = 0.0
+    """When its last prefill or step ended."""
 
     @property
-    def texts(self) -> int:
-        """Those that it decodes or that wait for it."""
+    def backlog(self) -> int:
+        """Sequences that run or wait."""
         return len(self.running) + len(self.waiting)
 
-    def advance(self) -> list[ServedText]:
-        """Go on until others may join, and return the texts that have ended."""
-        joining = self._joining()
-        if self.seconds.first_token_with_prompt:
+    def add(self, request: Request) -> None:
+        """Queue a request; an idle server starts on it at its arrival."""
+        if not self.backlog:
+            self.now_s = max(self.now_s, request.arrival_s)
+        self.waiting.append(request)
+
+    def run(self, until_s: float = math.inf) -> None:
+        """Decode until the queue is empty, or until the first step that ends after `until_s`."""
+        while self.backlog and self.now_s <= until_s:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Go on until others may join."""
+        joining = self._prefill()
+        if self.times.first_token_with_prompt:
             self._step()
-            for each in joining:
-                each.with_prompt = 1
-                each.add(1, self.ready_s)
+            for sequence in joining:
+                sequence.add(1, self.now_s)
         elif not joining:
             self._step()
-        self.running += joining
-        ended = [each for each in self.running if each.ended]
-        self.running = [each for each in self.running if not each.ended]
-        return [
-            ServedText(
-                each.asked,
-                each.first_token_s or self.ready_s,
-                self.ready_s,
-                each.steps,
-                each.asked.new_tokens - each.with_prompt,
-            )
-            for each in ended
-        ]
+        running = [*self.running, *joining]
+        self.running = [sequence for sequence in running if math.isnan(sequence.finished_s)]
+        self.served += [sequence for sequence in running if not math.isnan(sequence.finished_s)]
 
-    def _joining(self) -> list[_Running]:
-        """Read the next prompt, of an engine all of those that wait and have room."""
-        room = min(len(self.waiting), self.most_texts - len(self.running))
+    def _prefill(self) -> list[ServedSequence]:
+        """Prefill the next prompt, on an engine all that wait and have room."""
+        room = min(len(self.waiting), self.batch_size - len(self.running))
         joining = []
-        for _ in range(room if self.seconds.first_token_with_prompt else min(1, room)):
-            asked = self.waiting.popleft()
-            self.ready_s += self.seconds.reading_s(asked.prompt_tokens, self.setting.draft_tokens)
-            joining.append(_Running(asked, self.tokens.start(self.noise)))
+        for _ in range(room if self.times.first_token_with_prompt else min(1, room)):
+            request = self.waiting.popleft()
+            self.now_s += self.times.prefill_s(request.prompt_tokens, self.setting.draft_tokens)
+            joining.append(ServedSequence(request, places=self.tokens.start(self.generator)))
         return joining
 
     def _step(self) -> None:
         if not self.running:
             return
         tree = self.setting.trees[len(self.running) - 1]
-        contexts = [each.asked.prompt_tokens + each.tokens for each in self.running]
-        self.ready_s += self.seconds.step_of_s(tree, contexts)
-        for each, context in zip(self.running, contexts, strict=True):
-            tokens, each.place = self.tokens.step(tree, each.place, self.noise, context)
-            each.steps += 1
-            each.add(tokens, self.ready_s)
+        contexts = [sequence.request.prompt_tokens + sequence.tokens for sequence in self.running]
+        self.now_s += self.times.step_s(tree, contexts)
+        for sequence, context in zip(self.running, contexts, strict=True):
+            tokens = self.tokens.step(tree, sequence.places, self.generator, context)
+            sequence.steps += 1
+            sequence.step_tokens += sequence.add(tokens, self.now_s)
 
 
-def serve(texts: Sequence[Arrival], servers: Sequence[Server]) -> list[ServedText]:
-    """Return every text served, in the order in which they were finished.
+def serve(requests: Sequence[Request], servers: Sequence[Server]) -> list[ServedSequence]:
+    """Return every request served, server by server.
 
     Args:
-        texts: by time of arrival; each goes to the server with the fewest texts.
-        servers: with nothing to do yet.
+        requests: by arrival; each goes to the server with the smallest backlog.
+        servers: without a backlog.
     """
-    served: list[ServedText] = []
-    busy: list[tuple[float, int]] = []  # when it may go on, and which server: a heap
-    for asked in texts:
-        while busy and busy[0][0] <= asked.arrival_s:
-            served += _advance_next(servers, busy)
-        number = min(range(len(servers)), key=lambda each: servers[each].texts)
-        server = servers[number]
-        if not server.texts:
-            server.ready_s = max(server.ready_s, asked.arrival_s)
-            heapq.heappush(busy, (server.ready_s, number))
-        server.waiting.append(asked)
-    while busy:
-        served += _advance_next(servers, busy)
-    return served
-
-
-def _advance_next(servers: Sequence[Server], busy: list[tuple[float, int]]) -> list[ServedText]:
-    """Let the server go on that may first."""
-    _, number = heapq.heappop(busy)
-    ended = servers[number].advance()
-    if servers[number].texts:
-        heapq.heappush(busy, (servers[number].ready_s, number))
-    return ended
+    for request in requests:
+        for server in servers:
+            server.run(request.arrival_s)
+        min(servers, key=lambda server: server.backlog).add(request)
+    for server in servers:
+        server.run()
+    return [sequence for server in servers for sequence in server.served]

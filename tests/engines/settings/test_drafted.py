@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.engines.settings.named import engine_named
+from tests.engines.settings.named import emitted, engine_named
 from treeopt.engines import ENGINES
 from treeopt.engines.settings.setting import setting
 from treeopt.engines.settings.source import Source
@@ -88,7 +88,7 @@ def test_every_drafter_is_written_for_every_engine_that_has_it_and_refused_by_th
                     made(engine.name, drafter)
                 continue
             found = made(engine.name, drafter)
-            text = found.emitted.files[0].text
+            text = found.emitted.files["FILE"]
             assert (json.loads(text) if isinstance(wanted, dict) else text) == wanted, (engine.name, drafter)
             assert found.predictions == (), "nobody measured it there"
 
@@ -99,7 +99,7 @@ def test_a_method_of_the_engine_that_drafts_otherwise_is_refused_and_another_hea
             made(name, LOOKUP, method=method)
     with pytest.raises(InvalidValueError, match=r"expected eagle3 for eagle\. Got 'ngram'"):
         made("vllm", HEAD, method="ngram")
-    assert '"method": "eagle"' in made("vllm", HEAD, method="eagle").emitted.files[0].text
+    assert '"method": "eagle"' in made("vllm", HEAD, method="eagle").emitted.files["FILE"]
 
 
 def test_what_becomes_of_a_tree_is_said_with_an_action():
@@ -114,7 +114,7 @@ def test_what_becomes_of_a_tree_is_said_with_an_action():
         (warning,) = found.warnings
         assert said in warning.found
         assert warning.action == "Bench it before you serve."
-    assert '"num_speculative_tokens": 3' in made("vllm", HEAD, tree=k_ary(2, 3)).emitted.files[0].text
+    assert '"num_speculative_tokens": 3' in made("vllm", HEAD, tree=k_ary(2, 3)).emitted.files["FILE"]
 
 
 def test_boundaries_that_the_engine_does_not_know_are_told_with_an_action():
@@ -145,7 +145,7 @@ def test_modules_of_the_target_and_n_grams_name_no_draft_model():
 
     def text(name, method):
         asked = SettingRequest(tree=DynamicTree.chain(3), draft_model="drafts/small", method=method)
-        return engine_named(name).emit(asked).files[0].text
+        return emitted(name, asked).files["FILE"]
 
     assert json.loads(text("vllm", "mtp")) == {"method": "mtp", "num_speculative_tokens": 3}
     assert json.loads(text("vllm", "ngram")) == {"method": "ngram", "num_speculative_tokens": 3}
@@ -155,34 +155,3 @@ def test_modules_of_the_target_and_n_grams_name_no_draft_model():
     )
     assert text("tensorrt-llm", "MTP") == "speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n"
     assert "drafts" not in text("tensorrt-llm", "NGram") + text("sglang", "NGRAM") + text("hf", "prompt_lookup")
-
-
-def test_what_an_engine_would_refuse_is_found():
-    from treeopt.engines.settings import hf, openvino, sglang, tensorrt_llm, vllm
-
-    for check, text in (
-        (
-            vllm.check,
-            '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 3}',
-        ),
-        (sglang.check, "--speculative-algorithm NGRAM --speculative-num-draft-tokens 7"),
-        (
-            sglang.check,
-            (
-                "--speculative-algorithm NGRAM --speculative-num-draft-tokens 7 --speculative-ngram-max-bfs-breadth 1 "
-                "--speculative-draft-model-path d"
-            ),
-        ),
-        (hf.check, '{"prompt_lookup_num_tokens": 0}'),
-        (hf.check, '{"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 0}'),
-        (openvino.check, '{"num_assistant_tokens": 3, "max_ngram_size": 0}'),
-        (
-            tensorrt_llm.check,
-            (
-                "speculative_config: {decoding_type: Eagle3, speculative_model: e, max_draft_len: 2, "
-                "max_matching_ngram_size: 3}"
-            ),
-        ),
-    ):
-        with pytest.raises(InfeasibleError):
-            check(text)

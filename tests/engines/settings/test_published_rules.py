@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines.settings import published_rules as rules
-from tests.engines.settings.named import engine_named
+from tests.engines.settings.named import emitted
 from tests.support.drawn import examples
 from treeopt.engines import ENGINES
 from treeopt.engines.engine import BatchLength, SettingRequest, VerifyTime
@@ -73,9 +73,7 @@ def asked_tree(tree: DynamicTree) -> SettingRequest:
 
 
 def files(name: str, asked: SettingRequest) -> dict[str, str]:
-    emitted = engine_named(name).emit(asked)
-    assert emitted.files[0].name == ""
-    return {each.name: each.text for each in emitted.files}
+    return dict(emitted(name, asked).files)
 
 
 def lengths(asked: SettingRequest) -> dict[int, int]:
@@ -91,7 +89,7 @@ def test_every_engine_is_checked():
 @given(asked=chains())
 @settings(max_examples=examples(150), deadline=None)
 def test_a_chain_engine_is_given_its_length(name, asked):
-    assert CHAIN_READERS[name](files(name, asked)[""]) == asked.tree.depth
+    assert CHAIN_READERS[name](files(name, asked)["FILE"]) == asked.tree.depth
 
 
 @pytest.mark.parametrize("name", CHAIN_READERS)
@@ -99,7 +97,7 @@ def test_a_chain_engine_is_given_its_length(name, asked):
 @settings(max_examples=examples(30), deadline=None)
 def test_a_chain_engine_refuses_trees(name, tree):
     with pytest.raises(InfeasibleError):
-        engine_named(name).emit(asked_tree(tree))
+        emitted(name, asked_tree(tree))
 
 
 def fits(name: str, tree: DynamicTree) -> bool:
@@ -120,16 +118,16 @@ def fits(name: str, tree: DynamicTree) -> bool:
 def test_a_tree_engine_is_given_its_three_numbers_or_refuses(name, tree):
     if fits(name, tree):
         expected = rules.Triple(tree.top_k, tree.depth, tree.nodes - 1)
-        assert TREE_READERS[name](files(name, asked_tree(tree))[""]) == expected
+        assert TREE_READERS[name](files(name, asked_tree(tree))["FILE"]) == expected
     else:
         with pytest.raises(InfeasibleError):
-            engine_named(name).emit(asked_tree(tree))
+            emitted(name, asked_tree(tree))
 
 
 @given(asked=chains())
 @settings(max_examples=examples(200), deadline=None)
 def test_vllm_reads_the_schedule_as_it_was_meant(asked):
-    text = files("vllm", asked)[""]
+    text = files("vllm", asked)["FILE"]
     found, meant = rules.vllm_lengths(text), lengths(asked)
     if len(set(meant.values())) > 1:
         assert {batch: found[batch] for batch in meant} == meant
@@ -154,7 +152,7 @@ def test_sglang_reads_the_schedule_as_it_was_meant(asked):
     made, meant = files("sglang", asked), lengths(asked)
     assert ("FILE.adaptive.json" in made) == (len(set(meant.values())) > 1)
     if "FILE.adaptive.json" in made:
-        steps = rules.sglang(made[""]).levels
+        steps = rules.sglang(made["FILE"]).levels
         assert rules.sglang_lengths(made["FILE.adaptive.json"], steps, max(meant)) == meant
 
 
@@ -168,13 +166,13 @@ def test_sglang_reads_the_measured_times(asked):
 @given(asked=chains())
 @settings(max_examples=examples(200), deadline=None)
 def test_tensorrt_llm_reads_the_schedule_as_it_was_meant(asked):
-    emitted = engine_named("tensorrt-llm").emit(asked)
-    text, meant = emitted.files[0].text, lengths(asked)
+    made = emitted("tensorrt-llm", asked)
+    text, meant = made.files["FILE"], lengths(asked)
     if "draft_len_schedule" in text:
         assert rules.tensorrt_llm_lengths(text, max(meant)) == meant
     elif len(set(meant.values())) > 1:
         assert meant[1] != asked.tree.depth, "a schedule that begins with the longest draft can be expressed"
-        assert any("schedule" in str(warning) for warning in emitted.warnings)
+        assert any("schedule" in str(warning) for warning in made.warnings)
 
 
 @given(asked=chains())
@@ -190,7 +188,7 @@ def test_llama_cpp_can_replay_the_prediction(asked):
 @given(asked=chains())
 @settings(max_examples=examples(100), deadline=None)
 def test_exllamav3_keeps_room_for_the_batches_that_draft(asked):
-    config = json.loads(files("exllamav3", asked)[""])
+    config = json.loads(files("exllamav3", asked)["FILE"])
     drafting = [each for each in asked.schedule if each.length > 0]
     if drafting:
         batch, length = drafting[-1].last_batch, drafting[-1].length
@@ -201,13 +199,13 @@ def test_exllamav3_keeps_room_for_the_batches_that_draft(asked):
 @settings(max_examples=examples(100), deadline=None)
 def test_eagle_takes_the_same_numbers_from_python(tree):
     made = files("eagle", asked_tree(tree))
-    assert rules.eagle_numbers(**json.loads(made["FILE.kwargs.json"])) == rules.eagle(made[""])
+    assert rules.eagle_numbers(**json.loads(made["FILE.kwargs.json"])) == rules.eagle(made["FILE"])
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm", "llama-cpp", "mlx-lm"])
 def test_the_draft_model_is_named_whatever_its_name(name):
     assert "models/a draft" in " ".join(
-        rules.shlex.split(files(name, asked_tree(DynamicTree.chain(3)))[""])
+        rules.shlex.split(files(name, asked_tree(DynamicTree.chain(3)))["FILE"])
     ) or name in {
         "vllm",
         "tensorrt-llm",

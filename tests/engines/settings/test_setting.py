@@ -7,10 +7,10 @@ import pytest
 from tests.cli.invented import COUNTS, TABLE, invented, verify_s
 from tests.engines.settings.named import engine_named
 from tests.support.invented_drafts import InventedDraft, invented_text, recorded
-from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
+from treeopt.engines.engine import Engine, SettingFiles, SettingRequest
 from treeopt.engines.settings.setting import setting
 from treeopt.engines.settings.source import Source
-from treeopt.errors import InfeasibleError
+from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import PlanRequest, step_model
 from treeopt.planner.chains import fastest_length
 from treeopt.trees import chain
@@ -25,8 +25,10 @@ CHAINS, TREES = (
         needs="nothing",
         dynamic=name == "trees",
         default=None,
-        emit=lambda _: SettingFiles(files=(EngineFile(name="", text=""),), usage=""),
-        off=SettingFiles(files=(EngineFile(name="", text="off"),), usage=""),
+        schedules=True,
+        limits=lambda _: None,
+        render=lambda _: SettingFiles(files={"FILE": ""}, usage=""),
+        off=SettingFiles(files={"FILE": "off"}, usage=""),
     )
     for name in ("chains", "trees")
 )
@@ -106,12 +108,33 @@ def test_a_limit_that_leaves_no_draft_token_is_named(limit, reason):
 
 
 def test_of_reasons_that_differ_from_tree_to_tree_one_is_told_with_its_tree():
-    def refuse(request):
-        raise InfeasibleError(f"nodes: expected 99. Got {request.tree.nodes}: take another.")
-
     draft = InventedDraft(4)
     record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+    refusing = replace(TREES, limits=lambda request: f"nodes: expected 99. Got {request.tree.nodes}: take another.")
     with pytest.raises(
-        InfeasibleError, match=r"Engine takes none of the measured trees, such as a .*: nodes: expected 99\. Got \d+"
+        InfeasibleError, match=r"such as top-k 1, .* (\d+) nodes: Engine: nodes: expected 99\. Got \1: take another"
     ):
-        setting(replace(TREES, emit=refuse), Source(profile=invented(), record=record))
+        setting(refusing, Source(profile=invented(), record=record))
+
+
+def test_the_fastest_tree_within_the_limits_is_taken():
+    """Negative control: without limits another one is."""
+    draft = InventedDraft(4)
+    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+    source = Source(profile=invented(), record=record)
+    free = setting(TREES, source).asked.tree
+    limited = replace(TREES, limits=lambda request: None if request.tree.nodes < free.nodes else "nodes: too many.")
+    rendered = []
+    limited = replace(limited, render=lambda request: rendered.append(request) or TREES.render(request))
+    assert setting(limited, source).asked.tree.nodes < free.nodes
+    assert len(rendered) == 1, "no file is made for trees that are only considered"
+
+
+def test_an_unknown_method_is_told_before_any_tree_is_tried():
+    draft = InventedDraft(4)
+    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+    source = Source(profile=invented(), record=record, method="bananas")
+    with pytest.raises(
+        InvalidValueError, match=r"method: expected one of TensorRT-LLM's: Draft_Target, .* Got 'bananas'"
+    ):
+        setting(engine_named("tensorrt-llm"), source)

@@ -65,10 +65,10 @@ def modules_cache(tmp_path, monkeypatch):
 
 
 def folder_of(files, folder: Path) -> str:
-    for file in files:
-        path = folder / file.name
+    for name, text in files.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.text)
+        path.write_text(text)
     return str(folder)
 
 
@@ -123,20 +123,20 @@ class TestFolder:
         assert torch.equal(model.generate(**prompts[0], max_new_tokens=NEW, assistant_model=draft), plain)
 
     def test_the_file_holds_tree_and_rule(self):
-        (file,) = custom_generate_files(level_widths([300, 900]), "traversal")
+        ((name, text),) = custom_generate_files(level_widths([300, 900]), "traversal").items()
         held = {}
-        exec(file.text, held)  # noqa: S102
-        assert file.name == NAME
+        exec(text, held)  # noqa: S102
+        assert name == NAME
         assert held["TREE"] == level_widths([300, 900])
-        assert 'rule="traversal", lossy=False' in file.text
-        assert max(map(len, file.text.splitlines())) <= 120
+        assert 'rule="traversal", lossy=False' in text
+        assert max(map(len, text.splitlines())) <= 120
 
     def test_a_lossy_rule_is_allowed_and_told(self, target, draft, prompts):
-        (file,) = custom_generate_files(TREE, "typical")
+        (text,) = custom_generate_files(TREE, "typical").values()
         held = {}
-        exec(file.text, held)  # noqa: S102
+        exec(text, held)  # noqa: S102
         held["generate"](target, assistant_model=draft, **prompts[0], do_sample=True, max_new_tokens=5)
-        assert "of another distribution" in file.text
+        assert "of another distribution" in text
 
     def test_an_unknown_rule(self):
         with pytest.raises(InvalidValueError, match="rule: expected one of"):

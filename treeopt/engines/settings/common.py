@@ -1,13 +1,12 @@
-"""What the exporters share: rules on the fields of a file, chains, schedules, versions, and lines of flags."""
+"""What the exporters share: limits, schedules, versions, and lines of flags."""
 
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from treeopt.engines.engine import BatchLength, EngineFile, Json, SettingFiles, SettingRequest
+from treeopt.engines.engine import MAIN, BatchLength, Engine, Json, SettingFiles, SettingRequest
 from treeopt.errors import InfeasibleError, InvalidValueError, Warning
 
 BENCH_FIRST = "Bench it before you serve."
@@ -19,115 +18,67 @@ RATE_DECIMALS = 6
 """Rounding keeps the order, so rates that never rise still never rise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """The fields of one engine's file, so that every broken rule is told alike: the engine, its field, what to do."""
+def emit(engine: Engine, request: SettingRequest) -> SettingFiles:
+    """Return the files of an engine's setting.
 
-    engine: str
-    fields: Json
-
-    @classmethod
-    def from_json(cls, engine: str, text: str) -> "Checked":
-        """Return the fields of a JSON object."""
-        try:
-            fields = json.loads(text)
-        except ValueError as error:
-            raise InfeasibleError(f"{engine}: expected JSON. Got text that is none ({error}).") from None
-        if not isinstance(fields, dict):
-            raise InfeasibleError(f"{engine}: expected a JSON object. Got {type(fields).__name__}.")
-        return cls(engine, fields)
-
-    @classmethod
-    def from_flags(cls, engine: str, text: str) -> "Checked":
-        """Return the values of a line of flags, each followed by its value; digits become whole numbers."""
-        words = shlex.split(text)
-        flags, values = words[::2], words[1::2]
-        if len(flags) != len(values) or not all(flag.startswith("-") for flag in flags):
-            raise InfeasibleError(f"{engine}: expected flags, each with a value. Got {text.strip()!r}.")
-        numbers = [int(value) if value.isdecimal() else value for value in values]
-        return cls(engine, dict(zip(flags, numbers, strict=True)))
-
-    def require(self, held: bool, field: str, expected: str, action: str, got: object = None) -> None:
-        """Raise InfeasibleError unless a rule on a field held; without `got` the field's value is told."""
-        if not held:
-            came = self.fields.get(field, "nothing") if got is None else got
-            raise InfeasibleError(f"{self.engine}: {field}: expected {expected}. Got {came}: {action}.")
-
-    def whole(self, field: str, least: int = 1) -> int:
-        """Return a field that must be a whole number of at least `least`."""
-        value = self.fields.get(field)
-        held = type(value) is int and value >= least
-        self.require(held, field, f"a whole number of at least {least}", "ask for a longer chain or a larger tree")
-        return int(value or 0)
-
-    def one_of(self, field: str, names: Sequence[str]) -> str:
-        """Return a field that must be one of some names."""
-        value = self.fields.get(field)
-        self.require(value in names, field, f"one of {', '.join(names)}", "name one of these as the method")
-        return str(value)
-
-    def rates(self, field: str, rates: object, length: int) -> None:
-        """Refuse rates that are not the chances that a step accepts at least 1, 2, … `length` draft tokens."""
-        good = isinstance(rates, list) and all(type(rate) in (int, float) and 0 <= rate <= 1 for rate in rates)
-        self.require(good, field, "numbers from 0 to 1", "plan from a profile", got=rates)
-        assert isinstance(rates, list)
-        self.require(len(rates) == length, field, f"{length}, one a draft token", "plan that length", got=len(rates))
-        falling = all(after <= before for before, after in pairwise(rates))
-        self.require(falling, field, "rates that never rise, each counted from the root", "plan from a profile", rates)
+    Raises InvalidValueError for an unknown method, InfeasibleError for a request beyond the engine's limits.
+    """
+    check_method(engine, request.method)
+    if reason := refusal(engine, request):
+        raise InfeasibleError(reason)
+    made = engine.render(request)
+    before = unchecked_version(engine, request)
+    after = () if engine.schedules else one_length(request, engine.title)
+    return replace(made, warnings=(*before, *made.warnings, *after))
 
 
-def chain_length(asked: SettingRequest, engine: str, field: str) -> int:
-    """Return the draft tokens of a chain, which goes into `field`; raise InfeasibleError for a tree with branches."""
-    tree = asked.tree
-    if not tree.is_chain:
-        raise InfeasibleError(
-            f"{engine}: {field}: expected a chain, all that it drafts. "
+def refusal(engine: Engine, request: SettingRequest) -> str | None:
+    """Return why an engine cannot be set to a request; None if it can."""
+    reason = engine.limits(request)
+    return None if reason is None else f"{engine.title}: {reason}"
+
+
+def check_method(engine: Engine, method: str | None) -> None:
+    """Raise InvalidValueError for a method that an engine does not have."""
+    if method is not None and method not in engine.method_names:
+        raise unknown_method(engine.title, engine.method_names, method)
+
+
+def unknown_method(engine: str, names: Sequence[str], got: str) -> InvalidValueError:
+    """Return the error for a method that an engine does not have."""
+    expected = f"one of {engine}'s: {', '.join(names)}" if names else f"none, {engine} has no choice"
+    action = "" if names else ": leave it out"
+    return InvalidValueError(f"method: expected {expected}. Got {got!r}{action}.", field="method")
+
+
+def unlimited(_: SettingRequest) -> None:
+    """Take any request."""
+
+
+def chains_only(field: str) -> Callable[[SettingRequest], str | None]:
+    """Return the limits of an engine that takes any chain, whose length goes into `field`."""
+
+    def limits(request: SettingRequest) -> str | None:
+        tree = request.tree
+        if tree.is_chain:
+            return None
+        return (
+            f"{field}: expected a chain, all that it drafts. "
             f"Got top-k {tree.top_k}, depth {tree.depth}, {tree.nodes} nodes: ask for a chain."
         )
-    return tree.depth
+
+    return limits
 
 
 def speculation_off(text: str, usage: str) -> SettingFiles:
     """Return the setting of an engine that decodes plainly: a file without any draft in it, and how it is started."""
-    return SettingFiles(files=(EngineFile(name="", text=text),), usage=usage)
+    return SettingFiles(files={MAIN: text}, usage=usage)
 
 
-def chosen_method(asked: SettingRequest, engine: str, default: str, methods: Sequence[str]) -> str:
-    """Return the method asked for or the default; raise InvalidValueError for one that the engine does not know."""
-    method = asked.method or default
-    if method not in methods:
-        raise InvalidValueError(
-            f"method: expected one of {engine}'s: {', '.join(methods)}. Got {method!r}.", field="method"
-        )
-    return method
-
-
-def refuse_method(asked: SettingRequest, engine: str) -> None:
-    """Raise InvalidValueError where a method is asked of an engine that has no choice of them."""
-    if asked.method is not None:
-        raise InvalidValueError(
-            f"method: expected none, {engine} has no choice. Got {asked.method!r}: leave it out.", field="method"
-        )
-
-
-def varying_schedule(asked: SettingRequest) -> tuple[BatchLength, ...]:
-    """Return the schedule with equal neighbours joined; empty where one length serves all batch sizes.
-
-    Raises InvalidValueError for ranges that do not follow one another from 1 on, and lengths outside 0 to the depth.
-    """
+def varying_schedule(request: SettingRequest) -> tuple[BatchLength, ...]:
+    """Return the schedule with equal neighbours joined; empty if one length serves all batch sizes."""
     joined: list[BatchLength] = []
-    next_batch = 1
-    for part in asked.schedule:
-        if part.first_batch != next_batch or part.last_batch < part.first_batch:
-            came = f"{part.first_batch} to {part.last_batch}"
-            raise InvalidValueError(
-                f"schedule: expected a range from batch size {next_batch} on. Got {came}.", field="schedule"
-            )
-        if not 0 <= part.length <= asked.tree.depth:
-            raise InvalidValueError(
-                f"schedule: expected lengths from 0 to {asked.tree.depth}. Got {part.length}.", field="schedule"
-            )
-        next_batch = part.last_batch + 1
+    for part in request.schedule:
         first = joined.pop().first_batch if joined and joined[-1].length == part.length else part.first_batch
         joined.append(BatchLength(first_batch=first, last_batch=part.last_batch, length=part.length))
     return tuple(joined) if len(joined) > 1 else ()
@@ -148,18 +99,18 @@ def _batches(part: BatchLength) -> str:
     return f"batch sizes {part.first_batch} to {part.last_batch}"
 
 
-def left_out_schedule(asked: SettingRequest, why: str) -> tuple[Warning, ...]:
+def left_out_schedule(request: SettingRequest, why: str) -> tuple[Warning, ...]:
     """Return the warning that lengths differ over batch sizes and cannot be given, if they differ."""
-    schedule = varying_schedule(asked)
+    schedule = varying_schedule(request)
     if not schedule:
         return ()
     found = f"{why}, so the schedule ({schedule_text(schedule)}) is left out."
     return (Warning(found, "Export for the batch size you serve."),)
 
 
-def one_length(asked: SettingRequest, engine: str) -> tuple[Warning, ...]:
+def one_length(request: SettingRequest, engine: str) -> tuple[Warning, ...]:
     """Return the warning of an engine that drafts as many tokens at all batch sizes."""
-    return left_out_schedule(asked, f"{engine} takes one length for all batch sizes")
+    return left_out_schedule(request, f"{engine} takes one length for all batch sizes")
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -177,20 +128,17 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return numbers + (0,) * (3 - len(numbers))
 
 
-def asked_version(asked: SettingRequest, newest: str) -> tuple[int, ...]:
-    """Return the numbers of the version asked for, by default of the newest that the exporter knows."""
-    return version_numbers(asked.engine_version or newest)
-
-
-def unchecked_version(asked: SettingRequest, engine: str, oldest: str, newest: str) -> tuple[Warning, ...]:
+def unchecked_version(engine: Engine, request: SettingRequest) -> tuple[Warning, ...]:
     """Return the warning that the version asked for lies outside of what was checked, if it does."""
-    version = asked_version(asked, newest)
-    if version_numbers(oldest) <= version <= version_numbers(newest):
+    if engine.checked is None or request.engine_version is None:
+        return ()
+    oldest, newest = engine.checked
+    if version_numbers(oldest) <= version_numbers(request.engine_version) <= version_numbers(newest):
         return ()
     checked = newest if oldest == newest else f"{oldest} to {newest}"
     return (
         Warning(
-            f"{engine} {asked.engine_version} was not checked, only {checked}.",
+            f"{engine.title} {request.engine_version} was not checked, only {checked}.",
             "Compare the fields with its documentation.",
         ),
     )

@@ -3,7 +3,6 @@
 import json
 import textwrap
 
-from treeopt.engines.engine import EngineFile
 from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.trees import TokenTree
 from treeopt.version import __version__
@@ -34,7 +33,7 @@ def generate(model, **arguments):
 '''
 
 
-def custom_generate_files(tree: TokenTree, rule: str) -> tuple[EngineFile, ...]:
+def custom_generate_files(tree: TokenTree, rule: str) -> dict[str, str]:
     """Return the files of a folder that transformers decodes with, given as `custom_generate=FOLDER`.
 
     A lossy rule is allowed by naming it here.
@@ -53,4 +52,4 @@ def custom_generate_files(tree: TokenTree, rule: str) -> tuple[EngineFile, ...]:
         rule=rule,
         lossy=lossy,
     )
-    return (EngineFile(name=NAME, text=text),)
+    return {NAME: text}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from treeopt.engines.engine import Engine, SettingRequest
-from treeopt.engines.settings.common import BENCH_FIRST
+from treeopt.engines.settings.common import BENCH_FIRST, emit
 from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
 from treeopt.engines.settings.source import Source
 from treeopt.errors import InfeasibleError, InvalidValueError, Warning
@@ -37,7 +37,7 @@ def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> 
         ngram=drafter.value("ngram") if kind == "prompt-lookup" else None,
         engine_version=source.engine_version,
     )
-    emitted, promised = engine.emit(asked), source.promised or Provenance()
+    emitted, promised = emit(engine, asked), source.promised or Provenance()
     warnings = (*warnings, *_layers(engine, drafter), *emitted.warnings)
     return Setting(
         asked=asked,

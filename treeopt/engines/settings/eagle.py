@@ -7,74 +7,42 @@ Checked against `eagle/model/cnets.py` of commit 148042c (Li et al., 2024 and 20
     total_token = nodes, the root counted; total_token - 1 <= top_k + depth top_k²
 """
 
-from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
-from treeopt.engines.settings.common import (
-    NO_FLAGS,
-    Checked,
-    flag_line,
-    json_text,
-    one_length,
-    refuse_method,
-    speculation_off,
-    with_flags,
-)
+from treeopt.engines.engine import MAIN, Engine, Json, SettingFiles, SettingRequest
+from treeopt.engines.settings.common import NO_FLAGS, flag_line, json_text, speculation_off, unlimited, with_flags
 from treeopt.errors import Warning
-from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
-
-TITLE = "EAGLE"
+from treeopt.trees.dynamic_tree import DynamicTree
 
 
-def emit(asked: SettingRequest) -> SettingFiles:
+def render(request: SettingRequest) -> SettingFiles:
     """Return the flags, and the same as keyword arguments."""
-    refuse_method(asked, TITLE)
-    tree = asked.tree
+    tree = request.tree
     arguments: Json = {"total_token": tree.nodes, "depth": tree.depth - 1, "top_k": tree.top_k}
     text = flag_line((f"--{name.replace('_', '-')}", value) for name, value in arguments.items())
-    keywords = json_text(arguments)
-    check(text)
-    check_keywords(keywords)
-    models = flag_line([("--ea-model-path", asked.draft_model)]).strip()
+    models = flag_line([("--ea-model-path", request.draft_model)]).strip()
     return SettingFiles(
-        files=(EngineFile(name="", text=text), EngineFile(name="FILE.kwargs.json", text=keywords)),
+        files={MAIN: text, "FILE.kwargs.json": json_text(arguments)},
         usage=with_flags(
             f"python -m eagle.evaluation.gen_ea_answer_llama3chat --base-model-path TARGET {models}", text
         ),
-        warnings=(*_version(asked), *one_length(asked, TITLE)),
+        warnings=_version(request),
     )
 
 
-def check(text: str) -> None:
-    """Raise InfeasibleError for flags with which the draft cannot be drawn up."""
-    flags = Checked.from_flags(TITLE, text)
-    _check(Checked(TITLE, {flag.removeprefix("--").replace("-", "_"): value for flag, value in flags.fields.items()}))
-
-
-def check_keywords(text: str) -> None:
-    """Raise InfeasibleError for keyword arguments with which the draft cannot be drawn up."""
-    _check(Checked.from_json(TITLE, text))
-
-
-def _check(checked: Checked) -> None:
-    total, depth, top_k = checked.whole("total_token", 2), checked.whole("depth", 0), checked.whole("top_k")
-    most = 1 + pool_nodes(top_k, depth + 1)
-    expected = f"at most {most}, the root and top_k + depth top_k²"
-    checked.require(total <= most, "total_token", expected, "ask for fewer nodes")
-
-
-def _version(asked: SettingRequest) -> tuple[Warning, ...]:
-    if asked.engine_version is None:
+def _version(request: SettingRequest) -> tuple[Warning, ...]:
+    if request.engine_version is None:
         return ()
-    return (Warning(f"EAGLE {asked.engine_version} was not checked.", "Compare the flags with its scripts."),)
+    return (Warning(f"EAGLE {request.engine_version} was not checked.", "Compare the flags with its scripts."),)
 
 
 ENGINE = Engine(
     name="eagle",
-    title=TITLE,
+    title="EAGLE",
     versions="commit 148042c",
     needs="top-k, depth and nodes within the pool, root counted",
     dynamic=True,
     default=DynamicTree(top_k=10, depth=8, nodes=60),
-    emit=emit,
+    limits=unlimited,
+    render=render,
     takes=("draft_model", "engine_version"),
     off=speculation_off(NO_FLAGS, "model.naivegenerate(input_ids) in place of model.eagenerate(input_ids)"),
     methods={"eagle": None},

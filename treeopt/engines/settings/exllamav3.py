@@ -8,61 +8,47 @@ Checked against `exllamav3/generator/generator.py` of 1.6.5.  Chains only:
 In a batch of b it drafts the smaller of K and draft_max_rows // b - 1 tokens, so beyond B the chain gets shorter.
 """
 
-from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
+from treeopt.engines.engine import MAIN, Engine, Json, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     NO_FIELDS,
-    Checked,
-    chain_length,
+    chains_only,
     json_text,
     one_length,
-    refuse_method,
     speculation_off,
-    unchecked_version,
     varying_schedule,
 )
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TITLE = "ExLlamaV3"
 VERSION = "1.6.5"
-LENGTH, ADAPTS, ROWS = "num_draft_tokens", "dynamic_draft_tokens", "draft_max_rows"
+LENGTH, ROWS = "num_draft_tokens", "draft_max_rows"
 
 
-def emit(asked: SettingRequest) -> SettingFiles:
-    """Return the arguments."""
-    refuse_method(asked, TITLE)
-    arguments: Json = {LENGTH: chain_length(asked, TITLE, LENGTH), ADAPTS: False}
-    warnings = unchecked_version(asked, TITLE, VERSION, VERSION)
-    if pays := [part for part in asked.schedule if part.length > 0]:
-        arguments[ROWS] = max(1 + arguments[LENGTH], pays[-1].last_batch * (1 + pays[-1].length))
-    if len({part.length for part in varying_schedule(asked)} - {0}) > 1:
-        warnings += one_length(asked, TITLE)
-    text = json_text(arguments)
-    check(text)
+def render(request: SettingRequest) -> SettingFiles:
+    """Return the arguments; one sequence always gets the whole chain."""
+    length = request.tree.depth
+    arguments: Json = {LENGTH: length, "dynamic_draft_tokens": False}
+    if pays := [part for part in request.schedule if part.length > 0]:
+        arguments[ROWS] = max(1 + length, pays[-1].last_batch * (1 + pays[-1].length))
+    several = len({part.length for part in varying_schedule(request)} - {0}) > 1
     return SettingFiles(
-        files=(EngineFile(name="", text=text),),
+        files={MAIN: json_text(arguments)},
         usage='Generator(model, cache, tokenizer, draft_model=…, draft_cache=…, **json.load(open("FILE")))',
-        warnings=warnings,
+        warnings=one_length(request, TITLE) if several else (),
     )
-
-
-def check(text: str) -> None:
-    """Raise InfeasibleError for arguments with which one sequence never gets the whole chain."""
-    checked = Checked.from_json(TITLE, text)
-    length = checked.whole(LENGTH)
-    checked.require(checked.fields.get(ADAPTS) is False, ADAPTS, "false, for a fixed length", "set it")
-    if ROWS in checked.fields:
-        rows = checked.whole(ROWS)
-        checked.require(rows > length, ROWS, f"at least 1 + {LENGTH} = {1 + length}", "raise it")
 
 
 ENGINE = Engine(
     name="exllamav3",
     title=TITLE,
     versions=VERSION,
+    checked=(VERSION, VERSION),
     needs="a chain of at least 1 draft token, the root not counted",
     dynamic=False,
+    schedules=True,
     default=DynamicTree.chain(4),
-    emit=emit,
+    limits=chains_only(LENGTH),
+    render=render,
     takes=("engine_version",),
     off=speculation_off(
         NO_FIELDS, 'Generator(model, cache, tokenizer, **json.load(open("FILE"))), without draft_model'

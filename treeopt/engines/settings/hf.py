@@ -11,85 +11,55 @@ Prompt lookup has no assistant; its fields go to `generate` itself:
     max_matching_ngram_size = most tokens looked up (2 by default)
 """
 
-from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
-from treeopt.engines.settings.common import (
-    NO_FIELDS,
-    Checked,
-    chain_length,
-    chosen_method,
-    json_text,
-    one_length,
-    speculation_off,
-    unchecked_version,
-)
+from treeopt.engines.engine import MAIN, Engine, SettingFiles, SettingRequest
+from treeopt.engines.settings.common import NO_FIELDS, chains_only, json_text, speculation_off
 from treeopt.engines.settings.custom_generate import custom_generate_files
 from treeopt.trees.dynamic_tree import DynamicTree
 
-TITLE = "transformers"
 VERSION = "5.23.0"
-LENGTH, SCHEDULE = "num_assistant_tokens", "num_assistant_tokens_schedule"
 FOLDER = "FILE.hf"
 """Beside the file `FILE`: transformers fixes what lies in a folder of decoding code, so each export has one of its own."""
-THRESHOLD = "assistant_confidence_threshold"
-LOOKUP, NGRAM = "prompt_lookup_num_tokens", "max_matching_ngram_size"
+LENGTH, LOOKUP, NGRAM = "num_assistant_tokens", "prompt_lookup_num_tokens", "max_matching_ngram_size"
 METHODS = ("assistant", "prompt_lookup")
 """treeopt's names: transformers know methods by their fields."""
 
 
-def emit(asked: SettingRequest) -> SettingFiles:
+def limits(request: SettingRequest) -> str | None:
+    """Return why a request is refused; None for any chain."""
+    return chains_only(LOOKUP if request.method == "prompt_lookup" else LENGTH)(request)
+
+
+def render(request: SettingRequest) -> SettingFiles:
     """Return the fields, to be set beside those that the assistant already has."""
-    if chosen_method(asked, TITLE, "assistant", METHODS) == "prompt_lookup":
-        return _prompt_lookup(asked)
-    text = json_text({LENGTH: chain_length(asked, TITLE, LENGTH), SCHEDULE: "constant", THRESHOLD: 0.0})
-    check(text)
+    length = request.tree.depth
+    if request.method == "prompt_lookup":
+        ngram = {} if request.ngram is None else {NGRAM: request.ngram}
+        return SettingFiles(
+            files={MAIN: json_text({LOOKUP: length} | ngram)},
+            usage='target.generate(**inputs, **json.load(open("FILE")))',
+        )
+    fields = {LENGTH: length, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+    files = {MAIN: json_text(fields)}
     usage = 'assistant.generation_config.update(**json.load(open("FILE"))); target.generate(**inputs, assistant_model=assistant)'
-    own = () if asked.static_tree is None else custom_generate_files(asked.static_tree, asked.rule)
-    if own:
+    if request.static_tree is not None:
+        own = custom_generate_files(request.static_tree, request.rule)
+        files |= {f"{FOLDER}/{name}": text for name, text in own.items()}
         usage += f'; with the tree: target.generate(**inputs, assistant_model=assistant, custom_generate="{FOLDER}", '
         usage += "trust_remote_code=True)"
-    return SettingFiles(
-        files=(
-            EngineFile(name="", text=text),
-            *(EngineFile(name=f"{FOLDER}/{each.name}", text=each.text) for each in own),
-        ),
-        usage=usage,
-        warnings=(*unchecked_version(asked, TITLE, VERSION, VERSION), *one_length(asked, TITLE)),
-    )
-
-
-def _prompt_lookup(asked: SettingRequest) -> SettingFiles:
-    """Return the fields of drafts looked up in the text."""
-    ngram = {} if asked.ngram is None else {NGRAM: asked.ngram}
-    text = json_text({LOOKUP: chain_length(asked, TITLE, LOOKUP)} | ngram)
-    check(text)
-    return SettingFiles(
-        files=(EngineFile(name="", text=text),),
-        usage='target.generate(**inputs, **json.load(open("FILE")))',
-        warnings=(*unchecked_version(asked, TITLE, VERSION, VERSION), *one_length(asked, TITLE)),
-    )
-
-
-def check(text: str) -> None:
-    """Raise InfeasibleError for fields under which the length is not always the same."""
-    checked = Checked.from_json(TITLE, text)
-    if LOOKUP in checked.fields:
-        checked.whole(LOOKUP)
-        if NGRAM in checked.fields:
-            checked.whole(NGRAM)
-        return
-    checked.whole(LENGTH)
-    checked.require(checked.fields.get(SCHEDULE) == "constant", SCHEDULE, "constant, for a fixed length", "set it")
-    checked.require(checked.fields.get(THRESHOLD) == 0, THRESHOLD, "0, for a fixed length", "set it")
+    return SettingFiles(files=files, usage=usage)
 
 
 ENGINE = Engine(
     name="hf",
-    title=TITLE,
+    title="transformers",
     versions=VERSION,
+    checked=(VERSION, VERSION),
     needs="a chain of at least 1 draft token, the root not counted; beside it any tree, for treeopt's own decoder",
     dynamic=False,
     default=DynamicTree.chain(20),
-    emit=emit,
+    limits=limits,
+    render=render,
+    method_names=METHODS,
     takes=("method", "engine_version"),
     off=speculation_off(NO_FIELDS, "target.generate(**inputs), without assistant_model"),
     static=True,

@@ -8,15 +8,12 @@ Chains only:
     --spec-synth-rates = chances that a step accepts at least 1, 2, … draft tokens
 """
 
-from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
+from treeopt.engines.engine import MAIN, Engine, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     NO_FLAGS,
     RATE_DECIMALS,
-    Checked,
-    chain_length,
-    chosen_method,
+    chains_only,
     flag_line,
-    one_length,
     rounded_rates,
     speculation_off,
     with_flags,
@@ -24,50 +21,30 @@ from treeopt.engines.settings.common import (
 from treeopt.errors import Warning
 from treeopt.trees.dynamic_tree import DynamicTree
 
-TITLE = "llama.cpp"
 METHODS = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 TYPE, MOST, LEAST, CUT = "--spec-type", "--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min"
-RATES = "--spec-synth-rates"
 
 
-def emit(asked: SettingRequest) -> SettingFiles:
-    """Return the flags and, where acceptance is known, the flag that replays it."""
-    length = chain_length(asked, TITLE, MOST)
-    method = chosen_method(asked, TITLE, METHODS[0], METHODS)
-    flags = flag_line([(TYPE, method), (MOST, length), (LEAST, 0), (CUT, "0.00"), ("-md", asked.draft_model)])
-    check(flags)
-    files, usage = [EngineFile(name="", text=flags)], with_flags("llama-server -m TARGET", flags)
-    if asked.survival:
-        rates = ",".join(f"{rate:.{RATE_DECIMALS}f}" for rate in rounded_rates(asked.survival))
-        files.append(EngineFile(name="FILE.synth.txt", text=flag_line([(RATES, rates)])))
-        check_rates(files[-1].text, length)
+def render(request: SettingRequest) -> SettingFiles:
+    """Return the flags and, if acceptance is known, the flag that replays it."""
+    method = request.method or METHODS[0]
+    flags = flag_line(
+        [(TYPE, method), (MOST, request.tree.depth), (LEAST, 0), (CUT, "0.00"), ("-md", request.draft_model)]
+    )
+    files, usage = {MAIN: flags}, with_flags("llama-server -m TARGET", flags)
+    if request.survival:
+        rates = ",".join(f"{rate:.{RATE_DECIMALS}f}" for rate in rounded_rates(request.survival))
+        files["FILE.synth.txt"] = flag_line([("--spec-synth-rates", rates)])
         usage += "; to replay the predicted acceptance add the flag in FILE.synth.txt"
-    return SettingFiles(files=tuple(files), usage=usage, warnings=(*_version(asked), *one_length(asked, TITLE)))
+    return SettingFiles(files=files, usage=usage, warnings=_version(request))
 
 
-def check(text: str) -> None:
-    """Raise InfeasibleError for flags that llama-server refuses, or under which chains are cut short."""
-    checked = Checked.from_flags(TITLE, text)
-    checked.one_of(TYPE, METHODS)
-    most, least = checked.whole(MOST), checked.whole(LEAST, 0)
-    checked.require(least <= most, LEAST, f"at most {MOST}, {most}", "lower it")
-    checked.require(checked.fields.get(CUT) == "0.00", CUT, "0.00, for a fixed length", "set it")
-    checked.require("-md" in checked.fields, "-md", "the draft model", "add it")
-
-
-def check_rates(text: str, length: int) -> None:
-    """Raise InfeasibleError for rates that cannot be those of a chain of so many draft tokens."""
-    checked = Checked.from_flags(TITLE, text)
-    checked.require(RATES in checked.fields, RATES, "rates", "add them")
-    checked.rates(RATES, [float(rate) for rate in str(checked.fields[RATES]).split(",")], length)
-
-
-def _version(asked: SettingRequest) -> tuple[Warning, ...]:
-    if asked.engine_version is None:
+def _version(request: SettingRequest) -> tuple[Warning, ...]:
+    if request.engine_version is None:
         return ()
     return (
         Warning(
-            f"{asked.engine_version} was not checked, and the build that introduced these flags is not known.",
+            f"{request.engine_version} was not checked, and the build that introduced these flags is not known.",
             f"Look for {TYPE} in llama-server --help.",
         ),
     )
@@ -75,12 +52,14 @@ def _version(asked: SettingRequest) -> tuple[Warning, ...]:
 
 ENGINE = Engine(
     name="llama-cpp",
-    title=TITLE,
+    title="llama.cpp",
     versions="commit 00dc805",
     needs="a chain of at least 1 draft token, the root not counted",
     dynamic=False,
     default=DynamicTree.chain(3),
-    emit=emit,
+    limits=chains_only(MOST),
+    render=render,
+    method_names=METHODS,
     off=speculation_off(NO_FLAGS, "llama-server -m TARGET $(cat FILE)"),
     methods={"eagle": "draft-eagle3"},
 )

@@ -7,67 +7,42 @@ model.  Without --speculative-algorithm it does not speculate, whatever the othe
     --speculative-num-draft-tokens = K, the root not counted
 """
 
-from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
-from treeopt.engines.settings.common import (
-    NO_FLAGS,
-    Checked,
-    chain_length,
-    chosen_method,
-    flag_line,
-    one_length,
-    speculation_off,
-    unchecked_version,
-    with_flags,
-)
+from treeopt.engines.engine import MAIN, Engine, SettingFiles, SettingRequest
+from treeopt.engines.settings.common import NO_FLAGS, chains_only, flag_line, speculation_off, with_flags
 from treeopt.errors import Warning
 from treeopt.trees.dynamic_tree import DynamicTree
 
-TITLE = "LMDeploy"
 VERSION = "0.18.0"
 METHODS = ("eagle", "eagle3", "deepseek_mtp", "hy3_mtp", "qwen3_5_mtp", "dflash")
 LENGTH, METHOD, DRAFT = "--speculative-num-draft-tokens", "--speculative-algorithm", "--speculative-draft-model"
+NO_METHOD = Warning(
+    f"LMDeploy does not speculate without {METHOD}, and has none for a separate draft model.",
+    f"Name {', '.join(METHODS[:-1])} or {METHODS[-1]} as the method.",
+)
 
 
-def emit(asked: SettingRequest) -> SettingFiles:
+def render(request: SettingRequest) -> SettingFiles:
     """Return the flags; the draft model goes with a method only."""
-    flags: list[tuple[str, object]] = [(LENGTH, chain_length(asked, TITLE, LENGTH))]
-    warnings = [*unchecked_version(asked, TITLE, VERSION, VERSION), *one_length(asked, TITLE)]
-    if asked.method is None:
-        warnings.append(
-            Warning(
-                f"LMDeploy does not speculate without {METHOD}, and has none for a separate draft model.",
-                f"Name {', '.join(METHODS[:-1])} or {METHODS[-1]} as the method.",
-            )
-        )
-    else:
-        flags += [(METHOD, chosen_method(asked, TITLE, asked.method, METHODS)), (DRAFT, asked.draft_model)]
-    text = flag_line(flags)
-    check(text)
+    drafter = [] if request.method is None else [(METHOD, request.method), (DRAFT, request.draft_model)]
+    text = flag_line([(LENGTH, request.tree.depth), *drafter])
     return SettingFiles(
-        files=(EngineFile(name="", text=text),),
+        files={MAIN: text},
         usage=with_flags("lmdeploy serve api_server TARGET", text),
-        warnings=tuple(warnings),
+        warnings=() if drafter else (NO_METHOD,),
     )
-
-
-def check(text: str) -> None:
-    """Raise InfeasibleError for flags that LMDeploy refuses or ignores."""
-    checked = Checked.from_flags(TITLE, text)
-    checked.whole(LENGTH)
-    if METHOD in checked.fields:
-        checked.one_of(METHOD, METHODS)
-    else:
-        checked.require(DRAFT not in checked.fields, DRAFT, f"none without {METHOD}", f"add {METHOD}")
 
 
 ENGINE = Engine(
     name="lmdeploy",
-    title=TITLE,
+    title="LMDeploy",
     versions=VERSION,
+    checked=(VERSION, VERSION),
     needs="a chain of at least 1 draft token, the root not counted",
     dynamic=False,
     default=DynamicTree.chain(1),
-    emit=emit,
+    limits=chains_only(LENGTH),
+    render=render,
+    method_names=METHODS,
     off=speculation_off(NO_FLAGS, "lmdeploy serve api_server TARGET $(cat FILE)"),
     methods={"eagle": "eagle3"},
 )

@@ -8,25 +8,13 @@ Checked against openvino-genai 2026.4.1: its type stubs, the messages in its lib
     prompt lookup: num_assistant_tokens = K, max_ngram_size = most tokens looked up
 """
 
-from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
-from treeopt.engines.settings.common import (
-    NO_FIELDS,
-    Checked,
-    chain_length,
-    chosen_method,
-    json_text,
-    one_length,
-    speculation_off,
-    unchecked_version,
-)
+from treeopt.engines.engine import MAIN, Engine, Json, SettingFiles, SettingRequest
+from treeopt.engines.settings.common import NO_FIELDS, chains_only, json_text, speculation_off
 from treeopt.errors import Warning
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
-TITLE = "OpenVINO GenAI"
 VERSION = "2026.4.1"
 NODES, TOP_K, DEPTH = "num_assistant_tokens", "branching_factor", "tree_depth"
-THRESHOLD = "assistant_confidence_threshold"
-NGRAM = "max_ngram_size"
 METHODS = ("draft_model", "eagle3", "prompt_lookup")
 """treeopt's names: OpenVINO GenAI knows methods by what the pipeline is given."""
 DEFAULT_NGRAM = 3
@@ -38,54 +26,42 @@ TREES = Warning(
 )
 
 
-def emit(asked: SettingRequest) -> SettingFiles:
+def limits(request: SettingRequest) -> str | None:
+    """Return why a request is refused; None for a chain, and for a tree with as many draft nodes as levels or more."""
+    tree = request.tree
+    if request.method == "prompt_lookup":
+        return chains_only(NODES)(request)
+    if tree.nodes > tree.depth:
+        return None
+    expected = f"from {DEPTH}, {tree.depth}, to {TOP_K}² ({DEPTH} - 1) + {TOP_K}, {pool_nodes(tree.top_k, tree.depth)}"
+    return f"{NODES}: expected {expected}. Got {tree.nodes - 1}: ask for such a tree."
+
+
+def render(request: SettingRequest) -> SettingFiles:
     """Return the fields."""
-    method = chosen_method(asked, TITLE, "draft_model", METHODS)
-    tree, warnings = asked.tree, unchecked_version(asked, TITLE, VERSION, VERSION)
-    fields: Json
-    usage = UPDATE
-    if method == "prompt_lookup":
-        fields = {NODES: chain_length(asked, TITLE, NODES), NGRAM: asked.ngram or DEFAULT_NGRAM}
-        warnings += one_length(asked, TITLE)
+    tree, usage = request.tree, UPDATE
+    fields: Json = {NODES: tree.nodes - 1}
+    if request.method == "prompt_lookup":
+        fields["max_ngram_size"] = request.ngram or DEFAULT_NGRAM
         usage = f"pipeline = LLMPipeline(TARGET, DEVICE, prompt_lookup=True); {UPDATE}"
     elif tree.is_chain:
-        fields = {NODES: chain_length(asked, TITLE, NODES), THRESHOLD: 0.0}
-        warnings += one_length(asked, TITLE)
+        fields["assistant_confidence_threshold"] = 0.0
     else:
-        fields = {NODES: tree.nodes - 1, TOP_K: tree.top_k, DEPTH: tree.depth}
-        warnings += (TREES,)
-    text = json_text(fields)
-    check(text)
-    return SettingFiles(
-        files=(EngineFile(name="", text=text),),
-        usage=usage,
-        warnings=warnings,
-    )
-
-
-def check(text: str) -> None:
-    """Raise InfeasibleError for fields that OpenVINO GenAI refuses."""
-    checked = Checked.from_json(TITLE, text)
-    nodes = checked.whole(NODES)
-    if NGRAM in checked.fields:
-        checked.whole(NGRAM)
-    fixed = checked.fields.get(THRESHOLD, 0.0) == 0
-    checked.require(fixed, THRESHOLD, f"0 beside {NODES}", "set it")
-    if DEPTH in checked.fields:
-        depth, top_k = checked.whole(DEPTH), checked.whole(TOP_K)
-        most = pool_nodes(top_k, depth)
-        expected = f"from {DEPTH}, {depth}, to {TOP_K}² ({DEPTH} - 1) + {TOP_K}, {most}"
-        checked.require(depth <= nodes <= most, NODES, expected, "ask for such a tree")
+        fields |= {TOP_K: tree.top_k, DEPTH: tree.depth}
+    return SettingFiles(files={MAIN: json_text(fields)}, usage=usage, warnings=() if tree.is_chain else (TREES,))
 
 
 ENGINE = Engine(
     name="openvino",
-    title=TITLE,
+    title="OpenVINO GenAI",
     versions=VERSION,
+    checked=(VERSION, VERSION),
     needs="a chain, or top-k, depth and at least as many draft nodes as the depth, the root not counted",
     dynamic=True,
     default=DynamicTree.chain(5),
-    emit=emit,
+    limits=limits,
+    render=render,
+    method_names=METHODS,
     takes=("method", "engine_version"),
     off=speculation_off(
         NO_FIELDS,

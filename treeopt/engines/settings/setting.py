@@ -1,9 +1,11 @@
 """Profile, record and tree to an engine's setting: what to ask it for, and what that, its default and plain come to."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 from treeopt.engines.engine import BatchLength, Engine, SettingRequest
+from treeopt.engines.settings.common import check_method, emit, refusal
 from treeopt.engines.settings.drafted import drafter_setting, fastest_drafter_setting
 from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting, speculation_off_warning
 from treeopt.engines.settings.prediction import Predicted, predicted, predicted_static, shape
@@ -25,9 +27,11 @@ def setting(engine: Engine, source: Source) -> Setting:
 
     Dynamic trees are chosen where the engine takes them and a record of the same temperature is there; else chains.
     Of a tree file that names a drafter, the same drafter of the engine is set; without a draft model, the fastest of
-    the profile's drafters that the engine has.  Where plain decoding is the fastest,
-    speculation is off.  Raises InfeasibleError where the engine cannot be set to what was asked for.
+    the profile's drafters that the engine has.  Where plain decoding is the fastest, speculation is off.
+
+    Raises InvalidValueError for an unknown method, InfeasibleError if the engine cannot be set to what was asked for.
     """
+    check_method(engine, source.method)
     if source.drafter is not None:
         return drafter_setting(engine, source, source.drafter)
     source = source.for_engine(engine)
@@ -47,8 +51,6 @@ class _Chooser:
         self._replay = None if source.record is None else Replay(source.record)
         self._best_draft: DynamicTree | None = None
         self._remarks: list[str] = []
-        self._refusals: dict[str, DynamicTree] = {}
-        """Reasons why the engine cannot be set to some trees, each with the first of them."""
         caution = warn_outside_contexts(profile, model.acceptance, [model.point.context_tokens])
         self._warnings: list[Warning] = [] if caution is None else [caution]
 
@@ -58,7 +60,7 @@ class _Chooser:
         asked = self._chain() if replay is None else self._dynamic(replay)
         if asked is not None:
             self._check_draft_model()
-        emitted = self._engine.off if asked is None else self._engine.emit(asked)
+        emitted = self._engine.off if asked is None else emit(self._engine, asked)
         return Setting(
             asked=asked,
             emitted=emitted,
@@ -106,15 +108,14 @@ class _Chooser:
             raise InfeasibleError(
                 "max_depth: expected at least 1, a draft token. Got 0: allow more.", field="max_depth"
             )
-        try:
-            tree, best = fastest_dynamic_tree(replay, self._model, max_nodes=most, allowed=self._allowed)
-        except InfeasibleError:
-            if not self._refusals:
-                raise
-            reason, refused = next(iter(self._refusals.items()))
-            if len(self._refusals) > 1:
-                reason = f"{self._engine.title} takes none of the measured trees, such as a {shape(refused)}: {reason}"
-            raise InfeasibleError(reason) from None
+        request = self._asked(DynamicTree.chain(1))
+        tree, best = fastest_dynamic_tree(
+            replay,
+            self._model,
+            max_nodes=most,
+            max_depth=deepest,
+            limits=lambda tree: refusal(self._engine, replace(request, tree=tree)),
+        )
         if best.speedup.value <= 1:
             self._off(tree)
             return None
@@ -216,16 +217,6 @@ class _Chooser:
         )
         return requested_plan(self._profile, request).choice.tree
 
-    def _allowed(self, tree: DynamicTree) -> bool:
-        if self._source.request.max_depth is not None and tree.depth > self._source.request.max_depth:
-            return False
-        try:
-            self._engine.emit(self._asked(tree))
-        except InfeasibleError as error:
-            self._refusals.setdefault(str(error), tree)
-            return False
-        return True
-
     def _predictions(self, asked: SettingRequest | None) -> Iterator[Predicted]:
         plain = predicted_static("plain decoding", chain(0), self._model)
         if asked is None:
@@ -279,7 +270,7 @@ def _without_profile(engine: Engine, source: Source) -> Setting:
         method=source.method,
         engine_version=source.engine_version,
     )
-    emitted, found = engine.emit(asked), "without a profile nothing is predicted."
+    emitted, found = emit(engine, asked), "without a profile nothing is predicted."
     if source.chain_length is None:
         found = (
             "without a profile nothing is predicted, and the length is the depth of the tree, whose branches "
