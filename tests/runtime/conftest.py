@@ -69,7 +69,9 @@ def greedy_text(logits_after):
     continued = {}
 
     def greedy_text(model, prompt, count):
-        text, _ = continued.setdefault((id(model), *prompt), ([], model))  # as long as a model is kept, its id is its own
+        text, _ = continued.setdefault(
+            (id(model), *prompt), ([], model)
+        )  # as long as a model is kept, its id is its own
         while len(text) < count:
             text.append(int(logits_after(model, [*prompt, *text]).argmax()))
         return text[:count]
