@@ -14,7 +14,7 @@ from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration, recalibration
 from treeopt.planner import plan
 
-SHORT, LONG = 5_000, 30_000
+SHORT, LONG = 15_000, 40_000
 """Tokens."""
 PERIOD = 500
 """Steps between two changes of what is accepted, so that trees change and plain decoding is met again and again."""
