@@ -12,7 +12,7 @@ LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_S
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8 --durations 10
 
-.PHONY: demo demo-in methods test test-slow test-wheel test-real real-model real real-drafters lint bench browser-test gguf engines
+.PHONY: demo demo-in methods test test-slow test-wheel test-source test-real real-model real real-drafters lint bench browser-test gguf engines
 .PHONY: engines-mlx engines-openvino docs release clean
 
 demo: .venv/ready
@@ -33,27 +33,30 @@ methods: .venv/ready
 	$(BIN)/treeopt bench methods --output build/methods.json --plot build/methods.svg
 
 # compiled once: by numba for all workers, and as bytecode for all processes that tests start
-test test-slow test-wheel test-real: export NUMBA_CACHE_DIR := $(CURDIR)/.venv/numba
-test test-slow test-wheel test-real: export PYTHONDONTWRITEBYTECODE :=
+TESTS := test test-slow test-wheel test-source test-real
+$(TESTS): export NUMBA_CACHE_DIR := $(CURDIR)/.venv/numba
+$(TESTS): export PYTHONDONTWRITEBYTECODE :=
 
 # the fast tests
 test: .venv/ready-to-test
 	$(BIN)/python -m tests.support.warm
 	$(BIN)/python -m pytest $(PARALLEL) --dist worksteal -m "not slow and not real"
 
-# the others; with test-wheel and test-real every test
-test-slow: export HYPOTHESIS_PROFILE := ci
+# those that take seconds
 test-slow: .venv/ready-to-test
 	$(BIN)/python -m tests.support.warm
-	$(BIN)/python -m pytest $(PARALLEL) --dist loadfile -m "(slow or source) and not real"
+	$(BIN)/python -m pytest $(PARALLEL) --dist worksteal -m "slow and not real"
 
-# the fast tests with all their examples, on the built wheel, where no source can be imported
+# fast and slow tests with all their examples, on the built wheel, where no source can be imported
 test-wheel: export HYPOTHESIS_PROFILE := ci
 test-wheel: .venv/ready-to-test
 	.ci/wheel $(BIN)/python
 	cd $(WHEEL)/checkout && ../venv/bin/python -m tests.support.warm
-	cd $(WHEEL)/checkout && ../venv/bin/python -m pytest $(PARALLEL) --dist worksteal -m "not slow and not source and not real" \
-		--treeopt-in=../venv
+	cd $(WHEEL)/checkout && ../venv/bin/python -m pytest $(PARALLEL) --dist worksteal -m "not source and not real" --treeopt-in=../venv
+
+# those that need the source; with test-wheel and test-real every test
+test-source: .venv/ready-to-test
+	$(BIN)/python -m pytest $(PARALLEL) --dist loadfile -m "source and not real" $$(grep -rl mark.source tests) treeopt
 
 # tests on a real model; make gguf adds those that compare it with llama.cpp
 test-real: .venv/ready-to-test $(REAL)/ready

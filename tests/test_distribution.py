@@ -113,29 +113,10 @@ class TestSourceDistribution:
         assert os.access(unpacked / ".ci" / "run", os.X_OK)
         assert {link: os.readlink(unpacked / link) for link in LINKS} == LINKS
 
-    def test_all_its_tests_are_collected(self, unpacked):
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-        assert int(re.findall(r"(\d+) tests collected", run(command, unpacked))[0]) > 5000
-
-    def test_its_tests_pass(self, unpacked):
-        tests = ["tests/trees/test_shapes.py", "tests/trees/test_tree_file.py", "tests/solver/test_best_first.py"]
-        tests += [
-            "tests/test_packaging.py",
-            "tests/test_layers.py",
-            "tests/test_names.py",
-            "tests/cli/test_light_start.py",
-        ]
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "not slow and not real",
-            "-p",
-            "no:cacheprovider",
-            *tests,
-        ]
+    def test_some_of_its_tests_pass(self, unpacked):
+        """Those of packages, layers and links; what its other tests need is there, since all files are."""
+        tests = ["tests/trees/test_shapes.py", "tests/test_packaging.py", "tests/test_layers.py"]
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
         assert " passed" in run(command, unpacked)
 
     def test_its_wheel_is_that_of_the_folder(self, unpacked, wheel):

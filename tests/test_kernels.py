@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.solver.oracles import depth_of, rows_of
-from tests.solver.tables import NAMED, PLAIN_PYTHON
+from tests.solver.tables import NAMED
 from treeopt.records.rules import RULES
 from treeopt.solver import dynamic_program
 from treeopt.trees import level_widths
@@ -105,7 +105,6 @@ def test_every_compiling_module_is_tried():
     assert compiling_modules() == set(WORK)
 
 
-@pytest.mark.skipif(PLAIN_PYTHON, reason="nothing is compiled here")
 @pytest.mark.parametrize("name", WORK)
 def test_compiled_loops_do_what_their_python_says(name, monkeypatch):
     module = importlib.import_module(name)

@@ -2,8 +2,6 @@
 
 import importlib
 import rlcompleter
-import subprocess
-import sys
 import types
 
 import pytest
@@ -52,16 +50,6 @@ def test_public_packages_come_by_attribute():
     """Asked of the module's own `__getattr__`, because here they were imported long ago, and became attributes."""
     assert [treeopt.__getattr__(name).__name__ for name in PUBLIC] == PACKAGES[1:]
     assert set(PUBLIC) | {"__version__"} <= set(treeopt.__all__)
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_public_packages_come_by_attribute_in_a_fresh_interpreter():
-    script = (
-        f"import treeopt; print(*[getattr(treeopt, name).__name__ for name in {PUBLIC!r}], treeopt.engines.ENGINES)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.stdout.split()[: len(PUBLIC)] == PACKAGES[1:], done.stderr
 
 
 def test_unknown_names_are_refused_as_python_does():

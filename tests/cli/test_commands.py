@@ -53,41 +53,6 @@ class TestProfile:
     def test_journal_is_gone_once_the_profile_is_written(self, profile: Path) -> None:
         assert not profile.with_name("profile.yaml.partial").exists()
 
-    @pytest.mark.slow
-    def test_dash_writes_the_profile_to_standard_output(self, tmp_path: Path) -> None:
-        result = call("profile", "--output", "-", *LITTLE)
-        (tmp_path / "copy.yaml").write_text(result.stdout)
-
-        assert Profile.load(tmp_path / "copy.yaml").pair.target == "bundled target"
-
-    @pytest.mark.slow
-    def test_interruption_keeps_what_was_measured_and_resume_goes_on(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from treeopt.profiler import MonotonicClock
-
-        path = tmp_path / "profile.yaml"
-        real, calls = MonotonicClock.time_s, []
-
-        def interrupted(self: MonotonicClock, work: object) -> float:
-            calls.append(work)
-            if len(calls) == 10:
-                raise KeyboardInterrupt
-            return real(self, work)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(MonotonicClock, "time_s", interrupted)
-        first = call("profile", "--output", path, *LITTLE)
-        kept = path.with_name("profile.yaml.partial").read_text().splitlines()
-        second = call("profile", "--output", path, "--resume", *LITTLE)
-
-        assert first.exit_code == 130
-        assert "--resume" in first.output
-        assert len(kept) == 1 + 9
-        assert second.exit_code == 0, second.output
-        samples = {float(value) for line in kept[1:] for value in json.loads(line)[2]}
-        written = {float(s) for timing in Profile.load(path).latency().verify.timings for s in timing.samples_s}
-        assert {float(f"{s:.6g}") for s in samples} <= written
-
     def test_resume_without_a_journal_says_so(self, tmp_path: Path) -> None:
         result = call("profile", "--output", tmp_path / "profile.yaml", "--resume", *LITTLE)
 

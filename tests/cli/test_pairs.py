@@ -112,7 +112,10 @@ class TestOwnPair:
 
     @pytest.mark.slow
     def test_so_it_is_from_a_real_profile_on(self, own_pair: Path) -> None:
-        little = ("--max-tokens", "8", "--rounds", "1", "--positions", "96", "--context-tokens", "64")
+        little = (
+            *("--max-tokens", "8", "--rounds", "1", "--positions", "24", "--context-tokens", "64"),
+            *("--max-prompts", "4"),
+        )
         measured = call("profile", *OWN, *little, "--temperature", "0.7", "--top-k", "50")
         assert measured.exit_code == 0, measured.output
         (solve,) = commands(measured.stdout)

@@ -136,12 +136,11 @@ class TestProcesses:
             ("--help", ">&-", "is closed"),
             *(
                 pytest.param(command, streams, said, marks=pytest.mark.slow)
-                for command in (
-                    *("show tree.json", "--help", "--version", "solve", "solve -o -", "solve --json"),
-                    *("compare tree.json", "export tree.json --to vllm", "export --list", "import tree.json -o -"),
-                    *("run tree.json --prompt x --max-new-tokens 4", "profile --help"),
+                for command, streams, said in (
+                    ("solve --json", ">&-", "is closed"),
+                    ("import tree.json -o -", ">/dev/full", "No space left on device"),
+                    ("run tree.json --prompt x --max-new-tokens 4", ">/dev/full", "No space left on device"),
                 )
-                for streams, said in ((">/dev/full", "No space left on device"), (">&-", "is closed"))
             ),
         ],
     )

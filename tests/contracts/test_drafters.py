@@ -10,7 +10,7 @@ from tests.contracts.drafters import CASES, independent
 from tests.support.decoded import PROMPT, joined, with_end
 from tests.support.device import DEVICE
 from tests.support.steppers import NoiseAgain, decoder_with
-from tests.support.toy_distribution import DISTRIBUTIONS, LENGTH, SAMPLINGS, ToyDistribution, first_children
+from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution, first_children
 from treeopt.errors import TreeoptError
 from treeopt.runtime import Decoder, Transformer, load_model
 from treeopt.runtime.decoding import acceptance
@@ -55,9 +55,8 @@ def p_value(toys, logits_after, chi_squared):
 
 class TestDistribution:
     @every_drafter
-    @pytest.mark.parametrize(("texts", "sampling"), DISTRIBUTIONS, ids=str)
-    def test_several_steps_follow_the_target(self, p_value, name, texts, sampling):
-        found, tokens_per_step = p_value(name, texts, sampling)
+    def test_several_steps_follow_the_target(self, p_value, name):
+        found, tokens_per_step = p_value(name, FEW, SAMPLINGS[1])
         assert found > 1e-3
         assert tokens_per_step == 1 if name == "plain" else 1 < tokens_per_step < LENGTH
 
@@ -181,7 +180,7 @@ class TestStops:
     @every_drafter
     def test_an_end_token_and_a_sequence(self, target, draft, name, greedy_text):
         expected = greedy_text(target, PROMPT, 30)
-        for place in (0, 7, 8, 9):
+        for place in (0, 8):
             end = expected[place]
             text = text_of(decoder_of(name, with_end(target, end), draft), count=30)
             assert text == expected[: expected.index(end) + 1]
@@ -213,7 +212,7 @@ class TestInterruption:
         expected = text_of(decoder, count=12, seed=4)
         for method in ("forward", "run", "prefill", "logits"):
             run = getattr(Transformer, method)
-            for calls_before in (0, 1, 4):
+            for calls_before in (0, 4):
                 left = [calls_before]
 
                 def broken_off(*arguments, run=run, left=left, **keywords):

@@ -34,12 +34,6 @@ def plain(models):
 
 
 @every_drafter
-@pytest.mark.parametrize("prompt", [PROMPT, [1], REPEATS], ids=["text", "one token", "repeats"])
-def test_greedy_text_is_that_of_plain_decoding(models, plain, name, prompt):
-    assert text_of(decoder_of(name, *models), prompt, 30) == plain(prompt, 30)
-
-
-@every_drafter
 def test_a_text_may_be_as_long_as_the_models_allow(models, plain, name):
     prompt = PROMPT * 15
     room = 128 - len(prompt)
@@ -77,9 +71,9 @@ def test_a_path_kept_wrongly_is_found(models, plain, name, monkeypatch):
 
 
 @every_drafter
-def test_exactly_as_many_tokens_as_asked_for_and_stops(models, plain, name):
+def test_greedy_text_has_exactly_as_many_tokens_as_asked_for_and_stops(models, plain, name):
     decoder, expected = decoder_of(name, *models), plain(REPEATS, 20)
-    for count in (0, 1, 2, 5, 20):
+    for count in (0, 2, 20):
         assert joined(decoder.steps(REPEATS, count)) == expected[:count]
     stop = expected[7:9]
     first = next(at for at in range(20) if expected[at : at + 2] == stop)
@@ -92,7 +86,7 @@ def test_an_error_within_any_pass_leaves_no_state(models, name, monkeypatch):
     expected = text_of(decoder, count=12, seed=4)
     for method in ("forward", "prefill"):
         run = getattr(GGUFModel, method)
-        for calls_before in (0, 1, 4):
+        for calls_before in (0, 4):
             left = [calls_before]
 
             def broken_off(*arguments, run=run, left=left, **keywords):

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.slow import slow
 from treeopt.trees import TokenTree, chain, chains, draw_text, k_ary, level_widths
 from treeopt.trees.formats import WriteOptions, format_named
 
@@ -17,7 +16,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "examples" / "show_npz.c"
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]
 SANITIZERS = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 TOO_LARGE = "The tree is too large for this diagram; treeopt show draws the part that fits."
-FEW, MUTANTS = 100, 400
+MUTANTS = 200
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
 
@@ -107,11 +106,10 @@ class TestTrees:
         path.write_bytes(format_named("npz").write(tree, WriteOptions(), ".npz").data)
         assert drawn(program, path) == draw_text(tree) + "\n"
 
-    @pytest.mark.slow
     def test_many_random_trees(self, program, tmp_path):
         draw = random.Random(1)
-        trees = [tree for tree in (random_tree(draw) for _ in range(300)) if fits(tree)]
-        assert len(trees) > 200
+        trees = [tree for tree in (random_tree(draw) for _ in range(60)) if fits(tree)]
+        assert len(trees) > 40
         for tree in trees:
             assert drawn(program, archive(tmp_path / "tree.npz", tree)) == draw_text(tree) + "\n"
 
@@ -195,13 +193,12 @@ class TestBrokenFiles:
             (tmp_path / "cut.npz").write_bytes(whole[:length])
             assert_refused(shown(program, tmp_path / "cut.npz"))
 
-    @pytest.mark.parametrize("mutants", [FEW, *slow([MUTANTS])])
-    def test_mutants(self, checked_program, tmp_path, mutants):
+    def test_mutants(self, checked_program, tmp_path):
         draw = random.Random(3)
         whole = archive(tmp_path / "tree.npz", level_widths([3, 4, 3])).read_bytes()
         path, refused = tmp_path / "mutant.npz", 0
         central = whole.index(b"PK\x01\x02")
-        for _ in range(mutants):
+        for _ in range(MUTANTS):
             data = bytearray(whole)
             first = draw.choice([0, central, len(data) - 22])  # headers, directory, end
             last = min(len(data), first + draw.choice([22, 240]))
@@ -213,7 +210,7 @@ class TestBrokenFiles:
             if done.returncode:
                 assert_refused(done)
             refused += done.returncode
-        assert mutants / 3 < refused < mutants
+        assert MUTANTS / 3 < refused < MUTANTS
 
 
 def test_the_sanitizers_would_tell(checked_program, tmp_path):

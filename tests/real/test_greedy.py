@@ -15,7 +15,8 @@ from treeopt.runtime.models.load import load_language_model
 from treeopt.trees import chain
 
 pytestmark = pytest.mark.real
-NEW_TOKENS, GROUPS = 100, 4
+NEW_TOKENS = 64
+BATCH = QUESTIONS[::4]
 DRAFTERS = Path(__file__).parents[2] / "examples" / "smollm2"
 LEAST_TOKENS_PER_STEP = 1.3
 NEAR_TIE = 5e-4
@@ -54,20 +55,19 @@ def single_outputs(decoder, prompts):
     return [list(decoder.generate(prompt, NEW_TOKENS)) for prompt in prompts]
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_greedy_output_equals_generate(model, hf_model, tokenizer, group):
-    prompts = [tokenizer.chat(text) for text in QUESTIONS[group::GROUPS]]
+def test_greedy_output_equals_generate(model, hf_model, tokenizer):
+    prompts = [tokenizer.chat(text) for text in BATCH]
     expected = hf_outputs(hf_model, prompts)
     assert sum(map(len, expected)) > NEW_TOKENS * len(prompts) / 2  # answers are not cut off at once
     outputs = {
         "plain": batched_outputs(make_decoder(model, None), prompts),
         "prompt lookup": batched_outputs(make_decoder(model, PromptLookupDrafter(3, 8)), prompts),
-        "lookahead": single_outputs(make_decoder(model, LookaheadDrafter(2, 3, 2)), prompts),
+        "lookahead": single_outputs(make_decoder(model, LookaheadDrafter(2, 3, 2)), prompts[:3]),
     }
     divergences = {
         (name, number): found
         for name, texts in outputs.items()
-        for number, (text, theirs) in enumerate(zip(texts, expected, strict=True))
+        for number, (text, theirs) in enumerate(zip(texts, expected, strict=False))
         if (found := divergence(model, number, prompts[number], theirs, text)) is not None
     }
     assert {at: found for at, found in divergences.items() if not 0 < found.gap <= NEAR_TIE} == {}

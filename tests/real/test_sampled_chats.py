@@ -20,7 +20,7 @@ def sample_chats():
 @pytest.fixture
 def few(sample_chats, monkeypatch):
     """Make rounds small and chats short."""
-    for name, value in {"ROUND_CHATS": 9, "BATCH_SIZE": 4, "MAX_USER_TOKENS": 60, "MAX_ANSWER_TOKENS": 20}.items():
+    for name, value in {"ROUND_CHATS": 9, "BATCH_SIZE": 9, "MAX_USER_TOKENS": 60, "MAX_ANSWER_TOKENS": 20}.items():
         monkeypatch.setattr(sample_chats, name, value)
 
 
@@ -42,13 +42,15 @@ def test_answers_at_temperature_0_are_those_of_transformers(sample_chats, model,
 @pytest.mark.usefixtures("few")
 def test_an_interrupted_run_resumes(sample_chats, folder, model, tmp_path, monkeypatch):
     monkeypatch.setattr(sample_chats, "load_model", lambda _, **options: model)  # noqa: ARG005
+    monkeypatch.setattr(sample_chats, "measure_fastest_dtype", lambda: None)
     path = tmp_path / "chats.jsonl"
     monkeypatch.setattr("sys.argv", ["sample_chats.py", str(folder), "-o", str(path), "--tokens", "30"])
     sample_chats.main()
     first = path.read_text("utf-8")
     sample_chats.main()
     assert path.read_text("utf-8") == first, "the file has enough tokens"
-    monkeypatch.setattr("sys.argv", ["sample_chats.py", str(folder), "-o", str(path), "--tokens", "200"])
+    more = 20 * len(first.splitlines()) + 1  # than these chats can have
+    monkeypatch.setattr("sys.argv", ["sample_chats.py", str(folder), "-o", str(path), "--tokens", str(more)])
     sample_chats.main()
     lines = path.read_text("utf-8").splitlines()
     assert path.read_text("utf-8").startswith(first)

@@ -66,14 +66,17 @@ def logits_after():
 @pytest.fixture(scope="session")
 def greedy_text(logits_after):
     """Return the function that continues a text by the likeliest token, a fresh pass for each."""
+    continued = {}
 
-    def continued(model, prompt, count):
-        text = list(prompt)
-        for _ in range(count):
-            text.append(int(logits_after(model, text).argmax()))
-        return text[len(prompt) :]
+    def greedy_text(model, prompt, count):
+        text, _ = continued.setdefault(
+            (id(model), *prompt), ([], model)
+        )  # as long as a model is kept, its id is its own
+        while len(text) < count:
+            text.append(int(logits_after(model, [*prompt, *text]).argmax()))
+        return text[:count]
 
-    return continued
+    return greedy_text
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,9 @@
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from numba import config
 
 from tests.solver.oracles import Table
 from tests.support import drawn
-
-PLAIN_PYTHON = bool(config.DISABLE_JIT)
-"""Whether numba compiles nothing (NUMBA_DISABLE_JIT=1); then there is time for few examples only."""
 
 NAMED: dict[str, Table] = {
     "one child that is always accepted": [1.0],
@@ -49,9 +45,7 @@ named = pytest.mark.parametrize("p", NAMED.values(), ids=NAMED)
 
 
 def examples(count: int) -> settings:
-    return settings(
-        deadline=None, derandomize=True, max_examples=max(3, count // 40) if PLAIN_PYTHON else drawn.examples(count)
-    )
+    return settings(deadline=None, derandomize=True, max_examples=drawn.examples(count))
 
 
 @st.composite

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.solver.oracles import by_dynamic_program, same
-from tests.solver.tables import PLAIN_PYTHON, examples
+from tests.solver.tables import examples
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import kernels, solve
 from treeopt.solver.dynamic_program import solve_values
@@ -218,7 +218,6 @@ class TestCertificate:
         assert few[1:] == many[1:]
         same(many[0].expected_tokens[5:], np.broadcast_to(few[0].expected_tokens[5], (46, 6)))
 
-    @pytest.mark.skipif(PLAIN_PYTHON, reason="100 million splits take too long without numba")
     def test_nearly_all_splits_are_ruled_out(self):
         """What makes it fast, without a clock: rows that are noisy, shuffled, and mostly one child or another."""
         rng = np.random.default_rng(11)

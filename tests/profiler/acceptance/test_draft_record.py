@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.support.passes import logits_after
-from tests.support.slow import first_fast
 from tests.support.slow_beam_expansion import best
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner.replay import Replay
@@ -195,17 +194,7 @@ class TestContent:
 class TestReplay:
     """The record's replay in plain Python has the very steps of the decoder."""
 
-    TREES = (
-        (1, 1, 2),
-        (1, 5, 6),
-        (1, 6, 4),
-        (2, 3, 5),
-        (3, 6, 12),
-        (4, 2, 1 + pool_nodes(4, 2)),
-        (5, 4, 20),
-        (6, 6, 40),
-        (6, 6, 7),
-    )
+    TREES = ((1, 6, 4), (3, 6, 12), (4, 2, 1 + pool_nodes(4, 2)), (6, 6, 40))
 
     @pytest.mark.parametrize("numbers", TREES)
     def test_steps_are_those_of_decoding(self, bundled, numbers):
@@ -217,10 +206,9 @@ class TestReplay:
         decoded = [[len(step) for step in decoder.steps(prompt, 40)] for prompt in prompts]
         assert replayed(record, tree) == decoded
 
-    @pytest.mark.parametrize("numbers", first_fast((each,) for each in TREES[2::3]))
-    def test_steps_are_those_of_sampling_along_the_text_that_it_drew(self, bundled, numbers):
+    def test_steps_are_those_of_sampling_along_the_text_that_it_drew(self, bundled):
         pair, prompts, _ = bundled
-        tree = DynamicTree(top_k=numbers[0], depth=numbers[1], nodes=numbers[2])
+        tree = DynamicTree(top_k=2, depth=3, nodes=5)
         decoder = Decoder(
             pair.target, ExpandingDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions), temperature=0.6
         )

@@ -173,7 +173,7 @@ def bundled(bundled_pair):
 class TestBundled:
     @pytest.mark.slow
     def test_decoding_yields_the_tokens_that_the_table_expects(self, bundled):
-        positions = 110
+        positions = 60
         found = head_acceptance(
             bundled.target, bundled.heads, bundled.prompts, sampling=GREEDY, positions=12 * positions
         )

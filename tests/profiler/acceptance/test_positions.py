@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from tests.support.drawn import examples
 from tests.support.passes import logits_after
-from tests.support.slow import slow
 from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance.positions import AcceptanceText, texts_together
 from treeopt.profiler.decoding import Decoding
@@ -232,15 +231,8 @@ class TestText:
         assert np.all(happened.sum(axis=0) > 10)
         assert np.any(ranks == REJECTED)
 
-    @pytest.mark.parametrize(
-        ("texts", "sampling"),
-        [
-            (150, {"temperature": 1.0}),
-            *slow([(250, {"temperature": 1.0}), (250, {"temperature": 0.7, "top_p": 0.8})]),
-        ],
-    )
-    def test_a_chain_is_accepted_as_often_as_in_decoding(self, target, draft, prompts, texts, sampling):
-        depth, prompt = 3, prompts[3]
+    def test_a_chain_is_accepted_as_often_as_in_decoding(self, target, draft, prompts):
+        depth, texts, prompt, sampling = 3, 150, prompts[3], {"temperature": 0.7, "top_p": 0.8}
         text = text_of(target, draft, branching=1, depth=depth, seed=1, **sampling)
         table = text_sums([text.count(prompt, depth) for _ in range(texts)]).table()
         plain = Decoder(target, None, chain(0), seed=2, **sampling)
@@ -259,9 +251,8 @@ class TestText:
         assert reached[-1] > 20
         assert np.all(np.abs(rates - table.p[:, 0]) < 4 * error)
 
-    @pytest.mark.parametrize("steps", [400, *slow([800])])
-    def test_siblings_are_accepted_as_often_as_in_decoding(self, target, draft, prompts, steps):
-        tree = level_widths([3])
+    def test_siblings_are_accepted_as_often_as_in_decoding(self, target, draft, prompts):
+        tree, steps = level_widths([3]), 400
         text = text_of(target, draft, temperature=1.0, branching=3, depth=1, seed=7)
         table = text_sums([text.count(prompts[2], 1) for _ in range(steps)]).table()
         decoder = Decoder(target, draft, tree, temperature=1.0, seed=8)

@@ -10,34 +10,28 @@ from tests.support.passes import logits_after
 from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness, uniform_p_value
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, distribution
-from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, k_ary
 
 WARM = Sampling(0.6)
 
 
-@pytest.fixture(scope="module", params=["toy", pytest.param("bundled", marks=pytest.mark.slow)])
-def pair(request):
-    """Return two toy models, or the bundled ones."""
-    if request.param == "bundled":
-        return request.getfixturevalue("bundled_pair")
-    return SimpleNamespace(target=request.getfixturevalue("target"), draft=request.getfixturevalue("draft"))
+@pytest.fixture(scope="module")
+def pair(target, draft):
+    return SimpleNamespace(target=target, draft=draft)
 
 
 @pytest.fixture(scope="module")
-def prompts(pair):
-    """Return texts to continue: the toy models were trained on 128 tokens, so that they need more of them."""
-    if not hasattr(pair, "tokenizer"):
-        return [np.random.default_rng(seed).integers(23, size=5).tolist() for seed in range(18)]
-    return [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())][:6]
+def prompts():
+    """Return prompts, many because the toy models take 128 tokens."""
+    return [np.random.default_rng(seed).integers(23, size=5).tolist() for seed in range(18)]
 
 
 def texts(pair, prompts, tree=None, *, sampling=WARM, count=120, **options):
     tree = tree or chain(0)
     draft = pair.draft if tree.nodes > 1 else None
     decoder = Decoder(pair.target, draft, tree, temperature=sampling.temperature, top_p=sampling.top_p, **options)
-    most = decoder.max_text_tokens - len(prompts[0]) if len(prompts) > 6 else count
-    return [list(decoder.generate(prompt, min(count, most), seed=number)) for number, prompt in enumerate(prompts)]
+    count = min(count, decoder.max_text_tokens - len(prompts[0]))
+    return [list(decoder.generate(prompt, count, seed=number)) for number, prompt in enumerate(prompts)]
 
 
 class TestSampled:

@@ -300,12 +300,11 @@ class TestEnding:
         ("started", "how", "who", "reason"),
         [
             (forked, "killed", 1, "killed, or cut off"),
+            (forked, "interrupted", 1, "interrupted"),
             *slow(
                 [
-                    (under_torchrun, "killed", 1, "killed, or cut off"),
                     (under_torchrun, "killed", 0, "killed, or cut off"),
                     (under_torchrun, "failed", 1, "MemoryError: no more"),
-                    (under_torchrun, "interrupted", 1, "interrupted"),
                 ]
             ),
         ],

@@ -5,7 +5,6 @@ texts of the same length that were sampled directly; see `tests.support.markov`.
 ALLOWED; what must be rejected exceeds REJECTED, far above it, by the same statistic and from fewer tokens.
 """
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ import torch
 
 from tests.support import broken
 from tests.support.markov import STATES, Markov, random_transitions, states
-from tests.support.slow import first_fast
 from tests.support.steppers import NoiseAgain, decoder_with
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling
@@ -27,19 +25,15 @@ TOKENS, FEWER = 6000, 3500
 ALLOWED, REJECTED = 1.25, 3.0
 TARGET, OTHER = Markov(random_transitions(1)), Markov(random_transitions(2))
 EVEN = Sampling(1.0)
-CHAIN, TREE = chain(3), TokenTree([-1, 0, 0, 0, 1, 1, 2, 4])
+TREE = TokenTree([-1, 0, 0, 0, 1, 1, 2, 4])
+SEQUOIA = RULES["sequoia"]
 LOSSLESS = [rule for rule in RULES if rule not in LOSSY_RULES]
-RANDOM_DRAFTS = [rule for rule in LOSSLESS if RULES[rule].random_drafts]
 all_rules = pytest.mark.parametrize("rule", LOSSLESS)
-one_rule = pytest.mark.parametrize("rule", first_fast(LOSSLESS))
-one_random_draft = pytest.mark.parametrize("rule", first_fast(RANDOM_DRAFTS))
-"""All of them in a slow run."""
-another_draft = pytest.param(OTHER, id="another draft")
-like_the_target = pytest.param(TARGET, id="a draft like the target", marks=pytest.mark.slow)
-both_drafts = pytest.mark.parametrize("draft", [another_draft, like_the_target])
 
 
-def excess(rule, *, draft=OTHER, tree=TREE, target=TARGET, kind=Decoder, sampling=EVEN, tokens=FEWER, **changes):
+def excess(
+    rule="sequoia", *, draft=OTHER, tree=TREE, target=TARGET, kind=Decoder, sampling=EVEN, tokens=FEWER, **changes
+):
     """Return how far a text is from the distribution of direct sampling, in units of the noise floor."""
     decoder = kind(
         target,
@@ -60,45 +54,28 @@ def excess(rule, *, draft=OTHER, tree=TREE, target=TARGET, kind=Decoder, samplin
 
 
 @all_rules
-@both_drafts
-@pytest.mark.parametrize(
-    "tree", [pytest.param(CHAIN, id="chain", marks=pytest.mark.slow), pytest.param(TREE, id="tree")]
-)
-def test_a_long_text_follows_the_distribution_of_the_target(rule, draft, tree):
-    assert excess(rule, draft=draft, tree=tree, tokens=TOKENS) < ALLOWED
+def test_a_long_text_follows_the_distribution_of_the_target(rule):
+    assert excess(rule, tokens=TOKENS) < ALLOWED
 
 
 @all_rules
-@pytest.mark.parametrize(
-    ("sampling", "draft_sampling"),
-    first_fast(
-        [
-            (Sampling(0.8, top_p=0.85), Sampling(2.0, top_k=3)),
-            (Sampling(1.0, top_k=4), Sampling(0.5)),
-            (Sampling(1.3, top_p=0.95, top_k=5), Sampling(1.0, top_p=0.6)),
-        ]
-    ),
-)
-def test_top_k_top_p_and_the_drafts_own_sampling_leave_the_distribution_as_it_is(rule, sampling, draft_sampling):
+def test_top_k_top_p_and_the_drafts_own_sampling_leave_the_distribution_as_it_is(rule):
+    sampling, draft_sampling = Sampling(0.8, top_p=0.85), Sampling(2.0, top_k=3)
     assert excess(rule, sampling=sampling, draft_sampling=draft_sampling) < ALLOWED
 
 
-@one_rule
-def test_so_does_one_that_is_tested_with_tensors(rule, monkeypatch):
+def test_so_does_one_that_is_tested_with_tensors(monkeypatch):
     broken.verify_with_tensors(monkeypatch)
-    assert excess(rule) < ALLOWED
+    assert excess() < ALLOWED
 
 
-@pytest.mark.parametrize(
-    ("dtype", "rule"), first_fast(itertools.product([torch.bfloat16, torch.float16], ["sequoia", "traversal"]))
-)
-def test_so_do_models_in_half_precision(rule, dtype):
-    target, draft = Markov(random_transitions(1), dtype=dtype), Markov(random_transitions(2), dtype=dtype)
-    assert excess(rule, target=target, draft=draft) < ALLOWED
+def test_so_do_models_in_half_precision():
+    target, draft = (Markov(random_transitions(seed), dtype=torch.bfloat16) for seed in (1, 2))
+    assert excess(target=target, draft=draft) < ALLOWED
 
 
 def test_plain_decoding_follows_it():
-    assert excess("sequoia", draft=None, tree=chain(0)) < ALLOWED
+    assert excess(draft=None, tree=chain(0)) < ALLOWED
 
 
 class TestWhatMustBeRejected:
@@ -106,19 +83,13 @@ class TestWhatMustBeRejected:
 
     @pytest.fixture
     def use(self, monkeypatch):
-        """Return a function that puts a changed rule in the place of the one of its name."""
+        """Return a function that changes the rule `sequoia`."""
+        return lambda **changes: monkeypatch.setitem(RULES, "sequoia", replace(SEQUOIA, **changes))
 
-        def use(name, **changes):
-            monkeypatch.setitem(RULES, name, replace(RULES[name], **changes))
+    def test_noise_used_again_in_every_step(self):
+        assert excess(kind=decoder_with(NoiseAgain)) > REJECTED
 
-        return use
-
-    @one_rule
-    def test_noise_used_again_in_every_step(self, rule):
-        assert excess(rule, kind=decoder_with(NoiseAgain)) > REJECTED
-
-    @one_random_draft
-    def test_noise_of_the_draft_used_again_in_every_step(self, rule):
+    def test_noise_of_the_draft_used_again_in_every_step(self):
         class HalfForgetful(Stepper):
             def draft(self, texts):
                 states = [self.targets[text].noise.get_state() for text in texts]
@@ -129,43 +100,35 @@ class TestWhatMustBeRejected:
                     self.targets[text].noise.set_state(state)
                 return drafted
 
-        assert excess(rule, kind=decoder_with(HalfForgetful)) > REJECTED
+        assert excess(kind=decoder_with(HalfForgetful)) > REJECTED
 
-    @one_random_draft
-    @both_drafts
-    def test_coarse_noise_in_the_draft(self, rule, draft, monkeypatch):
+    def test_coarse_noise_in_the_draft(self, monkeypatch):
         monkeypatch.setattr("treeopt.runtime.rules.sample_children.uniform", broken.coarse_uniform)
-        assert excess(rule, draft=draft, tokens=TOKENS) > REJECTED
+        assert excess(tokens=TOKENS) > REJECTED
 
     def test_coarse_noise_after_the_path(self, monkeypatch):
         monkeypatch.setattr("treeopt.runtime.decoding.acceptance.uniform", broken.coarse_uniform)
         assert excess("target", tokens=TOKENS) > REJECTED
 
-    @one_random_draft
-    def test_siblings_in_the_order_of_their_probability(self, rule, use):
-        use(rule, draw=broken.draw_likelier_first(RULES[rule].draw))
-        assert excess(rule) > REJECTED
+    def test_siblings_in_the_order_of_their_probability(self, use):
+        use(draw=broken.draw_likelier_first(SEQUOIA.draw))
+        assert excess() > REJECTED
 
-    @one_random_draft
-    def test_the_least_likely_child_dropped(self, rule, use):
-        use(rule, draw=broken.draw_least_likely_dropped(RULES[rule].draw))
-        assert excess(rule) > REJECTED
+    def test_the_least_likely_child_dropped(self, use):
+        use(draw=broken.draw_least_likely_dropped(SEQUOIA.draw))
+        assert excess() > REJECTED
 
-    @one_random_draft
-    def test_the_likeliest_children_in_the_place_of_drawn_ones(self, rule, use):
-        use(rule, draw=broken.draw_likeliest)
-        assert excess(rule) > REJECTED
+    def test_the_likeliest_children_in_the_place_of_drawn_ones(self, use):
+        use(draw=broken.draw_likeliest)
+        assert excess() > REJECTED
 
-    @one_random_draft
-    @pytest.mark.slow
-    def test_the_targets_likeliest_token_accepted(self, rule, use, monkeypatch):
-        use(rule, accept_test=broken.argmax_accepted, by_level=False, selection=TopDown())
+    def test_the_targets_likeliest_token_accepted(self, use, monkeypatch):
+        use(accept_test=broken.argmax_accepted, by_level=False, selection=TopDown())
         broken.verify_with_tensors(monkeypatch)
-        assert excess(rule) > REJECTED
+        assert excess() > REJECTED
 
-    @both_drafts
-    def test_the_lossy_rule(self, draft):
-        assert excess("typical", draft=draft, lossy=True) > REJECTED
+    def test_the_lossy_rule(self):
+        assert excess("typical", lossy=True) > REJECTED
 
 
 class TestShortTexts:
@@ -199,7 +162,6 @@ class TestShortTexts:
     def test_they_follow_the_distribution_and_are_independent(self, chi_squared):
         assert min(self.p_values(chi_squared)) > 1e-3
 
-    @pytest.mark.slow
     def test_noise_used_again_for_the_next_text_is_found(self, chi_squared):
         class Forgetful(Decoder):
             def start(self, token_ids, *, seed):  # noqa: ARG002

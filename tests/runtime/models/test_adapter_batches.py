@@ -130,10 +130,9 @@ def pair():
     return [AdapterModel(random_model(name, seed=1).double(), name=name) for name in ("llama", "gpt2")]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("name", NAMES)
-def test_texts_that_join_and_leave_are_those_decoded_alone(pair, name, temperature):
-    decoder = Decoder(pair[0], *CASES[name].make(*pair), temperature=temperature)
+def test_texts_that_join_and_leave_are_those_decoded_alone(pair, name):
+    decoder = Decoder(pair[0], *CASES[name].make(*pair), temperature=0.9)
     wanted = [TextRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
     check_that_none_changes_another(decoder, wanted, (2, 3, 8))
 

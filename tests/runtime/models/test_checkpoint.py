@@ -160,7 +160,7 @@ while True:
 @pytest.mark.slow
 @pytest.mark.process
 def test_killed_while_it_saves_again_and_again_it_leaves_a_whole_one(source, tmp_path):
-    for _ in range(5):
+    for _ in range(2):
         process = subprocess.Popen(
             [sys.executable, "-c", SAVES, source, tmp_path / "draft"], stdout=subprocess.PIPE, text=True
         )

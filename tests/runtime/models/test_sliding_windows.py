@@ -190,9 +190,18 @@ def test_a_text_that_is_kept_in_no_cache(folders, name, monkeypatch):
     torch.testing.assert_close(found, theirs(input_ids=text[None]).logits[0], **CLOSE)
 
 
+PROMPT, COUNT = (5, 3, 40), 60
+
+
+@pytest.fixture(scope="module")
+def greedy_text(run):
+    text = list(PROMPT)
+    for _ in range(COUNT):
+        text.append(int(run[1](torch.tensor(text))[-1].argmax()))
+    return text[len(PROMPT) :]
+
+
 class TestDecoding:
-    PROMPT = (5, 3, 40)
-    COUNT = 60
     DRAFTERS = ("static tree", "static chain as graphs", "dynamic tree", "best first", "lookahead", "prompt lookup")
 
     @pytest.fixture
@@ -200,19 +209,12 @@ class TestDecoding:
         """Return a draft model with a window of its own, which is not always right."""
         return load_model(folders["Mistral"], dtype=torch.float64)
 
-    @pytest.fixture
-    def greedy_text(self, logits_of):
-        text = list(self.PROMPT)
-        for _ in range(self.COUNT):
-            text.append(int(logits_of(torch.tensor(text))[-1].argmax()))
-        return text[len(self.PROMPT) :]
-
     @pytest.mark.parametrize("name", DRAFTERS)
     @pytest.mark.parametrize("draft_is_target", [True, False])
     def test_greedy_texts_are_those_of_plain_decoding(self, model, draft, greedy_text, name, draft_is_target):
         arguments, options = CASES[name].arguments(model, model if draft_is_target else draft)
         decoder = Decoder(model, *arguments, temperature=0.0, **options)
-        assert list(decoder.generate(list(self.PROMPT), self.COUNT)) == greedy_text
+        assert list(decoder.generate(list(PROMPT), COUNT)) == greedy_text
 
     @pytest.mark.parametrize("name", ["plain", "static tree", "dynamic tree"])
     def test_texts_of_a_batch_are_those_decoded_alone(self, model, draft, name):

@@ -14,18 +14,12 @@ all_rules = pytest.mark.parametrize("rule", LOSSLESS)
 both_judgings = pytest.mark.parametrize("on_host", [True, False], ids=["on the host", "with tensors"])
 DISTRIBUTIONS = list(adversarial(4))
 KINDS = ["random", "disjoint", "both one-hot", "zeros in both", "both far apart"]
-"""Distributions that differ in kind: enough where the same verifier runs with tensors in a fast run."""
+"""Distributions that differ in kind: enough where the same verifier runs with tensors."""
 all_distributions = pytest.mark.parametrize(
     ("on_host", "distributions"),
     [
         pytest.param(True, DISTRIBUTIONS, id="on the host"),
         pytest.param(False, KINDS, id="with tensors"),
-        pytest.param(
-            False,
-            [name for name in DISTRIBUTIONS if name not in KINDS],
-            id="with tensors, rest",
-            marks=pytest.mark.slow,
-        ),
     ],
 )
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.drawn import examples
-from tests.support.slow import slow
 from tests.trees.formats.read_files import detected_format, read_trees
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees import TokenTree, chain, k_ary, load_file
@@ -71,7 +70,6 @@ class TestRoundTrip:
             ("npz", k_ary(2, 9)),
             ("safetensors", chain(1023)),
             ("nxdi", TokenTree([-1, *[0] * 65_535])),
-            *slow([("nxdi", chain(65_535))]),
             ("medusa", k_ary(2, 14)),
         ],
     )

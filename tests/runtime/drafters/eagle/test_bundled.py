@@ -44,7 +44,7 @@ def test_the_text_is_plain_decodings(bundled):
 
 @pytest.mark.slow
 def test_decoding_yields_the_tokens_that_the_table_expects_and_more_than_medusa(bundled):
-    target, head, prompts, positions = bundled.target, bundled.head, bundled.prompts, 110
+    target, head, prompts, positions = bundled.target, bundled.head, bundled.prompts, 60
     found = head_acceptance(target, head, prompts, sampling=GREEDY, positions=12 * positions)
     other = head_acceptance(
         target, load_medusa(bundle.MEDUSA, target), prompts, sampling=GREEDY, positions=12 * positions
