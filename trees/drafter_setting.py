@@ -15,6 +15,7 @@ OwnTrees = DynamicTree | LookaheadSetting | PromptLookupSetting | RedrafterSetti
 RECORDS: dict[str, type[OwnTrees] | None] = {
     "model": None,
     "medusa": None,
+    "dflash": None,
     "redrafter": RedrafterSetting,
     "eagle": None,
     "eagle2": DynamicTree,
@@ -27,7 +28,7 @@ DRAFTERS = tuple(RECORDS)
 """All names; a file without a drafter means `model`, the draft model."""
 TREES = tuple(name for name, record in RECORDS.items() if record is None)
 """Drafters of a static tree, which is solved from their acceptance table."""
-FROM_FOLDER = ("medusa", "redrafter", "eagle", "eagle2")
+FROM_FOLDER = ("medusa", "dflash", "redrafter", "eagle", "eagle2")
 """Drafters that may name a folder, `--drafter NAME=DIR`: `eagle2` without one expands the draft model."""
 MAX_VALUE = 65_536
 """Largest parameter in a file, as for the nodes of a tree file."""

@@ -5,6 +5,7 @@ a root once: the heads predict from the hidden states before it, and the text sh
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,17 +13,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from treeopt.arrays import Int64
 from treeopt.records.acceptance_counts import AcceptanceCounts
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
+from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.unrolled import unrolled
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.models.finite import check_logits, not_finite_error
+from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.model import States, Wants
 from treeopt.runtime.rules.distributions import distribution
 
 LAST = Wants(last=True)
+BLOCKS = 16
+"""Blocks of a DFlash head that share a pass."""
 
 
 class HeadText(NamedTuple):
@@ -101,6 +107,66 @@ def eagle_children(head: EagleHead, text: HeadText, branching: int, depths: int)
             raise not_finite_error(head.name, "draft model")
         children[: places - depth, depth] = likeliest.indices
     return children
+
+
+@torch.inference_mode()
+def dflash_children(head: DFlashHead, text: HeadText, branching: int) -> Tensor:
+    """Return the likeliest tokens of every slot, int64 (n, D, B), of a block after each of a text's roots.
+
+    The context of a root is all before it.  Blocks share passes, each hidden from the others.
+    """
+    before, count = len(text.before), min(branching, head.tokens)
+    states = text.states
+    (cache,) = head.new_caches(len(states.boundaries[0]), 1)
+    head.read([states], [cache])
+    roots = torch.cat([text.before[-1:], text.tokens[:-1]])
+    children = []
+    for start in range(0, len(roots), BLOCKS):
+        chunk = roots[start : start + BLOCKS]
+        contexts = before - 1 + start + np.arange(len(chunk))
+        logits = head.predict(chunk, partial(_blocks_in_layer, head, cache, contexts))
+        likeliest = logits.topk(count)
+        if not bool(likeliest.values[..., 0].isfinite().all()):
+            raise not_finite_error(head.name, "draft model")
+        children.append(likeliest.indices)
+    return torch.cat(children)
+
+
+def _blocks_in_layer(head: DFlashHead, cache: KVCache, contexts: Int64, layer: int) -> "_Blocks":
+    """Return where the slots of blocks after `contexts` tokens each stand in a layer."""
+    slots = np.arange(head.block_tokens)
+    positions = (contexts[:, None] + slots).ravel()
+    owner = np.repeat(np.arange(len(contexts)), head.block_tokens)
+    context = np.arange(cache.length)
+    seen_context = context < contexts[owner][:, None]
+    if (window := head.window(layer)) is not None:
+        seen_context &= context >= contexts[owner][:, None] - window
+    seen_block = owner[:, None] == owner
+    if head.causal:
+        seen_block &= positions[:, None] >= positions
+    mask = torch.from_numpy(np.concatenate([seen_context, seen_block], axis=1)).to(head.device)
+    rotations = cache.store.rotations[torch.from_numpy(positions).to(head.device)]
+    return _Blocks(cache, rotations, mask)
+
+
+class _Blocks(NamedTuple):
+    """The slots of several blocks after different contexts in one cache; nothing is written there."""
+
+    cache: KVCache
+    rotations: Tensor
+    mask: Tensor
+    """bool (slots, context + slots): which keys each slot sees."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return what the slots attend to; see `Place`."""
+        context = (entries[:, :, : self.cache.length] for entries in self.cache.layers[layer])
+        keys, values = (torch.cat([old, new], 2) for old, new in zip(context, (key, value), strict=True))
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=self.mask, enable_gqa=True)
+
+    def within(self, window: int) -> "_Blocks":
+        """Return itself: the mask of a layer includes its window."""
+        del window
+        return self
 
 
 def children_counts(children: Tensor, text: HeadText) -> AcceptanceCounts:

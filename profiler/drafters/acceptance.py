@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64
-from treeopt.profiler.acceptance.heads import HeadText, children_counts, eagle_children, head_text, medusa_children
+from treeopt.profiler.acceptance.heads import (
+    HeadText,
+    children_counts,
+    dflash_children,
+    eagle_children,
+    head_text,
+    medusa_children,
+)
 from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.journal import Journal
 from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, text_sums
@@ -17,6 +24,7 @@ from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.root_ranks import RootRanks
 from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.sampling import Sampling
+from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.eagle import EagleHead
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.models.transformer import Transformer
@@ -116,7 +124,7 @@ def counter(
         texts: what the target generated after each.
         sampling: how.
         branching: tokens after each node that are counted.
-        depth: levels of an EAGLE head; Medusa has as many as it has heads.
+        depth: levels of an EAGLE head; Medusa and DFlash have their own number.
     """
     target, heads = drafter.target, drafter.heads
     assert isinstance(target, Transformer)  # heads are loaded for no other
@@ -124,6 +132,9 @@ def counter(
     def count(number: int) -> CountedRoots | None:
         if number not in prompts:
             return None
+        if isinstance(heads, DFlashHead):
+            text = head_text(target, prompts[number], texts[number], sampling, heads.wants)
+            return counted_roots(dflash_children(heads, text, branching), text)
         if isinstance(heads, EagleHead):
             text = head_text(target, prompts[number], texts[number], sampling, heads.wants)
             return counted_roots(eagle_children(heads, text, branching, depth), text)

@@ -22,6 +22,7 @@ from treeopt.records.measured_drafter import DrafterLatency
 from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.dflash import DFlashDrafter, DFlashHead
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.static_tree import FilledTreeDrafter
@@ -29,7 +30,7 @@ from treeopt.runtime.rules import rule_named
 from treeopt.trees import TokenTree
 
 LIKELIEST = 10
-"""Tokens of each Medusa head that a timed pass returns."""
+"""Tokens at each depth that a timed pass of Medusa's heads or a block returns."""
 PASSES_SHARE = 1 / 3
 """Of the time for one condition, what passes of the heads may take; whole steps take the rest."""
 
@@ -118,7 +119,7 @@ class DrafterTimes:
 
     @property
     def _per_block(self) -> bool:
-        return isinstance(self.drafter.heads, MedusaHeads)
+        return isinstance(self.drafter.heads, MedusaHeads | DFlashHead)
 
     def _name(self, kind: str) -> str:
         return f"{self.drafter.name} {kind}"
@@ -131,8 +132,8 @@ class DrafterTimes:
     def _trees(self, most: int) -> tuple[TokenTree, ...]:
         heads = self.drafter.heads
         if isinstance(heads, MedusaHeads):
-            return probe_trees(most, heads.heads, heads.target.config.vocabulary)
-        return probe_trees(most, self.settings.depth, heads.tokens)
+            return probe_trees(most, heads.levels, heads.target.config.vocabulary)
+        return probe_trees(most, heads.levels if self._per_block else self.settings.depth, heads.tokens)
 
     def _table(self, passes: Curve) -> LatencyTable:
         """Return the seconds of drafting a level by its internal nodes, or all levels by their number."""
@@ -140,13 +141,15 @@ class DrafterTimes:
         if not self._per_block:
             return table
         (timing,) = table.timings
-        levels = sorted({1, self.drafter.heads.heads})  # all heads run, however few levels a tree has
+        levels = sorted({1, self.drafter.heads.levels})  # one pass drafts all, however few levels a tree has
         return LatencyTable(levels, [timing] * len(levels))
 
     def _passes(self, text: Sequence[int], condition: TimedCondition, most: int) -> Passes:
         heads, rule = self.drafter.heads, rule_named(GIVEN_TOKENS)
         if isinstance(heads, MedusaHeads):
-            return Passes(lambda _: _block_pass(heads, condition.batch_size))
+            return Passes(lambda _: _medusa_pass(heads, condition.batch_size))
+        if isinstance(heads, DFlashHead):
+            return Passes(lambda _: _dflash_pass(heads, len(text), condition.batch_size))
         timer = PassTimer(heads, text, condition.batch_size, most, cuda_graphs=self.settings.cuda_graphs)
         return Passes(cache(lambda width: timer.draft(width, condition.sampling, rule)))
 
@@ -155,7 +158,7 @@ class DrafterTimes:
         largest = max(trees, key=lambda tree: tree.nodes)
         capacity = condition.context_tokens + ROOM_TOKENS
         drafter = replace(self.drafter, capacity=capacity).filling(largest)
-        assert isinstance(drafter, FilledTreeDrafter | MedusaDrafter)  # what fills a tree may fill another
+        assert isinstance(drafter, FilledTreeDrafter | MedusaDrafter | DFlashDrafter)  # they fill any tree
         decoder = Decoder(
             self.drafter.target,
             drafter,
@@ -166,9 +169,18 @@ class DrafterTimes:
         return decoder, drafter.change_tree
 
 
-def _block_pass(heads: MedusaHeads, batch_size: int) -> Work:
-    """Return the work of drafting all levels for so many texts."""
+def _medusa_pass(heads: MedusaHeads, batch_size: int) -> Work:
+    """Return the work of drafting all levels for `batch_size` texts."""
     target = heads.target
     hidden = torch.zeros((batch_size, target.config.hidden), dtype=target.dtype, device=target.device)
     count = min(LIKELIEST, target.config.vocabulary)
     return lambda: heads.likeliest(hidden, count)
+
+
+def _dflash_pass(head: DFlashHead, context_tokens: int, batch_size: int) -> Work:
+    """Return the work of drafting a block for `batch_size` texts after contexts of `context_tokens` tokens."""
+    caches = head.new_caches(context_tokens, batch_size)
+    for each in caches:
+        head.read([head.zero_states(context_tokens)], [each])
+    roots, count = [0] * batch_size, min(LIKELIEST, head.tokens)
+    return lambda: head.draft(roots, caches).topk(count)

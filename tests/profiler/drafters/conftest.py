@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from tests.support.dflash_heads import make_oracle, save, z_lab
 from tests.support.eagle_heads import make_head, save_head, speculators
+from treeopt.runtime.drafters.dflash import load_dflash
 from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.drafters.medusa import MedusaHeads
@@ -19,8 +21,12 @@ def heads(target, tmp_path_factory):
     def random(*shape):
         return 0.4 * torch.randn(shape, generator=noise)
 
+    config, tensors = z_lab(make_oracle(target.config))
+    config["dflash_config"]["target_layer_ids"] = [-1, 0]
+    block = load_dflash(save(tmp_path_factory.mktemp("dflash") / "head", config, tensors), target)
     folder = save_head(speculators, tmp_path_factory.mktemp("eagle"), make_head(target, (0, 1)), target)
     return {
+        "dflash": block,
         "medusa": MedusaHeads(target, random(3, size, size), torch.zeros(3, size)),
         "eagle": load_eagle(folder, target),
         "redrafter": RedrafterHead(

@@ -10,6 +10,7 @@ from treeopt.profiler.budget import UNLIMITED
 from treeopt.profiler.drafters.times import DrafterTimes
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.step_latency import StepLatency
+from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.eagle import EagleHead
 from treeopt.runtime.drafters.medusa import MedusaHeads
 
@@ -32,7 +33,7 @@ class CountingClock(FakeClock):
 
 def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
     clock = CountingClock()
-    for kind, method in ((EagleHead, "forward"), (MedusaHeads, "logits")):
+    for kind, method in ((EagleHead, "forward"), (MedusaHeads, "logits"), (DFlashHead, "draft")):
         original = getattr(kind, method)
 
         def counted(self, *args, original=original, **options):
@@ -44,7 +45,7 @@ def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
     return times.measure(latencies, UNLIMITED)
 
 
-@pytest.mark.parametrize("name", ["eagle", "medusa"])
+@pytest.mark.parametrize("name", ["eagle", "medusa", "dflash"])
 def test_levels_blocks_and_steps_are_timed_under_every_condition(name, loaded, monkeypatch):
     latencies = invented(conditions=CONDITIONS).latencies
     found = times_of(loaded(name), monkeypatch, latencies)
@@ -52,11 +53,11 @@ def test_levels_blocks_and_steps_are_timed_under_every_condition(name, loaded, m
         (*condition, False) for condition in CONDITIONS
     ]
     for each in found:
-        assert each.per_block == (name == "medusa")
+        assert each.per_block == (name != "eagle")
         np.testing.assert_allclose(each.draft.medians_s, 1 + 1e-3)  # one pass, whatever the width
-        assert each.draft.max_tokens == (16 if name == "eagle" else loaded(name).heads.heads)
+        assert each.draft.max_tokens == (16 if name == "eagle" else loaded(name).heads.levels)
         deepest = max(timed.tree.max_depth for timed in each.steps)
-        assert deepest == (4 if name == "eagle" else loaded(name).heads.heads)
+        assert deepest == (4 if name == "eagle" else loaded(name).heads.levels)
         for timed in each.steps:
             drafted = timed.tree.max_depth if name == "eagle" else 1
             np.testing.assert_allclose(timed.steps.samples_s, drafted + 1e-3)

@@ -81,6 +81,18 @@ def _eagle(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
     return EagleDrafter(loaded.heads, tree, capacity=loaded.capacity)
 
 
+def _load_dflash(folder: Path, target: Transformer, _: tuple[int, ...]) -> Any:
+    from treeopt.runtime.drafters.dflash import load_dflash
+
+    return load_dflash(folder, target)
+
+
+def _dflash(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
+    from treeopt.runtime.drafters.dflash import DFlashDrafter
+
+    return DFlashDrafter(loaded.heads, tree, capacity=loaded.capacity)
+
+
 def _expanding(loaded: LoadedDrafter, policy: ExpansionPolicy) -> Drafter:
     if loaded.heads is None:
         assert loaded.draft is not None  # loaded with one
@@ -97,6 +109,7 @@ KINDS = {
         load=lambda folder, target, _: load_medusa(folder, target),
         bundled="MEDUSA",
     ),
+    "dflash": Kind(_dflash, load=_load_dflash),
     "redrafter": Kind(
         lambda loaded, numbers: RedrafterDrafter(loaded.heads, numbers.width, numbers.length),
         load=lambda folder, target, _: load_redrafter(folder, target),

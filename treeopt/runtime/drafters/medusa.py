@@ -8,7 +8,6 @@ same token.
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,7 +16,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafters.head_texts import HeadTexts
-from treeopt.runtime.models.finite import Scores
+from treeopt.runtime.drafters.marginal_tree import MarginalTree
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import States, Wants
 from treeopt.runtime.models.transformer import Transformer
@@ -43,16 +42,16 @@ class MedusaHeads:
             raise InvalidValueError(f"bias: expected shape {tuple(weight.shape[:2])}. Got {tuple(bias.shape)}.")
         self.target = target
         self.name = f"Medusa heads of {target.name}"
-        self.heads = len(weight)
+        self.levels = len(weight)
         self._blocks = Linear(weight.to(target.device, target.dtype).flatten(0, 1).contiguous())
         self._bias = bias.to(target.device, target.dtype).flatten()
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits (n, D, V) of every head on hidden states (n, hidden)."""
-        blocks = F.silu(self._blocks(hidden) + self._bias).unflatten(-1, (self.heads, -1))
+        blocks = F.silu(self._blocks(hidden) + self._bias).unflatten(-1, (self.levels, -1))
         states = (hidden[:, None] + blocks).flatten(0, 1)
-        logits: Tensor = self.target.logits(states).unflatten(0, (-1, self.heads))
+        logits: Tensor = self.target.logits(states).unflatten(0, (-1, self.levels))
         return logits
 
     def likeliest(self, hidden: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -80,20 +79,16 @@ class MedusaDrafter:
         self._texts = HeadTexts()
         self.change_tree(tree)
 
+    @property
+    def tree(self) -> TokenTree:
+        """The shape."""
+        return self._tree.tree
+
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on in all texts."""
-        heads, widest, vocabulary = self.heads, int(tree.child_counts.max()), self.heads.target.config.vocabulary
-        if tree.max_depth > heads.heads:
-            raise InvalidValueError(f"tree: expected at most {heads.heads} levels, the heads. Got {tree.max_depth}.")
-        if widest > vocabulary:
-            raise InvalidValueError(
-                f"tree: expected at most {vocabulary} children of a node, the vocabulary. Got {widest}."
-            )
-        self.tree = tree
-        self._count = max(1, widest)
-        places = (tree.depth[1:] - 1) * self._count + tree.rank[1:]
-        self._places = torch.from_numpy(places.astype(np.int64)).to(heads.target.device)
-        self._first_nodes = [level.start for level in tree.levels[:-1]]
+        heads, target = self.heads, self.heads.target
+        tokens = target.config.vocabulary
+        self._tree = MarginalTree(heads.name, tree, levels=heads.levels, tokens=tokens, device=target.device)
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         self._texts.begin(text, tokens, states)
@@ -110,13 +105,8 @@ class MedusaDrafter:
         self._texts.end(text)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
-        logits, likeliest = self.heads.likeliest(hidden, self._count)
-        drafted = likeliest.flatten(1)[:, self._places]
-        tokens = torch.cat([drafted.new_tensor(roots)[:, None], drafted], 1)
-        return [
-            Proposal(self.tree, each, scores=Scores(self.heads.name, scores, self._first_nodes))
-            for each, scores in zip(tokens, logits[:, : self.tree.max_depth, 0], strict=True)
-        ]
+        logits, likeliest = self.heads.likeliest(hidden, self._tree.count)
+        return self._tree.proposals(roots, logits[..., 0], likeliest)
 
 
 def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:

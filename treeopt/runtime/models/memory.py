@@ -15,7 +15,7 @@ only.  A prompt is read `PREFILL_TOKENS` at a time; activations and mask of such
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import psutil
@@ -24,7 +24,7 @@ import torch
 from treeopt.errors import OutOfMemoryError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.attention import BLOCK_ROWS
-from treeopt.runtime.models.model import PREFILL_TOKENS, ForwardModel, LanguageModel
+from treeopt.runtime.models.model import PREFILL_TOKENS, LanguageModel
 from treeopt.trees import TokenTree
 
 SORTING = 20
@@ -92,7 +92,21 @@ def check_texts(each: Counter[torch.device], texts: int, *, there: int) -> None:
             )
 
 
-def new_caches(model: ForwardModel, capacity: int, sequences: int) -> Sequence[Any]:
+class HasCaches(Protocol):
+    """A model or head that makes caches for sequences."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def new_caches(self, capacity: int, sequences: int) -> Sequence[Any]: ...
+
+    def cache_bytes(self, capacity: int) -> int: ...
+
+
+def new_caches(model: HasCaches, capacity: int, sequences: int) -> Sequence[Any]:
     """Return a model's caches for so many tokens each; OutOfMemoryError where they do not fit in what is free."""
     what = f"{model.name}'s cache of {capacity} tokens" + (f" for each of {sequences} texts" if sequences > 1 else "")
     check_room(model.device, sequences * model.cache_bytes(capacity), what)

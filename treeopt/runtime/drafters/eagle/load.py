@@ -5,10 +5,10 @@ from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from treeopt.errors import FormatError, InvalidValueError, TreeoptWarning
+from treeopt.runtime.drafters.draft_vocabulary import target_ids
 from treeopt.runtime.drafters.eagle.config import TAP_IDS, EagleConfig, default_boundaries, read_config
 from treeopt.runtime.drafters.eagle.head import EagleHead, Mixed, OutputLayer, Projected, SideBySide, Taps
 from treeopt.runtime.drafters.eagle.layer import head_layer
@@ -18,7 +18,12 @@ from treeopt.runtime.models.model import Wants
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
 
-OTHERS = {"mask_hidden": "P-EAGLE", "markov_": "DSpark", "hidden_norm.": "DFlash", "mtp": "MTP of another kind"}
+OTHERS = {
+    "mask_hidden": "P-EAGLE",
+    "markov_": "DSpark",
+    "hidden_norm.": "DFlash (--drafter dflash=DIR)",
+    "mtp": "MTP of another kind",
+}
 """What the names of tensors begin with in heads that draft otherwise."""
 
 
@@ -199,7 +204,9 @@ class _Loading:
         known = (
             tensors.shape("lm_head.weight")[0] if own else tensors.shape("d2t")[0] if "d2t" in tensors else vocabulary
         )
-        ids = self._target_ids(known) if known != vocabulary or "d2t" in tensors else None
+        ids = None
+        if known != vocabulary or "d2t" in tensors:
+            ids = target_ids(self._folder, tensors, known, vocabulary, self._target.device)
         if own:
             return Linear(tensors.get("lm_head.weight", (known, hidden))), known, ids
         self._check_width("lm_head.weight")
@@ -207,29 +214,6 @@ class _Loading:
         if ids is None:
             return target.logits, known, None
         return lambda x: target.logits(x)[:, ids], known, ids
-
-    def _target_ids(self, known: int) -> Tensor | None:
-        """Return the target's token for each of the head's: `d2t` holds what is to be added to the head's own number."""
-        offsets, vocabulary = self._tensors.get_integers("d2t", (known,)), self._layers.vocabulary
-        ids = offsets + torch.arange(known)
-        outside = ((ids < 0) | (ids >= vocabulary)).nonzero()[:, 0]
-        if len(outside):
-            first = int(outside[0])
-            raise FormatError(
-                self._folder,
-                "d2t",
-                f"expected offsets to tokens from 0 to {vocabulary - 1}. Got {int(offsets[first])} at {first}, which is "
-                f"token {int(ids[first])}: are these ids? Subtract each one's own number.",
-            )
-        if len(ids.unique()) < known:
-            values, counts = ids.unique(return_counts=True)
-            twice = int(values[counts > 1][0])
-            raise FormatError(
-                self._folder,
-                "d2t",
-                f"expected different tokens. Got token {twice} more than once: take a complete checkpoint of a head.",
-            )
-        return None if torch.equal(ids, torch.arange(vocabulary)) else ids.to(self._target.device)
 
     def _linear(self, name: str, outputs: int, inputs: int) -> Linear:
         tensors, bias = self._tensors, f"{name}.bias"

@@ -1,0 +1,42 @@
+"""Acceptance of a DFlash head along a text: every root as a block of its own has the same children."""
+
+import pytest
+import torch
+
+from tests.support import dflash_heads as heads
+from treeopt.profiler.acceptance.heads import BLOCKS, dflash_children, head_text
+from treeopt.records.sampling import GREEDY
+from treeopt.runtime.drafters.dflash import load_dflash
+
+PROMPT = [3, 14, 15, 9]
+
+
+def tokens_after(count):
+    return torch.randint(22, (count,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"causal_head": True},
+        {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6},
+        {"architectures": ["Qwen3DSparkModel"]},
+    ],
+    ids=["bidirectional", "causal", "sliding", "shifted"],
+)
+def test_blocks_that_share_a_pass_see_what_they_see_alone(target, tmp_path, changes):
+    config, tensors = heads.z_lab(heads.make_oracle(target.config))
+    config["dflash_config"]["target_layer_ids"] = [-1, 0]
+    head = load_dflash(heads.save(tmp_path / "head", config | changes, tensors), target)
+    tokens = tokens_after(BLOCKS + 3)
+    text = head_text(target, PROMPT, tokens, GREEDY, head.wants)
+    children = dflash_children(head, text, 3)
+    assert children.shape == (len(text.tokens), head.levels, 3)
+    whole = [*PROMPT, *tokens]
+    for place in range(len(text.tokens)):
+        before = whole[: len(PROMPT) + place]
+        (cache,) = head.new_caches(len(before), 1)
+        head.read([target.states(torch.tensor(before[:-1]), head.wants)], [cache])
+        alone = head.draft([before[-1]], [cache])[0].topk(3).indices
+        assert children[place].tolist() == alone.tolist()

@@ -1,0 +1,234 @@
+"""DFlash heads: logits beside transformers' class with the same weights, texts that stay the target's, refused files."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import dflash_heads as heads
+from tests.support.decoded import PROMPT, decoded_step, joined
+from treeopt.errors import FormatError, InvalidValueError
+from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.dflash import DFlashDrafter, load_dflash
+from treeopt.runtime.drafters.eagle import load_eagle
+from treeopt.runtime.models.model import States
+from treeopt.trees import chain, k_ary, level_widths
+
+TEXT = [3, 14, 15, 9, 2, 6, 5, 11, 20]
+
+
+@pytest.fixture(scope="module")
+def oracle(deep):
+    return heads.make_oracle(deep.config)
+
+
+@pytest.fixture(scope="module")
+def head(oracle, deep, tmp_path_factory):
+    return load_dflash(heads.save(tmp_path_factory.mktemp("dflash") / "head", *heads.z_lab(oracle)), deep)
+
+
+def logits_of(head, target, text):
+    """Return the logits (levels, V) after a text's root, its context read in one go."""
+    (cache,) = head.new_caches(len(text), 1)
+    head.read([target.states(torch.tensor(text[:-1]), head.wants)], [cache])
+    return head.draft([text[-1]], [cache])[0]
+
+
+class TestNetwork:
+    @pytest.mark.parametrize("layout", heads.LAYOUTS.values(), ids=heads.LAYOUTS.keys())
+    def test_logits_are_those_of_transformers(self, deep, oracle, tmp_path, layout):
+        head = load_dflash(heads.save(tmp_path / "head", *layout(oracle)), deep)
+        expected = heads.oracle_logits(oracle, deep, TEXT)[1:]
+        found = logits_of(head, deep, TEXT)
+        assert found.shape == (heads.BLOCK - 1, 23)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+    def test_states_of_neighbouring_layers_give_others(self, deep, oracle, head):
+        for shift in (-1, 1):
+            others = heads.oracle_logits(oracle, deep, TEXT, shift=shift)[1:]
+            assert not torch.allclose(logits_of(head, deep, TEXT), others, atol=1e-2)
+
+    def test_the_roots_own_state_is_not_in_the_context(self, deep, head):
+        (cache,) = head.new_caches(len(TEXT) + 1, 1)
+        head.read([deep.states(torch.tensor(TEXT), head.wants)], [cache])
+        assert not torch.allclose(head.draft([TEXT[-1]], [cache])[0], logits_of(head, deep, TEXT), atol=1e-2)
+
+    def test_a_context_read_in_pieces_is_the_same(self, deep, head):
+        (cache,) = head.new_caches(len(TEXT), 1)
+        states = deep.states(torch.tensor(TEXT[:-1]), head.wants)
+        for rows in (slice(0, 3), slice(3, 4), slice(4, None)):
+            head.read([states.rows(rows)], [cache])
+            head.draft([7], [cache])  # leaves nothing behind
+        torch.testing.assert_close(
+            head.draft([TEXT[-1]], [cache])[0], logits_of(head, deep, TEXT), atol=1e-9, rtol=1e-9
+        )
+
+    def test_sequences_of_other_lengths_share_a_pass(self, deep, head):
+        texts = (TEXT, TEXT[:4], TEXT[:1])
+        caches = head.new_caches(len(TEXT), 3)
+        head.read(
+            [
+                deep.states(torch.tensor(text[:-1]), head.wants) if len(text) > 1 else head.zero_states(0)
+                for text in texts
+            ],
+            caches,
+        )
+        together = head.draft([text[-1] for text in texts], caches)
+        for text, found in zip(texts[:2], together, strict=False):
+            torch.testing.assert_close(found, logits_of(head, deep, text), atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(
+            together[2], heads.oracle_logits(heads.make_oracle(deep.config), deep, TEXT[:1])[1:], atol=1e-5, rtol=1e-5
+        )
+
+    def test_a_head_of_fewer_tokens_predicts_these(self, deep, oracle, tmp_path):
+        known = [0, 2, 3, 7, 11, 21]
+        config, tensors = heads.speculators(oracle)
+        own = torch.randn(len(known), 32)
+        offsets = torch.tensor(known) - torch.arange(len(known))
+        head = load_dflash(
+            heads.save(tmp_path / "head", config, tensors | {"lm_head.weight": own, "d2t": offsets}), deep
+        )
+        found = logits_of(head, deep, TEXT)
+        assert head.tokens == len(known)
+        assert found.isfinite().nonzero()[:, 1].unique().tolist() == known
+        states = heads.oracle_states(oracle, deep, TEXT)[1:]
+        torch.testing.assert_close(found[:, known], states @ own.double().T, atol=1e-4, rtol=1e-4)
+
+    def test_a_shifted_head_predicts_from_the_root_on(self, deep, oracle, tmp_path):
+        config, tensors = heads.z_lab(oracle)
+        config["architectures"] = ["Qwen3DSparkModel"]
+        head = load_dflash(heads.save(tmp_path / "head", config, tensors), deep)
+        assert head.levels == heads.BLOCK
+        torch.testing.assert_close(
+            logits_of(head, deep, TEXT), heads.oracle_logits(oracle, deep, TEXT), atol=1e-5, rtol=1e-5
+        )
+
+    def test_in_a_causal_block_later_masks_change_nothing(self, deep, oracle, tmp_path):
+        config, tensors = heads.z_lab(oracle)
+        found = []
+        for block in (heads.BLOCK, 3):
+            config["dflash_config"] |= {"causal": True}
+            config["block_size"] = block
+            head = load_dflash(heads.save(tmp_path / f"head{block}", config, tensors), deep)
+            found.append(logits_of(head, deep, TEXT)[:2])
+        torch.testing.assert_close(*found, atol=1e-9, rtol=1e-9)
+        whole = heads.oracle_logits(oracle, deep, TEXT)[1:3]
+        assert not torch.allclose(found[0], whole, atol=1e-2)  # without the mask they see each other
+
+    def test_a_window_hides_what_is_before_it(self, deep, oracle, tmp_path):
+        config, tensors = heads.z_lab(oracle)
+        config |= {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3}
+        head = load_dflash(heads.save(tmp_path / "head", config, tensors), deep)
+        # the same rows with other states before the window
+        states = deep.states(torch.tensor(TEXT[:-1]), head.wants)
+        changed = States(tuple(torch.cat([torch.randn(5, 32).double(), each[5:]]) for each in states.boundaries), None)
+        found = []
+        for rows in (states, changed):
+            (cache,) = head.new_caches(len(TEXT), 1)
+            head.read([rows], [cache])
+            found.append(head.draft([TEXT[-1]], [cache]))
+        torch.testing.assert_close(*found, atol=1e-12, rtol=1e-12)
+        assert not torch.allclose(
+            found[0][0],
+            logits_of(load_dflash(heads.save(tmp_path / "full", *heads.z_lab(oracle)), deep), deep, TEXT),
+            atol=1e-2,
+        )
+
+
+class TestDrafter:
+    @pytest.mark.parametrize("tree", [chain(4), k_ary(2, 3), level_widths([3, 5, 2])], ids=repr)
+    @pytest.mark.parametrize("temperature", [0.0, 1.5])
+    def test_every_node_carries_the_token_of_its_depth_and_rank(self, deep, oracle, head, tree, temperature):
+        decoder = Decoder(deep, DFlashDrafter(head, tree, capacity=60), temperature=temperature, seed=5)
+        text = list(PROMPT)
+        decoder.start(text)
+        for _ in range(6):
+            proposal = decoder.draft()
+            order = torch.argsort(heads.oracle_logits(oracle, deep, text)[1:], descending=True)
+            expected = [text[-1], *(int(order[d - 1, r]) for d, r in zip(tree.depth[1:], tree.rank[1:], strict=True))]
+            assert proposal.tokens.tolist() == expected
+            text += decoded_step(decoder, proposal)
+
+    def test_texts_are_plain_decodings_alone_and_in_batches(self, deep, head, greedy_text):
+        prompts = [PROMPT, PROMPT[:3], [7]]
+        expected = [greedy_text(deep, prompt, 20) for prompt in prompts]
+        decoder = Decoder(deep, DFlashDrafter(head, k_ary(2, 3), capacity=60), temperature=0.0, max_text_tokens=60)
+        assert [joined(decoder.steps(prompt, 20)) for prompt in prompts] == expected
+        found = {number: [] for number in range(len(prompts))}
+        for number, tokens in decoder.generate_all(prompts, 20, batch_size=3):
+            found[number] += tokens
+        assert list(found.values()) == expected
+
+    def test_the_tree_changes_from_one_step_to_the_next(self, deep, head):
+        drafter = DFlashDrafter(head, k_ary(2, 3), capacity=60)
+        decoder = Decoder(deep, drafter, temperature=0.0)
+        decoder.start(PROMPT)
+        for tree in (chain(4), k_ary(2, 3), chain(1)):
+            drafter.change_tree(tree)
+            assert decoder.step().tokens
+            assert drafter.tree == tree
+        with pytest.raises(InvalidValueError, match="at most 4 levels"):
+            drafter.change_tree(chain(5))
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            ("markov_head.markov_w1.weight", "DSpark"),
+            ("candidate_selector.hidden_projection.weight", "DFlash2"),
+            ("prefix_gru.weight_ih_l0", "Domino"),
+            ("mask_hidden", "P-EAGLE"),
+            ("layers.0.attention_conv.base_kernel", "another network"),
+            ("layers.0.self_attn.qkv_proj.weight", "another network"),
+        ],
+    )
+    def test_other_drafters_by_their_tensors(self, deep, oracle, tmp_path, name, kind):
+        config, tensors = heads.z_lab(oracle)
+        folder = heads.save(tmp_path / "head", config, tensors | {name: torch.ones(2)})
+        with pytest.raises(FormatError, match=kind):
+            load_dflash(folder, deep)
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"block_size": 1}, "block_size: expected 2 to"),
+            ({"block_size": None}, "block_size: expected 2 to"),
+            ({"block_size": True}, "block_size: expected a whole number"),
+            ({"dflash_config": {"mask_token_id": 23, "target_layer_ids": [1, 4]}}, "mask_token_id: expected a token"),
+            ({"dflash_config": {"target_layer_ids": [1, 4]}}, "mask_token_id: .*missing"),
+            (
+                {"dflash_config": {"mask_token_id": 2, "target_layer_ids": [1, 8]}},
+                "target_layer_ids: expected layers from -1 to 7",
+            ),
+            ({"dflash_config": {"mask_token_id": 2, "target_layer_ids": [4, 4]}}, "target_layer_ids: .*each once"),
+            ({"dflash_config": {"mask_token_id": 2, "target_layer_ids": [1, 2, 4]}}, "fc.weight: expected shape"),
+            ({"dflash_config": 3}, "dflash_config: expected fields"),
+            ({"layer_types": ["full_attention", "linear"]}, "layer_types: expected a list of 2"),
+            ({"shift_label": "yes"}, "shift_label: expected true or false"),
+        ],
+    )
+    def test_configurations_that_do_not_fit(self, deep, oracle, tmp_path, changes, reason):
+        config, tensors = heads.z_lab(oracle)
+        folder = heads.save(tmp_path / "head", config | changes, tensors)
+        with pytest.raises(FormatError, match=reason):
+            load_dflash(folder, deep)
+
+    def test_a_head_of_another_width(self, deep, oracle, tmp_path):
+        config, tensors = heads.z_lab(oracle)
+        folder = heads.save(tmp_path / "head", config | {"hidden_size": 64}, tensors)
+        with pytest.raises(InvalidValueError, match="hidden_size: expected 32"):
+            load_dflash(folder, deep)
+
+    def test_as_an_eagle_head(self, deep, oracle, tmp_path):
+        folder = heads.save(tmp_path / "head", *heads.z_lab(oracle))
+        with pytest.raises(FormatError, match="--drafter dflash=DIR"):
+            load_eagle(folder, deep)
+
+
+def test_default_layers_are_spread_over_the_target():
+    from treeopt.runtime.drafters.dflash.load import default_layer_ids
+
+    assert default_layer_ids(36, 5) == (2, 10, 18, 26, 34)  # the outputs of 1, 9, 17, 25 and 33
+    assert default_layer_ids(30, 5) == (2, 9, 15, 21, 28)
+    assert default_layer_ids(8, 2) == (2, 6)
+    assert np.all(np.diff(default_layer_ids(24, 5)) > 0)

@@ -1,0 +1,129 @@
+"""Random DFlash heads, made by transformers' own class, in the layouts of the files that people publish."""
+
+import json
+
+import torch
+from safetensors.torch import save_file
+from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
+
+BLOCK, MASK = 5, 22
+LAYER_IDS = (1, 4)
+"""Zero-based layers of the target whose output is read."""
+
+
+def make_oracle(target_config, seed=0, layers=2, **changes):
+    """Return a random head by transformers' class, in float64."""
+    sizes = {
+        "hidden_size": target_config.hidden,
+        "intermediate_size": 40,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 128,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "layer_types": ["full_attention"] * layers,
+        "block_size": BLOCK,
+        "mask_token_id": MASK,
+        "target_layer_ids": list(LAYER_IDS),
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "attn_implementation": "eager",
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        oracle = MuseGlimmerAssistantModel(MuseGlimmerAssistantConfig(**{**sizes, **changes})).double().eval()
+        for parameter in oracle.parameters():  # norms are ones, and weights small, as they are initialised
+            parameter.data = torch.randn(parameter.shape, dtype=torch.float64) * (0.4 if parameter.ndim > 1 else 0.3)
+            parameter.data += parameter.ndim == 1
+    return oracle
+
+
+def tensors_of(oracle):
+    """Return the tensors by the names of z-lab's files."""
+    names = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}
+    return {names.get(name, name): value.float().contiguous() for name, value in oracle.state_dict().items()}
+
+
+def sizes_of(oracle):
+    config = oracle.config
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    names = (*names, "head_dim", "rms_norm_eps", "max_position_embeddings", "layer_types", "sliding_window")
+    return {name: getattr(config, name) for name in names} | {"rope_theta": 10000.0, "vocab_size": 23}
+
+
+def z_lab(oracle):
+    """Return config and tensors as z-lab and SpecForge save them."""
+    nested = {"mask_token_id": MASK, "target_layer_ids": list(LAYER_IDS)}
+    config = sizes_of(oracle) | {"architectures": ["DFlashDraftModel"], "block_size": BLOCK, "dflash_config": nested}
+    return config, tensors_of(oracle)
+
+
+def block_size_inside(oracle):
+    """Return the same with the block size where newer files have it."""
+    config, tensors = z_lab(oracle)
+    config["dflash_config"]["block_size"] = config.pop("block_size")
+    return config, tensors
+
+
+def transformers(oracle):
+    """Return config and tensors as transformers saves them."""
+    config = sizes_of(oracle) | {
+        "model_type": "muse_glimmer_assistant",
+        "block_size": BLOCK,
+        "mask_token_id": MASK,
+        "target_layer_ids": list(LAYER_IDS),
+    }
+    del config["vocab_size"]
+    return config, {name: value.float().contiguous() for name, value in oracle.state_dict().items()}
+
+
+def speculators(oracle):
+    """Return config and tensors as speculators saves them, whose layer ids are one higher."""
+    config = {
+        "speculators_model_type": "dflash",
+        "transformer_layer_config": sizes_of(oracle),
+        "block_size": BLOCK,
+        "mask_token_id": MASK,
+        "aux_hidden_state_layer_ids": [each + 1 for each in LAYER_IDS],
+    }
+    return config, tensors_of(oracle)
+
+
+LAYOUTS = {each.__name__: each for each in (z_lab, block_size_inside, transformers, speculators)}
+
+
+def save(folder, config, tensors):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({name: value.clone() for name, value in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
+def oracle_logits(oracle, target, text, *, shift=0):
+    """Return the logits (BLOCK, V) of a block after a text whose last token is the root, by transformers' class."""
+    return target.logits(oracle_states(oracle, target, text, shift=shift))
+
+
+def oracle_states(oracle, target, text, *, shift=0):
+    """Return what these logits are made of, (BLOCK, hidden)."""
+    tokens = torch.tensor(text)
+    context = len(text) - 1
+    states = target.states(tokens[:-1], wants_of(shift)) if context else None
+    embedding = target.weights.embedding
+    block = torch.cat([embedding[tokens[-1:]], embedding[MASK].expand(BLOCK - 1, -1)])[None]
+    rows = torch.cat(list(states.boundaries), -1)[None] if context else block.new_zeros(1, 0, 2 * block.shape[-1])
+    with torch.no_grad():
+        found = oracle(
+            noise_embeds=block,
+            context_hidden_states=rows,
+            position_ids=torch.arange(context + BLOCK)[None],
+        )
+    return found.last_hidden_state[0]
+
+
+def wants_of(shift=0):
+    from treeopt.runtime.models.model import Wants
+
+    return Wants(boundaries=tuple(each + 1 + shift for each in LAYER_IDS), whole_text=True)
