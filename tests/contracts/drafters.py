@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from tests.runtime.learning.toy import FAST
-from tests.support import eagle_heads
+from tests.support import dflash_heads, eagle_heads
 from treeopt.runtime import Sampling, Transformer
+from treeopt.runtime.drafters.dflash import DFlashDrafter, load_dflash
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
@@ -69,6 +70,16 @@ def medusa(target, tree):
     size, noise = target.config.hidden, torch.Generator().manual_seed(0)
     weight, bias = 0.3 * torch.randn(3, size, size, generator=noise), torch.randn(3, size, generator=noise)
     return MedusaDrafter(MedusaHeads(target, weight.to(target.device), bias.to(target.device)), tree)
+
+
+def dflash(target, tree, **changes):
+    """Return a random DFlash head that reads the embedding and the first layer's output."""
+    config, tensors = dflash_heads.z_lab(dflash_heads.make_oracle(target.config, seed=0))
+    config |= {"vocab_size": target.config.vocabulary, **changes}
+    config["dflash_config"] |= {"mask_token_id": 0, "target_layer_ids": [-1, 0]}
+    with tempfile.TemporaryDirectory() as folder:
+        head = load_dflash(dflash_heads.save(Path(folder) / "head", config, tensors), target)
+    return DFlashDrafter(head, tree, capacity=target.config.max_positions)
 
 
 def redrafter(target, width, length):
@@ -134,6 +145,10 @@ CASES = {
     "dynamic tree that learns": Case(lambda _, draft: (dynamic(draft),), {"rule": "target"}, history=True, learns=True),
     "medusa": Case(lambda target, _: (medusa(target, TREE),)),
     "medusa as graphs": Case(lambda target, _: (medusa(target, TREE),), {"cuda_graphs": True}),
+    "dflash": Case(lambda target, _: (dflash(target, TREE),)),
+    "dflash, causal and shifted": Case(
+        lambda target, _: (dflash(target, chain(5), causal_head=True, shift_label=True),), {"cuda_graphs": True}
+    ),
     "redrafter": Case(lambda target, _: (redrafter(target, 2, 3),)),
     "eagle": Case(lambda target, _: (eagle_static(eagle_heads.safeailab, target, TREE, ids=(0, 2, 3, 4)),)),
     "eagle, sampled": Case(lambda target, _: (eagle_sampled(target, TREE),), {"rule": "sequoia"}, history=True),

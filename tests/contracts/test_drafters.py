@@ -15,6 +15,7 @@ from treeopt.errors import TreeoptError
 from treeopt.runtime import Decoder, Transformer, load_model
 from treeopt.runtime.decoding import acceptance
 from treeopt.runtime.decoding.step import Stepper
+from treeopt.runtime.drafters.dflash import DFlashDrafter
 from treeopt.runtime.drafters.draft_model import DraftModel
 from treeopt.runtime.drafters.eagle.text import EagleText
 from treeopt.runtime.drafters.head_texts import HeadTexts
@@ -131,7 +132,7 @@ class TestDrafts:
 
     @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.own_models and not case.history])
     def test_a_stale_cache_of_the_draft_is_found(self, target, draft, name, monkeypatch):
-        accept = DraftModel.accept, HeadTexts.accept, EagleText.accept
+        accept = DraftModel.accept, HeadTexts.accept, EagleText.accept, DFlashDrafter.accept
 
         def keeps_too_little(self, step, fed):
             accept[0](self, step, fed)
@@ -144,6 +145,11 @@ class TestDrafts:
         def of_the_root(self, texts, steps):
             accept[1](self, texts, [step._replace(states=_shifted(step.states)) for step in steps])
 
+        def reads_other_states(self, texts, steps):
+            rolled = [step.states.mapped(lambda states: states.roll(1, 0)) for step in steps]
+            accept[3](self, texts, [step._replace(states=each) for step, each in zip(steps, rolled, strict=True)])
+
+        monkeypatch.setattr(DFlashDrafter, "accept", reads_other_states)
         monkeypatch.setattr(DraftModel, "accept", keeps_too_little)
         monkeypatch.setattr(HeadTexts, "accept", of_the_root)
         monkeypatch.setattr(EagleText, "accept", keeps_what_was_drafted)

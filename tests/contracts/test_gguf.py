@@ -17,7 +17,7 @@ from treeopt.runtime.models.gguf.model import GGUFModel
 from treeopt.runtime.models.gguf.sequences import Sequences
 
 pytestmark = pytest.mark.slow
-HEADS = ("medusa", "redrafter", "eagle")
+HEADS = ("medusa", "dflash", "redrafter", "eagle")
 NAMES = [name for name, case in CASES.items() if not name.startswith(HEADS) and not case.learns]
 every_drafter = pytest.mark.parametrize("name", NAMES)
 

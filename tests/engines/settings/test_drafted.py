@@ -15,6 +15,7 @@ from treeopt.trees.drafter_setting import DRAFTERS, drafter_setting
 
 LOOKUP = drafter_setting("prompt-lookup", ngram=3, length=6)
 HEAD = drafter_setting("eagle", source="heads/e3")
+BLOCK = drafter_setting("dflash", source="heads/block")
 DYNAMIC = {"top_k": 4, "depth": 4, "nodes": 16}
 OF_THE_DRAFT, OF_A_HEAD = drafter_setting("eagle2", **DYNAMIC), drafter_setting("eagle2", source="heads/e3", **DYNAMIC)
 WRITTEN = {
@@ -35,6 +36,13 @@ WRITTEN = {
     ("sglang", OF_THE_DRAFT): (
         "--speculative-algorithm STANDALONE --speculative-draft-model-path DRAFT --speculative-num-steps 4 "
         "--speculative-eagle-topk 4 --speculative-num-draft-tokens 16\n"
+    ),
+    ("sglang", BLOCK): (
+        "--speculative-algorithm DFLASH --speculative-draft-model-path heads/block --speculative-dflash-block-size 5\n"
+    ),
+    ("vllm", BLOCK): {"method": "dflash", "model": "heads/block", "num_speculative_tokens": 4},
+    ("llama-cpp", BLOCK): (
+        "--spec-type draft-dflash --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/block\n"
     ),
     ("hf", LOOKUP): {"prompt_lookup_num_tokens": 6, "max_matching_ngram_size": 3},
     ("openvino", LOOKUP): {"num_assistant_tokens": 6, "max_ngram_size": 3},
@@ -79,9 +87,9 @@ def made(name, drafter, **source):
 
 
 def test_every_drafter_is_written_for_every_engine_that_has_it_and_refused_by_the_others():
-    assert {each.name for each in (*OTHERS, LOOKUP, HEAD, OF_THE_DRAFT)} == {*DRAFTERS} - {"model"}
+    assert {each.name for each in (*OTHERS, LOOKUP, HEAD, BLOCK, OF_THE_DRAFT)} == {*DRAFTERS} - {"model"}
     for engine in ENGINES:
-        for drafter in (LOOKUP, HEAD, OF_THE_DRAFT, OF_A_HEAD, *OTHERS):
+        for drafter in (LOOKUP, HEAD, BLOCK, OF_THE_DRAFT, OF_A_HEAD, *OTHERS):
             wanted = WRITTEN.get((engine.name, drafter))
             if wanted is None:
                 with pytest.raises(InfeasibleError, match=rf"Got {drafter.name}: run it with treeopt run"):

@@ -28,6 +28,7 @@ def tokens_after(count):
 def test_blocks_that_share_a_pass_see_what_they_see_alone(target, tmp_path, changes):
     config, tensors = heads.z_lab(heads.make_oracle(target.config))
     config["dflash_config"]["target_layer_ids"] = [-1, 0]
+    assert config["vocab_size"] == target.config.vocabulary
     head = load_dflash(heads.save(tmp_path / "head", config | changes, tensors), target)
     tokens = tokens_after(BLOCKS + 3)
     text = head_text(target, PROMPT, tokens, GREEDY, head.wants)

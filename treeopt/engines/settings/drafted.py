@@ -79,7 +79,7 @@ def _kind(drafter: DrafterSetting) -> str:
 
 def _drafters(engine: Engine) -> str:
     """Return the drafters of an engine in words; of one whose default is another, it has no draft model."""
-    words = {"eagle": "EAGLE heads", "eagle2": "dynamic trees of it"}
+    words = {"eagle": "EAGLE heads", "dflash": "DFlash heads", "eagle2": "dynamic trees of it"}
     model = [] if None in engine.methods.values() else ["the draft model"]
     return ", ".join([*model, *(words.get(name, name) for name in engine.methods)])
 

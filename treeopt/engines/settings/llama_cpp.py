@@ -61,5 +61,5 @@ ENGINE = Engine(
     render=render,
     method_names=METHODS,
     off=speculation_off(NO_FLAGS, "llama-server -m TARGET $(cat FILE)"),
-    methods={"eagle": "draft-eagle3"},
+    methods={"eagle": "draft-eagle3", "dflash": "draft-dflash"},
 )

@@ -7,6 +7,7 @@ Checked against `arg_groups/speculative_hook.py`, `speculative/adaptive_spec_par
     --speculative-num-steps = depth
     --speculative-num-draft-tokens = nodes, the root counted
     pool: nodes - 1 <= top_k + (depth - 1) top_k², which SGLang does not check at its start
+    DFLASH: --speculative-dflash-block-size = K + 1, the root counted; a chain
     NGRAM: no draft model; --speculative-num-draft-tokens = K + 1, --speculative-ngram-max-bfs-breadth = 1 for a chain
     adaptive: {smallest batch: {"candidate_steps": [K]}, …}; the largest key up to the batch counts, 0 is plain decoding
 """
@@ -27,11 +28,12 @@ from treeopt.errors import Warning
 from treeopt.trees.dynamic_tree import DynamicTree
 
 VERSION = "0.5.23"
-METHODS = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN", "NGRAM")
+METHODS = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN", "DFLASH", "NGRAM")
 ADAPTIVE_METHODS = ("EAGLE", "EAGLE3", "NEXTN")
 """NEXTN is read as EAGLE."""
 ALGORITHM, DRAFT = "--speculative-algorithm", "--speculative-draft-model-path"
 STEPS, TOP_K, NODES = "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens"
+BLOCK = "--speculative-dflash-block-size"
 LAUNCH = "python -m sglang.launch_server --model-path TARGET"
 BACKENDS = Warning(
     "top-k above 1 with a page size above 1 works with the attention backends flashinfer, fa3 and triton only.",
@@ -42,8 +44,8 @@ BACKENDS = Warning(
 def limits(request: SettingRequest) -> str | None:
     """Return why a request is refused; None for a whole chain and, unless drafts are looked up, any tree with branches."""
     tree = request.tree
-    if request.method == "NGRAM":
-        return chains_only(NODES)(request)
+    if request.method in ("DFLASH", "NGRAM"):
+        return chains_only(BLOCK if request.method == "DFLASH" else NODES)(request)
     if tree.top_k > 1 or tree.is_chain:
         return None
     return f"{NODES}: expected {STEPS} + 1 = {tree.depth + 1} for {TOP_K} 1. Got {tree.nodes}: ask for a whole chain."
@@ -53,6 +55,8 @@ def render(request: SettingRequest) -> SettingFiles:
     """Return the flags; the schedule for chains that have one; the cost table if passes were measured."""
     if request.method == "NGRAM":
         return _ngram(request)
+    if request.method == "DFLASH":
+        return _dflash(request)
     tree, method = request.tree, request.method or METHODS[0]
     draft = [] if method == "NEXTN" else [(DRAFT, request.draft_model)]
     flags = flag_line([(ALGORITHM, method), *draft, (STEPS, tree.depth), (TOP_K, tree.top_k), (NODES, tree.nodes)])
@@ -83,6 +87,16 @@ def render(request: SettingRequest) -> SettingFiles:
     return SettingFiles(files=files, usage=usage, warnings=tuple(warnings))
 
 
+def _dflash(request: SettingRequest) -> SettingFiles:
+    """Return the flags of drafts in one block."""
+    flags = flag_line([(ALGORITHM, "DFLASH"), (DRAFT, request.draft_model), (BLOCK, request.tree.nodes)])
+    return SettingFiles(
+        files={MAIN: flags},
+        usage=with_flags(LAUNCH, flags),
+        warnings=left_out_schedule(request, "SGLang changes no lengths for DFLASH"),
+    )
+
+
 def _ngram(request: SettingRequest) -> SettingFiles:
     """Return the flags of drafts looked up in the text."""
     breadth = ("--speculative-ngram-max-bfs-breadth", 1)
@@ -109,5 +123,5 @@ ENGINE = Engine(
     render=render,
     method_names=METHODS,
     off=speculation_off(NO_FLAGS, f"{LAUNCH} $(cat FILE)"),
-    methods={"eagle": "EAGLE3", "eagle2": "STANDALONE", "prompt-lookup": "NGRAM"},
+    methods={"eagle": "EAGLE3", "dflash": "DFLASH", "eagle2": "STANDALONE", "prompt-lookup": "NGRAM"},
 )

@@ -88,5 +88,5 @@ ENGINE = Engine(
     render=render,
     method_names=(*METHODS, *OLD_METHODS),
     off=speculation_off("null\n", 'vllm serve TARGET --speculative-config "$(cat FILE)"'),
-    methods={"eagle": "eagle3", "prompt-lookup": "ngram"},
+    methods={"eagle": "eagle3", "dflash": "dflash", "prompt-lookup": "ngram"},
 )

@@ -213,10 +213,11 @@ class TestRefused:
         with pytest.raises(FormatError, match=reason):
             load_dflash(folder, deep)
 
-    def test_a_head_of_another_width(self, deep, oracle, tmp_path):
+    @pytest.mark.parametrize(("name", "expected"), [("hidden_size", 32), ("vocab_size", 23)])
+    def test_a_head_of_another_target(self, deep, oracle, tmp_path, name, expected):
         config, tensors = heads.z_lab(oracle)
-        folder = heads.save(tmp_path / "head", config | {"hidden_size": 64}, tensors)
-        with pytest.raises(InvalidValueError, match="hidden_size: expected 32"):
+        folder = heads.save(tmp_path / "head", config | {name: 64}, tensors)
+        with pytest.raises(InvalidValueError, match=f"{name}: expected {expected}"):
             load_dflash(folder, deep)
 
     def test_as_an_eagle_head(self, deep, oracle, tmp_path):

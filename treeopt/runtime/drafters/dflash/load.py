@@ -139,11 +139,14 @@ def _layers(path: Path, sizes: object, merged: dict[str, Any], target: Transform
         raise FormatError(path, SPECULATORS, f"expected fields with names. Got {sizes!r:.60}.")
     given = {"vocab_size": target.config.vocabulary, **sizes, "architectures": ["LlamaForCausalLM"]}
     config = parse_config(path, given)
-    if config.hidden != target.config.hidden:
-        raise InvalidValueError(
-            f"hidden_size: expected {target.config.hidden}, which {target.name} has. Got {config.hidden}: take a head that "
-            "was trained on this target."
-        )
+    for name, expected, size in (
+        ("hidden_size", target.config.hidden, config.hidden),
+        ("vocab_size", target.config.vocabulary, config.vocabulary),
+    ):
+        if size != expected:
+            raise InvalidValueError(
+                f"{name}: expected {expected}, which {target.name} has. Got {size}: take a head that was trained on this target."
+            )
     kinds = sizes.get("layer_types", merged.get("layer_types"))
     sliding: frozenset[int] = frozenset()
     if kinds is not None:
