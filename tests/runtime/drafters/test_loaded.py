@@ -81,6 +81,11 @@ def test_a_digest_tells_heads_apart_and_not_where_they_lie(pair, tmp_path):
     assert first == same != other
 
 
+def test_a_block_head_needs_a_folder(pair):
+    with pytest.raises(InfeasibleError, match=r"dflash: expected the folder of a head.*--drafter dflash=DIR"):
+        load(pair, "dflash")
+
+
 def test_what_does_not_fit_is_one_line(pair, tmp_path):
     with pytest.raises(InfeasibleError, match="those that ship are the bundled target's") as found:
         load(pair, "medusa", digest="0" * 16)

@@ -154,6 +154,11 @@ def load_drafter(
             f"{name}: expected a draft model, which it expands. Got none: add --draft MODEL, or choose a drafter that "
             "needs none, such as prompt-lookup."
         )
+    if name == "dflash" and source is None:
+        raise InfeasibleError(
+            "dflash: expected the folder of a head, because none is bundled. Got none: --drafter dflash=DIR.",
+            field="heads",
+        )
     if kind.load is not None and (source is not None or kind.bundled is not None):
         folder = bundled_heads(name, target, target_digest) if source is None else Path(source)
         if not isinstance(target, Transformer):
