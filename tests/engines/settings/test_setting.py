@@ -135,6 +135,6 @@ def test_an_unknown_method_is_told_before_any_tree_is_tried():
     record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
     source = Source(profile=invented(), record=record, method="bananas")
     with pytest.raises(
-        InvalidValueError, match="method: expected one of TensorRT-LLM's: Draft_Target, .* Got 'bananas'"
+        InvalidValueError, match=r"method: expected one of TensorRT-LLM's: Draft_Target, .* Got 'bananas'"
     ):
         setting(engine_named("tensorrt-llm"), source)
