@@ -44,6 +44,13 @@ class TestRounds:
     def test_it_goes_to_the_idle_server(self) -> None:
         assert self.served(1, replicas=2) == [pytest.approx((0.0, 1.5, 2.5)), pytest.approx((0.6, 2.1, 3.1))]
 
+    def test_waiting_requests_count_for_a_server_as_running_ones_do(self) -> None:
+        times = times_of(machine(), prompt_s=0.5)
+        requests = [Request(at_s, 8, 1) for at_s in (0.0, 0.1, 0.2, 0.3)]
+        done = served_by(times, requests, chain(0), 1, replicas=2)
+
+        assert [each.finished_s for each in done] == pytest.approx([1.5, 1.6, 3.0, 3.1])
+
     def test_a_step_yields_no_more_tokens_than_were_requested(self) -> None:
         times = times_of(machine(table=ALWAYS), prompt_s=0.5)
         (done,) = served_by(times, [Request(0.0, 8, 7)], chain(4), 1)

@@ -101,6 +101,8 @@ class Engine:
     """Fields of a request beside the plan that change its files."""
     method_names: tuple[str, ...] = ()
     """Its own names of speculation methods; empty if there is no choice."""
+    old_method_names: tuple[str, ...] = ()
+    """Those that the newest version no longer has."""
     methods: Mapping[str, str | None] = field(default_factory=dict)
     """Drafters beside the draft model that it has, by treeopt's names, each with its own name of the method, None where
     that is the default: `eagle`, a head; `eagle2`, dynamic trees of the draft model; `prompt-lookup`."""

@@ -40,7 +40,7 @@ def refusal(engine: Engine, request: SettingRequest) -> str | None:
 
 def check_method(engine: Engine, method: str | None) -> None:
     """Raise InvalidValueError for a method that an engine does not have."""
-    if method is not None and method not in engine.method_names:
+    if method is not None and method not in (*engine.method_names, *engine.old_method_names):
         raise unknown_method(engine.title, engine.method_names, method)
 
 

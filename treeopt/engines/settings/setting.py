@@ -11,7 +11,7 @@ from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting,
 from treeopt.engines.settings.prediction import Predicted, predicted, predicted_static, shape
 from treeopt.engines.settings.source import Source, verify_times
 from treeopt.errors import InfeasibleError, Warning, reason
-from treeopt.planner import PlanRequest, StepModel, requested_model, requested_plan
+from treeopt.planner import StepModel, requested_model, requested_plan
 from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
@@ -161,11 +161,8 @@ class _Chooser:
         if request.batch_size is not None or len({each.batch_size for each in self._profile.step_latencies}) == 1:
             return ()
         acceptance = self._model.acceptance
-        request = PlanRequest(
-            rule=acceptance.rule,
-            temperature=acceptance.temperature,
-            context_tokens=request.context_tokens,
-            max_depth=self._source.max_length,
+        request = replace(
+            request, rule=acceptance.rule, temperature=acceptance.temperature, max_depth=self._source.max_length
         )
         segments = chain_schedule(self._profile, request)
         measured = segments[0].batch_sizes[0]
@@ -206,13 +203,13 @@ class _Chooser:
         if self._source.tree is not None:
             return self._source.tree
         acceptance, point = self._model.acceptance, self._model.point
-        request = PlanRequest(
+        request = replace(
+            self._source.request,
             rule=acceptance.rule,
             temperature=acceptance.temperature,
             context_tokens=point.context_tokens,
             batch_size=point.batch_size,
             max_nodes=self._source.request.max_nodes or self._model.costs.max_nodes,
-            max_depth=self._source.request.max_depth,
             lossy=acceptance.rule in LOSSY_RULES,
         )
         return requested_plan(self._profile, request).choice.tree

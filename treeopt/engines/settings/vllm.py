@@ -86,7 +86,8 @@ ENGINE = Engine(
     default=None,
     limits=chains_only(LENGTH),
     render=render,
-    method_names=(*METHODS, *OLD_METHODS),
+    method_names=METHODS,
+    old_method_names=OLD_METHODS,
     off=speculation_off("null\n", 'vllm serve TARGET --speculative-config "$(cat FILE)"'),
     methods={"eagle": "eagle3", "dflash": "dflash", "prompt-lookup": "ngram"},
 )
