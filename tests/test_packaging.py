@@ -72,13 +72,10 @@ def test_listed_data_is_there():
             "import treeopt",
             ["numpy", "importlib.metadata", "torch", "numba", "matplotlib", "scipy", "yaml", "transformers", "click"],
         ),
-        ("from treeopt import trees; trees.load", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
-        ("import treeopt; treeopt.trees.load", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
         (
             f"import treeopt; treeopt.trees.load({str(ROOT / 'tests/data/tree-full.json')!r})",
             ["torch", "numba", "matplotlib", "scipy", "transformers"],
         ),
-        ("import treeopt; treeopt.TokenTree([-1, 0])", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
         ("import treeopt.planner", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
         ("import treeopt; treeopt.solve(treeopt.AcceptanceTable([0.7, 0.2]), 64)", ["torch", "numba", "scipy"]),
     ],

@@ -249,7 +249,7 @@ class TestBadInput:
         assert "no such file" in str(result.exception)
 
 
-@pytest.mark.parametrize("command", ["", "solve", "show"])
+@pytest.mark.parametrize("command", ["solve", "show"])
 def test_help_loads_nothing_heavy(command: str) -> None:
     code = (
         "import sys\nfrom treeopt.cli.main import main\n"

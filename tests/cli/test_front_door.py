@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from tests.cli.invented import COMMANDS, call, invented, leaf_commands, saved
+from tests.cli.invented import call, invented, leaf_commands, saved
 from treeopt.cli.main import main
 from treeopt.files import pipes
 from treeopt.records.profile import Profile
@@ -36,12 +35,6 @@ def refused(*command: object, code: int = 1) -> str:
 
 
 class TestHelp:
-    def test_no_summary_is_cut(self) -> None:
-        listed = call("--help").stdout.partition("Commands:")[2]
-        assert [line.split()[0] for line in listed.strip().splitlines()] == COMMANDS
-        assert "..." not in listed
-        assert all(line.endswith(".") for line in listed.strip().splitlines())
-
     def test_every_option_is_explained(self) -> None:
         for name, command in leaf_commands().items():
             for param in command.params:
@@ -56,51 +49,6 @@ class TestHelp:
             assert sorted(flags) == sorted(
                 [param.opts[0] for param in command.params if param.param_type_name == "option"] + ["-h"]
             ), name
-
-    def test_a_profile_begins_with_what_is_measured_of_what(self) -> None:
-        lines = call("profile", "--help").stdout.partition("Options:")[2].splitlines()
-        first = [line.split()[0] for line in lines if line.startswith("  -")][:5]
-        assert set(first) == {"--target", "--draft", "--drafter", "--device", "--prompts"}
-
-    def test_a_rule_is_explained_as_the_command_takes_it(self) -> None:
-        said = {}
-        for command in ("solve", "compare", "export", "run", "bench tree", "bench grid"):
-            (option,) = (param for param in leaf_commands()[command].params if "--rule" in param.opts)
-            said[command] = option.help
-        assert len(set(said.values())) >= 4
-        assert not any("(solve)" in text or "(bench)" in text for text in said.values())
-
-    def test_a_budget_is_of_what_the_command_reads(self) -> None:
-        for command, profiles in (("show", False), ("import", False), ("export", True)):
-            (option,) = (param for param in leaf_commands()[command].params if "--budget" in param.opts)
-            assert ("profile" in option.help) == profiles
-
-    def test_the_version_names_the_program(self) -> None:
-        assert call("--version").stdout.startswith("treeopt, version ")
-
-
-class TestCompletion:
-    @pytest.mark.parametrize(
-        ("words", "incomplete", "found"),
-        [
-            ("treeopt export tree.json --to", "v", {"vllm"}),
-            ("treeopt export tree.json --to", "se", {"sequoia"}),
-            ("treeopt solve --rule", "t", {"target", "traversal", "typical"}),
-            ("treeopt run tree.json --rule", "sp", {"specinfer"}),
-        ],
-    )
-    def test_names_are_completed(self, words: str, incomplete: str, found: set[str]) -> None:
-        result = CliRunner().invoke(
-            main,
-            [],
-            prog_name="treeopt",
-            env={
-                "_TREEOPT_COMPLETE": "bash_complete",
-                "COMP_WORDS": f"{words} {incomplete}",
-                "COMP_CWORD": str(len(words.split())),
-            },
-        )
-        assert {line.partition(",")[2] for line in result.stdout.split()} == found
 
 
 @pytest.mark.usefixtures("files")

@@ -186,10 +186,8 @@ class TestBench:
     @pytest.mark.parametrize(
         ("planned", "arguments", "rule"),
         [
-            ("target", (), "target"),
             ("traversal", (), "traversal"),
             ("specinfer", (), "sequoia"),  # not in the profile: the first that is
-            (None, (), "sequoia"),
             ("target", ("--rule", "traversal"), "traversal"),
         ],
     )

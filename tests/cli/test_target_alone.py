@@ -11,7 +11,7 @@ from tests.cli.invented import call
 from treeopt import Profile, bundled, plan
 from treeopt.trees import load_file
 
-LITTLE = ("--max-tokens", 16, "--rounds", 2, "--positions", 240, "--context-tokens", 64, "--max-prompts", 8)
+LITTLE = ("--max-tokens", 16, "--rounds", 2, "--positions", 64, "--context-tokens", 64, "--max-prompts", 8)
 PROMPTS = ("--prompts", bundled.PROMPTS)
 
 

