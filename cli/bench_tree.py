@@ -59,7 +59,8 @@ def bench_tree(asked: BenchTreeOptions) -> None:
     draft = models.draft if planned.drafter is None else None  # whose passes the steps consist of
     references = reference_passes(model, models.target, draft, [planned.tree], workload.prompts)
     measured = bench_planned(models, planned, workload, decoding, loaded=loaded, references=references)
-    at_pace = predict_at_pace(model, planned.tree, measured.pace) if planned.drafter is None else None
+    name = "model" if planned.drafter is None else planned.drafter.name
+    at_pace = predict_at_pace(model, planned.tree, measured.pace) if model.drafter.name == name else None
     promised = replace(promised, at_pace=at_pace)
     asked.results.publish(
         tree_bench_table(promised, measured), tree_bench_json(heading_here(models), promised, measured)
@@ -72,6 +73,7 @@ def _promise(
 ) -> "tuple[StepModel, MeasuredAcceptance, Promise]":
     """Return the model of the passes, the acceptance whose sampling is used, and the prediction."""
     from treeopt.planner import step_model
+    from treeopt.planner.drafter_costs import tree_models
     from treeopt.report.tree_bench import Promise
 
     if planned.drafter is None:
@@ -81,6 +83,10 @@ def _promise(
     made_at = planned.provenance.temperature if planned.provenance else None
     acceptance = profile.acceptance(temperature=made_at if asked.temperature is None else asked.temperature)
     model = step_model(profile, temperature=acceptance.temperature)
+    for drafter in profile.drafters:
+        trees = drafter.trees_at(acceptance.temperature)
+        if drafter.name == planned.drafter.name and trees and drafter.timed_at(model.point):
+            model = tree_models(drafter, trees)(model.point)
     return model, acceptance, Promise.of_file(planned, rule=rule, temperature=acceptance.temperature)
 
 
