@@ -6,6 +6,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.methods.make_drafter import load_planned
 from treeopt.methods.method import Inputs, Method
 from treeopt.planner import drafter_choices
+from treeopt.planner.drafter_costs import tree_models
 from treeopt.profiler import Journal, Settings, clock_for
 from treeopt.profiler.acceptance.contexts import BehindPrompts
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
@@ -38,7 +39,9 @@ def drafted(name: str, inputs: Inputs) -> Method:
         known = _measure(loaded, inputs)
     for choice in drafter_choices(replace(inputs.profile, drafters=(known,)), inputs.request, plan=inputs.plan):
         if choice.option.drafter.name == name:
-            return inputs.method(name, choice.option, loaded=loaded)
+            trees = known.trees_at(temperature)
+            model = tree_models(known, trees)(inputs.plan.model.point) if trees else None
+            return inputs.method(name, choice.option, model=model, loaded=loaded)
     raise InfeasibleError(
         f"{name}: no setting of it verifies {inputs.plan.solution.max_nodes} tokens at most, the largest pass that was "
         "timed. Profile with a larger --max-tokens."
