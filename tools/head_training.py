@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from teacher_outputs import measure_fastest_dtype
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 from tqdm import tqdm
@@ -11,6 +12,8 @@ from train_target import optimizers, schedule
 Pairs = list[tuple[Tensor, Tensor]]
 """Logits (…, V) that were given and those of the target that were wanted, place by place."""
 TEXTS_PER_STEP = 4
+MUON_TO_ADAM = 5.0
+"""Learning rate of Muon over that of AdamW, which takes its place where bfloat16 is slow."""
 
 
 def fit(
@@ -36,19 +39,23 @@ def fit(
         title: of the bar.
         save: called after every 100 steps, for a training that may be stopped.
     """
-    optimizer_pair = optimizers(heads, rate)
+    dtype = measure_fastest_dtype()
+    pair: list[torch.optim.Optimizer] = list(optimizers(heads, rate))
+    if dtype != torch.bfloat16:  # Muon orthogonalises in bfloat16, which takes seconds without instructions for it
+        rate /= MUON_TO_ADAM
+        pair = [torch.optim.AdamW(heads.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0)]
     generator = torch.Generator().manual_seed(8)
     bar = tqdm(range(steps), desc=title)
     for step in bar:
-        for optimizer in optimizer_pair:
+        for optimizer in pair:
             optimizer.param_groups[0]["lr"] = rate * schedule((step + 1) / steps)
         chosen = torch.randint(texts, (TEXTS_PER_STEP,), generator=generator)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             pairs = proposals(chosen)
         weights = [weight**place for place in range(len(pairs))]
         loss = torch.stack([w * divergence(*pair) for w, pair in zip(weights, pairs, strict=True)]).sum() / sum(weights)
         loss.backward()
-        for optimizer in optimizer_pair:
+        for optimizer in pair:
             optimizer.step()
             optimizer.zero_grad()
         if step % 20 == 0:
