@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=96)
     parser.add_argument("--corpus-windows", type=int, default=672)
     parser.add_argument("--start", type=Path, help="a head to go on from")
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=2700)
     parser.add_argument("--learning-rate", type=float, default=5e-3)
     args = parser.parse_args()
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
