@@ -269,10 +269,12 @@ def _draw(
     found: "Simulation",
 ) -> None:
     """Draw the rates that are asked for, or those around a single one."""
+    from treeopt.files.picture_file import save_drawing
+    from treeopt.pictures.panels import compose
+    from treeopt.report.figures.loads import load_panels
     from treeopt.report.plan_text import models_and_machine
     from treeopt.report.profile_words import under
     from treeopt.report.simulation import simulation_text
-    from treeopt.report.simulation_figure import save_simulation_figure
 
     outcomes = found.outcomes
     if len(asked.rates) == 1:
@@ -280,12 +282,8 @@ def _draw(
             outcomes = _at_rates(asked, settings, seconds, [share * asked.rates[0] for share in AROUND])
     assert asked.plot is not None  # asked before
     served, _, _ = simulation_text(found).partition("\n")
-    save_simulation_figure(
-        outcomes,
-        asked.plot,
-        title=models_and_machine(profile.pair, profile.machine),
-        subtitle=f"simulated: {served}; {under(profile)}",
-    )
+    title, subtitle = models_and_machine(profile.pair, profile.machine), f"simulated: {served}; {under(profile)}"
+    save_drawing(compose(load_panels(outcomes), title=title, subtitle=subtitle, columns=2), asked.plot)
     click.echo(f"Written to {asked.plot}", err=True)
 
 

@@ -235,8 +235,8 @@ Writer = tuple[Path, Callable[[Path], None]]
 
 def _writers(asked: SolveOptions, found: "Planned", profile: "Profile", chosen: "TreeFile") -> list[Writer]:
     """Return the files that are wanted, each with what writes it."""
-    from treeopt.report.plan_figure import save_plan_figure
-    from treeopt.report.plan_text import subject
+    from treeopt.files.picture_file import save_drawing
+    from treeopt.report.figures.whole import plan_figure
 
     plan = found.plan
     wanted = _tree_schedule(found, profile, asked) if asked.schedule else chosen
@@ -244,7 +244,7 @@ def _writers(asked: SolveOptions, found: "Planned", profile: "Profile", chosen: 
     if asked.save is not None:
         writers.append((asked.save, plan.solution.save))
     if asked.plot is not None:
-        writers.append((asked.plot, lambda path: save_plan_figure(plan, path, title=subject(profile), profile=profile)))
+        writers.append((asked.plot, lambda path: save_drawing(plan_figure(found), path)))
     return writers
 
 
