@@ -177,10 +177,11 @@ def whole_numbers(axis: "Axis") -> None:
 
 
 def plain_numbers(axis: "Axis") -> None:
-    """Write 3, 1, 0.3, 0.1 on a logarithmic axis, not powers."""
+    """Write 3, 1, 0.3, 0.1 on a logarithmic axis whose limits are set, not powers; of a short one 5, 2, 1, 0.5."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1, 3)))
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 3) if high > 30 * low else (1, 2, 5)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter("{x:g}")
 

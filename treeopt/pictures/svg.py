@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -117,7 +118,7 @@ def _attributes(element: ET.Element, names: dict[str, str], colours: dict[str, s
         elif name == "clip-path":
             found[name] = f"url(#{names[value[5:-1]]})"
         elif name == "d":
-            found[name] = _short_path(value)
+            found[name] = _short_path(value, _two_digits if element.get("id") in names else _one_digit)
         elif name == "style":
             found |= _properties(value, colours)
         elif name in ("x", "y", "transform", "width", "height") and not element.tag.endswith("image"):
@@ -147,15 +148,15 @@ def _properties(style: str, colours: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _short_path(path: str) -> str:
-    r"""Return a path with one digit after each point, and level and upright lines by their one coordinate.
+def _short_path(path: str, form: Callable[[re.Match[str]], str]) -> str:
+    r"""Return a path with short numbers, and level and upright lines by their one coordinate.
 
-    >>> _short_path("M 1.26 3.0 \nL 4 5.55 \nL 4 9 \nL 7 9 \nz")
+    >>> _short_path("M 1.26 3.0 \nL 4 5.55 \nL 4 9 \nL 7 9 \nz", _one_digit)
     'M1.3 3L4 5.5V9H7z'
     """
     parts, last = [], ("", "")
     for command, text in _COMMAND.findall(path):
-        numbers = [_one_digit(number) for number in _NUMBER.finditer(text)]
+        numbers = [form(number) for number in _NUMBER.finditer(text)]
         x, y = (*last, *numbers)[-2:]
         if command == "L" and x == last[0]:
             parts.append(f"V{y}")
@@ -173,4 +174,5 @@ def _one_digit(number: re.Match[str]) -> str:
 
 
 def _two_digits(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").removesuffix(".")
+    text = f"{float(number[0]):.2f}".rstrip("0").removesuffix(".")
+    return "0" if text == "-0" else text

@@ -113,14 +113,16 @@ def _draw_speedups(axes: "Axes", rows: Sequence[SpeedupRow]) -> None:
     axes.axvline(1.0, color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), zorder=1)
     for place, row in enumerate(rows):
         _draw_speedup(axes, place + _MIDDLE, row, end)
-    bars = {row.chosen: None for row in rows if row.predicted is not None or row.measured is not None}
-    measured = any(row.measured is not None for row in rows)
-    for chosen in sorted(bars, reverse=True):
-        label = "measured" if measured else "predicted"
-        label = f"{label}, the choice" if chosen else label
+    kinds = {
+        (row.chosen, row.measured is not None) for row in rows if row.predicted is not None or row.measured is not None
+    }
+    for chosen, measured in sorted(kinds, reverse=True):
+        label = ("measured" if measured else "predicted") + (", the choice" if chosen else "")
         legend_patch(axes, CHOICE if chosen else TREE, label, density=1.0 if measured else _PALE)
-    if measured and any(row.predicted is not None for row in rows):
-        axes.plot([], [], color=INK, marker="|", markersize=9, markeredgewidth=1.8, linestyle="none", label="predicted")
+    if any(row.measured is not None and row.predicted is not None for row in rows):
+        axes.plot(
+            [], [], color=INK, marker="|", markersize=9, markeredgewidth=1.8, linestyle="none", label="prediction"
+        )
     if any(isinstance(each, Estimate) for each in known):
         axes.plot([], [], color=INK, linewidth=1.0, label="95\u2009% interval")
     axes.plot([], [], color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), label="plain decoding")

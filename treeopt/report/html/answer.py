@@ -95,7 +95,9 @@ def answer_figure(contents: Contents) -> PageFigure | None:
         return None
     fastest = sorted(rows, key=lambda row: (not row.chosen, -_value(row.measured or row.predicted)))[:MOST_ROWS]
     caption = "Bars are tokens per second over plain decoding, on the prompts that were measured."
-    return PageFigure.of("answer", speedup_panel([row for row in rows if row in fastest], "Why"), caption)
+    return PageFigure.of(
+        "answer", speedup_panel([row for row in rows if row in fastest], "Why: speedup of the candidates"), caption
+    )
 
 
 def commands(contents: Contents) -> list[Command]:
