@@ -147,7 +147,7 @@ def _form(field: dataclasses.Field[Any], hint: Any) -> _Form:
     said: _Said = field.metadata.get(_KEY, _Said())
     may_be_none = get_origin(hint) in (Union, UnionType)
     (kind,) = [each for each in get_args(hint) if each is not NoneType] if may_be_none else [hint]
-    read = _inline(kind) if said.inline else _by_type(kind, said)
+    read = _inline(kind) if said.inline else _by_type(kind, said, field.default)
     absent: tuple[Any, ...] = (None,) if may_be_none else ()
     if field.default == () or said.optional:
         absent = (field.default,)
@@ -165,8 +165,8 @@ def _inline(kind: type[HasForm]) -> Read:
     return lambda fields, _: kind.from_fields(fields)
 
 
-def _by_type(kind: Any, said: _Said) -> Read:
-    """Return how a value of a type is read."""
+def _by_type(kind: Any, said: _Said, default: Any) -> Read:
+    """Return how a value of a type is read; a truth value with a default is true, or left out."""
     bounds = said.bounds
     if hasattr(kind, "from_named_fields"):
         return lambda fields, name: kind.from_named_fields(fields, name)
@@ -183,7 +183,7 @@ def _by_type(kind: Any, said: _Said) -> Read:
     if kind is str:
         return lambda fields, name: fields.text(name)
     if kind is bool:
-        return lambda fields, name: fields.true(name) if said.optional else fields.flag(name)
+        return lambda fields, name: fields.true(name) if said.optional or default is None else fields.flag(name)
     if kind is int:
         return lambda fields, name: fields.integer(name, **bounds)
     if kind is float:
