@@ -121,11 +121,6 @@ class Fields:
         """Return a field whatever it holds."""
         return self._take(field)
 
-    def peek(self, field: str) -> Any:
-        """Return what a field holds, which is there to be read still."""
-        self.require(field)
-        return self._content[field]
-
     def inner(self, field: str, content: object) -> "Fields":
         """Return what stands within a field that was read as a whole."""
         return Fields(self._path, content, self._full(field))

@@ -3,7 +3,7 @@
 import functools
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -162,9 +162,9 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
     return float(width) * size / _UNIT * (_HINTED if bold else 1.0)
 
 
-def grid_lines(axes: "Axes", axis: str = "y") -> None:
+def grid_lines(axes: "Axes", axis: Literal["x", "y"] = "y") -> None:
     """Draw pale lines across, behind what is shown, and no frame above and on the right."""
-    axes.grid(axis="both" if axis == "both" else "x" if axis == "x" else "y", color=PALE, linewidth=0.8)
+    axes.grid(axis=axis, color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 

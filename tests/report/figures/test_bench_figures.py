@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.patches import PathPatch
 
 from tests.support.pages import BATCHES, ENGINE, GRID, MEASURED, METHODS, ROW, UNKNOWN, bench_of, planned, way
 from tests.support.pictures import Picture, box, common, seen
@@ -154,6 +155,9 @@ def test_grid_points_are_predictions_and_measurements() -> None:
     axes = found.figure.axes[0]
     points = {tuple(map(float, each)) for one in axes.collections for each in np.asarray(one.get_offsets()).round(6)}
     assert {(1.5, 1.6), (1.3, 1.4)} <= points
+    (intervals,) = (each for each in axes.patches if isinstance(each, PathPatch))
+    ends = intervals.get_path().vertices.reshape(2, 2, 2)
+    assert ends == pytest.approx(np.array([[[1.5, 1.5], [1.5, 1.7]], [[1.3, 1.3], [1.3, 1.5]]]))
     assert {"4/2", "3/2", "trees", "chains", "choice of the plan"} <= set(found.words)
     assert "fastest tree" in seen(compose(FIGURES["grid after plain decoding"])).words
 
