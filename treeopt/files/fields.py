@@ -121,10 +121,6 @@ class Fields:
         """Return a field whatever it holds."""
         return self._take(field)
 
-    def inner(self, field: str, content: object) -> "Fields":
-        """Return what stands within a field that was read as a whole."""
-        return Fields(self._path, content, self._full(field))
-
     def __contains__(self, field: str) -> bool:
         return field in self._content
 
