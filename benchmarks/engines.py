@@ -29,6 +29,8 @@ from treeopt import bundled
 from treeopt.engines.probes.client import EngineClient, Launch
 from treeopt.engines.probes.named import NAMES, engine_client
 from treeopt.errors import TreeoptError
+from treeopt.files.picture_file import save_drawing
+from treeopt.pictures.panels import compose
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_length
 from treeopt.profiler import Journal
@@ -36,9 +38,9 @@ from treeopt.profiler.bench.engine import bench_engine
 from treeopt.profiler.engine import Probe, ProbeSettings
 from treeopt.profiler.engine_profile import engine_profile, heading_of
 from treeopt.profiler.machine import processor
+from treeopt.records.bench_file import FiledBench, parse_benches
 from treeopt.records.results import EngineBench, EngineRow
-from treeopt.report.engine_bench import engine_bench_json
-from treeopt.report.engine_figure import save_engine_figure
+from treeopt.report.figures.benches import engine_panel
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "build" / "engines"
@@ -117,31 +119,20 @@ def race_engine(name: str, folder: Path, case: Case) -> None:
     if case.usual:
         RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{name}.json").write_text(
-            json.dumps([json.loads(engine_bench_json(heading_of(client, launch), each)) for each in runs])
+            json.dumps([json.loads(FiledBench(heading_of(client, launch), each).text) for each in runs])
         )
 
 
 def plot(path: Path) -> None:
     """Draw what was measured of all engines."""
-    found = [
-        EngineBench(
-            engine=each["engine"],
-            version=each["version"],
-            rows=tuple(EngineRow(**row) for row in each["rows"]),
-            regret=each["regret"],
-        )
-        for name in NAMES
-        for file in [RESULTS / f"{name}.json"]
-        if file.exists()
-        for each in json.loads(file.read_text())
-    ]
-    save_engine_figure(
-        found,
-        path,
-        title="Promised and measured, engine by engine",
-        subtitle=f"bundled pair, temperature 0, one thread of {processor()}; each engine probed and raced on other prompts, "
-        f"{RUNS} times",
-    )
+    files = [file for name in NAMES if (file := RESULTS / f"{name}.json").exists()]
+    benches: dict[tuple[str, str], list[EngineBench]] = {}
+    for bench in (each.bench for file in files for each in parse_benches(file, file.read_text())):
+        assert isinstance(bench, EngineBench)
+        benches.setdefault((bench.engine, bench.version), []).append(bench)
+    subtitle = f"bundled pair, temperature 0, one thread of {processor()}; each engine probed and benchmarked on other prompts, {RUNS} times"
+    title = "Predicted and measured, engine by engine"
+    save_drawing(compose([*map(engine_panel, benches.values())], title=title, subtitle=subtitle, columns=2), path)
 
 
 def models(name: str, folder: Path, gguf_type: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from treeopt.cli.options.record import options
 from treeopt.cli.options.rule import checked_rule
 from treeopt.cli.terminal import warn
 from treeopt.errors import InfeasibleError, Warning
+from treeopt.records.rules import rule_label
 from treeopt.report.batch_bench import without_times_warning
 from treeopt.report.plan_text import subject
 from treeopt.report.text import quoted
@@ -46,17 +47,18 @@ def bench_batches(asked: BenchBatchesOptions) -> None:
     models = load_fitting(asked, profile, tree=asked.tree, planned=planned)
     _warn_of_times(profile, tokens, asked)
     from treeopt.profiler.bench.batches import batch_bench
-    from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
+    from treeopt.report.batch_bench import batch_bench_table
     from treeopt.report.bench_heading import headed_table
 
     comparison = _comparison(models, tokens, rivals, asked)
     found = batch_bench(comparison, rivals)
     heading = heading_here(models)
-    asked.results.publish(headed_table(heading, batch_bench_table(found)), batch_bench_json(heading, found))
+    asked.results.publish(headed_table(heading, batch_bench_table(found)), heading, found)
     if asked.results.plot is not None:
-        from treeopt.report.batch_figure import save_batch_figure
+        from treeopt.report.figures.benches import batches_panels
 
-        save_batch_figure(found, asked.results.plot, title=subject(profile))
+        subtitle = f"{rule_label(found.rule)} at temperature {found.temperature:g}"
+        asked.results.draw(batches_panels(found), title=subject(profile), subtitle=subtitle, columns=2)
     check_whole(found.rounds, comparison.workload.repeats)
 
 

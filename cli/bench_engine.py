@@ -124,7 +124,7 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
     from treeopt.profiler.bench.engine import bench_engine as measure
     from treeopt.profiler.engine_profile import heading_of
     from treeopt.report.bench_heading import headed_table
-    from treeopt.report.engine_bench import engine_bench_json, engine_bench_table
+    from treeopt.report.engine_bench import engine_bench_table
     from treeopt.report.losslessness_text import losslessness_error, losslessness_warning
 
     model = step_model(profile, temperature=asked.temperature)
@@ -134,15 +134,14 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
     with tqdm(total=settings.waves, desc="bench     ", unit="answer", disable=None) as bar:
         found = measure(client, launch, settings, model, chosen, bar.update, tolerance_nats=asked.tolerance_nats)
     heading = heading_of(client, launch)
-    asked.results.publish(headed_table(heading, engine_bench_table(found, default)), engine_bench_json(heading, found))
+    asked.results.publish(headed_table(heading, engine_bench_table(found, default)), heading, found)
     if asked.results.plot is not None:
-        from treeopt.report.engine_figure import save_engine_figure
+        from treeopt.report.figures.benches import engine_panel
         from treeopt.report.profile_words import measured_today
 
         acceptance = model.acceptance
-        save_engine_figure(
-            [found],
-            asked.results.plot,
+        asked.results.draw(
+            [engine_panel([found])],
             title=models_and_machine(profile.pair, profile.machine),
             subtitle=f"{acceptance.rule} at temperature {acceptance.temperature:g}, {measured_today()}",
         )

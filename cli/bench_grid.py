@@ -1,4 +1,4 @@
-"""`treeopt bench grid`: many trees, predicted and decoded for real, as a table, a picture and JSON."""
+"""`treeopt bench grid`: many trees, predicted and decoded for real, as a table, a figure and JSON."""
 
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,8 @@ def bench_grid(asked: BenchGridOptions) -> None:
     models = load_fitting(asked, profile)
     from treeopt.methods.grid import measured_grid
     from treeopt.profiler.bench.compare import workload_as_measured
-    from treeopt.report.grid_bench import grid_json, grid_table
+    from treeopt.report.bench_records import grid_bench
+    from treeopt.report.grid_bench import grid_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = (profile_prompts if asked.same_prompts else bench_prompts)(asked.prompts.load(models))
@@ -39,18 +40,15 @@ def bench_grid(asked: BenchGridOptions) -> None:
     workload = workload_as_measured(prompts, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats)
     rows = measured_grid(found, models, workload, lossy=asked.lossy)
     plain_s = float(found.model.costs.verify_s[1])
-    asked.results.publish(
-        grid_table(rows, plain_s, plain_is_fastest=found.choice.kind == "plain"),
-        grid_json(heading_here(models), rows, plain_s, acceptance),
-    )
+    bench = grid_bench(rows, plain_s, acceptance, plain_is_fastest=found.choice.kind == "plain")
+    asked.results.publish(grid_table(bench), heading_here(models), bench)
     if asked.results.plot is not None:
-        from treeopt.report.grid_figure import save_grid_figure
+        from treeopt.report.figures.benches import grid_panel
         from treeopt.report.profile_words import measured_today
 
         decoded = "the prompts of the profile" if asked.same_prompts else "held-out prompts"
-        save_grid_figure(
-            rows,
-            asked.results.plot,
+        asked.results.draw(
+            [grid_panel(bench)],
             title=subject(profile),
             subtitle=f"{found.conditions}, {decoded}, {measured_today()}",
         )

@@ -32,8 +32,9 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
     models = load_fitting(asked, profile)
     from treeopt.methods.running import rounds_of, run_methods
     from treeopt.profiler.bench.compare import Workload
+    from treeopt.records.bench_file import MethodsBench
     from treeopt.report.bench_heading import headed_table
-    from treeopt.report.methods_bench import methods_json, methods_table
+    from treeopt.report.methods_bench import methods_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = asked.prompts.load(models)
@@ -48,16 +49,16 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
         announce=lambda what: click.echo(what, err=True),
     )
     heading = heading_here(models)
-    asked.results.publish(headed_table(heading, methods_table(rows)), methods_json(heading, rows))
+    bench = MethodsBench.of(rows)
+    asked.results.publish(headed_table(heading, methods_table(bench)), heading, bench)
     if asked.results.plot is not None:
         from treeopt.profiler.machine import describe_machine
-        from treeopt.report.methods_figure import save_methods_figure
+        from treeopt.report.figures.benches import methods_panels
         from treeopt.report.profile_words import measured_today
 
         machine = describe_machine(models.target.device)
-        save_methods_figure(
-            rows, asked.results.plot, title=models_and_machine(models.described, machine), subtitle=measured_today()
-        )
+        title = models_and_machine(models.described, machine)
+        asked.results.draw(methods_panels(bench), title=title, subtitle=measured_today(), columns=2)
     check_whole(rounds_of(rows), workload.rounds)
 
 

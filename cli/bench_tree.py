@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from treeopt.planner import StepModel
     from treeopt.records.measured_acceptance import MeasuredAcceptance
     from treeopt.records.profile import Profile
-    from treeopt.report.tree_bench import Promise
+    from treeopt.records.results import TreePrediction
     from treeopt.trees import TreeFile
 
 
@@ -37,7 +37,7 @@ def bench_tree(asked: BenchTreeOptions) -> None:
         )
     planned = with_drafter(tree, read_any_tree(tree), asked.drafter, asked.eagle_layers)
     profile = profile_of_texts(asked)
-    model, acceptance, promised = _promise(profile, planned, asked)
+    model, acceptance, rule, predicted = _prediction(profile, planned, asked)
     models = load_fitting(asked, profile, tree=tree, planned=planned)
     loaded = load_drafter_of(tree, planned, models)
     from treeopt.methods.make_drafter import bench_planned
@@ -45,13 +45,14 @@ def bench_tree(asked: BenchTreeOptions) -> None:
     from treeopt.profiler.bench.compare import workload_as_measured
     from treeopt.profiler.bench.reference_passes import reference_passes
     from treeopt.profiler.decoding import Decoding
-    from treeopt.report.tree_bench import tree_bench_json, tree_bench_table
+    from treeopt.records.bench_file import TreeBench
+    from treeopt.report.tree_bench import tree_bench_table
     from treeopt.texts.prompts import bench_prompts
 
     held_out = bench_prompts(asked.prompts.load(models))
     workload = workload_as_measured(held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats)
     decoding = Decoding(
-        rule=promised.rule,
+        rule=rule,
         sampling=acceptance.sampling,
         draft_sampling=acceptance.draft_sampling if loaded is None else None,
         lossy=asked.lossy,
@@ -60,25 +61,33 @@ def bench_tree(asked: BenchTreeOptions) -> None:
     references = reference_passes(model, models.target, draft, [planned.tree], workload.prompts)
     measured = bench_planned(models, planned, workload, decoding, loaded=loaded, references=references)
     name = "model" if planned.drafter is None else planned.drafter.name
-    at_pace = predict_at_pace(model, planned.tree, measured.pace) if model.drafter.name == name else None
-    promised = replace(promised, at_pace=at_pace)
-    asked.results.publish(
-        tree_bench_table(promised, measured), tree_bench_json(heading_here(models), promised, measured)
+    bench = TreeBench(
+        drafter="model" if planned.drafter is None else planned.drafter.words,
+        rule=rule,
+        temperature=acceptance.temperature,
+        nodes=planned.tree.nodes,
+        depth=planned.tree.max_depth,
+        predicted=replace(
+            predicted,
+            at_pace=predict_at_pace(model, planned.tree, measured.pace) if model.drafter.name == name else None,
+        ),
+        measured=measured,
     )
+    asked.results.publish(tree_bench_table(bench), heading_here(models), bench)
     check_whole(measured.rounds, workload.rounds)
 
 
-def _promise(
+def _prediction(
     profile: "Profile", planned: "TreeFile", asked: BenchOptions
-) -> "tuple[StepModel, MeasuredAcceptance, Promise]":
-    """Return the model of the passes, the acceptance whose sampling is used, and the prediction."""
+) -> "tuple[StepModel, MeasuredAcceptance, str, TreePrediction]":
+    """Return the model of the passes, the acceptance whose sampling is used, the rule, and the prediction."""
     from treeopt.planner import step_model
     from treeopt.planner.drafter_costs import tree_models
-    from treeopt.report.tree_bench import Promise
+    from treeopt.report.bench_records import file_prediction, prediction
 
     if planned.drafter is None:
         model = promised_model(profile, planned, asked)
-        return model, model.acceptance, Promise.of_tree(model.predict(planned.tree), model.acceptance)
+        return model, model.acceptance, model.acceptance.rule, prediction(model.predict(planned.tree))
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     made_at = planned.provenance.temperature if planned.provenance else None
     acceptance = profile.acceptance(temperature=made_at if asked.temperature is None else asked.temperature)
@@ -87,7 +96,7 @@ def _promise(
         trees = drafter.trees_at(acceptance.temperature)
         if drafter.name == planned.drafter.name and trees and drafter.timed_at(model.point):
             model = tree_models(drafter, trees)(model.point)
-    return model, acceptance, Promise.of_file(planned, rule=rule, temperature=acceptance.temperature)
+    return model, acceptance, rule, file_prediction(planned, rule=rule, temperature=acceptance.temperature)
 
 
 def promised_model(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "StepModel":

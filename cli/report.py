@@ -17,7 +17,7 @@ from treeopt.files.whole_files import STANDARD_STREAM, read_bytes, write_text
 
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
-    from treeopt.report.bench_file import Bench
+    from treeopt.records.bench_file import Bench
     from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 
 
@@ -64,12 +64,13 @@ def _contents(paths: Sequence[Path], request: "PlanRequest") -> "Contents":
         if path not in profiles:
             _read(path, trees, benches)
     planned = None if profile is None else plan_profile(profile, request)
-    return Contents(planned=planned, trees=tuple(trees), benches=tuple(benches))
+    name = str(profiles[0]) if profiles else ""
+    return Contents(planned=planned, profile_name=name, trees=tuple(trees), benches=tuple(benches))
 
 
 def _read(path: Path, trees: "list[LabelledTree]", benches: "list[LabelledBench[Bench]]") -> None:
     """Add the trees or the benches that a file holds."""
-    from treeopt.report.bench_file import MAX_BYTES, is_bench, parse_benches
+    from treeopt.records.bench_file import MAX_BYTES, is_bench, parse_benches
     from treeopt.report.html.contents import LabelledBench, LabelledTree
 
     if path.is_file():

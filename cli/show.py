@@ -86,10 +86,10 @@ def _show_profile(asked: ShowOptions) -> None:
 
         click.echo((acceptance_text if asked.acceptance else curve_text)(profile, diagram_width()))
         return
-    from treeopt.report.acceptance_figure import save_acceptance_figure
-    from treeopt.report.curve_figure import save_curve_figure
+    from treeopt.files.picture_file import save_drawing
+    from treeopt.report.figures.whole import acceptance_figure, times_figure
 
-    (save_acceptance_figure if asked.acceptance else save_curve_figure)(profile, asked.written)
+    save_drawing((acceptance_figure if asked.acceptance else times_figure)(profile), asked.written)
     click.echo(f"Written to {asked.written}", err=True)
 
 

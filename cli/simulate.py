@@ -252,16 +252,14 @@ def _largest_rates(
 
 
 def _draw(path: Path, profile: "Profile", outcomes: "tuple[Outcome, ...]", served: str) -> None:
+    from treeopt.files.picture_file import save_drawing
+    from treeopt.pictures.panels import compose
+    from treeopt.report.figures.loads import load_panels
     from treeopt.report.plan_text import models_and_machine
     from treeopt.report.profile_words import under
-    from treeopt.report.simulation_figure import save_simulation_figure
 
-    save_simulation_figure(
-        outcomes,
-        path,
-        title=models_and_machine(profile.pair, profile.machine),
-        subtitle=f"simulated: {served}; {under(profile)}",
-    )
+    title, subtitle = models_and_machine(profile.pair, profile.machine), f"simulated: {served}; {under(profile)}"
+    save_drawing(compose(load_panels(outcomes), title=title, subtitle=subtitle, columns=2), path)
     click.echo(f"Written to {path}", err=True)
 
 

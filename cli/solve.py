@@ -132,7 +132,7 @@ def solve(asked: SolveOptions) -> None:
         if asked.as_json
         else _text(asked, found, profile, chosen, categories)
     )
-    written = _write(_writers(asked, plan, profile, chosen))
+    written = _write(_writers(asked, found, chosen))
     click.echo(report, err=asked.to_stdout)
     for warning in [
         *warnings(plan, found.drafters),
@@ -192,16 +192,16 @@ def _next(asked: SolveOptions, plan: "Plan", profile: "Profile") -> str:
 Writer = tuple[Path, Callable[[Path], None]]
 
 
-def _writers(asked: SolveOptions, plan: "Plan", profile: "Profile", chosen: "TreeFile") -> list[Writer]:
+def _writers(asked: SolveOptions, found: "Planned", chosen: "TreeFile") -> list[Writer]:
     """Return the files that are wanted, each with what writes it."""
-    from treeopt.report.plan_figure import save_plan_figure
-    from treeopt.report.plan_text import subject
+    from treeopt.files.picture_file import save_drawing
+    from treeopt.report.figures.whole import plan_figure
 
     writers: list[Writer] = [(asked.path, chosen.save)]
     if asked.save is not None:
-        writers.append((asked.save, plan.solution.save))
+        writers.append((asked.save, found.plan.solution.save))
     if asked.plot is not None:
-        writers.append((asked.plot, lambda path: save_plan_figure(plan, path, title=subject(profile), profile=profile)))
+        writers.append((asked.plot, lambda path: save_drawing(plan_figure(found), path)))
     return writers
 
 

@@ -189,31 +189,37 @@ def test_a_comparison_is_the_tuple_that_it_was() -> None:
     assert found.to_records()[1]["unknown"] == found[1].unknown != ""
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
 class TestSvg:
-    def shapes(self, text: str) -> tuple[list[Any], list[str]]:
-        root = ET.fromstring(text)
-        names: dict[str, list[Any]] = {}
-        for each in root.iter():
-            names.setdefault(each.tag.rpartition("}")[2], []).append(each)
-        return names["circle"], [each.text for each in names["title"]]
+    def nodes(self, text: str) -> dict[str, tuple[float, float]]:
+        """Return the place of every node by its tooltip."""
+        places = {}
+        for group in ET.fromstring(text).iter(f"{SVG}g"):
+            titles = [each.text or "" for each in group.iter(f"{SVG}title")]
+            marks = [(float(each.get("x", 0)), float(each.get("y", 0))) for each in group.iter(f"{SVG}use")]
+            if titles and len(titles) == len(marks):
+                places |= dict(zip(titles, marks, strict=True))
+        return places
 
     def test_every_node_is_there_with_its_place(self) -> None:
         tree = TokenTree([-1, 0, 0, 1, 2])
-        circles, titles = self.shapes(TreeFile(tree=tree, reach=np.array([1, 0.6, 0.2, 0.36, 0.1]))._repr_svg_() or "")
-        assert len(circles) == 5
-        assert titles[4] == "node 4, depth 2, ranks 1, 0: reached by 10 %"
-        strengths = [float(each.get("fill-opacity")) for each in circles]
-        assert strengths[0] > strengths[1] > strengths[3] > strengths[2] > strengths[4]
-        depths = [float(each.get("cy")) for each in circles]
-        assert depths[1] == depths[2] < depths[3] == depths[4]
+        nodes = self.nodes(TreeFile(tree=tree, reach=np.array([1, 0.6, 0.2, 0.36, 0.1]))._repr_svg_() or "")
+        assert len(nodes) == 5
+        assert "node 4, depth 2, ranks 1, 0: reached by 10 %" in nodes
+        (root,) = (x for name, (x, _) in nodes.items() if name.startswith("node 0"))
+        depths = {name.partition(",")[0]: x for name, (x, _) in nodes.items()}  # the tree grows to the right
+        assert root < depths["node 1"] == depths["node 2"] < depths["node 3"] == depths["node 4"]
 
     def test_nothing_lies_outside(self) -> None:
         for tree in (chain(0), chain(40), k_ary(2, 5), k_ary(9, 2)):
-            root = ET.fromstring(tree._repr_svg_() or "")
+            text = tree._repr_svg_() or ""
+            root = ET.fromstring(text)
             width, height = float(root.get("width") or 0), float(root.get("height") or 0)
-            circles, _ = self.shapes(tree._repr_svg_() or "")
-            assert all(0 < float(each.get("cx")) < width for each in circles)
-            assert all(0 < float(each.get("cy")) < height for each in circles)
+            nodes = self.nodes(text)
+            assert len(nodes) == tree.nodes
+            assert all(0 < x < width and 0 < y < height for x, y in nodes.values())
 
     def test_too_large_a_tree_is_left_to_its_text(self) -> None:
         assert chain(1024)._repr_svg_() is None

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from treeopt.trees.figure import save_figure
+from treeopt.trees.figure_file import save_figure
 from treeopt.trees.shapes import chain, chains, describe_tree, k_ary, kind_of, level_widths
 from treeopt.trees.text_diagram import draw_text
 from treeopt.trees.token_tree import TokenTree

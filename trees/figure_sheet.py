@@ -6,8 +6,7 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.pictures.style import Heading
-from treeopt.trees.layout import node_places
-from treeopt.trees.token_tree import TokenTree
+from treeopt.trees.layout import Drawable, node_places
 
 # All lengths are points. A tree that would be longer or broader than the limits has everything closer together.
 _GAP, _ROOMY_GAP = 34.0, 72.0  # between neighbours
@@ -48,7 +47,7 @@ class Sheet:
         return float(self.x[0] if self.sideways else self.y[0]) + self.between_levels * depth
 
 
-def sheet(tree: TokenTree, reach: Float64 | None, title: str, subtitle: str) -> Sheet:
+def sheet(tree: Drawable, reach: Float64 | None, title: str, subtitle: str) -> Sheet:
     """Return the sheet of a tree, sideways if it has more levels than nodes next to each other."""
     across, along = node_places(tree.parents), tree.depth.astype(float)
     sideways = tree.max_depth > across.max()
@@ -98,7 +97,7 @@ def _distances(levels: int, extent: float, *, sideways: bool) -> tuple[float, fl
     return float(between_levels), float(between_nodes)
 
 
-def _radii(tree: TokenTree, across: Float64, between_levels: float, reach: Float64) -> Float64:
+def _radii(tree: Drawable, across: Float64, between_levels: float, reach: Float64) -> Float64:
     """Return the radii of the nodes, float64 (n,), scaled down so that no two nodes touch."""
     radius = _RADIUS * reach**0.4
     shrink, nearest = min(1.0, 0.4 * between_levels / radius[0]), between_levels

@@ -1,9 +1,30 @@
-"""The layout that all pictures of trees share: places, branches, paths, and which nodes to draw first."""
+"""What all diagrams of trees share: places, branches, paths, which nodes to draw first, and percentages."""
+
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from treeopt.arrays import Float64, Int32
+
+
+class Drawable(Protocol):
+    """The part of a `TokenTree` that diagrams read: that class draws itself in notebooks, so they do not import it."""
+
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def max_depth(self) -> int: ...
+    @property
+    def parents(self) -> Int32: ...
+    @property
+    def depth(self) -> Int32: ...
+    @property
+    def rank(self) -> Int32: ...
+    @property
+    def levels(self) -> tuple[slice, ...]: ...
+    @property
+    def level_widths(self) -> Int32: ...
 
 
 def node_places(parents: Int32) -> Float64:
@@ -71,3 +92,11 @@ def most_reached_first(parents: Int32, rank: Int32, reach: Float64 | None) -> np
         sibling = capped[node - 1] if rank[node] else 1.0
         capped[node] = min(capped[node], capped[parents[node]], sibling)
     return np.argsort(-capped, kind="stable")
+
+
+def percent(probability: float) -> str:
+    """Return a percentage in at most three characters, with at most two significant digits below 10."""
+    value = 100 * probability
+    if 0 < value < 0.05:
+        return "<.1"
+    return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.1f}"

@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from treeopt.arguments import instance, whole
 from treeopt.arrays import Bool, Float64, Int32
-from treeopt.trees.layout import most_reached_first
+from treeopt.trees.layout import most_reached_first, percent
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import TreeFile
 
@@ -185,11 +185,3 @@ def _paint(sides: npt.NDArray[np.uint8], texts: list[tuple[int, int, str]]) -> l
     for row, column, text in texts:
         lines[row][column : column + len(text)] = text
     return ["".join(line).rstrip() for line in lines]
-
-
-def percent(probability: float) -> str:
-    """Return a percentage in at most three characters, with at most two significant digits below 10."""
-    value = 100 * probability
-    if 0 < value < 0.05:
-        return "<.1"
-    return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.1f}"

@@ -158,9 +158,9 @@ class TokenTree:
         ]
 
     def _repr_svg_(self) -> str | None:
-        from treeopt.trees.inline_svg import svg_text
+        from treeopt.trees.figure import inline_svg
 
-        return svg_text(self.parents, self.rank)
+        return inline_svg(self)
 
     def __len__(self) -> int:
         return self.nodes

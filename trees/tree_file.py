@@ -126,9 +126,9 @@ class TreeFile(ArrayRecord):
         return [{**row, "reach": reach} for row, reach in zip(self.tree.to_records(), known, strict=True)]
 
     def _repr_svg_(self) -> str | None:
-        from treeopt.trees.inline_svg import svg_text
+        from treeopt.trees.figure import inline_svg
 
-        return svg_text(self.tree.parents, self.tree.rank, reach=self.reach)
+        return inline_svg(self.tree, self.reach)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TreeFile) and self.to_json() == other.to_json()

@@ -1,7 +1,9 @@
 """Options of the subcommands of `treeopt bench`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -39,6 +41,11 @@ from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM, write_text
 from treeopt.trees.drafter_setting import DrafterSetting
 
+if TYPE_CHECKING:
+    from treeopt.pictures.panels import Panel
+    from treeopt.records.bench_file import Bench
+    from treeopt.records.bench_heading import BenchHeading
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultOptions:
@@ -46,11 +53,13 @@ class ResultOptions:
 
     path: Path | None = field(metadata=output_option("path", "JSON file to write as well; - is standard output."))
 
-    def publish(self, table: str, report: str) -> None:
+    def publish(self, table: str, heading: "BenchHeading", bench: "Bench") -> None:
         """Print the table, on standard error where the JSON goes to standard output, and write the JSON."""
+        from treeopt.records.bench_file import FiledBench
+
         click.echo(table, err=self.path is not None and str(self.path) == STANDARD_STREAM)
         if self.path is not None:
-            write_text(self.path, report)
+            write_text(self.path, FiledBench(heading, bench).text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,14 @@ class FigureOptions(ResultOptions):
     def __post_init__(self) -> None:
         if self.plot is not None:
             checked_suffix(self.plot)
+
+    def draw(self, panels: "Sequence[Panel]", *, title: str, subtitle: str, columns: int = 1) -> None:
+        """Write the figure."""
+        from treeopt.files.picture_file import save_drawing
+        from treeopt.pictures.panels import compose
+
+        assert self.plot is not None  # asked before
+        save_drawing(compose(panels, title=title, subtitle=subtitle, columns=columns), self.plot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

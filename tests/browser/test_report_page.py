@@ -16,7 +16,9 @@ import pytest
 
 from tests.cli.invented import invented
 from tests.support.pages import BATCHES, ENGINE, GRID, ROW, Page, bench_of, everything, planned
+from treeopt.records.bench_file import MethodsBench
 from treeopt.records.bench_heading import BenchHeading
+from treeopt.records.profile import Profile
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 from treeopt.report.html.page import page
 from treeopt.trees import Provenance, TokenTree, TreeFile
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page as Tab
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make browser-test")
+ROOT = Path(__file__).parents[2]
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTHS = (390, 1280)
 THEMES = ("light", "dark")
@@ -94,7 +97,7 @@ def _named(names: tuple[str, ...]) -> Contents:
     benches = (
         bench_of(found, 1.5, rule=names[3], drafter=names[2]),
         replace(GRID, rule=names[1]),
-        (replace(ROW, method=names[0], rule=names[2], setting=names[2], evidence=names[4]),),
+        MethodsBench(rows=(replace(ROW, method=names[0], rule=names[2], setting=names[2], evidence=names[4]),)),
         replace(ENGINE, engine=names[2], version=names[0]),
         replace(BATCHES, rule=names[2]),
     )
@@ -161,19 +164,25 @@ def test_letters_from_right_to_left_stay_in_their_place(browser: "Browser", tmp_
 
 def test_the_pointer_is_told_what_it_is_above(browser: "Browser", written: Path) -> None:
     with seen(browser, written, viewport={"width": 1280, "height": 900}) as found:
-        nodes = found.tab.locator("#tree-0 circle")
+        nodes = found.tab.locator("#tree-0 [data-tip^='node ']")
         assert nodes.count() == 6
-        _shown(found.tab, nodes.nth(4)).hover()
+        node = found.tab.locator("#tree-0 [data-tip^='node 4']")
+        _shown(found.tab, node).hover()
         tip = found.tab.locator("#tip")
         assert tip.is_visible()
-        assert tip.inner_text() == "node 4: path 0 1, rank 1 at depth 2, reached in 10 % of steps"
+        assert tip.inner_text() == "node 4, depth 2, ranks 0, 1: reached by 10 %"
         box = tip.bounding_box()
         assert box is not None
         assert 0 <= box["x"] < box["x"] + box["width"] <= 1280
         found.tab.locator("h2").first.hover()
         assert not tip.is_visible()
-        _shown(found.tab, found.tab.locator("#map rect").nth(20)).hover()
-        assert "times plain" in tip.inner_text()
+        for figure, said in (
+            ("answer", "times plain decoding"),
+            ("verification", "tokens: "),
+            ("benches", "measured 1.90"),
+        ):
+            _shown(found.tab, found.tab.locator(f"#{figure} [data-tip*='{said}']").first).hover()
+            assert said in tip.inner_text()
 
 
 def _shown(tab: "Tab", element: "Locator") -> "Locator":
@@ -244,19 +253,18 @@ LAYOUT = """
     const parts = [...figure.children].filter(visible);
     parts.forEach((a, i) => parts.slice(i + 1).forEach((b) => { if (meets(box(a), box(b))) found.push(`in ${figure.id}`); }));
     const svg = figure.querySelector(".frame > svg");
-    const texts = [...svg.querySelectorAll("text, foreignObject")].map((each) => [each, box(each)]);
+    const zoomed = figure.classList.contains("zoomed");
+    const texts = [...svg.querySelectorAll("text")].map((each) => [each, box(each)]);
     for (const [each, at] of texts) {
       const frame = box(svg);
       if (at.left < frame.left - 1 || at.right > frame.right + 1 || at.top < frame.top - 1 || at.bottom > frame.bottom + 1)
         found.push(`cut in ${figure.id}: ${each.textContent}`);
-      const name = each.querySelector("div");  // a name whose end the browser leaves out, and marks
-      if (name && name.scrollWidth > name.clientWidth && getComputedStyle(name).textOverflow !== "ellipsis")
-        found.push(`cut in ${figure.id}: ${each.textContent}`);
-      if (name && (box(name).right > at.right + 1 || getComputedStyle(name).overflowX !== "hidden"))
-        found.push(`cut in ${figure.id}: ${each.textContent}`);
+      if (!zoomed && at.height < 8 && !each.hasAttribute("transform")) found.push(`small in ${figure.id}: ${each.textContent}`);
     }
+    // a line is higher than its letters: a quarter of it may be on another
+    const letters = (at) => ({ left: at.left, right: at.right, top: at.top + at.height / 4, bottom: at.bottom - at.height / 4 });
     texts.forEach(([a, at], i) => texts.slice(i + 1).forEach(([b, other]) => {
-      if (meets(at, other) && !a.classList.contains("axis") ) found.push(`texts in ${figure.id}: ${a.textContent} / ${b.textContent}`);
+      if (meets(letters(at), letters(other))) found.push(`texts in ${figure.id}: ${a.textContent} / ${b.textContent}`);
     }));
   }
   return found;
@@ -269,14 +277,51 @@ def test_a_layout_that_is_wrong_is_found(browser: "Browser", written: Path) -> N
     with seen(browser, written, viewport={"width": 1280, "height": 900}) as found:
         assert found.tab.evaluate(LAYOUT) == []
         found.tab.evaluate("document.querySelector('#map text').setAttribute('x', '-40')")
-        found.tab.evaluate("document.querySelector('#verification .axis').textContent = 'x'.repeat(300)")
+        found.tab.evaluate("document.querySelector('#steps text').textContent = 'x'.repeat(300)")
+        found.tab.evaluate("document.querySelector('#benches text').setAttribute('font-size', '3')")
         found.tab.evaluate("document.querySelector('h2').style.width = '2000px'")
-        found.tab.evaluate("document.querySelector('#benches .label div').style.textOverflow = 'clip'")
-        found.tab.evaluate("document.querySelector('#benches .label div').textContent = 'x'.repeat(300)")
-        found.tab.evaluate("document.querySelector('#steps .label div').style.overflow = 'visible'")
         faults = found.tab.evaluate(LAYOUT)
-        for start in ("page: ", "outside: H2", "cut in map", "cut in verification", "cut in benches", "cut in steps"):
+        for start in ("page: ", "outside: H2", "cut in map", "cut in steps", "texts in steps", "small in benches"):
             assert any(each.startswith(start) for each in faults), faults
+
+
+FIRST_SCREEN = """
+() => {
+  const box = (each) => each.getBoundingClientRect();
+  return {
+    sentence: box(document.querySelector("h1")).bottom,
+    figure: box(document.querySelector("#answer svg")).bottom,
+    command: box(document.querySelector("#next code")).top,
+    end: innerHeight,
+  };
+}
+"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_first_screen_has_the_answer_its_figure_and_what_to_type(
+    browser: "Browser", tmp_path: Path, width: int, height: int
+) -> None:
+    for name in ("bundled-2-cores", "nvidia-h100-80gb-hbm3-7b-68m-bfloat16-graphs"):
+        profile = f"docs/profiles/{name}.yaml"
+        path = tmp_path / f"{name}.html"
+        path.write_text(page(Contents(planned=planned(Profile.load(ROOT / profile)), profile_name=profile)))
+        with seen(browser, path, viewport={"width": width, "height": height}) as found:
+            at = found.tab.evaluate(FIRST_SCREEN)
+            assert 0 < at["sentence"] < at["figure"] < at["end"], name
+            assert at["command"] < at["end"], name
+
+
+def test_both_themes_show_every_figure(browser: "Browser", written: Path) -> None:
+    """Colours of a figure are those of the theme: the same element differs, and no variable is missing."""
+    colours = "[...document.querySelectorAll('figure svg [fill]')].map(each => getComputedStyle(each).fill)"
+    shown = []
+    for theme in THEMES:
+        with seen(browser, written, viewport={"width": 1280, "height": 900}, color_scheme=theme) as found:
+            shown.append(found.tab.evaluate(colours))
+    light, dark = shown
+    assert len(light) == len(dark) > 100
+    assert len({one for one, other in zip(light, dark, strict=True) if one != other}) >= 6
 
 
 def _check_layout(tab: "Tab", width: int) -> None:

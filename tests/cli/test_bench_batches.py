@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,10 +55,10 @@ def files(folder: Path) -> Path:
     return folder
 
 
-def settings(size: int) -> dict[tuple[int, ...], dict[str, object]]:
+def settings(size: int) -> dict[tuple[int, ...], dict[str, Any]]:
     """Return what was found of each tree at one batch size."""
     (found,) = (each for each in json.loads(Path("found.json").read_text())["sizes"] if each["batch_size"] == size)
-    return {tuple(each["parents"]): each for each in found["settings"]}
+    return {tuple(each["parents"]): each for each in found["rows"]}
 
 
 def parents(tree: TokenTree) -> tuple[int, ...]:
@@ -77,17 +78,19 @@ def test_a_tree_is_raced_with_plain_decoding_at_every_size(files: Path) -> None:
     for size in (1, 3):
         found = settings(size)
         assert list(found) == [(-1,), parents(TREE)]
-        assert all(each["equal_texts"] == each["texts"] == 3 for each in found.values())
-        assert all(each["predicted_tokens_per_s"] > 0 and each["measured_tokens_per_s"] > 0 for each in found.values())
-        assert found[-1,]["measured_tokens_per_step"] == 1
-        assert 0 < found[parents(TREE)]["overhead"] < 1
+        measured = {tree: each["measured"] for tree, each in found.items()}
+        assert all((each["texts"], each["divergences"]) == (3, []) for each in measured.values())
+        assert all(each["tokens_per_s"] > 0 for each in measured.values())
+        assert all(each["predicted_tokens_per_s"] > 0 for each in found.values())
+        assert measured[-1,]["batch_tokens_per_step"] == size
+        assert 0 < measured[parents(TREE)]["overhead"] < 1
     assert files.exists()
 
 
 def test_prompts_are_taken_again_where_a_batch_has_more_texts(files: Path) -> None:
     result = call("bench", "batches", "tree.json", "--batch-sizes", "4", *SHORT, "--max-new-tokens", 5)
     assert result.exit_code == 0, result.output
-    assert {each["texts"] for each in settings(4).values()} == {4}  # of 3 prompts
+    assert {each["measured"]["texts"] for each in settings(4).values()} == {4}  # of 3 prompts
     assert files.exists()
 
 

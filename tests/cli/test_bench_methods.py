@@ -82,11 +82,12 @@ def test_a_table_a_file_and_a_picture(asked):
     report = json.loads(Path("methods.json").read_text("utf-8"))
     rows = report["rows"]
     assert report["tool"] == f"treeopt {__version__}"
-    assert [(each["method"], each["temperature"]) for each in rows] == [(r.method, r.temperature) for r in ROWS]
-    for each, made in zip(rows[:-1], ROWS[:-1], strict=True):
+    both = [*rows, *report["not_run"]]
+    assert [(each["method"], each["temperature"]) for each in both] == [(r.method, r.temperature) for r in ROWS]
+    for each, made in zip(rows, ROWS[:-1], strict=True):
         assert {key: each[key] for key in KEYS} == {key: getattr(made, key) for key in KEYS}
-    assert [each["assumed"] for each in rows[:2]] == [[], ["the rest is as ever"]]
-    assert "<!-- medusa -->" in Path("methods.svg").read_text("utf-8")
+    assert [each.get("assumed") for each in rows[:2]] == [None, ["the rest is as ever"]]
+    assert ">medusa: " in Path("methods.svg").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("folder", "asked")
@@ -94,12 +95,12 @@ def test_what_did_not_run_has_its_reason_in_table_file_and_picture():
     result = call("bench", "methods", "--output", "methods.json", "--plot", "methods.svg", "--threads", 1)
     assert "redrafter     not run: heads: those are another target's" in result.stdout
     assert "assumed, not measured, in what is predicted:\n  medusa: the rest is as ever" in result.stdout
-    assert json.loads(Path("methods.json").read_text("utf-8"))["rows"][-1] == {
+    assert json.loads(Path("methods.json").read_text("utf-8"))["not_run"][-1] == {
         "method": "redrafter",
         "temperature": 0.6,
         "reason": "heads: those are another target's",
     }
-    assert "<!-- not run: heads: those are another target's -->" in Path("methods.svg").read_text("utf-8")
+    assert ">not run: heads: those are another target's</text>" in Path("methods.svg").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("folder")
@@ -148,7 +149,7 @@ def test_only_json_on_standard_output(asked):
     result = call("bench", "methods", "--temperature", "0.3", "-o", "-", "--threads", 1)
     content = json.loads(result.stdout)
     assert content["rows"][1]["method"] == "medusa"
-    assert list(content) == ["tool", "created", "machine", "pair", "rows"]
+    assert list(content) == ["tool", "created", "machine", "pair", "bench", "rows", "not_run"]
     assert result.stderr.count(f"{content['pair']['target']} + {content['pair']['draft']} on ") == 1  # above the table
     assert (asked["names"], asked["temperatures"]) == (["all"], (0.3,))
 

@@ -28,9 +28,14 @@ def easier_later(folder: Path, greedy_profile: Path) -> Profile:
 def promised() -> list[tuple[TokenTree, float]]:
     """Return the trees that were raced, but for plain decoding, and the tokens per step that were predicted of them."""
     found = json.loads(Path("found.json").read_text("utf-8"))
-    sizes = found.get("sizes", [{"settings": found.get("trees", [found])}])
-    raced = [(TokenTree(each.get("parents", TREE.parents)), each) for each in sizes[0]["settings"]]
-    return [(tree, each["predicted_tokens_per_step"]) for tree, each in raced if tree.max_depth > 1]
+    rows = found["sizes"][0]["rows"] if "sizes" in found else found.get("trees", [found])
+    raced = [(TokenTree(each.get("parents", TREE.parents)), each) for each in rows]
+    predicted = "predicted_tokens_per_step"
+    return [
+        (tree, each[predicted] if predicted in each else each["predicted"]["tokens_per_step"])
+        for tree, each in raced
+        if tree.max_depth > 1
+    ]
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,7 @@ class TestBench:
         assert Path("bench.svg").read_text().startswith("<?xml")
         report = json.loads(Path("bench.json").read_text())
         heading = {"tool", "created", "machine", "pair"}
-        assert set(report) == heading | {"engine", "version", "rows", "regret", "losslessness"}
+        assert set(report) == heading | {"bench", "engine", "version", "rows", "regret", "losslessness"}
         probed = Profile.load("profile.yaml")
         assert (report["machine"], report["pair"]) == (written_record(probed.machine), written_record(probed.pair))
         assert result.stdout.startswith(f"{probed.pair.label} on {probed.machine.processor}")

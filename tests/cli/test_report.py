@@ -6,9 +6,7 @@ import pytest
 
 from tests.cli.invented import call, invented, saved
 from tests.support.pages import BATCHES, ENGINE, HEADING, Page, bench_of, planned
-from treeopt.report.batch_bench import batch_bench_json
-from treeopt.report.bench_heading import headed_json
-from treeopt.report.engine_bench import engine_bench_json
+from treeopt.records.bench_file import FiledBench
 from treeopt.trees import TokenTree
 
 
@@ -16,9 +14,9 @@ from treeopt.trees import TokenTree
 def files(folder: Path) -> Path:
     saved(folder, invented())
     TokenTree([-1, 0, 0, 1]).save(folder / "tree.json")
-    (folder / "bench.json").write_text(headed_json(HEADING, bench_of(planned(), 1.5)))
-    (folder / "engine.json").write_text(f"[{engine_bench_json(HEADING, ENGINE)}]")
-    (folder / "batches.json").write_text(batch_bench_json(HEADING, BATCHES))
+    (folder / "bench.json").write_text(FiledBench(HEADING, bench_of(planned(), 1.5)).text)
+    (folder / "engine.json").write_text(f"[{FiledBench(HEADING, ENGINE).text}]")
+    (folder / "batches.json").write_text(FiledBench(HEADING, BATCHES).text)
     return folder
 
 
@@ -34,14 +32,14 @@ def test_files_come_in_any_order(files: Path) -> None:
         pages.append((files / "page.html").read_text())
     assert pages[0] == pages[1]
     seen = Page(pages[0])
-    assert seen.texts("h1", id="verdict") == [""]
-    assert "1.50 times plain, promised" in seen.texts("bdi")[1]
+    assert seen.texts("h1", id="answer-sentence") == [""]
+    assert "1.50x plain decoding measured" in seen.texts("bdi")[1]
     assert {"tree-0", "engine-0", "benches", "batch-0"} <= set(seen.attributes("figure", "id"))
 
 
 def test_without_files_it_is_the_profile_of_the_folder(files: Path) -> None:
     assert call("report").exit_code == 0
-    assert "On this machine" in (files / "report.html").read_text()
+    assert "Fastest on this machine" in (files / "report.html").read_text()
     assert call("report").exit_code == 0  # its own page may be written again
     (files / "profile.yaml").unlink()
     missing = call("report")
@@ -73,7 +71,7 @@ def test_what_was_asked_for_is_planned(files: Path) -> None:
             "expected what treeopt bench --output writes. Is it of another command",
         ),
         ('{"tool": "treeopt 1", "rows": [', 1, "expected JSON"),
-        ('{"tool": "treeopt 1", "rows": [{"method": 1}]}', 1, r"rows[0]"),
+        ('{"tool": "treeopt 1", "bench": "drift"}', 1, "bench: expected one of tree"),
         ("format: treeopt-profile\nversion: 1\nmachine: 3\n", 2, "expected one profile"),
         ("hello", 1, "x: "),
     ],

@@ -49,11 +49,15 @@ class Drawing:
     row: Row
     beside: Row = field(metadata=in_file(inline=True))
     closed: bool | None = None
+    smooth: bool | None
+    filled: bool = field(default=False, metadata=in_file(optional=True))
+    marks: tuple[Point, ...] = field(default=(Point(count=9),), metadata=in_file(may_be_empty=True, optional=True))
+    sizes: tuple[float, ...] = ()
     width: int = field(default=3, metadata=in_file("breadth", least=0, optional=True))
     sign: int = field(default=1, metadata=in_file(read=lambda fields, name: -fields.integer(name), write=lambda x: -x))
 
 
-LEAST = Drawing(name="a", row=Row([1.0]), beside=Row([2.0]), sign=-1)
+LEAST = Drawing(name="a", smooth=None, row=Row([1.0]), beside=Row([2.0]), sign=-1)
 FULL = Drawing(
     name="a",
     best=Point(x=1.0, count=None),
@@ -61,6 +65,10 @@ FULL = Drawing(
     row=Row([1.0]),
     beside=Row([]),
     closed=True,
+    smooth=False,
+    filled=True,
+    marks=(),
+    sizes=(0.5, 2.0),
     width=0,
     sign=-7,
 )
@@ -73,7 +81,21 @@ def test_what_is_written_is_read(drawing):
 
 def test_what_stands_in_the_file():
     assert written_record(LEAST) == {"name": "a", "row": {"values": [1.0]}, "values": [2.0], "sign": 1}
-    assert list(written_record(FULL)) == ["name", "best", "points", "row", "values", "closed", "breadth", "sign"]
+    names = [
+        "name",
+        "best",
+        "points",
+        "row",
+        "values",
+        "closed",
+        "smooth",
+        "filled",
+        "marks",
+        "sizes",
+        "breadth",
+        "sign",
+    ]
+    assert list(written_record(FULL)) == names
     assert written_record(FULL)["points"] == [{"x": 0.0, "count": 1}, {"x": -1.0, "count": 2}]
 
 
@@ -92,7 +114,10 @@ def test_what_stands_in_the_file():
         ({"row": {"values": [], "more": 1}}, "row.more: unknown field"),
         ({"more": 1}, "more: unknown field"),
         ({"breadth": -1}, "breadth: expected a whole number of at least 0"),
-        ({"closed": False}, "closed: expected true"),
+        ({"closed": False}, "closed: expected true, or no such field"),
+        ({"smooth": 0}, "smooth: expected true or false"),
+        ({"filled": False}, "filled: expected true, or no such field"),
+        ({"sizes": ["1"]}, "sizes: expected a list of finite numbers"),
         ({"name": "\x1b"}, "name: expected printable text"),
     ],
 )
@@ -103,4 +128,4 @@ def test_each_wrong_field_is_named(changes, wrong):
 
 
 def test_text_is_written_without_what_no_file_may_hold():
-    assert written_record(Drawing(name="\x1b", row=Row([]), beside=Row([])))["name"] == "\\x1b"
+    assert written_record(Drawing(name="\x1b", smooth=True, row=Row([]), beside=Row([])))["name"] == "\\x1b"

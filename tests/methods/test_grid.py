@@ -1,17 +1,13 @@
-"""Predictions beside measurements: errors and their summary by hand, and the picture."""
+"""Predictions beside measurements: errors and their summary by hand."""
 
-import numpy as np
 import pytest
 
 from tests.support.invented_machines import profile_of, seconds
-from tests.support.pictures import box, common, drawn
-from treeopt.errors import InvalidValueError
 from treeopt.methods.grid import grid_rows
 from treeopt.planner import plan
 from treeopt.planner.grid import grid, summary
 from treeopt.profiler import Measured
 from treeopt.records.latency import Estimate
-from treeopt.report.grid_figure import save_grid_figure
 
 MACHINE = seconds(lambda n: 0.9 + 0.06 * n, lambda w: 0.15 + 0.004 * w, 0.05)
 
@@ -66,42 +62,3 @@ def test_the_choice_is_put_beside_the_best_measured(predicted):
 def test_rows_must_match(predicted):
     with pytest.raises(ValueError, match="zip"):
         grid_rows(predicted, [as_measured(predicted[0])])
-
-
-def test_the_picture_repeats_and_shows_every_tree(predicted, tmp_path):
-    rows = grid_rows(predicted, [as_measured(each, speedup=1.1) for each in predicted])
-    for name in ("a.svg", "b.svg"):
-        save_grid_figure(rows, tmp_path / name, title="big + small")
-    drawn = (tmp_path / "a.svg").read_text()
-    assert drawn == (tmp_path / "b.svg").read_text()
-    save_grid_figure(rows[:-1], tmp_path / "b.svg", title="big + small")
-    assert drawn != (tmp_path / "b.svg").read_text()
-
-
-def test_another_suffix_is_refused(predicted, tmp_path):
-    with pytest.raises(InvalidValueError, match="svg"):
-        save_grid_figure(grid_rows(predicted[:1], [as_measured(predicted[0])]), tmp_path / "a.txt", title="")
-
-
-def test_every_point_is_labelled_and_no_label_covers_another_a_point_or_the_diagonal(predicted, tmp_path):
-    rows = grid_rows(predicted, [as_measured(each, speedup=0.9 + 0.02 * (i % 7)) for i, each in enumerate(predicted)])
-    conditions = "sequoia at temperature 0.6, 256 tokens of context"
-    found = drawn(
-        lambda path: save_grid_figure(rows, path, title=20 * "big + small on a machine, ", subtitle=conditions),
-        tmp_path / "grid.png",
-    )
-
-    sizes = {f"{row.predicted.tree.nodes}/{row.predicted.tree.max_depth}" for row in rows}
-    labels = [text for text in found.texts if text.get_text() in sizes]
-    assert len(labels) == len(rows) == len(sizes) > 6
-    assert conditions in found.words
-    assert found.overlapping() == []
-    assert found.cut_off() == []
-    axes = found.figure.axes[0]
-    points = axes.transData.transform([(row.predicted.speedup.value, row.measured.speedup.value) for row in rows])
-    for label in labels:
-        at = box(label)
-        assert not any(at.contains(*point) for point in points)
-        ends = axes.transData.inverted().transform([(at.x0, at.y1), (at.x1, at.y0)])  # above it, and below it
-        assert np.ptp(np.sign(ends[:, 1] - ends[:, 0])) == 0
-    assert not common(axes.get_legend().get_window_extent(), axes.bbox)

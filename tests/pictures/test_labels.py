@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from tests.support.pictures import box, drawn
-from treeopt.files.picture_file import save_drawing
+from tests.support.pictures import box, seen
 from treeopt.pictures.labels import Box, label_points
 
 
@@ -34,7 +33,7 @@ def test_boxes_meet(shift: tuple[float, float], meets: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_crowd_of_points_is_labelled_without_covering_anything(tmp_path, seed) -> None:
+def test_a_crowd_of_points_is_labelled_without_covering_anything(seed) -> None:
     rng = np.random.default_rng(seed)
     points = np.concatenate([rng.normal(0.5, 0.04, (12, 2)), rng.uniform(0, 1, (12, 2)), [[0, 0], [1, 1], [0, 1]]])
     names = [f"number {i}" for i in range(len(points))]
@@ -45,7 +44,7 @@ def test_a_crowd_of_points_is_labelled_without_covering_anything(tmp_path, seed)
         label_points(axes, points, names)
         return figure
 
-    found = drawn(lambda path: save_drawing(crowd, path), tmp_path / "crowd.png")
+    found = seen(crowd())
     assert sorted(found.words) == sorted(names)
     assert found.overlapping() == []
     axes = found.figure.axes[0]

@@ -1,18 +1,13 @@
-"""Benches of several texts at a time as a table, as JSON and as a picture."""
+"""Benches of several texts at a time as a table."""
 
-import json
 from dataclasses import replace
-from math import isnan
-from pathlib import Path
 
 import pytest
 
-from tests.support.pages import HEADING, UNKNOWN, way
-from tests.support.pictures import drawn
+from tests.support.pages import UNKNOWN, way
 from treeopt.records.batch_bench import BatchBench, BatchSize
 from treeopt.records.results import Divergence
-from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
-from treeopt.report.batch_figure import drawn_trees, lines_of, save_batch_figure
+from treeopt.report.batch_bench import batch_bench_table
 from treeopt.trees import chain, level_widths
 
 PLAIN, TREE = chain(0), level_widths([2, 2])
@@ -39,13 +34,16 @@ def test_the_table_has_a_line_for_each_way_and_says_what_choices_leave():
     lines = batch_bench_table(bench()).splitlines()
     assert lines[0] == "sequoia at temperature 0; 16 prompts, 96 new tokens each, 3 rounds"
     cells = [line.split() for line in lines[3:7]]
-    assert cells[0][:5] == ["1", "plain", "400", "420", "+5.0%"]
+    assert cells[0][:5] == ["1", "plain", "decoding", "400", "420"]
     assert cells[1][:8] == ["*", "tree", "of", "5", "nodes,", "depth", "2", "500"]
     assert cells[1][8:10] == ["-", "-"]
     assert cells[2][:3] == ["8", "*", "plain"]
     assert cells[3][-3:] == ["8%", "0.50", "16/16"]
     assert lines[8] == "1 text: the choice, tree of 5 nodes, depth 2, is the fastest measured."
-    assert lines[9] == "8 texts: tree of 5 nodes, depth 2 is 5.0% faster than the choice, plain; rounds lie 4% apart."
+    assert (
+        lines[9]
+        == "8 texts: tree of 5 nodes, depth 2 is 5.0% faster than the choice, plain decoding; rounds lie 4% apart."
+    )
     assert lines[10:] == ["Every text is, token by token, the one decoded alone."]
 
 
@@ -73,40 +71,3 @@ def test_a_machine_that_is_not_as_fast_as_when_it_was_profiled_is_told(promised,
 )
 def test_texts_that_part_are_told(parted, temperature, said):
     assert said in batch_bench_table(bench(parted, temperature))
-
-
-def test_the_json_has_every_number():
-    found = json.loads(batch_bench_json(HEADING, bench((NEAR,))))
-    assert [(each["batch_size"], each["regret"]) for each in found["sizes"]] == [(1, 0.0), (8, pytest.approx(0.05))]
-    plain, tree = found["sizes"][0]["settings"]
-    assert (plain["kind"], plain["nodes"], plain["parents"], plain["chosen"]) == ("plain", 1, [-1], False)
-    assert (plain["measured_tokens_per_s"], plain["predicted_tokens_per_s"]) == (400, 420)
-    assert (tree["measured_tokens_per_step"], tree["predicted_tokens_per_s"]) == (2.5, None)
-    last = found["sizes"][1]["settings"][1]
-    assert (last["measured_tokens_per_step"], last["equal_texts"], last["near_ties"]) == (2.5, 15, 1)
-    assert last["divergences"][0]["near_tie"] is True
-    assert json.loads(batch_bench_json(HEADING, bench(temperature=0.7)))["sizes"][0]["settings"][0]["near_ties"] is None
-
-
-def test_the_picture_shows_every_way_and_the_choices(tmp_path: Path):
-    found = drawn(lambda at: save_batch_figure(bench(), at, title="pair on machine"), tmp_path / "batches.png")
-    for text in ("plain", "tree of 5 nodes, depth 2", "the choice", "texts at a time", "pair on machine"):
-        assert text in found.words, text
-    assert found.cut_off() == []
-    assert found.overlapping() == []
-
-
-def test_lines_are_what_was_measured_and_predicted():
-    assert drawn_trees(bench()) == [PLAIN, TREE]
-    measured, predicted = lines_of(bench(), PLAIN)
-    assert measured == [(1, 400), (8, 1600)]
-    assert predicted[0] == (1, 420)
-    assert isnan(predicted[1][1])
-
-
-def test_no_line_runs_over_a_size_at_which_a_tree_was_not_raced():
-    found = bench()
-    first, last = found.sizes
-    between = replace(first, batch_size=4, rows=tuple(row for row in first.rows if row.tree != TREE))
-    measured, _ = lines_of(replace(found, sizes=(first, between, last)), TREE)
-    assert [isnan(rate) for _, rate in measured] == [False, True, False]

@@ -7,7 +7,7 @@ import pytest
 
 from treeopt.files.record_form import in_file
 from treeopt.records.latency import Estimate
-from treeopt.report.json_text import json_line, json_lines, json_text
+from treeopt.report.json_text import json_lines, json_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +38,14 @@ EXPECTED = {
 }
 
 
-def test_all_three_write_the_same_object_in_the_order_of_the_fields() -> None:
-    for write in (json_text, json_lines, json_line):
+def test_both_write_the_same_object_in_the_order_of_the_fields() -> None:
+    for write in (json_text, json_lines):
         found = json.loads(write(RECORD))
         assert found == EXPECTED
         assert list(found) == list(EXPECTED)
 
 
 def test_how_many_lines_each_has() -> None:
-    assert "\n" not in json_line(RECORD)
     assert len(json_lines(RECORD).splitlines()) == 2 + len(EXPECTED)
     assert json_lines(RECORD).splitlines()[1] == '  "kind": "tree",'
     assert json_text(INNER) == json.dumps(EXPECTED["others"][0], indent=2)
@@ -54,6 +53,5 @@ def test_how_many_lines_each_has() -> None:
 
 def test_a_number_that_json_does_not_have_is_refused_where_others_read_it() -> None:
     wrong = Inner(nodes=1, speedup=Estimate(float("nan"), 0.0, 1.0))
-    for write in (json_line, json_lines):
-        with pytest.raises(ValueError, match="not JSON compliant"):
-            write(wrong)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_lines(wrong)

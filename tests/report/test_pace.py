@@ -4,13 +4,15 @@ from dataclasses import replace
 
 from tests.support.pages import BATCHES, METHODS, PACE, PACED, planned
 from treeopt.planner.grid import GridRow
+from treeopt.records.bench_file import TreeBench
 from treeopt.records.latency import Estimate
-from treeopt.records.results import Measured
+from treeopt.records.results import Measured, TreePrediction
 from treeopt.report.batch_bench import batch_bench_table
 from treeopt.report.bench_heading import pace_lines
+from treeopt.report.bench_records import grid_bench
 from treeopt.report.grid_bench import grid_table
 from treeopt.report.methods_bench import methods_table
-from treeopt.report.tree_bench import Promise, tree_bench_table
+from treeopt.report.tree_bench import tree_bench_table
 
 LINE = "Pace: reference passes took 1.20x (1 token), 1.30x (8 tokens), 1.10x (draft level) the profile's time."
 MEASURED = Measured(
@@ -27,8 +29,9 @@ MEASURED = Measured(
 
 
 def test_of_one_tree():
-    promised = Promise(rule="sequoia", temperature=0.0, nodes=4, depth=3, tokens_per_step=2.1, step_s=0.01, speedup=1.2)
-    lines = tree_bench_table(replace(promised, at_pace=PACED), MEASURED).splitlines()
+    predicted = TreePrediction(tokens_per_step=2.1, step_s=0.01, speedup=1.2)
+    bench = TreeBench(rule="sequoia", temperature=0.0, nodes=4, depth=3, predicted=predicted, measured=MEASURED)
+    lines = tree_bench_table(replace(bench, predicted=replace(predicted, at_pace=PACED))).splitlines()
     assert lines[0].split() == ["predicted", "at", "this", "pace", "measured"]
     assert [line.split()[-3:] for line in lines[1:4]] == [
         ["2.10", "2.10", "2.00"],
@@ -36,15 +39,15 @@ def test_of_one_tree():
         ["1.20", "1.03", "1.10"],
     ]
     assert LINE in lines
-    plain = tree_bench_table(promised, replace(MEASURED, pace=None))
+    plain = tree_bench_table(replace(bench, measured=replace(MEASURED, pace=None)))
     assert "Pace" not in plain
     assert plain.splitlines()[3].split() == ["speedup", "1.20", "-", "1.10"]
 
 
 def test_of_a_grid():
-    choice = planned().plan.choice
-    rows = [GridRow(predicted=choice, measured=MEASURED, at_pace=PACED)]
-    lines = grid_table(rows, 0.007).splitlines()
+    found = planned().plan
+    rows = [GridRow(predicted=found.choice, measured=MEASURED, at_pace=PACED)]
+    lines = grid_table(grid_bench(rows, 0.007, found.model.acceptance)).splitlines()
     assert lines[2].split()[-1] == "1.03"
     assert "the same of predictions at this pace: step 4.0%, speedup 6.4%" in lines
     assert LINE in lines

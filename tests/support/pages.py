@@ -15,6 +15,7 @@ from treeopt.planner.planned import Planned
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import schedule_as_measured
 from treeopt.records.batch_bench import BatchBench, BatchMeasured, BatchRow, BatchSize
+from treeopt.records.bench_file import GridBench, GridTree, MethodsBench, TreeBench
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
@@ -25,15 +26,16 @@ from treeopt.records.results import (
     EngineBench,
     EngineRow,
     Losslessness,
+    Measured,
     NotRun,
     Pace,
     PacedPrediction,
     Row,
     TextDivergence,
+    TreePrediction,
 )
-from treeopt.report.grid_bench import GridReport, GridTreeReport
+from treeopt.report.bench_records import prediction
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
-from treeopt.report.tree_bench import TreeBenchReport
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, level_widths
 
 VOID = {"meta", "link", "br", "img", "input"}
@@ -98,58 +100,60 @@ def planned(profile: Profile | None = None, **request: Any) -> Planned:
     )
 
 
-def bench_of(found: Planned, measured: float, **changes: Any) -> TreeBenchReport:
-    """Return a bench of a plan's choice."""
+def bench_of(found: Planned, measured: float, **changes: Any) -> TreeBench:
+    """Return a bench of a plan's choice, measured at a speedup."""
     choice = found.plan.choice
     known: dict[str, Any] = {
-        "drafter": "model",
         "rule": found.plan.rule,
         "temperature": found.plan.temperature,
-        "lossy": False,
         "nodes": choice.tree.nodes,
         "depth": choice.tree.max_depth,
-        "predicted_speedup": choice.speedup,
-        "measured_speedup": Estimate(measured, measured - 0.1, measured + 0.1),
-        "predicted_tokens_per_step": choice.tokens_per_step.value,
-        "measured_tokens_per_step": 2.0,
-        "predicted_step_s": choice.step_s.value,
-        "measured_step_s": 0.01,
-        "measured_plain_step_s": 0.01,
-        "identical_to_plain_decoding": True,
-        "divergences": (),
-        "tokens": 1000,
+        "predicted": prediction(choice),
+        "measured": replace(MEASURED, speedup=Estimate(measured, measured - 0.1, measured + 0.1)),
     }
-    return TreeBenchReport(**(known | changes))
+    return TreeBench(**(known | changes))
 
 
+MEASURED = Measured(
+    speedup=Estimate(1.5, 1.4, 1.6),
+    tokens_per_step=2.0,
+    step_s=0.01,
+    plain_step_s=0.01,
+    divergences=(),
+    tokens=1000,
+    prompts=2,
+    rounds=6,
+)
 PACE = Pace(plain=1.2, verify=1.3, verify_tokens=8, draft=1.1, draft_width=2, samples=9)
 PACED = PacedPrediction(step_s=0.012, speedup=1.03)
-GRID = GridReport(
+GRID = GridBench(
     rule="sequoia",
     temperature=0.0,
     predicted_plain_step_s=0.01,
-    measured_plain_step_s=0.01,
     trees=tuple(
-        GridTreeReport(
-            kind=kind,
-            nodes=len(parents),
-            depth=2,
-            parents=parents,
-            predicted_tokens_per_step=2.0,
-            measured_tokens_per_step=2.1,
-            predicted_step_s=0.011,
-            measured_step_s=0.012,
-            predicted_speedup=predicted,
-            measured_speedup=Estimate(predicted + 0.1, predicted, predicted + 0.2),
-            identical_to_plain_decoding=identical,
-            predicted_at_pace=PACED if kind == "tree" else None,
+        GridTree(
+            tree=TokenTree(parents),
+            predicted=TreePrediction(
+                tokens_per_step=2.0,
+                step_s=0.011,
+                speedup=predicted,
+                interval=(predicted - 0.1, predicted + 0.1),
+                at_pace=paced,
+            ),
+            measured=replace(
+                MEASURED,
+                speedup=Estimate(predicted + 0.1, predicted, predicted + 0.2),
+                tokens_per_step=2.1,
+                step_s=0.012,
+                divergences=divergences,
+                pace=PACE,
+            ),
         )
-        for kind, parents, predicted, identical in (
-            ("tree", [-1, 0, 0, 1], 1.5, True),
-            ("chain", [-1, 0, 1], 1.3, None),
+        for parents, predicted, divergences, paced in (
+            ([-1, 0, 0, 1], 1.5, (), PACED),
+            ([-1, 0, 1], 1.3, None, None),
         )
     ),
-    pace=PACE,
 )
 ROW = Row(
     method="medusa",
@@ -171,7 +175,7 @@ ROW = Row(
     predicted_at_pace=PACED,
     pace=PACE,
 )
-METHODS = (ROW, NotRun(method="lookahead", temperature=0.0, reason="no room"))
+METHODS = MethodsBench(rows=(ROW,), not_run=(NotRun(method="lookahead", temperature=0.0, reason="no room"),))
 PARTED = TextDivergence(prompt=1, place=5, plain="a", other="b", gap=3.5, at_least=True, verdict=FAULT)
 ENGINE = EngineBench(
     engine="llama-server",

@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from treeopt.pictures.style import house_style
+
 SLACK = 0.5
 """Pixels, at 100 to the inch, that boxes may have in common: rounding."""
 
@@ -44,24 +46,25 @@ class Picture:
 def drawn(save: Callable[[Path], object], path: Path) -> Picture:
     """Return the picture that a function saves at a path, drawn, so that everything in it knows where it stands."""
     found: list[Picture] = []
-    draw = Text.draw
-
-    def savefig(figure: Figure, *_: object, **__: object) -> None:
-        texts: list[Text] = []
-
-        def record(text: Text, *args: object, **kwargs: object) -> None:
-            if text.get_visible() and text.get_text().strip():
-                texts.append(text)
-            draw(text, *args, **kwargs)
-
-        with patch.object(Text, "draw", record):
-            FigureCanvasAgg(figure).draw()
-        found.append(Picture(figure, texts))
-
-    with patch.object(Figure, "savefig", savefig):
+    with patch.object(Figure, "savefig", lambda figure, *_, **__: found.append(seen(figure))):
         save(path)
     (picture,) = found
     return picture
+
+
+def seen(figure: Figure) -> Picture:
+    """Return a figure, drawn."""
+    texts: list[Text] = []
+    draw = Text.draw
+
+    def record(text: Text, *args: object, **kwargs: object) -> None:
+        if text.get_visible() and text.get_text().strip():
+            texts.append(text)
+        draw(text, *args, **kwargs)
+
+    with house_style(), patch.object(Text, "draw", record):
+        FigureCanvasAgg(figure).draw()
+    return Picture(figure, texts)
 
 
 def box(text: Text) -> Bbox:

@@ -15,7 +15,8 @@ from tests.support.pictures import Picture, box, common, drawn
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, chains, headline, k_ary
-from treeopt.trees.figure import MOST_OUTLINED, save_figure
+from treeopt.trees.figure import MOST_OUTLINED, tree_figure
+from treeopt.trees.figure_file import save_figure
 from treeopt.trees.layout import node_places
 
 
@@ -83,13 +84,13 @@ def test_the_suffix_chooses_the_format_and_bytes_repeat(
 def test_every_tree_can_be_drawn(tmp_path: Path, tree: TokenTree) -> None:
     save_figure(tree, tmp_path / "tree.svg", reach=falling_reach(tree))
     svg = (tmp_path / "tree.svg").read_text()
-    assert svg.count("<!-- 100\u2009% -->") == (2 if tree.nodes <= 64 else 1)
+    assert svg.count(">100\u2009%</text>") == (2 if tree.nodes <= 64 else 1)
     assert "probability of being reached" in svg
 
 
 def test_nodes_never_reached_are_drawn_too(tmp_path: Path) -> None:
     save_figure(chain(2), tmp_path / "tree.svg", reach=np.array([1.0, 0.0, 0.0]))
-    assert (tmp_path / "tree.svg").read_text().count("<!-- 0\u2009% -->") == 2
+    assert (tmp_path / "tree.svg").read_text().count(">0\u2009%</text>") == 2
 
 
 LONG = "a-target-with-a-long-name-instruct-v0.3 + a-draft-with-a-long-name on NVIDIA H100 80GB HBM3 (2 threads)"
@@ -103,10 +104,12 @@ def picture(tree: TokenTree, path: Path) -> Picture:
 def node_boxes(found: Picture) -> list[Bbox]:
     """Return what each node covers, in pixels."""
     axes = found.figure.axes[0]
-    (nodes,) = (each for each in axes.collections if each.get_zorder() == 3)
-    centres = axes.transData.transform(nodes.get_offsets())
-    radii = np.sqrt(nodes.get_sizes()) / 2 * found.figure.dpi / 72
-    return [Bbox([centre - radius, centre + radius]) for centre, radius in zip(centres, radii, strict=True)]
+    boxes = []
+    for nodes in (each for each in axes.collections if each.get_zorder() == 3):
+        (size,) = nodes.get_sizes()
+        radius = np.sqrt(size) / 2 * found.figure.dpi / 72
+        boxes += [Bbox([centre - radius, centre + radius]) for centre in axes.transData.transform(nodes.get_offsets())]
+    return boxes
 
 
 @pytest.mark.parametrize("tree", [*TREES[:3], chain(24), random_tree(20, 3)], ids=repr)
@@ -139,10 +142,11 @@ def test_large_trees_are_pixels_in_every_format(tmp_path: Path, monkeypatch: pyt
     save_figure(tree, tmp_path / "again.svg", reach=falling_reach(tree), title="128 nodes")
 
     outlines, pixels = ((tmp_path / name).read_text() for name in ("outlines.svg", "pixels.svg"))
-    assert outlines.count("<path") > tree.nodes > 100
-    assert pixels.count("<path") < 100
+    assert outlines.count("<use") == tree.nodes
+    assert outlines.count("C") > tree.nodes
+    assert "<use" not in pixels
     assert "<image" in pixels
-    assert "<!-- 128 nodes -->" in pixels  # text stays text
+    assert ">128 nodes</text>" in pixels  # text stays text
     assert pixels == (tmp_path / "again.svg").read_text()
     assert MOST_OUTLINED * len(outlines) / 128 < 5e6
 
@@ -161,6 +165,17 @@ def test_the_headline_says_what_was_promised_and_for_what() -> None:
         "3 nodes, depth 2: predicted 1.70 tokens per step, 1.20 times plain decoding",
         "big + small, at temperature 0",
     )
+
+
+def test_nodes_reached_more_often_are_larger_and_darker() -> None:
+    reach = np.array([1.0, 0.5, 0.25, 0.01])
+    axes = tree_figure(TokenTree([-1, 0, 0, 0]), reach).axes[0]
+    nodes = [each for each in axes.collections if each.get_zorder() == 3]
+    size = {round(float(each.get_offsets()[0, 0])): float(each.get_sizes()[0]) for each in nodes}
+    shade = {round(float(each.get_offsets()[0, 0])): float(each.get_facecolor()[0, :3].sum()) for each in nodes}
+    assert len(nodes) == 4
+    order = sorted(size, key=lambda x: -size[x])
+    assert [shade[x] for x in order] == sorted(shade.values())
 
 
 def test_control_characters_leave_the_file_readable(tmp_path: Path) -> None:
@@ -194,9 +209,9 @@ def test_reach_must_fit(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_matplotlib_comes_with_the_first_drawing_and_pyplot_never(tmp_path: Path) -> None:
     program = (
-        "import sys, treeopt.trees.figure as figure, treeopt.trees as trees\n"
+        "import sys, treeopt.trees as trees\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "figure.save_figure(trees.chain(2), sys.argv[1], reach=[1, 0.5, 0.2])\n"
+        "trees.save_figure(trees.chain(2), sys.argv[1], reach=[1, 0.5, 0.2])\n"
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "tree.svg")], check=True)

@@ -103,11 +103,11 @@ class Fields:
         """Return a field that must hold fields of its own."""
         return Fields(self._path, self._take(field), self._full(field))
 
-    def mappings(self, field: str) -> list["Fields"]:
-        """Return a field that must be a list, at least one long, of things with fields of their own."""
+    def mappings(self, field: str, *, least: int = 1) -> list["Fields"]:
+        """Return a field that must be a list, at least `least` long, of things with fields of their own."""
         items = self._take(field)
-        if not isinstance(items, list) or not items:
-            raise self.error(field, f"expected a list of at least one. Got {_short(items)}.")
+        if not isinstance(items, list) or len(items) < least:
+            raise self.error(field, f"expected a list of at least {'one' if least else 'none'}. Got {_short(items)}.")
         return [Fields(self._path, item, self._full(f"{field}[{i}]")) for i, item in enumerate(items)]
 
     def build(self, field: str, make: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
@@ -120,15 +120,6 @@ class Fields:
     def any(self, field: str) -> Any:
         """Return a field whatever it holds."""
         return self._take(field)
-
-    def peek(self, field: str) -> Any:
-        """Return what a field holds, which is there to be read still."""
-        self.require(field)
-        return self._content[field]
-
-    def inner(self, field: str, content: object) -> "Fields":
-        """Return what stands within a field that was read as a whole."""
-        return Fields(self._path, content, self._full(field))
 
     def __contains__(self, field: str) -> bool:
         return field in self._content

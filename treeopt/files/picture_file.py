@@ -1,24 +1,23 @@
-"""Pictures as files: formats by suffix, and the same bytes for the same picture."""
+"""Figures as files: formats by suffix, and equal bytes for equal figures."""
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import file_path, write_bytes
-from treeopt.pictures.style import FONT
+from treeopt.pictures.style import house_style
+from treeopt.pictures.svg import svg_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Neither dates nor program versions, nor the user's own style: the same picture gives the same bytes.
 _METADATA: dict[str, dict[str, Any]] = {
-    ".svg": {"Date": None, "Creator": "treeopt"},
+    ".svg": {},
     ".png": {"Software": "treeopt"},
     ".pdf": {"CreationDate": None, "Creator": "treeopt", "Producer": None},
 }
-_STYLE = {"svg.hashsalt": "treeopt", "font.family": FONT, "text.parse_math": False}
 
 
 def checked_suffix(path: Path | str, *others: str) -> str:
@@ -32,15 +31,16 @@ def checked_suffix(path: Path | str, *others: str) -> str:
     return suffix
 
 
-def save_drawing(draw: Callable[[], "Figure"], path: Path | str) -> None:
-    """Write what `draw` draws, whole or not at all.
+def save_drawing(figure: "Figure", path: Path | str) -> None:
+    """Write a figure, whole or not at all; equal figures give equal bytes.
 
     Raises InvalidValueError as `checked_suffix` does, TreeoptError when the file cannot be written.
     """
     suffix = checked_suffix(path)
-    import matplotlib.style
-
+    if suffix == ".svg":
+        write_bytes(path, f'<?xml version="1.0" encoding="utf-8"?>\n{svg_text(figure)}\n'.encode())
+        return
     buffer = io.BytesIO()
-    with matplotlib.style.context(["default", _STYLE]):
-        draw().savefig(buffer, format=suffix[1:], dpi=200, metadata=_METADATA[suffix])
+    with house_style():
+        figure.savefig(buffer, format=suffix[1:], dpi=200, metadata=_METADATA[suffix])
     write_bytes(path, buffer.getvalue())

@@ -46,7 +46,7 @@ class _Form:
     """Values for which the field is left out; empty where it has to be there."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Said:
     """What a record says of one field beside its annotation."""
 
@@ -55,6 +55,7 @@ class _Said:
     write: Write | None = None
     inline: bool = False
     optional: bool = False
+    may_be_empty: bool = False
     bounds: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -65,6 +66,7 @@ def in_file(
     write: Write | None = None,
     inline: bool = False,
     optional: bool = False,
+    may_be_empty: bool = False,
     **bounds: float,
 ) -> dict[str, Any]:
     """Return the metadata of a dataclass's field that stands in files otherwise than its annotation says.
@@ -75,9 +77,10 @@ def in_file(
         write: makes what stands in the file of the value.
         inline: the value's own fields stand beside the record's, not in a mapping of their own.
         optional: the default is said by leaving the field out.
+        may_be_empty: a list of records may have none.
         bounds: `least` and `most` of a number.
     """
-    return {_KEY: _Said(name=name, read=read, write=write, inline=inline, optional=optional, bounds=bounds)}
+    return {_KEY: _Said(name, read, write, inline, optional, may_be_empty, bounds)}
 
 
 def read_record(fields: Fields, kind: type[T]) -> T:
@@ -144,7 +147,7 @@ def _form(field: dataclasses.Field[Any], hint: Any) -> _Form:
     said: _Said = field.metadata.get(_KEY, _Said())
     may_be_none = get_origin(hint) in (Union, UnionType)
     (kind,) = [each for each in get_args(hint) if each is not NoneType] if may_be_none else [hint]
-    read = _inline(kind) if said.inline else _by_type(kind, said.bounds)
+    read = _inline(kind) if said.inline else _by_type(kind, said, field.default)
     absent: tuple[Any, ...] = (None,) if may_be_none else ()
     if field.default == () or said.optional:
         absent = (field.default,)
@@ -162,19 +165,25 @@ def _inline(kind: type[HasForm]) -> Read:
     return lambda fields, _: kind.from_fields(fields)
 
 
-def _by_type(kind: Any, bounds: dict[str, Any]) -> Read:
-    """Return how a value of a type is read."""
+def _by_type(kind: Any, said: _Said, default: Any) -> Read:
+    """Return how a value of a type is read; a truth value with a default is true, or left out."""
+    bounds = said.bounds
+    if hasattr(kind, "from_named_fields"):
+        return lambda fields, name: kind.from_named_fields(fields, name)
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
         if item is int:
             return lambda fields, name: tuple(fields.integers(name))
         if item is str:
             return lambda fields, name: tuple(fields.texts(name))
-        return lambda fields, name: tuple(_read(each, item) for each in fields.mappings(name))
+        if item is float:
+            return lambda fields, name: tuple(fields.numbers(name))
+        least = 0 if said.may_be_empty else 1
+        return lambda fields, name: tuple(_read(each, item) for each in fields.mappings(name, least=least))
     if kind is str:
         return lambda fields, name: fields.text(name)
     if kind is bool:
-        return lambda fields, name: fields.true(name)
+        return lambda fields, name: fields.true(name) if said.optional or default is None else fields.flag(name)
     if kind is int:
         return lambda fields, name: fields.integer(name, **bounds)
     if kind is float:

@@ -1,40 +1,89 @@
-"""What all pictures share: colours that everybody can tell apart, text that fits, and plain axes."""
+"""What all figures share: colours for every kind of colour vision and for dark paper, text that fits, plain axes."""
 
 import functools
-from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
-    from matplotlib.legend import Legend
 
 # Okabe and Ito (2008), Color Universal Design: told apart with every kind of colour vision.
 BLUE, ORANGE, GREEN, SKY = "#0072b2", "#e69f00", "#009e73", "#56b4e9"
 VERMILLION, PURPLE = "#d55e00", "#cc79a7"
 INK, MUTED, LINE, PALE, WHITE = "#24292f", "#57606a", "#b6bcc4", "#e4e7eb", "#ffffff"
 """Of text and lines, from dark to light."""
-SERIES = (BLUE, ORANGE, GREEN, SKY, VERMILLION, PURPLE)
+SERIES = (BLUE, ORANGE, GREEN, SKY, PURPLE)
 """Of things that are told apart by colour, in this order."""
 TREE, CHAIN, PLAIN = BLUE, ORANGE, MUTED
 """Of the kinds of an option, by `treeopt.planner.Option.kind`."""
 CHOICE = VERMILLION
-REACH_MAP, SPEEDUP_MAP, DEPTH_MAP = "YlGnBu", "BrBG", "viridis"
-"""matplotlib's names of scales whose brightness alone tells what they say (the second one: from 1 on)."""
+LIGHT = {
+    "tree": TREE,
+    "chain": CHAIN,
+    "s3": GREEN,
+    "s4": SKY,
+    "s6": PURPLE,
+    "choice": CHOICE,
+    "ink": INK,
+    "muted": MUTED,
+    "line": LINE,
+    "pale": PALE,
+    "panel": WHITE,
+}
+"""Every colour of a figure by the name of its CSS variable."""
+DARK = {
+    "tree": "#4aa8e8",
+    "chain": ORANGE,
+    "s3": "#10b981",
+    "s4": "#c4e8fc",
+    "s6": "#dc93bb",
+    "choice": "#ff7a33",
+    "ink": "#e6e9ee",
+    "muted": "#a3adb9",
+    "line": "#566070",
+    "pale": "#2a323d",
+    "panel": "#1a2028",
+}
+"""The same on dark paper."""
+PAPER = {"light": "#f6f8fa", "dark": "#12161c"}
+"""Of a page around its figures."""
+TINTS = 20
+"""Steps from paper to the colour of trees."""
+
+
+def tint(share: float) -> str:
+    """Return the colour of trees mixed with paper, in `TINTS` steps.
+
+    >>> tint(1.0) == TREE, tint(0.0) == WHITE
+    (True, True)
+    """
+    share = round(TINTS * share) / TINTS
+    parts = [(int(WHITE[at : at + 2], 16), int(TREE[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(paper + share * (colour - paper)):02x}" for paper, colour in parts)
+
+
 FONT = "DejaVu Sans"
+FONTS = f"{FONT},Verdana,sans-serif"
+"""In SVG, where text stays text: Verdana's letters are as wide as those that places were computed for."""
 POINTS = 72.0
-"""To the inch; all lengths of pictures are points."""
-LEGEND_BELOW = 32.0
-"""Points from axes to their legend: room for ticks and for the name of the axis."""
+"""To the inch; all lengths of figures are points."""
+_STYLE = {"svg.hashsalt": "treeopt", "svg.fonttype": "none", "font.family": FONT, "text.parse_math": False}
+
+
+def house_style() -> AbstractContextManager[Any]:
+    """Return the context in which figures are made and written: no style of the user's, equal bytes for equal figures."""
+    import matplotlib.style
+
+    return matplotlib.style.context(["default", _STYLE])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """Title and subtitle, broken into lines so that they fit into a picture's width."""
+    """Title and subtitle, broken into lines so that they fit into a figure's width."""
 
     title: tuple[str, ...]
     subtitle: tuple[str, ...]
@@ -44,10 +93,10 @@ class Heading:
 
     @classmethod
     def fitting(cls, title: str, subtitle: str, *, width: float, size: float = 9.5, margin: float = 14.0) -> "Heading":
-        """Return the heading of a picture of a width; an empty text takes no line."""
+        """Return the heading of a figure of a width; an empty text takes no line."""
         room = width - 2 * margin
         return cls(
-            title=wrapped(title, room, 1.35 * size, bold=True) if title else (),
+            title=wrapped(title, room, 1.25 * size, bold=True) if title else (),
             subtitle=wrapped(subtitle, room, size) if subtitle else (),
             size=size,
             margin=margin,
@@ -55,16 +104,16 @@ class Heading:
 
     @property
     def height(self) -> float:
-        """What it takes of the picture's height, the margin above it and the gap below it included."""
-        lines = 1.35 * len(self.title) + len(self.subtitle)
-        return (1.45 * lines + 1.2) * self.size if lines else 0.8 * self.size
+        """Points of the figure's height, with the margin above and the gap below."""
+        lines = 1.25 * len(self.title) + len(self.subtitle)
+        return (1.45 * lines + 1.2) * self.size if lines else 0.0
 
     def draw(self, figure: "Figure") -> None:
         """Write it from the upper left corner on."""
         width, height = (POINTS * inches for inches in figure.get_size_inches())
         y = height - 0.9 * self.size
         for lines, size, weight, colour in (
-            (self.title, 1.35 * self.size, "bold", INK),
+            (self.title, 1.25 * self.size, "bold", INK),
             (self.subtitle, self.size, "normal", MUTED),
         ):
             for line in lines:
@@ -90,8 +139,18 @@ def wrapped(text: str, width: float, size: float, *, bold: bool = False) -> tupl
     return tuple(lines)
 
 
+def cut(text: str, width: float, size: float, *, bold: bool = False) -> str:
+    """Return a line of text that is no wider than `width` points; a missing end is marked."""
+    text = shown(text[:400])
+    if text_width(text, size, bold=bold) <= width:
+        return text
+    while text and text_width(f"{text}…", size, bold=bold) > width:
+        text = text[:-1]
+    return f"{text.rstrip()}…"
+
+
 def shown(text: str) -> str:
-    """Return a text with what pictures cannot hold replaced: control characters, halves of pairs, missing glyphs."""
+    """Return a text with what figures cannot hold replaced: control characters, halves of pairs, missing glyphs."""
     return "".join(_shown(letter) for letter in text)
 
 
@@ -100,21 +159,12 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
     from matplotlib.textpath import text_to_path
 
     width, _, _ = text_to_path.get_text_width_height_descent(text, _font(bold), ismath=False)
-    return float(width) * size / _UNIT
+    return float(width) * size / _UNIT * (_HINTED if bold else 1.0)
 
 
-def name_axes(axes: "Axes", title: str, x: str, y: str) -> None:
-    """Write a title and the names of both axes, and draw everything but the data quietly."""
-    axes.set_title(title, loc="left", y=1.0, pad=8, fontsize=10, weight="bold", color=INK)
-    axes.set_xlabel(x, fontsize=9, color=MUTED)
-    axes.set_ylabel(y, fontsize=9, color=MUTED)
-    axes.tick_params(labelsize=8, colors=MUTED)
-    axes.spines[:].set_color(PALE)
-
-
-def grid_lines(axes: "Axes") -> None:
+def grid_lines(axes: "Axes", axis: Literal["x", "y"] = "y") -> None:
     """Draw pale lines across, behind what is shown, and no frame above and on the right."""
-    axes.grid(axis="y", color=PALE, linewidth=0.8)
+    axes.grid(axis=axis, color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -127,46 +177,13 @@ def whole_numbers(axis: "Axis") -> None:
 
 
 def plain_numbers(axis: "Axis") -> None:
-    """Write 3, 1, 0.3, 0.1 on a logarithmic axis, not powers."""
+    """Write 3, 1, 0.3, 0.1 on a logarithmic axis whose limits are set, not powers; of a short one 5, 2, 1, 0.5."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1, 3)))
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 3) if high > 30 * low else (1, 2, 5)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter("{x:g}")
-
-
-def legend_below(
-    axes: "Axes", *, columns: int, size: float = 8.0, title: str = "", handles: "Sequence[Artist] | None" = None
-) -> "Legend":
-    """Write what is what below the name of the horizontal axis, where it covers nothing.
-
-    Args:
-        axes: in their final place.
-        columns: of entries, filled from the top.
-        size: of the letters.
-        title: a line above.
-        handles: the entries; by default all of the axes that have a label.
-    """
-    legend = axes.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(0, -LEGEND_BELOW / size_of(axes)[1]),
-        ncols=columns,
-        frameon=False,
-        fontsize=size,
-        labelcolor=MUTED,
-        borderpad=0,
-        borderaxespad=0,
-        handlelength=1.8,
-        handletextpad=0.6,
-        columnspacing=1.6,
-        labelspacing=0.35,
-        title=title or None,
-        title_fontsize=size,
-        alignment="left",
-    )
-    legend.get_title().set_color(MUTED)
-    return legend
 
 
 def size_of(axes: "Axes") -> tuple[float, float]:
@@ -183,6 +200,10 @@ def _shown(letter: str) -> str:
     if letter.isspace():
         return letter if letter == "\u2009" else " "
     return letter if letter.isprintable() and _has_glyph(letter) else "\ufffd"
+
+
+_HINTED = 1.03
+"""Bold letters of PNG files are up to so much wider, because they begin at whole pixels."""
 
 
 @functools.cache

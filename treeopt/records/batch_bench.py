@@ -1,30 +1,36 @@
 """Several sequences decoded together: predictions and measurements."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
-from treeopt.records.results import Divergence, Pace, PacedPrediction
+from treeopt.errors import InvalidValueError
+from treeopt.files.record_form import in_file
+from treeopt.records.results import MOST, Divergence, Pace, PacedPrediction
+from treeopt.records.step_latency import parents, read_tree
 from treeopt.trees.token_tree import TokenTree
+
+_POSITIVE = in_file(least=1e-12, most=MOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMeasured:
     """One tree, or plain decoding, at one batch size."""
 
-    tokens_per_s: float
+    tokens_per_s: float = field(metadata=_POSITIVE)
     """Of all texts, while so many run; reading prompts is left out."""
     step_s: float
     batch_tokens_per_step: float
     """Of all texts."""
-    speedup: float
+    speedup: float = field(metadata=_POSITIVE)
     """Tokens per second over those of plain decoding at the same batch size, in the same round."""
     spread: float
     """How far the slowest round's rate is below the fastest's, relative."""
-    overhead: float
+    overhead: float = field(metadata=in_file(most=1.0))
     """Share of a step that is neither drafting nor verification, from a run of its own."""
     prefill_s: float
     """Seconds of reading all prompts."""
     texts: int
-    divergences: tuple[Divergence, ...]
+    divergences: tuple[Divergence, ...] = field(metadata=in_file(may_be_empty=True))
     """Where texts part from those decoded alone; above temperature 0 nobody knows whether at a near-tie."""
 
 
@@ -32,7 +38,7 @@ class BatchMeasured:
 class BatchRow:
     """One tree at one batch size, as predicted and as measured; predictions are None beyond what was profiled."""
 
-    tree: TokenTree
+    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=parents))
     chosen: bool
     """Whether the schedule takes it there, the plan, or with one tree the prediction."""
     measured: BatchMeasured
@@ -52,6 +58,10 @@ class BatchSize:
     rows: tuple[BatchRow, ...]
     pace: Pace | None = None
     """That of the machine meanwhile; None without reference passes."""
+
+    def __post_init__(self) -> None:
+        if sum(row.chosen for row in self.rows) > 1:
+            raise InvalidValueError("expected at most one that is chosen.", field="rows")
 
     @property
     def chosen(self) -> BatchRow | None:
@@ -79,3 +89,7 @@ class BatchBench:
     max_new_tokens: int
     rounds: int
     sizes: tuple[BatchSize, ...]
+
+    def __post_init__(self) -> None:
+        if any(one.batch_size >= other.batch_size for one, other in pairwise(self.sizes)):
+            raise InvalidValueError("expected batch sizes that rise.", field="sizes")

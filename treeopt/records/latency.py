@@ -26,6 +26,14 @@ class Estimate(ShortRepr):
     low: float
     high: float
 
+    @classmethod
+    def from_named_fields(cls, fields: Fields, name: str) -> "Estimate":
+        """Return the estimate of the fields `NAME` and `NAME_interval`; raises FormatError."""
+        value, ends = fields.number(name), fields.numbers(f"{name}_interval")
+        if len(ends) != 2 or not 0 <= ends[0] <= ends[1]:
+            raise fields.error(f"{name}_interval", "expected two numbers of at least 0 that rise.")
+        return cls(value, *ends)
+
     def row(self, name: str) -> Row:
         """Return the columns that it has in tables: `NAME`, `NAME_low` and `NAME_high`."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}

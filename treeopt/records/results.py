@@ -1,7 +1,8 @@
-"""What benchmarks measured: of one tree, of all methods, of an engine's draft lengths."""
+"""What benchmarks measured, of one tree, of one method, of an engine's draft lengths, and what was predicted."""
 
 from dataclasses import dataclass, field
 
+from treeopt.errors import InvalidValueError
 from treeopt.files.record_form import in_file
 from treeopt.records.latency import Estimate
 
@@ -35,12 +36,36 @@ class PacedPrediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TreePrediction:
+    """What a profile, or a tree file, predicts of one tree; None where it predicts nothing."""
+
+    tokens_per_step: float | None
+    step_s: float | None
+    speedup: float | None
+    interval: tuple[float, ...] = ()
+    """Ends of the 95 % interval of the speedup; empty for a prediction of a tree file."""
+    at_pace: PacedPrediction | None = None
+
+    def __post_init__(self) -> None:
+        if self.interval and not (len(self.interval) == 2 and 0 <= self.interval[0] <= self.interval[1]):
+            raise InvalidValueError("expected two numbers of at least 0 that rise.", field="interval")
+
+    @property
+    def estimate(self) -> Estimate | float | None:
+        """The speedup, with its interval where there is one."""
+        if self.speedup is None or not self.interval:
+            return self.speedup
+        low, high = self.interval
+        return Estimate(self.speedup, low, high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
     """The first place where a text differs from plain decoding's."""
 
-    prompt: int
+    prompt: int = field(metadata=in_file(least=0))
     """Number of the prompt."""
-    place: int
+    place: int = field(metadata=in_file(least=0))
     """Tokens after the prompt that are the same."""
     gap: float
     """How far the lower of the two tokens' logits is from the largest of all."""
@@ -56,9 +81,9 @@ VERDICTS = (NEAR_TIE, FAULT, UNCHECKED)
 class TextDivergence:
     """The first place where an engine's text differs from its plain decoding's."""
 
-    prompt: int
+    prompt: int = field(metadata=in_file(least=0))
     """Number of the prompt."""
-    place: int
+    place: int = field(metadata=in_file(least=0))
     """Characters after the prompt that are the same."""
     plain: str
     """How plain decoding goes on, shortened and printable."""
@@ -70,6 +95,12 @@ class TextDivergence:
     """Whether the gap may be larger, because the engine did not tell of the other token."""
     verdict: str
     """One of `VERDICTS`: whether rounding explains it."""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise InvalidValueError(
+                f"expected one of {', '.join(VERDICTS)}. Got {self.verdict!r:.40}.", field="verdict"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +124,9 @@ class Measured:
     step_s: float
     plain_step_s: float
     """Seconds of a plain step, one token."""
-    divergences: tuple[Divergence, ...] | None
+    divergences: tuple[Divergence, ...] | None = field(metadata=in_file(may_be_empty=True))
     """Where texts differ from plain decoding's; None above temperature 0, where they differ by chance."""
-    tokens: int
+    tokens: int = field(metadata=in_file(least=0))
     """Tokens decoded with the tree in one pass over the prompts, the last step of each text to its end."""
     prompts: int
     """Prompts decoded; fewer than asked for after an interruption."""
@@ -123,7 +154,7 @@ class Row:
     draft_s: float
     """Of a step, on average; this and the next two are from a run of their own, which waits after every part."""
     verify_s: float
-    overhead_s: float
+    overhead_s: float = field(metadata=in_file(least=-MOST))
     tokens_per_s: float
     speedup: float
     """Tokens per second over those of `plain` on the same prompts."""
@@ -156,7 +187,7 @@ class NotRun:
 class EngineRow:
     """One draft length of an engine, as predicted and as measured there; predictions are None beyond what was probed."""
 
-    length: int
+    length: int = field(metadata=in_file(least=0))
     """Draft tokens; 0 is plain decoding."""
     chosen: bool
     """Whether the plan takes it."""
@@ -182,7 +213,15 @@ class EngineBench:
     engine: str
     version: str
     rows: tuple[EngineRow, ...]
-    regret: float
+    regret: float = field(metadata=in_file(least=-1.0))
     """How much faster the fastest measured length is than the chosen one, relative."""
     losslessness: Losslessness | None = None
     """None above temperature 0."""
+
+    def __post_init__(self) -> None:
+        if not any(row.chosen for row in self.rows):
+            raise InvalidValueError("expected one that is chosen.", field="rows")
+
+    @property
+    def chosen(self) -> EngineRow:
+        return next(row for row in self.rows if row.chosen)

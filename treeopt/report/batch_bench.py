@@ -1,19 +1,16 @@
-"""Several texts at a time, as predicted and as decoded: a table for all batch sizes, and JSON."""
+"""Several texts at a time, as predicted and as decoded: a table for all batch sizes."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from treeopt.errors import Warning
 from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize
-from treeopt.records.bench_heading import BenchHeading
-from treeopt.records.results import Divergence, Pace, PacedPrediction
-from treeopt.records.rules import LOSSY_RULES, rule_label
-from treeopt.report.bench_heading import headed_json, pace_lines, paced_speedup
+from treeopt.records.rules import rule_label
+from treeopt.report.bench_heading import pace_lines, paced_speedup
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds, number_or_absent
 from treeopt.report.times_warnings import PLAIN_SPEED_CHANGED
-from treeopt.trees import TokenTree, kind_of
+from treeopt.trees import describe_tree
 
 MUCH = 0.1
 """Plain decoding off by more than this, at the median batch size, says that the machine changed."""
@@ -34,75 +31,6 @@ HEADER = (
     "prefill, s",
     "equal",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
-    """One way at one batch size; seconds, tokens, tokens per second of all texts, shares."""
-
-    kind: str
-    nodes: int
-    depth: int
-    parents: list[int]
-    chosen: bool
-    measured_tokens_per_s: float
-    predicted_tokens_per_s: float | None
-    measured_tokens_per_step: float
-    predicted_tokens_per_step: float | None
-    measured_step_s: float
-    predicted_step_s: float | None
-    measured_speedup: float
-    predicted_speedup: float | None
-    predicted_at_pace: PacedPrediction | None
-    spread: float
-    overhead: float
-    prefill_s: float
-    texts: int
-    equal_texts: int
-    near_ties: int | None
-    """None above temperature 0, where they are not told from faults."""
-    divergences: tuple[Divergence, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Size:
-    batch_size: int
-    regret: float | None
-    pace: Pace | None
-    settings: tuple[_Setting, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Report:
-    rule: str
-    lossy: bool
-    temperature: float
-    prompts: int
-    max_new_tokens: int
-    rounds: int
-    sizes: tuple[_Size, ...]
-
-
-def batch_bench_json(heading: BenchHeading, found: BatchBench) -> str:
-    """Return everything as one JSON object that begins with what it is of."""
-    report = _Report(
-        rule=found.rule,
-        lossy=found.rule in LOSSY_RULES,
-        temperature=found.temperature,
-        prompts=found.prompts,
-        max_new_tokens=found.max_new_tokens,
-        rounds=found.rounds,
-        sizes=tuple(
-            _Size(
-                batch_size=each.batch_size,
-                regret=each.regret,
-                pace=each.pace,
-                settings=tuple(_setting(row, each.batch_size, found.temperature) for row in each.rows),
-            )
-            for each in found.sizes
-        ),
-    )
-    return headed_json(heading, report)
 
 
 def batch_bench_table(found: BatchBench) -> str:
@@ -131,46 +59,11 @@ def differing_texts(found: BatchBench) -> int:
     return sum(not each.near_tie for size in found.sizes for row in size.rows for each in row.measured.divergences)
 
 
-def setting_name(tree: TokenTree) -> str:
-    """Return in words what each step verifies: `plain`, `chain of 5 nodes` or `tree of 8 nodes, depth 4`."""
-    kind = kind_of(tree)
-    if kind == "plain":
-        return kind
-    return f"{kind} of {tree.nodes} nodes" + (f", depth {tree.max_depth}" if kind == "tree" else "")
-
-
-def _setting(row: BatchRow, size: int, temperature: float) -> _Setting:
-    measured = row.measured
-    return _Setting(
-        kind=kind_of(row.tree),
-        nodes=row.tree.nodes,
-        depth=row.tree.max_depth,
-        parents=row.tree.parents.tolist(),
-        chosen=row.chosen,
-        measured_tokens_per_s=measured.tokens_per_s,
-        predicted_tokens_per_s=row.predicted_tokens_per_s,
-        measured_tokens_per_step=measured.batch_tokens_per_step / size,
-        predicted_tokens_per_step=row.predicted_tokens_per_step,
-        measured_step_s=measured.step_s,
-        predicted_step_s=row.predicted_step_s,
-        measured_speedup=measured.speedup,
-        predicted_speedup=row.predicted_speedup,
-        spread=measured.spread,
-        predicted_at_pace=row.predicted_at_pace,
-        overhead=measured.overhead,
-        prefill_s=measured.prefill_s,
-        texts=measured.texts,
-        equal_texts=measured.texts - len(measured.divergences),
-        near_ties=None if temperature else sum(each.near_tie for each in measured.divergences),
-        divergences=measured.divergences,
-    )
-
-
 def _line(row: BatchRow, size: BatchSize, *, first: bool) -> tuple[str, ...]:
     measured, promised = row.measured, row.predicted_tokens_per_s
     return (
         str(size.batch_size) if first else "",
-        ("* " if row.chosen else "  ") + setting_name(row.tree),
+        ("* " if row.chosen else "  ") + describe_tree(row.tree),
         f"{measured.tokens_per_s:.0f}",
         number_or_absent(promised, ".0f"),
         "-" if promised is None else f"{promised / measured.tokens_per_s - 1:+.1%}",
@@ -194,10 +87,10 @@ def _verdict(size: BatchSize) -> str:
         return ""
     texts = counted(size.batch_size, "text")
     if best is chosen or regret <= 0:
-        return f"{texts}: the choice, {setting_name(chosen.tree)}, is the fastest measured."
+        return f"{texts}: the choice, {describe_tree(chosen.tree)}, is the fastest measured."
     spread = max(best.measured.spread, chosen.measured.spread)
     return (
-        f"{texts}: {setting_name(best.tree)} is {regret:.1%} faster than the choice, {setting_name(chosen.tree)}; rounds lie "
+        f"{texts}: {describe_tree(best.tree)} is {regret:.1%} faster than the choice, {describe_tree(chosen.tree)}; rounds lie "
         f"{spread:.0%} apart."
     )
 

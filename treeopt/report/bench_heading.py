@@ -1,27 +1,10 @@
-"""What a bench is of: at the head of its JSON, above its table, and in words."""
+"""What a bench measured: above its table, and in words."""
 
-import json
-from collections.abc import Iterable
-from typing import Any
-
-from treeopt.files.record_form import written_record
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.profile import UNKNOWN
 from treeopt.records.results import Pace, PacedPrediction
 from treeopt.report.plan_text import models_and_machine
 from treeopt.report.text import counted
-
-
-def headed_json(heading: BenchHeading, record: Any) -> str:
-    """Return a record as a JSON object that begins with what it is of."""
-    return json.dumps(written_record(heading) | written_record(record, nulls=True), indent=2) + "\n"
-
-
-def headed_rows(heading: BenchHeading, name: str, rows: Iterable[str]) -> str:
-    """Return rows, each JSON already, as a list of such an object, a row a line."""
-    fields = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in written_record(heading).items()]
-    listed = ",\n".join(f"    {each}" for each in rows)
-    return "{\n" + ",\n".join([*fields, f"  {json.dumps(name)}: [\n{listed}\n  ]"]) + "\n}\n"
 
 
 def headed_table(heading: BenchHeading, table: str) -> str:

@@ -1,19 +1,12 @@
-"""Draft lengths compared in an engine: a table, and JSON."""
+"""Draft lengths compared in an engine: a table."""
 
-from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import EngineBench, EngineRow
-from treeopt.report.bench_heading import headed_json
 from treeopt.report.losslessness_text import losslessness_lines
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import number_or_absent
 
 DRIFT = 0.05
 """Change of plain decoding's speed from which it is told."""
-
-
-def engine_bench_json(heading: BenchHeading, found: EngineBench) -> str:
-    """Return the rows as one JSON object that begins with what it is of; tokens, tokens per second, ratios."""
-    return headed_json(heading, found)
 
 
 def engine_bench_table(found: EngineBench, default: int | None) -> str:
@@ -49,11 +42,10 @@ def engine_bench_table(found: EngineBench, default: int | None) -> str:
             )
         )
     best = max(found.rows, key=lambda row: row.tokens_per_s)
-    chosen = next(row for row in found.rows if row.chosen)
     verdict = (
         "The chosen length is the fastest measured."
         if best.chosen
-        else f"{_named(best)} is {found.regret:.1%} faster than the choice, {_named(chosen)}; repeats lie {max(best.spread, chosen.spread):.0%} apart."
+        else f"{_named(best)} is {found.regret:.1%} faster than the choice, {_named(found.chosen)}; repeats lie {max(best.spread, found.chosen.spread):.0%} apart."
     )
     columns = [Column(), *[Column(">")] * 8, Column()]
     lines = [f"{found.engine} ({found.version})", "", *aligned(rows, columns), "", verdict]

@@ -19,8 +19,3 @@ def json_lines(record: Any) -> str:
     content = record if isinstance(record, dict) else written_record(record, nulls=True)
     lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
     return "{\n" + ",\n".join(lines) + "\n}"
-
-
-def json_line(record: Any) -> str:
-    """Return a record as a JSON object in one line; raises as `json_lines` does."""
-    return json.dumps(written_record(record, nulls=True), allow_nan=False)

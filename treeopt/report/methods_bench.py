@@ -1,29 +1,19 @@
-"""All methods of speculation on one machine, as a table and as JSON."""
+"""All methods of speculation on one machine, as a table."""
 
 from collections.abc import Sequence
 
-from treeopt.records.bench_heading import BenchHeading
-from treeopt.records.results import NotRun, Row
-from treeopt.report.bench_heading import headed_rows, pace_lines, paced_speedup
-from treeopt.report.json_text import json_line
+from treeopt.records.bench_file import MethodsBench
+from treeopt.records.results import Row
+from treeopt.report.bench_heading import pace_lines, paced_speedup
 from treeopt.report.text import milliseconds, number_or_absent
 
 
-def methods_json(heading: BenchHeading, rows: Sequence[Row | NotRun]) -> str:
-    """Return the rows as one JSON object that begins with what it is of, a row a line; seconds and tokens.
-
-    Of a method that did not run it has the reason.
-    """
-    return headed_rows(heading, "rows", map(json_line, rows))
-
-
-def methods_table(rows: Sequence[Row | NotRun]) -> str:
+def methods_table(bench: MethodsBench) -> str:
     """Return one line per method, temperature by temperature, and below them what predictions assume."""
     blocks = []
-    for temperature in dict.fromkeys(row.temperature for row in rows):
-        chosen = [row for row in rows if row.temperature == temperature]
-        ran = [row for row in chosen if isinstance(row, Row)]
-        width = max((len(row.setting) for row in ran), default=0)
+    for temperature in bench.temperatures:
+        rows = [row for row in bench.rows if row.temperature == temperature]
+        width = max((len(row.setting) for row in rows), default=0)
         lines = [
             f"temperature {temperature:g}",
             "",
@@ -32,14 +22,13 @@ def methods_table(rows: Sequence[Row | NotRun]) -> str:
                 f"{'tokens':>8}{'speedup':>9}{'predicted':>10}{'at pace':>8}  lossless"
             ),
             f"{'':<24}{'':<{width}}{'/step':>8}{'ms':>8}{'ms':>8}{'ms':>8}{'ms':>7}{'/s':>8}",
-        ]
-        lines += [
-            _line(row, width) if isinstance(row, Row) else f"{row.method:<14}not run: {row.reason}" for row in chosen
+            *(_line(row, width) for row in rows),
+            *(f"{row.method:<14}not run: {row.reason}" for row in bench.not_run if row.temperature == temperature),
         ]
         blocks.append("\n".join(line.rstrip() for line in lines))
-        notes = pace_lines(ran[0].pace) if ran else []
+        notes = pace_lines(rows[0].pace) if rows else []
         blocks.append("\n".join(["draft, verify and host (overhead) are from a run of their own.", *notes]))
-        blocks += _assumptions(ran)
+        blocks += _assumptions(rows)
     return "\n\n".join(blocks)
 
 

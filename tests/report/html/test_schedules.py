@@ -1,18 +1,22 @@
 """What to run where on the page: of all drafters by context length, and of the draft model."""
 
+import json
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from tests.cli.invented import FOUR_CONDITIONS, invented
 from tests.planner.test_drafters import CONTEXTS, by_context
 from tests.support.pages import Page, planned
+from treeopt.pictures.panels import Panel, compose
+from treeopt.pictures.style import PLAIN, TREE
 from treeopt.planner import Option, PlanRequest, Segment, schedule
 from treeopt.planner.drafters import drafters_over_contexts
 from treeopt.planner.planned import Planned
 from treeopt.report.drafter_contexts_text import drafter_contexts_text
-from treeopt.report.html import schedules
+from treeopt.report.figures.schedules import drafters_panel
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.page import page
 from treeopt.trees import chain
@@ -29,41 +33,36 @@ def several() -> Planned:
     )
 
 
-def test_every_range_of_contexts_has_its_strip_and_its_row(several: Planned) -> None:
+def bars_of(panel: Panel) -> list[Rectangle]:
+    """Return the strips of a panel, from the left."""
+    axes = compose([panel]).axes[0]
+    bars = [each for each in axes.patches if isinstance(each, Rectangle) and each.get_width()]
+    return sorted(bars, key=lambda each: each.get_x())
+
+
+def test_every_range_of_contexts_has_its_strip(several: Planned) -> None:
     segments = several.over_contexts
-    figure, table = schedules.drafters_over_contexts(segments, 0.6)
-    strips = [each for each in figure.shapes if dict(each.attributes)["class"].startswith("strip ")]
-    assert len(strips) == len(table.rows) == len(segments) > 1
-    for strip, row, each in zip(strips, table.rows, segments, strict=True):
+    bars = bars_of(drafters_panel(segments, 0.6))
+    assert len(bars) == len(segments) > 1
+    for bar, each in zip(bars, segments, strict=True):
         first, last = each.context_tokens
+        assert (bar.get_x(), bar.get_x() + bar.get_width()) == pytest.approx((first, last + 1))
         name = {"model": "the draft model"}.get(each.option.drafter.name, each.option.drafter.name)
-        assert strip.title == (
+        expected = (
             f"tokens of context {first} to {last}: {name}, {each.option.shape}, rule {each.option.rule}, "
-            f"{each.option.speedup.value:.2f} times plain at the start"
+            f"{each.option.speedup.value:.2f} times plain decoding at the start"
         )
-        assert row == (
-            f"{first} to {last}",
-            each.option.drafter.name,
-            each.option.shape,
-            each.option.rule,
-            each.option.speedup.value,
-        )
-    assert [each.text for each in figure.shapes if dict(each.attributes)["class"] == "label"] == [
-        "batch of 1, temperature 0.6"
-    ]
-    places = [
-        (float(at["x"]), float(at["x"]) + float(at["width"])) for at in (dict(each.attributes) for each in strips)
-    ]
-    assert all(0 < after[0] - before[1] < 2 for before, after in pairwise(places))  # side by side, in order
+        assert json.loads(str(bar.get_gid()).removeprefix("tip:")) == [expected]
 
 
 def test_every_drafter_has_a_colour_of_its_own(several: Planned) -> None:
-    first, *_, last = several.over_contexts
+    first = several.over_contexts[0]
     model = replace(first, option=planned_model(several))
-    figure, _ = schedules.drafters_over_contexts((model, first, last, plain(model), first), 0.0)
-    assert [each.colour for each in figure.legend][:1] == ["tree"]
-    assert {each.text: each.colour for each in figure.legend}["plain decoding"] == "plain"
-    assert len({each.colour for each in figure.legend}) == len(figure.legend)
+    axes = compose([drafters_panel((model, *several.over_contexts, plain(model), first), 0.0)]).axes[0]
+    handles, labels = axes.get_legend_handles_labels()
+    colours = {label: to_hex(handle.get_facecolor()) for handle, label in zip(handles, labels, strict=True)}
+    assert (colours["the draft model"], colours["plain decoding"]) == (TREE, PLAIN)
+    assert len(set(colours.values())) == len(colours) >= 3
 
 
 def test_the_page_says_where_to_switch_drafters(several: Planned) -> None:
@@ -71,8 +70,8 @@ def test_the_page_says_where_to_switch_drafters(several: Planned) -> None:
     assert said
     seen = Page(page(Contents(planned=several)))
     assert set(said) <= set(seen.texts("bdi"))
-    assert "drafter-contexts" in seen.attributes("figure", "id")
-    assert seen.file("drafter-contexts.csv")[0][:2] == ["context", "drafter"]
+    assert seen.file("drafter-contexts.csv")[0][0] == "drafter"
+    assert len(seen.file("drafter-contexts.csv")) == 1 + len(several.over_contexts)
     assert (CONTEXTS[0], CONTEXTS[-1]) == (
         several.over_contexts[0].context_tokens[0],
         several.over_contexts[-1].context_tokens[1],
@@ -82,8 +81,8 @@ def test_the_page_says_where_to_switch_drafters(several: Planned) -> None:
         f"Acceptance, medusa at temperature 0, {each} tokens of context" for each in CONTEXTS
     )
     alone = Page(page(Contents(planned=planned(invented(conditions=FOUR_CONDITIONS)))))
-    assert "contexts" in alone.attributes("figure", "id")
-    assert "drafter-contexts" not in alone.attributes("figure", "id")
+    assert "What to run, over context lengths" in alone.texts("bdi")
+    assert "drafter-contexts.csv" not in alone.attributes("a", "download")
     assert not any("Of all drafters" in each for each in alone.texts("bdi"))
 
 

@@ -1,14 +1,14 @@
-"""Under which conditions all of a page was measured, as names and values."""
+"""The conditions of all measurements of a page, as names and values."""
 
 from treeopt.report.bench_heading import heading_words
 from treeopt.report.html.contents import Contents
-from treeopt.report.html.shapes import shortened
+from treeopt.report.html.parts import shortened
 from treeopt.report.plan_text import imported
 from treeopt.report.profile_words import condition_name
 
 
 def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
-    """Return under which conditions all was measured, as names and values."""
+    """Return the conditions of all measurements."""
     planned = contents.planned
     if planned is None:
         return _facts_of_trees(contents) + _facts_of_benches(contents)

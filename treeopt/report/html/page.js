@@ -47,13 +47,14 @@
   for (const frame of document.querySelectorAll(".zoomed .frame")) {
     const svg = frame.querySelector("svg");
     const own = svg.viewBox.baseVal.width;
-    let scale = 1;
+    let scale = svg.getBoundingClientRect().width / own;
     const zoom = (wanted) => {
       const middle = (frame.scrollLeft + frame.clientWidth / 2) / scale;
       const height = (frame.scrollTop + frame.clientHeight / 2) / scale;
       scale = Math.min(8, Math.max(0.05, wanted));
       svg.style.width = `${own * scale}px`;
       svg.style.height = "auto";
+      svg.style.maxWidth = "none";
       frame.scrollLeft = middle * scale - frame.clientWidth / 2;
       frame.scrollTop = height * scale - frame.clientHeight / 2;
     };

@@ -1,33 +1,32 @@
-"""What the reader of a page has to be careful with, each with what to do."""
+"""Warnings of a page, each with what to do."""
 
 from collections.abc import Iterator
 
 from treeopt.errors import Warning
 from treeopt.planner.planned import Planned
+from treeopt.records.batch_bench import BatchBench
+from treeopt.records.bench_file import Bench, GridBench, TreeBench
 from treeopt.records.identity import Identity, other_pair_warning
 from treeopt.records.profile import Profile
 from treeopt.report import batch_bench, grid_bench
-from treeopt.report.batch_bench import differing_texts
 from treeopt.report.context_warnings import context_warnings
+from treeopt.report.html.answer import bench_command
 from treeopt.report.html.contents import Contents
-from treeopt.report.html.shapes import shortened
+from treeopt.report.html.parts import shortened
 from treeopt.report.plan_text import warnings as plan_warnings
 from treeopt.report.probe_text import doubts
 from treeopt.report.times_warnings import warnings as times_warnings
 from treeopt.report.tree_bench import OUTPUT_DIFFERS
 
-NOT_RACED = (
-    "nothing here was measured after it was promised: bars and numbers are predictions. Race the choice with {} --output bench.json, "
-    "and name bench.json too."
-)
+NOT_MEASURED = "These numbers are predictions. Measure the choice with {}, and add the file that it writes."
 
 
-def cautions(contents: Contents) -> tuple[str, ...]:
+def page_warnings(contents: Contents) -> tuple[str, ...]:
     """Return all warnings in words, each once."""
     found: list[str] = []
     if contents.planned is not None:
         found += map(str, _of_profile(contents.planned))
-        found += [] if contents.benches else [NOT_RACED.format(_bench_command(contents.planned.profile))]
+        found += [] if contents.benches else [NOT_MEASURED.format(bench_command(contents))]
         found += (str(each) for each in _of_trees(contents, contents.planned.profile))
     found += map(str, _of_other_benches(contents))
     found += (f"{label}: {each}" for label, each in _of_benches(contents))
@@ -59,39 +58,36 @@ def _of_trees(contents: Contents, profile: Profile) -> Iterator[Warning]:
 
 
 def _of_other_benches(contents: Contents) -> Iterator[Warning]:
-    """Yield what benches are of where it is not the page's pair, machine and conditions."""
+    """Yield the benches of another pair, machine or other conditions than the page's."""
     here = contents.identity
     for each in contents.sorted_benches:
-        raced = each.heading.identity
-        same_name = "other models of these names" if raced.pair == here.pair else f"{raced.pair}, not {here.pair}"
-        pair = () if here.same_pair(raced) else (shortened(same_name, 200),)
-        if differing := (*pair, *raced.differences(here)):
+        other = each.heading.identity
+        same_name = "other models of these names" if other.pair == here.pair else f"{other.pair}, not {here.pair}"
+        pair = () if here.same_pair(other) else (shortened(same_name, 200),)
+        if differing := (*pair, *other.differences(here)):
             yield Warning(
-                f"{shortened(each.label)} was measured with {'; '.join(differing)}: the verdict leaves it out.",
+                f"{shortened(each.label)} was measured with {'; '.join(differing)}: the answer leaves it out.",
                 "Name the profile that belongs to it, or bench here.",
             )
 
 
 def _of_benches(contents: Contents) -> Iterator[tuple[str, Warning]]:
-    for tree in contents.tree_benches:
-        parted = tree.bench.divergences or ()
-        if tree.bench.identical_to_plain_decoding is False and not all(each.near_tie for each in parted):
-            yield shortened(tree.label), OUTPUT_DIFFERS
-    for grid in contents.grids:
-        differing = sum(row.identical_to_plain_decoding is False for row in grid.bench.trees)
-        if differing:
-            yield shortened(grid.label), grid_bench.outputs_warning(differing)
-    for batches in contents.batches:
-        if faults := differing_texts(batches.bench):
-            yield shortened(batches.label), batch_bench.outputs_warning(faults)
+    for each in contents.sorted_benches:
+        yield from ((shortened(each.label), warning) for warning in _of_bench(each.content))
+
+
+def _of_bench(bench: Bench) -> Iterator[Warning]:
+    if isinstance(bench, TreeBench):
+        if not all(each.near_tie for each in bench.measured.divergences or ()):
+            yield OUTPUT_DIFFERS
+    elif isinstance(bench, GridBench):
+        if differing := sum(each.measured.identical is False for each in bench.trees):
+            yield grid_bench.outputs_warning(differing)
+    elif isinstance(bench, BatchBench):
+        if faults := batch_bench.differing_texts(bench):
+            yield batch_bench.outputs_warning(faults)
         unknown = [
-            size.batch_size
-            for size in batches.bench.sizes
-            if all(row.predicted_tokens_per_s is None for row in size.rows)
+            size.batch_size for size in bench.sizes if all(row.predicted_tokens_per_s is None for row in size.rows)
         ]
         if unknown:
-            yield shortened(batches.label), batch_bench.without_times_warning(unknown)
-
-
-def _bench_command(profile: Profile) -> str:
-    return "treeopt bench tree tree.json" if profile.engine is None else f"treeopt bench engine {profile.engine.name}"
+            yield batch_bench.without_times_warning(unknown)

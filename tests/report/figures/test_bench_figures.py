@@ -1,0 +1,255 @@
+"""Figures of benches and loads: every row is drawn where it was measured, and nothing is covered or cut."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.patches import PathPatch
+
+from tests.support.pages import BATCHES, ENGINE, GRID, MEASURED, METHODS, ROW, UNKNOWN, bench_of, planned, way
+from tests.support.pictures import Picture, box, common, seen
+from treeopt.pictures.panels import Panel, compose
+from treeopt.pictures.style import CHAIN, CHOICE, INK, MUTED, TREE
+from treeopt.records.batch_bench import BatchSize
+from treeopt.records.bench_file import GridTree, MethodsBench
+from treeopt.records.latency import Estimate
+from treeopt.records.results import NotRun, TreePrediction
+from treeopt.report.figures.benches import (
+    batches_panels,
+    drawn_trees,
+    engine_panel,
+    grid_panel,
+    lines_of,
+    methods_panels,
+    trees_panel,
+)
+from treeopt.report.figures.rows import ROW as ROW_HEIGHT
+from treeopt.report.figures.rows import SpeedupRow, axis_end, speedup_panel
+from treeopt.trees import chain, level_widths
+
+REASON = "its heads are of another target. Train some for this one, or leave it out. " * 4
+OTHER = replace(
+    ROW, method="a-method-with-a-long-name", temperature=0.6, rule="specinfer", speedup=1.5, predicted_speedup=1.9
+)
+
+
+def picture(*panels: Panel) -> Picture:
+    return seen(compose(panels, title="a-target-with-a-long-name + a-draft on a machine", columns=2))
+
+
+FIGURES = {
+    "trees": [
+        trees_panel(
+            [
+                bench_of(planned(), 1.5),
+                bench_of(
+                    planned(),
+                    0.5,
+                    drafter="medusa",
+                    predicted=TreePrediction(tokens_per_step=None, step_s=None, speedup=1.4),
+                ),
+            ]
+        )
+    ],
+    "grid": [grid_panel(GRID)],
+    "grid after plain decoding": [grid_panel(replace(GRID, plain_is_fastest=True))],
+    "methods": methods_panels(
+        MethodsBench(rows=(ROW, OTHER), not_run=(NotRun(method="heads", temperature=0.0, reason=REASON),))
+    ),
+    "engine": [engine_panel([ENGINE, ENGINE])],
+    "batches": batches_panels(BATCHES),
+    "one batch size": batches_panels(replace(BATCHES, sizes=BATCHES.sizes[1:])),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_is_cut_or_covered(name: str) -> None:
+    found = picture(*FIGURES[name])
+    assert found.cut_off() == []
+    assert found.overlapping() == []
+
+
+def rows_of(axes: Axes) -> list[tuple[str, float, str]]:
+    """Return the name, the end and the colour of every bar."""
+    names = {int(text.get_position()[1]): text.get_text() for text in axes.texts if text.get_position()[0] == 0}
+    return [
+        (names[int(bar.get_y())], bar.get_width(), to_hex(bar.get_facecolor()))
+        for bar in axes.patches
+        if bar.get_width()
+    ]
+
+
+def marks_of(axes: Axes) -> list[float]:
+    """Return where predictions are marked."""
+    return [
+        float(line.get_xdata()[0])
+        for line in axes.lines
+        if line.get_color() == INK and len(line.get_xdata()) == 2 and line.get_xdata()[0] == line.get_xdata()[1]
+    ]
+
+
+def test_bars_end_at_what_was_measured_and_marks_stand_at_what_was_predicted() -> None:
+    rows = [
+        SpeedupRow(name="a", predicted=1.8, measured=1.7),
+        SpeedupRow(name="b", predicted=Estimate(2.0, 1.9, 2.1), measured=Estimate(2.2, 2.1, 2.3), chosen=True),
+        SpeedupRow(name="c", predicted=Estimate(1.2, 1.1, 1.3)),
+        SpeedupRow(name="d", reason="not run: no room"),
+    ]
+    found = picture(speedup_panel(rows, "t"))
+    axes = found.figure.axes[0]
+    assert rows_of(axes) == [("a", 1.7, TREE), ("★ b", 2.2, CHOICE), ("c", 1.2, TREE)]
+    assert marks_of(axes) == [1.8, 2.0]
+    intervals = [
+        line.get_xdata()
+        for line in axes.lines
+        if line.get_color() == INK and len(set(line.get_ydata())) == 1 and len(line.get_ydata()) == 2
+    ]
+    assert np.array(intervals) == pytest.approx(np.array([(2.1, 2.3), (1.1, 1.3)]))
+    legend = {"measured", "measured, the choice", "predicted", "prediction", "95\u2009% interval", "plain decoding"}
+    assert legend | {"not run: no room"} <= set(found.words)
+    alone = seen(compose([speedup_panel(rows[2:3], "t")])).words
+    assert "predicted" in alone
+    assert not {"measured", "prediction"} & set(alone)
+
+
+def test_numbers_stand_clear_of_bars_and_marks() -> None:
+    rows = [
+        SpeedupRow(name=f"{place}", predicted=1.5 + shift, measured=1.5)
+        for place, shift in enumerate((0.0, 0.02, 0.1, 0.5, -0.2))
+    ]
+    found = picture(speedup_panel(rows, "t"))
+    axes = found.figure.axes[0]
+    numbers = [text for text in axes.texts if text.get_text() == "1.50"]
+    assert len(numbers) == 5
+    for text, row in zip(numbers, rows, strict=True):
+        at = box(text)
+        (mark, _) = axes.transData.transform((row.predicted, 0))
+        assert at.x0 > axes.transData.transform((1.5, 0))[0]
+        assert not at.x0 - 1 < mark < at.x1 + 1
+
+
+def test_an_interval_without_end_leaves_the_bars_to_be_seen() -> None:
+    rows = [
+        SpeedupRow(name="a", predicted=Estimate(1.5, 0.1, 1e9)),
+        SpeedupRow(name="b", predicted=Estimate(2.0, 1.9, 2.1)),
+    ]
+    found = picture(speedup_panel(rows, "t"))
+    assert found.figure.axes[0].get_xlim()[1] == axis_end([1.5, 2.0], [1e9, 2.1]) < 5
+    assert found.cut_off() == []
+
+
+def test_methods_have_a_panel_for_each_temperature_and_reasons_in_their_rows() -> None:
+    found = picture(*FIGURES["methods"])
+    first, second = found.figure.axes
+    assert rows_of(first) == [("medusa: tree of 8 nodes, rule target", 1.7, TREE)]
+    assert rows_of(second)[0][1] == 1.5
+    (reason,) = (text for text in found.words if text.startswith("not run: its heads are of another target."))
+    assert reason.endswith("…")
+    assert [panel.title for panel in methods_panels(METHODS)] == ["Methods at temperature 0"]
+
+
+def test_grid_points_are_predictions_and_measurements() -> None:
+    found = picture(grid_panel(GRID))
+    axes = found.figure.axes[0]
+    points = {tuple(map(float, each)) for one in axes.collections for each in np.asarray(one.get_offsets()).round(6)}
+    assert {(1.5, 1.6), (1.3, 1.4)} <= points
+    (intervals,) = (each for each in axes.patches if isinstance(each, PathPatch))
+    ends = intervals.get_path().vertices.reshape(2, 2, 2)
+    assert ends == pytest.approx(np.array([[[1.5, 1.5], [1.5, 1.7]], [[1.3, 1.3], [1.3, 1.5]]]))
+    assert {"4/2", "3/2", "trees", "chains", "choice of the plan"} <= set(found.words)
+    assert "fastest tree" in seen(compose(FIGURES["grid after plain decoding"])).words
+
+
+def test_every_point_of_a_grid_is_labelled_and_no_label_covers_a_point_or_the_diagonal() -> None:
+    generator = np.random.default_rng(0)
+    trees = [chain(depth) for depth in range(1, 12)] + [level_widths([2] * depth) for depth in range(1, 5)]
+    rows = tuple(
+        GridTree(
+            tree=tree,
+            predicted=TreePrediction(tokens_per_step=2.0, step_s=0.01, speedup=float(predicted)),
+            measured=replace(MEASURED, speedup=Estimate(*(float(predicted + shift + end) for end in (0, -0.03, 0.03)))),
+        )
+        for tree, predicted, shift in zip(trees, generator.uniform(1, 2, 15), generator.normal(0, 0.1, 15), strict=True)
+    )
+    found = picture(grid_panel(replace(GRID, trees=rows)))
+    assert found.overlapping() == []
+    axes = found.figure.axes[0]
+    labels = [text for text in found.texts if "/" in text.get_text() and text.get_text()[0].isdigit()]
+    assert len(labels) == len(rows)
+    points = axes.transData.transform([(row.predicted.speedup, row.measured.speedup.value) for row in rows])
+    for label in labels:
+        at = box(label)
+        assert not any(at.contains(*point) for point in points)
+        ends = axes.transData.inverted().transform([(at.x0, at.y1), (at.x1, at.y0)])
+        assert np.ptp(np.sign(ends[:, 1] - ends[:, 0])) == 0
+
+
+def test_an_engine_has_a_line_of_predictions_that_breaks_where_there_is_none() -> None:
+    found = picture(engine_panel([ENGINE]))
+    axes = found.figure.axes[0]
+    (line,) = (each for each in axes.lines if each.get_color() == CHAIN)
+    assert np.asarray(line.get_ydata())[:3] == pytest.approx([1.0, 1.2, 1.4])
+    assert np.isnan(line.get_ydata()[3])
+    dots = [
+        tuple(map(float, each))
+        for one in axes.collections
+        if hasattr(one, "get_sizes") and len(one.get_sizes())
+        for each in one.get_offsets()
+    ]
+    assert dots == [(0, 1.0), (1, 1.25), (2, 1.5), (3, 1.75)]
+    (star,) = (each for each in axes.lines if each.get_marker() == "*")
+    assert (star.get_xdata()[0], star.get_ydata()[0]) == (2, 1.5)
+
+
+def test_batches_are_measured_lines_and_predicted_dashes_with_the_choices_marked() -> None:
+    found = picture(*batches_panels(BATCHES))
+    axes, rows = found.figure.axes
+    (star,) = (each for each in axes.lines if each.get_marker() == "*")
+    assert np.array(star.get_data()).T.tolist() == [[1, 600], [6, 1600]]
+    by_colour = {
+        (each.get_color(), each.is_dashed()): each.get_ydata()
+        for each in axes.lines
+        if len(each.get_xdata()) == 2 and each is not star
+    }
+    assert list(by_colour[MUTED, False]) == [400.0, 1600.0]
+    assert by_colour[MUTED, True] == pytest.approx([396.0, 1584.0])
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "6"]
+    assert [name for name, *_ in rows_of(rows)] == [
+        "★ batch of 1: tree of 5 nodes, depth 2",
+        "batch of 1: chain of 3 draft tokens",
+        "★ batch of 6: plain decoding",
+        "batch of 6: chain of 3 draft tokens",
+        "batch of 6: chain of 2 draft tokens",
+    ]
+    assert len(marks_of(rows)) == 4  # nothing was predicted of the last
+
+
+def test_trees_have_colours_of_their_own_those_of_their_kind_first() -> None:
+    colours = drawn_trees(BATCHES)
+    assert (colours[chain(0)], colours[level_widths([2, 2])], colours[chain(3)]) == (MUTED, TREE, CHAIN)
+    assert colours[chain(2)] not in (MUTED, TREE, CHAIN, CHOICE)
+    many = tuple(way(chain(length), 400.0 + length, 3) for length in range(9))
+    crowded = drawn_trees(replace(BATCHES, sizes=(BatchSize(batch_size=3, rows=many),)))
+    assert len(set(crowded.values())) == len(crowded) == 5
+
+
+def test_no_line_runs_over_a_size_at_which_a_tree_was_not_measured_or_predicted() -> None:
+    first, last = BATCHES.sizes
+    tree = chain(3)
+    between = replace(first, batch_size=4, rows=tuple(row for row in first.rows if row.tree != tree))
+    measured, predicted = lines_of(replace(BATCHES, sizes=(first, between, last)), tree)
+    assert np.isnan(measured).tolist() == np.isnan(predicted).tolist() == [False, True, False]
+    unknown = replace(last, rows=(way(tree, 1.0, 6, **UNKNOWN),))
+    assert np.isnan(lines_of(replace(BATCHES, sizes=(first, unknown)), tree)[1]).tolist() == [False, True]
+
+
+def test_row_names_stand_above_their_bars() -> None:
+    found = picture(*batches_panels(BATCHES))
+    axes = found.figure.axes[1]
+    for place, text in enumerate(text for text in axes.texts if text.get_position()[0] == 0):
+        assert place < text.get_position()[1] < place + 0.5
+        bars = [bar for bar in axes.patches if bar.get_width() and place < bar.get_y() < place + 1]
+        assert not [bar for bar in bars if common(box(text), bar.get_window_extent())]
+    assert axes.bbox.height * 72 / axes.figure.dpi == pytest.approx(5 * ROW_HEIGHT + 4)

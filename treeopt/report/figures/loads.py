@@ -1,0 +1,53 @@
+"""Settings under loads: tokens per second, and time per token, over the rate at which sequences arrive."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from treeopt.pictures.panels import Panel
+from treeopt.pictures.style import INK, MUTED, SERIES, grid_lines
+from treeopt.simulation.outcome import Outcome
+from treeopt.simulation.settings import PLAIN, SCHEDULE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def load_panels(outcomes: Sequence[Outcome]) -> list[Panel]:
+    """Return throughput and latency of the same settings at two or more rates."""
+    x = "sequences arriving per second"
+    return [
+        Panel(draw=lambda axes: _draw(axes, outcomes, latency=False), title="Throughput", x=x, y="tokens per second"),
+        Panel(draw=lambda axes: _draw(axes, outcomes, latency=True), title="Latency", x=x, y="ms per token"),
+    ]
+
+
+def drawn_settings(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the names of plain decoding, the schedule, and the fixed settings that are fast at some rate."""
+    best: dict[str, float] = {}
+    for rate in {each.rate_per_s for each in outcomes}:
+        at_rate = [each for each in outcomes if each.rate_per_s == rate]
+        least_s = min(each.token_s for each in at_rate)
+        for each in at_rate:
+            best[each.name] = max(best.get(each.name, 0.0), least_s / each.token_s)
+    fixed = sorted((name for name in best if name not in (PLAIN, SCHEDULE)), key=lambda name: -best[name])
+    order = list(dict.fromkeys(each.name for each in outcomes))
+    return [name for name in order if name in (PLAIN, SCHEDULE, *fixed[: len(SERIES)])]
+
+
+def _draw(axes: "Axes", outcomes: Sequence[Outcome], *, latency: bool) -> None:
+    colours = iter(SERIES)
+    for name in drawn_settings(outcomes):
+        own = sorted((each for each in outcomes if each.name == name), key=lambda each: each.rate_per_s)
+        axes.plot(
+            [each.rate_per_s for each in own],
+            [1000 * each.token_s if latency else each.tokens_per_s for each in own],
+            color={PLAIN: MUTED, SCHEDULE: INK}.get(name) or next(colours),
+            linewidth=2.0 if name == SCHEDULE else 1.3,
+            linestyle="--" if name == PLAIN else "-",
+            marker="o",
+            markersize=3.5,
+            label=name,
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    grid_lines(axes)
