@@ -1,6 +1,5 @@
-"""A grid of trees to try a plan's predictions on, chains, the solver's and the choice, and how far they came true."""
+"""A grid of trees to try a plan's predictions on: chains, the solver's and the choice."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,40 +45,3 @@ class GridRow:
     predicted: Option
     measured: Measured
     at_pace: PacedPrediction | None = None
-
-    @property
-    def tokens_error(self) -> float:
-        """Predicted tokens per step over measured, less 1."""
-        return self.predicted.tokens_per_step.value / self.measured.tokens_per_step - 1
-
-    @property
-    def step_error(self) -> float:
-        """Predicted seconds of a step over measured, less 1."""
-        return self.predicted.step_s.value / self.measured.step_s - 1
-
-    @property
-    def speedup_error(self) -> float:
-        """Predicted speedup over measured, less 1."""
-        return self.predicted.speedup.value / self.measured.speedup.value - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridSummary:
-    """What the rows come to; errors are means of absolute ones."""
-
-    tokens_error: float
-    step_error: float
-    speedup_error: float
-    chosen_over_best: float
-    """Measured speedup of the chosen tree over the best measured one."""
-
-
-def summary(rows: Sequence[GridRow]) -> GridSummary:
-    """Return what the rows come to; the first is the chosen tree's."""
-    best = max(row.measured.speedup.value for row in rows)
-    return GridSummary(
-        tokens_error=sum(abs(row.tokens_error) for row in rows) / len(rows),
-        step_error=sum(abs(row.step_error) for row in rows) / len(rows),
-        speedup_error=sum(abs(row.speedup_error) for row in rows) / len(rows),
-        chosen_over_best=rows[0].measured.speedup.value / best,
-    )
