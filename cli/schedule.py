@@ -10,7 +10,6 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_option
 from treeopt.cli.options.plan import CATEGORY, NEW_TOKENS, PlanOptions
 from treeopt.cli.options.record import group, options
-from treeopt.cli.options.sampling import sampling_text
 from treeopt.cli.plan_profile import profile_for_category, profile_for_texts
 from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
@@ -51,7 +50,7 @@ def schedule(asked: ScheduleOptions) -> None:
     from treeopt.planner.scheduling import tree_schedule
     from treeopt.records.profile import check_draft_model
     from treeopt.report.context_warnings import context_warnings
-    from treeopt.report.plan_text import plan_source
+    from treeopt.report.plan_text import decoding_options, plan_source
     from treeopt.report.schedule_text import schedule_table
 
     profile = load_profile(asked.profile_path)
@@ -72,9 +71,8 @@ def schedule(asked: ScheduleOptions) -> None:
     for warning in context_warnings(plan, profile, found, ()):
         warn(warning)
     if not to_stdout:
-        acceptance, file = plan.model.acceptance, quoted(asked.path)
-        sampling = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
-        click.echo(f"\nWritten to {file}. Next: treeopt run {file}{sampling} --prompts FILE")
+        file = quoted(asked.path)
+        click.echo(f"\nWritten to {file}. Next: treeopt run {file}{decoding_options(plan)} --prompts FILE")
 
 
 def _planned(asked: ScheduleOptions, profile: "Profile") -> "tuple[Plan, Schedule | None]":

@@ -11,7 +11,6 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_file, output_option
 from treeopt.cli.options.plan import CATEGORY, NEW_TOKENS, PlanOptions
 from treeopt.cli.options.record import Heading, group, option, options
-from treeopt.cli.options.sampling import sampling_text
 from treeopt.cli.plan_profile import plan_categories, plan_profile, profile_for_category, profile_for_texts
 from treeopt.cli.terminal import diagram_width, warn
 from treeopt.errors import InterruptionError
@@ -177,16 +176,17 @@ def _text(
 def _next(asked: SolveOptions, plan: "Plan", profile: "Profile") -> str:
     """Return commands that go on with what was written, with its own pair, as it was measured and planned."""
     from treeopt.records.profile import IMPORTED
+    from treeopt.report.plan_text import decoding_options
 
-    acceptance, file = plan.model.acceptance, quoted(asked.path)
+    file = quoted(asked.path)
     if profile.engine is not None and profile.engine.name == IMPORTED:
         return f"treeopt export {file} --profile {quoted(asked.profile_path)} --to vllm"
     if profile.engine is not None:
         command = f"treeopt bench engine {profile.engine.name} --profile {quoted(asked.profile_path)}"
         served = [] if profile.pair.target_source is not None else profile.chain_latencies[0].chains
         return command + (" --url " + ",".join(f"{each.length}=URL" for each in served) if served else "")
-    options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
-    return f"treeopt show {file} -o {quoted(asked.path.with_suffix('.svg'))}, treeopt run {file}{options} --prompt TEXT"
+    picture = quoted(asked.path.with_suffix(".svg"))
+    return f"treeopt show {file} -o {picture}, treeopt run {file}{decoding_options(plan)} --prompt TEXT"
 
 
 Writer = tuple[Path, Callable[[Path], None]]

@@ -138,16 +138,3 @@ class SamplingsOptions:
     def draft_sampling(self) -> Sampling | None:
         """How the draft samples, None where that is not said."""
         return self.tokens.draft_sampling(self.temperatures)
-
-
-def sampling_text(sampling: Sampling, draft_sampling: Sampling | None) -> str:
-    """Return the options that stand for a way of sampling, those of the defaults left out.
-
-    >>> sampling_text(Sampling(0.6, top_k=50), Sampling(0.8)), sampling_text(Sampling(), None)
-    (' --temperature 0.6 --top-k 50 --draft-temperature 0.8', '')
-    """
-    given = [(name, getattr(sampling, name)) for name in ("temperature", "top_p", "top_k")]
-    if draft_sampling is not None:
-        given += [(f"draft_{name}", getattr(draft_sampling, name)) for name in ("temperature", "top_p", "top_k")]
-    usual = {"temperature": 0, "top_p": 1, "top_k": 0, "draft_top_p": 1, "draft_top_k": 0}
-    return "".join(f" --{name.replace('_', '-')} {value:g}" for name, value in given if value != usual.get(name))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from treeopt.planner.categories import CategoryPlans
     from treeopt.records.machine import Machine, Pair
     from treeopt.records.profile import Profile
+    from treeopt.records.sampling import Sampling
 
 PREDICTED = ("tokens/step", "step, ms", "speedup")
 PREDICTED_COLUMNS = (Column(least=18, gap=3), Column(least=20), Column())
@@ -27,6 +28,26 @@ SURE = 0.9
 SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
 REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--rounds", "overhead": "--rounds"}
 """The option of `treeopt profile` that makes each source of uncertainty smaller."""
+
+
+def decoding_options(plan: "Plan") -> str:
+    """Return the options of `treeopt run` and `bench tree` under which a plan was made, those of the defaults left out."""
+    acceptance = plan.model.acceptance
+    return sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
+
+
+def sampling_text(sampling: "Sampling", draft_sampling: "Sampling | None") -> str:
+    """Return the options that stand for a way of sampling, those of the defaults left out.
+
+    >>> from treeopt.records.sampling import Sampling
+    >>> sampling_text(Sampling(0.6, top_k=50), Sampling(0.8)), sampling_text(Sampling(), None)
+    (' --temperature 0.6 --top-k 50 --draft-temperature 0.8', '')
+    """
+    given = [(name, getattr(sampling, name)) for name in ("temperature", "top_p", "top_k")]
+    if draft_sampling is not None:
+        given += [(f"draft_{name}", getattr(draft_sampling, name)) for name in ("temperature", "top_p", "top_k")]
+    usual = {"temperature": 0, "top_p": 1, "top_k": 0, "draft_top_p": 1, "draft_top_k": 0}
+    return "".join(f" --{name.replace('_', '-')} {value:g}" for name, value in given if value != usual.get(name))
 
 
 def plan_text(

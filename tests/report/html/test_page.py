@@ -297,6 +297,14 @@ def test_the_next_commands_follow_from_what_is_there() -> None:
         assert texts == [each for each in seen.texts("code") if "export" not in each]
 
 
+def test_commands_repeat_what_the_plan_was_asked() -> None:
+    profile = Profile.load(ROOT / "docs/profiles/bundled-2-cores-surface.yaml")
+    found = planned(profile, temperature=0.6, context_tokens=64, batch_size=4)
+    solve, _, run, _ = (each.text for each in commands(Contents(planned=found, profile_name="p.yaml")))
+    assert "--temperature 0.6 --context-tokens 64 --batch-size 4" in solve
+    assert "--temperature 0.6" in run
+
+
 @pytest.mark.parametrize("name", ["engine", "drafters", "golden"])
 def test_profiles_of_engines_and_of_drafters_have_a_page(name: str) -> None:
     found = planned(Profile.load(ROOT / f"tests/data/profile-{name}.yaml"))

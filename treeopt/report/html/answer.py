@@ -11,6 +11,7 @@ from treeopt.records.results import EngineBench, EngineRow
 from treeopt.report.figures.rows import Speedup, SpeedupRow, speedup_panel
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.parts import PageFigure, shortened
+from treeopt.report.plan_text import decoding_options
 from treeopt.report.text import counted, quoted
 from treeopt.trees import TokenTree, TreeFile, describe_tree
 
@@ -117,13 +118,26 @@ def commands(contents: Contents) -> list[Command]:
     measured = found is not None and found.measured is not None
     if engine is not None:
         return [] if measured else [bench]
-    solve = Command(f"treeopt solve --profile {profile} --output tree.json", "write the tree")
+    solve = Command(
+        f"treeopt solve --profile {profile}{_planning_options(planned)} --output tree.json", "write the tree"
+    )
     tree = quoted(here.trees[0].label) if here.trees else "tree.json"
     use = [
-        Command(f'treeopt run {tree} --prompt "…"', "decode with it"),
+        Command(f'treeopt run {tree}{decoding_options(planned.plan)} --prompt "…"', "decode with it"),
         Command("treeopt export --list", "write it for an engine of this list"),
     ]
     return [*([] if here.trees else [solve]), *([] if measured else [bench]), *use]
+
+
+def _planning_options(planned: Planned) -> str:
+    """Return the options of `treeopt solve` that a plan was made with, where the profile has several of a kind."""
+    profile, plan = planned.profile, planned.plan
+    options = ""
+    if len(profile.acceptances) > 1:
+        options += f" --rule {plan.rule} --temperature {plan.temperature:g}"
+    if len(profile.step_latencies) > 1:
+        options += f" --context-tokens {plan.context_tokens} --batch-size {plan.model.point.batch_size}"
+    return options
 
 
 def bench_command(contents: Contents) -> str:
