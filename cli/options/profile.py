@@ -168,7 +168,7 @@ class ProfileOptions:
             multiple=True,
             metavar="NAME[=DIR]",
             help="A drafter to measure, several times for several: "
-            f"{', '.join(name for name in DRAFTERS if name != 'model')}. Heads without DIR are the bundled ones. A target "
+            f"{', '.join(name for name in DRAFTERS if name != 'model')}. DIR is a folder or a hub name; heads without it are the bundled ones. A target "
             f"without --draft and --drafter is measured with {' and '.join(WITHOUT_MODELS)}.",
         )
     )

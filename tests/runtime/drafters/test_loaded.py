@@ -1,5 +1,8 @@
 """Drafters by name: every one is loaded and made, and what does not fit is one line."""
 
+import shutil
+import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -48,7 +51,7 @@ def test_trees_of_their_own(pair, setting, most):
 
 def test_heads_fill_a_tree_or_grow_their_own(pair, tmp_path):
     folder = save_head(speculators, tmp_path / "eagle", make_head(pair[0], (1, 2), embedding=True), pair[0])
-    for name, source in (("medusa", None), ("medusa", str(bundle.MEDUSA)), ("eagle", str(folder))):
+    for name, source in (("medusa", None), ("dflash", None), ("medusa", str(bundle.MEDUSA)), ("eagle", str(folder))):
         loaded = load(pair, name, source)
         assert loaded.filling(TREE).max_tokens == TREE.nodes
         assert loaded.setting().source == source
@@ -81,9 +84,27 @@ def test_a_digest_tells_heads_apart_and_not_where_they_lie(pair, tmp_path):
     assert first == same != other
 
 
-def test_a_block_head_needs_a_folder(pair):
-    with pytest.raises(InfeasibleError, match=r"dflash: expected the folder of a head.*--drafter dflash=DIR"):
-        load(pair, "dflash")
+def test_heads_of_the_hub_are_downloaded_once(pair, tmp_path, monkeypatch):
+    hub = save_head(speculators, tmp_path / "hub", make_head(pair[0], (1, 2), embedding=True), pair[0])
+    cache, downloads = tmp_path / "cache", []
+
+    def snapshot_download(name, *, allow_patterns, ignore_patterns, local_files_only):
+        del ignore_patterns
+        if local_files_only and not cache.exists():
+            raise FileNotFoundError("not cached")
+        if not local_files_only:
+            downloads.append(name)
+            cache.mkdir(exist_ok=True)
+            for file in hub.iterdir():
+                if any(file.match(pattern) for pattern in allow_patterns):
+                    shutil.copy(file, cache)
+        return str(cache)
+
+    module = SimpleNamespace(snapshot_download=snapshot_download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)  # type: ignore[arg-type]
+    first, second = (load(pair, "eagle", "org/head") for _ in range(2))
+    assert downloads == ["org/head"]
+    assert first.setting() == second.setting() == replace(load(pair, "eagle", str(hub)).setting(), source="org/head")
 
 
 def test_what_does_not_fit_is_one_line(pair, tmp_path):
@@ -93,7 +114,7 @@ def test_what_does_not_fit_is_one_line(pair, tmp_path):
     foreign = SimpleNamespace(name="foreign")
     with pytest.raises(InfeasibleError, match="expected a target that is built in"):
         load_drafter("eagle", str(tmp_path), foreign, foreign, target_digest=None, capacity=64)  # type: ignore[arg-type]
-    for name in ("medusa", "redrafter", "eagle", "eagle2"):
+    for name in ("medusa", "dflash", "redrafter", "eagle", "eagle2"):
         with pytest.raises(TreeoptError) as error:
             load(pair, name, str(tmp_path / "absent"))
         assert len(str(error.value).splitlines()) == 1

@@ -17,11 +17,15 @@ from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
 from treeopt.runtime.models.digest import model_digest
 from treeopt.runtime.models.folder import ModelFolder
+from treeopt.runtime.models.hub import model_folder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_setting import TREES, DrafterSetting, SettingValue
 from treeopt.trees.dynamic_tree import DynamicTree
+
+HEAD_FILES = ("*.json", "*.safetensors", "*.bin")
+"""What is downloaded of heads on the hub."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ KINDS = {
         load=lambda folder, target, _: load_medusa(folder, target),
         bundled="MEDUSA",
     ),
-    "dflash": Kind(_dflash, load=_load_dflash),
+    "dflash": Kind(_dflash, load=_load_dflash, bundled="DFLASH"),
     "redrafter": Kind(
         lambda loaded, numbers: RedrafterDrafter(loaded.heads, numbers.width, numbers.length),
         load=lambda folder, target, _: load_redrafter(folder, target),
@@ -138,7 +142,7 @@ def load_drafter(
 
     Args:
         name: as in `DRAFTERS`.
-        source: the folder of its heads; None for those that ship, and where it has none.
+        source: the folder of its heads, or their name on the Hugging Face hub; None for those that ship, and where it has none.
         target: the model that verifies.
         draft: the draft model, which `eagle2` and `specexec` expand.
         layers: boundaries that an EAGLE head reads; by default those of its configuration.
@@ -154,20 +158,18 @@ def load_drafter(
             f"{name}: expected a draft model, which it expands. Got none: add --draft MODEL, or choose a drafter that "
             "needs none, such as prompt-lookup."
         )
-    if name == "dflash" and source is None:
-        raise InfeasibleError(
-            "dflash: expected the folder of a head, because none is bundled. Got none: --drafter dflash=DIR.",
-            field="heads",
-        )
     if kind.load is not None and (source is not None or kind.bundled is not None):
-        folder = bundled_heads(name, target, target_digest) if source is None else Path(source)
+        folder = bundled_heads(name, target, target_digest) if source is None else source
         if not isinstance(target, Transformer):
             raise InfeasibleError(
                 f"heads: expected a target that is built in, because they read its hidden states. Got {target.name}: "
                 "choose a drafter without heads.",
                 field="heads",
             )
-        heads, digest = kind.load(folder, target, layers), heads_digest(folder)
+        load = kind.load
+        heads, digest = model_folder(
+            folder, lambda folder: (load(folder, target, layers), heads_digest(folder)), HEAD_FILES
+        )
     return LoadedDrafter(
         name=name,
         source=source,
