@@ -45,7 +45,7 @@ class TestProbe:
         assert Profile.load("profile.yaml").engine.name == "llama-server"
         assert not Path("profile.yaml.partial").exists()
         solved = call("solve")
-        assert "Fastest: the chain of 4 nodes and depth 3" in solved.stdout, solved.output
+        assert "Fastest: a chain of 3 draft tokens" in solved.stdout, solved.output
         assert solved.stdout.startswith("t.gguf + d.gguf in llama-server on ")
         assert "Next: treeopt bench engine llama-server --profile profile.yaml" in solved.stdout
         exported = call("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt")

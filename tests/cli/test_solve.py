@@ -27,13 +27,13 @@ class TestTable:
 
         chosen = plan(invented(), 32).choice
         start = lines.index(
-            f"Fastest: the tree of {chosen.tree.nodes} nodes and depth {chosen.tree.max_depth}, "
-            f"{chosen.speedup.value:.2f} times plain decoding."
+            f"Fastest: a tree of {chosen.tree.nodes} nodes, depth {chosen.tree.max_depth}, "
+            f"{chosen.speedup.value:.2f}x plain decoding."
         )
         assert lines[start - 2].startswith("* tree")
         assert lines[start + 1 : start + 4] == [
             "No tree of up to 32 nodes and depth 4 is faster.",
-            "That it is within 1 % of the fastest is more than 99 % certain.",
+            "More than 99 % chance that this is within 1 % of the fastest.",
             "",
         ]
         assert lines[0] == "big + small on invented (2 threads): sequoia at temperature 0, 256 tokens of context"
@@ -164,8 +164,7 @@ class TestObjective:
         tree = most.tree(32, 4)
         assert load(folder / "tree.json") == tree
         assert (
-            f"Most tokens: the tree of {tree.nodes} nodes and depth 4, {most.expected_tokens[4, 32]:.2f} per step."
-            in said
+            f"Most tokens: a tree of {tree.nodes} nodes, depth 4, {most.expected_tokens[4, 32]:.2f} per step." in said
         )
         assert "No tree of up to 32 nodes and depth 4 yields more." in said
         assert "certain" not in said

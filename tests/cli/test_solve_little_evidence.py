@@ -31,12 +31,12 @@ def planned(folder, acceptance):
 @pytest.mark.parametrize("accepted", [[3, 3, 3], [0]])
 def test_three_drafts_are_little_evidence(tmp_path, accepted):
     output = planned(tmp_path, {"num_drafts": 3, "accepted_per_pos": accepted})
-    assert "more than 99 % certain" not in output
+    assert "More than 99 % chance" not in output
     assert "(4.00-4.00)" not in output
 
 
 def test_many_drafts_are_enough(tmp_path):
-    assert "more than 99 % certain" in planned(tmp_path, {"num_drafts": 3000, "accepted_per_pos": [3000] * 3})
+    assert "More than 99 % chance" in planned(tmp_path, {"num_drafts": 3000, "accepted_per_pos": [3000] * 3})
 
 
 def test_rates_have_no_certainty(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.cli.invented import FOUR_CONDITIONS, NOISY, STEEP, TABLE, call, invented, saved, solved, solved_json
 from treeopt.planner import plan
 from treeopt.report.text import spread
-from treeopt.trees import load_file
+from treeopt.trees import describe_tree, load_file
 
 TWO = invented(others={"traversal": STEEP})
 WITH_LOSSY = invented(others={"typical": STEEP})
@@ -37,12 +37,9 @@ class TestBlock:
         found = plan(TWO, 32)
         assert [text.split()[0] for text in blocks[:5]] == ["big", "nodes", "plain", "rule", "Fastest:"]
         assert blocks[0].endswith(": traversal at temperature 0, 256 tokens of context")
-        assert blocks[4].startswith(
-            f"Fastest: the {found.choice.kind} of {found.choice.tree.nodes} nodes and depth "
-            f"{found.choice.tree.max_depth} under traversal, "
-        )
+        assert blocks[4].startswith(f"Fastest: a {describe_tree(found.choice.tree)} under traversal, ")
         assert "nodes and depth 4 under traversal is faster." in blocks[4]
-        assert "within 1 % of the fastest under traversal is" in blocks[4]
+        assert "chance that this is within 1 % of the fastest under traversal." in blocks[4]
 
     def test_its_columns_are_aligned(self, folder: Path) -> None:
         said = solved(folder, WITH_LOSSY, "--lossy")

@@ -44,6 +44,6 @@ def _sentence(plans: "CategoryPlans") -> list[str]:
     name = drafter_name(option) if option.kind == "plain" else f"{drafter_name(option)}, {option.shape}"
     return [
         "",
-        f"One option for all ({name}): {for_all:.2f} times plain decoding over equally many tokens of each category.",
+        f"One option for all ({name}): {for_all:.2f}x plain decoding over equally many tokens of each category.",
         f"The best option for each: {best:.2f} times; one for all is {100 * gap:.1f} % slower.",
     ]

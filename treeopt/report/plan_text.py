@@ -164,7 +164,7 @@ def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
     if len(drafters) == 1:
         return "\n".join(lines)
     sure = [
-        f"{percent_floor(choice_confidence(drafters))} chance that this is within 1 % of the fastest of all drafters."
+        f"{percent_floor(choice_confidence(drafters)).capitalize()} chance that this is within 1 % of the fastest of all drafters."
     ]
     return "\n".join([*lines, "", _best_of_all(best.option, objective), *(sure if objective == "speed" else [])])
 
@@ -176,7 +176,7 @@ def _best_of_all(best: "Option", objective: str) -> str:
         return f"Most tokens of all drafters: {name}, {best.shape}, {best.tokens_per_step.value:.2f} per step."
     if best.kind == "plain":
         return "Plain decoding is the fastest of all: no drafter pays for itself here."
-    return f"Fastest of all drafters: {name}, {best.shape}, {best.speedup.value:.2f} times plain decoding."
+    return f"Fastest of all drafters: {name}, {best.shape}, {best.speedup.value:.2f}x plain decoding."
 
 
 def spreads(predicted: "Prediction") -> tuple[str, str, str]:
@@ -194,9 +194,9 @@ def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
     remarks = [_verdict(plan), _optimality(plan, level_width)]
     if plan.objective == "speed":
         remarks.append(
-            "How certain that is cannot be estimated: the acceptance was imported without counts."
+            "The confidence cannot be estimated: the acceptance was imported without counts."
             if _acceptance_without_counts(plan)
-            else f"That it is within 1 % of the fastest{_under(plan)} is {percent_floor(plan.confidence.probability)} certain."
+            else f"{percent_floor(plan.confidence.probability).capitalize()} chance that this is within 1 % of the fastest{_under(plan)}."
         )
     if plan.choice.verify_tokens > plan.choice.tree.nodes:
         remarks.append(f"Run the verification pass padded to {plan.choice.verify_tokens} tokens: that is faster.")
@@ -233,12 +233,12 @@ def _row(name: str, candidate: "Option", *, chosen: bool = False) -> tuple[str, 
 
 def _verdict(plan: "Plan") -> str:
     choice = plan.choice
-    shape = f"the {choice.kind} of {choice.tree.nodes} nodes and depth {choice.tree.max_depth}{_under(plan)}"
+    shape = f"a {choice.shape}{_under(plan)}"
     if plan.objective == "tokens":
         return f"Most tokens: {shape}, {choice.tokens_per_step.value:.2f} per step."
     if choice.kind == "plain":
         return f"Plain decoding wins: on this machine no draft of this pair pays for itself{_best_draft(plan)}."
-    return f"Fastest: {shape}, {choice.speedup.value:.2f} times plain decoding."
+    return f"Fastest: {shape}, {choice.speedup.value:.2f}x plain decoding."
 
 
 def _best_draft(plan: "Plan") -> str:
@@ -257,12 +257,12 @@ def _optimality(plan: "Plan", level_width: int | None) -> str:
     trees = f"No tree of up to {solved.max_nodes} nodes{width} and depth {solved.max_depth}{_under(plan)}"
     if plan.objective == "tokens":
         return f"{trees} yields more."
-    from treeopt.trees import kind_of
+    from treeopt.trees import describe_tree
 
     other = plan.fastest.tree
     if plan.tree.tree != other:
         return (
-            f"By the table alone the {kind_of(other)} of {other.nodes} nodes and depth {other.max_depth} is the fastest; "
+            f"By the table alone a {describe_tree(other)} is the fastest; "
             "replayed along the measured texts, of the hundred fastest by the table, the choice is."
         )
     replayed = ", nor is one of the hundred fastest replayed along the texts" if plan.model.tokens.replayed else ""

@@ -70,7 +70,7 @@ def _times(latency: StepLatency, drafters: Sequence[MeasuredDrafter], *, named: 
     """Return the lines of one condition, which is named where there are others."""
     shown = [tokens for tokens in SHOWN_TOKENS if tokens <= latency.verify.max_tokens]
     draft = latency.draft
-    known = f"verify is known to {_precision(latency.verify)}"
+    verify = f"verification time: {_precision(latency.verify)}"
     return [
         "",
         *([condition_name(latency)] if named else []),
@@ -90,7 +90,7 @@ def _times(latency: StepLatency, drafters: Sequence[MeasuredDrafter], *, named: 
         *_overheads(latency),
         *_limit(latency),
         *_left_out(latency),
-        known if draft is None else f"{known}, draft to {_precision(draft)}",
+        verify if draft is None else f"{verify}; drafting: {_precision(draft)}",
     ]
 
 
@@ -114,8 +114,9 @@ def _numbers(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _precision(table: LatencyTable) -> str:
-    found = precision(table)
-    return f"{found.at_counts:.1%}, between counts to {max(found.at_counts, found.between_counts):.1%}"
+    errors = precision(table)
+    between = max(errors.at_counts, errors.between_counts)
+    return f"±{100 * errors.at_counts:.1f} % at measured sizes, ±{100 * between:.1f} % between them"
 
 
 def _limit(latency: StepLatency) -> list[str]:

@@ -142,7 +142,7 @@ def test_the_root_alone_switches_speculation_off():
 def test_the_promise_is_said_to_be_of_treeopts_decoder():
     promised = Provenance(speedup=1.25, target="models/big")
     found = made("vllm", HEAD, promised=promised)
-    assert found.remarks == ("Promised in treeopt's decoder: 1.25 times plain decoding.",)
+    assert found.remarks == ("Predicted in treeopt's decoder: 1.25x plain decoding.",)
     assert found.target_model == "models/big"
     assert made("vllm", HEAD, promised=Provenance()).remarks == ()
 

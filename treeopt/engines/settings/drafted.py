@@ -44,7 +44,7 @@ def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> 
         emitted=emitted,
         target_model=promised.target,
         predictions=(),
-        remarks=_promise(promised),
+        remarks=_prediction(promised),
         warnings=warnings,
     )
 
@@ -121,8 +121,8 @@ def _layers(engine: Engine, drafter: DrafterSetting) -> tuple[Warning, ...]:
     return (Warning(found, "Name them in that file before you serve."),)
 
 
-def _promise(known: Provenance) -> tuple[str, ...]:
-    """Return what the file promises, which holds for treeopt's decoder."""
+def _prediction(known: Provenance) -> tuple[str, ...]:
+    """Return the speedup that the file predicts, which holds for treeopt's decoder."""
     if known.speedup is None:
         return ()
-    return (f"Promised in treeopt's decoder: {known.speedup:.2f} times plain decoding.",)
+    return (f"Predicted in treeopt's decoder: {known.speedup:.2f}x plain decoding.",)

@@ -245,7 +245,7 @@ class _Chooser:
         if tree is None or self._engine.static:
             return
         try:
-            here = f", {self._model.speedup(tree):.2f} times plain decoding in treeopt's decoder,"
+            here = f", {self._model.speedup(tree):.2f}x plain decoding in treeopt's decoder,"
         except InfeasibleError:
             here = ""
         self._remarks.append(
