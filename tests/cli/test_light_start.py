@@ -65,7 +65,7 @@ def test_completion_of_commands_and_options() -> None:
         return [each.value for each in ShellComplete(main, {}, "treeopt", "_T").get_completions(arguments, incomplete)]
 
     assert completed("") == COMMANDS
-    assert completed("s") == ["solve", "show", "simulate"]
+    assert completed("s") == ["solve", "schedule", "show", "simulate"]
     assert completed("--") == ["--version", "--debug", "--help"]
 
 
