@@ -24,7 +24,7 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
     """Compare methods of speculation on the same pair and prompts.
 
     Every method is profiled, planned, and decoded with: plain, prompt-lookup, chain, osd, k-sequences, top-k-tree, medusa,
-    redrafter, eagle, lookahead, specexec, eagle2, sequoia, treeopt. Those that cannot run on the pair are listed with the
+    redrafter, eagle, dflash, lookahead, specexec, eagle2, sequoia, treeopt. Those that cannot run on the pair are listed with the
     reason. Each verifies by its own lossless rule.
     """
     names = _names(asked.methods)

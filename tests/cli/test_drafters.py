@@ -34,7 +34,10 @@ def rows(text):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("medsua",), "expected one of model, medusa, redrafter, eagle, eagle2, specexec, lookahead, prompt-lookup"),
+        (
+            ("medsua",),
+            "expected one of model, medusa, dflash, redrafter, eagle, eagle2, specexec, lookahead, prompt-lookup",
+        ),
         (("lookahead=heads",), "expected no folder, because lookahead reads none. Got 'heads': leave it out."),
         (("medusa=",), "expected a folder behind medusa=. Got none"),
         (("lookahead", "medusa", "lookahead"), "--drafter lookahead: expected once. Got it 2 times."),

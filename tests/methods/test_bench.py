@@ -137,7 +137,18 @@ def test_names_stand_in_the_order_of_the_table():
     assert checked_names(["sequoia", "chain"]) == ("plain", "chain", "sequoia")
     assert checked_names(["all"]) == NAMES
     assert (
-        *("plain", "prompt-lookup", "chain", "osd", "k-sequences", "top-k-tree", "medusa", "redrafter", "eagle"),
+        *(
+            "plain",
+            "prompt-lookup",
+            "chain",
+            "osd",
+            "k-sequences",
+            "top-k-tree",
+            "medusa",
+            "dflash",
+            "redrafter",
+            "eagle",
+        ),
         *("lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
     ) == NAMES
     with pytest.raises(InvalidValueError, match="Got 'jacobi'"):

@@ -120,7 +120,7 @@ def test_treeopt_is_what_solve_would_write(measured):
 
 
 def test_heads_that_do_not_ship_for_the_pair_and_settings_beyond_what_was_timed_are_refused(inputs, measured):
-    for name in ("medusa", "redrafter", "eagle"):
+    for name in ("medusa", "dflash", "redrafter", "eagle"):
         with pytest.raises(InfeasibleError, match=r"heads: .*--drafter"):
             drafted(name, inputs)
     known = measured.profile.drafters[1]

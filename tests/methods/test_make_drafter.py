@@ -20,6 +20,7 @@ DECODING = Decoding(rule="target", sampling=GREEDY)
 TREE = k_ary(2, 2)
 SETTINGS = (
     drafter_setting("medusa"),
+    drafter_setting("dflash"),
     drafter_setting("redrafter", width=2, length=3),
     drafter_setting("eagle", source="head"),
     drafter_setting("eagle2", top_k=2, depth=3, nodes=6),
@@ -28,7 +29,16 @@ SETTINGS = (
     drafter_setting("lookahead", window=2, ngram=3, candidates=2),
     drafter_setting("prompt-lookup", ngram=2, length=3),
 )
-DEEPEST = {"medusa": 2, "redrafter": 3, "eagle": 2, "eagle2": 3, "specexec": 3, "lookahead": 2, "prompt-lookup": 3}
+DEEPEST = {
+    "medusa": 2,
+    "dflash": 2,
+    "redrafter": 3,
+    "eagle": 2,
+    "eagle2": 3,
+    "specexec": 3,
+    "lookahead": 2,
+    "prompt-lookup": 3,
+}
 """Most draft tokens that a step can accept."""
 
 

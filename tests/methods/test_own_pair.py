@@ -28,7 +28,7 @@ def rows(target, draft, prompts):
 
 def test_every_method_has_a_row_in_the_order_of_the_table(rows):
     assert [row.method for row in rows] == list(NAMES)
-    assert [row.method for row in rows if isinstance(row, NotRun)] == ["medusa", "redrafter", "eagle"]
+    assert [row.method for row in rows if isinstance(row, NotRun)] == ["medusa", "dflash", "redrafter", "eagle"]
 
 
 def test_heads_of_another_target_are_refused_with_their_reason(rows):
@@ -41,7 +41,7 @@ def test_heads_of_another_target_are_refused_with_their_reason(rows):
 
 def test_the_others_ran(rows):
     ran = [row for row in rows if isinstance(row, Row)]
-    assert len(ran) == len(NAMES) - 3
+    assert len(ran) == len(NAMES) - 4
     assert [row.method for row in ran if not row.lossless] == []
 
 
@@ -70,7 +70,7 @@ def test_a_target_that_transformers_run_has_rows_too(tmp_path):
     texts = [torch.randint(61, (9,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(6)]
     found = little_rows(model(2, "large"), model(1, "small"), texts, names=["all"], temperatures=[0.7])
     assert [row.method for row in found] == list(NAMES)
-    assert [row.method for row in found if isinstance(row, NotRun)] == ["osd", "medusa", "redrafter", "eagle"]
+    assert [row.method for row in found if isinstance(row, NotRun)] == ["osd", "medusa", "dflash", "redrafter", "eagle"]
     assert all(row.lossless for row in found if isinstance(row, Row))
 
 

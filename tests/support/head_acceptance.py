@@ -7,12 +7,14 @@ from treeopt.profiler.drafters.plain_texts import PlainTexts
 from treeopt.profiler.journal import Journal
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.eagle import EagleHead
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 
 
 def loaded(target, heads, name=None):
-    name = name or ("eagle" if isinstance(heads, EagleHead) else "medusa")
+    kinds = {EagleHead: "eagle", DFlashHead: "dflash"}
+    name = name or kinds.get(type(heads), "medusa")
     return LoadedDrafter(
         name=name,
         source=None,

@@ -29,7 +29,7 @@ from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, load_prompts, 
 from treeopt.texts.tokenizer import Tokenizer
 from treeopt.trees import chain, level_widths
 
-MOST_BYTES = 16_000_000
+MOST_BYTES = 20_000_000
 
 
 def tokenized(folder: Path, *, bundled_pair: bool = False) -> ModelPair:

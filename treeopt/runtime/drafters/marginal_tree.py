@@ -29,7 +29,7 @@ class MarginalTree:
         widest = int(tree.child_counts.max())
         if tree.max_depth > levels:
             raise InvalidValueError(
-                f"tree: expected at most {levels} levels, which {name} predicts. Got {tree.max_depth}."
+                f"tree: expected at most {levels} levels, the depth of {name}. Got {tree.max_depth}."
             )
         if widest > tokens:
             raise InvalidValueError(
