@@ -187,6 +187,7 @@ def main(folder, task):
 
 def copy(rank, folder, task, count, port):
     """Be one of several copies of this process, which need not import torch again."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let jobs in the background ignore it
     with (folder / f"said.{rank}").open("w") as file:
         os.dup2(file.fileno(), 2)
     sys.stderr = os.fdopen(2, "w", closefd=False)
