@@ -128,12 +128,12 @@ def tensor_names() -> dict[str, str]:
     names = {"fc.weight": "fc.weight", "mask_embedding": "mask_embedding"}
     names |= {"norms.context": "hidden_norm.weight", "norms.output": "norm.weight"}
     for layer in range(LAYERS):
-        own, theirs = f"layers.{layer}", f"layers.{layer}"
-        names |= {f"{own}.{name}.weight": f"{theirs}.self_attn.{name}_proj.weight" for name in "qkvo"}
-        names |= {f"{own}.{name}.weight": f"{theirs}.mlp.{name}_proj.weight" for name in ("gate", "up", "down")}
-        names |= {f"norms.{layer}_{name}": f"{theirs}.self_attn.{name}_norm.weight" for name in "qk"}
-        names[f"norms.{layer}_input"] = f"{theirs}.input_layernorm.weight"
-        names[f"norms.{layer}_attention"] = f"{theirs}.post_attention_layernorm.weight"
+        prefix = f"layers.{layer}"
+        names |= {f"{prefix}.{name}.weight": f"{prefix}.self_attn.{name}_proj.weight" for name in "qkvo"}
+        names |= {f"{prefix}.{name}.weight": f"{prefix}.mlp.{name}_proj.weight" for name in ("gate", "up", "down")}
+        names |= {f"norms.{layer}_{name}": f"{prefix}.self_attn.{name}_norm.weight" for name in "qk"}
+        names[f"norms.{layer}_input"] = f"{prefix}.input_layernorm.weight"
+        names[f"norms.{layer}_attention"] = f"{prefix}.post_attention_layernorm.weight"
     return names
 
 

@@ -1,6 +1,6 @@
 """Every drafter that is asked for, at every temperature: measured last, from what the profile holds by then."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product, zip_longest
@@ -231,10 +231,13 @@ class _Work:
         """Return the acceptance of static trees at a place."""
         stretch, texts = self.generated[condition_name(sampling, place)]
         counted = self._acceptance(sampling, place, time)
-        if (context := place.context_tokens) is None:
-            decoded = [len(tokens) for tokens in texts.values()]
-            context = middle_tokens([stretch.prompts[number] for number in texts], decoded)
-        return MeasuredTrees(acceptance=counted.acceptance, ranks=counted.ranks, context_tokens=context)
+        return MeasuredTrees(
+            acceptance=counted.acceptance,
+            ranks=counted.ranks,
+            context_tokens=_context_tokens(
+                place, (stretch.prompts[number] for number in texts), map(len, texts.values())
+            ),
+        )
 
     def _acceptance(self, sampling: Sampling, place: Place, time: Slice) -> CountedAcceptance:
         settings = self.given.settings
@@ -342,7 +345,7 @@ class _Work:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
-            context_tokens=_context_tokens(place, stretch, plain),
+            context_tokens=_context_tokens(place, stretch.prompts.values(), (each.tokens for each in plain)),
             plain=together(plain),
             settings=tuple(
                 _counted(setting, self.drafter.set_to(setting).max_tokens, texts, steps, by_text=bool(categories))
@@ -424,11 +427,9 @@ def kept_settings(ranked: Sequence[Sequence[DrafterSetting]]) -> list[DrafterSet
     return list(in_turn)[: max(KEPT, len({each[0] for each in ranked}))]
 
 
-def _context_tokens(place: Place, stretch: Stretch, plain: Sequence[DecodedText]) -> int:
+def _context_tokens(place: Place, prompts: Iterable[Sequence[int]], new_tokens: Iterable[int]) -> int:
     """Return the tokens in the middle of what was decoded at a place."""
-    if place.context_tokens is None:
-        return middle_tokens(stretch.prompts.values(), [each.tokens for each in plain])
-    return place.context_tokens
+    return middle_tokens(prompts, new_tokens) if place.context_tokens is None else place.context_tokens
 
 
 def _counted(

@@ -131,8 +131,6 @@ class DrafterTimes:
 
     def _trees(self, most: int) -> tuple[TokenTree, ...]:
         heads = self.drafter.heads
-        if isinstance(heads, MedusaHeads):
-            return probe_trees(most, heads.levels, heads.target.config.vocabulary)
         return probe_trees(most, heads.levels if self._per_block else self.settings.depth, heads.tokens)
 
     def _table(self, passes: Curve) -> LatencyTable:
@@ -173,7 +171,7 @@ def _medusa_pass(heads: MedusaHeads, batch_size: int) -> Work:
     """Return the work of drafting all levels for `batch_size` texts."""
     target = heads.target
     hidden = torch.zeros((batch_size, target.config.hidden), dtype=target.dtype, device=target.device)
-    count = min(LIKELIEST, target.config.vocabulary)
+    count = min(LIKELIEST, heads.tokens)
     return lambda: heads.likeliest(hidden, count)
 
 

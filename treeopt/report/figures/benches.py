@@ -15,7 +15,7 @@ from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize
 from treeopt.records.bench_file import GridBench, GridTree, MethodsBench, TreeBench
 from treeopt.records.results import EngineBench, EngineRow
 from treeopt.report.figures.cells import draw_lines
-from treeopt.report.figures.rows import SpeedupRow, speedup_panel
+from treeopt.report.figures.rows import PLAIN_LINE, SpeedupRow, speedup_panel
 from treeopt.report.figures.speedup_map import STAR
 from treeopt.report.text import counted
 from treeopt.trees import TokenTree, describe_tree, kind_of
@@ -28,7 +28,6 @@ BAND = 0.05
 MOST_LABELLED = 40
 OTHERS = (GREEN, SKY, PURPLE)
 """Colours of trees and chains after the first of either."""
-_PLAIN_LINE: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (3, 2)), "zorder": 1}
 _KINDS = {"chain": ("chains", CHAIN, "D", 24), "tree": ("trees", TREE, "o", 30), "plain": ("plain", MUTED, "o", 30)}
 
 
@@ -180,7 +179,7 @@ def _grid_tip(each: GridTree) -> str:
 
 
 def _draw_engine(axes: "Axes", benches: Sequence[EngineBench]) -> None:
-    axes.axhline(1.0, label="plain decoding", **_PLAIN_LINE)
+    axes.axhline(1.0, label="plain decoding", **PLAIN_LINE)
     for first, bench in zip([True, *[False] * len(benches)], benches, strict=False):
         predicted = [np.nan if row.predicted_speedup is None else row.predicted_speedup for row in bench.rows]
         rows, label = bench.rows, "predicted" if first else None

@@ -21,6 +21,7 @@ LEFT = 14.0
 _MIDDLE = 0.72
 """Where in a row the bar is."""
 Speedup = Estimate | float
+PLAIN_LINE: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (3, 2)), "zorder": 1}
 PARTS = (("drafting", "draft", CHAIN), ("verification", "verify", TREE), ("host overhead", "overhead", PLAIN))
 """Name, field of `StepParts`, and colour."""
 
@@ -88,6 +89,11 @@ def axis_end(values: Sequence[float], highs: Sequence[float]) -> float:
     return round(1.12 * min(max([most, *highs]), 2 * most), 6)
 
 
+def value_of(speedup: Speedup) -> float:
+    """Return a speedup without its interval."""
+    return speedup.value if isinstance(speedup, Estimate) else speedup
+
+
 _PAPER = {"facecolor": WHITE, "edgecolor": "none", "pad": 0.5}
 """Behind texts, so that no line runs through them."""
 
@@ -100,17 +106,15 @@ def _begin(axes: "Axes", names: Sequence[str]) -> None:
     style: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center_baseline", "fontsize": SIZE}
     for row, name in enumerate(names):
         text = cut(name, WIDTH - LEFT - RIGHT, SIZE)
-        axes.text(0, row + 0.3, text, color=INK, **style).set_bbox(
-            {"facecolor": WHITE, "edgecolor": "none", "pad": 0.5}
-        )
+        axes.text(0, row + 0.3, text, color=INK, **style).set_bbox(_PAPER)
 
 
 def _draw_speedups(axes: "Axes", rows: Sequence[SpeedupRow]) -> None:
     known = [each for row in rows for each in (row.predicted, row.measured) if each is not None]
-    end = axis_end([_value(each) for each in known], [_ends(each)[1] for each in known])
+    end = axis_end([value_of(each) for each in known], [_ends(each)[1] for each in known])
     axes.set_xlim(0, end)
     _begin(axes, [f"★ {row.name}" if row.chosen else row.name for row in rows])
-    axes.axvline(1.0, color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), zorder=1)
+    axes.axvline(1.0, **PLAIN_LINE)
     for place, row in enumerate(rows):
         _draw_speedup(axes, place + _MIDDLE, row, end)
     kinds = {
@@ -125,7 +129,7 @@ def _draw_speedups(axes: "Axes", rows: Sequence[SpeedupRow]) -> None:
         )
     if any(isinstance(each, Estimate) for each in known):
         axes.plot([], [], color=INK, linewidth=1.0, label="95\u2009% interval")
-    axes.plot([], [], color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), label="plain decoding")
+    axes.plot([], [], label="plain decoding", **PLAIN_LINE)
 
 
 _PALE = 0.55
@@ -141,22 +145,22 @@ def _draw_speedup(axes: "Axes", y: float, row: SpeedupRow, end: float) -> None:
         axes.text(0, y, reason, fontsize=0.85 * SIZE, color=MUTED, va="center_baseline")
         return
     pale: dict[str, Any] = {} if row.measured is not None else {"alpha": _PALE}
-    (bar,) = axes.barh(y, _value(shown), BAR / ROW, color=CHOICE if row.chosen else TREE, zorder=2, **pale)
+    (bar,) = axes.barh(y, value_of(shown), BAR / ROW, color=CHOICE if row.chosen else TREE, zorder=2, **pale)
     tip(bar, _tip(row))
     low, high = (min(each, end) for each in _ends(shown))
-    right = _value(shown)
+    right = value_of(shown)
     if high > low:
         axes.plot([max(0.0, low), high], [y, y], color=INK, linewidth=1.0, solid_capstyle="butt", zorder=3)
         right = max(right, high)
     room = size_of(axes)[0] / end
     if row.measured is not None and row.predicted is not None:
-        mark = _value(row.predicted)
+        mark = value_of(row.predicted)
         half = 0.75 * BAR / ROW
         rim = [withStroke(linewidth=3.6, foreground=WHITE)]
         axes.plot([mark, mark], [y - half, y + half], color=INK, linewidth=1.8, path_effects=rim, zorder=4)
         if -6 < (mark - right) * room < text_width(f"{right:.2f}", SIZE) + 10:
             right = max(mark, right)
-    text = f"{_value(shown):.2f}"
+    text = f"{value_of(shown):.2f}"
     if right * room + 6 + text_width(text, SIZE) > size_of(axes)[0] + RIGHT - 2:  # an interval to the rim
         return
     axes.annotate(
@@ -222,10 +226,6 @@ def _draw_strips(axes: "Axes", rows: Mapping[str, Sequence[Strip]]) -> None:
             axes.text((first * last) ** 0.5, y, each.short, **text)
     for group, colour in {each.group: each.colour for each in strips}.items():
         legend_patch(axes, colour, group, density=0.5)
-
-
-def _value(speedup: Speedup) -> float:
-    return speedup.value if isinstance(speedup, Estimate) else speedup
 
 
 def _ends(speedup: Speedup) -> tuple[float, float]:

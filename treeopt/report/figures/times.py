@@ -12,6 +12,7 @@ from treeopt.pictures.svg import tip
 from treeopt.planner.costs import step_costs
 from treeopt.planner.plan_record import Plan
 from treeopt.records.latency import LatencyTable
+from treeopt.records.measured_drafter import condition_of
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
 from treeopt.report.figures.cells import draw_lines
@@ -39,8 +40,8 @@ def times_panels(profile: Profile, plan: Plan | None = None) -> list[Panel]:
     """
     latencies = list(profile.step_latencies)
     if plan is not None:
-        used = [(each.context_tokens, each.batch_size, each.sampled) for each in plan.model.point.latencies]
-        latencies.sort(key=lambda each: (each.context_tokens, each.batch_size, each.sampled) not in used)
+        used = [condition_of(each) for each in plan.model.point.latencies]
+        latencies.sort(key=lambda each: condition_of(each) not in used)
     whole = profile.engine is not None
     panels = [_panel(latencies, "verify", "Steps of the engine" if whole else "Verification", plan)]
     if not whole and any(each.draft is not None for each in latencies):

@@ -6,9 +6,8 @@ from treeopt.planner import Option
 from treeopt.planner.planned import Planned
 from treeopt.records.batch_bench import BatchBench
 from treeopt.records.bench_file import GridBench, MethodsBench, TreeBench
-from treeopt.records.latency import Estimate
 from treeopt.records.results import EngineBench, EngineRow
-from treeopt.report.figures.rows import Speedup, SpeedupRow, speedup_panel
+from treeopt.report.figures.rows import Speedup, SpeedupRow, speedup_panel, value_of
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.parts import PageFigure, shortened
 from treeopt.report.plan_text import decoding_options
@@ -94,7 +93,7 @@ def answer_figure(contents: Contents) -> PageFigure | None:
         ]
     if not rows:
         return None
-    fastest = sorted(rows, key=lambda row: (not row.chosen, -_value(row.measured or row.predicted)))[:MOST_ROWS]
+    fastest = sorted(rows, key=lambda row: (not row.chosen, -_speedup(row.measured or row.predicted)))[:MOST_ROWS]
     caption = "Bars are tokens per second over plain decoding, on the prompts that were measured."
     return PageFigure.of(
         "answer", speedup_panel([row for row in rows if row in fastest], "Why: speedup of the candidates"), caption
@@ -286,7 +285,7 @@ def _answer(
 ) -> Answer:
     if found is not None and found.predicted is not None:
         predicted = found.predicted
-    measured = None if found is None else _value(found.speedup)
+    measured = None if found is None else value_of(found.speedup)
     return Answer(shape=shape, nodes=nodes, depth=depth, predicted=predicted, measured=measured, engine=engine)
 
 
@@ -294,5 +293,5 @@ def _shape(tree: TokenTree) -> str:
     return describe_tree(tree) if tree.nodes == 1 else f"a {describe_tree(tree)}"
 
 
-def _value(speedup: Speedup | None) -> float:
-    return 0.0 if speedup is None else speedup.value if isinstance(speedup, Estimate) else speedup
+def _speedup(speedup: Speedup | None) -> float:
+    return 0.0 if speedup is None else value_of(speedup)

@@ -1,4 +1,4 @@
-"""The tokens of a head that predicts only some of the target's."""
+"""Heads that predict only some of the target's tokens."""
 
 from pathlib import Path
 
@@ -36,3 +36,10 @@ def target_ids(folder: Path, tensors: TensorReader, known: int, vocabulary: int,
             f"expected different tokens. Got token {twice} more than once: take a complete checkpoint of a head.",
         )
     return None if torch.equal(ids, torch.arange(vocabulary)) else ids.to(device)
+
+
+def spread_logits(logits: Tensor, ids: Tensor, vocabulary: int) -> Tensor:
+    """Return logits (n, vocabulary) of the target's tokens from a head's (n, Vd): -inf for tokens that it does not predict."""
+    spread = logits.new_full((len(logits), vocabulary), float("-inf"))
+    spread[:, ids] = logits
+    return spread

@@ -43,6 +43,7 @@ class MedusaHeads:
         self.target = target
         self.name = f"Medusa heads of {target.name}"
         self.levels = len(weight)
+        self.tokens = target.config.vocabulary
         self._blocks = Linear(weight.to(target.device, target.dtype).flatten(0, 1).contiguous())
         self._bias = bias.to(target.device, target.dtype).flatten()
 
@@ -86,9 +87,9 @@ class MedusaDrafter:
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on in all texts."""
-        heads, target = self.heads, self.heads.target
-        tokens = target.config.vocabulary
-        self._tree = MarginalTree(heads.name, tree, levels=heads.levels, tokens=tokens, device=target.device)
+        heads = self.heads
+        device = heads.target.device
+        self._tree = MarginalTree(heads.name, tree, levels=heads.levels, tokens=heads.tokens, device=device)
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         self._texts.begin(text, tokens, states)

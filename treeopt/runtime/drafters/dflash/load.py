@@ -9,14 +9,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.dflash.head import DFlashHead
-from treeopt.runtime.drafters.draft_vocabulary import target_ids
+from treeopt.runtime.drafters.draft_vocabulary import spread_logits, target_ids
 from treeopt.runtime.drafters.eagle.layer import head_layer
 from treeopt.runtime.models.config import CONFIG, LAYER_KINDS, ModelConfig, parse_config
 from treeopt.runtime.models.linear import Linear
@@ -253,10 +252,7 @@ def _output(folder: Path, target: Transformer, hidden: int, tensors: TensorReade
     if ids is None:
         return head, known
 
-    def scattered(states: Tensor) -> Tensor:
-        logits = head(states) if own else head(states)[:, ids]
-        whole = torch.full((len(logits), vocabulary), float("-inf"), dtype=logits.dtype, device=logits.device)
-        whole[:, ids] = logits
-        return whole
+    def predict(states: Tensor) -> Tensor:
+        return spread_logits(head(states) if own else head(states)[:, ids], ids, vocabulary)
 
-    return scattered, known
+    return predict, known

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from treeopt.runtime.drafters.draft_vocabulary import spread_logits
 from treeopt.runtime.models.attention import OneSequence, Place, place_of
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.grid import last_rows
@@ -118,9 +119,7 @@ class OutputLayer:
         normed = hidden if self.norm is None else rms_norm(hidden, self.norm, self.config)
         logits = self.head(normed)
         if self.target_ids is not None:
-            known = logits
-            logits = known.new_full((len(known), self.config.vocabulary), float("-inf"))
-            logits[:, self.target_ids] = known
+            logits = spread_logits(logits, self.target_ids, self.config.vocabulary)
         return Output(logits, States((), normed if self.normed_feedback else hidden))
 
 
