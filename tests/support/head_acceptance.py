@@ -1,5 +1,7 @@
 """Acceptance of heads over prompts, counted as `treeopt profile --drafter` counts it."""
 
+import numpy as np
+
 from treeopt.profiler.acceptance.contexts import Stretch
 from treeopt.profiler.acceptance.heads import LAST, children_counts, eagle_children, head_text, medusa_children
 from treeopt.profiler.drafters.acceptance import counted_acceptance, counter
@@ -45,6 +47,16 @@ def head_acceptance(target, heads, prompts, *, sampling, positions, branching=16
         depth=depth,
     )
     return counted_acceptance(count, range(len(prompts)), sampling, "kind", Journal(None, ""), lambda: None).acceptance
+
+
+def decoded_rate(target, drafter, prompts, positions):
+    """Return greedy tokens per step over `positions` tokens after each prompt, and the standard error."""
+    decoder = Decoder(target, drafter, temperature=0.0)
+    steps = [list(decoder.steps(prompt, positions)) for prompt in prompts]
+    tokens = np.array([sum(map(len, text)) for text in steps])
+    counts = np.array([len(text) for text in steps])
+    rate = tokens.sum() / counts.sum()
+    return rate, np.sqrt(((tokens - rate * counts) ** 2).sum()) / counts.sum()
 
 
 def head_counts(heads, text, branching):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.head_acceptance import generated, head_acceptance, head_counts
+from tests.support.head_acceptance import decoded_rate, generated, head_acceptance, head_counts
 from tests.support.passes import logits_after, new_cache
 from treeopt import bundled as bundle
 from treeopt import solve
@@ -180,12 +180,8 @@ class TestBundled:
         assert found.table.p.shape == (5, 16)
         assert np.all(np.diff(found.table.p[:, 0]) < 0)  # every head is worse than the one before
         for tree in (chain(2), solve(found.table, max_nodes=16, max_depth=5).tree(nodes=16, depth=5)):
-            decoder = Decoder(bundled.target, MedusaDrafter(bundled.heads, tree), temperature=0.0)
-            steps = [list(decoder.steps(prompt, positions)) for prompt in bundled.prompts]
-            tokens = np.array([sum(map(len, text)) for text in steps])
-            counts = np.array([len(text) for text in steps])
-            rate = tokens.sum() / counts.sum()
-            error = np.sqrt(((tokens - rate * counts) ** 2).sum()) / counts.sum()
+            drafter = MedusaDrafter(bundled.heads, tree)
+            rate, error = decoded_rate(bundled.target, drafter, bundled.prompts, positions)
             assert abs(rate - found.table.expected_tokens(tree)) < 3 * error
             assert error < 0.1 * rate
 

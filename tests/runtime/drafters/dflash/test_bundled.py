@@ -3,10 +3,9 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from tests.support.head_acceptance import generated, head_acceptance
+from tests.support.head_acceptance import decoded_rate, generated, head_acceptance
 from treeopt import bundled as bundle
 from treeopt.profiler.acceptance.heads import children_counts, dflash_children
 from treeopt.records.sampling import GREEDY
@@ -67,12 +66,7 @@ def test_decoding_yields_the_tokens_that_the_table_expects(bundled):
     target, head, prompts, positions = bundled.target, bundled.head, bundled.prompts, 60
     found = head_acceptance(target, head, prompts, sampling=GREEDY, positions=12 * positions)
     tree = chain(4)
-    decoder = Decoder(target, DFlashDrafter(head, tree, capacity=1024), temperature=0.0)
-    steps = [list(decoder.steps(prompt, positions)) for prompt in prompts]
-    tokens = np.array([sum(map(len, text)) for text in steps])
-    counts = np.array([len(text) for text in steps])
-    rate = tokens.sum() / counts.sum()
-    error = np.sqrt(((tokens - rate * counts) ** 2).sum()) / counts.sum()
+    rate, error = decoded_rate(target, DFlashDrafter(head, tree, capacity=1024), prompts, positions)
     assert abs(rate - found.table.expected_tokens(tree)) < 3 * error
     assert error < 0.1 * rate
     assert rate > 1.5

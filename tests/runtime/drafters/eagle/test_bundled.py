@@ -2,10 +2,9 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from tests.support.head_acceptance import eagle_counts, generated, head_acceptance
+from tests.support.head_acceptance import decoded_rate, eagle_counts, generated, head_acceptance
 from treeopt import bundled as bundle
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime import Decoder
@@ -51,11 +50,6 @@ def test_decoding_yields_the_tokens_that_the_table_expects_and_more_than_medusa(
     )
     tree = chain(4)
     assert found.table.expected_tokens(tree) > other.table.expected_tokens(tree)
-    decoder = Decoder(target, EagleDrafter(head, tree, capacity=1024), temperature=0.0)
-    steps = [list(decoder.steps(prompt, positions)) for prompt in prompts]
-    tokens = np.array([sum(map(len, text)) for text in steps])
-    counts = np.array([len(text) for text in steps])
-    rate = tokens.sum() / counts.sum()
-    error = np.sqrt(((tokens - rate * counts) ** 2).sum()) / counts.sum()
+    rate, error = decoded_rate(target, EagleDrafter(head, tree, capacity=1024), prompts, positions)
     assert abs(rate - found.table.expected_tokens(tree)) < 3 * error
     assert error < 0.1 * rate
