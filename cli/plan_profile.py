@@ -94,4 +94,11 @@ def plan_profile(profile: "Profile", request: "PlanRequest", drafter: str | None
         if several and schedule is not None:
             plans = schedule.plans_of_texts(plan.temperature)
             over_contexts = drafters_over_contexts(profile, request, plans, drafter)
-    return Planned(profile=profile, plan=plan, schedule=schedule, drafters=drafters, over_contexts=over_contexts)
+    return Planned(
+        profile=profile,
+        plan=plan,
+        request=request,
+        schedule=schedule,
+        drafters=drafters,
+        over_contexts=over_contexts,
+    )

@@ -95,6 +95,7 @@ def planned(profile: Profile | None = None, **request: Any) -> Planned:
     return Planned(
         profile=profile,
         plan=plan,
+        request=asked,
         schedule=schedule_as_measured(profile, asked),
         drafters=drafter_choices(profile, asked, plan=plan) if profile.drafters else (),
     )

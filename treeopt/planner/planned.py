@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from treeopt.array_record import ShortRepr
 from treeopt.planner.drafters import DrafterChoice, best_drafter
 from treeopt.planner.plan_record import Plan
+from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import Schedule
 from treeopt.planner.segments import Segment
 from treeopt.records.profile import Profile
+
+DEFAULT = PlanRequest()
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -16,6 +19,8 @@ class Planned(ShortRepr):
 
     profile: Profile
     plan: Plan
+    request: PlanRequest = DEFAULT
+    """What the plan was made with."""
     schedule: Schedule | None = None
     """Where several conditions were measured."""
     drafters: tuple[DrafterChoice, ...] = ()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, percent_floor, rule_name, spread
 
 if TYPE_CHECKING:
-    from treeopt.planner import DrafterChoice, Option, Plan, Prediction, Schedule, Segment
+    from treeopt.planner import DrafterChoice, Option, Plan, PlanRequest, Prediction, Schedule, Segment
     from treeopt.planner.categories import CategoryPlans
     from treeopt.records.machine import Machine, Pair
     from treeopt.records.profile import Profile
@@ -28,6 +29,29 @@ SURE = 0.9
 SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
 REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--rounds", "overhead": "--rounds"}
 """The option of `treeopt profile` that makes each source of uncertainty smaller."""
+
+
+def planning_options(request: "PlanRequest") -> str:
+    """Return the options of `treeopt solve` that stand for a request, those of the defaults left out.
+
+    >>> from treeopt.planner import PlanRequest
+    >>> planning_options(PlanRequest(temperature=0.6, max_nodes=64, memory_bytes=40_000_000_000, lossy=True))
+    ' --temperature 0.6 --budget 64 --memory 40000000KB --lossy'
+    """
+    values = {
+        "rule": request.rule,
+        "temperature": request.temperature,
+        "context-tokens": request.context_tokens,
+        "batch-size": request.batch_size,
+        "budget": request.max_nodes,
+        "depth": request.max_depth,
+        "level-width": request.level_widths,
+        "memory": None if request.memory_bytes is None else f"{Decimal(request.memory_bytes) / 1000}KB",
+        "objective": None if request.objective == "speed" else request.objective,
+    }
+    flags = [name for name in ("extrapolate", "raw", "lossy") if getattr(request, name)]
+    options = [f" --{name} {value}" for name, value in values.items() if value is not None]
+    return "".join([*options, *(f" --{name}" for name in flags)])
 
 
 def decoding_options(plan: "Plan") -> str:

@@ -305,6 +305,16 @@ def test_commands_repeat_what_the_plan_was_asked() -> None:
     assert "--temperature 0.6" in run
 
 
+def test_commands_allow_the_lossy_rule_of_a_plan() -> None:
+    profile = Profile.load(ROOT / "tests/data/profile-golden.yaml")
+    found = planned(profile, rule="typical", lossy=True, max_nodes=8)
+    assert found.plan.lossy
+    solve, bench, run, _ = (each.text for each in commands(Contents(planned=found, profile_name="p.yaml")))
+    assert "--rule typical --budget 8 --lossy" in solve
+    assert "--lossy" in bench
+    assert "--lossy" in run
+
+
 @pytest.mark.parametrize("name", ["engine", "drafters", "golden"])
 def test_profiles_of_engines_and_of_drafters_have_a_page(name: str) -> None:
     found = planned(Profile.load(ROOT / f"tests/data/profile-{name}.yaml"))

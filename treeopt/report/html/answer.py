@@ -10,7 +10,7 @@ from treeopt.records.results import EngineBench, EngineRow
 from treeopt.report.figures.rows import Speedup, SpeedupRow, speedup_panel, value_of
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.parts import PageFigure, shortened
-from treeopt.report.plan_text import decoding_options
+from treeopt.report.plan_text import decoding_options, planning_options
 from treeopt.report.text import counted, quoted
 from treeopt.trees import TokenTree, TreeFile, describe_tree
 
@@ -118,7 +118,7 @@ def commands(contents: Contents) -> list[Command]:
     if engine is not None:
         return [] if measured else [bench]
     solve = Command(
-        f"treeopt solve --profile {profile}{_planning_options(planned)} --output tree.json", "write the tree"
+        f"treeopt solve --profile {profile}{planning_options(planned.request)} --output tree.json", "write the tree"
     )
     tree = quoted(here.trees[0].label) if here.trees else "tree.json"
     use = [
@@ -128,22 +128,14 @@ def commands(contents: Contents) -> list[Command]:
     return [*([] if here.trees else [solve]), *([] if measured else [bench]), *use]
 
 
-def _planning_options(planned: Planned) -> str:
-    """Return the options of `treeopt solve` that a plan was made with, where the profile has several of a kind."""
-    profile, plan = planned.profile, planned.plan
-    options = ""
-    if len(profile.acceptances) > 1:
-        options += f" --rule {plan.rule} --temperature {plan.temperature:g}"
-    if len(profile.step_latencies) > 1:
-        options += f" --context-tokens {plan.context_tokens} --batch-size {plan.model.point.batch_size}"
-    return options
-
-
 def bench_command(contents: Contents) -> str:
     """Return the command that measures the choice."""
     engine = None if contents.planned is None else contents.planned.profile.engine
+    if engine is not None:
+        return f"treeopt bench engine {engine.name}"
     tree = quoted(contents.trees[0].label) if contents.trees else "tree.json"
-    return f"treeopt bench tree {tree}" if engine is None else f"treeopt bench engine {engine.name}"
+    lossy = " --lossy" if contents.planned is not None and contents.planned.plan.lossy else ""
+    return f"treeopt bench tree {tree}{lossy}"
 
 
 @dataclass(frozen=True, slots=True)
