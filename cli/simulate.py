@@ -14,7 +14,7 @@ from treeopt.cli.identity import identity_of
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_file
 from treeopt.cli.options.plan import CATEGORY, PROFILE_TEMPERATURE
 from treeopt.cli.options.record import Heading, option, options
-from treeopt.cli.options.rule import measured_rule
+from treeopt.cli.options.rule import LOSSY, measured_rule
 from treeopt.cli.options.values import COUNT, DURATION, MOST, SEED, CommaList
 from treeopt.cli.plan_profile import profile_for_category
 from treeopt.cli.terminal import warn
@@ -116,6 +116,7 @@ class SimulateOptions:
         )
     )
     rule: str | None = field(metadata=measured_rule("Verification rule; by default the first in the profile."))
+    lossy: bool = field(metadata=LOSSY)
     temperature: float | None = field(metadata=PROFILE_TEMPERATURE)
     category: str | None = field(metadata=CATEGORY)
     budget: int | None = field(
@@ -175,7 +176,7 @@ class SimulateOptions:
         """What the planner is asked for."""
         from treeopt.planner import PlanRequest
 
-        return PlanRequest(rule=self.rule, temperature=self.temperature, max_nodes=self.budget)
+        return PlanRequest(rule=self.rule, temperature=self.temperature, max_nodes=self.budget, lossy=self.lossy)
 
 
 @click.command(cls=Command)
@@ -276,7 +277,7 @@ def _next(asked: SimulateOptions, times: "StepTimes") -> str:
     options += [] if asked.budget is None else [f"--budget {asked.budget}"]
     options += [f"--new-tokens {asked.load.mean_new_tokens}"] if ranks_along_texts(acceptance) is not None else []
     options += [] if asked.category is None else [f"--category {quoted(asked.category)}"]
-    options += ["--drafter model"] if profile.drafters else []
+    options += ["--lossy"] if asked.lossy else []
     return f"\n\nNext: treeopt schedule {' '.join(options)}"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import STEEP, call, invented
+from tests.planner.test_drafters import lookup, lookup_rows
 from tests.scripts import ROOT
 from treeopt.planner import PlanRequest
 from treeopt.records.profile import Profile
@@ -79,6 +80,18 @@ class TestPrinted:
 
         assert "--new-tokens" not in hint
         assert call(*shlex.split(hint)).exit_code == 0
+
+    @pytest.mark.parametrize(("rule", "lossy"), [("sequoia", ()), ("typical", ("--lossy",))])
+    def test_the_command_runs_for_lossy_rules_and_beside_other_drafters(
+        self, rule: str, lossy: tuple[str, ...]
+    ) -> None:
+        profile = invented(conditions=[(256, 1), (256, 4)], tables=[STEEP], others={"typical": STEEP})
+        replace(profile, drafters=(lookup(profile, lookup_rows()),)).save("profile.yaml")
+        _, _, hint = call("simulate", *LOAD, "--rule", rule, *lossy).stdout.partition("Next: treeopt ")
+        written = call(*shlex.split(hint))
+
+        assert written.exit_code == 0, written.output
+        assert load_schedule(Path("schedule.json")).provenance.rule == rule
 
     def test_no_command_where_no_context_was_measured_for_several_texts(self) -> None:
         made = invented(conditions=[(256, 1), (512, 4)], tables=[STEEP])
