@@ -7,22 +7,19 @@ share one pass, each hidden from the others; the distribution of every slot is p
 The head is saved as z-lab's heads are, with an embedding of its own for the mask token: 256 bytes have no row to spare.
 """
 
-import argparse
 import json
 import math
-import time
 from pathlib import Path
 from typing import cast
 
 import head_training
 import torch
-from llama import load_llama
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from train_eagle import HELD_OUT_TEXTS, TEXT_TOKENS, Lessons, prepared
+from train_eagle import TEXT_TOKENS, Lessons, train
 
-from treeopt.runtime import Transformer, load_model
+from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.eagle.config import default_boundaries
 
 BLOCK_TOKENS = 8
@@ -170,41 +167,17 @@ def load(head: LearningBlock, folder: Path) -> None:
 
 
 def main() -> None:
-    """Parse the arguments, train on most of the lessons, report on the others, save."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--texts", type=int, default=96)
-    parser.add_argument("--corpus-windows", type=int, default=672)
-    parser.add_argument("--start", type=Path, help="a head to go on from")
-    parser.add_argument("--steps", type=int, default=2700)
-    parser.add_argument("--learning-rate", type=float, default=5e-3)
-    args = parser.parse_args()
-    start_s, start_cpu_s = time.perf_counter(), time.process_time()
-    target = load_model(args.target)
-    lessons = prepared(args.target, target, args.texts, args.corpus_windows)
-    lessons_s = time.perf_counter() - start_s
-    torch.manual_seed(9)
-    head = LearningBlock(target, load_llama(args.target).lm_head.weight.detach())
-    if args.start is not None:
-        load(head, args.start)
-    kept, layers = len(lessons.tokens) - HELD_OUT_TEXTS, len(target.weights.layers)
-    generator = torch.Generator().manual_seed(10)
-    head_training.fit(
-        head,
-        lambda texts: head.pairs(lessons.of(texts), generator),
-        kept,
+    """Train the DFlash head."""
+    train(
+        "dflash",
+        LearningBlock,
+        LearningBlock.pairs,
+        save,
+        load,
+        description=__doc__,
         weight=math.exp(-1 / SLOT_DECAY),
-        steps=args.steps,
-        rate=args.learning_rate,
-        title="dflash",
-        save=lambda: save(head, layers, args.output),
+        steps=2700,
     )
-    with torch.no_grad():
-        head_training.report(head.pairs(lessons.of(slice(kept, None)), torch.Generator().manual_seed(11)), (1, 5, 10))
-    save(head, layers, args.output)
-    minutes, cpu = (time.perf_counter() - start_s) / 60, (time.process_time() - start_cpu_s) / 60
-    print(f"{minutes:.1f} minutes, {lessons_s / 60:.1f} of them for lessons; {cpu:.1f} CPU minutes")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import corpus
 import head_training
@@ -37,6 +37,7 @@ TEXT_TOKENS = 512
 INNER = 256
 """Of the MLP: less than the target's, because a draft pass must cost little."""
 STORE = Path("build/heads")
+H = TypeVar("H", bound=nn.Module)
 
 
 class Lessons(NamedTuple):
@@ -257,42 +258,78 @@ def load(head: LearningHead, folder: Path) -> None:
         head.draft_tokens = stored["d2t"] + torch.arange(len(stored["d2t"]))
 
 
-def main() -> None:
-    """Parse the arguments, train on most of the lessons, report on the others, save."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def train(
+    title: str,
+    make: Callable[[Transformer, Tensor], H],
+    pairs: Callable[[H, Lessons, torch.Generator], head_training.Pairs],
+    save: Callable[[H, int, Path], None],
+    load: Callable[[H, Path], None],
+    *,
+    description: str | None,
+    weight: float,
+    steps: int,
+) -> None:
+    """Parse the arguments, train on most of the lessons, report on the others, save.
+
+    Args:
+        title: of the progress bar.
+        make: from the target and its output layer, float32 (V, hidden), to a head that learns.
+        pairs: what the head predicts on some lessons, next to what the target does; draws roots with the generator.
+        save: writes a head for a target of so many layers into a folder.
+        load: reads what `save` wrote.
+        description: of the script.
+        weight: of a place's loss over that of the place before.
+        steps: by default.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--texts", type=int, default=96)
     parser.add_argument("--corpus-windows", type=int, default=672)
     parser.add_argument("--start", type=Path, help="a head to go on from")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--learning-rate", type=float, default=5e-3)
-    options = parser.parse_args()
+    args = parser.parse_args()
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
-    target = load_model(options.target)
-    output = load_llama(options.target).lm_head.weight.detach()
-    found = prepared(options.target, target, options.texts, options.corpus_windows)
+    target = load_model(args.target)
+    lessons = prepared(args.target, target, args.texts, args.corpus_windows)
     lessons_s = time.perf_counter() - start_s
     torch.manual_seed(9)
-    head = LearningHead(target, output)
-    if options.start is not None:
-        load(head, options.start)
-    kept, layers = len(found.tokens) - HELD_OUT_TEXTS, len(target.weights.layers)
+    head = make(target, load_llama(args.target).lm_head.weight.detach())
+    if args.start is not None:
+        load(head, args.start)
+    kept, layers = len(lessons.tokens) - HELD_OUT_TEXTS, len(target.weights.layers)
+    generator = torch.Generator().manual_seed(10)
     head_training.fit(
         head,
-        lambda texts: head.unrolled(found.of(texts)),
+        lambda texts: pairs(head, lessons.of(texts), generator),
         kept,
-        weight=STEP_WEIGHT,
-        steps=options.steps,
-        rate=options.learning_rate,
-        title="eagle",
-        save=lambda: save(head, layers, options.output),
+        weight=weight,
+        steps=args.steps,
+        rate=args.learning_rate,
+        title=title,
+        save=lambda: save(head, layers, args.output),
     )
     with torch.no_grad():
-        head_training.report(head.unrolled(found.of(slice(kept, None))), (1, 5, 10))
-    save(head, layers, options.output)
+        held_out = lessons.of(slice(kept, None))
+        head_training.report(pairs(head, held_out, torch.Generator().manual_seed(11)), (1, 5, 10))
+    save(head, layers, args.output)
     minutes, cpu = (time.perf_counter() - start_s) / 60, (time.process_time() - start_cpu_s) / 60
     print(f"{minutes:.1f} minutes, {lessons_s / 60:.1f} of them for lessons; {cpu:.1f} CPU minutes")
+
+
+def main() -> None:
+    """Train the EAGLE-3 head."""
+    train(
+        "eagle",
+        LearningHead,
+        lambda head, lessons, _: head.unrolled(lessons),
+        save,
+        load,
+        description=__doc__,
+        weight=STEP_WEIGHT,
+        steps=300,
+    )
 
 
 if __name__ == "__main__":
