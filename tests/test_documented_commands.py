@@ -50,10 +50,13 @@ def script_options(path: Path) -> set[str]:
     found = {each for each in texts if isinstance(each, str) and each.startswith("-")}
     if "parse_arguments(" in source and path.name != DISTILLATION.name:
         found |= script_options(DISTILLATION)
+    if re.search(r"from train_eagle import .*\btrain\b", source):
+        found |= script_options(HEADS)
     return found | (PAIR if "pair_options" in source else set())
 
 
 DISTILLATION = ROOT / "tools" / "distillation.py"
+HEADS = ROOT / "tools" / "train_eagle.py"
 PAIR = {flag for each in click.command("pair")(pair_options(print)).params for flag in each.opts}
 
 
