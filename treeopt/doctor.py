@@ -102,7 +102,7 @@ def required_packages() -> tuple[str, ...]:
 
 
 def check_torch() -> Check:
-    """Return the version of torch; no error where it cannot be imported, since to say so is what this is for."""
+    """Return the version of torch, or why it cannot be imported."""
     torch = _torch()
     if isinstance(torch, str):
         return Check(
@@ -142,7 +142,7 @@ def check_threads(root: Path = ROOT) -> Check:
     """Return how many threads torch runs; where models run on the processors, that suits cores and a container's quota.
 
     Args:
-        root: where the files of Linux are that tell of limits; another system has none of them.
+        root: folder of the Linux files that contain limits; other systems have none.
     """
     torch, quota, (_, cores) = _torch(), quota_processors(root), _processors()
     if isinstance(torch, str):
@@ -185,7 +185,7 @@ def check_processor(root: Path = ROOT) -> Check:
 
 
 def frequency_governor(root: Path = ROOT) -> str | None:
-    """Return what sets the frequency of the processors, with commas where they differ; None where the system does not tell."""
+    """Return what sets the frequency of the processors, with commas where they differ; None where it is unknown."""
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     found = {text for path in files if (text := _text(path))}
     return ", ".join(sorted(found)) or None

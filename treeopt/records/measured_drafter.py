@@ -103,7 +103,7 @@ class DrafterLatency(ShortRepr):
     host: Timing | None = field(default=None, metadata=in_file("host_s", read=read_seconds, write=samples))
     sampled: bool = field(metadata=in_file("timed", read=read_timed, write=TIMED.__getitem__))
     steps: tuple[TimedTree, ...]
-    """Whole steps with some trees, from which it is known what a step takes beside its passes."""
+    """Whole steps with some trees, from which the host overhead is fitted."""
 
     def __post_init__(self) -> None:
         if not self.steps or first_repeated(each.tree for each in self.steps) is not None:

@@ -56,7 +56,7 @@ class Command:
 
 
 def answer(contents: Contents) -> Answer | None:
-    """Return the answer of the plan, or else of the first tree, or else of the first bench; None of none of them.
+    """Return the answer of the plan, or else of the first tree, or else of the first bench; None if there are none.
 
     Benches of another pair, another machine or other conditions are left out.
     """
