@@ -43,7 +43,7 @@ RANKS = (0.1039, 0.0402, 0.0206, 0.0128, 0.0081, 0.0064, 0.0043, 0.0035, 0.0026,
 RANKS_FIRST = 0.7732
 """Acceptance by rank that Sequoia published: Llama3-8B drafting for 70B (Chen et al., 2024, arXiv 2402.12374v3)."""
 OFFLOADED = (1, 4, 16, 64, 256), (15.9, 17.2, 18.7, 22.8, 42.0)
-"""Tokens and milliseconds of docs/models.md: the bundled target on disk, two cores of an AMD EPYC, 2026-11-21."""
+"""Tokens and milliseconds of docs/guides/models.md: the bundled target on disk, two cores of an AMD EPYC, 2026-11-21."""
 DEMO_TOKENS, DEMO_MS, DEMO_DRAFT_MS, DEMO_FIRST = (1, 2, 4, 8, 16, 32), (10, 10, 10, 12, 14, 18), 0.3, 0.6342
 """Times of Sequoia's demo-config.json, which names no machine, and the first entry of its acceptance-rate-vector.pt."""
 
@@ -163,11 +163,11 @@ def _of_engine(path: Path, profile: Profile) -> Point | None:
 
 
 def offloaded() -> Point:
-    """Return the bundled pair with its target on disk: the times of docs/models.md, the acceptance of docs/profiles."""
+    """Return the bundled pair with its target on disk: the times of docs/guides/models.md, the acceptance of docs/profiles."""
     flatness, beyond = doubling(*OFFLOADED)
     table = Profile.load(PROFILES / "bundled-2-cores-outcomes.yaml").acceptances[0].table
     return Point(
-        name="bundled, target on disk (docs/models.md)",
+        name="bundled, target on disk (docs/guides/models.md)",
         flatness=flatness,
         beyond=beyond,
         first=float(table.rows(1)[0, 0, 0]),

@@ -1,6 +1,6 @@
 """Greedy decoding with a speculation tree, on nothing but torch and transformers: a decoder to port from.
 
-It needs `parents` of a tree file alone (docs/tree-file.md) and gives the text of `model.generate`. A step has four
+It needs `parents` of a tree file alone (docs/reference/tree-file.md) and gives the text of `model.generate`. A step has four
 parts: the draft model proposals the tree level by level, the target reads all of it in one pass, the longest path of
 right proposals is accepted, and both caches keep the entries of this path alone.
 """

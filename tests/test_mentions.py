@@ -135,5 +135,7 @@ def test_names_and_links_of_nothing_are_found():
     text = "`treeopt.solver.no_such`, treeopt.plan, treeopt.trees.TokenTree.parents, tools/make_prompts.py, cli/*.py"
     found = list(faults(ROOT / "README.md", text, sources()))
     assert found == ["README.md: treeopt.solver.no_such", "README.md: tools/make_prompts.py"]
-    links = "[a](docs/solver.md) [b](docs/none.md) [c](benchmarks/README.md#benchmarks) [d](#no-such-heading)"
+    links = (
+        "[a](docs/explanation/solver.md) [b](docs/none.md) [c](benchmarks/README.md#benchmarks) [d](#no-such-heading)"
+    )
     assert list(link_faults(ROOT / "README.md", links)) == ["README.md: docs/none.md", "README.md: #no-such-heading"]

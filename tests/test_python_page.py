@@ -1,4 +1,4 @@
-"""docs/python.md: what it shows is what comes, and what it names is there."""
+"""docs/guides/python.md: what it shows is what comes, and what it names is there."""
 
 import doctest
 import pkgutil
@@ -9,7 +9,7 @@ from pathlib import Path
 import treeopt
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = (DOCS / "python.md").read_text("utf-8")
+PAGE = (DOCS / "guides" / "python.md").read_text("utf-8")
 PROFILE = "bundled-2-cores-outcomes.yaml"
 
 
@@ -17,7 +17,7 @@ def test_examples(tmp_path, monkeypatch):
     shutil.copy(DOCS / "profiles" / PROFILE, tmp_path)
     monkeypatch.chdir(tmp_path)
     source = "\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-    page = doctest.DocTestParser().get_doctest(source, {}, "docs/python.md", "docs/python.md", 0)
+    page = doctest.DocTestParser().get_doctest(source, {}, "docs/guides/python.md", "docs/guides/python.md", 0)
     assert len(page.examples) > 12
     told: list[str] = []
     doctest.DocTestRunner().run(page, out=told.append)

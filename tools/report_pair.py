@@ -1,4 +1,4 @@
-"""Print what docs/bundled-pair.md says of the bundled pair: sizes and held-out losses.
+"""Print what docs/reference/bundled-pair.md says of the bundled pair: sizes and held-out losses.
 
 Run it as `python tools/report_pair.py --pair treeopt/bundled`.
 """

@@ -44,8 +44,8 @@ def site_page(path: str) -> str | None:
 def repository_page(page: str) -> str:
     """Return which file of the repository a page of the site is.
 
-    >>> repository_page("examples.md"), repository_page("engines/vllm.md")
-    ('examples/README.md', 'docs/engines/vllm.md')
+    >>> repository_page("examples.md"), repository_page("guides/plan.md")
+    ('examples/README.md', 'docs/guides/plan.md')
     """
     return next((path for path, moved in MOVED.items() if moved == page), f"docs/{page}")
 

@@ -1,4 +1,4 @@
-"""The tree file, `tree.json`: a tree, its drafter and its prediction; docs/tree-file.md is its specification."""
+"""The tree file, `tree.json`: a tree, its drafter and its prediction; docs/reference/tree-file.md is its specification."""
 
 import sys
 from collections.abc import Sequence

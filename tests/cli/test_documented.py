@@ -1,4 +1,4 @@
-"""What docs/planning.md shows is what the command prints."""
+"""What docs/guides/plan.md shows is what the command prints."""
 
 import json
 import re
@@ -13,7 +13,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 def blocks() -> list[str]:
-    return re.findall(r"^```\w*\n(.*?)^```$", (DOCS / "planning.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        r"^```\w*\n(.*?)^```$", (DOCS / "guides" / "plan.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
 
 
 @pytest.mark.usefixtures("folder")
@@ -42,7 +44,7 @@ def test_the_schedule_of_the_invented_machine(blocks: list[str], folder: Path) -
 
 def test_the_keys_of_the_object(folder: Path) -> None:
     printed = solved_json(folder, invented())
-    rows = re.findall(r"^\| (`.*?) \|", (DOCS / "planning.md").read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| (`.*?) \|", (DOCS / "guides" / "plan.md").read_text("utf-8"), re.MULTILINE)
 
     assert [key for row in rows for key in re.findall(r"`(\w+)`", row)] == list(printed)
 
@@ -50,7 +52,7 @@ def test_the_keys_of_the_object(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_the_plans_for_texts_of_so_many_tokens() -> None:
-    text = (DOCS / "planning.md").read_text("utf-8")
+    text = (DOCS / "guides" / "plan.md").read_text("utf-8")
     profile = DOCS / "profiles" / "bundled-2-cores-surface.yaml"
     for asked, said in (
         ((), "a chain of {} draft tokens, {} tokens per step and {} times plain decoding"),

@@ -1,4 +1,4 @@
-"""What docs/engines/ and docs/comparing.md show is what the commands print and write."""
+"""What docs/engines/ and docs/guides/compare.md show is what the commands print and write."""
 
 import json
 import re
@@ -19,9 +19,9 @@ from treeopt.trees.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = ROOT / "docs" / "profiles" / "bundled-2-cores.yaml"
-PAGES = sorted((ROOT / "docs" / "engines").glob("*.md"))
-README = ROOT / "docs" / "engines" / "README.md"
-COMPARING = ROOT / "docs" / "comparing.md"
+PAGES = sorted((ROOT / "docs" / "reference" / "engines").glob("*.md"))
+README = ROOT / "docs" / "reference" / "engines" / "README.md"
+COMPARING = ROOT / "docs" / "guides" / "compare.md"
 PUBLISHED = ROOT.parent / "shared" / "data"
 NAMES = [each.name for each in (*FORMATS, *ENGINES, *ACCEPTANCE_FORMATS)]
 
@@ -116,7 +116,7 @@ def test_the_comparison_is_what_the_command_prints(prepared: Path) -> None:
 
 @pytest.mark.usefixtures("prepared")
 def test_one_digit_changed_in_a_page_is_found() -> None:
-    text = (ROOT / "docs" / "engines" / "sglang.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "engines" / "sglang.md").read_text("utf-8")
     printed = [ran(each.command) for each in shown(text)]
     blocks = [range(*found.span(1)) for found in BLOCK.finditer(text)]
     output = {at for block in blocks for at in block if not text[text.rfind("\n", 0, at) + 1 :].startswith("$ ")}

@@ -160,7 +160,7 @@ def test_bad_input_is_one_line(changed: tuple[str, str], code: int, message: str
 @pytest.mark.slow
 def test_the_page_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    text = (ROOT / "docs" / "simulation.md").read_text("utf-8")
+    text = (ROOT / "docs" / "guides" / "simulate.md").read_text("utf-8")
     command, _, shown = text.split("```console\n$ treeopt ")[1].split("\n```")[0].replace("\\\n", "").partition("\n")
 
     assert call(*shlex.split(command)).stdout.rstrip() == shown

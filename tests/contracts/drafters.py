@@ -28,7 +28,7 @@ from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 from treeopt.trees.own_trees import SpecExecSetting
 
-PAGE = Path(__file__).parents[2] / "docs" / "drafters" / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "add-a-drafter.md"
 
 
 class Case(NamedTuple):
@@ -58,7 +58,7 @@ def independent(name, temperature):
 
 
 def page_drafter(length):
-    """Return the drafter that docs/drafters/README.md walks through."""
+    """Return the drafter that docs/guides/add-a-drafter.md walks through."""
     file, *_ = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     with tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as kept:
         kept.write(file)

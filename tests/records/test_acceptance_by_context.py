@@ -17,7 +17,9 @@ from treeopt.trees import chain
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "profile-contexts.yaml"
-VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "profile-file.schema.json").read_bytes()))
+VALIDATOR = jsonschema.Draft202012Validator(
+    json.loads((ROOT / "docs" / "reference" / "profile-file.schema.json").read_bytes())
+)
 
 
 @pytest.fixture

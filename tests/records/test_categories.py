@@ -15,7 +15,7 @@ from treeopt.records.measured_drafter import ReplayedTexts
 from treeopt.records.profile import Profile
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMA = ROOT / "docs" / "profile-file.schema.json"
+SCHEMA = ROOT / "docs" / "reference" / "profile-file.schema.json"
 
 
 def whole():

@@ -15,7 +15,9 @@ from treeopt.trees import chain, k_ary
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "profile-engine.yaml"
-VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "engine-profile.schema.json").read_bytes()))
+VALIDATOR = jsonschema.Draft202012Validator(
+    json.loads((ROOT / "docs" / "reference" / "engine-profile.schema.json").read_bytes())
+)
 
 
 @pytest.fixture

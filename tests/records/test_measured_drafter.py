@@ -13,7 +13,7 @@ from treeopt.records.profile import Profile
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "profile-drafters.yaml"
-SCHEMA = json.loads((ROOT / "docs" / "profile-file.schema.json").read_bytes())
+SCHEMA = json.loads((ROOT / "docs" / "reference" / "profile-file.schema.json").read_bytes())
 
 
 @pytest.fixture

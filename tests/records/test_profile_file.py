@@ -1,4 +1,4 @@
-"""The profile file of docs/profile-file.md: golden bytes, round trips, and every way in which a file can be wrong."""
+"""The profile file of docs/reference/profile-file.md: golden bytes, round trips, and every way in which a file can be wrong."""
 
 import copy
 import dataclasses
@@ -40,8 +40,10 @@ from treeopt.trees import TokenTree
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_FILE = ROOT / "tests" / "data" / "profile-golden.yaml"
-SPECIFICATION = ROOT / "docs" / "profile-file.md"
-VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "profile-file.schema.json").read_bytes()))
+SPECIFICATION = ROOT / "docs" / "reference" / "profile-file.md"
+VALIDATOR = jsonschema.Draft202012Validator(
+    json.loads((ROOT / "docs" / "reference" / "profile-file.schema.json").read_bytes())
+)
 ELSEWHERE = ("drafters", "per_block", "context_tokens", "categories")
 """Keys that other files have: profile-drafters.yaml, profile-contexts.yaml and those of test_categories.py."""
 

@@ -1,4 +1,4 @@
-"""What docs/solver.md says that Python and the commands answer is what they answer."""
+"""What docs/explanation/solver.md says that Python and the commands answer is what they answer."""
 
 import pkgutil
 import re
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from treeopt.cli.main import main
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "solver.md").read_text("utf-8")
+PAGE = (DOCS / "explanation" / "solver.md").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:

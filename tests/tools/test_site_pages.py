@@ -42,7 +42,7 @@ def test_the_first_hour_comes_first_and_in_order() -> None:
         "My decoder",
     ]
     headings = [
-        line for line in (ROOT / "docs/first-hour.md").read_text("utf-8").splitlines() if line.startswith("## ")
+        line for line in (ROOT / "docs/quickstart.md").read_text("utf-8").splitlines() if line.startswith("## ")
     ]
     assert [heading.partition(". ")[2].lower() for heading in headings] == [name.lower() for name in names[1:]]
 
@@ -50,19 +50,23 @@ def test_the_first_hour_comes_first_and_in_order() -> None:
 @pytest.mark.parametrize(
     ("page", "link", "expected"),
     [
-        ("index.md", "[a](docs/solver.md#the-certificate)", "[a](solver.md#the-certificate)"),
+        ("index.md", "[a](docs/explanation/solver.md#the-certificate)", "[a](explanation/solver.md#the-certificate)"),
         ("index.md", "![a](docs/images/plan.svg)", "![a](images/plan.svg)"),
         ("index.md", "[a](docs/README.md)", "[a](contents.md)"),
         ("index.md", "[a](Makefile)", "[a](R/blob/HEAD/Makefile)"),
         ("contents.md", "[a](../examples/README.md#decode)", "[a](examples.md#decode)"),
-        ("contents.md", "[a](engines/vllm.md)", "[a](engines/vllm.md)"),
-        ("examples.md", "[a](../docs/models.md)", "[a](models.md)"),
-        ("engines/vllm.md", "[a](../planning.md)", "[a](../planning.md)"),
-        ("engines/vllm.md", "[a](../../examples/decode.py)", "[a](R/blob/HEAD/examples/decode.py)"),
-        ("engines/vllm.md", "![a](../../shot.png)", "![a](R/raw/HEAD/shot.png)"),
-        ("engines/vllm.md", "[a](README.md#names)", "[a](README.md#names)"),
-        ("solver.md", "[a](#the-certificate) [b](https://a.org/b.md)", "[a](#the-certificate) [b](https://a.org/b.md)"),
-        ("solver.md", "x\n```\n[a](../b.md)\n```\n", "x\n```\n[a](../b.md)\n```\n"),
+        ("contents.md", "[a](reference/engines/vllm.md)", "[a](reference/engines/vllm.md)"),
+        ("examples.md", "[a](../docs/guides/models.md)", "[a](guides/models.md)"),
+        ("reference/engines/vllm.md", "[a](../../guides/plan.md)", "[a](../../guides/plan.md)"),
+        ("reference/engines/vllm.md", "[a](../../../examples/decode.py)", "[a](R/blob/HEAD/examples/decode.py)"),
+        ("reference/engines/vllm.md", "![a](../../../shot.png)", "![a](R/raw/HEAD/shot.png)"),
+        ("reference/engines/vllm.md", "[a](README.md#names)", "[a](README.md#names)"),
+        (
+            "explanation/solver.md",
+            "[a](#the-certificate) [b](https://a.org/b.md)",
+            "[a](#the-certificate) [b](https://a.org/b.md)",
+        ),
+        ("explanation/solver.md", "x\n```\n[a](../b.md)\n```\n", "x\n```\n[a](../b.md)\n```\n"),
     ],
 )
 def test_links(page: str, link: str, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""The tree file of docs/tree-file.md: golden bytes, round trips, and every way in which a file can be wrong."""
+"""The tree file of docs/reference/tree-file.md: golden bytes, round trips, and every way in which a file can be wrong."""
 
 import dataclasses
 import errno
@@ -30,8 +30,10 @@ from treeopt.trees.tree_file import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
-SPECIFICATION = ROOT / "docs" / "tree-file.md"
-VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "tree-file.schema.json").read_bytes()))
+SPECIFICATION = ROOT / "docs" / "reference" / "tree-file.md"
+VALIDATOR = jsonschema.Draft202012Validator(
+    json.loads((ROOT / "docs" / "reference" / "tree-file.schema.json").read_bytes())
+)
 
 GOLDEN = {
     "tree-chain.json": TreeFile(tree=TokenTree([-1, 0, 1, 2, 3])),

@@ -95,7 +95,7 @@ class Plan(ShortRepr, Tabular):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON takes it, with the keys of `treeopt solve --json` (docs/planning.md)."""
+        """Return the plan as JSON takes it, with the keys of `treeopt solve --json` (docs/guides/plan.md)."""
         model, solution, certificate = self.model, self.solution, self.solution.certificate
         smoothing = model.smoothing
         return {

@@ -1,4 +1,4 @@
-"""The profile: what was measured on one machine for one pair of models; docs/profile-file.md specifies its file."""
+"""The profile: what was measured on one machine for one pair of models; docs/reference/profile-file.md specifies its file."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""A plan as one JSON object, seconds and tokens, for programs; docs/planning.md lists the keys."""
+"""A plan as one JSON object, seconds and tokens, for programs; docs/guides/plan.md lists the keys."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

@@ -2,7 +2,7 @@
 
 A node's value is the probability that a step reaches it. With non-increasing rows no node has a larger value than its
 parent or its previous sibling. So the top n nodes of depth at most d are a tree, and no tree of n nodes and depth d has a
-larger value: one sorted list of nodes is the optimum for every n (docs/solver.md).
+larger value: one sorted list of nodes is the optimum for every n (docs/explanation/solver.md).
 """
 
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ STATEMENTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Why no tree is better: the method, and the work it did (docs/solver.md)."""
+    """Why no tree is better: the method, and the work it did (docs/explanation/solver.md)."""
 
     method: str
     """`best-first` or `dynamic-program`."""

@@ -126,7 +126,7 @@ class Solution(ArrayRecord, Tabular):
         return self._widths[depth]
 
     def save(self, path: Path | str) -> None:
-        """Write the solution file, which returns any tree without solving again (docs/solver.md)."""
+        """Write the solution file, which returns any tree without solving again (docs/explanation/solver.md)."""
         solution_file.save(path, self.table, self.trees, self.certificate)
 
     @classmethod

@@ -13,7 +13,7 @@ from tests.support.slow_redrafter import beginnings, slow_beams
 from treeopt.runtime.drafters.beams import Merged, beam_search, largest, merged
 from treeopt.trees import TokenTree
 
-PAGE = Path(__file__).parents[3] / "docs" / "drafters" / "redrafter.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "drafters" / "redrafter.md"
 
 
 class Table:

@@ -12,8 +12,11 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "drafters" / "README.md").read_text("utf-8")
-PAGES = [DOCS / "drafters" / name for name in ("README.md", "lookahead.md", "prompt-lookup.md")]
+PAGE = (DOCS / "guides" / "add-a-drafter.md").read_text("utf-8")
+PAGES = [
+    DOCS / name
+    for name in ("guides/add-a-drafter.md", "reference/drafters/lookahead.md", "reference/drafters/prompt-lookup.md")
+]
 FILE, USE, PLANNED = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -1,6 +1,6 @@
 """What a drafter is: anything that drafts, in every step, a tree of tokens below the root.
 
-A new one is a class with the methods of `Drafter`, in a file of its own; docs/drafters/README.md walks through one.
+A new one is a class with the methods of `Drafter`, in a file of its own; docs/guides/add-a-drafter.md walks through one.
 The decoder verifies the draft with the target, accepts what the target samples, and tells the drafter which.
 Texts are told apart by a number, and what a drafter keeps of one has nothing to do with another.
 """
