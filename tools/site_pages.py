@@ -1,14 +1,19 @@
-"""What mkdocs is told beside mkdocs.yml, as its hook: pages from outside docs/, the API reference, where links lead.
+"""The hook of mkdocs: adds pages from outside docs/, the reference of commands and of the API, and adapts links.
 
-Links on pages are those of the repository, so that they work there too; on the site a link to a page leads to that page,
-and one to any other file to the repository.
+Links on pages are those of the repository, so that they work there too. On the site, a link to a page leads to that page,
+and a link to any other file leads to the repository.
 """
 
 import ast
 import posixpath
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import click
 
 ROOT = Path(__file__).resolve().parent.parent
 MOVED = {
@@ -18,9 +23,10 @@ MOVED = {
     "examples/README.md": "examples.md",
     "benchmarks/README.md": "benchmarks.md",
 }
-"""Where a page of the repository is on the site, if not where it is in docs/."""
+"""Pages of the site whose place differs from their place in docs/, by their path in the repository."""
+COMMANDS = "reference/commands.md"
 API = ("treeopt", "trees", "planner", "solver", "runtime", "profiler", "engines")
-"""Packages whose public names the reference has."""
+"""Packages with a page in the API reference."""
 LINK = re.compile(r"(?P<before>!?\[[^\]]*\]\()(?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
@@ -84,45 +90,70 @@ def public_names(package: Path) -> list[str]:
 
 
 def reference(name: str) -> str:
-    """Return the page of a package: its docstring, and everything that it makes public."""
+    """Return the page of a package: its public names."""
     package, folder = ("treeopt", "treeopt") if name == "treeopt" else (f"treeopt.{name}", f"treeopt/{name}")
     modules = {path.name for path in (ROOT / "treeopt").iterdir() if path.is_dir()}
-    names = [each for each in public_names(ROOT / folder) if not each.startswith("_") and each not in modules]
-    names = [each for each in names if not each.isupper()]  # constants say nothing of themselves
-    entries = "\n\n".join(f"::: {package}.{each}" for each in names)
-    return f"# {package}\n\nWhat `from {package} import …` offers; [how it is used](../python.md).\n\n{entries}\n"
+    names = [name for name in public_names(ROOT / folder) if not name.startswith("_") and name not in modules]
+    names = [name for name in names if not name.isupper()]  # constants have no docstring to show
+    entries = "\n\n".join(f"::: {package}.{name}" for name in names)
+    return f"# {package}\n\nThe public names of `{package}`; [the guide](../guides/python.md) shows their use.\n\n{entries}\n"
+
+
+def commands_page() -> str:
+    """Return the page of all commands: the help of each."""
+    sys.path.insert(0, str(ROOT))  # the site is built without treeopt installed
+    from treeopt.cli.main import main
+
+    sections = [f"## {path}\n\n```text\n{text}\n```\n" for path, text in command_helps(main, "treeopt")]
+    return "\n".join(["# Commands and options\n", *sections])
+
+
+def command_helps(
+    command: "click.Command", name: str, parent: "click.Context | None" = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the name and the help of a command, then those of its subcommands."""
+    import click
+
+    context = click.Context(command, parent=parent, info_name=name, max_content_width=78, terminal_width=78)
+    yield context.command_path, command.get_help(context)
+    if isinstance(command, click.Group):
+        for subcommand_name in command.list_commands(context):
+            subcommand = command.get_command(context, subcommand_name)
+            if subcommand is not None:
+                yield from command_helps(subcommand, subcommand_name, context)
 
 
 def repository() -> str:
-    """Return the address where this is published, which setup.py alone knows."""
-    found = re.search(r'^REPOSITORY = "(.+)"$', (ROOT / "setup.py").read_text("utf-8"), re.MULTILINE)
-    assert found is not None
-    return found[1]
+    """Return the address of the repository, which setup.py defines."""
+    address = re.search(r'^REPOSITORY = "(.+)"$', (ROOT / "setup.py").read_text("utf-8"), re.MULTILINE)
+    assert address is not None
+    return address[1]
 
 
 def on_config(config: Any) -> Any:
-    """Give headings the anchors that they have in the repository (mkdocs' event)."""
+    """Give headings the anchors that they have in the repository (mkdocs event)."""
     config["mdx_configs"]["toc"]["slugify"] = anchor
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add what lies outside docs/ and the reference (mkdocs' event)."""
+    """Add the pages from outside docs/ and the references (mkdocs event)."""
     from mkdocs.structure.files import File
 
     files.remove(files.get_file_from_path("README.md"))
     for path, page in MOVED.items():
         files.append(File.generated(config, page, content=(ROOT / path).read_text("utf-8")))
+    files.append(File.generated(config, COMMANDS, content=commands_page()))
     for name in API:
         files.append(File.generated(config, f"api/{name}.md", content=reference(name)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Turn the links of a page (mkdocs' event)."""
+    """Adapt the links of a page (mkdocs event)."""
     del config, files
     source = page.file.src_uri
-    return markdown if source.startswith("api/") else site_links(markdown, source, repository())
+    return markdown if source.startswith("api/") or source == COMMANDS else site_links(markdown, source, repository())
 
 
 def _relative(place: str, page: str) -> str:
