@@ -5,7 +5,7 @@ import pytest
 
 from treeopt.adaptation.averages import (
     HALF_LIFE_STEPS,
-    SETTLING_STEPS,
+    WARM_UP_STEPS,
     AcceptanceAverage,
     Outcomes,
     StepTimes,
@@ -145,8 +145,8 @@ def test_slower_drafting_is_noticed_beyond_the_tolerance():
 
 def test_a_tree_that_takes_longer_than_predicted_is_known_by_that():
     times = StepTimes()
-    time_steps(times, chain(2), 2 * SETTLING_STEPS, 0.4, 1.0)
-    time_steps(times, chain(4), 2 * SETTLING_STEPS, 0.4, 1.3)
+    time_steps(times, chain(2), 2 * WARM_UP_STEPS, 0.4, 1.0)
+    time_steps(times, chain(4), 2 * WARM_UP_STEPS, 0.4, 1.3)
     assert times.factor(chain(2)) < times.factor(chain(7)) < times.factor(chain(4))
     assert times.factor(chain(4)) / times.factor(chain(2)) == pytest.approx(1.7 / 1.4, rel=0.1)
 

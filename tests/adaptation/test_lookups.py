@@ -16,12 +16,12 @@ from treeopt.adaptation.candidates import Candidates
 from treeopt.adaptation.lookups import Lookups, measured_lookups, one_of_each_length
 from treeopt.errors import InfeasibleError
 from treeopt.planner import PlanRequest, plan
-from treeopt.planner.drafter_costs import decoded_at, setting_options
+from treeopt.planner.drafter_costs import point_of_decoding, predict_settings
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime.drafters import lookup_replay
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import chain
-from treeopt.trees.own_trees import PromptLookupSetting
+from treeopt.trees.drafter_parameters import PromptLookupSetting
 
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
 MIDDLE = [[0.5, 0.2, 0.1, 0.05]] * DEPTH
@@ -145,16 +145,16 @@ def test_the_draft_model_is_probed_during_prompt_lookup():
 def test_predicted_seconds_are_the_plans_for_sequences_like_the_measured_ones():
     profile = measured()
     decodes = profile.drafters[0].decodes[0]
-    at = decoded_at(profile, SAMPLING, decodes.context_tokens)
-    options = setting_options(profile, profile.drafters[0], [decodes], at, max_nodes=NODES)
-    planned = {each.option.drafter.values: each.option for each in options}
+    at = point_of_decoding(profile, SAMPLING, decodes.context_tokens)
+    options = predict_settings(profile, profile.drafters[0], [decodes], at, max_nodes=NODES)
+    planned = {option.drafter.values: option for option, _ in options}
     costs = costs_of(profile)
     lookups = Lookups(measured_lookups(profile, costs, SAMPLING, NODES), costs)
     for counted in decodes.settings:
         setting = PromptLookupSetting(**{value.name: value.value for value in counted.values})
         drafted = counted.passes[-1] if counted.pass_tokens[-1] > 1 else 0
         walked = sum(counted.decoded.tokens), sum(counted.decoded.steps), drafted
-        lookups._averages[setting].add(lookup_replay.Walked(*(10**8 * each for each in walked)))
+        lookups._averages[setting].add(lookup_replay.ReplayedSteps(*(10**8 * each for each in walked)))
         prediction = lookups.prediction(setting, costs.planned)
         assert prediction.step_s == pytest.approx(planned[counted.values].step_s.value)
         assert prediction.tokens_per_step == pytest.approx(planned[counted.values].tokens_per_step.value)
@@ -220,7 +220,7 @@ def test_steps_of_prompt_lookup_are_not_saved_as_times_of_trees():
     profile = measured()
     decoder, recalibration = begun(repeating(9000), profile=profile, begin_with=SETTINGS[1], tree=chain(0))
     decoder.decode(recalibration, 300)
-    learnt = recalibration.learnt(created="2026-11-22T00:00:00Z", tool="test", machine=profile.machine)
+    learnt = recalibration.updated_profile(created="2026-11-22T00:00:00Z", tool="test", machine=profile.machine)
     assert learnt.drafters == profile.drafters
     assert learnt.latencies == profile.latencies
 
@@ -233,8 +233,8 @@ def test_batches_have_no_lookups():
 
 
 def test_the_memory_does_not_grow(monkeypatch):
-    monkeypatch.setattr(lookup_replay, "MOST_TOKENS", 512)
-    monkeypatch.setattr(lookup_replay, "KEPT_TOKENS", 256)
+    monkeypatch.setattr(lookup_replay, "MAX_STORED_TOKENS", 512)
+    monkeypatch.setattr(lookup_replay, "MIN_STORED_TOKENS", 256)
     decoder, recalibration = begun(list(itertools.chain(*([*ordinary(400, n), *repeating(400)] for n in range(12)))))
     sizes = []
     while len(decoder.text) < 9000:

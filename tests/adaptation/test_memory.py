@@ -62,7 +62,7 @@ def begun(kind=Recalibration):
 
 @pytest.mark.slow
 def test_what_is_held_does_not_grow_with_the_sequence(monkeypatch):
-    monkeypatch.setattr(recalibration, "KEPT_CHANGES", 8)
+    monkeypatch.setattr(recalibration, "MAX_CHANGES", 8)
     decoder, adapting = begun()
     short, long = sizes(adapting, decoder, lambda: held_bytes(adapting, [decoder]))
     assert len(decoder.trees) > 10

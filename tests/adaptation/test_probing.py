@@ -8,7 +8,7 @@ import torch
 
 from tests.support.table_model import Table
 from treeopt.adaptation import probing
-from treeopt.adaptation.probing import PROBE_SHARE, Probe
+from treeopt.adaptation.probing import PROBE_FRACTION, Probe
 from treeopt.runtime import Decoder, Sampling, distribution
 from treeopt.trees import chain
 
@@ -24,14 +24,14 @@ def probe_of(draft, steps, **options):
     decoder.start([1, 5])
     for _ in range(steps):
         step = decoder.step()
-        probe.note(1, text, step.tokens[-1], step.logits)
+        probe.add(1, text, step.tokens[-1], step.logits)
         text += step.tokens
     return probe, list(pairwise(text[1:]))
 
 
 @pytest.mark.parametrize(("most", "counted"), [(100, 30), (16, 16)])
 def test_committed_tokens_are_counted_by_their_rank(most, counted, monkeypatch):
-    monkeypatch.setattr(probing, "MOST_PROBED", most)
+    monkeypatch.setattr(probing, "MAX_PROBED", most)
     probe, places = probe_of(DRAFT, 30, temperature=0.0)
     ranks = [int((DRAFT.logits[before] > DRAFT.logits[before, after]).sum()) for before, after in places[-counted:]]
     outcomes = probe.take(2, 4, LATE)
@@ -70,7 +70,7 @@ def test_excluded_tokens_do_not_make_a_draft_useless():
 
 def test_another_sequence_starts_again():
     probe, _ = probe_of(DRAFT, 20, temperature=0.0)
-    probe.note(2, [3], 4, torch.zeros(1, 23))
+    probe.add(2, [3], 4, torch.zeros(1, 23))
     assert probe.take(1, 2, LATE).tried.sum() == 0  # one step is not worth a probe
 
 
@@ -82,6 +82,6 @@ def test_probes_take_a_share_of_the_time_and_an_interrupted_one_delays_no_others
     probes = 0
     for second in range(2000):
         for token in range(16):
-            probe.note(3, [1], token, torch.zeros(1, 23))
+            probe.add(3, [1], token, torch.zeros(1, 23))
         probes += bool(probe.take(1, 1, float(second)).tried.sum())
-    assert probes == pytest.approx(2000 * PROBE_SHARE, abs=3)
+    assert probes == pytest.approx(2000 * PROBE_FRACTION, abs=3)

@@ -20,7 +20,7 @@ from tests.support.invented_machines import (
 from tests.support.planner_oracles import every_speedup, speedup
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
-from treeopt.adaptation.recalibration import CHECK_STEPS, HEAD_START_S, OWN_SHARE
+from treeopt.adaptation.recalibration import CHECK_STEPS, HEAD_START_S, MAX_CHECK_FRACTION
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, plan
 from treeopt.records.profile import Profile
@@ -147,7 +147,7 @@ def test_notes_of_steps_are_forgotten_at_every_check(tree):
     decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE, tree=tree)
     for _ in range(50):
         decoder.decode(recalibration, 20)
-        assert len(recalibration._taken) < CHECK_STEPS
+        assert len(recalibration._step_seconds) < CHECK_STEPS
         assert len(recalibration._visits.paths) < CHECK_STEPS
 
 
@@ -156,7 +156,7 @@ def test_checks_wait_after_they_have_taken_their_share():
     decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
     recalibration._now_s = lambda: next(clock)
     decoder.decode(recalibration, 3000)
-    assert recalibration.own_s < OWN_SHARE * recalibration.decoding_s + HEAD_START_S + 2  # of the last check
+    assert recalibration.check_s < MAX_CHECK_FRACTION * recalibration.decoding_s + HEAD_START_S + 2  # of the last check
 
 
 def test_refusals():
@@ -203,7 +203,7 @@ class TestLearntProfile:
         decoder, recalibration = begun(profile, GOOD, MACHINE, temperature=0.6)
         decoder.table, decoder.machine = table, machine
         decoder.decode(recalibration, steps)
-        return recalibration.learnt(created=NOW, tool="test", machine=profile.machine), decoder
+        return recalibration.updated_profile(created=NOW, tool="test", machine=profile.machine), decoder
 
     def test_it_contains_the_counts_and_solves_to_a_fast_tree(self, tmp_path):
         learnt, _ = self.learnt(MIDDLE)
@@ -227,7 +227,7 @@ class TestLearntProfile:
         profile = replace(profile, latencies=tuple(replace(each, sampled=True) for each in profile.latencies))
         decoder, recalibration = begun(profile, BAD, MACHINE, measured_at=0.6)
         decoder.decode(recalibration, 3000)
-        learnt = recalibration.learnt(created=NOW, tool="test", machine=profile.machine)
+        learnt = recalibration.updated_profile(created=NOW, tool="test", machine=profile.machine)
         learnt.save(tmp_path / "learnt.yaml")
         before, decoded = Profile.load(tmp_path / "learnt.yaml").acceptances
         assert before == profile.acceptances[0]
@@ -242,7 +242,7 @@ class TestLearntProfile:
         other = SimulatedDecoder(decoder.tree, GOOD, MACHINE, max_nodes=NODES, temperature=0.0)
         recalibration.attach(other)
         other.decode(recalibration, 400)
-        learnt = recalibration.learnt(created=NOW, tool="test", machine=profile.machine)
+        learnt = recalibration.updated_profile(created=NOW, tool="test", machine=profile.machine)
         assert learnt.acceptances[0] == profile.acceptances[0]
         assert np.allclose(learnt.acceptances[1].table.p[:, 0], 0.8, atol=0.1)
         assert learnt.acceptances[1].prompts == 1
@@ -252,7 +252,7 @@ class TestLearntProfile:
         decoder, recalibration = begun(profile, GOOD, MACHINE)
         decoder.decode(recalibration, 4)
         with pytest.raises(TreeoptError, match="decode more text"):
-            recalibration.learnt(created="", tool="", machine=profile.machine)
+            recalibration.updated_profile(created="", tool="", machine=profile.machine)
 
 
 def test_a_sampling_that_was_measured_too_has_its_plan_at_once():
@@ -294,7 +294,7 @@ def test_it_starts_from_the_acceptance_at_the_planned_context():
     recalibration.attach(decoder)
     decoder.decode(recalibration, 600)
     assert share_of_best(decoder.tree, BAD, MACHINE) > 0.95
-    learnt = recalibration.learnt(created=NOW, tool="test", machine=measured.machine)
+    learnt = recalibration.updated_profile(created=NOW, tool="test", machine=measured.machine)
     assert learnt.acceptances[0] == short
     assert learnt.acceptances[1].context_tokens == 300
     assert learnt.acceptances[1].table.p[0, 0] == pytest.approx(0.15, abs=0.08)

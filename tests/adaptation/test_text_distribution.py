@@ -20,7 +20,7 @@ class ByLastStep:
     def attach(self, decoder):
         self.decoder = decoder
 
-    def room_nodes(self, tree):  # noqa: ARG002
+    def largest_tree_nodes(self, tree):  # noqa: ARG002
         return max(tree.nodes for tree in TREES)
 
     def __call__(self, told):

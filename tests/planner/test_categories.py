@@ -9,7 +9,7 @@ from tests.planner.test_dependence import DEPTH, measured
 from tests.planner.test_drafters import heads, lookup, plain_s, texts
 from tests.support.invented_machines import latency, profile, seconds
 from treeopt.adaptation.averages import Outcomes
-from treeopt.adaptation.learnt_profile import learnt_acceptance
+from treeopt.adaptation.profile_update import update_acceptance
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import (
     PlanRequest,
@@ -19,13 +19,14 @@ from treeopt.planner import (
     plan,
     requested_plan,
 )
-from treeopt.planner.categories import category_plans, left_out_drafters
-from treeopt.records.acceptance import TextSums
-from treeopt.records.acceptance_counts import LEAST_COUNT, REJECTED
+from treeopt.planner.categories import category_plans
+from treeopt.planner.subsets import left_out_drafters
+from treeopt.records.acceptance import SequenceSums
+from treeopt.records.acceptance_counts import MIN_REACHED, REJECTED
+from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.measured_drafter import CountedDecodes, DecodedTexts, MeasuredDrafter, ReplayedTexts
-from treeopt.records.root_ranks import RootRanks
-from treeopt.report.categories_text import categories_text
+from treeopt.records.measured_drafter import DecodedSequences, MeasuredDrafter, MeasuredSettings, ReplayedSequences
+from treeopt.report.drafters_text import categories_text
 from treeopt.trees import chain
 
 MACHINE = seconds(lambda n: 1 + 0.1 * n, lambda w: 0.1 + 0.01 * w, 0.05, nodes=16)
@@ -87,7 +88,7 @@ class TestAcceptance:
     @pytest.mark.parametrize(("name", "texts"), [("copy", ranks(EASY, 8)), ("new", ranks(HARD, 8, seed=1))])
     def test_it_is_that_of_these_prompts_alone(self, name, texts):
         (found,), (expected,) = for_category(UNLIKE, name).acceptances, alone(texts).acceptances
-        often = expected.table.counts >= LEAST_COUNT
+        often = expected.table.counts >= MIN_REACHED
         np.testing.assert_allclose(found.table.p[often], expected.table.p[often])
         np.testing.assert_allclose(found.table.standard_error[often], expected.table.standard_error[often])
         assert found.accepted_ranks == expected.accepted_ranks
@@ -100,7 +101,9 @@ class TestAcceptance:
         for field in ("reached", "accepted"):
             total = sum(getattr(each, field).sum(axis=0) for each in parts)
             np.testing.assert_allclose(total, getattr(whole.texts, field).sum(axis=0))
-        total = TextSums(*(np.concatenate([getattr(each, name) for each in parts]) for name in ("reached", "accepted")))
+        total = SequenceSums(
+            *(np.concatenate([getattr(each, name) for each in parts]) for name in ("reached", "accepted"))
+        )
         np.testing.assert_allclose(total.table().p, whole.table.p)
 
     def test_depths_that_hardly_any_text_of_it_reached_are_those_of_all(self):
@@ -137,7 +140,7 @@ class TestRefusals:
         plans = plans_of(found)
         assert [each.category for each in plans.plans] == ["copy"]
         assert plans.gap is None
-        assert "no plan for rare: expected 2 texts or more" in plans.warnings[0].found
+        assert "all drafters in rare" in plans.warnings[0].problem
 
     def test_an_acceptance_without_categories_next_to_one_with_them(self):
         first = UNLIKE.acceptances[0]
@@ -203,7 +206,7 @@ def counted(profile, names, rows, tokens=(80, 90, 30, 31), steps=(20, 20, 25, 25
     tokens, steps = ([of[place] for place in places] for of in (tokens, steps))
     plain = texts(1, plain_s(profile), steps=tuple(steps), texts=len(names))
     (setting,) = decodes.settings
-    decoded = DecodedTexts(
+    decoded = DecodedSequences(
         tokens=tuple(tokens),
         steps=tuple(steps),
         seconds=texts(1, 1.1 * plain_s(profile), steps=steps, texts=len(names)).seconds,
@@ -236,8 +239,8 @@ class TestDrafters:
             (found,) = for_category(whole, name).drafters[0].decodes
             (setting,) = found.settings
             assert (found.plain, setting.decoded) == (decodes.plain, decodes.settings[0].decoded)
-            assert setting.steps.tokens == tuple((80, 90, 30, 31)[place] for place in places)
-            assert setting.steps.steps == tuple((20, 20, 25, 25)[place] for place in places)
+            assert setting.sequences.tokens == tuple((80, 90, 30, 31)[place] for place in places)
+            assert setting.sequences.steps == tuple((20, 20, 25, 25)[place] for place in places)
             drafted = sum((20, 20, 25, 25)[place] - rows[place] for place in places)
             if name == "copy":
                 assert (setting.replayed.pass_tokens, setting.replayed.passes) == ((4,), (drafted,))
@@ -261,7 +264,7 @@ class TestDrafters:
 
     def test_replayed_texts_count_instead_of_decoded_ones(self):
         decodes = counted(UNLIKE, ("copy", "new"), (2, 15))
-        replayed = ReplayedTexts(
+        replayed = ReplayedSequences(
             tokens=(30, 10, 40, 12),
             steps=(10, 10, 10, 10),
             pass_tokens=(1, 4),
@@ -287,12 +290,25 @@ class TestDrafters:
         plans = category_plans(whole, REQUEST, choice.option)
         assert [each.for_all is None for each in plans.plans] == [False, True]
         assert plans.gap is None
-        assert "fewer than 2 texts of new were decoded with prompt-lookup" in plans.warnings[0].found
+        assert "prompt-lookup in new" in plans.warnings[0].problem
+
+    def test_a_draft_model_with_too_few_sequences_of_a_category_keeps_its_acceptance_of_all(self):
+        (acceptance,) = UNLIKE.acceptances
+        few = replace(UNLIKE, acceptances=(replace(acceptance, categories=("copy",) * 15 + ("new",)),))
+        whole = with_lookup(few, counted(UNLIKE, self.NAMES, self.ROWS))
+        restricted = for_category(whole, "new")
+        assert restricted.acceptances == few.acceptances
+        assert (
+            restricted.drafters
+            == for_category(with_lookup(UNLIKE, counted(UNLIKE, self.NAMES, self.ROWS)), "new").drafters
+        )
+        _, choice = drafter_choices(whole, REQUEST)
+        assert [plan.category for plan in category_plans(whole, REQUEST, choice.option).plans] == ["copy", "new"]
 
     def test_static_trees_have_the_acceptance_of_the_category(self):
         medusa = heads(UNLIKE)
         (trees,) = medusa.trees
-        sums = TextSums([[50.0] * 3] * 4, [[[40.0, 5.0]] * 3, [[5.0, 5.0]] * 3] * 2)
+        sums = SequenceSums([[50.0] * 3] * 4, [[[40.0, 5.0]] * 3, [[5.0, 5.0]] * 3] * 2)
         root_ranks = RootRanks([[[0, 0]] * 5, [[1]] * 5, [[0]] * 5, [[]] * 5])
         acceptance = MeasuredAcceptance(
             rule="target",
@@ -314,7 +330,7 @@ class TestDrafters:
 
 
 def test_a_target_alone_is_planned_by_category():
-    decodes: CountedDecodes = counted(UNLIKE, TestDrafters.NAMES, TestDrafters.ROWS)
+    decodes: MeasuredSettings = counted(UNLIKE, TestDrafters.NAMES, TestDrafters.ROWS)
     targets = [replace(each, draft=None, overhead=None) for each in UNLIKE.latencies]
     whole = replace(
         with_lookup(UNLIKE, decodes),
@@ -341,4 +357,4 @@ def test_contexts_between_measured_ones_are_planned_by_category():
 def test_what_decoding_counted_has_no_categories():
     (before,) = UNLIKE.acceptances
     counts = Outcomes(np.full((2, 3), 100.0), np.full((2, 3), 20.0))
-    assert learnt_acceptance(counts, before, sequences=3).categories == ()
+    assert update_acceptance(counts, before, sequences=3).categories == ()

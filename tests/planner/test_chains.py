@@ -4,7 +4,7 @@ import pytest
 
 from tests.cli.invented import TABLE, draft_s, invented, verify_s
 from treeopt.planner import PlanRequest, step_model
-from treeopt.planner.chains import chain_schedule, fastest_length
+from treeopt.planner.segments import chain_schedule, fastest_length
 
 CONDITIONS = [(256, batch) for batch in (1, 16, 64)]
 CROWDED = {"verify": lambda n, c, b: verify_s(n, c, b) + 3e-3 * n * b}

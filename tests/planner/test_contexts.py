@@ -10,11 +10,11 @@ from tests.planner.test_scheduling import speed
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InvalidValueError
 from treeopt.planner import PlanRequest, plan, requested_model, schedule, step_model
-from treeopt.planner.chains import chain_schedule
 from treeopt.planner.dependence import Dependence
+from treeopt.planner.segments import chain_schedule
 from treeopt.planner.tokens import token_models
-from treeopt.records.acceptance import AcceptanceTable, TextSums
-from treeopt.records.acceptance_counts import conditional_counts
+from treeopt.records.acceptance import AcceptanceTable, SequenceSums
+from treeopt.records.acceptance_counts import count_acceptance
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
@@ -110,8 +110,8 @@ class TestReplay:
         """Return acceptance of eight texts, some of which end before the longer context, with their ranks."""
         rng = np.random.default_rng(seed)
         texts = [rng.choice([-1, 0, 0, 0, 1], 60 if number or context < 50 else 0) for number in range(8)]
-        counts = [conditional_counts((each[:, None] == np.arange(2)).astype(float), each, 3) for each in texts]
-        sums = TextSums([each.reached for each in counts], [each.accepted for each in counts])
+        counts = [count_acceptance((each[:, None] == np.arange(2)).astype(float), each, 3) for each in texts]
+        sums = SequenceSums([each.reached for each in counts], [each.accepted for each in counts])
         return replace(
             acceptance(sums.table().p, texts=sums, accepted_ranks=AcceptedRanks(texts)), context_tokens=context
         )

@@ -45,7 +45,7 @@ class Read:
     def __init__(self, read: Callable[[tuple[Timing, ...]], np.ndarray]) -> None:
         self.medians_s = read
 
-    def text_weights(self, texts: int) -> np.ndarray:
+    def sequence_weights(self, texts: int) -> np.ndarray:
         raise AssertionError(f"no weights of {texts} texts are needed")
 
 

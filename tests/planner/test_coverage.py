@@ -18,7 +18,7 @@ from tests.support.invented_machines import Seconds, acceptance_of, profile, sec
 from tests.support.planner_oracles import step_s, tokens
 from tests.support.slow import slow
 from treeopt.planner import Option, fastest_tree, step_model
-from treeopt.records.acceptance import TextSums
+from treeopt.records.acceptance import SequenceSums
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
@@ -73,7 +73,7 @@ def truth(unevenness: float, verify: Callable[[int], float], draft: Callable[[in
     return Truth(base + more, seconds(verify, draft, 0.02, nodes=NODES))
 
 
-def simulated_texts(truth: Truth, rng: np.random.Generator) -> TextSums:
+def simulated_texts(truth: Truth, rng: np.random.Generator) -> SequenceSums:
     p = truth.kinds[rng.integers(len(truth.kinds), size=TEXTS)]
     reached, accepted = np.zeros((TEXTS, DEPTH)), np.zeros((TEXTS, DEPTH, BRANCHING))
     left = np.full(TEXTS, POSITIONS)
@@ -82,7 +82,7 @@ def simulated_texts(truth: Truth, rng: np.random.Generator) -> TextSums:
         rest = 1 - p[:, d].sum(axis=1, keepdims=True)
         accepted[:, d] = rng.multinomial(left, np.concatenate([p[:, d], rest], axis=1))[:, :BRANCHING]
         left = accepted[:, d].sum(axis=1).astype(int)
-    return TextSums(reached, accepted)
+    return SequenceSums(reached, accepted)
 
 
 def simulated(truth: Truth, seed: int) -> Profile:

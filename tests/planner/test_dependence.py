@@ -9,8 +9,8 @@ from tests.support.invented_machines import MACHINES, profile_of
 from tests.support.slow import slow
 from treeopt.planner import plan, step_model
 from treeopt.planner.dependence import Dependence
-from treeopt.records.acceptance import TextSums
-from treeopt.records.acceptance_counts import REJECTED, conditional_counts
+from treeopt.records.acceptance import SequenceSums
+from treeopt.records.acceptance_counts import REJECTED, count_acceptance
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.trees import chain, level_widths
@@ -35,8 +35,8 @@ def sticky_texts(texts, positions, rng):
 
 def measured(ranks, *, depth=DEPTH):
     """Return the acceptance that would be measured at temperature 0 on texts with these accepted ranks."""
-    counts = [conditional_counts((each[:, None] == np.arange(BRANCHING)).astype(float), each, depth) for each in ranks]
-    sums = TextSums([each.reached for each in counts], [each.accepted for each in counts])
+    counts = [count_acceptance((each[:, None] == np.arange(BRANCHING)).astype(float), each, depth) for each in ranks]
+    sums = SequenceSums([each.reached for each in counts], [each.accepted for each in counts])
     return MeasuredAcceptance(
         rule="sequoia",
         temperature=0.0,

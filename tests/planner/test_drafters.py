@@ -20,13 +20,13 @@ from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import Estimate, LatencyTable, Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import (
-    CountedDecodes,
-    CountedSetting,
-    DecodedTexts,
+    DecodedSequences,
     DrafterLatency,
     MeasuredDrafter,
+    MeasuredSetting,
+    MeasuredSettings,
     MeasuredTrees,
-    ReplayedTexts,
+    ReplayedSequences,
 )
 from treeopt.records.step_latency import TimedTree
 from treeopt.trees import TokenTree, TreeFile, chain, level_widths
@@ -62,7 +62,7 @@ def at_once_s(tree):
 
 def texts(tokens_per_step, step_s, *, steps=(40, 60), texts=2):
     """Return texts whose steps took so long."""
-    return DecodedTexts(
+    return DecodedSequences(
         tokens=tuple(round(tokens_per_step * steps[place]) for place in range(texts)),
         steps=tuple(steps[:texts]),
         seconds=Timing([steps[place] * step_s for place in range(texts)]),
@@ -116,7 +116,7 @@ def lookup(profile, rows, temperature=0.0, name="prompt-lookup", top_k=0):
 def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_k=0):
     """Return settings decoded with at a context length, where a plain step takes so many seconds."""
     settings = tuple(
-        CountedSetting(
+        MeasuredSetting(
             values=drafter_setting(name, **values).values,
             max_tokens=most,
             decoded=texts(tokens, SLOWER * (verify_s(most, context, 1) + beside)),
@@ -125,7 +125,7 @@ def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_
         )
         for values, most, tokens, beside in rows
     )
-    return CountedDecodes(
+    return MeasuredSettings(
         temperature=temperature,
         top_p=1.0,
         top_k=top_k,
@@ -144,7 +144,7 @@ def test_tokens_and_passes_are_those_of_the_replayed_texts_and_the_rest_is_timed
     profile = invented()
     beside = 3e-4
     (found,) = lookup(profile, [({"length": 3, "ngram": 2}, 4, 2.0, beside)]).decodes
-    replayed = ReplayedTexts(tokens=(30, 16, 20), steps=(10, 16, 14), pass_tokens=(1, 4), passes=(25, 15))
+    replayed = ReplayedSequences(tokens=(30, 16, 20), steps=(10, 16, 14), pass_tokens=(1, 4), passes=(25, 15))
     (setting,) = found.settings
     decodes = replace(found, settings=(replace(setting, replayed=replayed),))
     profile = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))

@@ -8,8 +8,8 @@ import pytest
 from tests.cli.invented import verify_s
 from tests.planner.test_drafters import CONTEXTS, SLOWDOWNS, TABLES, between, by_context, expected_tokens, rest_s
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan, schedule, step_model
-from treeopt.planner.drafters import drafters_over_contexts
-from treeopt.planner.segments import ranges, winners
+from treeopt.planner.profile_plan import drafters_over_contexts
+from treeopt.planner.segments import find_winners, winner_ranges
 from treeopt.records.acceptance import AcceptanceTable
 
 REQUEST = PlanRequest(max_nodes=8, raw=True)
@@ -22,7 +22,7 @@ def profile():
 
 @pytest.fixture(scope="module")
 def plans(profile):
-    return schedule(profile, 8, raw=True).plans_of_texts(0.0)
+    return schedule(profile, 8, raw=True).single_sequence_plans(0.0)
 
 
 def speed(profile, option, context):
@@ -34,7 +34,7 @@ def speed(profile, option, context):
     model = step_model(profile, context_tokens=context, raw=True)
     if option.drafter.name == "model":
         return model.speedup(option.tree)
-    if not option.drafter.own_trees:
+    if not option.drafter.builds_own_trees:
         tokens = between(context, [expected_tokens(table, option.tree) for table in TABLES])
         step_s = pass_s(option.tree.nodes) + between(context, SLOWDOWNS) * rest_s(option.tree)
     else:
@@ -91,8 +91,8 @@ def test_the_first_of_every_way_is_found():
         def fastest(value, ends=ends):
             return sum(value >= end for end in ends)
 
-        found = winners([0, 4, 10], fastest)
-        for (first, last), way in ranges(found, 10):
+        found = find_winners([0, 4, 10], fastest)
+        for (first, last), way in winner_ranges(found, 10):
             assert all(fastest(value) == way for value in range(first, last + 1))
 
 
@@ -102,7 +102,7 @@ def test_a_tree_is_the_fastest_only_where_levels_as_deep_were_measured(profile):
     deep = replace(base, context_tokens=first, table=AcceptanceTable([[0.9, 0.05]] * 6), texts=None)
     shallow = replace(deep, context_tokens=last, table=AcceptanceTable([[0.9, 0.05]]))
     cut = replace(profile, acceptances=(deep, shallow))
-    found = drafters_over_contexts(cut, REQUEST, schedule(cut, 8, raw=True).plans_of_texts(0.0), "model")
+    found = drafters_over_contexts(cut, REQUEST, schedule(cut, 8, raw=True).single_sequence_plans(0.0), "model")
     depths = {each.context_tokens: each.option.tree.max_depth for each in found}
     assert [depth > 1 for (start, _), depth in depths.items() if start == first] == [True]
     assert all(depth <= 1 for (_, end), depth in depths.items() if end > first), depths

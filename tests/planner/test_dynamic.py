@@ -9,7 +9,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner import step_model
 from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic
 from treeopt.planner.replay import Replay
-from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
+from treeopt.trees.drafter_parameters import DynamicTree, pool_nodes
 
 TOP_K, DEPTH, ROOTS, OVERHEAD_S = 3, 4, 24, 2e-4
 

@@ -12,7 +12,7 @@ from treeopt.arrays import Float64, Int64
 from treeopt.planner import Fastest, fastest_tree, speed_bound
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
-from treeopt.planner.fastest import _Search, speeds
+from treeopt.planner.fastest import _Search, solution_speedups
 from treeopt.planner.speed_bound import upper_bound
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
@@ -163,7 +163,7 @@ def large(kind: str, seed: int) -> tuple[_Search, StepCosts]:
     """Return the search for a random machine of 64 nodes and 8 levels."""
     rng = np.random.default_rng(seed)
     solution, costs = solve(AcceptanceTable(drawn_table(rng, 8, kind)), 64, 8), costs_of(drawn_seconds(rng, 64))
-    return _Search(solution, costs, None, speeds(solution, costs)), costs
+    return _Search(solution, costs, None, solution_speedups(solution, costs)), costs
 
 
 class TestSteps:
@@ -192,9 +192,9 @@ class TestSteps:
             search, costs = large("falling", seed)
             for limits in [(1,), (1, 2), (1, 3, 2), (1, 2, 5, 1)]:
                 solution = solve(search._table, 64, len(limits), draft_widths=list(limits))
-                assert search._within(limits).speedup >= speeds(solution, costs)[-1, : search._max_nodes].max() * (
-                    1 - ROUNDING
-                )
+                assert search._within(limits).speedup >= solution_speedups(solution, costs)[
+                    -1, : search._max_nodes
+                ].max() * (1 - ROUNDING)
 
 
 class TestLevelWidths:

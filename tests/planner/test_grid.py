@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.invented_machines import profile_of, seconds
 from treeopt.planner import plan
-from treeopt.planner.grid import CHAIN_DEPTHS, DEPTHS, NODES, grid
+from treeopt.planner.benchmarks import CHAIN_DEPTHS, DEPTHS, NODES, predict_grid
 from treeopt.trees import chain
 
 MACHINES = {
@@ -20,7 +20,7 @@ def planned(request):
 
 
 def test_the_choice_comes_first_or_the_fastest_tree_where_plain_decoding_is_chosen(planned):
-    first, *others = grid(planned)
+    first, *others = predict_grid(planned)
     assert first.tree.nodes > 1
     assert first.tree == planned.choice.tree or planned.choice.tree.nodes == 1
     assert first.speedup.value >= max(each.speedup.value for each in others)
@@ -31,7 +31,7 @@ def test_one_machine_chooses_plain_decoding_and_the_other_a_tree():
 
 
 def test_every_tree_is_there_once_and_has_a_drafted_node(planned):
-    trees = [each.tree for each in grid(planned)]
+    trees = [each.tree for each in predict_grid(planned)]
     assert all(tree != other for place, tree in enumerate(trees) for other in trees[:place])
     assert min(tree.nodes for tree in trees) >= 2
     assert max(tree.nodes for tree in trees) <= 40
@@ -39,7 +39,7 @@ def test_every_tree_is_there_once_and_has_a_drafted_node(planned):
 
 
 def test_chains_and_the_solvers_trees_of_every_size_and_depth_are_in_it(planned):
-    trees = [each.tree for each in grid(planned)]
+    trees = [each.tree for each in predict_grid(planned)]
     for depth in CHAIN_DEPTHS:
         assert (chain(depth) in trees) == (depth <= planned.solution.max_depth)
     for nodes in NODES:
@@ -49,7 +49,7 @@ def test_chains_and_the_solvers_trees_of_every_size_and_depth_are_in_it(planned)
 
 
 def test_each_is_predicted_as_the_model_predicts_it(planned):
-    for each in grid(planned):
+    for each in predict_grid(planned):
         alone = planned.model.predict(each.tree)
         assert each.kind == alone.kind
         assert (each.speedup, each.step_s, each.tokens_per_step) == (alone.speedup, alone.step_s, alone.tokens_per_step)
@@ -57,5 +57,5 @@ def test_each_is_predicted_as_the_model_predicts_it(planned):
 
 
 def test_a_small_budget_has_a_small_grid():
-    found = grid(plan(profile_of(MACHINES["nodes cost"], P), 2))
+    found = predict_grid(plan(profile_of(MACHINES["nodes cost"], P), 2))
     assert [each.tree for each in found] == [chain(1)]

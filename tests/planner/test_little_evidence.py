@@ -9,8 +9,8 @@ import pytest
 from tests.cli.invented import call
 from tests.support.invented_machines import acceptance_of
 from treeopt.planner.dependence import ChainDependence
-from treeopt.planner.token_draws import draw_tokens
-from treeopt.records.acceptance import TextSums
+from treeopt.planner.token_draws import TokenDraws
+from treeopt.records.acceptance import SequenceSums
 from treeopt.records.engine import ChainCounts
 from treeopt.trees import chain
 
@@ -53,11 +53,11 @@ def test_none_of_three_is_no_certainty():
 
 def drawn(accepted, length=3):
     """Return draws of a chain's tokens, of sequences of 50 steps that each accept so many tokens in every step."""
-    texts = TextSums(
+    texts = SequenceSums(
         np.full((len(accepted), length), 50.0) * (np.arange(length) <= np.array(accepted)[:, None]),
         50.0 * (np.arange(length) < np.array(accepted)[:, None])[:, :, None],
     )
-    return draw_tokens(acceptance_of(texts))
+    return TokenDraws.of(acceptance_of(texts))
 
 
 def test_sequences_that_all_agree_leave_room_for_others():
@@ -67,14 +67,14 @@ def test_sequences_that_all_agree_leave_room_for_others():
 
 
 def test_counted_chains_that_all_agree_leave_as_much():
-    texts = TextSums(np.full((4, 3), 50.0), np.full((4, 3, 1), 50.0))
+    texts = SequenceSums(np.full((4, 3), 50.0), np.full((4, 3, 1), 50.0))
     acceptance = acceptance_of(texts)
     counts = ChainCounts(length=3, steps=(50,) * 4, tokens=(200,) * 4)
     dependence = ChainDependence(table=acceptance.table, chains=(counts,))
-    with_counts = draw_tokens(acceptance, dependence).tokens(chain(3))
+    with_counts = TokenDraws.of(acceptance, dependence).tokens(chain(3))
     assert np.quantile(with_counts, 0.025) < 3.9
     assert np.quantile(with_counts, 0.025) == pytest.approx(
-        np.quantile(draw_tokens(acceptance).tokens(chain(3)), 0.025), rel=0.02
+        np.quantile(TokenDraws.of(acceptance).tokens(chain(3)), 0.025), rel=0.02
     )
 
 

@@ -8,8 +8,8 @@ from tests.cli.invented import FOUR_CONDITIONS, call, invented
 from tests.planner.test_drafters import heads, lookup
 from treeopt.errors import InfeasibleError
 from treeopt.planner import PlanRequest, drafter_choices, plan, requested_schedule, schedule
-from treeopt.planner.memory import Memory, memory_of
-from treeopt.planner.scheduling import measured_conditions
+from treeopt.planner.request import Memory, device_memory
+from treeopt.planner.scheduling import measured_points
 
 WEIGHTS, KV = 10_000_000, 1000
 
@@ -58,7 +58,7 @@ def test_a_plan_takes_no_larger_tree_than_fits():
 
 def test_a_schedule_never_plans_what_does_not_fit():
     profile = with_memory(invented(conditions=FOUR_CONDITIONS))
-    conditions = measured_conditions(profile, 0.0)
+    conditions = measured_points(profile, 0.0)
     batch, context = max(conditions, key=lambda each: each[0] * each[1])
     total = taken_bytes(3, context, batch)
 
@@ -84,7 +84,7 @@ def test_a_schedule_never_plans_what_does_not_fit():
 
 def test_conditions_without_room_are_left_out():
     profile = with_memory(invented(conditions=FOUR_CONDITIONS))
-    smallest = min(measured_conditions(profile, 0.0), key=lambda each: each[0] * each[1])
+    smallest = min(measured_points(profile, 0.0), key=lambda each: each[0] * each[1])
     total = taken_bytes(1, smallest[1], smallest[0])
     schedule = requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total))
     assert [(each.model.point.batch_size, each.context_tokens) for each in schedule.plans] == [smallest]
@@ -94,7 +94,7 @@ def test_conditions_without_room_are_left_out():
 
 def test_a_profile_without_the_models_memory_is_refused():
     with pytest.raises(InfeasibleError, match="expected a profile with the memory of weights"):
-        memory_of(invented(), 10**9)
+        device_memory(invented(), 10**9)
 
 
 def test_the_command_says_how_many_sequences_fit(tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ from tests.planner.test_dependence import decoded, measured
 from tests.support.invented_machines import latency, profile, seconds
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import PlanRequest, for_new_tokens, plan, step_model
-from treeopt.planner.new_tokens import check_new_tokens
-from treeopt.records.acceptance import TextSums
+from treeopt.planner.subsets import check_new_tokens
+from treeopt.records.acceptance import SequenceSums
 from treeopt.records.acceptance_counts import REJECTED
 from treeopt.trees import chain
 
@@ -64,7 +64,7 @@ class TestAcceptance:
     def test_what_was_expected_keeps_its_ratio_to_what_was_counted(self):
         """Above temperature 0, and for `traversal`, the table is another than that of its accepted ranks."""
         counted = measured(TEXTS)
-        sums = TextSums(counted.texts.reached, counted.texts.accepted * [0.99, 0.9, 0.5])
+        sums = SequenceSums(counted.texts.reached, counted.texts.accepted * [0.99, 0.9, 0.5])
         before = whole(rule="traversal", temperature=1.0, table=sums.table(), texts=sums)
         (found,) = for_new_tokens(before, SHORT).acceptances
         (plainly,) = for_new_tokens(whole(), SHORT).acceptances
@@ -75,7 +75,7 @@ class TestAcceptance:
         """Above temperature 0 a rank may be expected now and then that no draw had."""
         texts = [np.where(each == 2, 1, each) for each in TEXTS]
         counted = measured(texts)
-        sums = TextSums(counted.texts.reached, counted.texts.accepted + np.array([0.0, 0.0, 0.01]))
+        sums = SequenceSums(counted.texts.reached, counted.texts.accepted + np.array([0.0, 0.0, 0.01]))
         (found,) = for_new_tokens(profiled(replace(counted, table=sums.table(), texts=sums)), SHORT).acceptances
         assert np.all(found.table.p.sum(axis=1) <= 1)
         assert np.all(found.table.p[:, :2] > 0)
@@ -128,7 +128,7 @@ class TestCheck:
 
     def test_longer_texts_are_warned_of(self):
         caution = check_new_tokens(whole(), PlanRequest(), 441)
-        assert "up to token 440" in caution.found
+        assert "up to token 440" in caution.problem
         assert caution.action == f"Profile with --positions {441 * len(TEXTS)}."
 
     @pytest.mark.parametrize(

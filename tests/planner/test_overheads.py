@@ -8,7 +8,7 @@ from scipy.optimize import nnls
 
 from tests.support.invented_machines import MACHINES, profile_of
 from treeopt.planner import step_model
-from treeopt.planner.overheads import fitted
+from treeopt.planner.overheads import fit_overheads
 from treeopt.records.latency import Timing
 from treeopt.records.step_latency import RuleSteps, TimedTree
 from treeopt.trees import TokenTree, chain, kind_of, level_widths
@@ -54,13 +54,13 @@ def medians(trees):
 
 def test_known_overheads_are_found_again():
     trees = timed()
-    np.testing.assert_allclose(fitted(trees, medians(trees) - passes_s(trees)), TRUE, rtol=1e-6)
+    np.testing.assert_allclose(fit_overheads(trees, medians(trees) - passes_s(trees)), TRUE, rtol=1e-6)
 
 
 def test_draws_are_fitted_one_by_one():
     trees, other = timed(), (0.2, 0.0, 0.001, 0.0)
     steps = np.stack([medians(trees), medians(timed(other))])
-    found = fitted(trees, steps - passes_s(trees))
+    found = fit_overheads(trees, steps - passes_s(trees))
     np.testing.assert_allclose(np.array(found).T, [TRUE, other], atol=1e-9)
 
 
@@ -78,7 +78,7 @@ def test_it_is_the_least_squares_fit_of_which_only_levels_may_be_negative(seed):
     steps_s = times_s + rng.normal(0, 0.03, (30, len(trees)))
     features = np.array([[1, tree.max_depth, tree.nodes, (kind_of(tree) == "tree")] for tree in PROBES], float)
 
-    found = np.array(fitted(trees, steps_s - passes_s(trees))).T
+    found = np.array(fit_overheads(trees, steps_s - passes_s(trees))).T
     expected = [nearest(features / times_s[:, None], (each - passes_s(trees)) / times_s) for each in steps_s]
     np.testing.assert_allclose(found, expected, atol=1e-9)
     assert found[:, [0, 2, 3]].min() == 0  # otherwise this would be plain least squares
@@ -92,22 +92,24 @@ def test_what_chains_cannot_tell_apart_is_of_the_step_and_its_levels(length, ove
     if length == 1:
         overhead = (overhead[0], 0, 0, 0)  # one chain tells of no levels either
     trees = timed(overhead, [chain(depth) for depth in range(1, length + 1)])
-    found = fitted(trees, medians(trees) - passes_s(trees))
+    found = fit_overheads(trees, medians(trees) - passes_s(trees))
 
     assert np.array(found) == pytest.approx(np.array(overhead), abs=1e-9)
-    drawn = fitted(trees, np.stack([medians(trees)] * 3) - passes_s(trees))
+    drawn = fit_overheads(trees, np.stack([medians(trees)] * 3) - passes_s(trees))
     np.testing.assert_allclose(np.array(drawn).T, [overhead] * 3, atol=1e-9)
 
 
 def test_trees_of_one_depth_are_told_apart_by_their_nodes():
     overhead = (0.03, 0, 0.002, 0)
     trees = timed(overhead, [TokenTree([-1, *[0] * children]) for children in (2, 4, 8)])
-    assert np.array(fitted(trees, medians(trees) - passes_s(trees))) == pytest.approx(np.array(overhead), abs=1e-9)
+    assert np.array(fit_overheads(trees, medians(trees) - passes_s(trees))) == pytest.approx(
+        np.array(overhead), abs=1e-9
+    )
 
 
 def test_few_trees_are_explained_all_the_same():
     trees = timed(probes=PROBES[:2])
-    step, level, node, branching = fitted(trees, medians(trees) - passes_s(trees))
+    step, level, node, branching = fit_overheads(trees, medians(trees) - passes_s(trees))
     for tree in PROBES[:2]:
         assert overhead_s(tree, (step, level, node, branching)) == pytest.approx(overhead_s(tree))
 
@@ -143,5 +145,5 @@ def test_negative_costs_of_nodes_and_branching_are_noise():
     values = [overhead_s(tree, (0.05, 0.0, -0.01, -0.02)) for tree in PROBES]
     step, level, node, branching = nearest(features * weight[:, None], values * weight)
     assert model.costs.overhead_s == pytest.approx(step)  # the step does not go on making up for the others
-    assert model.costs.draft.more_s == pytest.approx(level)
+    assert model.costs.draft.overhead_s == pytest.approx(level)
     assert (node, branching) == (0, 0)

@@ -8,7 +8,7 @@ import pytest
 from tests.support.invented_drafts import InventedDraft, decoded_steps, invented_text, recorded
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner.replay import Replay
-from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
+from treeopt.trees.drafter_parameters import DynamicTree, pool_nodes
 
 TOP_K, DEPTH, ROOTS = 3, 4, 24
 SETTINGS = [(top_k, depth) for top_k in range(1, TOP_K + 1) for depth in range(1, DEPTH + 1)]
@@ -25,14 +25,16 @@ def invented(request):
 def test_every_step_of_every_text(invented, top_k, depth):
     draft, texts, replay = invented
     nodes = np.arange(2, pool_nodes(top_k, depth) + 2)
-    found = replay.texts(top_k, depth, nodes)
+    found = replay.count_steps(top_k, depth, nodes)
     expected = [[decoded_steps(draft, text, ROOTS, top_k, depth, n) for n in nodes.tolist()] for text in texts]
     assert np.stack([found.tokens, found.steps], axis=-1).tolist() == [[list(pair) for pair in row] for row in expected]
 
 
 def test_the_draft_is_neither_always_right_nor_always_wrong(invented):
     _, _, replay = invented
-    tokens = [replay.tokens_per_step(DynamicTree.chain(length)) for length in (1, DEPTH)]
+    chains = [DynamicTree.chain(length) for length in (1, DEPTH)]
+    counts = [replay.count_steps(tree.top_k, tree.depth, np.array([tree.nodes])) for tree in chains]
+    tokens = [float(count.tokens_per_step[0]) for count in counts]
     assert 1.1 < tokens[0] < tokens[1] < DEPTH
 
 
@@ -42,14 +44,16 @@ def test_beams_of_own_probability_would_be_noticed(invented):
     record = replay.record
     nodes = np.arange(2, pool_nodes(TOP_K, DEPTH) + 2)
     flat = Replay(replace(record, log_probs=np.sort(record.log_probs - 1, axis=1)[:, ::-1] * np.float32(0.01)))
-    assert flat.texts(TOP_K, DEPTH, nodes).tokens.tolist() != replay.texts(TOP_K, DEPTH, nodes).tokens.tolist()
+    assert (
+        flat.count_steps(TOP_K, DEPTH, nodes).tokens.tolist() != replay.count_steps(TOP_K, DEPTH, nodes).tokens.tolist()
+    )
 
 
 def test_settings_that_were_not_recorded_are_refused(invented):
     _, _, replay = invented
     for top_k, depth in [(TOP_K + 1, 1), (1, DEPTH + 1), (0, 1), (1, 0)]:
         with pytest.raises(InfeasibleError, match="were recorded"):
-            replay.texts(top_k, depth, np.array([2]))
+            replay.count_steps(top_k, depth, np.array([2]))
 
 
 def test_a_record_without_a_node_that_is_drafted_from_is_refused(invented):
@@ -62,7 +66,7 @@ def test_a_record_without_a_node_that_is_drafted_from_is_refused(invented):
     )
 
     def replay_all():
-        return [Replay(short).texts(top_k, DEPTH, np.array([2])) for top_k in range(1, TOP_K + 1)]
+        return [Replay(short).count_steps(top_k, DEPTH, np.array([2])) for top_k in range(1, TOP_K + 1)]
 
     with pytest.raises(InvalidValueError, match="was not expanded"):
         replay_all()

@@ -7,7 +7,6 @@ from tests.scripts import ROOT
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import (
     PlanRequest,
-    largest_pass,
     plan,
     requested_model,
     requested_plan,
@@ -15,7 +14,7 @@ from treeopt.planner import (
     schedule,
     step_model,
 )
-from treeopt.planner.scheduling import several_conditions
+from treeopt.planner.scheduling import count_scheduled_points
 from treeopt.records.profile import Profile
 
 SHIPPED = sorted((ROOT / "docs" / "profiles").glob("*.yaml"))[::4]
@@ -31,13 +30,13 @@ def test_a_plan_by_record_is_that_by_keywords():
 
 def test_without_a_budget_all_nodes_that_were_timed_there_are_planned():
     found = requested_plan(PROFILE, PlanRequest(**ASKED))
-    assert found.solution.max_nodes == largest_pass(PROFILE, **ASKED)
+    assert found.solution.max_nodes == PROFILE.at(**ASKED, sampling=PROFILE.acceptances[0].sampling).max_nodes
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_plan_of_a_shipped_profile_goes_up_to_the_largest_timed_pass(path):
     profile = Profile.load(path)
-    most = largest_pass(profile)
+    most = profile.at(None, None, profile.acceptances[0].sampling).max_nodes
 
     assert plan(profile).solution.max_nodes == most
     with pytest.raises(InfeasibleError, match=f"{most} tokens. Got {most + 1}"):
@@ -60,9 +59,9 @@ def test_so_are_schedules_and_models():
 
 
 def test_a_schedule_is_for_several_conditions_and_for_speed():
-    assert several_conditions(PROFILE, PlanRequest()) == len(FOUR_CONDITIONS)
-    assert several_conditions(PROFILE, PlanRequest(objective="tokens")) == 0
-    assert several_conditions(invented(), PlanRequest()) == 0
+    assert count_scheduled_points(PROFILE, PlanRequest()) == len(FOUR_CONDITIONS)
+    assert count_scheduled_points(PROFILE, PlanRequest(objective="tokens")) == 0
+    assert count_scheduled_points(invented(), PlanRequest()) == 0
 
 
 def test_what_cannot_be_meant_is_refused_where_it_is_asked():

@@ -8,8 +8,8 @@ import pytest
 from tests.support.invented_machines import MACHINES, acceptance, acceptance_of, latency, profile
 from tests.support.planner_oracles import smoothed
 from treeopt.planner import Smoothing, plan, step_model
-from treeopt.planner.smoothing import pooled, pooling, smooth
-from treeopt.records.acceptance import TextSums
+from treeopt.planner.smoothing import find_noisy_runs, pool, smooth
+from treeopt.records.acceptance import SequenceSums
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 
@@ -29,7 +29,7 @@ def of_texts(seed: int, texts: int = 12, depths: int = 3, branching: int = 5) ->
     truth = rng.dirichlet(np.ones(branching + 1) * rng.choice([0.5, 5.0]), depths)
     reached = rng.integers(5, 60, (texts, depths))
     accepted = [[rng.multinomial(reached[j, d], truth[d])[:-1] for d in range(depths)] for j in range(texts)]
-    return acceptance_of(TextSums(reached, accepted))
+    return acceptance_of(SequenceSums(reached, accepted))
 
 
 def variance(measured: MeasuredAcceptance) -> np.ndarray:
@@ -165,22 +165,22 @@ class TestCurves:
         half = Timing(self.SPREAD, allow_negative=True).interval_s[1] / 1.959964
         return LatencyTable(range(1, 1 + len(medians_s)), [Timing(at + self.SPREAD / half) for at in medians_s])
 
-    def pooled(self, *medians_s: float) -> list[float]:
+    def pool(self, *medians_s: float) -> list[float]:
         table = self.curve(*medians_s)
-        return pooled(table.medians_s, pooling(table)).tolist()
+        return pool(table.medians_s, find_noisy_runs(table)).tolist()
 
     def test_a_fall_is_taken_out_where_noise_is_likelier_than_1_in_1000_to_explain_it(self):
         for fall in (0.5, 3.0, 4.5, 4.8, 6.0, 9.0):
             by_chance = math.erfc(fall / math.sqrt(2) / math.sqrt(2))  # of the difference of two normal numbers
             middle = 20 - fall / 2
             expected = [middle, middle] if by_chance >= 1e-3 else [20, 20 - fall]
-            assert self.pooled(20, 20 - fall) == pytest.approx(expected), fall
+            assert self.pool(20, 20 - fall) == pytest.approx(expected), fall
 
     def test_what_rises_is_left_alone(self):
-        assert self.pooled(10, 10.5, 13, 20) == pytest.approx([10, 10.5, 13, 20])
+        assert self.pool(10, 10.5, 13, 20) == pytest.approx([10, 10.5, 13, 20])
 
     def test_a_run_becomes_its_mean_and_the_rest_stays(self):
-        assert self.pooled(10, 15, 14, 13, 30) == pytest.approx([10, 14, 14, 14, 30])
+        assert self.pool(10, 15, 14, 13, 30) == pytest.approx([10, 14, 14, 14, 30])
 
 
 class TestTexts:
@@ -209,7 +209,7 @@ class TestTexts:
                 assert found.table.standard_error[d, k] == pytest.approx(error, rel=1e-9, abs=1e-12)
 
     def test_merged_ranks_of_one_text_move_together(self):
-        measured = acceptance_of(TextSums([[20.0], [20.0]], [[[4.0, 8.0]], [[6.0, 6.0]]]))
+        measured = acceptance_of(SequenceSums([[20.0], [20.0]], [[[4.0, 8.0]], [[6.0, 6.0]]]))
         found = smooth(measured).acceptance
         assert found.texts.accepted.tolist() == [[[6, 6]], [[6, 6]]]
         assert found.table.standard_error.tolist() == [[0, 0]]

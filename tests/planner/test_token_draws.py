@@ -23,8 +23,8 @@ from tests.support.planner_oracles import tokens
 from treeopt.planner import Confidence, StepModel, step_model, token_draws
 from treeopt.planner.model import confidence
 from treeopt.planner.resampling import DRAWS, draw_medians, estimate
-from treeopt.planner.token_draws import TokenDraws, draw_acceptance, draw_text_noise
-from treeopt.records.acceptance import TextSums
+from treeopt.planner.token_draws import TokenDraws, draw_acceptance, draw_sequence_noise
+from treeopt.records.acceptance import SequenceSums
 from treeopt.records.latency import Timing
 from treeopt.records.step_latency import RuleSteps, TimedTree
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
@@ -41,11 +41,11 @@ TREES = [
 COSTS = step_model(profile_of(MACHINES["nodes cost"], [0.5])).costs
 
 
-def drawn(texts: TextSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> TokenDraws:
+def drawn(texts: SequenceSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> TokenDraws:
     """Return so many draws of a table."""
     monkeypatch.setattr(token_draws, "DRAWS", draws)
     generator = np.random.default_rng(seed)
-    noise = draw_text_noise(len(texts.reached), generator)
+    noise = draw_sequence_noise(len(texts.reached), generator)
     return TokenDraws(p=draw_acceptance(acceptance_of(texts), generator, noise)[0])
 
 
@@ -72,7 +72,7 @@ class TestTokens:
             assert TokenDraws(p=p).tokens(tree).tolist() == pytest.approx(np.clip(expected, 1, 1 + tree.max_depth))
 
 
-def uneven_texts(seed: int = 3, texts: int = 60, depth: int = 4) -> TextSums:
+def uneven_texts(seed: int = 3, texts: int = 60, depth: int = 4) -> SequenceSums:
     """Return sums over texts some of which the draft follows far better than others, at every depth."""
     rng = np.random.default_rng(seed)
     reached, accepted = np.zeros((texts, depth)), np.zeros((texts, depth, 2))
@@ -82,10 +82,10 @@ def uneven_texts(seed: int = 3, texts: int = 60, depth: int = 4) -> TextSums:
             reached[text, d] = left
             accepted[text, d] = rng.multinomial(int(left), [first, 0.1, 0.9 - first])[:2]
             left = max(1.0, accepted[text, d].sum())
-    return TextSums(reached, accepted)
+    return SequenceSums(reached, accepted)
 
 
-def delta_method_variance(texts: TextSums, tree: TokenTree, correlated: bool = True) -> float:
+def delta_method_variance(texts: SequenceSums, tree: TokenTree, correlated: bool = True) -> float:
     """Return the variance of F(T): its gradient, and covariances of sums over clusters, all worked out anew."""
     paths = paths_of(tree.parents.tolist())
     total = texts.reached.sum(axis=0)
@@ -171,13 +171,12 @@ class TestMedians:
             held += low <= true <= high
         assert held / repeats == pytest.approx(0.95, abs=0.02)
 
-    def test_none_is_below_the_least_sample_and_one_sample_is_taken_for_certain(self):
+    def test_none_is_below_the_least_sample(self):
         timing = Timing([0.3, 0.1, 0.7, 0.2, 0.9])
         found = draw_medians((timing, Timing([0.5])), np.random.default_rng(0))
         assert found.shape == (DRAWS, 2)
-        assert (found[:, 0].min(), found[:, 0].max()) >= (0.1, 0.1)
+        assert found[:, 0].min() >= 0.1
         assert np.median(found[:, 0]) == pytest.approx(0.3, abs=0.03)
-        assert set(found[:, 1]) == {0.5}
 
     def test_the_order_of_samples_does_not_matter(self):
         samples = np.random.default_rng(0).gamma(2, size=25)
@@ -303,7 +302,7 @@ class TestConfidence:
         made = profile([latency(SPEED)], [acceptance([[0.4, 0.2], [0.4, 0.2]])])
         model = step_model(made)
         spread = np.linspace(-0.5, 0.5, DRAWS)
-        drawn = replace(model.drawn_costs, verify=replace(model.drawn_costs.verify, more_s=spread))
+        drawn = replace(model.drawn_costs, verify=replace(model.drawn_costs.verify, overhead_s=spread))
         model.__dict__["drawn_costs"] = drawn
         trees = sorted((chain(1), chain(2)), key=model.speedup, reverse=True)
         found = confidence(model, trees)

@@ -1,4 +1,4 @@
-"""Keep a plan fast while decoding: count what is accepted, and switch to the strategy that is then fastest.
+"""Adapt a plan while decoding: count accepted tokens, and switch to the strategy that is then the fastest.
 
 decoder = Decoder(target, draft, plan.choice.tree, temperature=0.0, max_nodes=64, on_step=Recalibration(profile))
 """

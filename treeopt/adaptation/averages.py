@@ -1,7 +1,8 @@
 """Exponential averages of conditional acceptance by depth and rank, and of the times of drafting and verification.
 
 A step visits the nodes of its accepted path.  It tries the children of each visited node in rank order, up to the
-accepted one.  Later siblings stay untried, so a narrow tree counts its ranks as a wide one would (Kaplan and Meier, 1958).
+accepted one.  Later siblings are not tried, so the counts of a rank do not depend on the tree's width (Kaplan and Meier,
+1958).
 The conditional acceptance h[d, k] is the share of tried children of rank k at depth d that were accepted.
 """
 
@@ -21,25 +22,25 @@ from treeopt.trees import TokenTree
 
 HALF_LIFE_STEPS = 128
 PROFILE_TRIALS, UNMEASURED_TRIALS = 32.0, 6.0
-"""Trials that the profile counts for in the shift of a rank; the second if it was measured with other sampling or draft."""
+"""Weight of the profile in the shift, in trials; the second if it was measured with another sampling or draft model."""
 CELL_TRIALS = 40.0
-"""Trials that the shifted profile counts for at one depth and rank."""
-SURPRISE = 3.0
-"""Standard errors between new steps and the average, after which the average forgets earlier steps."""
-RECENT_STEPS, REMEMBERED = 64, 0.2
-"""Half-life of what is compared so, and the share of the earlier counts that then stays."""
+"""Weight of the shifted profile at one depth and rank, in trials."""
+MAX_Z_SCORE = 3.0
+"""Deviation of recent steps from the average, in standard errors, above which most earlier counts are discarded."""
+RECENT_HALF_LIFE_STEPS, RETAINED = 64, 0.2
+"""Half-life of the recent steps, and the fraction of the earlier counts that is kept."""
 CORRELATION = 2.0
-"""Variance of accepted counts, as a multiple of the binomial one: neighbouring tokens are alike."""
+"""Variance of accepted counts relative to the binomial one, because neighbouring tokens are correlated."""
 TIMES_HALF_LIFE_STEPS = 64
 TIMES_TOLERANCE = math.log(1.15)
-"""Deviations of the draft-to-target ratio within the error of a profile."""
-SETTLING_STEPS = 48
-"""Steps after which the times of a strategy count."""
-LONGEST_STEP = 4.0
-"""Longest step that counts, as a multiple of the predicted one; longer ones were interrupted."""
-MOST_STRATEGIES = 16
-LEAST = 1e-4
-"""No conditional acceptance is below this, or above 1 less this."""
+"""Smaller deviations of the log draft-to-target ratio are within the error of a profile."""
+WARM_UP_STEPS = 48
+"""Steps of a strategy before its times count."""
+MAX_RELATIVE_STEP = 4.0
+"""Longer steps relative to the prediction were interrupted, and are clipped."""
+MAX_STRATEGIES = 16
+MIN_P = 1e-4
+"""Conditional acceptance is clipped to MIN_P … 1 - MIN_P."""
 
 
 class Outcomes(NamedTuple):
@@ -71,9 +72,9 @@ class Visits:
         self._cells, self._nodes, self._signs = np.array(cells, np.int64), np.array(nodes, np.int64), np.array(signs)
 
     def take(self) -> Outcomes:
-        """Return the outcomes of the noted paths, and forget the paths.
+        """Return the outcomes of the paths, and remove the paths.
 
-        A child is tried as often as its parent was visited, less the visits of its earlier siblings.
+        A child is tried as often as its parent was visited, minus the visits of its earlier siblings.
         """
         visits = np.bincount(list(chain.from_iterable(self.paths)), minlength=self.tree.nodes)
         self.paths.clear()
@@ -88,38 +89,39 @@ class AcceptanceAverage:
         self.outcomes = Outcomes.none(depths, ranks)
         self._expected = np.zeros((depths, ranks))
         """Accepted children that the profile predicts for the tried ones."""
-        self._off = self._variance = 0.0
-        """Accepted first children more than the average predicts, in recent steps, and their variance."""
+        self._excess = self._variance = 0.0
+        """Accepted first children minus those that the average predicts, in recent steps, and their variance."""
         self._profile_trials = PROFILE_TRIALS
 
     def add(self, new: Outcomes, steps: int, profile: Float64) -> None:
         """Add the outcomes of some steps; `profile` (D, K) is their predicted conditional acceptance."""
         keep = 0.5 ** (steps / HALF_LIFE_STEPS)
         p = apply_shift(profile, self.shift(profile))
-        recent = 0.5 ** (steps / RECENT_STEPS)
-        self._off = recent * self._off + float((new.accepted - new.tried * p)[:, 0].sum())
+        recent = 0.5 ** (steps / RECENT_HALF_LIFE_STEPS)
+        self._excess = recent * self._excess + float((new.accepted - new.tried * p)[:, 0].sum())
         self._variance = recent * self._variance + float((new.tried * p * (1 - p))[:, 0].sum())
-        if abs(self._off) > SURPRISE * math.sqrt(CORRELATION * self._variance + 1.0):
-            keep *= REMEMBERED
-            self._off = self._variance = 0.0
-        self.outcomes = Outcomes(*(keep * old + each for old, each in zip(self.outcomes, new, strict=True)))
+        if abs(self._excess) > MAX_Z_SCORE * math.sqrt(CORRELATION * self._variance + 1.0):
+            keep *= RETAINED
+            self._excess = self._variance = 0.0
+        self.outcomes = Outcomes(*(keep * old + added for old, added in zip(self.outcomes, new, strict=True)))
         self._expected = keep * self._expected + new.tried * profile
 
     def forget(self) -> None:
-        """Start again, from a profile that was measured under other conditions."""
+        """Start again, with a profile that was measured with another sampling or draft model."""
         self.outcomes = Outcomes.none(*self._expected.shape)
         self._expected = np.zeros_like(self._expected)
-        self._off = self._variance = 0.0
+        self._excess = self._variance = 0.0
         self._profile_trials = UNMEASURED_TRIALS
 
     def shift(self, profile: Float64) -> Float64:
-        """Return (D, K): what to add to the log odds of the profile's conditional acceptance.
+        """Return (D, K): the shift of the log odds of the profile's conditional acceptance.
 
-        All depths share one shift for the first rank and one for later ranks: a worse draft is worse at every depth.
-        Each depth and rank then adds its own outcomes, so what the tree does not try moves with what it does try.
+        All depths share one shift for the first rank and one for later ranks, because a worse draft is worse at every
+        depth; so depths and ranks that the tree does not try are shifted too.  Each depth and rank then adds its own
+        outcomes.
         """
         tried, accepted = self.outcomes
-        expected = np.where(tried > 0, self._expected / np.maximum(tried, LEAST), profile)
+        expected = np.where(tried > 0, self._expected / np.maximum(tried, MIN_P), profile)
         shifts = np.zeros_like(profile)
         for ranks in (slice(0, 1), slice(1, None)):
             if (trials := float(tried[:, ranks].sum())) > 0:
@@ -135,7 +137,8 @@ class AcceptanceAverage:
         for name, ranks in (("first", slice(0, 1)), ("later", slice(1, None))):
             trials = float(self.outcomes.tried[:, ranks].sum())
             if trials >= 1:
-                measured, predicted = (float(each[:, ranks].sum()) for each in (self.outcomes.accepted, self._expected))
+                measured = float(self.outcomes.accepted[:, ranks].sum())
+                predicted = float(self._expected[:, ranks].sum())
                 parts.append(
                     f"{measured / trials:.2f} of {name} children accepted, {predicted / trials:.2f} in the profile"
                 )
@@ -146,22 +149,22 @@ class TimeRatio:
     """Exponential average of measured seconds over predicted seconds."""
 
     def __init__(self) -> None:
-        self._taken = self._predicted = 0.0
+        self._measured = self._predicted = 0.0
 
-    def add(self, taken: float, predicted: float, steps: int) -> None:
+    def add(self, measured: float, predicted: float, steps: int) -> None:
         keep = 0.5 ** (steps / TIMES_HALF_LIFE_STEPS)
-        self._taken, self._predicted = keep * self._taken + taken, keep * self._predicted + predicted
+        self._measured, self._predicted = keep * self._measured + measured, keep * self._predicted + predicted
 
     @property
     def log(self) -> float:
         """Logarithm of the ratio; 0 if nothing was measured or predicted."""
-        return math.log(self._taken / self._predicted) if min(self._taken, self._predicted) > 0 else 0.0
+        return math.log(self._measured / self._predicted) if min(self._measured, self._predicted) > 0 else 0.0
 
 
 class StepTimes:
-    """Draft-to-target time ratio, and how much longer each strategy takes than the others, next to the profile.
+    """Draft-to-target time ratio, and the time of each strategy, relative to the profile and to the other strategies.
 
-    A machine that slows down as a whole changes no choice: only ratios enter.
+    Only ratios count: if the whole machine slows down, the choice does not change.
     """
 
     def __init__(self) -> None:
@@ -170,7 +173,8 @@ class StepTimes:
         self._steps = 0
         self._machine: float | None = None
         """Logarithm of the machine's time over the profile's."""
-        self._own: dict[Strategy, float] = {}
+        self._strategies: dict[Strategy, float] = {}
+        """Logarithm of each strategy's time over the profile's, relative to the machine."""
         self.drafting = 1.0
         """Draft-to-target time ratio over the profile's; 1 within the tolerance."""
 
@@ -180,30 +184,30 @@ class StepTimes:
         if strategy != self._strategy:
             self._strategy, self._steps = strategy, 0
             self._draft, self._target, self._step = TimeRatio(), TimeRatio(), TimeRatio()
-        draft = sum(min(each.draft, LONGEST_STEP * draft_s) for each in steps)
-        target = sum(min(each.verify + each.rest, LONGEST_STEP * target_s) for each in steps)
+        draft = sum(min(step.draft, MAX_RELATIVE_STEP * draft_s) for step in steps)
+        target = sum(min(step.verify + step.accept, MAX_RELATIVE_STEP * target_s) for step in steps)
         self._draft.add(draft, count * draft_s, count)
         self._target.add(target, count * target_s, count)
         self._step.add(draft + target, count * (draft_s * self.drafting + target_s), count)
         self._steps += count
-        if self._steps < SETTLING_STEPS:
+        if self._steps < WARM_UP_STEPS:
             return
         if draft_s > 0:
             ratio = self._draft.log - self._target.log
             self.drafting = math.exp(ratio - max(-TIMES_TOLERANCE, min(TIMES_TOLERANCE, ratio)))
         if self._machine is None:
             self._machine = self._step.log
-        if strategy in self._own:
-            self._machine = self._step.log - self._own[strategy]
+        if strategy in self._strategies:
+            self._machine = self._step.log - self._strategies[strategy]
             return
-        while len(self._own) >= MOST_STRATEGIES:
-            self._own.pop(next(iter(self._own)))
-        self._own[strategy] = self._step.log - self._machine
+        while len(self._strategies) >= MAX_STRATEGIES:
+            self._strategies.pop(next(iter(self._strategies)))
+        self._strategies[strategy] = self._step.log - self._machine
 
     def factor(self, strategy: Strategy) -> float:
-        """Return by which factor a strategy takes longer than the profile predicts, next to the first one."""
-        mean = sum(self._own.values()) / max(1, len(self._own))
-        return math.exp(self._own.get(strategy, mean))
+        """Return the time of a strategy over the profile's, relative to the machine; the mean of all for a new strategy."""
+        mean = sum(self._strategies.values()) / max(1, len(self._strategies))
+        return math.exp(self._strategies.get(strategy, mean))
 
 
 def conditional(rows: Float64) -> Float64:
@@ -213,7 +217,7 @@ def conditional(rows: Float64) -> Float64:
     [0.5, 0.5, 0.9999]
     """
     before = np.cumsum(rows, axis=-1) - rows
-    return np.asarray(np.clip(rows / np.maximum(1 - before, LEAST), LEAST, 1 - LEAST))
+    return np.asarray(np.clip(rows / np.maximum(1 - before, MIN_P), MIN_P, 1 - MIN_P))
 
 
 def joint(h: Float64) -> Float64:
@@ -227,19 +231,19 @@ def joint(h: Float64) -> Float64:
 
 
 def log_odds(p: Float64) -> Float64:
-    p = np.clip(p, LEAST, 1 - LEAST)
+    p = np.clip(p, MIN_P, 1 - MIN_P)
     return np.asarray(np.log(p / (1 - p)))
 
 
 def apply_shift(p: Float64, shift: Float64) -> Float64:
     """Return probabilities whose log odds are shifted."""
-    return np.asarray(np.clip(1 / (1 + np.exp(-log_odds(p) - shift)), LEAST, 1 - LEAST))
+    return np.asarray(np.clip(1 / (1 + np.exp(-log_odds(p) - shift)), MIN_P, 1 - MIN_P))
 
 
 def replay_outcomes(ranks: AcceptedRanks, tree: TokenTree, depths: int, branching: int) -> Outcomes:
     """Return the outcomes of steps with a tree along measured sequences, as if every rank had been tried.
 
-    Steps begin where others end, mostly after a miss, where the draft is worse than at an average position.
+    Steps begin where others end, mostly after a rejection, where the draft is worse than at an average position.
     """
     outcomes = Outcomes.none(depths, branching)
     columns = np.arange(branching)

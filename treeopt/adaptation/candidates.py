@@ -1,9 +1,9 @@
-"""The strategies that may be fastest, and the tokens per second that the averages predict for each.
+"""The strategies that may be the fastest, and the tokens per second that the averages predict for each.
 
     tokens(T) = F(T) of the shifted table * (replay of the profile's sequences / F) of the chain as deep as T
 
-The table is the profile's with the log odds of its conditional acceptance shifted.  Without any shift, chains are worth
-exactly what the plan predicts.
+The table is the profile's with the log odds of its conditional acceptance shifted.  Without a shift, predictions for
+chains equal the plan's.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from treeopt.arrays import Float64
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.curves import Curve
 from treeopt.planner.drafter_costs import pass_costs
-from treeopt.planner.fastest import speeds
+from treeopt.planner.fastest import solution_speedups
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.tokens import token_models
 from treeopt.records.acceptance import AcceptanceTable
@@ -32,39 +32,39 @@ from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
-from treeopt.records.sampling import draft_sampling_of
-from treeopt.runtime.decoding.observer import Steered
+from treeopt.records.sampling import resolve_draft_sampling
+from treeopt.runtime.decoding.observer import ControlledDecoder
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 
-MOST_DEPTHS, MOST_RANKS = 16, 16
-SOLVED_TREES = 4
-"""Solved trees that stay candidates, besides the chains."""
+MAX_DEPTHS, MAX_RANKS = 16, 16
+MAX_SOLVED_TREES = 4
+"""Solved trees that are candidates, in addition to the chains."""
 CONTEXTS = 8
-"""Contexts whose costs are kept; others take the costs of the nearest."""
-LEAST_ROUNDING = 64
-"""Tokens between two of these contexts, at least."""
-REPLAYED_POSITIONS = 4096
+"""Contexts with costs of their own; others take the costs of the nearest."""
+MIN_CONTEXT_STEP = 64
+"""Fewest tokens between two of these contexts."""
+MAX_REPLAYED_POSITIONS = 4096
 REPLAYED_TRIALS = 20.0
-"""Trials that the acceptance table counts for next to a replay."""
-MOST_TREES = 64
-"""Trees whose replay is kept, and sets of trees whose step times are."""
+"""Weight of the acceptance table relative to a replay, in trials."""
+MAX_TREES = 64
+"""Trees with a cached replay, and sets of trees with cached step times."""
 
 
 class ContextCosts:
-    """Step costs at the contexts of a profile; outside the measured range those of the nearest context."""
+    """Step costs at the contexts of a profile; those of the nearest context outside the measured range."""
 
     def __init__(self, profile: Profile, acceptance: MeasuredAcceptance, request: PlanRequest) -> None:
         self._profile, self._acceptance, self._request = profile, acceptance, request
         first = self._point(request.context_tokens)
         self.planned, self.batch_size, self.max_nodes = first.context_tokens, first.batch_size, first.max_nodes
         contexts = [
-            each.context_tokens
-            for each in profile.latencies_at(acceptance.temperature)
-            if each.batch_size == first.batch_size or request.extrapolate
+            latency.context_tokens
+            for latency in profile.latencies_at(acceptance.temperature)
+            if latency.batch_size == first.batch_size or request.extrapolate
         ] or [first.context_tokens]
         self._shortest, self._longest = min(contexts), max(contexts)
-        self._rounding = max(LEAST_ROUNDING, (self._longest - self._shortest) // CONTEXTS)
+        self._rounding = max(MIN_CONTEXT_STEP, (self._longest - self._shortest) // CONTEXTS)
         self._costs: dict[int, tuple[StepCosts, Float64]] = {}
 
     def rounded(self, context_tokens: int) -> int:
@@ -74,7 +74,7 @@ class ContextCosts:
         return self._at(context)[0]
 
     def pass_s(self, context: int) -> Float64:
-        """Return (N + 1,): seconds of the target's pass alone, by its number of tokens."""
+        """Return (N + 1,): seconds of the target's pass alone, by number of tokens."""
         return self._at(context)[1]
 
     def _at(self, context: int) -> tuple[StepCosts, Float64]:
@@ -93,7 +93,7 @@ class ContextCosts:
 class Candidates:
     """The trees of a budget under one acceptance of a profile.
 
-    Raises InfeasibleError for a first tree or conditions beyond what was measured.
+    Raises InfeasibleError for a first tree or an operating point beyond what was measured.
     """
 
     def __init__(self, profile: Profile, request: PlanRequest, tree: TokenTree, max_nodes: int) -> None:
@@ -102,30 +102,30 @@ class Candidates:
         self._model = token_models(profile, self.measured).at(self.costs.planned)
         self.acceptance = self._model.acceptance
         table = self.acceptance.table
-        deepest = max(MOST_DEPTHS if request.max_depth is None else request.max_depth, tree.max_depth)
-        self.depths = max(1, min(deepest, table.max_depth or MOST_DEPTHS, max_nodes - 1))
-        self.ranks = min(MOST_RANKS, table.branching)
+        deepest = max(MAX_DEPTHS if request.max_depth is None else request.max_depth, tree.max_depth)
+        self.depths = max(1, min(deepest, table.max_depth or MAX_DEPTHS, max_nodes - 1))
+        self.ranks = min(MAX_RANKS, table.branching)
         self.max_nodes = min(max_nodes, self.costs.max_nodes)
         rows = np.array(table.rows(self.depths)[..., : self.ranks])  # (D, parent's rank, K)
         self._odds = log_odds(conditional(rows))
         self._mean = conditional(rows.mean(axis=1))
-        self._falling = bool(np.all(rows[..., 1:] <= rows[..., :-1]))
-        """Whether rows never rise; rows that rise by a shift alone are flattened, as the solver is slower for them."""
+        self._non_increasing = bool(np.all(rows[..., 1:] <= rows[..., :-1]))
+        """Whether all rows are; the shifted rows are then kept so, because the solver is faster for them."""
         self._chains = [chain(depth) for depth in range(min(self.depths, self.max_nodes - 1) + 1)]
         """Plain decoding first."""
         self._factors = np.array(
-            [self._model.tokens_per_step(each) / table.expected_tokens(each) for each in self._chains]
+            [self._model.tokens_per_step(tree) / table.expected_tokens(tree) for tree in self._chains]
         )
-        self.conditional = lru_cache(MOST_TREES)(self._replayed)
-        """From a tree to the profile's conditional acceptance in steps with it, (D, K)."""
-        self._seconds = lru_cache(MOST_TREES)(self._measured_seconds)
+        self.conditional = lru_cache(MAX_TREES)(self._replayed)
+        """Returns the profile's conditional acceptance in steps with a tree, (D, K)."""
+        self._seconds = lru_cache(MAX_TREES)(self._measured_seconds)
         self._solved: dict[TokenTree, None] = {}
-        table.reach(tree)  # refuses a tree that is deeper than was measured
+        table.reach(tree)  # raises if the tree is deeper than was measured
         self.costs.at(self.costs.planned).tree_s(tree)
 
     def step_parts(self, tree: TokenTree, context: int) -> tuple[float, float]:
         """Return the profile's seconds of a step: the draft model's passes, and everything else."""
-        draft_s, step_s = (float(each[0]) for each in self._seconds((tree,), context))
+        draft_s, step_s = (float(seconds[0]) for seconds in self._seconds((tree,), context))
         return draft_s, step_s - draft_s
 
     def _measured_seconds(self, trees: tuple[TokenTree, ...], context: int) -> tuple[Float64, Float64]:
@@ -143,42 +143,44 @@ class Candidates:
     @cached_property
     def _ranks(self) -> AcceptedRanks | None:
         ranks = self.acceptance.accepted_ranks
-        return None if ranks is None else ranks.first(max(1, REPLAYED_POSITIONS // len(ranks.ranks)))
+        return None if ranks is None else ranks.first(max(1, MAX_REPLAYED_POSITIONS // len(ranks.ranks)))
 
     def solve(self, shift: Float64, times: StepTimes, context: int) -> None:
         """Add the fastest tree of the shifted table to the candidates."""
         solution = solve(self._table(shift), self.max_nodes, self.depths)
-        rates = speeds(solution, _slow_drafts(self.costs.at(context), times.drafting))
+        rates = solution_speedups(solution, _slow_drafts(self.costs.at(context), times.drafting))
         depth, nodes = np.unravel_index(rates.argmax(), rates.shape)
         tree = solution.tree(int(nodes), int(depth))
         self._solved.pop(tree, None)
         self._solved[tree] = None
-        while len(self._solved) > SOLVED_TREES:
+        while len(self._solved) > MAX_SOLVED_TREES:
             self._solved.pop(next(iter(self._solved)))
 
     def predict(self, shift: Float64, times: StepTimes, context: int, current: Strategy) -> list[PredictedRate]:
         """Return the prediction for each candidate tree, the one in use included."""
         table = self._table(shift)
         others = dict.fromkeys([*self._solved, *([current] if isinstance(current, TokenTree) else [])])
-        trees = [*self._chains, *(each for each in others if each not in self._chains)]
+        trees = [*self._chains, *(tree for tree in others if tree not in self._chains)]
         path = np.cumprod(table.rows(self.depths)[: len(self._chains) - 1, 0, 0])
         tokens = [*(1 + np.append(0, np.cumsum(path))), *map(table.expected_tokens, trees[len(self._chains) :])]
         draft_s, step_s = self._seconds(tuple(trees), context)
         seconds = step_s + (times.drafting - 1) * draft_s
         return [
-            PredictedRate(tree, float(many * self._factors[min(tree.max_depth, len(self._factors) - 1)]), float(one))
-            for tree, many, one in zip(trees, tokens, seconds, strict=True)
+            PredictedRate(
+                tree, float(expected * self._factors[min(tree.max_depth, len(self._factors) - 1)]), float(tree_s)
+            )
+            for tree, expected, tree_s in zip(trees, tokens, seconds, strict=True)
         ]
 
     def _table(self, shift: Float64) -> AcceptanceTable:
         rows = joint(apply_shift(1 / (1 + np.exp(-self._odds)), shift[:, None]))
-        if self._falling:
+        if self._non_increasing:
             rows = np.minimum.accumulate(rows, axis=-1)
         return AcceptanceTable(rows[:, 0] if rows.shape[1] == 1 else rows)
 
 
-def measured_request(profile: Profile, request: PlanRequest, decoder: Steered) -> PlanRequest:
-    """Return a request with the decoder's rule and temperature as defaults, as far as they were measured."""
+def measured_request(profile: Profile, request: PlanRequest, decoder: ControlledDecoder) -> PlanRequest:
+    """Return a request with the decoder's rule and temperature as defaults, if they were measured."""
     rule, temperature = request.rule, request.temperature
     if temperature is None and profile.acceptances_of(rule=rule, temperature=decoder.sampling.temperature):
         temperature = decoder.sampling.temperature
@@ -187,11 +189,11 @@ def measured_request(profile: Profile, request: PlanRequest, decoder: Steered) -
     return replace(request, rule=rule, temperature=temperature)
 
 
-def measured_as(acceptance: MeasuredAcceptance, decoder: Steered) -> bool:
-    """Return whether an acceptance has the decoder's rule and sampling; greedily all rules accept alike."""
+def measured_as(acceptance: MeasuredAcceptance, decoder: ControlledDecoder) -> bool:
+    """Return whether an acceptance has the decoder's rule and sampling; greedy decoding is the same for all rules."""
     if decoder.sampling.greedy:
         return acceptance.sampling.greedy
-    drafts = draft_sampling_of(acceptance.sampling, acceptance.draft_sampling)
+    drafts = resolve_draft_sampling(acceptance.sampling, acceptance.draft_sampling)
     return (acceptance.rule, acceptance.sampling, drafts) == (
         decoder.rule.name,
         decoder.sampling,
@@ -208,5 +210,5 @@ def _slow_drafts(costs: StepCosts, factor: float) -> StepCosts:
 
 
 def _draft_passes(costs: StepCosts) -> Curve:
-    """Return the seconds of the draft model's passes, without the overhead that grows with the levels."""
-    return replace(costs.draft, more_s=np.zeros_like(costs.draft.more_s))
+    """Return the seconds of the draft model's passes, without the overhead per level."""
+    return replace(costs.draft, overhead_s=np.zeros_like(costs.draft.overhead_s))

@@ -1,7 +1,7 @@
-"""What the draft model would be worth while it does not draft, so that a restored draft is found again.
+"""Shadow drafting: the acceptance of the draft model while it does not draft, so that a better draft is used again.
 
 One pass of the draft model over the end of the sequence gives the acceptance at many positions.  A step that drafts would
-cost a draft pass and a larger verification for one position.
+cost a draft pass and a larger verification for a single position.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,39 +10,39 @@ import torch
 from torch import Tensor
 
 from treeopt.adaptation.averages import Outcomes
-from treeopt.runtime.decoding.observer import Steered
+from treeopt.runtime.decoding.observer import ControlledDecoder
 from treeopt.runtime.rules.distributions import distribution
 
-PROBE_SHARE = 0.005
-"""Share of the decoding time that probes take."""
+PROBE_FRACTION = 0.005
+"""Fraction of the decoding time that probes take."""
 CONTEXT_TOKENS = 32
-"""Tokens that the draft model reads before the probed ones."""
-LEAST_PROBED, MOST_PROBED = 16, 24
-MOST_NUMBERS = 2**24
-"""Target logits kept for a probe."""
+"""Tokens before the probed ones in the draft model's pass."""
+MIN_PROBED, MAX_PROBED = 16, 24
+MAX_LOGITS = 2**24
+"""Target logits stored for a probe."""
 SLOWER_PROBE = 1.25
-"""Factor by which a probe may seem slower than the last one; more is an interruption."""
+"""Limit on the time of a probe relative to the last one; longer ones were interrupted."""
 
 
 class Probe:
-    """Remembers the latest steps without a draft, and has the draft model read them.
+    """Stores the latest steps without a draft, and runs the draft model on them.
 
     Args:
-        decoder: whose draft model reads.
-        usual_s: estimate of a probe's seconds before the first one.
+        decoder: its draft model is probed.
+        estimate_s: seconds of the first probe.
         now_s: the clock.
     """
 
-    def __init__(self, decoder: Steered, usual_s: float, now_s: Callable[[], float]) -> None:
-        self._usual_s, self._now_s = usual_s, now_s
-        self._due_s = self.taken_s = 0.0
+    def __init__(self, decoder: ControlledDecoder, estimate_s: float, now_s: Callable[[], float]) -> None:
+        self._estimate_s, self._now_s = estimate_s, now_s
+        self._due_s = self.spent_s = 0.0
         self.attach(decoder)
 
-    def attach(self, decoder: Steered) -> None:
+    def attach(self, decoder: ControlledDecoder) -> None:
         self._decoder = decoder
-        self._most = min(MOST_PROBED, max(LEAST_PROBED, MOST_NUMBERS // decoder.target.config.vocabulary))
+        self._capacity = min(MAX_PROBED, max(MIN_PROBED, MAX_LOGITS // decoder.target.config.vocabulary))
         self._sampled = decoder.rule.random_drafts and not decoder.sampling.greedy
-        self._text: int | None = None
+        self._sequence: int | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -50,40 +50,40 @@ class Probe:
         self._logits: list[Tensor] = []
         self._count = 0
 
-    def soon(self) -> None:
-        """Probe as soon as there are enough steps."""
+    def schedule(self) -> None:
+        """Make a probe due as soon as there are enough steps."""
         self._due_s = 0.0
 
-    def note(self, text: int, before: Sequence[int], token: int, logits: Tensor) -> None:
-        """Remember a token that the target committed after a sequence, and the logits (1, V) that it was sampled from."""
-        if text != self._text or not self._tokens:
+    def add(self, sequence: int, before: Sequence[int], token: int, logits: Tensor) -> None:
+        """Add a token that the target committed after the tokens before it, and its logits (1, V)."""
+        if sequence != self._sequence or not self._tokens:
             self._forget()
-            self._text, self._tokens = text, list(before[-CONTEXT_TOKENS:])
+            self._sequence, self._tokens = sequence, list(before[-CONTEXT_TOKENS:])
         self._tokens.append(token)
-        self._count = min(self._count + 1, self._most)
-        del self._tokens[: -self._most - CONTEXT_TOKENS]
+        self._count = min(self._count + 1, self._capacity)
+        del self._tokens[: -self._capacity - CONTEXT_TOKENS]
         if self._sampled:
             self._logits.append(logits.clone())  # the next pass overwrites them
-            del self._logits[: -self._most]
+            del self._logits[: -self._capacity]
 
     def take(self, depths: int, ranks: int, decoding_s: float) -> Outcomes:
         """Return the outcomes at depth 1 if a probe is due after `decoding_s` seconds of decoding, else none."""
-        if decoding_s < self._due_s or self._count < LEAST_PROBED:
+        if decoding_s < self._due_s or self._count < MIN_PROBED:
             return Outcomes.none(depths, ranks)
         start_s = self._now_s()
-        outcomes = self._read(depths, ranks)
-        taken_s = self._now_s() - start_s
-        self.taken_s += taken_s
-        self._usual_s = min(taken_s, SLOWER_PROBE * self._usual_s)
-        self._due_s = decoding_s + self._usual_s / PROBE_SHARE
+        outcomes = self._run(depths, ranks)
+        probe_s = self._now_s() - start_s
+        self.spent_s += probe_s
+        self._estimate_s = min(probe_s, SLOWER_PROBE * self._estimate_s)
+        self._due_s = decoding_s + self._estimate_s / PROBE_FRACTION
         self._forget()
         return outcomes
 
     @torch.inference_mode()
-    def _read(self, depths: int, ranks: int) -> Outcomes:
-        """Count greedily by the rank of the committed token, and sampled drafts by sum min(p, q) of the first child.
+    def _run(self, depths: int, ranks: int) -> Outcomes:
+        """Count the rank of the committed token in greedy decoding, and sum min(p, q) of the first child in sampling.
 
-        The latter is its acceptance (Leviathan et al., 2023, section 3.2).
+        The sum is its acceptance (Leviathan et al., 2023, section 3.2).
         """
         outcomes, count = Outcomes.none(depths, ranks), self._count
         logits = self._decoder.draft_logits(self._tokens[:-1])

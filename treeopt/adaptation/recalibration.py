@@ -1,4 +1,4 @@
-"""The controller: every `CHECK_STEPS` steps it predicts each candidate's speed, and switches if one is clearly faster.
+"""The controller: every `CHECK_STEPS` steps it predicts the speed of each candidate, and switches to a faster one.
 
 It changes how tokens are drafted, never the distribution of the output.
 """
@@ -10,9 +10,9 @@ from time import perf_counter
 
 from treeopt.adaptation.averages import AcceptanceAverage, StepTimes, Visits
 from treeopt.adaptation.candidates import Candidates, measured_as, measured_request
-from treeopt.adaptation.learnt_profile import StepSamples, learnt_profile
 from treeopt.adaptation.lookups import Lookups, measured_lookups, one_of_each_length
 from treeopt.adaptation.probing import Probe
+from treeopt.adaptation.profile_update import StepSamples, update_profile
 from treeopt.adaptation.strategy import Change, PredictedRate, Strategy, apply_strategy
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
@@ -20,22 +20,22 @@ from treeopt.planner.request import PlanRequest
 from treeopt.records.machine import Machine
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.decoding.observer import DecodedStep, Steered, StepSeconds
-from treeopt.runtime.drafters.recurring import ROOT_ALONE
+from treeopt.runtime.decoding.observer import ControlledDecoder, StepEvent, StepSeconds
+from treeopt.runtime.drafters.drafter import ROOT_ONLY
 from treeopt.trees import TokenTree
-from treeopt.trees.own_trees import PromptLookupSetting
+from treeopt.trees.drafter_parameters import PromptLookupSetting
 
 CHECK_STEPS, NEXT_CHECK_STEPS = 32, 8
 """Steps between two checks, and before the check that confirms a gain."""
-LEAST_GAIN = 0.05
-"""Predicted gain of a switch, at two checks in a row."""
+MIN_GAIN = 0.05
+"""Smallest predicted gain for a switch, at two checks in a row."""
 SHIFT_STEP, DRAFTING_STEP = 0.25, 0.1
-"""Change of the log odds of acceptance, or of the log of the time ratio, after which trees are solved again."""
-OWN_SHARE, HEAD_START_S = 0.01, 0.03
-"""Share of the decoding time that checks and probes may take, and seconds they may take before that."""
-KEPT_CHANGES = 1000
-ROOM_NODES = 64
-"""Nodes that a decoder reserves room for, so that larger trees than the first are candidates."""
+"""Change of the log odds of acceptance, or of the log time ratio, after which trees are solved again."""
+MAX_CHECK_FRACTION, HEAD_START_S = 0.01, 0.03
+"""Fraction of the decoding time that checks may take, and seconds that they may take in addition."""
+MAX_CHANGES = 1000
+MAX_RESERVED_NODES = 64
+"""Nodes for which a decoder allocates memory, so that larger trees than the first are candidates."""
 
 
 class Recalibration:
@@ -46,13 +46,13 @@ class Recalibration:
 
     Args:
         profile: the measurements.
-        request: rule, temperature, context and batch size of the plan; by default the decoder's, where measured.
+        request: rule, temperature, context and batch size of the plan; by default the decoder's, if measured.
         begin_with: setting of prompt lookup that drafts first, instead of the decoder's tree.
         on_change: called with every `Change`.
         now_s: the clock for the time of the checks.
 
-    Raises InvalidValueError if `profile` is no profile.  `attach` raises InvalidValueError for a decoder whose drafter
-    brings its own trees, InfeasibleError for a tree, setting or conditions beyond the measured ones.
+    Raises InvalidValueError if `profile` is not a Profile.  `attach` raises InvalidValueError for a decoder whose drafter
+    builds its own trees, InfeasibleError for a tree, setting or operating point beyond the measured ones.
     """
 
     def __init__(
@@ -68,29 +68,28 @@ class Recalibration:
         self.profile = profile
         self._request, self._begin_with = request or PlanRequest(), begin_with
         self._on_change, self._now_s = on_change, now_s
-        self._decoder: Steered | None = None
+        self._decoder: ControlledDecoder | None = None
         self._sequence: int | None = None
         self._probe: Probe
-        self._seconds: tuple[float, float]
+        self._predicted_s: tuple[float, float]
         self._drafted_by: tuple[Sampling, object] | None = None
         """The decoder's sampling and draft model; a decoder may get another draft model later."""
         self.changes: list[Change] = []
         """The latest changes, oldest first."""
         self.sequences = self.steps = 0
-        self.decoding_s = self.own_s = 0.0
+        self.decoding_s = self.check_s = 0.0
         """Seconds of all steps, and of all checks."""
 
-    def room_nodes(self, tree: TokenTree) -> int:
-        """Return the nodes of the largest candidate in a decoder that begins with `tree`."""
-        measured = max(each.verify.max_tokens for each in self.profile.step_latencies)
+    def largest_tree_nodes(self, tree: TokenTree) -> int:
+        measured = max(latency.verify.max_tokens for latency in self.profile.step_latencies)
         first = 1 if self._begin_with is None else self._begin_with.max_nodes
-        return max(tree.nodes, first, min(ROOM_NODES, measured))
+        return max(tree.nodes, first, min(MAX_RESERVED_NODES, measured))
 
-    def attach(self, decoder: Steered) -> None:
-        """Take a decoder.  A later one continues with the strategy and the averages of the one before.
+    def attach(self, decoder: ControlledDecoder) -> None:
+        """Start to control a decoder.  A later decoder continues with the strategy and the averages of the previous one.
 
-        After a change of the draft model or of the sampling the averages start again; if the profile measured the new
-        sampling too, its plan drafts from the first step.
+        After a change of the draft model or the sampling the averages start again.  If the profile contains the new
+        sampling, the fastest strategy by the profile is used from the first step on.
         """
         if not decoder.takes_trees:
             raise InvalidValueError(
@@ -106,21 +105,21 @@ class Recalibration:
             return
         apply_strategy(decoder, self.strategy)
         self._probe.attach(decoder)
-        measured = [each for each in self.profile.acceptances if measured_as(each, decoder)]
+        measured = [acceptance for acceptance in self.profile.acceptances if measured_as(acceptance, decoder)]
         if decoder.sampling != before[0] and measured:
             rule = self._candidates.acceptance.rule
-            acceptance = next((each for each in measured if each.rule == rule), measured[0])
-            used = self.strategy
+            acceptance = next((acceptance for acceptance in measured if acceptance.rule == rule), measured[0])
+            previous = self.strategy
             request = replace(self._request, rule=acceptance.rule, temperature=acceptance.temperature)
-            self._begin(request, ROOT_ALONE, None)
+            self._begin(request, ROOT_ONLY, None)
             self._switch(
-                used, self._fastest(), f"sampling: the profile contains temperature {acceptance.temperature:g}"
+                previous, self._fastest(), f"sampling: the profile contains temperature {acceptance.temperature:g}"
             )
         elif decoder.sampling != before[0] or decoder.draft_model is not before[1]:
             self._forget()
 
     def _begin(self, request: PlanRequest, tree: TokenTree, begin_with: PromptLookupSetting | None) -> None:
-        """Start from the profile, with a tree or a setting of prompt lookup."""
+        """Initialize everything from the profile, with a tree or a setting of prompt lookup."""
         decoder = self._decoder
         assert decoder is not None
         self._candidates = candidates = Candidates(self.profile, request, tree, decoder.max_nodes)
@@ -132,9 +131,9 @@ class Recalibration:
             apply_strategy(decoder, begin_with)
         self._context, self._times, self._solve_s = costs.planned, StepTimes(), 0.0
         self._start_averages()
-        self._use(begin_with or tree)
+        self._start(begin_with or tree)
         self._solve()
-        self._probe = Probe(decoder, sum(self._seconds), self._now_s)  # a draft pass takes less than a step
+        self._probe = Probe(decoder, sum(self._predicted_s), self._now_s)  # a draft pass takes less than a step
 
     def _start_averages(self) -> None:
         self._acceptance = AcceptanceAverage(self._candidates.depths, self._candidates.ranks)
@@ -146,112 +145,114 @@ class Recalibration:
         self._start_averages()
         self._acceptance.forget()
         self._lookups.forget()
-        self._probe.soon()
-        self._pause_steps = NEXT_CHECK_STEPS
+        self._probe.schedule()
+        self._check_interval = NEXT_CHECK_STEPS
 
-    def _use(self, strategy: Strategy) -> None:
-        """Count the following steps as steps of a strategy."""
+    def _start(self, strategy: Strategy) -> None:
+        """Attribute the next steps to a strategy."""
         self.strategy = strategy
-        tree = strategy if isinstance(strategy, TokenTree) else ROOT_ALONE
+        tree = strategy if isinstance(strategy, TokenTree) else ROOT_ONLY
         self._visits = Visits(tree, self._candidates.depths, self._candidates.ranks)
         self._drafts = tree.nodes > 1
         self._expected = self._candidates.conditional(tree)
-        self._taken: list[StepSeconds] = []
-        self._context_sum, self._pause_steps = 0, CHECK_STEPS
-        self._gained = self._skip_next = False
-        self._seconds = self._step_parts()
+        self._step_seconds: list[StepSeconds] = []
+        self._context_sum, self._check_interval = 0, CHECK_STEPS
+        self._gain_seen = self._skip_next = False
+        self._predicted_s = self._predicted_step_s()
 
-    def _step_parts(self) -> tuple[float, float]:
-        """Return the profile's seconds of a step's draft passes and of the rest."""
+    def _predicted_step_s(self) -> tuple[float, float]:
+        """Return the profile's seconds of a step's draft passes, and of everything else."""
         if isinstance(self.strategy, TokenTree):
             return self._candidates.step_parts(self.strategy, self._context)
         return 0.0, self._lookups.prediction(self.strategy, self._context).step_s
 
-    def __call__(self, step: DecodedStep) -> None:
+    def __call__(self, step: StepEvent) -> None:
         """Count a step; every `CHECK_STEPS` steps, check for a faster strategy."""
         seconds, outcome, is_tree = step.seconds, step.step, isinstance(self.strategy, TokenTree)
-        if seconds is not None and step.text != self._sequence:
-            self._sequence = step.text
+        if seconds is not None and step.sequence != self._sequence:
+            self._sequence = step.sequence
             self.sequences += 1
-        self._lookups.note(step.text, step.tokens, outcome.tokens)
+        self._lookups.add(step.sequence, step.tokens, outcome.tokens)
         if is_tree and step.proposal.tree != self.strategy:
-            return  # drafted before the tree changed, or there is nothing to draft from yet
+            return  # drafted before the tree changed, or without a draft yet
         if not self._drafts:
             for node, token in zip(outcome.path, outcome.tokens, strict=True):
-                self._probe.note(step.text, step.tokens, token, outcome.logits[node : node + 1])
-        elif not outcome.cut:
+                self._probe.add(step.sequence, step.tokens, token, outcome.logits[node : node + 1])
+        elif not outcome.truncated:
             self._visits.paths.append(outcome.path)
         if seconds is None:
             return
         self.decoding_s += sum(seconds)
         self.steps += 1
-        if self._skip_next:  # the first step of a strategy also catches up with the sequence
+        if self._skip_next:  # the first step of a strategy includes the prefill of its drafter
             self._skip_next = False
             return
-        # the time of a look-up is part of the measured overhead
-        self._taken.append(seconds if is_tree else StepSeconds(0.0, seconds.verify, seconds.rest + seconds.draft))
+        # the time of prompt lookup is part of the measured overhead
+        self._step_seconds.append(
+            seconds if is_tree else StepSeconds(0.0, seconds.verify, seconds.accept + seconds.draft)
+        )
         self._context_sum += len(step.tokens)
-        if len(self._taken) >= self._pause_steps and self._affordable(0.0):
+        if len(self._step_seconds) >= self._check_interval and self._affordable(0.0):
             start_s = self._now_s()
             self._check()
-            self.own_s += self._now_s() - start_s
+            self.check_s += self._now_s() - start_s
 
     def _affordable(self, seconds: float) -> bool:
-        return self.own_s + seconds <= HEAD_START_S + OWN_SHARE * self.decoding_s
+        return self.check_s + seconds <= HEAD_START_S + MAX_CHECK_FRACTION * self.decoding_s
 
     def _check(self) -> None:
         """Update the averages, and switch if another strategy is faster by 5 % for the second time in a row."""
-        self._gather()
-        if self._situation() != self._solved and self._affordable(self._solve_s):
+        self._update_averages()
+        if self._solver_inputs() != self._solved and self._affordable(self._solve_s):
             self._solve()
         predictions = self._predictions()
         current, best = predictions[self.strategy], self._fastest(predictions)
-        gained = best.tokens_per_s >= (1 + LEAST_GAIN) * current.tokens_per_s
-        if gained and self._gained:
-            self._switch(self.strategy, best, self._why(), best.tokens_per_s / current.tokens_per_s - 1)
+        gained = best.tokens_per_s >= (1 + MIN_GAIN) * current.tokens_per_s
+        if gained and self._gain_seen:
+            self._switch(self.strategy, best, self._describe_averages(), best.tokens_per_s / current.tokens_per_s - 1)
         else:
-            self._gained, self._pause_steps = gained, NEXT_CHECK_STEPS if gained else CHECK_STEPS
+            self._gain_seen, self._check_interval = gained, NEXT_CHECK_STEPS if gained else CHECK_STEPS
 
-    def _gather(self) -> None:
+    def _update_averages(self) -> None:
         """Add the steps since the last check to the averages."""
-        taken, self._taken = self._taken, []
-        if not taken:
+        seconds, self._step_seconds = self._step_seconds, []
+        if not seconds:
             return
         candidates = self._candidates
         if self._drafts:
             outcomes = self._visits.take()
         else:
             outcomes = self._probe.take(candidates.depths, candidates.ranks, self.decoding_s)
-        self._acceptance.add(outcomes, len(taken), self._expected)
-        self._times.add(self.strategy, taken, *self._seconds)
-        self._samples.add(self.strategy, taken)
+        self._acceptance.add(outcomes, len(seconds), self._expected)
+        self._times.add(self.strategy, seconds, *self._predicted_s)
+        self._samples.add(self.strategy, seconds)
         self._lookups.replay()
-        self._context, self._context_sum = candidates.costs.rounded(self._context_sum // len(taken)), 0
-        self._seconds = self._step_parts()
+        self._context, self._context_sum = candidates.costs.rounded(self._context_sum // len(seconds)), 0
+        self._predicted_s = self._predicted_step_s()
 
     def _predictions(self) -> dict[Strategy, PredictedRate]:
         shift, times = self._acceptance.shift(self._expected), self._times
         trees = self._candidates.predict(shift, times, self._context, self.strategy)
         lookups = self._lookups.predict(self._context, self.strategy)
         return {
-            each.strategy: each._replace(step_s=each.step_s * times.factor(each.strategy))
-            for each in [*trees, *lookups]
+            rate.strategy: rate._replace(step_s=rate.step_s * times.factor(rate.strategy))
+            for rate in [*trees, *lookups]
         }
 
     def _fastest(self, predictions: dict[Strategy, PredictedRate] | None = None) -> PredictedRate:
-        return max((predictions or self._predictions()).values(), key=lambda each: each.tokens_per_s)
+        return max((predictions or self._predictions()).values(), key=lambda rate: rate.tokens_per_s)
 
-    def _situation(self) -> tuple[int, int, int]:
-        """Return what the solution depends on: acceptance and time ratio in coarse steps, and the context."""
+    def _solver_inputs(self) -> tuple[int, int, int]:
+        """Return the inputs of the solution: acceptance and time ratio, coarsely rounded, and the context."""
         shift = float(self._acceptance.shift(self._expected)[:, 0].mean())
         return round(shift / SHIFT_STEP), round(log(self._times.drafting) / DRAFTING_STEP), self._context
 
     def _solve(self) -> None:
         start_s = self._now_s()
         self._candidates.solve(self._acceptance.shift(self._expected), self._times, self._context)
-        self._solve_s, self._solved = self._now_s() - start_s, self._situation()
+        self._solve_s, self._solved = self._now_s() - start_s, self._solver_inputs()
 
-    def _why(self) -> str:
+    def _describe_averages(self) -> str:
         return (
             f"acceptance: {self._acceptance.describe()}; "
             f"draft-to-target time {self._times.drafting:.2f} times the profile's; context {self._context}"
@@ -260,9 +261,9 @@ class Recalibration:
     def _switch(self, before: Strategy, best: PredictedRate, why: str, gain: float = 0.0) -> None:
         assert self._decoder is not None
         apply_strategy(self._decoder, best.strategy)
-        self._use(best.strategy)
+        self._start(best.strategy)
         self._skip_next = True
-        self._probe.soon()
+        self._probe.schedule()
         if before == best.strategy:
             return
         change = Change(
@@ -275,11 +276,11 @@ class Recalibration:
             step_s=best.step_s,
         )
         self.changes.append(change)
-        del self.changes[:-KEPT_CHANGES]
+        del self.changes[:-MAX_CHANGES]
         self._on_change(change)
 
-    def learnt(self, *, created: str, tool: str, machine: Machine) -> Profile:
-        """Return the profile with the counted acceptance and the measured times in place of its own.
+    def updated_profile(self, *, created: str, tool: str, machine: Machine) -> Profile:
+        """Return the profile, updated with the counted acceptance and the measured times.
 
         Args:
             created: date and time, ISO 8601.
@@ -289,8 +290,8 @@ class Recalibration:
         Raises TreeoptError if hardly any step drafted.
         """
         assert self._decoder is not None
-        self._gather()
-        learnt = learnt_profile(
+        self._update_averages()
+        profile = update_profile(
             self.profile,
             self._decoder,
             self._acceptance.outcomes,
@@ -300,4 +301,4 @@ class Recalibration:
             context_tokens=self._context,
             batch_size=self._candidates.costs.batch_size,
         )
-        return replace(learnt, created=created, tool=tool, machine=machine)
+        return replace(profile, created=created, tool=tool, machine=machine)

@@ -1,13 +1,13 @@
-"""What decoding can switch between: trees of the draft model, plain decoding (the root alone), and prompt lookup."""
+"""Strategies that a decoder switches between: trees of the draft model, plain decoding (the root alone), prompt lookup."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from treeopt.runtime.decoding.observer import Steered
+from treeopt.runtime.decoding.observer import ControlledDecoder
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import TokenTree, describe_tree, kind_of
+from treeopt.trees.drafter_parameters import PromptLookupSetting
 from treeopt.trees.drafter_setting import DrafterSetting
-from treeopt.trees.own_trees import PromptLookupSetting
 
 LOOKUP = "prompt-lookup"
 Strategy = TokenTree | PromptLookupSetting
@@ -33,7 +33,7 @@ class Change:
     before: Strategy
     after: Strategy
     gain: float
-    """Predicted gain of tokens per second, as a share."""
+    """Predicted relative gain of tokens per second."""
     tokens_per_step: float
     """Predicted, with `after`."""
     step_s: float
@@ -43,22 +43,22 @@ class Change:
         return {
             "step": self.step,
             "why": self.why,
-            "from": describe_strategy(self.before),
-            "to": describe_strategy(self.after),
+            "from": strategy_fields(self.before),
+            "to": strategy_fields(self.after),
             "predicted_gain": round(self.gain, 4),
             "predicted_tokens_per_step": round(self.tokens_per_step, 3),
             "predicted_step_s": round(self.step_s, 6),
         }
 
 
-def lookup_of(setting: DrafterSetting | None) -> PromptLookupSetting | None:
-    """Return the setting of prompt lookup that a plan names, None for another drafter."""
-    record = setting.record if setting is not None and setting.name == LOOKUP else None
+def prompt_lookup_setting(setting: DrafterSetting | None) -> PromptLookupSetting | None:
+    """Return the setting of prompt lookup in a plan, None for another drafter."""
+    record = setting.parameters if setting is not None and setting.name == LOOKUP else None
     return record if isinstance(record, PromptLookupSetting) else None
 
 
-def apply_strategy(decoder: Steered, strategy: Strategy) -> None:
-    """Have a decoder draft with a strategy from the next step on."""
+def apply_strategy(decoder: ControlledDecoder, strategy: Strategy) -> None:
+    """Make a decoder draft with a strategy from the next step on."""
     if isinstance(strategy, PromptLookupSetting):
         decoder.change_drafter(PromptLookupDrafter(strategy.ngram, strategy.length))
     else:
@@ -70,10 +70,10 @@ def pass_tokens(strategy: Strategy) -> int:
     return strategy.nodes if isinstance(strategy, TokenTree) else strategy.max_nodes
 
 
-def shape_of(strategy: Strategy) -> str:
-    """Return a strategy in a few words.
+def describe_strategy(strategy: Strategy) -> str:
+    """Return a short description.
 
-    >>> shape_of(TokenTree([-1])), shape_of(TokenTree([-1, 0, 0])), shape_of(PromptLookupSetting(4, 8))
+    >>> describe_strategy(TokenTree([-1])), describe_strategy(TokenTree([-1, 0, 0])), describe_strategy(PromptLookupSetting(4, 8))
     ('plain decoding', 'tree of 3 nodes, depth 1', 'prompt-lookup, ngram 4, length 8')
     """
     if isinstance(strategy, PromptLookupSetting):
@@ -81,12 +81,12 @@ def shape_of(strategy: Strategy) -> str:
     return describe_tree(strategy)
 
 
-def describe_strategy(strategy: Strategy) -> dict[str, object]:
+def strategy_fields(strategy: Strategy) -> dict[str, object]:
     """Return the fields of a strategy in a log.
 
-    >>> describe_strategy(TokenTree([-1, 0, 1]))
+    >>> strategy_fields(TokenTree([-1, 0, 1]))
     {'drafter': 'model', 'kind': 'chain', 'nodes': 3, 'depth': 2, 'parents': [-1, 0, 1]}
-    >>> describe_strategy(PromptLookupSetting(4, 8))
+    >>> strategy_fields(PromptLookupSetting(4, 8))
     {'drafter': 'prompt-lookup', 'kind': 'chain', 'nodes': 9, 'depth': 8, 'ngram': 4, 'length': 8}
     """
     if isinstance(strategy, PromptLookupSetting):

@@ -1,6 +1,5 @@
-"""Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
+"""Profile to plan: the fastest rule and tree at each operating point, their predicted speed and its confidence."""
 
-from treeopt.planner.categories import categories_of, for_category
 from treeopt.planner.drafters import (
     DrafterChoice,
     best_drafter,
@@ -11,14 +10,14 @@ from treeopt.planner.drafters import (
 )
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Confidence, StepModel, model_at, requested_model, step_model
-from treeopt.planner.new_tokens import for_new_tokens
 from treeopt.planner.options import OBJECTIVES, Option, Prediction
 from treeopt.planner.plan_record import Plan
-from treeopt.planner.planning import fastest_drafted_tree, largest_pass, plan, requested_plan
+from treeopt.planner.planning import fastest_drafted_tree, plan, requested_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import Schedule, requested_schedule, schedule
 from treeopt.planner.segments import Segment
 from treeopt.planner.smoothing import Smoothing
+from treeopt.planner.subsets import categories_of, for_category, for_new_tokens
 
 __all__ = [
     "OBJECTIVES",
@@ -42,7 +41,6 @@ __all__ = [
     "fastest_tree",
     "for_category",
     "for_new_tokens",
-    "largest_pass",
     "model_at",
     "plan",
     "requested_model",
@@ -55,5 +53,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Return the public names: what tab completion shows."""
+    """Return the public names, for tab completion."""
     return __all__

@@ -1,57 +1,57 @@
-"""How certain a profile makes the choice of its plan, and what to measure next to make it more so."""
+"""How certain a profile makes the choice of its plan, and which measurements would make it more certain."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from treeopt.array_record import ShortRepr
-from treeopt.planner.model import known_exactly
+from treeopt.planner.model import probabilities
 from treeopt.planner.planning import requested_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.resampling import NEAR
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES
 
-LEAST_SHARE = 0.02
-"""Of the draws in which a tree is as good as the best, if it is to count as a close rival."""
+CLOSE_RIVAL = 0.02
+"""Fraction of draws in which a close rival is nearly the fastest."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Certainty(ShortRepr):
-    """The confidence of a plan under one condition, and the sizes that decide between its best trees."""
+    """The confidence in a plan at one operating point, and the passes of its best trees."""
 
     probability: float
-    """Chance that the choice is within 1 % of the fastest."""
+    """That the choice is within 1 % of the fastest."""
     gains: Mapping[str, float]
-    """By how much it would rise if `acceptance`, `verify`, `draft` or `overhead` was known exactly."""
+    """The increase of the probability if `acceptance`, `verify`, `draft` or `overhead` were exact."""
     verify_tokens: frozenset[int]
-    """Tokens of the verification passes of the choice and of its close rivals."""
+    """Tokens of the verification passes of the choice and its close rivals."""
     draft_widths: frozenset[int]
     """Nodes of their draft levels."""
 
     @property
     def weakest(self) -> str:
-        """What is least certain."""
+        """The least certain measurement."""
         return max(self.gains, key=lambda part: self.gains[part])
 
 
 def certainty(profile: Profile, *, temperature: float, context_tokens: int, batch_size: int) -> Certainty:
-    """Return how certain the plan for one measured condition is; raises as `plan` does."""
+    """Return the certainty of the plan at one measured operating point; raises as `plan` does."""
     request = PlanRequest(
         temperature=temperature,
         context_tokens=context_tokens,
         batch_size=batch_size,
-        lossy=any(each.rule in LOSSY_RULES for each in profile.acceptances),
+        lossy=any(acceptance.rule in LOSSY_RULES for acceptance in profile.acceptances),
     )
     plan = requested_plan(profile, request)
-    candidates = (plan.plain, plan.chain, plan.tree, *plan.budgets)
-    speedups = plan.model.draw_speedups([each.tree for each in candidates])
-    best = (speedups >= NEAR * speedups.max(axis=1, keepdims=True)).mean(axis=0) >= LEAST_SHARE
-    close = [plan.choice, *(each for each, good in zip(candidates, best.tolist(), strict=True) if good)]
-    trees = [plan.choice.tree, *(each.tree for each in candidates if each is not plan.choice)]
-    probability, without = known_exactly(plan.model, trees)
+    options = (plan.plain, plan.chain, plan.tree, *plan.budgets)
+    speedups = plan.model.draw_speedups([option.tree for option in options])
+    near_best = (speedups >= NEAR * speedups.max(axis=1, keepdims=True)).mean(axis=0) >= CLOSE_RIVAL
+    close = [plan.choice, *(option for option, near in zip(options, near_best.tolist(), strict=True) if near)]
+    trees = [plan.choice.tree, *(option.tree for option in options if option is not plan.choice)]
+    probability, if_exact = probabilities(plan.model, trees)
     return Certainty(
         probability=plan.confidence.probability,
-        gains={part: each - probability for part, each in without.items()},
-        verify_tokens=frozenset(each.verify_tokens for each in close),
-        draft_widths=frozenset(width for each in close for width in each.tree.draft_widths.tolist()),
+        gains={part: exact - probability for part, exact in if_exact.items()},
+        verify_tokens=frozenset(option.verify_tokens for option in close),
+        draft_widths=frozenset(width for option in close for width in option.tree.draft_widths.tolist()),
     )

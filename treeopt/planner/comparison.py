@@ -1,4 +1,4 @@
-"""Trees side by side under one profile: what each comes to, and what better ones of its size would."""
+"""Given trees under one profile: their predictions, and the fastest trees of the same sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treeopt.errors import InfeasibleError, reason
-from treeopt.planner.fastest import speeds
+from treeopt.planner.fastest import solution_speedups
 from treeopt.planner.model import StepModel
 from treeopt.planner.options import Option
 from treeopt.solver import Solution, solve
@@ -20,11 +20,11 @@ class ComparedTree:
 
     tree: TokenTree
     prediction: Option | None
-    """None where the profile cannot tell."""
+    """None beyond what was measured."""
     unknown: str
-    """Why the profile cannot tell; empty where it can."""
+    """The reason why there is no prediction; empty if there is one."""
     same_size: Option | None
-    """The fastest tree of exactly as many nodes, of those with the most tokens at each depth, and this one itself."""
+    """The fastest of this tree and of the trees of its size with the most tokens at each depth."""
 
 
 class Comparison(tuple[ComparedTree, ...], Tabular):
@@ -33,58 +33,51 @@ class Comparison(tuple[ComparedTree, ...], Tabular):
     __slots__ = ()
 
     def to_records(self) -> list[Row]:
-        """Return a row for every tree; what is not predicted is None, and `unknown` says why."""
+        """Return a row for every tree; without a prediction its numbers are None and `unknown` is the reason."""
         return [
             {
-                "nodes": each.tree.nodes,
-                "depth": each.tree.max_depth,
-                "tokens_per_step": _value(each.prediction, "tokens_per_step"),
-                "step_s": _value(each.prediction, "step_s"),
-                "speedup": _value(each.prediction, "speedup"),
-                "best_of_size": _value(each.same_size, "speedup"),
-                "unknown": each.unknown or None,
+                "nodes": row.tree.nodes,
+                "depth": row.tree.max_depth,
+                "tokens_per_step": row.prediction and row.prediction.tokens_per_step.value,
+                "step_s": row.prediction and row.prediction.step_s.value,
+                "speedup": row.prediction and row.prediction.speedup.value,
+                "best_of_size": row.same_size and row.same_size.speedup.value,
+                "unknown": row.unknown or None,
             }
-            for each in self
+            for row in self
         ]
 
     def _repr_html_(self) -> str:
         return heading_html(f"{len(self)} tree{'s' * (len(self) != 1)}") + table_html(self.to_records())
 
 
-def _value(option: Option | None, name: str) -> float | None:
-    return None if option is None else float(getattr(option, name).value)
-
-
 def compare(model: StepModel, trees: Sequence[TokenTree]) -> Comparison:
-    """Return each tree with its prediction and the best of its size.
+    """Return each tree with its prediction and the fastest of its size.
 
-    A tree deeper than acceptance was measured, or larger than passes were timed, is not predicted.
+    There is no prediction for trees that are deeper than acceptance was measured, or larger than passes were timed.
     """
-    predicted = [_prediction(model, tree) for tree in trees]
-    largest = max((each.tree.nodes for each in predicted if isinstance(each, Option)), default=1)
-    solution = solve(model.acceptance.table, largest)
+    predictions, reasons = dict[TokenTree, Option](), dict[TokenTree, str]()
+    for tree in trees:
+        try:
+            predictions[tree] = model.predict(tree)
+        except InfeasibleError as error:
+            reasons[tree] = reason(error)
+    solution = solve(model.acceptance.table, max((tree.nodes for tree in predictions), default=1))
     return Comparison(
         ComparedTree(
             tree=tree,
-            prediction=each if isinstance(each, Option) else None,
-            unknown="" if isinstance(each, Option) else each,
-            same_size=_same_size(model, solution, each) if isinstance(each, Option) else None,
+            prediction=predictions.get(tree),
+            unknown=reasons.get(tree, ""),
+            same_size=_fastest_of_size(model, solution, predictions[tree]) if tree in predictions else None,
         )
-        for tree, each in zip(trees, predicted, strict=True)
+        for tree in trees
     )
 
 
-def _prediction(model: StepModel, tree: TokenTree) -> Option | str:
-    """Return the prediction, or why there is none."""
-    try:
-        return model.predict(tree)
-    except InfeasibleError as error:
-        return reason(error)
-
-
-def _same_size(model: StepModel, solution: Solution, given: Option) -> Option:
-    nodes = given.tree.nodes
-    row = np.where(solution.tree_nodes[:, nodes] == nodes, speeds(solution, model.costs)[:, nodes], 0.0)
-    if row.max(initial=0.0) <= given.speedup.value:
-        return given
-    return model.predict(solution.tree(nodes, int(row.argmax())))
+def _fastest_of_size(model: StepModel, solution: Solution, option: Option) -> Option:
+    nodes = option.tree.nodes
+    speedups = solution_speedups(solution, model.costs)[:, nodes]
+    speedups = np.where(solution.tree_nodes[:, nodes] == nodes, speedups, 0.0)
+    if speedups.max(initial=0.0) <= option.speedup.value:
+        return option
+    return model.predict(solution.tree(nodes, int(speedups.argmax())))

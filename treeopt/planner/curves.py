@@ -8,40 +8,44 @@ import numpy as np
 from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays import Float64, Int64, Integers
 
-LEAST_S = 1e-9
+MIN_S = 1e-9
 """Draws of an extrapolated time may fall to 0 or below; they are raised to this."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Curve(ArrayRecord):
-    """Seconds at 0 … N tokens, stored at breakpoints alone: draws at every count would fill the memory."""
+    """Seconds at 0 … N tokens, stored at breakpoints only: draws at every count would fill the memory."""
 
     tokens: Int64
-    """(m,), rising: the breakpoints."""
+    """(m,), increasing: the breakpoints."""
     seconds: Float64
     """(…, m): any leading axes hold draws."""
     padded: Int64
     """(N + 1,): the count that a pass is padded to; 0 where no pass is needed, as at 0 tokens."""
-    more_s: Float64
-    """(…,): overhead that grows with the count …"""
-    times: Int64
-    """(N + 1,): … and how often it counts at each."""
+    overhead_s: Float64
+    """(…,): overhead per unit."""
+    overhead_units: Int64
+    """(N + 1,): how often the overhead counts at each count."""
 
     def __post_init__(self) -> None:
         freeze(self)
 
     @classmethod
+    def without_overhead(cls, tokens: Int64, seconds: Float64, padded: Int64) -> "Curve":
+        return cls(tokens, seconds, padded, np.zeros(seconds.shape[:-1]), np.zeros_like(padded))
+
+    @classmethod
     def of(cls, seconds: Sequence[float] | Float64) -> "Curve":
         """Return the curve with these seconds at 0, 1, … tokens."""
-        every = np.asarray(seconds, np.float64)
-        counts = np.arange(every.shape[-1])
-        return cls(counts, every, counts, np.zeros(every.shape[:-1]), np.zeros_like(counts))
+        values = np.asarray(seconds, np.float64)
+        counts = np.arange(values.shape[-1])
+        return cls.without_overhead(counts, values, counts)
 
     @classmethod
     def free(cls, max_tokens: int) -> "Curve":
-        """Return the curve of what needs no pass at any count."""
-        none = np.zeros(max_tokens + 1, np.int64)
-        return cls(none[:1], np.zeros(1), none, np.zeros(()), none)
+        """Return a curve that is 0 at every count."""
+        counts = np.zeros(max_tokens + 1, np.int64)
+        return cls.without_overhead(counts[:1], np.zeros(1), counts)
 
     @property
     def max_tokens(self) -> int:
@@ -49,32 +53,32 @@ class Curve(ArrayRecord):
         return len(self.padded) - 1
 
     def at(self, counts: Integers) -> Float64:
-        """Return (…, *counts.shape): seconds at counts from 0 to N; no tokens take 0."""
-        place = np.bincount(counts.ravel(), minlength=1)
-        wanted = np.flatnonzero(place)  # each count once
-        place[wanted] = np.arange(len(wanted))
-        more_s = self.more_s[..., None] * self.times[wanted]
-        seconds = interpolate(self.tokens, self.seconds, self.padded[wanted]) + more_s
-        return np.asarray((np.maximum(seconds, LEAST_S) * (self.padded[wanted] > 0))[..., place[counts]])
+        """Return (…, *counts.shape): seconds at counts from 0 to N; 0 at 0 tokens."""
+        index = np.bincount(counts.ravel(), minlength=1)
+        distinct = np.flatnonzero(index)  # interpolate each count once
+        index[distinct] = np.arange(len(distinct))
+        overhead_s = self.overhead_s[..., None] * self.overhead_units[distinct]
+        seconds = interpolate(self.tokens, self.seconds, self.padded[distinct]) + overhead_s
+        return np.asarray((np.maximum(seconds, MIN_S) * (self.padded[distinct] > 0))[..., index[counts]])
 
 
 def interpolate(tokens: Int64, seconds: Float64, counts: Integers) -> Float64:
     """Return (…, counts): linear between breakpoints, and at the last slope beyond.
 
     Args:
-        tokens: (m,), rising.
+        tokens: (m,), increasing.
         seconds: (…, m).
-        counts: where.
+        counts: number of tokens of each pass.
     """
     if len(tokens) == 1:
         return np.broadcast_to(seconds, (*seconds.shape[:-1], len(counts)))
     right = np.clip(np.searchsorted(tokens, counts), 1, len(tokens) - 1)
-    share = (counts - tokens[right - 1]) / (tokens[right] - tokens[right - 1])
-    return np.asarray((1 - share) * seconds[..., right - 1] + share * seconds[..., right])
+    fraction = (counts - tokens[right - 1]) / (tokens[right] - tokens[right - 1])
+    return np.asarray((1 - fraction) * seconds[..., right - 1] + fraction * seconds[..., right])
 
 
 def padding(seconds: Float64) -> Int64:
-    """Return (N + 1,): at which count or larger a pass takes least, in a tie the smallest; entry 0 is 0.
+    """Return (N + 1,): the fastest count that is at least as large, in a tie the smallest; entry 0 is 0.
 
     Args:
         seconds: (N,), at 1 … N tokens.

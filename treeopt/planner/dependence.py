@@ -1,10 +1,11 @@
-"""What an acceptance table leaves out, corrected by replaying the measured sequences.
+"""Corrections for what an acceptance table leaves out: the dependence between positions.
 
     tokens(T) = F(T) * (1 - w + w * replayed(T) / F'(T)),   w = steps / (steps + PRIOR_STEPS)
 
-F is the table's, F' that of a table of the same accepted ranks that are replayed.  Their quotient contains where steps
-begin and how acceptance continues along a path, and little of the accepted ranks' noise.  At temperature 0, where F is
-F', the replay counts alone but for `w`.  The fewer whole steps with a tree can be replayed, the more the table counts.
+F is the table's, F' that of a table counted from the accepted ranks that are replayed.  replayed(T) / F'(T) depends on
+where steps begin and how acceptance continues along a path, and little on the noise of the accepted ranks.  At
+temperature 0, where F = F', the prediction is the replay's except for `w`.  The fewer whole steps with a tree can be
+replayed, the more the table counts.
 """
 
 from dataclasses import dataclass
@@ -14,9 +15,8 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.records.accepted_ranks import AcceptedRanks, RootRanks
 from treeopt.records.engine import ChainCounts
-from treeopt.records.root_ranks import RootRanks
 from treeopt.trees import TokenTree, chain
 
 PRIOR_STEPS = 25
@@ -36,23 +36,23 @@ class Dependence:
         return steps / (steps + PRIOR_STEPS)
 
     def tokens(self, tree: TokenTree) -> float:
-        """Return the tokens that a step with a tree yields."""
+        """Return the corrected tokens per step."""
         expected, weight = self.table.expected_tokens(tree), self.weight(tree)
         if weight == 0:
             return expected
         tokens, steps = self.accepted_ranks.replay(tree)
-        replayed = tokens.sum() / steps.sum() / self._replayed_table.expected_tokens(tree)
-        return float(expected * (1 - weight + weight * replayed))
+        ratio = tokens.sum() / steps.sum() / self._replayed_table.expected_tokens(tree)
+        return float(expected * (1 - weight + weight * ratio))
 
     def deviations(self, tree: TokenTree) -> Float64:
-        """Return (J,): what each sequence contributes to the relative error of the replay, a ratio of sums.
+        """Return (J,): the contribution of each sequence to the relative error of the replay, a ratio of sums.
 
-        Sequences are clusters, because neighbouring steps of one are alike (Cochran, 1977, section 6.3).
+        Sequences are clusters, because neighbouring steps of one are correlated (Cochran, 1977, section 6.3).
         """
         tokens, steps = self.accepted_ranks.replay(tree)
-        texts, total = len(steps), tokens.sum()
+        sequences, total = len(steps), tokens.sum()
         residual = tokens - steps * (total / steps.sum())
-        return np.asarray(residual / total * np.sqrt(texts / (texts - 1)))
+        return np.asarray(residual / total * np.sqrt(sequences / (sequences - 1)))
 
     @cached_property
     def _replayed_table(self) -> AcceptanceTable:
@@ -61,43 +61,44 @@ class Dependence:
 
 @dataclass(frozen=True)
 class ChainDependence:
-    """The tokens that an engine's steps yielded by draft length, and the table that is planned with.
+    """The tokens of an engine's steps by draft length, and the table that is planned with.
 
         tokens(K) = F(K) * r(K),   r(K) = counted tokens per step / F at counted lengths, linear between them
 
-    Beyond the largest counted length the last r holds.
+    Beyond the largest counted length r is constant.
     """
 
     table: AcceptanceTable
     chains: tuple[ChainCounts, ...]
-    """Of lengths that the table has."""
+    """Of lengths within the table's depth."""
 
     def weight(self, tree: TokenTree) -> float:
-        """Return 1 for a chain that drafts at all, 0 for any other tree."""
+        """Return 1 for a chain with draft tokens, 0 for any other tree."""
         return float(1 < tree.nodes == tree.max_depth + 1)
 
     def tokens(self, tree: TokenTree) -> float:
-        """Return the tokens that a step with a chain yields: counted if its length was, the table's for other trees."""
+        """Return the corrected tokens per step of a chain, and the table's of any other tree."""
         expected = self.table.expected_tokens(tree)
-        return expected * self._at(tree.max_depth, self._ratios) if self.weight(tree) else expected
+        return expected * self._interpolate(tree.max_depth, self._ratios) if self.weight(tree) else expected
 
     def deviations(self, tree: TokenTree) -> Float64:
-        """Return (J,): what each sequence contributes to the relative error, a ratio of sums."""
-        return np.array([self._at(tree.max_depth, text) for text in self._deviations.T])
+        """Return (J,): the contribution of each sequence to the relative error, a ratio of sums."""
+        return np.array([self._interpolate(tree.max_depth, sequence) for sequence in self._deviations.T])
 
-    def _at(self, length: int, values: Float64) -> float:
-        return float(np.interp(length, [each.length for each in self.chains], values))
+    def _interpolate(self, length: int, values: Float64) -> float:
+        return float(np.interp(length, [counts.length for counts in self.chains], values))
 
     @cached_property
     def _ratios(self) -> Float64:
-        return np.array([each.tokens_per_step / self.table.expected_tokens(chain(each.length)) for each in self.chains])
+        expected = [self.table.expected_tokens(chain(counts.length)) for counts in self.chains]
+        return np.array([counts.tokens_per_step for counts in self.chains]) / expected
 
     @cached_property
     def _deviations(self) -> Float64:
         """(lengths, J)."""
         rows = []
-        for each in self.chains:
-            steps, tokens = np.array(each.steps), np.array(each.tokens)
-            residual = tokens - steps * each.tokens_per_step
+        for counts in self.chains:
+            steps, tokens = np.array(counts.steps), np.array(counts.tokens)
+            residual = tokens - steps * counts.tokens_per_step
             rows.append(residual / tokens.sum() * np.sqrt(len(steps) / max(1, len(steps) - 1)))
         return np.array(rows)

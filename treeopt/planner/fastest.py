@@ -1,4 +1,4 @@
-"""The fastest tree, where drafting a level costs more the wider the level is.
+"""The fastest tree if wider levels take longer to draft.
 
     speedup(T) = tokens(T) * plain_s / (sum of draft_s[width of each level] + verify_s[nodes] + overhead_s)
 
@@ -6,11 +6,11 @@ The tree with the most tokens for its nodes and depth is often too wide to be th
 limits on the width of each level.  `_Search._grow` returns the trees with the most tokens within such limits:
 
 1. Sweep: try the same limit at all levels, for each depth.
-2. Climb: change the limit of one level, add a level or drop one, for as long as that helps.
-3. Exchange: add, remove or move leaves, for as long as that helps.
+2. Climb: change the limit of one level, add a level or drop one, as long as that helps.
+3. Exchange: add, remove or move leaves, as long as that helps.
 
-`_grow` is exact if no row of the acceptance table rises and no row depends on the parent's rank.  For other tables it
-follows pooled rows, in which each rising run is replaced by its mean, and step 3 corrects the leaves.
+`_grow` is exact if the rows of the acceptance table are non-increasing and do not depend on the parent's rank.  For other
+tables it follows pooled rows, in which each increasing run is replaced by its mean, and step 3 corrects the leaves.
 
 No step proves that the tree is the fastest.  `speed_bound.upper_bound` limits how much faster any other tree can be.
 """
@@ -31,16 +31,16 @@ from treeopt.trees import TokenTree
 
 SWEPT_LIMITS = (1, 2, 4, 8, 16, 32)
 GROWTH = 2
-"""Nodes of the trees that the climb compares, as a multiple of the larger tree that it starts from."""
-MOST_LEAVES = 16
-"""Leaves that one exchange adds to a node or removes from it."""
-PROMISING = 4
-"""Exchanges, the best by their estimates, that are tried before the tree is left as it is."""
+"""Limit on the nodes of the trees in the climb, as a multiple of the larger of the trees that it starts from."""
+MAX_LEAVES = 16
+"""Most leaves that one exchange adds to a node or removes from it."""
+MAX_EXCHANGES = 4
+"""Most exchanges, the best by estimate, that are evaluated for one tree."""
 ROUNDING = 1e-12
 """Smallest relative gain that counts."""
 
 Limits = tuple[int, ...]
-"""Most internal nodes at depth 0, 1, …, one for each level of the tree below the root."""
+"""Most internal nodes at depth 0, 1, …, one number per level below the root."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -55,7 +55,7 @@ class Fastest(ShortRepr):
 
     @property
     def loss(self) -> float:
-        """Largest share of the best possible speed that the tree may miss; 0 if it is proven to be the fastest."""
+        """Largest possible fraction of the best speed that is lost; 0 if the tree is proven to be the fastest."""
         return 1 - self.speedup / self.bound
 
 
@@ -70,11 +70,13 @@ def fastest_tree(
 
     Args:
         solution: solved without limits other than `level_widths`.
-        costs: of one condition, without draws.
+        costs: of one operating point, without draws.
         level_widths: most nodes at each depth, as for `solve`.
-        speedups: `speeds(solution, costs)`, if the caller has computed them.
+        speedups: `solution_speedups(solution, costs)`, if the caller has computed them.
     """
-    search = _Search(solution, costs, level_widths, speeds(solution, costs) if speedups is None else speedups)
+    search = _Search(
+        solution, costs, level_widths, solution_speedups(solution, costs) if speedups is None else speedups
+    )
     trees = list(dict.fromkeys([search.best, *(search.climb(limits) for limits in search.starts())]))
     if level_widths is None:
         trees = [search.exchange(tree) for tree in trees]
@@ -83,7 +85,7 @@ def fastest_tree(
     return Fastest(tree=tree, speedup=speedup, bound=upper_bound(solution, costs, speedup))
 
 
-def speeds(solution: Solution, costs: StepCosts) -> Float64:
+def solution_speedups(solution: Solution, costs: StepCosts) -> Float64:
     """Return float64 (max_depth + 1, max_nodes + 1): the speedup of each tree of a solution; column 0 is 0.
 
     A tree with a level wider than the measured ones counts as 0.
@@ -95,25 +97,26 @@ def speeds(solution: Solution, costs: StepCosts) -> Float64:
 
 def _step_s(costs: StepCosts, nodes: Integers, widths: Integers) -> Float64:
     """Return (trees,): seconds of a step; infinite for a tree with a level wider than the measured ones."""
-    measured = (widths <= costs.max_draft_width).all(axis=-1) & (np.count_nonzero(widths, axis=-1) <= costs.max_levels)
+    levels = np.count_nonzero(widths, axis=-1)
+    measured = (widths <= costs.max_draft_width).all(axis=-1) & (levels <= costs.max_levels)
     return np.where(measured, costs.step_s(nodes, np.where(measured[..., None], widths, 0)), np.inf)
 
 
-class _Grown(NamedTuple):
-    """The fastest tree within some limits, over all numbers of nodes."""
+class _LimitedTree(NamedTuple):
+    """The fastest tree within some limits."""
 
     speedup: float
     limits: Limits
     nodes: int
     widths: Limits
-    """Its internal nodes at each depth, which may be fewer than the limits."""
+    """Internal nodes at each depth, at most the limits."""
 
 
 _speedup = attrgetter("speedup")
 
 
 class _Nodes(NamedTuple):
-    """Nodes level by level; the n nodes with the largest keys are the tree of n nodes."""
+    """Nodes level by level; the n nodes with the largest keys form the tree of n nodes."""
 
     parent: Int64
     rank: Int64
@@ -121,31 +124,31 @@ class _Nodes(NamedTuple):
     reach: Float64
     """The probability that a step accepts each node."""
     key: Float64
-    """The same by pooled rows, and at most the parent's."""
+    """Reach by pooled rows, at most the parent's key."""
 
-    def likeliest(self, nodes: int) -> Int64:
-        """Return the nodes with the largest keys, the largest first and each parent before its children."""
+    def top(self, nodes: int) -> Int64:
+        """Return the nodes with the largest keys, in decreasing order and each parent before its children."""
         return np.argsort(-self.key, kind="stable")[:nodes]
 
 
 class _Search:
-    """The search for one acceptance table under one condition."""
+    """The search for one acceptance table at one operating point."""
 
     def __init__(
         self, solution: Solution, costs: StepCosts, level_widths: int | Sequence[int] | None, speedups: Float64
     ) -> None:
         self._table, self._costs, self._solution = solution.table, costs, solution
         self._rows = solution.table.rows(solution.max_depth)
-        self._pooled = _pooled(self._rows)
+        self._pooled_rows = _pool_rows(self._rows)
         widest = np.resize(solution.max_nodes if level_widths is None else level_widths, solution.max_depth)
         self._level_widths = np.minimum(widest, solution.max_nodes).astype(np.int32)
         root = _Nodes(np.full(1, -1), np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1), np.ones(1))
         self._nodes: dict[Limits, _Nodes] = {(): root}
-        self._grown: dict[Limits, _Grown] = {}
+        self._trees: dict[Limits, _LimitedTree] = {}
         depth, nodes = np.unravel_index(speedups.argmax(), speedups.shape)
         self.best = solution.tree(int(nodes), int(depth))
         """The fastest of the solution's trees."""
-        # a tree larger or deeper than all that can be faster than this one is not worth a try
+        # sizes and depths whose bound is below this tree need not be tried
         depths, sizes = np.nonzero(bound_by_width(solution, costs) > self.speedup(self.best) * (1 + CLOSED))
         self._max_depth, self._max_nodes = int(depths.max(initial=-1)) + 1, int(sizes.max(initial=-1)) + 2
         self._depths = np.unique(depths + 1).tolist()
@@ -159,54 +162,56 @@ class _Search:
         if self._max_depth == 0:
             return
         sweep = [(1, *[limit] * (depth - 1)) for limit in SWEPT_LIMITS for depth in self._depths]
-        swept = max(map(self._within, sweep), key=_speedup)
-        self._max_nodes = min(self._max_nodes, GROWTH * max(swept.nodes, self.best.nodes))
+        fastest = max(map(self._within, sweep), key=_speedup)
+        self._max_nodes = min(self._max_nodes, GROWTH * max(fastest.nodes, self.best.nodes))
         if self.best.nodes > 1:
             yield tuple(self.best.draft_widths.tolist())
-        yield swept.widths
+        yield fastest.widths
 
     def climb(self, limits: Limits) -> TokenTree:
-        """Return the fastest tree that changes of one limit at a time lead to."""
+        """Return the local optimum of changing one limit at a time."""
         best = self._within(limits)
         improved = True
         while improved:
-            before = best.speedup
+            previous = best.speedup
             depth = 1  # the root is one node
             while depth < len(best.widths):
-                best = max([best, *(self._within(near) for near in _neighbours(best.widths, depth))], key=_speedup)
+                neighbours = map(self._within, _neighbours(best.widths, depth))
+                best = max([best, *neighbours], key=_speedup)
                 depth += 1
             lengths = [best.widths[:-1], (*best.widths[:-1], 1), (*best.widths, 1), (*best.widths, *best.widths[-1:])]
-            allowed = [each for each in lengths if 0 < len(each) <= self._max_depth]
+            allowed = [widths for widths in lengths if 0 < len(widths) <= self._max_depth]
             best = max([best, *map(self._within, allowed)], key=_speedup)
-            improved = best.speedup > before * (1 + ROUNDING)
+            improved = best.speedup > previous * (1 + ROUNDING)
         return self.tree(best)
 
-    def tree(self, grown: _Grown) -> TokenTree:
-        nodes = self._grow(grown.limits)
-        chosen = np.sort(nodes.likeliest(grown.nodes))
+    def tree(self, limited: _LimitedTree) -> TokenTree:
+        nodes = self._grow(limited.limits)
+        chosen = np.sort(nodes.top(limited.nodes))
         parents = np.searchsorted(chosen, nodes.parent[chosen])
         return TokenTree.ordered([-1, *parents[1:].tolist()])
 
-    def _within(self, limits: Limits) -> _Grown:
-        if limits not in self._grown:
-            self._grown[limits] = self._fastest_of(self._grow(limits), limits)
-        return self._grown[limits]
+    def _within(self, limits: Limits) -> _LimitedTree:
+        if limits not in self._trees:
+            self._trees[limits] = self._fastest_of(self._grow(limits), limits)
+        return self._trees[limits]
 
     def _grow(self, limits: Limits) -> _Nodes:
-        """Return the nodes of the trees with the most tokens within some limits: those above, and one more level."""
+        """Return the nodes of the trees with the most tokens within some limits, each level grown from the one above."""
         if limits in self._nodes:
             return self._nodes[limits]
         above, depth = self._grow(limits[:-1]), len(limits)
         start = int(np.searchsorted(above.depth, depth - 1))
         parents = start + np.sort(np.argsort(-above.reach[start:], kind="stable")[: limits[-1]])
         parent_ranks = np.minimum(above.rank[parents], self._table.parent_ranks - 1)
-        keys = np.minimum(above.key[parents, None], above.reach[parents, None] * self._pooled[depth - 1, parent_ranks])
+        keys = np.minimum(
+            above.key[parents, None], above.reach[parents, None] * self._pooled_rows[depth - 1, parent_ranks]
+        )
         full = len(above.key) >= self._max_nodes
         least = np.partition(above.key, -self._max_nodes)[-self._max_nodes] if full else 0.0
         row, rank = np.nonzero(keys > least)
-        widest = min(self._level_widths[depth - 1], self._max_nodes)
-        likeliest = np.argsort(-keys[row, rank], kind="stable")[:widest]
-        row, rank = row[likeliest], rank[likeliest]
+        top = np.argsort(-keys[row, rank], kind="stable")[: min(self._level_widths[depth - 1], self._max_nodes)]
+        row, rank = row[top], rank[top]
         nodes = _Nodes(
             parent=np.append(above.parent, parents[row]),
             rank=np.append(above.rank, rank),
@@ -217,21 +222,21 @@ class _Search:
         self._nodes[limits] = nodes
         return nodes
 
-    def _fastest_of(self, nodes: _Nodes, limits: Limits) -> _Grown:
-        """Return the fastest of the trees that are at most as deep as there are limits."""
-        chosen = nodes.likeliest(self._max_nodes)
-        (internal,) = np.nonzero((nodes.rank[chosen] == 0) & (chosen > 0))  # a node is internal from its first child on
+    def _fastest_of(self, nodes: _Nodes, limits: Limits) -> _LimitedTree:
+        """Return the fastest of the trees of 1, 2, … of the nodes."""
+        chosen = nodes.top(self._max_nodes)
+        (internal,) = np.nonzero((nodes.rank[chosen] == 0) & (chosen > 0))  # a first child makes its parent internal
         widths = np.zeros((len(chosen), len(limits)), np.int64)
         widths[internal, nodes.depth[chosen[internal]] - 1] = 1
         widths = np.cumsum(widths, axis=0)
         step_s = _step_s(self._costs, np.arange(1, len(chosen) + 1), widths)
         speedups = self._costs.speedup(np.cumsum(nodes.reach[chosen]), step_s)
-        place = int(speedups.argmax())
-        used = widths[place]
-        return _Grown(float(speedups[place]), limits, place + 1, tuple(used[used > 0].tolist()))
+        index = int(speedups.argmax())
+        levels = widths[index]
+        return _LimitedTree(float(speedups[index]), limits, index + 1, tuple(levels[levels > 0].tolist()))
 
     def exchange(self, tree: TokenTree) -> TokenTree:
-        """Return the fastest tree that adding, removing and moving leaves leads to."""
+        """Return the local optimum of adding, removing and moving leaves."""
         while self._solution.max_depth > 0:
             fastest = max(self._exchanges(tree), key=self.speedup, default=tree)
             if self.speedup(fastest) <= self.speedup(tree) * (1 + ROUNDING):
@@ -240,25 +245,25 @@ class _Search:
         return tree
 
     def _exchanges(self, tree: TokenTree) -> Iterator[TokenTree]:
-        """Yield the most promising trees in which one node has more leaves, another one fewer, or both."""
+        """Yield the trees with the best estimates in which one node has more leaves, another one fewer, or both."""
         verify_s, rate = self._costs.verify_s, self.speedup(tree) / float(self._costs.plain_s[0])
-        more, fewer = np.arange(MOST_LEAVES + 1), -np.arange(MOST_LEAVES + 1)
+        more, fewer = np.arange(MAX_LEAVES + 1), -np.arange(MAX_LEAVES + 1)
         added, removed = self._gains(tree, more, rate), self._gains(tree, fewer, rate)
         nodes = tree.nodes + more[:, None] + fewer
         allowed = (nodes >= 1) & (nodes <= self._solution.max_nodes)
         nodes = np.where(allowed, nodes, tree.nodes)
         gain = added.max(axis=0)[:, None] + removed.max(axis=0) - rate * (verify_s[nodes] - verify_s[tree.nodes])
         gain = np.where(allowed, gain, -np.inf)
-        for place in np.argsort(-gain, axis=None)[:PROMISING]:
-            many, few = np.unravel_index(place, gain.shape)
-            grown, shrunk = int(added[:, many].argmax()), int(removed[:, few].argmax())
-            if gain[many, few] > 0 and (few == 0 or tree.parents[grown] != shrunk):
-                yield _with_leaves(tree, grown, int(many), shrunk, int(few))
+        for index in np.argsort(-gain, axis=None)[:MAX_EXCHANGES]:
+            plus, minus = np.unravel_index(index, gain.shape)
+            grown, shrunk = int(added[:, plus].argmax()), int(removed[:, minus].argmax())
+            if gain[plus, minus] > 0 and (minus == 0 or tree.parents[grown] != shrunk):
+                yield _move_leaves(tree, grown, int(plus), shrunk, int(minus))
 
     def _gains(self, tree: TokenTree, changes: Int64, rate: float) -> Float64:
-        """Return (nodes, changes): tokens gained by so many more children, less what the level's draft then costs.
+        """Return (nodes, changes): the gain in tokens by more or fewer children, minus the cost of a wider level.
 
-        Minus infinity where a node cannot have so many children, or where a child to remove has children of its own.
+        Minus infinity if a node cannot have as many children, or if a child to remove has children of its own.
         """
         counts, max_depth, max_width = tree.child_counts, self._solution.max_depth, self._costs.max_draft_width
         rows = self._rows[np.minimum(tree.depth, max_depth - 1), np.minimum(tree.rank, self._table.parent_ranks - 1)]
@@ -266,7 +271,7 @@ class _Search:
             np.append(np.zeros((tree.nodes, 1)), np.cumsum(rows, axis=1), axis=1) * self._table.reach(tree)[:, None]
         )
         most = np.where(tree.depth < max_depth, self._table.branching, 0)
-        least = np.zeros(tree.nodes, np.int64)  # children up to the last one that has children
+        least = np.zeros(tree.nodes, np.int64)  # children up to the last that is internal
         inner = np.flatnonzero(counts[1:]) + 1
         np.maximum.at(least, tree.parents[inner], tree.rank[inner] + 1)
         after = counts[:, None] + changes
@@ -280,14 +285,14 @@ class _Search:
 
 
 def _neighbours(widths: Limits, depth: int) -> list[Limits]:
-    """Return the limits in which one level is narrower or wider."""
+    """Return limits with one narrower or wider level."""
     width = widths[depth]
     near = {1, width // 2, *range(width - 3, width + 4), 3 * width // 2, 2 * width}
-    return [(*widths[:depth], each, *widths[depth + 1 :]) for each in sorted(near - {width}) if each >= 1]
+    return [(*widths[:depth], other, *widths[depth + 1 :]) for other in sorted(near - {width}) if other >= 1]
 
 
-def _pooled(rows: Float64) -> Float64:
-    """Return the closest rows that never rise: each rising run is replaced by its mean (Barlow et al., 1972)."""
+def _pool_rows(rows: Float64) -> Float64:
+    """Return the closest non-increasing rows: each increasing run is replaced by its mean (Barlow et al., 1972)."""
     if np.all(rows[..., 1:] <= rows[..., :-1]):
         return rows
     from scipy.optimize import isotonic_regression
@@ -295,10 +300,10 @@ def _pooled(rows: Float64) -> Float64:
     return np.apply_along_axis(lambda row: isotonic_regression(row, increasing=False).x, -1, rows)
 
 
-def _with_leaves(tree: TokenTree, grown: int, more: int, shrunk: int, fewer: int) -> TokenTree:
+def _move_leaves(tree: TokenTree, grown: int, more: int, shrunk: int, fewer: int) -> TokenTree:
     """Return a tree in which one node has more children, and another one has lost its last children, all leaves."""
-    kept = (tree.parents != shrunk) | (tree.rank < tree.child_counts[shrunk] - fewer)
-    places = np.cumsum(kept) - 1
-    parents = places[tree.parents[kept]]
+    remaining = (tree.parents != shrunk) | (tree.rank < tree.child_counts[shrunk] - fewer)
+    indices = np.cumsum(remaining) - 1
+    parents = indices[tree.parents[remaining]]
     parents[0] = -1
-    return TokenTree.ordered(np.append(parents, np.full(more, places[grown])))
+    return TokenTree.ordered(np.append(parents, np.full(more, indices[grown])))

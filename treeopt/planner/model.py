@@ -1,11 +1,11 @@
-"""The model of a step: what a profile predicts of any tree, at one operating point.
+"""The model of a step: predicted tokens, seconds and speedup of any tree at one operating point.
 
     speedup(T) = F(T) / step_s(T) * verify_s(1)
 
 with F of `treeopt.planner.tokens` and step_s of `treeopt.planner.costs`.  Plain decoding is the tree of the root alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +19,7 @@ from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import ChainDependence, Dependence
 from treeopt.planner.options import DRAFT_MODEL, Option, Prediction
 from treeopt.planner.request import PlanRequest
-from treeopt.planner.resampling import OBSERVED, Estimator, Resampled, estimates, near_best
+from treeopt.planner.resampling import Resampled, estimates, near_best
 from treeopt.planner.smoothing import Smoothing
 from treeopt.planner.tokens import TokenModel, token_models
 from treeopt.records.measured_acceptance import MeasuredAcceptance
@@ -28,12 +28,10 @@ from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_setting import DrafterSetting
 
-CostsBy = Callable[[Estimator], StepCosts]
-
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class StepModel(ArrayRecord):
-    """Predicted tokens, seconds and speedup of any tree at one operating point."""
+    """Predicts tokens, seconds and speedup of any tree at one operating point."""
 
     _shown: ClassVar[tuple[str, ...]] = (
         "acceptance.rule",
@@ -45,40 +43,39 @@ class StepModel(ArrayRecord):
     point: OperatingPoint
     tokens: TokenModel
     costs: StepCosts
-    costs_by: CostsBy
-    """Returns the costs by an estimator; `costs` are those by what was observed."""
+    """From the observed measurements."""
+    max_nodes: int = 0
+    """To where the curves were extrapolated, if larger than what was measured."""
     drafter: DrafterSetting = DRAFT_MODEL
 
     @property
     def acceptance(self) -> MeasuredAcceptance:
-        """As measured, or smoothed, or interpolated."""
+        """As measured, smoothed, or interpolated."""
         return self.tokens.acceptance
 
     @property
     def smoothing(self) -> Smoothing | None:
-        """What smoothing did; None if it was not wanted."""
         return self.tokens.smoothing
 
     @property
     def dependence(self) -> ChainDependence | Dependence | None:
-        """What the acceptance table leaves out; None without accepted ranks."""
         return self.tokens.dependence
 
     @cached_property
     def drawn_costs(self) -> StepCosts:
-        """The costs in many draws of what the measurements may have been, the same at every call."""
-        return self.costs_by(Resampled(deepcopy(self.tokens.generator)))
+        """Costs by resampled measurements, the same at every call."""
+        estimator = Resampled(deepcopy(self.tokens.generator))
+        return step_costs(self.point, rule=self.acceptance.rule, max_nodes=self.max_nodes, estimator=estimator)
 
     def step_s(self, tree: TokenTree) -> float:
-        """Return the seconds of a step; InfeasibleError for sizes that were not measured."""
+        """Return the seconds of a step; raises InfeasibleError for sizes that were not measured."""
         return float(self.costs.tree_s(tree))
 
     def tokens_per_step(self, tree: TokenTree) -> float:
-        """Return F(T), corrected by the replay of the measured sequences if their accepted ranks are known."""
         return self.tokens.tokens_per_step(tree)
 
-    def knows(self, tree: TokenTree) -> bool:
-        """Return whether passes as large, and levels as deep and as wide, as a tree's were measured."""
+    def covers(self, tree: TokenTree) -> bool:
+        """Return whether the tree's verification pass, levels and depth lie within what was measured."""
         return (
             tree.nodes <= self.costs.max_nodes
             and tree.max_depth <= min(self.acceptance.table.max_depth or tree.max_depth, self.costs.max_levels)
@@ -86,7 +83,7 @@ class StepModel(ArrayRecord):
         )
 
     def speedup(self, tree: TokenTree) -> float:
-        """Return tokens per second over those of plain decoding."""
+        """Return tokens per second relative to plain decoding."""
         return float(self.speedups([tree])[0])
 
     def speedups(self, trees: Sequence[TokenTree]) -> Float64:
@@ -95,18 +92,22 @@ class StepModel(ArrayRecord):
         return self.costs.speedup(tokens, self.costs.step_s(*sizes(trees)))
 
     def draw_speedups(self, trees: Sequence[TokenTree]) -> Float64:
-        """Return (draws, trees): what the speedup of each tree may be."""
-        return self.drawn_costs.speedup(self._draw_tokens(trees), self.drawn_costs.step_s(*sizes(trees)))
+        """Return (draws, trees): draws of the speedup of each tree."""
+        return self.drawn_costs.speedup(self.draw_tokens(trees), self.drawn_costs.step_s(*sizes(trees)))
+
+    def draw_tokens(self, trees: Sequence[TokenTree]) -> Float64:
+        """Return (draws, trees): draws of the tokens per step of each tree."""
+        return np.stack([self.tokens.draw_tokens(tree) for tree in trees], axis=-1)
 
     def predict(self, tree: TokenTree) -> Option:
-        """Return a tree with its prediction; InfeasibleError for sizes that were not measured."""
+        """Return a tree with its prediction; raises InfeasibleError for sizes that were not measured."""
         return self.predict_all([tree])[0]
 
     def predict_all(self, trees: Sequence[TokenTree]) -> tuple[Option, ...]:
         """Return each tree with its prediction; raises as `predict` does."""
         tokens = np.array([self.tokens_per_step(tree) for tree in trees])
         step_s, drawn_s = self.costs.step_s(*sizes(trees)), self.drawn_costs.step_s(*sizes(trees))
-        drawn_tokens = self._draw_tokens(trees)
+        drawn_tokens = self.draw_tokens(trees)
         columns = zip(
             trees,
             estimates(tokens, drawn_tokens),
@@ -125,9 +126,6 @@ class StepModel(ArrayRecord):
             for tree, tokens_per_step, seconds, speedup in columns
         )
 
-    def _draw_tokens(self, trees: Sequence[TokenTree]) -> Float64:
-        return np.stack([self.tokens.draw_tokens(tree) for tree in trees], axis=-1)
-
 
 def model_at(
     point: OperatingPoint, tokens: TokenModel, *, max_nodes: int = 0, drafter: DrafterSetting = DRAFT_MODEL
@@ -135,27 +133,15 @@ def model_at(
     """Return the model of steps with static trees.
 
     Args:
-        point: the operating point, whose latencies are the drafter's.
+        point: the operating point, with the drafter's latencies.
         tokens: the acceptance at its context length.
-        max_nodes: if larger than what was measured, how far the curves continue.
-        drafter: what drafts.
+        max_nodes: if larger than what was measured, the curves are extrapolated up to it.
+        drafter: the drafter of the trees.
 
     Raises InfeasibleError if an extrapolated time is not above 0.
     """
-    costs_by = CostsOfPoint(point, tokens.acceptance.rule, max_nodes)
-    return StepModel(point=point, tokens=tokens, costs=costs_by(OBSERVED), costs_by=costs_by, drafter=drafter)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class CostsOfPoint(ShortRepr):
-    """The costs of steps at an operating point, by an estimator; see `step_costs`."""
-
-    point: OperatingPoint
-    rule: str
-    max_nodes: int
-
-    def __call__(self, estimator: Estimator) -> StepCosts:
-        return step_costs(self.point, rule=self.rule, max_nodes=self.max_nodes, estimator=estimator)
+    costs = step_costs(point, rule=tokens.acceptance.rule, max_nodes=max_nodes)
+    return StepModel(point=point, tokens=tokens, costs=costs, max_nodes=max_nodes, drafter=drafter)
 
 
 def step_model(
@@ -173,13 +159,13 @@ def step_model(
 
     Args:
         profile: what was measured.
-        rule: verification rule whose acceptance and overhead count.
-        temperature: at which it was measured.
+        rule: verification rule.
+        temperature: sampling temperature.
         context_tokens: tokens in the cache; between measured lengths, times and acceptance are interpolated.
         batch_size: sequences verified together; interpolated likewise.
-        raw: take the acceptance as measured, without smoothing rows that rise by noise.
+        raw: take the acceptance as measured, without smoothing.
         extrapolate: continue beyond what was measured, in context, batch size and nodes.
-        max_nodes: if larger than what was measured, and with `extrapolate`, how far to continue.
+        max_nodes: with `extrapolate`, up to how many nodes.
 
     Raises InfeasibleError naming what was measured.
     """
@@ -195,7 +181,7 @@ def step_model(
 
 
 def requested_model(profile: Profile, request: PlanRequest, *, max_nodes: int = 0) -> StepModel:
-    """Return the model at the operating point of a request, of its rule or else the first one measured; see `step_model`."""
+    """Return the model at a request's operating point, by its rule or else the first one measured."""
     acceptance = profile.acceptance(rule=request.rule, temperature=request.temperature)
     point = profile.at(request.context_tokens, request.batch_size, acceptance.sampling, extrapolate=request.extrapolate)
     tokens = token_models(profile, acceptance, raw=request.raw).at(point.context_tokens)
@@ -207,51 +193,51 @@ class Confidence(ShortRepr):
     """How certain the choice of a tree is."""
 
     probability: float
-    """That its speed is at least 99 % of the best rival's."""
+    """That its speed is at least 99 % of the best tree's."""
     weakest: str
-    """What is least certain in this comparison: `acceptance`, `verify`, `draft` or `overhead`."""
+    """The least certain measurement in this comparison: `acceptance`, `verify`, `draft` or `overhead`."""
     without_weakest: float
-    """The probability if that were known exactly."""
+    """The probability if that measurement were exact."""
 
 
 def confidence(model: StepModel, trees: Sequence[TokenTree]) -> Confidence:
-    """Return how often the first of some trees is as good as the best of them, and what would make that more certain."""
-    probability, without = known_exactly(model, trees)
-    weakest = max(without, key=lambda source: without[source])
-    return Confidence(probability=probability, weakest=weakest, without_weakest=without[weakest])
+    """Return the confidence in the first of some trees."""
+    probability, if_exact = probabilities(model, trees)
+    weakest = max(if_exact, key=lambda source: if_exact[source])
+    return Confidence(probability=probability, weakest=weakest, without_weakest=if_exact[weakest])
 
 
-def known_exactly(model: StepModel, trees: Sequence[TokenTree]) -> tuple[float, dict[str, float]]:
-    """Return the probability that the first of some trees is nearly the best, now and if one part was known exactly.
+def probabilities(model: StepModel, trees: Sequence[TokenTree]) -> tuple[float, dict[str, float]]:
+    """Return the probability that the first of some trees is nearly the best, now and if one measurement were exact.
 
-    The parts are `acceptance`, `verify`, `draft` and `overhead`.
+    The measurements are `acceptance`, `verify`, `draft` and `overhead`.
     """
-    drawn_tokens = np.stack([model.tokens.draw_tokens(tree) for tree in trees], axis=-1)
-    tokens = np.array([model.tokens_per_step(tree) for tree in trees])
     nodes, widths = sizes(trees)
 
     def probability(tokens: Float64, costs: StepCosts) -> float:
         speedups = costs.speedup(tokens, costs.step_s(nodes, widths))
         return near_best(speedups[:, 0], speedups.max(axis=1))
 
-    without = {"acceptance": probability(tokens, model.drawn_costs)}
-    for source, costs in _each_known(model.drawn_costs, model.costs).items():
-        without[source] = probability(drawn_tokens, costs)
-    return probability(drawn_tokens, model.drawn_costs), without
+    drawn_tokens, drawn_costs = model.draw_tokens(trees), model.drawn_costs
+    tokens = np.array([model.tokens_per_step(tree) for tree in trees])
+    if_exact = {"acceptance": probability(tokens, drawn_costs)}
+    for source, costs in _with_one_exact(drawn_costs, model.costs).items():
+        if_exact[source] = probability(drawn_tokens, costs)
+    return probability(drawn_tokens, drawn_costs), if_exact
 
 
-def _each_known(drawn: StepCosts, estimated: StepCosts) -> dict[str, StepCosts]:
-    """Return drawn curves of which the passes of one kind, or the overhead, are as estimated.
+def _with_one_exact(drawn: StepCosts, observed: StepCosts) -> dict[str, StepCosts]:
+    """Return drawn costs in which the passes of one kind, or the overhead, are as observed.
 
-    What a step's overhead grows by with levels and nodes is part of both curves, but not of their passes.
+    Overhead per level and per node is part of the curves, but not of their passes.
     """
     verify, draft = drawn.verify, drawn.draft
     return {
-        "verify": replace(drawn, verify=replace(estimated.verify, more_s=verify.more_s)),
-        "draft": replace(drawn, draft=replace(estimated.draft, more_s=draft.more_s)),
+        "verify": replace(drawn, verify=replace(observed.verify, overhead_s=verify.overhead_s)),
+        "draft": replace(drawn, draft=replace(observed.draft, overhead_s=draft.overhead_s)),
         "overhead": replace(
-            estimated,
-            verify=replace(verify, more_s=estimated.verify.more_s),
-            draft=replace(draft, more_s=estimated.draft.more_s),
+            observed,
+            verify=replace(verify, overhead_s=observed.verify.overhead_s),
+            draft=replace(draft, overhead_s=observed.draft.overhead_s),
         ),
     }

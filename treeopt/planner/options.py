@@ -1,4 +1,4 @@
-"""Ways to decode, with the speed that a profile predicts for them."""
+"""Options to decode with, and their predicted speed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Prediction(ShortRepr):
     tokens_per_step: Estimate
     step_s: Estimate
     speedup: Estimate
-    """Tokens per second over those of plain decoding."""
+    """Tokens per second relative to plain decoding."""
 
     @property
     def columns(self) -> Row:
@@ -45,12 +45,12 @@ class Prediction(ShortRepr):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Option(ShortRepr):
-    """One way to decode: a drafter, a tree or the drafter's own setting, and a rule, with its prediction."""
+    """A drafter with a tree or a setting of its own, and a rule, with the prediction for them."""
 
     _shown: ClassVar[tuple[str, ...]] = ("shape", "rule", "tokens_per_step", "step_s", "speedup")
     drafter: DrafterSetting = field(default=DRAFT_MODEL)
     tree: TokenTree
-    """A chain as long as the longest draft stands in for the trees that a drafter builds while decoding."""
+    """For a drafter that builds its own trees, a chain as long as its longest draft."""
     rule: str
     verify_tokens: int
     """Tokens of the verification pass: the tree's nodes, or more if a padded pass is faster."""
@@ -71,21 +71,21 @@ class Option(ShortRepr):
     @property
     def kind(self) -> str:
         """`plain`, `chain`, `tree`, or `setting` if the drafter builds its own trees."""
-        return "setting" if self.drafter.own_trees else kind_of(self.tree)
+        return "setting" if self.drafter.builds_own_trees else kind_of(self.tree)
 
     @property
     def shape(self) -> str:
         """The tree or the drafter's parameters in words."""
-        return self.drafter.parameters_text if self.drafter.own_trees else describe_tree(self.tree)
+        return self.drafter.parameters_text if self.drafter.builds_own_trees else describe_tree(self.tree)
 
     @property
     def max_nodes(self) -> int:
         """Nodes of the largest tree, root included."""
-        return self.verify_tokens if self.drafter.own_trees else self.tree.nodes
+        return self.verify_tokens if self.drafter.builds_own_trees else self.tree.nodes
 
     @property
     def lossy(self) -> bool:
-        """Whether the output no longer follows the target's distribution under the rule."""
+        """Whether the rule changes the output's distribution."""
         return self.rule in LOSSY_RULES
 
     @property
@@ -94,7 +94,7 @@ class Option(ShortRepr):
         return {"kind": self.kind, "nodes": self.tree.nodes, "depth": self.tree.max_depth, **self.prediction.columns}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tree and its prediction as JSON takes them."""
+        """Return the tree and its prediction as JSON values."""
         return {
             "nodes": self.tree.nodes,
             "depth": self.tree.max_depth,
@@ -108,4 +108,4 @@ OBJECTIVES: dict[str, Callable[[Option], float]] = {
     "speed": attrgetter("speedup.value"),
     "tokens": attrgetter("tokens_per_step.value"),
 }
-"""What each objective compares."""
+"""The number that each objective maximizes."""

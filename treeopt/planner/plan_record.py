@@ -1,15 +1,15 @@
-"""A plan: what to run, beside what it was chosen from, and why."""
+"""A plan: what to run, with the alternatives and the reasons."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from treeopt.array_record import ShortRepr
-from treeopt.files.record_form import written_record
+from treeopt.files.serialization import serialize_record
 from treeopt.planner.fastest import Fastest
-from treeopt.planner.memory import Memory
 from treeopt.planner.model import Confidence, StepModel
 from treeopt.planner.options import OBJECTIVES, Option
-from treeopt.records.profile import origins
+from treeopt.planner.request import Memory
+from treeopt.records.profile import trace_origins
 from treeopt.records.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
 from treeopt.tabular import Row, Tabular
@@ -17,39 +17,37 @@ from treeopt.tabular import Row, Tabular
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Plan(ShortRepr, Tabular):
-    """What to run: under the best rule, the best of the best tree, the best chain and plain decoding, with all three."""
+    """The best tree, the best chain and plain decoding under the best rule; the best of the three is the choice."""
 
     _shown: ClassVar[tuple[str, ...]] = ("conditions", "choice")
     tree: Option
-    """The best tree, over every budget and depth."""
+    """The best tree of all budgets and depths."""
     chain: Option
-    """The best single sequence."""
     plain: Option
     """One token per pass."""
     budgets: tuple[Option, ...]
-    """For a row of sizes: the fastest of the trees of most tokens that have exactly so many nodes."""
+    """For 2, 4, 8, … nodes: the fastest of the trees with the most tokens that have exactly that size."""
     objective: str
-    """What the best has most of: `speed`, or `tokens` per step, whatever they cost."""
+    """`speed`, or `tokens` per step."""
     fastest: Fastest
-    """The tree with the largest speedup by the acceptance table alone, and the bound on all others."""
+    """The tree with the largest speedup by the acceptance table alone, and a bound on all others."""
     confidence: Confidence
-    """How sure the choice is."""
+    """In the choice."""
     model: StepModel
-    """The acceptance and the costs that were used."""
     solution: Solution
     memory: Memory | None = None
-    """What trees have to fit in; None for no limit."""
+    """That trees have to fit in; None for no limit."""
     rules: tuple[Option, ...] = ()
-    """The best option of every rule that was planned, in the order measured; the plan is that of the best of them."""
+    """The best option of every rule that was planned, in the order measured; the plan is for the best of them."""
 
     @property
     def candidates(self) -> dict[str, Option]:
-        """The options that are compared, by name, the simplest first."""
+        """The options by name, the simplest first."""
         return {"plain": self.plain, "chain": self.chain, "tree": self.tree}
 
     @property
     def choice_name(self) -> str:
-        """`plain`, `chain` or `tree`: which candidate is the best; in a tie the simplest."""
+        """The name of the best candidate, in a tie of the simplest."""
         merit = OBJECTIVES[self.objective]
         return max(self.candidates, key=lambda name: merit(self.candidates[name]))
 
@@ -60,42 +58,39 @@ class Plan(ShortRepr, Tabular):
 
     @property
     def rule(self) -> str:
-        """The verification rule planned for."""
         return self.model.acceptance.rule
 
     @property
     def lossy(self) -> bool:
-        """Whether the text no longer follows the target's distribution under that rule."""
+        """Whether the rule changes the output's distribution."""
         return self.rule in LOSSY_RULES
 
     @property
     def temperature(self) -> float:
-        """The temperature planned for."""
         return self.model.acceptance.temperature
 
     @property
     def context_tokens(self) -> int:
-        """The context length planned for."""
         return self.model.point.context_tokens
 
     @property
     def extrapolated(self) -> bool:
-        """Whether the conditions, or some of the budgets, lie outside what was measured."""
+        """Whether the operating point, or some of the budgets, lie outside what was measured."""
         return self.model.point.extrapolated or self.solution.max_nodes > self.model.point.max_nodes
 
     @property
     def conditions(self) -> str:
-        """The conditions planned for, in words."""
-        where = self.model.point
-        batch = f", batch of {where.batch_size}" if where.batch_size > 1 else ""
-        beyond = " (extrapolated)" if self.extrapolated else ""
+        """Rule, temperature, context and batch size in words."""
+        point = self.model.point
+        batch = f", batch of {point.batch_size}" if point.batch_size > 1 else ""
+        extrapolated = " (extrapolated)" if self.extrapolated else ""
         return (
             f"{rule_label(self.rule)} at temperature {self.temperature:g}, "
-            f"{where.context_tokens} tokens of context{batch}{beyond}"
+            f"{point.context_tokens} tokens of context{batch}{extrapolated}"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON takes it, with the keys of `treeopt solve --json` (docs/guides/plan.md)."""
+        """Return the plan as JSON values, with the keys of `treeopt solve --json` (docs/guides/plan.md)."""
         model, solution, certificate = self.model, self.solution, self.solution.certificate
         smoothing = model.smoothing
         return {
@@ -105,14 +100,14 @@ class Plan(ShortRepr, Tabular):
             "context_tokens": self.context_tokens,
             "batch_size": model.point.batch_size,
             "extrapolated": self.extrapolated,
-            "origins": origins(model.point.latencies, model.acceptance),
+            "origins": trace_origins(model.point.latencies, model.acceptance),
             "objective": self.objective,
             "max_nodes": solution.max_nodes,
             "max_depth": solution.max_depth,
             "choice": self.choice_name,
             "rules": [
-                {"rule": each.rule, "lossy": each.lossy, "choice": {"kind": each.kind, **each.to_dict()}}
-                for each in self.rules
+                {"rule": option.rule, "lossy": option.lossy, "choice": {"kind": option.kind, **option.to_dict()}}
+                for option in self.rules
             ],
             "candidates": {name: option.to_dict() for name, option in self.candidates.items()},
             "budgets": [option.to_dict() for option in self.budgets],
@@ -125,10 +120,10 @@ class Plan(ShortRepr, Tabular):
                 "bound_on_speedup": self.fastest.bound,
                 "loss": self.fastest.loss,
             },
-            "confidence": written_record(self.confidence),
+            "confidence": serialize_record(self.confidence),
             "memory": self.memory
             and {
-                **written_record(self.memory),
+                **serialize_record(self.memory),
                 "sequences": self.memory.sequences(self.context_tokens, self.choice.tree.nodes),
                 "sequences_plain": self.memory.sequences(self.context_tokens),
             },
@@ -142,8 +137,8 @@ class Plan(ShortRepr, Tabular):
 
     def to_records(self) -> list[Row]:
         """Return a row for plain decoding, the best chain and the best tree, and for every budget."""
-        best = self.choice
+        budgets = [("budget", option) for option in self.budgets]
         return [
-            {"candidate": name, "chosen": each is best, **each.row}
-            for name, each in (*self.candidates.items(), *(("budget", each) for each in self.budgets))
+            {"candidate": name, "chosen": option is self.choice, **option.row}
+            for name, option in (*self.candidates.items(), *budgets)
         ]

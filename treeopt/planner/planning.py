@@ -1,25 +1,29 @@
-"""Profile to plan: the rule and the tree, chain or plain decoding with the most tokens per second, found together."""
+"""Profile to plan: the rule and the tree, chain or plain decoding with the most tokens per second."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from treeopt.arguments import instance
+from treeopt.arguments import check_instance
+from treeopt.arrays import Bool, Float64
 from treeopt.errors import InfeasibleError
-from treeopt.planner.fastest import speeds
-from treeopt.planner.memory import Memory, memory_of
+from treeopt.planner.fastest import fastest_tree, solution_speedups
 from treeopt.planner.model import StepModel, confidence, model_at
 from treeopt.planner.options import OBJECTIVES
 from treeopt.planner.plan_record import Plan
-from treeopt.planner.request import PlanRequest
-from treeopt.planner.rule_trees import RuleTrees
-from treeopt.planner.tokens import token_models
+from treeopt.planner.request import Memory, PlanRequest, device_memory
+from treeopt.planner.tokens import TokenModel, token_models
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES, check_rule
+from treeopt.solver import Solution, solve
 from treeopt.trees import TokenTree, chain
+
+RIVALS = 100
+"""Trees, the fastest of all budgets and depths, that the chosen one is compared with."""
 
 
 def plan(
@@ -40,25 +44,25 @@ def plan(
 ) -> Plan:
     """Return the best rule with its best tree, chain and plain decoding, over all budgets up to `max_nodes`.
 
-    Rules are compared through the best way to decode under each; in a tie the one measured first is taken.
+    Rules are compared by the best option under each; in a tie the one measured first wins.
 
     Args:
         profile: what was measured.
-        max_nodes: largest number of nodes, root included; by default that of the largest pass that was timed there.
+        max_nodes: largest number of nodes, root included; by default that of the largest pass that was timed.
         max_depth: most levels below the root; by default all that the acceptance was measured for.
         level_widths: most nodes at each depth, as for `treeopt.solve`.
-        objective: `speed`, or `tokens` to ignore what a step costs.
+        objective: `speed`, or `tokens` to ignore the costs of a step.
         rule: verification rule; by default the best of all that were measured at the temperature.
-        temperature: at which acceptance was measured; by default the first of the rule, or of all.
-        context_tokens: tokens in the cache.
-        batch_size: sequences verified together.
-        raw: take the acceptance as measured.
-        extrapolate: go on beyond what was measured.
-        lossy: allow rules that change the text's distribution.
-        memory_bytes: of the weights and the KV caches together; larger trees are not planned.
+        temperature: sampling temperature; by default the first of the rule, or of all.
+        context_tokens: tokens in the cache; between measured lengths, times and acceptance are interpolated.
+        batch_size: sequences verified together; interpolated likewise.
+        raw: take the acceptance as measured, without smoothing.
+        extrapolate: continue beyond what was measured.
+        lossy: allow rules that change the output's distribution.
+        memory_bytes: memory for weights and KV caches; trees that do not fit are not planned.
 
-    Raises InvalidValueError for a budget below 1, an unknown objective or a lossy rule that is not allowed,
-    InfeasibleError for conditions and sizes beyond what was measured.
+    Raises InvalidValueError for a budget below 1, an unknown objective or a lossy rule without `lossy`,
+    InfeasibleError for operating points and sizes beyond what was measured.
     """
     request = PlanRequest(
         rule=rule,
@@ -78,35 +82,39 @@ def plan(
 
 
 def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
-    """Return the plan that is asked for; raises as `plan` does."""
+    """Return the plan for a request; raises as `plan` does."""
     check_profile(profile)
     if request.temperature is None:
         request = replace(request, temperature=profile.acceptance(rule=request.rule).temperature)
-    acceptances = planned_acceptances(profile, request)
-    point = _point(profile, request, acceptances[0])
-    most = point.max_nodes if request.max_nodes is None else request.max_nodes
+    acceptances = select_acceptances(profile, request)
+    point = profile.at(
+        request.context_tokens, request.batch_size, acceptances[0].sampling, extrapolate=request.extrapolate
+    )
+    max_nodes = point.max_nodes if request.max_nodes is None else request.max_nodes
     if not profile.has_draft_model:
-        most = 1  # plain decoding alone: what other drafters fill is planned by `drafter_choices`
-    memory = None if request.memory_bytes is None else memory_of(profile, request.memory_bytes)
+        max_nodes = 1  # plain decoding only: `drafter_choices` plans for the other drafters
+    memory = None if request.memory_bytes is None else device_memory(profile, request.memory_bytes)
     if memory is not None:
-        most = min(most, _fitting_nodes(memory, point))
-    beyond = most if request.extrapolate else 0
-    tokens = [token_models(profile, each, raw=request.raw).at(point.context_tokens) for each in acceptances]
-    models = [model_at(point, each, max_nodes=beyond) for each in tokens]
+        max_nodes = min(max_nodes, _fitting_nodes(memory, point))
+    tokens = [token_models(profile, acceptance, raw=request.raw).at(point.context_tokens) for acceptance in acceptances]
+    extrapolated = max_nodes if request.extrapolate else 0
+    models = [model_at(point, rule_tokens, max_nodes=extrapolated) for rule_tokens in tokens]
     for model in models:
-        model.costs.step_s(np.array([most]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
-    solved = [RuleTrees.solve(each.tokens, most, most_levels(each, request), request.level_widths) for each in models]
-    return replace(plan_rules(solved, models, request.objective), memory=memory)
+        model.costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))  # fail early if it was not measured
+    trees = [
+        RuleTrees.solve(model.tokens, max_nodes, level_limit(model, request), request.level_widths) for model in models
+    ]
+    return replace(plan_rules(trees, models, request.objective), memory=memory)
 
 
-def most_levels(model: StepModel, request: PlanRequest) -> int | None:
-    """Return the most levels of a tree, those asked for and that one pass drafts; None where nothing limits them."""
+def level_limit(model: StepModel, request: PlanRequest) -> int | None:
+    """Return the most levels of a tree that the request allows and one pass drafts; None without a limit."""
     block = model.costs.max_levels if model.costs.per_block else None
-    return min((each for each in (request.max_depth, block) if each is not None), default=None)
+    return min((limit for limit in (request.max_depth, block) if limit is not None), default=None)
 
 
 def _fitting_nodes(memory: Memory, point: OperatingPoint) -> int:
-    """Return the most nodes that fit at an operating point; raises InfeasibleError if not even plain decoding does."""
+    """Return the most nodes that fit in memory; raises InfeasibleError if not even plain decoding does."""
     nodes = memory.max_nodes(point.context_tokens, point.batch_size)
     if nodes < 1:
         raise InfeasibleError(
@@ -118,63 +126,126 @@ def _fitting_nodes(memory: Memory, point: OperatingPoint) -> int:
 
 
 def check_profile(profile: Profile) -> None:
-    """Raise InvalidValueError for what is no profile."""
-    instance("profile", profile, Profile, "read one with treeopt.Profile.load(path)")
+    """Raise InvalidValueError if `profile` is not a Profile."""
+    check_instance("profile", profile, Profile, "read one with treeopt.Profile.load(path)")
 
 
-def planned_acceptances(profile: Profile, request: PlanRequest) -> tuple[MeasuredAcceptance, ...]:
-    """Return the acceptances that may be planned with, in the order measured, one per rule and temperature.
+def select_acceptances(profile: Profile, request: PlanRequest) -> tuple[MeasuredAcceptance, ...]:
+    """Return the acceptances that the request allows, in the order measured, one per rule and temperature.
 
-    Raises InvalidValueError for a lossy rule that is not allowed, InfeasibleError if nothing is left to plan.
+    Raises InvalidValueError for a lossy rule without `lossy`, InfeasibleError if none is left.
     """
     rule, temperature, lossy = request.rule, request.temperature, request.lossy
     if rule in LOSSY_RULES:
         check_rule(rule, lossy=lossy)
-    profile.acceptance(rule=rule, temperature=temperature)  # refuse now what was not measured
+    profile.acceptance(rule=rule, temperature=temperature)  # raises if it was not measured
     first: dict[tuple[str, float], MeasuredAcceptance] = {}
-    for each in profile.acceptances_of(rule=rule, temperature=temperature):
-        first.setdefault((each.rule, each.temperature), each)
-    allowed = tuple(each for each in first.values() if lossy or each.rule not in LOSSY_RULES)
+    for acceptance in profile.acceptances_of(rule=rule, temperature=temperature):
+        first.setdefault((acceptance.rule, acceptance.temperature), acceptance)
+    allowed = tuple(acceptance for acceptance in first.values() if lossy or acceptance.rule not in LOSSY_RULES)
     if not allowed:
-        refused = ", ".join(dict.fromkeys(each.rule for each in first.values()))
-        at = "" if temperature is None else f" at temperature {temperature:g}"
+        rules = ", ".join(dict.fromkeys(acceptance.rule for acceptance in first.values()))
+        at_temperature = "" if temperature is None else f" at temperature {temperature:g}"
         raise InfeasibleError(
-            f"rule: only lossy ones were measured{at}, which change the text's distribution: {refused}. "
+            f"rule: only lossy ones were measured{at_temperature}, which change the text's distribution: {rules}. "
             "Profile a lossless one, or allow these with lossy=True, or --lossy on the command line.",
             field="rule",
         )
     return allowed
 
 
-def plan_rules(solved: Sequence[RuleTrees], models: Sequence[StepModel], objective: str = "speed") -> Plan:
-    """Return the plan of the rule whose choice is best at an operating point, with the best option of each rule.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RuleTrees:
+    """The trees with the most tokens under one acceptance, solved once and used at any operating point."""
+
+    tokens: TokenModel
+    solution: Solution
+    level_widths: int | Sequence[int] | None
+
+    @classmethod
+    def solve(
+        cls,
+        tokens: TokenModel,
+        max_nodes: int,
+        max_depth: int | None = None,
+        level_widths: int | Sequence[int] | None = None,
+    ) -> "RuleTrees":
+        """Solve for every budget and depth; arguments and errors are those of `treeopt.solve`."""
+        solution = solve(tokens.acceptance.table, max_nodes, max_depth, level_widths=level_widths)
+        return cls(tokens=tokens, solution=solution, level_widths=level_widths)
+
+    @property
+    def chains(self) -> list[TokenTree]:
+        """Plain decoding and all chains within the budget and depth."""
+        return [chain(depth) for depth in range(min(self.solution.max_depth, self.solution.max_nodes - 1) + 1)]
+
+    def fastest_by_budget(self, speedups: Float64) -> list[TokenTree]:
+        """Return the fastest tree of exactly 2, 4, 8, … and `max_nodes` nodes, if there is one.
+
+        Args:
+            speedups: (max_depth + 1, max_nodes + 1), of every tree of the solution.
+        """
+        speedups, max_nodes = np.where(self._exact, speedups, 0.0), self.solution.max_nodes
+        budgets = {2**i for i in range(1, max_nodes.bit_length())} | {max_nodes}
+        solved = [nodes for nodes in sorted(budgets) if speedups[:, nodes].any()]
+        return [self._tree(nodes, int(speedups[:, nodes].argmax())) for nodes in solved]
+
+    def rivals(self, speedups: Float64) -> list[TokenTree]:
+        """Return the fastest trees without duplicates; `speedups` as for `fastest_by_budget`."""
+        shallowest = self.solution.tree_depth == np.arange(self.solution.max_depth + 1)[:, None]
+        speedups = np.where(self._exact & shallowest, speedups, 0.0)
+        fastest = np.argsort(-speedups, axis=None, kind="stable")[:RIVALS]
+        return [
+            self._tree(int(nodes), int(depth))
+            for depth, nodes in zip(*np.unravel_index(fastest, speedups.shape), strict=True)
+            if speedups[depth, nodes] > 0
+        ]
+
+    def _tree(self, nodes: int, depth: int) -> TokenTree:
+        """Return a tree of the solution; cached, because operating points share most of their rivals."""
+        if (nodes, depth) not in self._trees:
+            self._trees[nodes, depth] = self.solution.tree(nodes, depth)
+        return self._trees[nodes, depth]
+
+    @property
+    def _exact(self) -> Bool:
+        """Whether each tree has as many nodes as its budget."""
+        return np.asarray(self.solution.tree_nodes == np.arange(self.solution.max_nodes + 1))
+
+    @cached_property
+    def _trees(self) -> dict[tuple[int, int], TokenTree]:
+        return {}
+
+
+def plan_rules(trees: Sequence[RuleTrees], models: Sequence[StepModel], objective: str = "speed") -> Plan:
+    """Return the plan of the best rule at an operating point, with the best option of each rule.
 
     Args:
-        solved: the trees of each rule.
-        models: of steps under each rule, at one operating point.
+        trees: the trees of each rule.
+        models: the model under each rule, at one operating point.
         objective: as for `plan`.
     """
-    plans = [rule_plan(trees, model, objective) for trees, model in zip(solved, models, strict=True)]
-    best = max(plans, key=lambda each: OBJECTIVES[objective](each.choice))
-    return replace(best, rules=tuple(each.choice for each in plans))
+    plans = [plan_rule(*rule, objective) for rule in zip(trees, models, strict=True)]
+    best = max(plans, key=lambda plan: OBJECTIVES[objective](plan.choice))
+    return replace(best, rules=tuple(plan.choice for plan in plans))
 
 
-def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
-    """Return the plan of one acceptance's trees under a condition and an objective."""
-    solution, speedups = trees.solution, speeds(trees.solution, model.costs)
-    fastest = trees.fastest(model.costs, speedups)
-    never_accepted = [chain(1)] if min(solution.max_nodes - 1, solution.max_depth) else []  # of few positions, perhaps
-    rivals = _ranked(model, list(dict.fromkeys([fastest.tree, *trees.rivals(speedups), *never_accepted])))
+def plan_rule(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
+    """Return the plan under one acceptance, at the model's operating point."""
+    solution, speedups = trees.solution, solution_speedups(trees.solution, model.costs)
+    fastest = fastest_tree(solution, model.costs, level_widths=trees.level_widths, speedups=speedups)
+    one_draft = [chain(1)] if min(solution.max_nodes - 1, solution.max_depth) else []  # even if no draft was accepted
+    rivals = _by_speedup(model, list(dict.fromkeys([fastest.tree, *trees.rivals(speedups), *one_draft])))
     if objective == "speed":
-        best, longest = rivals[0], _ranked(model, trees.chains)[0]
+        best, best_chain = rivals[0], _by_speedup(model, trees.chains)[0]
     else:
         best = solution.tree(solution.max_nodes, solution.max_depth)
-        longest = max(trees.chains, key=model.tokens_per_step)
-    plain, single, whole, *budgets = model.predict_all([chain(0), longest, best, *trees.row(speedups)])
+        best_chain = max(trees.chains, key=model.tokens_per_step)
+    plain, single, tree, *budgets = model.predict_all([chain(0), best_chain, best, *trees.fastest_by_budget(speedups)])
     return Plan(
         plain=plain,
         chain=single,
-        tree=whole,
+        tree=tree,
         budgets=tuple(budgets),
         objective=objective,
         fastest=fastest,
@@ -184,47 +255,23 @@ def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
     )
 
 
-def fastest_trees(trees: RuleTrees, model: StepModel) -> tuple[TokenTree, TokenTree]:
-    """Return the fastest tree and the fastest chain by one acceptance under a condition, as `rule_plan` plans them."""
-    speedups = speeds(trees.solution, model.costs)
-    found = [trees.fastest(model.costs, speedups).tree, *trees.rivals(speedups)]
-    return _ranked(model, found)[0], _ranked(model, trees.chains)[0]
+def fastest_tree_and_chain(trees: RuleTrees, model: StepModel) -> tuple[TokenTree, TokenTree]:
+    """Return the fastest tree and the fastest chain under one acceptance, as `plan_rule` plans them."""
+    speedups = solution_speedups(trees.solution, model.costs)
+    fastest = fastest_tree(trees.solution, model.costs, level_widths=trees.level_widths, speedups=speedups)
+    return _by_speedup(model, [fastest.tree, *trees.rivals(speedups)])[0], _by_speedup(model, trees.chains)[0]
 
 
-def _ranked(model: StepModel, trees: Sequence[TokenTree]) -> list[TokenTree]:
-    """Return trees by their speed, the fastest first, in a tie as they came.
+def _by_speedup(model: StepModel, trees: Sequence[TokenTree]) -> list[TokenTree]:
+    """Return trees by predicted speedup, the fastest first; the sort is stable.
 
-    Without accepted ranks that is the order of the acceptance table; with them what it leaves out may change it.
+    The order may differ from the acceptance table's, because predictions are corrected by replay.
     """
-    return [trees[place] for place in np.argsort(-model.speedups(trees), kind="stable")]
-
-
-def largest_pass(
-    profile: Profile,
-    *,
-    rule: str | None = None,
-    temperature: float | None = None,
-    context_tokens: int | None = None,
-    batch_size: int | None = None,
-    extrapolate: bool = False,
-) -> int:
-    """Return the nodes of the largest verification pass that was timed where a plan is to hold; arguments as for `plan`."""
-    request = PlanRequest(
-        rule=rule,
-        temperature=temperature,
-        context_tokens=context_tokens,
-        batch_size=batch_size,
-        extrapolate=extrapolate,
-    )
-    return _point(profile, request, profile.acceptance(rule=rule, temperature=temperature)).max_nodes
-
-
-def _point(profile: Profile, request: PlanRequest, acceptance: MeasuredAcceptance) -> OperatingPoint:
-    return profile.at(request.context_tokens, request.batch_size, acceptance.sampling, extrapolate=request.extrapolate)
+    return [trees[index] for index in np.argsort(-model.speedups(trees), kind="stable")]
 
 
 def fastest_drafted_tree(profile: Profile) -> TokenTree:
-    """Return the fastest tree that has a drafted node, of all that a profile allows."""
-    found = requested_plan(profile, PlanRequest())
-    drafted = [each for each in (found.tree, *found.budgets) if each.tree.nodes > 1]
-    return max(drafted, key=lambda candidate: candidate.speedup.value).tree
+    """Return the fastest tree with a draft token, at the first operating point of a profile."""
+    plan = requested_plan(profile, PlanRequest())
+    drafted = [option for option in (plan.tree, *plan.budgets) if option.tree.nodes > 1]
+    return max(drafted, key=OBJECTIVES["speed"]).tree

@@ -1,4 +1,4 @@
-"""Ranges of context lengths and batch sizes in which one option is the fastest."""
+"""Ranges of context lengths and batch sizes in which one option is the fastest, and the fastest chain by batch size."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,16 @@ from itertools import pairwise
 from typing import TypeVar
 
 from treeopt.array_record import ShortRepr
+from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.options import Option
+from treeopt.planner.request import PlanRequest
+from treeopt.planner.tokens import token_models
+from treeopt.records.profile import Profile
 from treeopt.tabular import Row
+from treeopt.trees import chain
 
 CLOSE = 1e-9
-"""Speeds that differ by no more than this share are equal; then the shorter chain, or the smaller tree, wins."""
+"""Relative difference up to which speeds are equal; then the shorter chain, or the smaller tree, wins."""
 Choice = TypeVar("Choice", bound=Hashable)
 
 
@@ -39,31 +44,76 @@ class Segment(ShortRepr):
         }
 
 
-def winners(measured: Sequence[int], fastest: Callable[[int], Choice]) -> dict[int, Choice]:
-    """Return each choice by the number at which it becomes the fastest, found by bisection between unlike neighbours.
+def find_winners(measured: Sequence[int], fastest: Callable[[int], Choice]) -> dict[int, Choice]:
+    """Return each choice by the number from which it is the fastest, found by bisection between different neighbours.
 
     Args:
-        measured: numbers that rise; the first is where the first choice begins.
+        measured: increasing numbers; the first choice begins at the first.
         fastest: returns the fastest choice at a number.
     """
-    at = {value: fastest(value) for value in measured}
+    winners = {value: fastest(value) for value in measured}
     starts = {measured[0]}
     pending = list(pairwise(measured))
     while pending:
         low, high = pending.pop()
-        if at[low] == at[high]:
+        if winners[low] == winners[high]:
             continue
         if high - low == 1:
             starts.add(high)
             continue
         middle = (low + high) // 2
-        at[middle] = fastest(middle)
+        winners[middle] = fastest(middle)
         pending += [(low, middle), (middle, high)]
-    return {start: at[start] for start in starts}
+    return {start: winners[start] for start in starts}
 
 
-def ranges(starts: Mapping[int, Choice], last: int) -> list[tuple[tuple[int, int], Choice]]:
-    """Return the ranges, both ends included, in which each choice is the fastest, by where they begin."""
-    firsts = sorted(starts)
-    ends = [*(first - 1 for first in firsts[1:]), last]
-    return [((first, end), starts[first]) for first, end in zip(firsts, ends, strict=True)]
+def winner_ranges(winners: Mapping[int, Choice], last: int) -> list[tuple[tuple[int, int], Choice]]:
+    """Return each choice with the range, both ends included, in which it is the fastest, in increasing order."""
+    starts = sorted(winners)
+    ends = [*(start - 1 for start in starts[1:]), last]
+    return [((start, end), winners[start]) for start, end in zip(starts, ends, strict=True)]
+
+
+def fastest_length(model: StepModel, *, max_length: int | None = None) -> int:
+    """Return the draft tokens of the fastest chain, in a tie of the shortest; 0 is plain decoding.
+
+    Args:
+        model: predicts steps at one operating point.
+        max_length: most draft tokens; by default all depths that were measured.
+    """
+    depths, costs = model.acceptance.table.max_depth, model.costs
+    limits = [costs.max_nodes - 1, *(limit for limit in (depths, max_length) if limit is not None)]
+    speedups = model.speedups([chain(length) for length in range(min(limits) + 1)]).tolist()
+    best = 0
+    for length, speedup in enumerate(speedups):
+        if speedup > speedups[best] * (1 + CLOSE):
+            best = length
+    return best
+
+
+def chain_schedule(profile: Profile, request: PlanRequest | None = None) -> tuple[Segment, ...]:
+    """Return the fastest chain of every batch size from the smallest to the largest measured, in ranges.
+
+    Args:
+        profile: what was measured.
+        request: acceptance, context length and, as `max_depth`, the most draft tokens.
+    """
+    request = request or PlanRequest()
+    acceptance = profile.acceptance(rule=request.rule, temperature=request.temperature)
+    tokens = token_models(profile, acceptance, raw=request.raw)
+    batch_sizes = [latency.batch_size for latency in profile.step_latencies]
+    models = {}
+    for batch_size in range(min(batch_sizes), max(batch_sizes) + 1):
+        point = profile.at(request.context_tokens, batch_size, acceptance.sampling)
+        models[batch_size] = model_at(point, tokens.at(point.context_tokens))
+    lengths = {size: fastest_length(model, max_length=request.max_depth) for size, model in models.items()}
+    starts = {size: length for size, length in lengths.items() if lengths.get(size - 1) != length}
+    return tuple(
+        Segment(
+            temperature=acceptance.temperature,
+            batch_sizes=ends,
+            context_tokens=(models[ends[0]].point.context_tokens,) * 2,
+            option=models[ends[0]].predict(chain(length)),
+        )
+        for ends, length in winner_ranges(starts, max(batch_sizes))
+    )

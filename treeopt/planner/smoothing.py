@@ -1,7 +1,7 @@
-"""Noise taken out of rows and curves: isotonic regression, where noise alone can explain what is out of order.
+"""Isotonic regression of acceptance rows and latency curves, where noise explains what is out of order.
 
-Acceptance is expected to fall from rank to rank, and seconds to rise with tokens.  Neighbours that stand the other way
-round are replaced by their mean where their errors explain it; a rise or a drop that they do not explain is left alone.
+Acceptance should not increase from rank to rank, and seconds should not decrease with tokens.  A run of values that are
+out of order is replaced by its mean if its standard errors explain the differences; otherwise it is left as measured.
 """
 
 from collections.abc import Sequence
@@ -13,21 +13,19 @@ import numpy as np
 
 from treeopt.array_record import ShortRepr
 from treeopt.arrays import Float64
-from treeopt.records.acceptance import NORMAL_95, AcceptanceTable, TextSums
+from treeopt.records.acceptance import NORMAL_95, AcceptanceTable, SequenceSums
 from treeopt.records.latency import LatencyTable
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 
 SIGNIFICANCE = 1e-3
-"""What noise explains with less than this probability is taken for real and left alone."""
-
-
+"""Differences that noise produces with a smaller probability are left as measured."""
 UNSEEN = 1e-6
-"""Stands for a count of 0: next to nothing is known."""
+"""Replaces a count of 0."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Smoothing(ShortRepr):
-    """An acceptance whose rows fall where they may, and what was done to it."""
+    """An acceptance with smoothed rows, and a summary of the changes."""
 
     acceptance: MeasuredAcceptance
     changed: int
@@ -35,34 +33,34 @@ class Smoothing(ShortRepr):
     largest_change: float
     """Largest change of an entry."""
     kept: int
-    """Runs of ranks that rise by more than noise explains, left as measured."""
+    """Increasing runs of ranks that noise does not explain, left as measured."""
 
 
 def smooth(acceptance: MeasuredAcceptance) -> Smoothing:
-    """Return the acceptance with every run of ranks that rises replaced by the run's mean, where noise explains it.
+    """Return the acceptance with every increasing run of ranks replaced by its mean, if noise explains it.
 
-    The mean over a run is what isotonic regression with equal weights gives (Barlow et al., 1972); sums of rows stay
-    as they are.  A table without errors and counts is taken to be exact: none of its rises is noise.
+    The means are those of isotonic regression with equal weights (Barlow et al., 1972); row sums do not change.  A
+    table without errors and counts is exact, so nothing in it is noise.
     """
     table = acceptance.table
     p = table.p.reshape(-1, table.branching)
     variance = _variance(table).reshape(p.shape)
-    runs = [_runs(row) for row in p]
-    pooled = [_explained(*each) for each in zip(p, variance, runs, strict=True)]
-    mixing = np.stack([_mixing(table.branching, each) for each in pooled])
-    smoothed = np.einsum("rij,rj->ri", mixing, p).reshape(table.p.shape)
+    runs = [_unordered_runs(row) for row in p]
+    pooled = [_noisy_runs(*row) for row in zip(p, variance, runs, strict=True)]
+    averaging = np.stack([_averaging_matrix(table.branching, row_runs) for row_runs in pooled])
+    smoothed = np.einsum("rij,rj->ri", averaging, p).reshape(table.p.shape)
     error = table.standard_error
     if error is not None:
-        error = np.sqrt(np.einsum("rij,rj->ri", mixing**2, error.reshape(p.shape) ** 2)).reshape(table.p.shape)
-    texts = acceptance.texts
-    if texts is not None:
-        texts = TextSums(texts.reached, np.einsum("dij,tdj->tdi", mixing, texts.accepted))
-        error = np.sqrt((texts.deviations() ** 2).sum(axis=0)).reshape(table.p.shape)
+        error = np.sqrt(np.einsum("rij,rj->ri", averaging**2, error.reshape(p.shape) ** 2)).reshape(table.p.shape)
+    sums = acceptance.texts
+    if sums is not None:
+        sums = SequenceSums(sums.reached, np.einsum("dij,tdj->tdi", averaging, sums.accepted))
+        error = np.sqrt((sums.deviations() ** 2).sum(axis=0)).reshape(table.p.shape)
     return Smoothing(
         acceptance=replace(
             acceptance,
             table=AcceptanceTable(smoothed, counts=table.counts, standard_error=error),
-            texts=texts,
+            texts=sums,
         ),
         changed=int((smoothed != table.p).sum()),
         largest_change=float(np.abs(smoothed - table.p).max()),
@@ -71,18 +69,18 @@ def smooth(acceptance: MeasuredAcceptance) -> Smoothing:
 
 
 @lru_cache(maxsize=1024)
-def pooling(table: LatencyTable) -> tuple[slice, ...]:
-    """Return the runs of a table's counts whose medians noise put out of order; see `pooled`.
+def find_noisy_runs(table: LatencyTable) -> tuple[slice, ...]:
+    """Return the runs of counts whose medians decrease by no more than noise explains.
 
-    They are kept, because many conditions are mixed from the same tables.
+    Cached, because many operating points are interpolated between the same tables.
     """
     ends = np.array([timing.interval_s for timing in table.timings])
     variance = (np.diff(ends, axis=1)[:, 0] / (2 * NORMAL_95)) ** 2
-    return tuple(_explained(table.medians_s, variance, _runs(-table.medians_s)))
+    return tuple(_noisy_runs(table.medians_s, variance, _unordered_runs(-table.medians_s)))
 
 
-def pooled(seconds: Float64, runs: Sequence[slice]) -> Float64:
-    """Return (…, m): seconds with every run of `pooling` replaced by its mean."""
+def pool(seconds: Float64, runs: Sequence[slice]) -> Float64:
+    """Return (…, m): seconds with every run replaced by its mean."""
     result = np.array(seconds)
     for run in runs:
         result[..., run] = seconds[..., run].mean(axis=-1, keepdims=True)
@@ -90,18 +88,18 @@ def pooled(seconds: Float64, runs: Sequence[slice]) -> Float64:
 
 
 def _variance(table: AcceptanceTable) -> Float64:
-    """Return the variance of each entry, at least that of a mean over as many positions as were counted."""
+    """Return the variance of each entry, at least that of a mean over the counted positions."""
     variance = np.zeros_like(table.p) if table.standard_error is None else table.standard_error**2
     if table.counts is None:
         return variance
-    # one hit more: a rank that was never seen accepted is not known to be never accepted
+    # one more accepted position: a rank that was never accepted may still have a positive probability
     counts = np.maximum(table.counts, UNSEEN).reshape(*table.p.shape[:-1], 1)
-    likely = np.minimum(0.5, table.p + 1 / counts)
-    return np.asarray(np.maximum(variance, likely * (1 - likely) / counts))
+    p = np.minimum(0.5, table.p + 1 / counts)
+    return np.asarray(np.maximum(variance, p * (1 - p) / counts))
 
 
-def _runs(row: Float64) -> list[slice]:
-    """Return the runs of entries, out of falling order, that isotonic regression makes equal."""
+def _unordered_runs(row: Float64) -> list[slice]:
+    """Return the runs of entries that non-increasing isotonic regression makes equal."""
     from scipy.optimize import isotonic_regression
 
     blocks = isotonic_regression(row, increasing=False).blocks
@@ -109,21 +107,21 @@ def _runs(row: Float64) -> list[slice]:
     return [run for run in runs if np.ptp(row[run]) > 0]
 
 
-def _explained(row: Float64, variance: Float64, runs: list[slice]) -> list[slice]:
+def _noisy_runs(row: Float64, variance: Float64, runs: list[slice]) -> list[slice]:
     """Return the runs whose differences noise explains (chi-squared test of equal means)."""
     from scipy.special import chdtri  # the inverse of chi-squared's tail; scipy.stats takes half a second to import
 
-    explained = []
+    noisy = []
     for run in runs:
         squares = (row[run] - row[run].mean()) ** 2
         if variance[run].min() > 0 and (squares / variance[run]).sum() <= chdtri(len(squares) - 1, SIGNIFICANCE):
-            explained.append(run)
-    return explained
+            noisy.append(run)
+    return noisy
 
 
-def _mixing(entries: int, runs: list[slice]) -> Float64:
+def _averaging_matrix(entries: int, runs: list[slice]) -> Float64:
     """Return (entries, entries): the matrix that replaces each run by its mean."""
-    mixing = np.eye(entries)
+    averaging = np.eye(entries)
     for run in runs:
-        mixing[run, run] = 1 / (run.stop - run.start)
-    return mixing
+        averaging[run, run] = 1 / (run.stop - run.start)
+    return averaging

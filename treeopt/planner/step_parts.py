@@ -1,11 +1,11 @@
-"""What an engine's whole steps are made of, as far as the measured ones tell it apart.
+"""The parts of an engine's whole steps, as far as the measured steps determine them.
 
     T(B, K) = h + a(B) + t(B (K + 1)) + K c(B)
 
-B texts at a time with K draft tokens each: h for speculating at all (none where K is 0), a for a step, t for verifying so
-many tokens, c for drafting one token of each text.  Every h, a(B), t(n) and c(B) is an unknown of its own, with a of the
-fewest texts counted among t.  Solved by least squares; an unknown is told apart where no other solution has another value
-of it: where its unit vector lies in the row space of the equations (Strang, 2016, section 7.4).
+for B sequences with K draft tokens each: h for speculating at all (0 if K is 0), a for a step, t for verifying B (K + 1)
+tokens, c for drafting one token of each sequence.  Every h, a(B), t(n) and c(B) is a separate unknown; a of the smallest
+batch is part of t.  Solved by least squares.  An unknown is determined if every solution has the same value of it: if its
+unit vector lies in the row space of the equations (Strang, 2016, section 7.4).
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,21 +18,22 @@ from treeopt.records.engine import ChainLatency
 from treeopt.records.latency import Estimate, Timing
 
 SPECULATING, STEP, VERIFY, DRAFT = "speculating", "step", "verify", "draft"
+ORDER = (SPECULATING, STEP, DRAFT, VERIFY)
 ROUNDING = 1e-8
 Terms = dict[tuple[str, int], int]
-"""How many times something takes each unknown."""
+"""The coefficient of each unknown, by part and size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPart:
-    """One unknown of the equation, in seconds."""
+    """One unknown of the equations."""
 
     part: str
     """`speculating` (h), `step` (a), `verify` (t) or `draft` (c)."""
     size: int
-    """Texts of `step` and `draft`, tokens of `verify`; 0 of `speculating`."""
+    """Sequences for `step` and `draft`, tokens for `verify`; 0 for `speculating`."""
     seconds: Estimate | None
-    """With its 95 % interval; None where the measured steps do not tell it apart."""
+    """None if the measured steps do not determine it."""
 
 
 def step_parts(latencies: Sequence[ChainLatency]) -> tuple[StepPart, ...]:
@@ -41,22 +42,29 @@ def step_parts(latencies: Sequence[ChainLatency]) -> tuple[StepPart, ...]:
     Args:
         latencies: whole steps by draft length, one for each batch size.
     """
-    measured = [each for latency in latencies for each in _measured(latency)]
-    unknowns = sorted({unknown for terms, _ in measured for unknown in terms}, key=_order)
-    equations = np.array([[terms.get(unknown, 0) for unknown in unknowns] for terms, _ in measured], np.float64)
-    times = tuple(timing for _, timing in measured)
-    solve = np.linalg.pinv(equations)
-    told_apart = np.abs(solve @ equations - np.eye(len(unknowns))).max(axis=1) < ROUNDING
-    values = solve @ np.array([timing.median_s for timing in times])
-    draws = draw_medians(times, np.random.default_rng(SEED)) @ solve.T
+    measured = [equation for latency in latencies for equation in _equations(latency)]
+    unknowns = sorted(
+        {unknown for terms, _ in measured for unknown in terms},
+        key=lambda unknown: (ORDER.index(unknown[0]), unknown[1]),
+    )
+    coefficients = np.array([[terms.get(unknown, 0) for unknown in unknowns] for terms, _ in measured], np.float64)
+    timings = tuple(timing for _, timing in measured)
+    inverse = np.linalg.pinv(coefficients)
+    determined = np.abs(inverse @ coefficients - np.eye(len(unknowns))).max(axis=1) < ROUNDING
+    values = inverse @ np.array([timing.median_s for timing in timings])
+    draws = draw_medians(timings, np.random.default_rng(SEED)) @ inverse.T
     return tuple(
-        StepPart(part=part, size=size, seconds=estimate(float(values[index]), draws[:, index]) if told else None)
-        for index, ((part, size), told) in enumerate(zip(unknowns, told_apart.tolist(), strict=True))
+        StepPart(
+            part=part,
+            size=size,
+            seconds=estimate(float(values[index]), draws[:, index]) if determined[index] else None,
+        )
+        for index, (part, size) in enumerate(unknowns)
     )
 
 
-def _measured(latency: ChainLatency) -> Iterator[tuple[Terms, Timing]]:
-    """Yield what was timed at one batch size, and which unknowns each took how many times."""
+def _equations(latency: ChainLatency) -> Iterator[tuple[Terms, Timing]]:
+    """Yield each time that was measured at one batch size, with its terms."""
     batch = latency.batch_size
     for chain in latency.chains:
         verify: Terms = {(VERIFY, batch * (chain.length + 1)): 1}
@@ -67,8 +75,3 @@ def _measured(latency: ChainLatency) -> Iterator[tuple[Terms, Timing]]:
             yield verify, chain.verify
         if chain.draft is not None and chain.length:
             yield draft, chain.draft
-
-
-def _order(unknown: tuple[str, int]) -> tuple[int, int]:
-    part, size = unknown
-    return (SPECULATING, STEP, DRAFT, VERIFY).index(part), size

@@ -2,7 +2,7 @@
 
     tokens(T, c) = (1 - s) tokens(T, a) + s tokens(T, b),   s = (c - a) / (b - a)
 
-between the context lengths a and b that acceptance was measured at.  Trees are solved for by the table that is
+between the context lengths a and b at which acceptance was measured.  Trees are solved for with the table that is
 interpolated in the same way.
 """
 
@@ -17,30 +17,30 @@ from treeopt.arrays import Float64
 from treeopt.errors import Warning
 from treeopt.planner.dependence import ChainDependence, Dependence
 from treeopt.planner.smoothing import Smoothing, smooth
-from treeopt.planner.token_draws import TokenDraws, draw_tokens
+from treeopt.planner.token_draws import TokenDraws
 from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.operating_point import around
+from treeopt.records.operating_point import weighted_neighbours
 from treeopt.records.profile import Profile
-from treeopt.records.root_ranks import RootRanks
 from treeopt.trees import TokenTree
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TokenModel(ArrayRecord):
-    """Tokens per step of any tree by one acceptance: the same at every batch size."""
+    """Predicts the tokens per step of any tree from one acceptance; the same at every batch size."""
 
     acceptance: MeasuredAcceptance
-    """As measured, or smoothed, or interpolated between `parts`."""
+    """As measured, smoothed, or interpolated between `parts`."""
     smoothing: Smoothing | None
-    """What smoothing did; None if it was not wanted."""
+    """None if the acceptance is used as measured."""
     root_ranks: RootRanks | None = None
-    """The accepted ranks below every position, of a drafter whose children depend on where the step began."""
+    """The accepted ranks below every position, for a drafter whose children depend on where the step began."""
     parts: "tuple[tuple[float, TokenModel], ...]" = ()
-    """The models at the two context lengths around this one, each with its weight; empty if it was measured."""
+    """The models at the two nearest measured context lengths, each with its weight; empty if this one was measured."""
 
     def tokens_per_step(self, tree: TokenTree) -> float:
-        """Return F(T), corrected by the replay of the measured sequences if their accepted ranks are known."""
+        """Return F(T), corrected by the replay of the measured sequences if their accepted ranks are in the profile."""
         if tree not in self._tokens:
             self._tokens[tree] = self._expected(tree)
         return self._tokens[tree]
@@ -51,21 +51,21 @@ class TokenModel(ArrayRecord):
         return (self.acceptance.table.expected_tokens if self.dependence is None else self.dependence.tokens)(tree)
 
     def draw_tokens(self, tree: TokenTree) -> Float64:
-        """Return (draws,): tokens per step; the sequences' noise is the same at every context length."""
+        """Return (draws,): tokens per step; draws at different context lengths share their noise."""
         if self.parts:
             return np.asarray(sum(weight * part.draw_tokens(tree) for weight, part in self.parts))
         return self._draws.tokens(tree)
 
     @property
     def generator(self) -> np.random.Generator:
-        """The generator of the draws, in the state that they left it in: copy it before use."""
+        """The generator in the state after the draws: copy it before use."""
         return self.parts[0][1].generator if self.parts else self._draws.generator
 
     @cached_property
     def dependence(self) -> ChainDependence | Dependence | None:
-        """What the table leaves out; None without accepted ranks, and for an interpolated model."""
+        """Corrects the table; None without accepted ranks, and for an interpolated model."""
         depth = self.acceptance.table.max_depth or 0
-        chains = tuple(each for each in self.acceptance.chains if each.length <= depth)
+        chains = tuple(counts for counts in self.acceptance.chains if counts.length <= depth)
         if chains:
             return ChainDependence(self.acceptance.table, chains)
         accepted_ranks = self.acceptance.accepted_ranks or self.root_ranks
@@ -73,12 +73,14 @@ class TokenModel(ArrayRecord):
 
     @property
     def replayed(self) -> bool:
-        """Whether measured sequences are replayed, at both context lengths if the model is interpolated."""
-        return all(part.replayed for _, part in self.parts) if self.parts else self.dependence is not None
+        """Whether measured sequences are replayed; for an interpolated model at both context lengths."""
+        if self.parts:
+            return all(part.replayed for _, part in self.parts)
+        return isinstance(self.dependence, Dependence)
 
     @cached_property
     def _draws(self) -> TokenDraws:
-        return draw_tokens(self.acceptance, self.dependence)
+        return TokenDraws.of(self.acceptance, self.dependence)
 
     @cached_property
     def _tokens(self) -> dict[TokenTree, float]:
@@ -86,27 +88,27 @@ class TokenModel(ArrayRecord):
 
 
 def token_model(acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenModel:
-    """Return the model of an acceptance, smoothed unless it is taken `raw`, as measured."""
+    """Return the model of an acceptance, smoothed unless `raw`."""
     smoothing = None if raw else smooth(acceptance)
     return TokenModel(acceptance=smoothing.acceptance if smoothing else acceptance, smoothing=smoothing)
 
 
 @dataclass(frozen=True, eq=False)
 class TokenModels:
-    """The token models of one rule and sampling by context length; one if acceptance was not measured by it."""
+    """The token models of one rule and sampling by context length; one if acceptance was not measured by context."""
 
     measured: tuple[TokenModel, ...]
-    """By rising context length."""
-    _at: dict[int, TokenModel] = field(default_factory=dict, init=False, repr=False)
+    """By increasing context length."""
+    _by_context: dict[int, TokenModel] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def acceptance(self) -> MeasuredAcceptance:
-        """That of the shortest context."""
+        """The one at the shortest context."""
         return self.measured[0].acceptance
 
     @property
     def contexts(self) -> tuple[int, ...]:
-        """Context lengths that acceptance was measured at; empty if they are unknown."""
+        """Context lengths of the measured acceptances; empty if they are unknown."""
         contexts = [model.acceptance.context_tokens for model in self.measured]
         return tuple(context for context in contexts if context is not None)
 
@@ -114,51 +116,67 @@ class TokenModels:
         """Return the model at a context length, the same object at every call."""
         if len(self.measured) == 1:
             return self.measured[0]
-        if context_tokens not in self._at:
-            parts = around(dict(zip(self.contexts, self.measured, strict=True)), context_tokens)
-            self._at[context_tokens] = parts[0][1] if len(parts) == 1 else _interpolate(parts, context_tokens)
-        return self._at[context_tokens]
+        if context_tokens not in self._by_context:
+            parts = weighted_neighbours(dict(zip(self.contexts, self.measured, strict=True)), context_tokens)
+            self._by_context[context_tokens] = parts[0][1] if len(parts) == 1 else _interpolate(parts, context_tokens)
+        return self._by_context[context_tokens]
 
 
 def token_models(profile: Profile, acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenModels:
-    """Return the models of an acceptance at every context length that it was measured at.
-
-    Args:
-        profile: what was measured.
-        acceptance: one of its own.
-        raw: take it as measured, not smoothed.
-    """
-    return TokenModels(tuple(token_model(each, raw=raw) for each in profile.at_contexts(acceptance)))
+    """Return the models of one of a profile's acceptances, at every context length at which it was measured."""
+    return TokenModels(tuple(token_model(measured, raw=raw) for measured in profile.acceptances_by_context(acceptance)))
 
 
 def warn_outside_contexts(profile: Profile, acceptance: MeasuredAcceptance, contexts: Iterable[int]) -> Warning | None:
-    """Return a warning for context lengths outside those that an acceptance was measured at, None if there are none.
+    """Return a warning for context lengths outside those at which an acceptance was measured, None if there are none.
 
     An acceptance without a context length counts for the first one that was timed.  Engines report the lengths of whole
     sequences, which differ between batch sizes: there is no warning for them.
     """
     if profile.engine is not None:
         return None
-    known = [each.context_tokens for each in profile.at_contexts(acceptance) if each.context_tokens is not None]
-    return outside_contexts("acceptance", tuple(known) or (profile.step_latencies[0].context_tokens,), contexts)
-
-
-def outside_contexts(what: str, measured: tuple[int, ...], contexts: Iterable[int]) -> Warning | None:
-    """Return a warning for context lengths outside the measured ones, which rise; None if there are none."""
-    outside = tuple(sorted({context for context in contexts if not measured[0] <= context <= measured[-1]}))
+    measured = tuple(
+        item.context_tokens for item in profile.acceptances_by_context(acceptance) if item.context_tokens is not None
+    )
+    if measured and not acceptance.imported:
+        return outside_contexts("acceptance", measured, contexts)
+    assumed = measured or (profile.step_latencies[0].context_tokens,)
+    outside = _outside(assumed, contexts)
     if not outside:
         return None
-    at = " to ".join(map(str, dict.fromkeys((measured[0], measured[-1]))))
-    only = " only" if len(measured) == 1 else ""
+    lengths = ", ".join(map(str, outside))
+    if acceptance.imported:
+        return Warning(
+            f"the imported acceptance may differ at {lengths} tokens of context.",
+            "Import acceptance that was measured there.",
+        )
     return Warning(
-        f"{what} was measured at {at} tokens of context{only}, and is taken from there for "
-        f"{','.join(map(str, outside))}, where it may differ.",
-        f"Profile with --context-tokens {','.join(map(str, sorted({*measured, *outside})))}.",
+        f"acceptance was measured right after the prompts and may differ at {lengths} tokens of context.",
+        _profile_there(assumed, outside),
     )
 
 
+def outside_contexts(what: str, measured: tuple[int, ...], contexts: Iterable[int]) -> Warning | None:
+    """Return a warning for context lengths outside the measured ones, which increase; None if there are none."""
+    outside = _outside(measured, contexts)
+    if not outside:
+        return None
+    ends = " to ".join(map(str, dict.fromkeys((measured[0], measured[-1]))))
+    return Warning(
+        f"{what} was measured at {ends} tokens of context and may differ at {', '.join(map(str, outside))}.",
+        _profile_there(measured, outside),
+    )
+
+
+def _outside(measured: tuple[int, ...], contexts: Iterable[int]) -> list[int]:
+    return sorted({context for context in contexts if not measured[0] <= context <= measured[-1]})
+
+
+def _profile_there(measured: Iterable[int], outside: Iterable[int]) -> str:
+    return f"Profile with --context-tokens {','.join(map(str, sorted({*measured, *outside})))}."
+
+
 def _interpolate(parts: tuple[tuple[float, TokenModel], ...], context_tokens: int) -> TokenModel:
-    """Return the model between others, each with its weight."""
     smoothings = [part.smoothing for _, part in parts if part.smoothing is not None]
     acceptance = replace(
         parts[0][1].acceptance,
@@ -173,15 +191,18 @@ def _interpolate(parts: tuple[tuple[float, TokenModel], ...], context_tokens: in
     )
     smoothing = Smoothing(
         acceptance=acceptance,
-        changed=sum(each.changed for each in smoothings),
-        largest_change=max((each.largest_change for each in smoothings), default=0.0),
-        kept=sum(each.kept for each in smoothings),
+        changed=sum(part.changed for part in smoothings),
+        largest_change=max((part.largest_change for part in smoothings), default=0.0),
+        kept=sum(part.kept for part in smoothings),
     )
     return TokenModel(acceptance=acceptance, smoothing=smoothing if smoothings else None, parts=parts)
 
 
 def _interpolate_tables(parts: list[tuple[float, AcceptanceTable]]) -> AcceptanceTable:
-    """Return the table as deep as all are and as wide as the widest; errors add up, because the prompts are the same."""
+    """Return a table as deep as the shallowest and as wide as the widest.
+
+    Errors are interpolated too, because the prompts are the same.
+    """
     tables = [table for _, table in parts]
     depths = [table.max_depth for table in tables if table.max_depth is not None]
     shape = (
@@ -189,18 +210,18 @@ def _interpolate_tables(parts: list[tuple[float, AcceptanceTable]]) -> Acceptanc
         max(table.parent_ranks for table in tables),
         max(table.branching for table in tables),
     )
-    p = np.asarray(sum(weight * _rows(table.p, table, shape) for weight, table in parts))
+    p = np.asarray(sum(weight * _extend(table.p, table, shape) for weight, table in parts))
     error = None
     if all(table.standard_error is not None for table in tables):
         error = np.asarray(
-            sum(weight * _rows(np.asarray(table.standard_error), table, shape) for weight, table in parts)
+            sum(weight * _extend(np.asarray(table.standard_error), table, shape) for weight, table in parts)
         )
     smallest = shape if shape[1] > 1 else (shape[0], shape[2]) if depths else (shape[2],)
     return AcceptanceTable(p.reshape(smallest), standard_error=None if error is None else error.reshape(smallest))
 
 
-def _rows(values: Float64, table: AcceptanceTable, shape: tuple[int, int, int]) -> Float64:
-    """Return a table's values in `shape`: depths, ranks of the parent, children; the last parent's row holds on."""
+def _extend(values: Float64, table: AcceptanceTable, shape: tuple[int, int, int]) -> Float64:
+    """Return a table's values as (depths, parent ranks, branching): the last parent's row repeats, ranks are padded with 0."""
     depths, ranks, branching = shape
     rows = values.reshape(-1, table.parent_ranks, table.branching)
     rows = np.broadcast_to(rows, (depths, *rows.shape[1:])) if table.position_invariant else rows[:depths]

@@ -102,9 +102,12 @@ class NestedTrees(ArrayRecord):
     """The result of `grow`: the tree of n nodes and depth d is the first n nodes of row d of `order`."""
 
     parent: Int32
+    """int32 (M,), -1 for the root; parents before their children."""
     rank: Int32
     reach: Float64
+    """float64 (M,): probability that a step reaches each node."""
     order: Int32
+    """int32 (D + 1, N), padded with -1."""
 
     @property
     def expected_tokens(self) -> Float64:
@@ -141,20 +144,15 @@ class NestedTrees(ArrayRecord):
         return depth
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TopNodes:
-    """Enough nodes of any table to contain the best trees, with an upper bound on every other node."""
+@dataclass(frozen=True, eq=False, repr=False)
+class TopNodes(NestedTrees):
+    """Enough nodes of any table to contain the best trees, with an upper bound on every other node.
 
-    parent: Int32
-    """int32 (M,), -1 for the root; parents before their children, siblings in rank order."""
-    rank: Int32
-    depth: Int32
-    reach: Float64
-    """float64 (M,): probability that a step reaches each node."""
+    Row d of `order` lists nodes of depth at most d with all ancestors and earlier siblings, padded with -1.
+    """
+
     bound: Float64
     """float64 (M,): upper bound on the reach of the node, its later siblings and all their descendants."""
-    order: Int32
-    """int32 (D + 1, N): row d lists nodes of depth at most d with all ancestors and earlier siblings, padded with -1."""
     bound_outside: Float64
     """float64 (D + 1,): upper bound on the reach of the nodes of depth at most d that row d does not list."""
 
@@ -169,5 +167,4 @@ def top_nodes(rows: Float64, max_nodes: int) -> TopNodes:
     unlimited = np.full(len(rows), max_nodes, np.int32)
     parent, rank, reach, bound, order, _ = grow(rows, max_nodes, unlimited, unlimited)
     bound_outside = np.where(order[:, -1] >= 0, bound[order[:, -1]], 0.0)
-    depth = NestedTrees(parent, rank, reach, order).depth
-    return TopNodes(parent, rank, depth, reach, bound, order, bound_outside)
+    return TopNodes(parent, rank, reach, order, bound, bound_outside)

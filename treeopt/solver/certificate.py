@@ -1,4 +1,4 @@
-"""What every method of the solver returns, and why its trees are optimal."""
+"""The result of every method of the solver, and why its trees are optimal."""
 
 from dataclasses import dataclass
 from typing import Protocol

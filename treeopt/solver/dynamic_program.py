@@ -94,16 +94,16 @@ def solve_values(rows: Float64, max_nodes: int) -> tuple[ValueTrees, int, int]:
     values = [np.broadcast_to(leaf, (1 if same else levels + 1, ranks, max_nodes + 1)).copy()]
     compared = ruled_out = 0
     for h in range(1, levels + 1):
-        here = np.zeros((1 if same else levels + 1 - h, ranks, max_nodes + 1))
-        for d in range(len(here)):
+        subtrees = np.zeros((1 if same else levels + 1 - h, ranks, max_nodes + 1))
+        for d in range(len(subtrees)):
             below = values[h - 1][0 if same else d + 1]
             if h > 1 and np.array_equal(below, values[h - 2][0 if same else d + 1]):
-                here[d] = values[h - 1][d]  # no tree of at most N nodes reaches the new level
+                subtrees[d] = values[h - 1][d]  # no tree of at most N nodes reaches the new level
                 continue
             for r in range(ranks if d > 0 or same else 1):  # the root has rank 0
                 forest, _, splits = forests(rows[d, r], below)
-                here[d, r, 1:] = 1.0 + forest[0]
+                subtrees[d, r, 1:] = 1.0 + forest[0]
                 compared += int(splits)  # a numpy integer without numba
                 ruled_out += rows.shape[2] * (max_nodes * (max_nodes - 1) // 2) - int(splits)
-        values.append(here)
+        values.append(subtrees)
     return ValueTrees(rows, tuple(values)), compared, ruled_out

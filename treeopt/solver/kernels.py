@@ -7,12 +7,12 @@ import numpy as np
 from numba import njit
 
 from treeopt.arrays import Float64, Int32, Int64
-from treeopt.compiling import watch
+from treeopt.compiling import watch_compilation
 
 NEARLY = 1 - 1e-12
 """Relative slack for rounding, when a bound is compared with a value."""
 
-watch()
+watch_compilation()
 
 
 @njit(cache=True)
@@ -159,9 +159,9 @@ def widths_above(row: Float64, below: Float64, widths: Int32) -> Int32:
             else:
                 for level in range(levels):
                     forest[n, level] = child[m, level] + later[n - m, level]
-    here = np.zeros((columns, levels + 1), np.int32)
+    result = np.zeros((columns, levels + 1), np.int32)
     for n in range(2, columns):
-        here[n, 0] = max(here[n - 1, 0], min(splits[0, n - 1], 1))
+        result[n, 0] = max(result[n - 1, 0], min(splits[0, n - 1], 1))
         for level in range(levels):
-            here[n, level + 1] = forest[n - 1, level]
-    return here
+            result[n, level + 1] = forest[n - 1, level]
+    return result

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treeopt.arguments import instance, shown, whole, whole_numbers
+from treeopt.arguments import check_instance, check_integer, describe_value, to_int_array
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Bool, Float64, Int32
 from treeopt.errors import InvalidValueError
@@ -89,7 +89,7 @@ class Solution(ArrayRecord, Tabular):
         return float(self.expected_tokens[self._index(nodes, depth)])
 
     def _index(self, nodes: int, depth: int) -> tuple[int, int]:
-        return whole("depth", depth, 0, self.max_depth), whole("nodes", nodes, 1, self.max_nodes)
+        return check_integer("depth", depth, 0, self.max_depth), check_integer("nodes", nodes, 1, self.max_nodes)
 
     def to_records(self) -> list[Row]:
         """Return a row per budget at the largest depth limit: nodes, depth and tokens per step of the best tree."""
@@ -104,9 +104,7 @@ class Solution(ArrayRecord, Tabular):
 
     def _shown_rows(self) -> list[Row]:
         """Return the rows of budgets that are powers of two, and of the largest."""
-        return [
-            each for each in self.to_records() if each["budget"].bit_count() == 1 or each["budget"] == self.max_nodes
-        ]
+        return [row for row in self.to_records() if row["budget"].bit_count() == 1 or row["budget"] == self.max_nodes]
 
     def draft_widths(self) -> Int32:
         """Return int32 (max_depth + 1, max_nodes + 1, max_depth): internal nodes of every tree at each depth.
@@ -169,11 +167,11 @@ def solve(
     >>> solution.tree(nodes=4, depth=2).parents.tolist(), solution.certificate.method
     ([-1, 0, 0, 1], 'best-first')
     """
-    instance("table", table, AcceptanceTable, "make one with treeopt.AcceptanceTable(p)")
+    check_instance("table", table, AcceptanceTable, "make one with treeopt.AcceptanceTable(p)")
     if max_depth is None:
         max_depth = table.max_depth or DEFAULT_MAX_DEPTH
-    max_nodes = whole("max_nodes", max_nodes, 1, MAX_CELLS)
-    max_depth = whole("max_depth", max_depth, 0, MAX_CELLS)
+    max_nodes = check_integer("max_nodes", max_nodes, 1, MAX_CELLS)
+    max_depth = check_integer("max_depth", max_depth, 0, MAX_CELLS)
     rows_cells = max_depth * table.parent_ranks * table.branching
     _check_size(max_nodes, max_depth, max(rows_cells, (max_depth + 1) * (max_nodes + 1)))
     limited = level_widths is not None or draft_widths is not None
@@ -247,13 +245,13 @@ def _last_true(begins: Bool) -> Int32:
 
 def _limits(name: str, limits: int | Sequence[int] | None, max_depth: int, max_nodes: int) -> Int32:
     try:
-        numbers = whole_numbers(name, [max_nodes if limits is None else limits])[0]
+        numbers = to_int_array(name, [max_nodes if limits is None else limits])[0]
         widths = np.full(max_depth, numbers) if numbers.ndim == 0 else numbers
     except InvalidValueError:
         widths = None
     if widths is None or widths.shape != (max_depth,) or np.any(widths < 1):
         raise InvalidValueError(
-            f"{name}: expected a whole number of at least 1, or {max_depth} of them, one per depth. Got {shown(limits)}.",
+            f"{name}: expected a whole number of at least 1, or {max_depth} of them, one per depth. Got {describe_value(limits)}.",
             field=name,
         )
     return np.asarray(np.minimum(widths, max_nodes), np.int32)

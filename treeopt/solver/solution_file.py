@@ -13,7 +13,7 @@ import numpy as np
 
 from treeopt.arrays import Array
 from treeopt.files.arrays_file import Arrays
-from treeopt.files.whole_files import read_bytes, write_bytes
+from treeopt.files.atomic_files import read_bytes, write_bytes
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver.best_first import NestedTrees
 from treeopt.solver.certificate import (
@@ -27,7 +27,7 @@ from treeopt.solver.certificate import (
 from treeopt.solver.dynamic_program import ValueTrees
 
 T = TypeVar("T")
-Make = Callable[[AcceptanceTable, Trees, Certificate], T]
+Build = Callable[[AcceptanceTable, Trees, Certificate], T]
 
 FORMAT = "treeopt-solution"
 VERSION = 1
@@ -50,16 +50,16 @@ def save(path: Path | str, table: AcceptanceTable, trees: Trees, certificate: Ce
     write_bytes(path, buffer.getvalue())
 
 
-def load(path: Path | str, make: Make[T]) -> T:
-    """Return `make(table, trees, certificate)` of a file.
+def load(path: Path | str, build: Build[T]) -> T:
+    """Return `build(table, trees, certificate)` of a file.
 
     Raises FormatError naming the file, the array and the reason, TreeoptError when it cannot be read.
     """
-    return parse(path, read_bytes(path, limit_bytes=MAX_BYTES), make)
+    return parse(path, read_bytes(path, limit_bytes=MAX_BYTES), build)
 
 
-def parse(path: Path | str, data: bytes, make: Make[T]) -> T:
-    """Return `make(table, trees, certificate)` of a file's bytes; raises FormatError as `load` does."""
+def parse(path: Path | str, data: bytes, build: Build[T]) -> T:
+    """Return `build(table, trees, certificate)` of a file's bytes; raises FormatError as `load` does."""
     arrays = Arrays.read(path, data, limit_bytes=2 * MAX_BYTES)
     if arrays.text("format") != FORMAT:
         raise arrays.error("format", f"expected {FORMAT!r}. Is it another kind of file?")
@@ -75,7 +75,7 @@ def parse(path: Path | str, data: bytes, make: Make[T]) -> T:
         compared=arrays.integer("compared"),
         ruled_out=arrays.integer("ruled_out"),
     )
-    return arrays.build("values", make, table, trees, certificate)
+    return arrays.build("values", build, table, trees, certificate)
 
 
 def _arrays(trees: Trees) -> dict[str, Array]:

@@ -5,12 +5,12 @@ import pytest
 
 from tests.support.invented_machines import acceptance
 from treeopt.adaptation.averages import Outcomes
-from treeopt.adaptation.learnt_profile import learnt_acceptance
+from treeopt.adaptation.profile_update import update_acceptance
 
 
 def test_a_rank_untried_at_one_depth_takes_its_share_of_all_depths():
     tried = np.array([[200.0, 100.0, 50.0], [100.0, 0.0, 0.0], [40.0, 0.0, 0.0], [5.0, 0.0, 0.0]])
-    found = learnt_acceptance(
+    found = update_acceptance(
         Outcomes(tried, tried * [[0.5, 0.4, 0.2], [0.4, 0, 0], [0.25, 0, 0], [0.2, 0, 0]]),
         acceptance([0.5]),
         sequences=7,

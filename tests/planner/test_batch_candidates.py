@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError
-from treeopt.planner import PlanRequest, batch_rivals, plan, requested_plan
-from treeopt.planner.batch_rivals import PLAIN, planned_rivals, plans_of_sizes, rivals_of
+from treeopt.planner import PlanRequest, benchmarks, plan, requested_plan
+from treeopt.planner.benchmarks import PLAIN, plan_batch_sizes, planned_candidates, tree_candidates
 from treeopt.planner.tokens import token_model
 from treeopt.trees import chain, level_widths
 
@@ -32,7 +32,7 @@ REQUEST = PlanRequest(rule="sequoia", temperature=0.6)
 
 
 def test_the_choice_is_the_plan_of_each_size(measured):
-    found = planned_rivals(plans_of_sizes(measured, REQUEST, (1, 3, 9)))
+    found = planned_candidates(plan_batch_sizes(measured, REQUEST, (1, 3, 9)))
     for size, rivals in found.items():
         made = plan(measured, NODES, batch_size=size)
         assert rivals.chosen == made.choice.tree
@@ -43,7 +43,7 @@ def test_the_choice_is_the_plan_of_each_size(measured):
 
 
 def test_choices_of_the_sizes_beside_are_raced_too(measured):
-    found = planned_rivals(plans_of_sizes(measured, REQUEST, (9, 1, 3)))
+    found = planned_candidates(plan_batch_sizes(measured, REQUEST, (9, 1, 3)))
     assert list(found) == [1, 3, 9]
     assert len({each.chosen for each in found.values()}) > 1
     assert {found[1].chosen, found[9].chosen} <= set(found[3].trees)
@@ -51,7 +51,7 @@ def test_choices_of_the_sizes_beside_are_raced_too(measured):
 
 
 def test_chains_a_token_shorter_and_longer_than_the_best_are_raced(measured):
-    for size, rivals in planned_rivals(plans_of_sizes(measured, REQUEST, (1, 9))).items():
+    for size, rivals in planned_candidates(plan_batch_sizes(measured, REQUEST, (1, 9))).items():
         length = plan(measured, NODES, batch_size=size).chain.tree.max_depth
         assert {chain(length - 1), chain(length), chain(length + 1)} <= set(rivals.trees)
         assert len(set(rivals.trees)) == len(rivals.trees)
@@ -59,21 +59,21 @@ def test_chains_a_token_shorter_and_longer_than_the_best_are_raced(measured):
 
 def test_chains_beyond_what_was_measured_are_not():
     cheap = profile([latency(seconds(lambda _: 1, lambda _: 0.001, nodes=4))], [acceptance(P)])
-    (found,) = planned_rivals(plans_of_sizes(cheap, REQUEST, (1,))).values()
+    (found,) = planned_candidates(plan_batch_sizes(cheap, REQUEST, (1,))).values()
     assert chain(3) in found.trees
     assert max(tree.nodes for tree in found.trees) == 4
 
 
 def test_where_drafting_never_pays_one_draft_token_is_raced():
     dear = profile([latency(seconds(lambda n: n, lambda _: 5, nodes=4))], [acceptance(P)])
-    (found,) = planned_rivals(plans_of_sizes(dear, REQUEST, (1,))).values()
+    (found,) = planned_candidates(plan_batch_sizes(dear, REQUEST, (1,))).values()
     assert found.chosen == PLAIN
     assert chain(1) in found.trees
 
 
 def test_a_tree_is_raced_with_plain_decoding_and_the_faster_by_prediction_is_named(measured):
     drafts, tree = token_model(measured.acceptance()), level_widths([2, 2])
-    found = rivals_of(measured, drafts, dict.fromkeys((1, 9, 20)), [tree])
+    found = tree_candidates(measured, drafts, dict.fromkeys((1, 9, 20)), [tree])
     assert {each.trees for each in found.values()} == {(PLAIN, tree)}
     faster = {size: plan(measured, NODES, batch_size=size).model.speedup(tree) > 1 for size in (1, 9)}
     assert {size: found[size].chosen for size in (1, 9)} == {size: tree if faster[size] else PLAIN for size in (1, 9)}
@@ -82,7 +82,7 @@ def test_a_tree_is_raced_with_plain_decoding_and_the_faster_by_prediction_is_nam
 
 def test_a_schedule_names_its_own_and_what_was_not_measured_is_not_predicted(measured):
     drafts, large = token_model(measured.acceptance()), chain(NODES)
-    found = rivals_of(measured, drafts, {1: large, 4: PLAIN}, [large, PLAIN])
+    found = tree_candidates(measured, drafts, {1: large, 4: PLAIN}, [large, PLAIN])
     assert [each.chosen for each in found.values()] == [large, PLAIN]
     assert all(each.predicted.keys() == {PLAIN} for each in found.values())
 
@@ -96,14 +96,14 @@ def test_one_rule_for_all_is_that_of_the_fewest_texts_and_each_size_is_planned_o
         asked.append((request.batch_size, request.rule))
         return requested_plan(profile, request)
 
-    monkeypatch.setattr(batch_rivals, "requested_plan", noted)
-    plans = plans_of_sizes(several, PlanRequest(), (9, 4))
+    monkeypatch.setattr(benchmarks, "requested_plan", noted)
+    plans = plan_batch_sizes(several, PlanRequest(), (9, 4))
     assert asked == [(4, None), (9, "target")]
     assert [each.model.point.batch_size for each in plans.values()] == [4, 9]
-    alone = plans_of_sizes(several, PlanRequest(rule="target", temperature=0.6), (4, 9))
+    alone = plan_batch_sizes(several, PlanRequest(rule="target", temperature=0.6), (4, 9))
     assert [each.choice.tree for each in plans.values()] == [each.choice.tree for each in alone.values()]
 
 
 def test_sizes_beyond_those_measured_are_refused(measured):
     with pytest.raises(InfeasibleError, match="batch 16 was not measured"):
-        plans_of_sizes(measured, REQUEST, (1, 16))
+        plan_batch_sizes(measured, REQUEST, (1, 16))

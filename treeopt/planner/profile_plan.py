@@ -1,0 +1,126 @@
+"""Everything that is planned from a profile, with the fastest drafter at every context length."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from treeopt.array_record import ShortRepr
+from treeopt.planner.drafter_costs import predict_settings, tree_models
+from treeopt.planner.drafters import DrafterChoice, best_drafter, drafter_choices
+from treeopt.planner.model import StepModel, model_at
+from treeopt.planner.options import Option
+from treeopt.planner.plan_record import Plan
+from treeopt.planner.request import PlanRequest
+from treeopt.planner.scheduling import Schedule
+from treeopt.planner.segments import Segment, find_winners, winner_ranges
+from treeopt.planner.tokens import token_models
+from treeopt.records.operating_point import OperatingPoint
+from treeopt.records.profile import Profile
+
+Predictor = Callable[[OperatingPoint], Option | None]
+"""Returns an option with its prediction at an operating point; None beyond what was measured."""
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class ProfilePlan(ShortRepr):
+    """A profile, its plan, and what follows from further operating points and drafters that were measured."""
+
+    profile: Profile
+    plan: Plan
+    request: PlanRequest = field(default_factory=PlanRequest)
+    """That the plan was made for."""
+    schedule: Schedule | None = None
+    """If several operating points were measured."""
+    drafters: tuple[DrafterChoice, ...] = ()
+    """The choice of each, if others than the draft model were measured."""
+    over_contexts: tuple[Segment, ...] = ()
+    """The fastest option of all drafters by context length, if several were timed."""
+
+    @property
+    def best(self) -> DrafterChoice | None:
+        """The best drafter's choice, None if only the draft model was measured."""
+        return best_drafter(self.drafters, self.plan.objective) if self.drafters else None
+
+
+def drafters_over_contexts(
+    profile: Profile, request: PlanRequest, plans: Sequence[Plan], name: str | None = None
+) -> tuple[Segment, ...]:
+    """Return the fastest option at every context length, among the best of each drafter at the measured ones.
+
+    Args:
+        profile: what was measured.
+        request: what is planned for; its context length does not count.
+        plans: of the draft model for single sequences at one temperature, by increasing context length.
+        name: only this drafter.
+
+    Returns nothing if a single context length was timed, or no option fits.
+    """
+    best: dict[object, Option] = {}
+    for plan in plans:
+        point_request = replace(
+            request, temperature=plan.temperature, context_tokens=plan.context_tokens, batch_size=1, extrapolate=False
+        )
+        for choice in drafter_choices(profile, point_request, plan=plan):
+            option = choice.option
+            if name in (None, option.drafter.name):
+                best[option.drafter, option.rule, option.tree] = option
+    if len(plans) < 2 or not best:
+        return ()
+    order = ["model", *(drafter.name for drafter in profile.drafters)]
+    rivals = sorted(best.values(), key=lambda option: order.index(option.drafter.name))
+    sampling, temperature = plans[0].model.acceptance.sampling, plans[0].temperature
+    predictors = [option_predictor(rival, profile, request, temperature) for rival in rivals]
+    predictions: dict[int, list[Option | None]] = {}
+
+    def fastest(context: int) -> int:
+        point = profile.at(context, 1, sampling)
+        options = predictions[context] = [predict(point) for predict in predictors]
+        speedups = [0.0 if option is None else option.speedup.value for option in options]
+        return max(range(len(rivals)), key=speedups.__getitem__)
+
+    contexts = [plan.context_tokens for plan in plans]
+    return tuple(
+        Segment(
+            temperature=temperature,
+            batch_sizes=(1, 1),
+            context_tokens=ends,
+            option=predictions[ends[0]][index] or rivals[index],
+        )
+        for ends, index in winner_ranges(find_winners(contexts, fastest), contexts[-1])
+    )
+
+
+def option_predictor(
+    option: Option, profile: Profile, request: PlanRequest, temperature: float, *, max_nodes: int = 0
+) -> Predictor:
+    """Return the predictor of an option, which may have been planned from another profile.
+
+    Args:
+        option: a drafter with a tree or a setting.
+        profile: what was measured.
+        request: whether acceptance is smoothed.
+        temperature: sampling temperature.
+        max_nodes: up to how many nodes the draft model's curves are extrapolated, if larger than what was measured.
+    """
+    model_at_point: Callable[[OperatingPoint], StepModel]
+    if option.drafter.name == "model":
+        acceptance = profile.acceptance(rule=option.rule, temperature=temperature)
+        tokens = token_models(profile, acceptance, raw=request.raw)
+        model_at_point = lambda point: model_at(point, tokens.at(point.context_tokens), max_nodes=max_nodes)
+    else:
+        drafter = next((drafter for drafter in profile.drafters if drafter.name == option.drafter.name), None)
+        if drafter is None:
+            return lambda _: None
+        if decodes := drafter.decodes_at(temperature):
+
+            def predict_setting(point: OperatingPoint) -> Option | None:
+                settings = predict_settings(profile, drafter, decodes, point, max_nodes=option.verify_tokens)
+                return next((setting for setting, _ in settings if setting.drafter == option.drafter), None)
+
+            return predict_setting
+        model_at_point = tree_models(drafter, drafter.trees_at(temperature), raw=request.raw)
+
+    def predict_tree(point: OperatingPoint) -> Option | None:
+        model = model_at_point(point)
+        return model.predict(option.tree) if model.covers(option.tree) else None
+
+    return predict_tree
