@@ -22,11 +22,10 @@ from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, RedrafterHead
 from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.trainable import copied
+from treeopt.runtime.models.trainable import copy_model
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import chain, k_ary, level_widths
-from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.own_trees import SpecExecSetting
+from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "add-a-drafter.md"
 
@@ -48,7 +47,7 @@ class Case(NamedTuple):
         """Return what `Decoder` is given behind the target, and by name; a draft that learns is a copy."""
         if not self.learns:
             return self.make(target, draft), self.options
-        own = copied(draft)
+        own = copy_model(draft)
         return self.make(target, own), {**self.options, "on_step": Learner(own, FAST)}
 
 
@@ -67,8 +66,8 @@ def page_drafter(length):
 
 
 def medusa(target, tree):
-    size, noise = target.config.hidden, torch.Generator().manual_seed(0)
-    weight, bias = 0.3 * torch.randn(3, size, size, generator=noise), torch.randn(3, size, generator=noise)
+    size, generator = target.config.hidden, torch.Generator().manual_seed(0)
+    weight, bias = 0.3 * torch.randn(3, size, size, generator=generator), torch.randn(3, size, generator=generator)
     return MedusaDrafter(MedusaHeads(target, weight.to(target.device), bias.to(target.device)), tree)
 
 
@@ -83,8 +82,8 @@ def dflash(target, tree, **changes):
 
 
 def redrafter(target, width, length):
-    size, noise = target.config.hidden, torch.Generator().manual_seed(4)
-    products = [Linear((torch.randn((size, size), generator=noise) / 10).to(target.device)) for _ in range(4)]
+    size, generator = target.config.hidden, torch.Generator().manual_seed(4)
+    products = [Linear((torch.randn((size, size), generator=generator) / 10).to(target.device)) for _ in range(4)]
     bias = torch.zeros(size, device=target.device)
     head = RedrafterHead(
         target=target,
@@ -99,10 +98,10 @@ def redrafter(target, width, length):
 
 def eagle(layout, target, **options):
     """Return a random head that was saved in a layout."""
-    made = eagle_heads.make_head(target, **{"boundaries": (1, 1), "seed": 3, **options})
+    made = eagle_heads.make_head(target, **{"layer_ids": (1, 1), "seed": 3, **options})
     with tempfile.TemporaryDirectory() as folder:
-        taps = made.boundaries if layout is eagle_heads.safeailab else None
-        return load_eagle(eagle_heads.save_head(layout, Path(folder), made, target), target, taps=taps)
+        taps = made.layer_ids if layout is eagle_heads.safeailab else None
+        return load_eagle(eagle_heads.save_head(layout, Path(folder), made, target), target, layer_ids=taps)
 
 
 def eagle_static(layout, target, tree, **options):
@@ -156,7 +155,7 @@ CASES = {
         lambda target, _: (eagle_static(eagle_heads.speculators, target, chain(3), norm_before_residual=True),)
     ),
     "eagle, dynamic": Case(lambda target, _: (eagle_dynamic(eagle_heads.model_optimizer, target, ids=(0, 1, 3, 4)),)),
-    "eagle-2": Case(lambda target, _: (eagle_dynamic(eagle_heads.eagle1, target, boundaries=(), eagle1=True, seed=2),)),
+    "eagle-2": Case(lambda target, _: (eagle_dynamic(eagle_heads.eagle1, target, layer_ids=(), eagle1=True, seed=2),)),
     "eagle as graphs": Case(
         lambda target, _: (eagle_static(eagle_heads.specforge, target, TREE, norm_output=True),), {"cuda_graphs": True}
     ),

@@ -8,9 +8,9 @@ import torch
 from tests.contracts.drafters import CASES, independent
 from tests.support.arriving import Scripted
 from tests.support.decoded import PROMPT
-from treeopt.errors import TextsError, TreeoptWarning
+from treeopt.errors import BatchError, TreeoptWarning
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models import attention
 
 every_drafter = pytest.mark.parametrize("name", CASES)
@@ -27,7 +27,8 @@ def decoder_of(name, target, draft, **options):
 
 def requests(stop=()):
     return [
-        TextRequest(*each, seed=seed) for *each, seed in zip(PROMPTS, COUNTS, [stop] * len(PROMPTS), SEEDS, strict=True)
+        GenerationRequest(*each, seed=seed)
+        for *each, seed in zip(PROMPTS, COUNTS, [stop] * len(PROMPTS), SEEDS, strict=True)
     ]
 
 
@@ -40,11 +41,11 @@ def alone(decoder, wanted):
 def together(decoder, wanted, batch_size=3):
     texts = [[] for _ in wanted]
     ends = []
-    for found in decoder.steps_of_all(wanted, batch_size=batch_size):
+    for found in decoder.stream_all(wanted, batch_size=batch_size):
         assert found.error is None
-        assert found.text not in ends
-        texts[found.text] += found.tokens
-        ends += [found.text] * found.ended
+        assert found.request not in ends
+        texts[found.request] += found.tokens
+        ends += [found.request] * found.finished
     assert sorted(ends) == list(range(len(wanted)))
     return texts
 
@@ -60,8 +61,8 @@ def check_that_none_changes_another(decoder, wanted, sizes):
 def steps_of(decoder, wanted, batch_size, *, spoil=lambda: None):
     """Return the tokens of every step of each text; `spoil` is called after the first."""
     found = [[] for _ in wanted]
-    for step in decoder.steps_of_all(wanted, batch_size=batch_size):
-        found[step.text].append(step.tokens)
+    for step in decoder.stream_all(wanted, batch_size=batch_size):
+        found[step.request].append(step.tokens)
         spoil()
         spoil = lambda: None
     return found
@@ -91,12 +92,12 @@ def test_a_draft_that_is_not_finite_does_not_reach_the_text_that_comes_next(targ
     """The first text is the longest, so that slots are hidden behind the third, in the place of the second."""
     monkeypatch.setattr(attention, "MOST_PADDING", 100.0)
     decoder = decoder_of(name, target, target)  # a draft of more than one layer, which keeps what it made of NaN
-    wanted = [TextRequest(PROMPT * 3, 50), TextRequest(PROMPT * 2, 9), TextRequest([4, 5, 6], 20)]
+    wanted = [GenerationRequest(PROMPT * 3, 50), GenerationRequest(PROMPT * 2, 9), GenerationRequest([4, 5, 6], 20)]
     alone = [steps_of(decoder, [each], 1)[0] for each in wanted]
     assert max(map(len, alone[2])) > 1
 
     def spoil():
-        _, (_, second) = sorted(getattr(decoder._drafter, "_static", decoder._drafter)._texts._taken.items())
+        _, (_, second) = sorted(getattr(decoder._drafter, "_static", decoder._drafter)._sequences._used.items())
         with torch.inference_mode():
             getattr(second[1], "draft", second[1]).cache.layers[0][1][:, :, 0] = torch.nan
 
@@ -112,8 +113,8 @@ def test_texts_that_arrive_while_others_are_decoded_are_those_decoded_alone(targ
     decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
     arriving = Scripted([(2 * number, request) for number, request in enumerate(requests())])
     texts = {}
-    for found in decoder.steps_of_all(arriving, batch_size=3):
-        texts.setdefault(found.text, []).extend(found.tokens)
+    for found in decoder.stream_all(arriving, batch_size=3):
+        texts.setdefault(found.request, []).extend(found.tokens)
     assert [texts[number] for number in range(len(PROMPTS))] == alone(decoder, requests())
 
 
@@ -130,7 +131,7 @@ def test_stops_end_each_text_where_they_do_alone(target, draft, name):
 def test_a_batch_that_is_given_up_leaves_nothing_behind(target, draft, name):
     decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
     expected = alone(decoder, requests())
-    steps = decoder.steps_of_all(requests(), batch_size=3)
+    steps = decoder.stream_all(requests(), batch_size=3)
     for _ in range(4):
         next(steps)
     assert alone(decoder, requests()) == expected  # while the batch is still there
@@ -149,7 +150,7 @@ def test_a_text_that_cannot_be_decoded_leaves_the_others_alone(target, draft, na
         for number, tokens in decoder.generate_all(wanted, 9, seeds=range(5), batch_size=2):
             texts.setdefault(number, []).extend(tokens)
 
-    with pytest.raises(TextsError, match=r"3 of 5 texts .* number 0: token_ids: .* empty prompt") as raised:
+    with pytest.raises(BatchError, match=r"3 of 5 sequences .* number 0: token_ids: .* empty prompt") as raised:
         decode()
     assert texts == expected
     assert [*raised.value.errors] == [0, 2, 3]

@@ -9,16 +9,16 @@ import torch
 from tests.contracts.drafters import CASES, independent
 from tests.support.decoded import PROMPT, joined, with_end
 from tests.support.device import DEVICE
-from tests.support.steppers import NoiseAgain, decoder_with
+from tests.support.steppers import RestartedGenerator, decoder_with
 from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution, first_children
 from treeopt.errors import TreeoptError
 from treeopt.runtime import Decoder, Transformer, load_model
 from treeopt.runtime.decoding import acceptance
 from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.drafters.dflash import DFlashDrafter
-from treeopt.runtime.drafters.draft_model import DraftModel
-from treeopt.runtime.drafters.eagle.text import EagleText
-from treeopt.runtime.drafters.head_texts import HeadTexts
+from treeopt.runtime.drafters.draft_model import DraftModelSequence
+from treeopt.runtime.drafters.eagle.sequence import EagleSequence
+from treeopt.runtime.drafters.heads import HeadSequences
 
 TOY_PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
 REPEATS = PROMPT[:3] * 4
@@ -78,7 +78,7 @@ class TestDistribution:
         ],
     )
     def test_noise_used_again_in_the_next_step_is_found(self, p_value, name, texts):
-        assert p_value(name, texts, kind=decoder_with(NoiseAgain))[0] < 1e-6
+        assert p_value(name, texts, kind=decoder_with(RestartedGenerator))[0] < 1e-6
 
 
 class TestGreedyText:
@@ -98,10 +98,10 @@ class TestGreedyText:
     @every_drafter
     def test_a_stale_cache_of_the_target_is_found(self, target, draft, name, greedy_text):
         class Stale(Stepper):
-            def commit(self, texts, found):
-                super().commit(texts, found)
-                for text in texts:
-                    cache = self.targets[text].cache
+            def commit(self, sequences, results):
+                super().commit(sequences, results)
+                for number in sequences:
+                    cache = self.targets[number].cache
                     _spoil(cache, cache.length - 1)
 
         found = text_of(decoder_of(name, target, draft, kind=decoder_with(Stale)), REPEATS, 30)
@@ -132,7 +132,7 @@ class TestDrafts:
 
     @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.own_models and not case.history])
     def test_a_stale_cache_of_the_draft_is_found(self, target, draft, name, monkeypatch):
-        accept = DraftModel.accept, HeadTexts.accept, EagleText.accept, DFlashDrafter.accept
+        accept = DraftModelSequence.accept, HeadSequences.accept, EagleSequence.accept, DFlashDrafter.accept
 
         def keeps_too_little(self, step, fed):
             accept[0](self, step, fed)
@@ -146,13 +146,13 @@ class TestDrafts:
             accept[1](self, texts, [step._replace(states=_shifted(step.states)) for step in steps])
 
         def reads_other_states(self, texts, steps):
-            rolled = [step.states.mapped(lambda states: states.roll(1, 0)) for step in steps]
+            rolled = [step.states.map(lambda states: states.roll(1, 0)) for step in steps]
             accept[3](self, texts, [step._replace(states=each) for step, each in zip(steps, rolled, strict=True)])
 
         monkeypatch.setattr(DFlashDrafter, "accept", reads_other_states)
-        monkeypatch.setattr(DraftModel, "accept", keeps_too_little)
-        monkeypatch.setattr(HeadTexts, "accept", of_the_root)
-        monkeypatch.setattr(EagleText, "accept", keeps_what_was_drafted)
+        monkeypatch.setattr(DraftModelSequence, "accept", keeps_too_little)
+        monkeypatch.setattr(HeadSequences, "accept", of_the_root)
+        monkeypatch.setattr(EagleSequence, "accept", keeps_what_was_drafted)
         assert not self.agreeing(name, target, draft)
 
 
@@ -198,7 +198,7 @@ class TestStops:
     def test_exactly_as_many_tokens_as_asked_for(self, target, draft, name, greedy_text):
         decoder, expected = decoder_of(name, target, draft), greedy_text(target, REPEATS, 11)
         for count in (0, 1, 2, 5, 11):
-            assert joined(decoder.steps(REPEATS, count)) == expected[:count]
+            assert joined(decoder.stream(REPEATS, count)) == expected[:count]
 
 
 @every_drafter

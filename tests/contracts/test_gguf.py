@@ -13,8 +13,8 @@ from tests.runtime.models.gguf.conftest import byte_folders, gguf_files, gguf_pa
 from tests.support.decoded import PROMPT, joined
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, load_model
+from treeopt.runtime.models.gguf.cache import SequenceLines
 from treeopt.runtime.models.gguf.model import GGUFModel
-from treeopt.runtime.models.gguf.sequences import Sequences
 
 pytestmark = pytest.mark.slow
 HEADS = ("medusa", "dflash", "redrafter", "eagle")
@@ -59,14 +59,14 @@ def test_drafts_are_those_of_a_fresh_decoder(models, name):
 @pytest.mark.parametrize("name", [name for name in NAMES if "tree" in name or name == "best first"])
 def test_a_path_kept_wrongly_is_found(models, plain, name, monkeypatch):
     """Negative control: the last leaf's path is committed in place of the one that was accepted."""
-    keep = Sequences.keep
+    commit = SequenceLines.commit
 
     def wrong(self, path, length):
         lines = [line for line in self._lines if len(line.path) >= len(path)]
-        keep(self, lines[-1].path[: len(path)], length)
+        commit(self, lines[-1].path[: len(path)], length)
 
     expected = plain(REPEATS, 40)
-    monkeypatch.setattr(Sequences, "keep", wrong)
+    monkeypatch.setattr(SequenceLines, "commit", wrong)
     assert text_of(decoder_of(name, models[0], models[0]), REPEATS, 40) != expected
 
 
@@ -74,7 +74,7 @@ def test_a_path_kept_wrongly_is_found(models, plain, name, monkeypatch):
 def test_greedy_text_has_exactly_as_many_tokens_as_asked_for_and_stops(models, plain, name):
     decoder, expected = decoder_of(name, *models), plain(REPEATS, 20)
     for count in (0, 2, 20):
-        assert joined(decoder.steps(REPEATS, count)) == expected[:count]
+        assert joined(decoder.stream(REPEATS, count)) == expected[:count]
     stop = expected[7:9]
     first = next(at for at in range(20) if expected[at : at + 2] == stop)
     assert text_of(decoder, REPEATS, 20, stop=[stop]) == expected[: first + 2]
@@ -105,15 +105,15 @@ def test_an_error_within_any_pass_leaves_no_state(models, name, monkeypatch):
 
 def test_a_drafter_that_wants_hidden_states_is_refused(models):
     class Wanting:
-        from treeopt.runtime.models.model import Wants
+        from treeopt.runtime.models.model import RequestedStates
 
-        max_tokens, sampled, wants = 2, False, Wants(last=True)
+        max_tokens, sampled, requested_states = 2, False, RequestedStates(last=True)
 
-        def begin(self, text, tokens, states): ...
-        def propose(self, texts, noise): ...
-        def accept(self, texts, steps): ...
-        def end(self, text): ...
+        def begin(self, sequence, tokens, states): ...
+        def propose(self, sequences, generators): ...
+        def accept(self, sequences, steps): ...
+        def end(self, sequence): ...
 
     with pytest.raises(InvalidValueError, match=r"^target: expected a drafter without hidden states"):
         text_of(Decoder(models[0], Wanting(), temperature=0), PROMPT, 5)
-    assert torch.is_tensor(models[0].text_logits(torch.tensor([PROMPT])))
+    assert torch.is_tensor(models[0].reference_logits(torch.tensor([PROMPT])))

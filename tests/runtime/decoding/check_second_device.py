@@ -8,7 +8,7 @@ from tests.support.second_device import moved, moved_model, second_device
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, ExpandingDrafter
 from treeopt.trees import chain, level_widths
-from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
 
 TREE = level_widths([2, 3, 1])
 COUNT = 20
@@ -32,7 +32,7 @@ def drafters(draft):
 @pytest.mark.parametrize("name", ["static tree", "chain", "dynamic tree"])
 def test_greedy_texts_and_steps_are_those_of_one_device(target, draft, other, name):
     steps = [
-        list(Decoder(target, *drafters(each)[name], temperature=0.0).steps(PROMPT, COUNT))
+        list(Decoder(target, *drafters(each)[name], temperature=0.0).stream(PROMPT, COUNT))
         for each in (draft, other(draft))
     ]
     assert steps[0] == steps[1]
@@ -54,7 +54,7 @@ def test_a_batch(target, draft, other):
 def test_a_draft_like_the_target_is_always_accepted(target, other, rule):
     """So its probabilities come with its tokens: another distribution than they were sampled from would be rejected."""
     decoder = Decoder(target, other(target), chain(3), rule=rule, sampling=Sampling(0.8))
-    lengths = [len(step.tokens) for step in decoder.whole_steps(PROMPT, COUNT)]
+    lengths = [len(step.tokens) for step in decoder.decode_steps(PROMPT, COUNT)]
     assert set(lengths) == {4} or rule == "target"
     assert max(lengths) > 1
 

@@ -8,12 +8,11 @@ import torch
 
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.acceptance import (
-    AcceptByRule,
-    AcceptLikeliest,
-    AcceptSampled,
     Draft,
+    GreedyAcceptance,
+    RuleAcceptance,
+    SampledAcceptance,
 )
-from treeopt.runtime.decoding.proposal_nodes import children_of
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree
 
@@ -23,7 +22,7 @@ TOKENS = [5, 2, 4, 1]
 PROBS = torch.tensor(
     [[0.0, 0.1, 0.3, 0.2, 0.4, 0.0], [0.2, 0.5, 0.0, 0.3, 0.0, 0.0], [1.0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0.9, 0.1]]
 )
-DRAFT = Draft(TREE, children_of(TREE), TOKENS, torch.tensor(TOKENS), None)
+DRAFT = Draft(TREE, TOKENS, torch.tensor(TOKENS), None)
 TEXTS = 3000
 
 
@@ -38,13 +37,13 @@ def expected():
 
 
 def counted(*, reuse=False):
-    test, noise, counts = AcceptSampled(Sampling(1.0)), torch.Generator(), np.zeros(PROBS.shape)
+    test, generator, counts = SampledAcceptance(Sampling(1.0)), torch.Generator(), np.zeros(PROBS.shape)
     test.prepare(TREE)
-    noise.manual_seed(3)
+    generator.manual_seed(3)
     for _ in range(TEXTS):
         if reuse:
-            noise.manual_seed(3)
-        (verdict,) = test([DRAFT], PROBS.log(), [noise])
+            generator.manual_seed(3)
+        (verdict,) = test([DRAFT], PROBS.log(), [generator])
         assert list(verdict.nodes) in ([0], [0, 1], [0, 2], [0, 1, 3])
         counts[verdict.nodes[-1], verdict.bonus] += 1
     return counts
@@ -62,21 +61,23 @@ def test_noise_used_again_is_found(chi_squared):
 def test_only_what_the_path_comes_by_has_to_be_finite(node):
     logits = PROBS.log().masked_fill(torch.arange(4)[:, None] == node, float("nan"))
     for seed in range(40):
-        (verdict,) = AcceptSampled(Sampling(1.0))([DRAFT], logits, [torch.Generator().manual_seed(seed)])
+        (verdict,) = SampledAcceptance(Sampling(1.0))([DRAFT], logits, [torch.Generator().manual_seed(seed)])
         assert verdict.finite == (node not in verdict.nodes)
 
 
 SMALL = TokenTree([-1, 0])
-OTHER = Draft(SMALL, children_of(SMALL), [3, 3], torch.tensor([3, 3]), PROBS[:2])
+OTHER = Draft(SMALL, [3, 3], torch.tensor([3, 3]), PROBS[:2])
 
 
 @pytest.mark.parametrize(
     "accept",
     [
-        AcceptLikeliest(),
-        AcceptSampled(Sampling(0.7)),
+        GreedyAcceptance(),
+        SampledAcceptance(Sampling(0.7)),
         *(
-            AcceptByRule(RULES[rule], Sampling(0.7), SimpleNamespace(config=SimpleNamespace(vocabulary=6), device=CPU))
+            RuleAcceptance(
+                RULES[rule], Sampling(0.7), SimpleNamespace(config=SimpleNamespace(vocabulary=6), device=CPU)
+            )
             for rule in ("sequoia", "specinfer", "traversal")
         ),
     ],

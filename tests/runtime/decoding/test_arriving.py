@@ -11,12 +11,12 @@ from tests.support.arriving import Scripted
 from tests.support.decoded import PROMPT
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, load_model
-from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.trees import chain, level_widths
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
 TREE = level_widths([2, 3, 1])
-REQUESTS = [TextRequest([*PROMPT[:3], each], 4 + 3 * each, seed=each) for each in range(5)]
+REQUESTS = [GenerationRequest([*PROMPT[:3], each], 4 + 3 * each, seed=each) for each in range(5)]
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,10 @@ def pair(make_checkpoint):
 
 def decoded(decoder, source, **options):
     texts, errors = {}, {}
-    for step in decoder.steps_of_all(source, **options):
-        texts.setdefault(step.text, []).extend(step.tokens)
+    for step in decoder.stream_all(source, **options):
+        texts.setdefault(step.request, []).extend(step.tokens)
         if step.error is not None:
-            errors[step.text] = step.error
+            errors[step.request] = step.error
     return texts, errors
 
 
@@ -49,7 +49,7 @@ def test_texts_that_arrive_are_those_decoded_alone(pair):
 def test_nothing_is_waited_for_while_texts_are_decoded(pair):
     source = Scripted([(0, REQUESTS[4]), (2, REQUESTS[0]), (50, REQUESTS[1])])
     decoder = Decoder(*pair, TREE, temperature=0.0)
-    order = [(step.text, step.ended) for step in decoder.steps_of_all(source, batch_size=4)]
+    order = [(step.request, step.finished) for step in decoder.stream_all(source, batch_size=4)]
 
     first_of = [next(place for place, (text, _) in enumerate(order) if text == number) for number in range(3)]
     assert sum(source.waits) == 3  # for the first, for the third, and for the end
@@ -59,7 +59,7 @@ def test_nothing_is_waited_for_while_texts_are_decoded(pair):
 
 
 def test_texts_without_a_seed_have_those_of_texts_one_after_the_other(pair):
-    wanted = [TextRequest(each.token_ids, 6) for each in REQUESTS]
+    wanted = [GenerationRequest(each.token_ids, 6) for each in REQUESTS]
     texts, _ = decoded(
         Decoder(*pair, TREE, temperature=0.8, seed=3), Scripted([(2 * n, r) for n, r in enumerate(wanted)])
     )
@@ -69,7 +69,7 @@ def test_texts_without_a_seed_have_those_of_texts_one_after_the_other(pair):
 
 
 def test_a_request_that_is_none_leaves_the_others_alone(pair):
-    wrong = [TextRequest(PROMPT, 5, stop=[()]), TextRequest([], 5), TextRequest([99], 5)]
+    wrong = [GenerationRequest(PROMPT, 5, stop=[()]), GenerationRequest([], 5), GenerationRequest([99], 5)]
     wanted = [REQUESTS[2], *wrong, REQUESTS[3]]
     decoder = Decoder(*pair, TREE, temperature=0.0)
     texts, errors = decoded(decoder, Scripted([(number, each) for number, each in enumerate(wanted)]), batch_size=2)
@@ -82,7 +82,7 @@ def test_a_request_that_is_none_leaves_the_others_alone(pair):
         3: "token_ids",
     }
     with pytest.raises(InvalidValueError, match=r"^stop: expected"):
-        decoder.steps_of_all(wanted)  # which are all known before anything runs
+        decoder.stream_all(wanted)  # which are all known before anything runs
 
 
 def test_a_schedule_sees_the_texts_that_are_there(pair, monkeypatch):
@@ -92,7 +92,7 @@ def test_a_schedule_sees_the_texts_that_are_there(pair, monkeypatch):
     decoder = Decoder(*pair, TREE, temperature=0.0, max_nodes=TREE.nodes)
     source = Scripted([(0, REQUESTS[4]), (3, REQUESTS[3]), (4, REQUESTS[2])])
     taken = []
-    monkeypatch.setattr(decoder, "_take", lambda tree, take=decoder._take: (taken.append(tree), take(tree)))
+    monkeypatch.setattr(decoder, "_use_tree", lambda tree, take=decoder._use_tree: (taken.append(tree), take(tree)))
     texts, _ = decoded(decoder, source, schedule=schedule)
 
     assert {each.nodes for each in taken} == {tree.nodes for tree in trees}

@@ -32,13 +32,13 @@ class TestTemperatureZero:
         first_children, node = 0, 0
         while len(children := tree.children(node)) > 0:
             first_children, node = first_children + 1, children[0]
-        steps = list(Decoder(target, target, tree, temperature=0.0).steps(PROMPT, 36))
+        steps = list(Decoder(target, target, tree, temperature=0.0).stream(PROMPT, 36))
         assert {len(step) for step in steps[:-1]} == {first_children + 1}
         assert joined(steps) == expected[:36]
 
     @pytest.mark.parametrize("tree", [chain(5), level_widths([2, 2, 2, 2, 2]), k_ary(2, 5)])
     def test_a_draft_like_the_target_yields_its_depth_and_one(self, target, tree):
-        steps = list(Decoder(target, target, tree, temperature=0.0).steps(PROMPT, 36))
+        steps = list(Decoder(target, target, tree, temperature=0.0).stream(PROMPT, 36))
         assert [len(step) for step in steps] == [6] * 6
 
     def test_a_text_may_be_as_long_as_the_models_were_trained_for(self, target, greedy_text):
@@ -54,7 +54,7 @@ class TestTemperatureZero:
 
 
 def test_the_last_step_is_cut(target, expected):
-    steps = list(Decoder(target, target, chain(4), temperature=0.0).steps(PROMPT, 12))
+    steps = list(Decoder(target, target, chain(4), temperature=0.0).stream(PROMPT, 12))
     assert [len(step) for step in steps] == [5, 5, 2]
     assert joined(steps) == expected[:12]
 

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from treeopt import bundled
-from treeopt.engines.settings.custom_generate import NAME, custom_generate_files
+from treeopt.engines.exporters.hf import CODE, custom_generate_code
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.runtime import load_model
 from treeopt.runtime.decoding import hf_generate
@@ -87,7 +87,7 @@ class Collected:
 @pytest.mark.usefixtures("modules_cache")
 class TestFolder:
     def test_text_equals_plain_generation(self, target, draft, prompts, tmp_path):
-        folder = folder_of(custom_generate_files(TREE, "sequoia"), tmp_path / "tree.json.hf")
+        folder = folder_of({CODE: custom_generate_code(TREE, "sequoia")}, tmp_path / "tree.json.hf")
         for prompt in prompts:
             plain = target.generate(**prompt, max_new_tokens=NEW)
             text = target.generate(
@@ -96,7 +96,7 @@ class TestFolder:
             assert torch.equal(text, plain)
 
     def test_nothing_runs_without_trust(self, target, draft, prompts, tmp_path):
-        folder = folder_of(custom_generate_files(TREE, "sequoia"), tmp_path)
+        folder = folder_of({CODE: custom_generate_code(TREE, "sequoia")}, tmp_path)
         with pytest.raises(ValueError, match="trust_remote_code=True"):
             target.generate(**prompts[0], custom_generate=folder, trust_remote_code=False, assistant_model=draft)
 
@@ -105,7 +105,7 @@ class TestFolder:
         monkeypatch.setattr(hf_generate, "generate", lambda *_, tree, **__: used.append(tree))
         trees = [chain(2), TREE, chain(2)]
         folders = [
-            folder_of(custom_generate_files(tree, "sequoia"), tmp_path / str(index) / "same")
+            folder_of({CODE: custom_generate_code(tree, "sequoia")}, tmp_path / str(index) / "same")
             for index, tree in enumerate(trees)
         ]
         for folder in folders:
@@ -116,21 +116,20 @@ class TestFolder:
         plain = loaded(bundled.TARGET).generate(**prompts[0], max_new_tokens=NEW)
         for file in bundled.TARGET.iterdir():
             (tmp_path / file.name).symlink_to(file)
-        folder_of(custom_generate_files(TREE, "sequoia"), tmp_path)
+        folder_of({CODE: custom_generate_code(TREE, "sequoia")}, tmp_path)
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, trust_remote_code=True)
         assert torch.equal(model.generate(**prompts[0], max_new_tokens=NEW, assistant_model=draft), plain)
 
     def test_the_file_holds_tree_and_rule(self):
-        ((name, text),) = custom_generate_files(level_widths([300, 900]), "traversal").items()
+        text = custom_generate_code(level_widths([300, 900]), "traversal")
         held = {}
         exec(text, held)  # noqa: S102
-        assert name == NAME
         assert held["TREE"] == level_widths([300, 900])
         assert 'rule="traversal", lossy=False' in text
         assert max(map(len, text.splitlines())) <= 120
 
     def test_a_lossy_rule_is_allowed_and_told(self, target, draft, prompts):
-        (text,) = custom_generate_files(TREE, "typical").values()
+        text = custom_generate_code(TREE, "typical")
         held = {}
         exec(text, held)  # noqa: S102
         held["generate"](target, assistant_model=draft, **prompts[0], do_sample=True, max_new_tokens=5)
@@ -138,7 +137,7 @@ class TestFolder:
 
     def test_an_unknown_rule(self):
         with pytest.raises(InvalidValueError, match="rule: expected one of"):
-            custom_generate_files(TREE, "best")
+            custom_generate_code(TREE, "best")
 
 
 class TestGreedy:

@@ -26,10 +26,10 @@ def models(target, draft):
 @pytest.mark.parametrize("taken", [0, 1, 4])
 def test_an_iterator_is_of_no_use_once_another_text_was_begun(models, taken):
     decoder = decoder_of(models, chain(2))
-    stale = decoder.steps(PROMPT, 60)
+    stale = decoder.stream(PROMPT, 60)
     for _ in range(taken):
         next(stale)
-    fresh = decoder.steps(OTHER_PROMPT, 60, seed=6)
+    fresh = decoder.stream(OTHER_PROMPT, 60, seed=6)
     first = next(fresh)
     for _ in range(2):
         with pytest.raises((TreeoptError, StopIteration)) as raised:

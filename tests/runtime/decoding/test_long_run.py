@@ -13,7 +13,7 @@ import torch
 
 from tests.support import broken
 from tests.support.markov import STATES, Markov, random_transitions, states
-from tests.support.steppers import NoiseAgain, decoder_with
+from tests.support.steppers import RestartedGenerator, decoder_with
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling
 from treeopt.runtime.decoding.step import Stepper
@@ -46,7 +46,7 @@ def excess(
         seed=1,
         **changes,
     )
-    steps = list(decoder.steps([0], tokens))
+    steps = list(decoder.stream([0], tokens))
     assert len(steps) > tokens / (tree.max_depth + 1) - 1
     text = states(np.concatenate(steps))
     assert len(text) == tokens
@@ -87,17 +87,17 @@ class TestWhatMustBeRejected:
         return lambda **changes: monkeypatch.setitem(RULES, "sequoia", replace(SEQUOIA, **changes))
 
     def test_noise_used_again_in_every_step(self):
-        assert excess(kind=decoder_with(NoiseAgain)) > REJECTED
+        assert excess(kind=decoder_with(RestartedGenerator)) > REJECTED
 
     def test_noise_of_the_draft_used_again_in_every_step(self):
         class HalfForgetful(Stepper):
-            def draft(self, texts):
-                states = [self.targets[text].noise.get_state() for text in texts]
-                for text in texts:
-                    self.targets[text].noise.manual_seed(0)
-                drafted = super().draft(texts)
-                for text, state in zip(texts, states, strict=True):
-                    self.targets[text].noise.set_state(state)
+            def draft(self, sequences):
+                states = [self.targets[number].generator.get_state() for number in sequences]
+                for number in sequences:
+                    self.targets[number].generator.manual_seed(0)
+                drafted = super().draft(sequences)
+                for number, state in zip(sequences, states, strict=True):
+                    self.targets[number].generator.set_state(state)
                 return drafted
 
         assert excess(kind=decoder_with(HalfForgetful)) > REJECTED
@@ -165,7 +165,7 @@ class TestShortTexts:
     def test_noise_used_again_for_the_next_text_is_found(self, chi_squared):
         class Forgetful(Decoder):
             def start(self, token_ids, *, seed):  # noqa: ARG002
-                super().start(token_ids, seed=self._text // 2)
+                super().start(token_ids, seed=self._sequence // 2)
 
         assert self.p_values(chi_squared, Forgetful)[1] < 1e-9
 

@@ -18,15 +18,14 @@ from treeopt.records.rules import LOSSY_RULES, RULES
 from treeopt.runtime import Decoder, ExpandingDrafter, Sampling, Transformer, Verifier, draw, verify
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, RedrafterHead
-from treeopt.runtime.models.finite import usable_nodes
-from treeopt.runtime.models.grid import last_outputs
+from treeopt.runtime.models.finite import count_usable_nodes
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.model import NOTHING, Output, Outputs
+from treeopt.runtime.models.model import NO_STATES, Output, Outputs
+from treeopt.runtime.models.padded_batch import last_outputs
 from treeopt.runtime.rules import RULES as RUNTIME_RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
-from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.own_trees import SpecExecSetting
+from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
 
 SAMPLED_DRAFTS = ["sequoia", "specinfer", "traversal"]
 SIZE = 3
@@ -99,13 +98,13 @@ class TestDistribution:
 
     def test_without_the_check_it_is_not(self, chi_squared, toys, monkeypatch):
         """The rules that try children in turn reject them all where the draft's distribution is NaN; traversal does not."""
-        monkeypatch.setattr("treeopt.runtime.decoding.step_acceptance.all_finite", lambda _: True)
+        monkeypatch.setattr("treeopt.runtime.decoding.step.all_finite", lambda _: True)
         draft = toys[1].spoiled(BAD, NOT_FINITE["all NaN"])
         assert self.p_value(chi_squared, static("traversal"), toys, draft)[0] < 1e-6
 
     @pytest.mark.parametrize("rule", SAMPLED_DRAFTS)
     def test_to_drop_the_whole_draft_would_take_tokens_from_the_text(self, chi_squared, toys, rule, monkeypatch):
-        monkeypatch.setattr("treeopt.runtime.decoding.step_acceptance.usable_nodes", lambda *_: 1)
+        monkeypatch.setattr("treeopt.runtime.decoding.step.count_usable_nodes", lambda *_: 1)
         draft = toys[1].spoiled(BAD, NOT_FINITE["all NaN"])
         with one_warning():
             assert self.p_value(chi_squared, static(rule), toys, draft)[0] < 1e-6
@@ -158,7 +157,7 @@ class TestGreedy:
         for tokens, kind in product((range(16), [5]), NOT_FINITE):
             with one_warning():
                 decoder = make(circle, circle.spoiled(tokens, NOT_FINITE[kind]), temperature=0.0)
-                steps = list(decoder.steps([0], 40))
+                steps = list(decoder.stream([0], 40))
             assert [token for step in steps for token in step] == circle.text(0, 40)
             assert (len(steps) == 40) == (len(tokens) == 16)
 
@@ -166,7 +165,7 @@ class TestGreedy:
     def test_a_lossy_rule_accepts_nothing_where_nothing_is_drafted(self, toys, rule):
         draft = toys[1].spoiled(range(SIZE), NOT_FINITE["one NaN"])
         with one_warning():
-            steps = list(static(rule)(toys[0], draft, temperature=1.0).steps([0], 20))
+            steps = list(static(rule)(toys[0], draft, temperature=1.0).stream([0], 20))
         assert [len(step) for step in steps] == [1] * 20
 
     @pytest.mark.parametrize("make", [*map(static, RULES), dynamic, specexec])
@@ -201,9 +200,9 @@ class AfterSome:
         self.cache_bytes, self.pass_bytes = model.cache_bytes, model.pass_bytes
         self.new_caches, self.prefill = model.new_caches, model.prefill
 
-    def forward(self, feeds, wants=NOTHING, *, last_only=False):
-        spoiled = torch.isin(torch.cat([feed.tokens for feed in feeds]), self.tokens)
-        outputs = self.model.forward(feeds, wants)
+    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
+        spoiled = torch.isin(torch.cat([sequence.tokens for sequence in inputs]), self.tokens)
+        outputs = self.model.forward(inputs, requested_states)
         whole = Outputs(Output(outputs.logits.masked_fill(spoiled[:, None], NAN)), outputs.sizes)
         return last_outputs(whole) if last_only else whole
 
@@ -229,7 +228,7 @@ class TestState:
                 drafted = decoder.draft()
                 usable = tree.nodes
                 if not drafted.scores.values.isfinite().all():
-                    usable = usable_nodes(tree, drafted.scores.nodes, drafted.scores.values.tolist())
+                    usable = count_usable_nodes(tree, drafted.scores.nodes, drafted.scores.values.tolist())
                 tokens = drafted.tokens.tolist()
                 first = [0]  # down the first children, which are the likeliest
                 while (children := tree.children(first[-1])) and children[0] < usable:
@@ -248,7 +247,7 @@ class TestState:
         )
         with one_warning():
             list(decoder.generate([22, *PROMPT * 5], 10))
-            steps = list(decoder.steps(PROMPT, 12, seed=1))
+            steps = list(decoder.stream(PROMPT, 12, seed=1))
         assert len(steps[0]) > 1
         whole = Decoder(target, target, k_ary(2, 3), temperature=0.0)
         assert temperature or [t for step in steps for t in step] == list(whole.generate(PROMPT, 12))
@@ -258,21 +257,21 @@ class TestState:
         decoder = Decoder(target, poisoned(target, [22]), k_ary(2, 3), temperature=0.0, cuda_graphs=True)
         with one_warning():
             list(decoder.generate([22, *PROMPT * 5], 10))
-            assert [len(step) for step in decoder.steps(PROMPT, 12)] == [1] * 12
+            assert [len(step) for step in decoder.stream(PROMPT, 12)] == [1] * 12
 
 
 def medusa(target, **spoiled):
     """Return two random heads, an entry of the second spoiled."""
-    hidden, noise = target.config.hidden, torch.Generator().manual_seed(3)
-    weight = torch.randn((2, hidden, hidden), generator=noise) / 10
+    hidden, generator = target.config.hidden, torch.Generator().manual_seed(3)
+    weight = torch.randn((2, hidden, hidden), generator=generator) / 10
     weight[1, 0, 0] = spoiled.get("by", weight[1, 0, 0])
     return MedusaDrafter(MedusaHeads(target, weight, torch.zeros(2, hidden)), level_widths([2, 2]))
 
 
 def redrafter(target, **spoiled):
     """Return a random head that is spoiled from the second token on."""
-    hidden, noise = target.config.hidden, torch.Generator().manual_seed(4)
-    product = [Linear(torch.randn((hidden, hidden), generator=noise) / 10) for _ in range(4)]
+    hidden, generator = target.config.hidden, torch.Generator().manual_seed(4)
+    product = [Linear(torch.randn((hidden, hidden), generator=generator) / 10) for _ in range(4)]
     bias = torch.zeros(hidden)
     head = RedrafterHead(
         target=target,
@@ -290,7 +289,7 @@ class TestHeads:
     @pytest.mark.parametrize("by", [NAN, INF])
     def test_a_draft_ends_where_a_head_is_not_finite(self, target, make, kind, most, by, greedy_text):
         with one_warning(f"{kind} of {target.name}"):
-            steps = list(Decoder(target, make(target, by=by), temperature=0.0).steps(PROMPT, 20))
+            steps = list(Decoder(target, make(target, by=by), temperature=0.0).stream(PROMPT, 20))
         assert [token for step in steps for token in step] == greedy_text(target, PROMPT, 20)
         assert max(map(len, steps)) == most
 

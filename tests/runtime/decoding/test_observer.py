@@ -1,10 +1,10 @@
-"""An observer is told of every step of every text: what stood before it, what was drafted, and what became of it."""
+"""An observer receives every step of every sequence: what stood before it, what was drafted, and what became of it."""
 
 from tests.support.decoded import PROMPT
 from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.interleave import decode_run
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.observer import observers
+from treeopt.runtime.decoding.observer import combine_observers
 from treeopt.trees import chain, level_widths
 
 TREE = level_widths([2, 2])
@@ -12,41 +12,41 @@ PROMPTS = [PROMPT, PROMPT[:4], [1]]
 
 
 class Listener:
-    """Keeps what is told of every text, and checks that each step fits the text before it."""
+    """Records the events of every sequence, and checks that each step fits the text before it."""
 
     def __init__(self):
         self.texts = {}
         self.steps = []
 
-    def __call__(self, told):
-        proposal, step = told.proposal, told.step
-        text = self.texts.setdefault(told.text, list(told.tokens))
-        assert list(told.tokens) == text
+    def __call__(self, event):
+        proposal, step = event.proposal, event.step
+        text = self.texts.setdefault(event.sequence, list(event.tokens))
+        assert list(event.tokens) == text
         assert proposal.tokens[0] == text[-1]
         assert proposal.tokens[list(step.path[1:])].tolist() == step.tokens[:-1]
         assert step.logits[list(step.path)].argmax(-1).tolist() == step.tokens  # greedy: each is the target's likeliest
         text += step.tokens
-        self.steps.append((told.text, tuple(step.tokens)))
+        self.steps.append((event.sequence, tuple(step.tokens)))
 
 
-def told_of(target, draft, decode):
+def observe(target, draft, decode):
     listener = Listener()
     decode(Decoder(target, draft, TREE, temperature=0.0, on_step=listener))
     return listener
 
 
 def test_every_step_of_a_text_is_told_and_the_text_is_the_same(target, draft):
-    plain = list(Decoder(target, draft, TREE, temperature=0.0).steps(PROMPT, 20))
+    plain = list(Decoder(target, draft, TREE, temperature=0.0).stream(PROMPT, 20))
     found = []
-    listener = told_of(target, draft, lambda decoder: found.extend(decoder.steps(PROMPT, 20)))
+    listener = observe(target, draft, lambda decoder: found.extend(decoder.stream(PROMPT, 20)))
     assert found == plain
     assert [list(tokens)[: len(step)] for (_, tokens), step in zip(listener.steps, plain, strict=True)] == plain
     assert any(len(step) > 1 for step in plain)
 
 
 def test_texts_in_a_batch_are_told_apart(target, draft):
-    alone = told_of(target, draft, lambda decoder: [list(decoder.generate(each, 20)) for each in PROMPTS])
-    batch = told_of(target, draft, lambda decoder: list(decoder.generate_all(PROMPTS, 20, batch_size=2)))
+    alone = observe(target, draft, lambda decoder: [list(decoder.generate(each, 20)) for each in PROMPTS])
+    batch = observe(target, draft, lambda decoder: list(decoder.generate_all(PROMPTS, 20, batch_size=2)))
     assert sorted(batch.steps) == sorted(alone.steps)
     assert batch.texts == alone.texts
     assert batch.steps != alone.steps  # in turn, not one after the other
@@ -57,41 +57,41 @@ def test_a_bench_tells_as_decoding_does(target, draft):
         decode_run(decoder, PROMPT, 20, None, MonotonicClock())
 
     assert (
-        told_of(target, draft, timed).steps
-        == told_of(target, draft, lambda decoder: list(decoder.steps(PROMPT, 20))).steps
+        observe(target, draft, timed).steps
+        == observe(target, draft, lambda decoder: list(decoder.stream(PROMPT, 20))).steps
     )
 
 
 def test_the_seconds_of_a_step_are_told_once_however_many_texts_it_has(target, draft):
     seconds = []
-    decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=lambda told: seconds.append(told.seconds))
-    steps = len(list(decoder.steps(PROMPT, 20)))
+    decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=lambda event: seconds.append(event.seconds))
+    steps = len(list(decoder.stream(PROMPT, 20)))
     assert len(seconds) == steps
     assert all(min(each) > 0 for each in seconds)
     seconds.clear()
-    together = max(len(list(decoder.steps(each, 20))) for each in PROMPTS)
+    together = max(len(list(decoder.stream(each, 20))) for each in PROMPTS)
     seconds.clear()
     list(decoder.generate_all(PROMPTS, 20, batch_size=len(PROMPTS)))
     assert len([each for each in seconds if each is not None]) == together
 
 
 def test_an_observer_that_steers_is_given_the_decoder_and_others_are_told_as_well(target, draft):
-    class Steering(Listener):
+    class Controller(Listener):
         def attach(self, decoder):
             self.decoder = decoder
 
-        def room_nodes(self, tree):
+        def largest_tree_nodes(self, tree):
             return tree.nodes
 
-        def __call__(self, told):
-            super().__call__(told)
+        def __call__(self, event):
+            super().__call__(event)
             self.decoder.change_tree(chain(len(self.steps) % 3))
 
-    steering, listener = Steering(), Listener()
-    decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=observers(None, steering, listener))
+    steering, listener = Controller(), Listener()
+    decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=combine_observers(None, steering, listener))
     found = list(decoder.generate(PROMPT, 20))
     assert steering.decoder is decoder
     assert steering.texts == listener.texts
     assert found == list(Decoder(target, None, temperature=0.0).generate(PROMPT, 20))
-    assert observers(None) is None
-    assert observers(listener) is listener
+    assert combine_observers(None) is None
+    assert combine_observers(listener) is listener

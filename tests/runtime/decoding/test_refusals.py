@@ -51,7 +51,7 @@ class TestTexts:
             ([1], -1, r"max_new_tokens: expected at least 0. Got -1"),
         ],
     )
-    @pytest.mark.parametrize("call", ["generate", "steps"])
+    @pytest.mark.parametrize("call", ["generate", "stream"])
     def test_a_text_that_cannot_be_decoded(self, target, draft, call, prompt, count, reason):
         decoder = Decoder(Untouchable(target), Untouchable(draft), chain(2))
         with pytest.raises(InvalidValueError, match=reason):
@@ -147,7 +147,7 @@ class TestDecoders:
             decoder.generate([1] * 10, 11)
 
     def test_as_many_children_as_tokens_are_allowed(self, target, draft):
-        steps = list(Decoder(target, draft, level_widths([23]), temperature=1.0).steps(PROMPT, 10))
+        steps = list(Decoder(target, draft, level_widths([23]), temperature=1.0).stream(PROMPT, 10))
         assert [len(step) for step in steps] == [2] * 5
 
     def test_the_lossy_rule_once_it_is_allowed(self, target, draft):

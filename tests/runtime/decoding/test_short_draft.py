@@ -9,8 +9,7 @@ from treeopt.runtime import Decoder, ExpandingDrafter, load_model
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.trees import chain, level_widths
-from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.own_trees import SpecExecSetting
+from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
 
 LIMIT = 32
 """Tokens that the draft takes, of the target's 128."""
@@ -38,7 +37,7 @@ def drafters(draft):
 @pytest.mark.parametrize("name", ["chain", "tree", "dynamic tree", "specexec"])
 def test_it_drafts_up_to_its_limit_and_the_text_goes_on_to_the_targets(target, short, greedy_text, name):
     decoder = Decoder(target, *drafters(short)[name], temperature=0.0)
-    steps = list(decoder.steps(PROMPT, 128 - len(PROMPT)))
+    steps = list(decoder.stream(PROMPT, 128 - len(PROMPT)))
     assert [token for step in steps for token in step] == greedy_text(target, PROMPT, 128 - len(PROMPT))
     length, sizes = len(PROMPT), {True: set(), False: set()}
     for step in steps[:-1]:
@@ -61,13 +60,13 @@ def test_sequences_of_a_batch_stop_each_at_its_own_time(target, short, greedy_te
 
 def test_a_text_after_one_that_was_too_long_is_drafted_again(target, short):
     decoder = Decoder(target, short, chain(3), temperature=0.0, cuda_graphs=True)
-    assert [len(step) for step in decoder.steps([7] * 60, 3)] == [1] * 3
-    assert [len(step) for step in decoder.steps(PROMPT, 8)] == [4] * 2
+    assert [len(step) for step in decoder.stream([7] * 60, 3)] == [1] * 3
+    assert [len(step) for step in decoder.stream(PROMPT, 8)] == [4] * 2
 
 
 def test_another_drafter_may_take_its_place_beyond_the_limit(target, short, greedy_text):
     decoder = Decoder(target, short, chain(3), temperature=0.0)
-    steps, text = decoder.steps(PROMPT, 80), []
+    steps, text = decoder.stream(PROMPT, 80), []
     for number, step in enumerate(steps):
         text += step
         if number % 3 == 1:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.decoded import PROMPT, TREES, joined, with_end
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
-from treeopt.texts.stop import Stopping
+from treeopt.texts.stop import StoppingCriteria
 from treeopt.trees import chain, k_ary
 
 LONG = 40
@@ -60,7 +60,7 @@ class TestStopSequences:
 
     def test_a_sequence_may_span_steps(self, target, expected):
         decoder = Decoder(target, target, chain(4), temperature=0.0)  # five tokens a step
-        steps = list(decoder.steps(PROMPT, LONG, stop=[expected[3:7]]))
+        steps = list(decoder.stream(PROMPT, LONG, stop=[expected[3:7]]))
         assert joined(steps) == expected[: first_end(expected, [expected[3:7]])]
         assert len(steps) >= 2
 
@@ -89,7 +89,7 @@ class TestStopSequences:
 
     def test_no_more_is_decoded_than_the_step_in_which_it_ends(self, target, draft, expected):
         decoder = Decoder(target, draft, chain(4), temperature=0.0)
-        steps = decoder.steps(PROMPT, LONG, stop=[expected[6:7]])
+        steps = decoder.stream(PROMPT, LONG, stop=[expected[6:7]])
         length = first_end(expected, [expected[6:7]])
         assert joined(steps) == expected[:length]
         assert next(steps, None) is None
@@ -112,15 +112,12 @@ class TestStopSequences:
         assert not ran
 
 
-def test_however_tokens_are_cut_into_steps_the_same_end_is_found():
+def test_stop_sequences_are_found_across_steps():
     generator = np.random.default_rng(0)
     for _ in range(300):
-        text = generator.integers(3, size=30).tolist()
+        tokens = generator.integers(3, size=30).tolist()
         sequences = [generator.integers(3, size=size).tolist() for size in generator.integers(1, 6, size=2)]
-        stopping, found, position = Stopping(sequences, vocabulary=3), None, 0
-        while found is None and position < len(text):
-            step = text[position : position + int(generator.integers(1, 7))]
-            ended = stopping.length(step)
-            found = None if ended is None else position + ended
-            position += len(step)
-        assert (found or len(text)) == first_end(text, sequences)
+        criteria, count = StoppingCriteria(len(tokens), sequences, vocabulary=3), 0
+        while not criteria.reached:
+            count += criteria.count(tokens[count : count + int(generator.integers(1, 7))])
+        assert count == first_end(tokens, sequences)

@@ -10,7 +10,7 @@ import torch
 
 from tests.support.slow_beam_expansion import paths_of
 from tests.support.slow_redrafter import beginnings, slow_beams
-from treeopt.runtime.drafters.beams import Merged, beam_search, largest, merged
+from treeopt.runtime.drafters.beams import MergedBeams, beam_search, merge_beams, top_per_row
 from treeopt.trees import TokenTree
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "drafters" / "redrafter.md"
@@ -78,9 +78,9 @@ class TestBeamSearch:
     def test_equals_that_do_not_come_in_order_are_found(self, monkeypatch):
         def last_first(scores, count):
             last = scores.shape[1] - 1
-            return [[(last - index, score) for index, score in each] for each in largest(scores.flip(1), count)]
+            return [[(last - index, score) for index, score in each] for each in top_per_row(scores.flip(1), count)]
 
-        monkeypatch.setattr("treeopt.runtime.drafters.beams.largest", last_first)
+        monkeypatch.setattr("treeopt.runtime.drafters.beams.top_per_row", last_first)
         tables = [Table(seed, 4, coarse=True) for seed in range(10)]
         found = [table.beams(3, 3) for table in tables]
         assert found != [slow_beams(table.log_probs_after, 3, 3) for table in tables]
@@ -91,7 +91,7 @@ class TestBeamSearch:
         scores = generator.integers(6, size=(3, int(generator.integers(1, 40)))).astype(np.float32)
         orders = np.argsort(-scores, kind="stable").tolist()
         for count in range(1, scores.shape[1] + 1):
-            found = largest(torch.from_numpy(scores), count)
+            found = top_per_row(torch.from_numpy(scores), count)
             assert found == [
                 [(index, row[index]) for index in order[:count]] for row, order in zip(scores, orders, strict=True)
             ]
@@ -99,7 +99,7 @@ class TestBeamSearch:
     def test_nothing_is_the_largest_where_one_is_nan(self):
         scores = torch.tensor([[1.0, float("nan"), 2.0], [3.0, 2.0, 1.0], [float("nan")] * 3])
         for count in (1, 2, 3):
-            assert largest(scores, count) == [[], [(0, 3.0), (1, 2.0), (2, 1.0)][:count], []]
+            assert top_per_row(scores, count) == [[], [(0, 3.0), (1, 2.0), (2, 1.0)][:count], []]
 
 
 class NotFinite(Table):
@@ -152,14 +152,14 @@ def side_by_side(beams):
     """Return beams as a tree that shares nothing but the root."""
     width, length = len(beams), len(beams[0])
     parents = [-1, *[0] * width, *range(1, 1 + width * (length - 1))]
-    return Merged(TokenTree(parents), [token for level in zip(*beams, strict=True) for token in level])
+    return MergedBeams(TokenTree(parents), [token for level in zip(*beams, strict=True) for token in level])
 
 
 class TestMerging:
     @pytest.mark.parametrize("seed", range(40))
     def test_every_beginning_is_one_node(self, seed):
         beams = random_beams(seed)
-        made = merged(beams)
+        made = merge_beams(beams)
         paths = paths_of(made.tree, [0, *made.tokens])
         assert {type(token) for token in made.tokens} == {int}
         assert len(set(paths)) == made.tree.nodes == 1 + len(made.tokens)
@@ -169,7 +169,7 @@ class TestMerging:
     @pytest.mark.parametrize("seed", range(40))
     def test_siblings_stand_in_the_order_of_their_best_beams(self, seed):
         beams = random_beams(seed)
-        made = merged(beams)
+        made = merge_beams(beams)
         paths = paths_of(made.tree, [0, *made.tokens])
 
         def best(node):
@@ -180,23 +180,23 @@ class TestMerging:
             assert all(best(one) < best(other) for one, other in pairwise(made.tree.children(node)))
 
     def test_one_beam_is_a_chain(self):
-        made = merged([(4, 4, 2)])
+        made = merge_beams([(4, 4, 2)])
         assert made.tree.parents.tolist() == [-1, 0, 1, 2]
         assert made.tokens == [4, 4, 2]
 
     def test_beams_that_share_nothing_stay_side_by_side(self):
         beams = [(1, 2), (3, 2), (0, 2)]
         assert is_their_tree(side_by_side(beams), beams)
-        assert merged(beams).tree == side_by_side(beams).tree
+        assert merge_beams(beams).tree == side_by_side(beams).tree
 
     def test_merging_that_shares_no_beginning_is_found(self):
         beams = [(1, 2), (1, 0), (0, 2)]
-        assert is_their_tree(merged(beams), beams)
+        assert is_their_tree(merge_beams(beams), beams)
         assert not is_their_tree(side_by_side(beams), beams)
 
     def test_merging_in_the_order_of_the_tokens_is_found(self):
         beams = [(1, 2), (0, 2)]
-        assert not is_their_tree(merged(beams[::-1]), beams)
+        assert not is_their_tree(merge_beams(beams[::-1]), beams)
 
     def test_the_page_says_what_merging_does(self):
         assert doctest.testfile(str(PAGE), module_relative=False) == (0, 4)

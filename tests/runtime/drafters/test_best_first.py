@@ -14,10 +14,10 @@ from tests.support.slow_beam_expansion import children_of, own, paths_of
 from tests.support.slow_best_first import best_paths, enumerated, slow_tree
 from treeopt.errors import InvalidValueError, OutOfMemoryError
 from treeopt.runtime import Decoder, Sampling, load_model
-from treeopt.runtime.drafters.drafted_nodes import DraftedNodes
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
+from treeopt.runtime.drafters.expansion import TreeExpansion
 from treeopt.runtime.models.kv_cache import KVCache
-from treeopt.trees.own_trees import SpecExecSetting
+from treeopt.trees.drafter_parameters import SpecExecSetting
 
 EVEN = Sampling(1.0)
 
@@ -68,9 +68,9 @@ def grown(children_after, setting):
     def children(paths):
         return [torch.tensor(np.array(part)) for part in zip(*map(children_after, paths), strict=True)]
 
-    expansion, fed, passes = DraftedNodes(setting, 1), [()], 1
+    expansion, fed, passes = TreeExpansion(setting, 1), [()], 1
     expansion.add(*children(fed))
-    while passes < setting.longest_draft and (found := expansion.frontier()):
+    while passes < setting.longest_draft and (found := expansion.feed_next()):
         (frontier,) = found
         assert frontier.nodes.start == len(fed)
         assert 1 <= len(frontier.tokens) <= setting.batch
@@ -218,8 +218,8 @@ class TestDrafting:
         assert self.agreeing_steps(precise, setting, logits_after) == 5
 
     def test_a_cache_that_keeps_the_wrong_nodes_is_found(self, precise, logits_after, monkeypatch):
-        keep = KVCache.keep
-        monkeypatch.setattr(KVCache, "keep", lambda cache, path: keep(cache, range(len(path))))
+        commit = KVCache.commit
+        monkeypatch.setattr(KVCache, "commit", lambda cache, path: commit(cache, range(len(path))))
         assert self.agreeing_steps(precise, specexec(16, 4, 4), logits_after) < 5
 
     def test_a_pass_feeds_no_more_than_a_batch(self, target, draft, monkeypatch):
@@ -242,7 +242,7 @@ class TestTemperatureZero:
         drafter = ExpandingDrafter(target if drafts_like_target else draft, setting, capacity=128)
         decoder = Decoder(target, drafter, temperature=0.0)
         for prompt in (PROMPT, [1], PROMPT[:3] * 4):
-            steps = list(decoder.steps(prompt, 30))
+            steps = list(decoder.stream(prompt, 30))
             assert joined(steps) == greedy_text(target, prompt, 30)
             assert all(1 <= len(step) <= setting.longest_draft + 1 for step in steps)
 
@@ -261,7 +261,7 @@ class TestTemperatureZero:
             target, ExpandingDrafter(draft, setting, capacity=1024), temperature=0.0, max_text_tokens=1024
         )
         for prompt, text in bundled_texts[:texts]:
-            steps = list(decoder.steps(prompt, new_tokens))
+            steps = list(decoder.stream(prompt, new_tokens))
             assert joined(steps) == text[:new_tokens]
             assert len(steps) < new_tokens / 2
         decoder.start(prompt)
@@ -302,5 +302,5 @@ class TestRefusals:
     def test_more_sequences_than_memory_has_room_for_are_not_the_budgets_fault(self, draft, monkeypatch):
         drafter = ExpandingDrafter(draft, specexec(8, 2, 2), capacity=64)
         monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 10_000)
-        with pytest.raises(OutOfMemoryError, match="for each of 64 texts"):
+        with pytest.raises(OutOfMemoryError, match="for each of 64 sequences"):
             drafter.reserve(64)

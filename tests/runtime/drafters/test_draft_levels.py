@@ -5,7 +5,7 @@ import torch
 
 from tests.support.enumeration import CPU
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts
+from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeBatch
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain
 
@@ -18,10 +18,10 @@ def drafted(tree, rule, logits, seeds):
     buffers = DraftBuffers(
         len(seeds), tree.nodes, tree.nodes, rule=RULES[rule], sampling=SAMPLING, vocabulary=len(logits), device=CPU
     )
-    drafts, noise = TreeDrafts(tree, len(seeds), buffers), [torch.Generator().manual_seed(seed) for seed in seeds]
+    drafts, generators = TreeBatch(tree, len(seeds), buffers), [torch.Generator().manual_seed(seed) for seed in seeds]
     drafts.begin([0] * len(seeds))
     for level in drafts.levels:
-        level.fill(logits.expand(sum(map(len, level.fed())), -1).contiguous(), noise)
+        level.fill(logits.expand(sum(map(len, level.fed_tokens())), -1).contiguous(), generators)
     return torch.stack(drafts.tokens)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from treeopt.runtime.drafters.draft_model import DraftModel, root_logits
+from treeopt.runtime.drafters.draft_model import DraftModelSequence, root_logits
 from treeopt.runtime.models.runner import Runner
 
 TEXTS = [[5], [3, 1, 4, 1, 5, 9], [2, 7, 1], [8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4]]
@@ -14,7 +14,7 @@ MISSED = [0, 2, 1, 9]
 @pytest.fixture
 def drafts(draft):
     """Return the draft model at each of the texts, of which so much was missed."""
-    found = [DraftModel(draft, cache) for cache in draft.new_caches(32, len(TEXTS))]
+    found = [DraftModelSequence(draft, cache) for cache in draft.new_caches(32, len(TEXTS))]
     for at, text, missed in zip(found, TEXTS, MISSED, strict=True):
         at.begin(text[: len(text) - missed], None)
         at.pending += text[len(text) - missed :]
@@ -22,7 +22,7 @@ def drafts(draft):
 
 
 def test_the_logits_are_those_after_each_whole_text(draft, drafts, logits_after, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.drafters.draft_model.MOST_READ", 4)
+    monkeypatch.setattr("treeopt.runtime.drafters.draft_model.MAX_CATCH_UP_TOKENS", 4)
     runner = Runner(draft, max_nodes=1)
     found = root_logits(runner, drafts).cpu()
     for row, text, at in zip(found, TEXTS, drafts, strict=True):
@@ -33,10 +33,12 @@ def test_the_logits_are_those_after_each_whole_text(draft, drafts, logits_after,
 
 
 def test_what_texts_need_at_the_same_time_is_one_pass(draft, drafts, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.drafters.draft_model.MOST_READ", 4)
+    monkeypatch.setattr("treeopt.runtime.drafters.draft_model.MAX_CATCH_UP_TOKENS", 4)
     fed, forward = [], draft.forward
     monkeypatch.setattr(
-        draft, "forward", lambda feeds, *a, **k: fed.append([len(x.tokens) for x in feeds]) or forward(feeds, *a, **k)
+        draft,
+        "forward",
+        lambda inputs, *a, **k: fed.append([len(x.tokens) for x in inputs]) or forward(inputs, *a, **k),
     )
     root_logits(Runner(draft, max_nodes=1), drafts)
     assert fed == [[2, 4], [4], [1, 1, 2, 2]]  # the second and fourth text lack tokens, then the fourth alone

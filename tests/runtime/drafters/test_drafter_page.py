@@ -35,7 +35,7 @@ def repeat_drafter(drafter_file):
 
 def test_so_it_is_with_the_bundled_target(bundled_pair, bundled_texts, repeat_drafter):
     decoder = Decoder(bundled_pair.target, repeat_drafter(4), temperature=0.0)
-    steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts[:2]]
+    steps = [list(decoder.stream(prompt, 50)) for prompt, _ in bundled_texts[:2]]
     assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts[:2]]
     assert sum(map(len, steps)) < 100
 

@@ -11,9 +11,8 @@ from tests.support.fed_tokens import count_fed_tokens
 from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_tree
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, ExpandingDrafter, Sampling, load_model
-from treeopt.runtime.drafters.drafted_nodes import DraftedNodes
-from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
-from treeopt.trees.own_trees import SpecExecSetting
+from treeopt.runtime.drafters.expansion import TreeExpansion
+from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting, pool_nodes
 
 EVEN = Sampling(1.0)
 
@@ -119,10 +118,10 @@ class TestTies:
             found = [children_after(path) for path in paths]
             return [torch.tensor(np.array(part)) for part in zip(*found, strict=True)]
 
-        expansion, paths = DraftedNodes(tree, 1), [()]
+        expansion, paths = TreeExpansion(tree, 1), [()]
         expansion.add(*children(paths))
         for _ in range(depth - 1):
-            (beams,) = expansion.frontier()
+            (beams,) = expansion.feed_next()
             rows = beams.nodes.visible[:, beams.nodes.start - len(paths) : beams.nodes.start].argmax(1)
             paths = [(*paths[row], int(token)) for row, token in zip(rows, beams.tokens, strict=True)]
             expansion.add(*children(paths))
@@ -130,15 +129,15 @@ class TestTies:
         assert paths_of(expanded.tree, expanded.tokens) == slow_tree(children_after, tree)
 
     def test_a_child_as_likely_as_its_parent_stands_behind_it(self):
-        expansion = DraftedNodes(dynamic(2, 2, 3), 1)
+        expansion = TreeExpansion(dynamic(2, 2, 3), 1)
         expansion.begin([9])
         expansion.add(torch.tensor([[0.0, -20.0]]), torch.tensor([[3, 4]]))
-        expansion.frontier()
+        expansion.feed_next()
         expansion.add(torch.tensor([[0.0, -20.0]] * 2), torch.tensor([[5, 6]] * 2))
         (expanded,) = expansion.trees()
         assert expanded.tree.parents.tolist() == [-1, 0, 1]
         assert expanded.tokens.tolist() == [9, 3, 5]
-        assert expanded.fed == [0, 1, -1]
+        assert expanded.feed_indices == [0, 1, -1]
 
 
 class TestTextsAtOnce:
@@ -156,19 +155,21 @@ class TestTextsAtOnce:
             log_probs[[path == not_finite_at for _, path in fed]] = torch.nan
             nodes.add(log_probs, torch.tensor(np.array([row.permutation(9)[:3] for row in rows])))
             fed = []
-            for text, tokens, pass_nodes in nodes.frontier():
+            for text, tokens, pass_nodes in nodes.feed_next():
                 above = [int(np.flatnonzero(row)[-2]) for row in pass_nodes.visible]
                 new = [(*paths[text][place], int(token)) for place, token in zip(above, tokens, strict=True)]
                 paths[text] += new
                 fed += [(text, path) for path in new]
-        return [(each.tree.parents.tolist(), each.tokens.tolist(), each.fed, each.finite) for each in nodes.trees()]
+        return [
+            (each.tree.parents.tolist(), each.tokens.tolist(), each.feed_indices, each.finite) for each in nodes.trees()
+        ]
 
     @pytest.mark.parametrize(
         "new_nodes",
         [
-            partial(DraftedNodes, dynamic(3, 4, 9)),
+            partial(TreeExpansion, dynamic(3, 4, 9)),
             partial(
-                DraftedNodes,
+                TreeExpansion,
                 SpecExecSetting(budget=9, branching=3, batch=2, max_passes=5, least_log_prob=-2.0),
             ),
         ],
@@ -185,7 +186,7 @@ class TestTextsAtOnce:
 
     def test_children_of_other_nodes_are_refused(self):
         with pytest.raises(InvalidValueError, match=r"children: expected \(2, 3\). Got \(2, 2\), \(2, 3\)"):
-            DraftedNodes(dynamic(3, 4, 9), 2).add(torch.zeros(2, 2), torch.zeros(2, 3, dtype=torch.int64))
+            TreeExpansion(dynamic(3, 4, 9), 2).add(torch.zeros(2, 2), torch.zeros(2, 3, dtype=torch.int64))
 
 
 class TestTemperatureZero:
@@ -194,18 +195,18 @@ class TestTemperatureZero:
     def test_the_text_is_that_of_plain_decoding(self, target, draft, tree, drafts_like_target, greedy_text):
         decoder = dynamic_decoder(target, target if drafts_like_target else draft, tree, temperature=0.0)
         for prompt in (PROMPT, [1], PROMPT[:3] * 4):
-            steps = list(decoder.steps(prompt, 30))
+            steps = list(decoder.stream(prompt, 30))
             assert joined(steps) == greedy_text(target, prompt, 30)
             assert all(1 <= len(step) <= tree.depth + 1 for step in steps)
             assert {type(token) for token in joined(steps)} == {int}
 
     def test_a_draft_like_the_target_is_accepted_as_deep_as_the_tree(self, target):
-        steps = list(dynamic_decoder(target, target, whole_pool(2, 3), temperature=0.0).steps(PROMPT, 24))
+        steps = list(dynamic_decoder(target, target, whole_pool(2, 3), temperature=0.0).stream(PROMPT, 24))
         assert [len(step) for step in steps] == [4] * 6
 
     def test_the_bundled_pair(self, bundled_pair, bundled_texts):
         decoder = dynamic_decoder(bundled_pair.target, bundled_pair.draft, dynamic(4, 4, 16), temperature=0.0)
-        steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts]
+        steps = [list(decoder.stream(prompt, 50)) for prompt, _ in bundled_texts]
         assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts]
         assert sum(map(len, steps)) < 150 / 2
 

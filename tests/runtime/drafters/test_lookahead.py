@@ -8,11 +8,10 @@ from tests.support.decoded import PROMPT, accepted, begun, decoded_step, joined,
 from tests.support.slow_lookahead import SlowLookahead
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, load_model
-from treeopt.runtime.decoding import proposal_nodes
+from treeopt.runtime.decoding import target_sequence
 from treeopt.runtime.drafters import lookahead as lookahead_module
-from treeopt.runtime.drafters.lookahead import LookaheadDrafter
-from treeopt.runtime.drafters.ngram_pool import NgramPool
-from treeopt.trees.own_trees import LOOKAHEAD_SETTINGS, LookaheadSetting
+from treeopt.runtime.drafters.lookahead import LookaheadDrafter, NgramPool
+from treeopt.trees.drafter_parameters import LOOKAHEAD_SETTINGS, LookaheadSetting
 
 SETTINGS = [(1, 2, 1), (3, 2, 2), (1, 3, 1), (2, 3, 2), (4, 3, 1), (3, 4, 3), (5, 4, 2), (1, 5, 4), (9, 3, 4)]
 all_settings = pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: "W{} N{} G{}".format(*each))
@@ -101,12 +100,12 @@ class TestWindow:
         assert self.agreement(precise, setting, logits_after) < 1e-9
 
     def test_a_window_that_does_not_see_the_root_is_found(self, precise, logits_after, monkeypatch):
-        whole = proposal_nodes.joined_mask
+        whole = target_sequence.join_masks
 
         def without_root(tree, extra):
             return whole(tree, np.hstack([np.zeros((len(extra), 1), np.bool_), extra[:, 1:]]))
 
-        monkeypatch.setattr(proposal_nodes, "joined_mask", without_root)
+        monkeypatch.setattr(target_sequence, "join_masks", without_root)
         assert self.agreement(precise, (3, 4, 3), logits_after) > 1e-3
 
     def test_the_bound_on_nodes_is_reached(self):
@@ -138,7 +137,7 @@ class TestTemperatureZero:
     def test_the_text_is_that_of_plain_decoding(self, target, setting, greedy_text):
         decoder = Decoder(target, LookaheadDrafter(*setting), temperature=0.0)
         for prompt in (PROMPT, [1], PROMPT[:3] * 4):
-            steps = list(decoder.steps(prompt, 30))
+            steps = list(decoder.stream(prompt, 30))
             assert joined(steps) == greedy_text(target, prompt, 30)
             assert all(1 <= len(step) <= setting[1] for step in steps)
 
@@ -146,7 +145,7 @@ class TestTemperatureZero:
     def steps(bundled, *setting):
         target, prompts, texts = bundled
         decoder = Decoder(target, LookaheadDrafter(*setting), temperature=0.0)
-        steps = [list(decoder.steps(prompt, 50)) for prompt in prompts]
+        steps = [list(decoder.stream(prompt, 50)) for prompt in prompts]
         assert [joined(each) for each in steps] == texts
         return sum(map(len, steps))
 
@@ -164,14 +163,14 @@ class TestTemperatureZero:
         monkeypatch.setattr(NgramPool, "add_all", lambda _pool, _text: None)
         right = self.steps(bundled, 8, 4, 8)
         all_of_it = np.ones((24, 24), np.bool_)
-        monkeypatch.setattr(lookahead_module, "_sees", lambda *_: all_of_it)
+        monkeypatch.setattr(lookahead_module, "_window_mask", lambda *_: all_of_it)
         assert self.steps(bundled, 8, 4, 8) > 1.2 * right
 
     def test_a_tree_that_sees_the_window_changes_the_text(self, target, greedy_text, monkeypatch):
         def all_visible(tree, extra):
             return np.vstack([np.hstack([tree, np.ones((len(tree), len(extra)), np.bool_)]), extra])
 
-        monkeypatch.setattr(proposal_nodes, "joined_mask", all_visible)
+        monkeypatch.setattr(target_sequence, "join_masks", all_visible)
         decoder = Decoder(target, LookaheadDrafter(3, 3, 2), temperature=0.0)
         assert list(decoder.generate(PROMPT, 30)) != greedy_text(target, PROMPT, 30)
 

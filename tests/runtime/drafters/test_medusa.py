@@ -122,7 +122,7 @@ class TestProposals:
         monkeypatch.setattr(MedusaHeads, "logits", lambda *a: calls.append(a[1].shape) or logits(*a))
         drafter = MedusaDrafter(exact.heads, k_ary(2, 3))
         decoder = Decoder(exact.target, drafter, temperature=0.0)
-        steps = sum(1 for _ in decoder.steps(PROMPT, 20))
+        steps = sum(1 for _ in decoder.stream(PROMPT, 20))
         assert calls == [(1, 32)] * steps
 
     def test_a_text_of_one_token_begins_with_its_root_alone(self, exact):
@@ -144,7 +144,7 @@ def bundled(bundled_pair, bundled_texts):
 class TestBundled:
     def steps(self, bundled, tree):
         decoder = Decoder(bundled.target, MedusaDrafter(bundled.heads, tree), temperature=0.0)
-        steps = [list(decoder.steps(prompt, 60)) for prompt in bundled.prompts]
+        steps = [list(decoder.stream(prompt, 60)) for prompt in bundled.prompts]
         assert [joined(each) for each in steps] == bundled.texts
         return sum(map(len, steps))
 

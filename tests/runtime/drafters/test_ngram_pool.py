@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.ngram_pool import NgramPool
+from treeopt.runtime.drafters.lookahead import NgramPool
 
 SIZES = st.integers(2, 4), st.integers(1, 4), st.integers(1, 3)
 

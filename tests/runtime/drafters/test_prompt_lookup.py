@@ -10,7 +10,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import chain
-from treeopt.trees.own_trees import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
+from treeopt.trees.drafter_parameters import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 
 REPEATS = [3, 14, 15, 9, 3, 14, 15, 9, 3, 14]
 
@@ -82,7 +82,7 @@ def test_a_look_up_takes_as_many_questions_in_a_long_text_as_in_a_short_one():
     def questions(repeats):
         drafter = PromptLookupDrafter(3, 4)
         begun(drafter, [*range(50)] * repeats)
-        text = drafter._texts[0]
+        text = drafter._sequences[0]
         text.ends = SettingRequest(text.ends)
         proposed(drafter)
         accepted(drafter, (0,), [77])
@@ -99,13 +99,13 @@ class TestTemperatureZero:
         drafter = PromptLookupDrafter(setting.ngram, setting.length)
         decoder = Decoder(target, drafter, temperature=0.0)
         for prompt in (PROMPT, [1], REPEATS):
-            steps = list(decoder.steps(prompt, 30))
+            steps = list(decoder.stream(prompt, 30))
             assert joined(steps) == greedy_text(target, prompt, 30)
             assert all(1 <= len(step) <= setting.length + 1 for step in steps)
 
     def test_the_bundled_target(self, bundled_pair, bundled_texts):
         decoder = Decoder(bundled_pair.target, PromptLookupDrafter(4, 4), temperature=0.0)
-        steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts]
+        steps = [list(decoder.stream(prompt, 50)) for prompt, _ in bundled_texts]
         assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts]
         assert sum(map(len, steps)) < 150 / 1.5
 

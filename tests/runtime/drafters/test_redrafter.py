@@ -15,8 +15,8 @@ from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, Sampling, load_model
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
-from treeopt.runtime.models.model import Wants
-from treeopt.trees.own_trees import REDRAFTER_SETTINGS
+from treeopt.runtime.models.model import RequestedStates
+from treeopt.trees.drafter_parameters import REDRAFTER_SETTINGS
 
 EVEN = Sampling(1.0)
 SIZES = [(1, 1), (1, 4), (4, 1), (3, 3), (5, 2), (23, 2)]
@@ -67,7 +67,7 @@ def bundled(bundled_pair, bundled_texts):
 
 def hidden_before(target, text):
     """Return the last hidden state before a text's last token, by a pass over nothing but the text."""
-    return target.prefill(torch.tensor(text[:-1]), new_cache(target, len(text)), Wants(last=True)).last
+    return target.prefill(torch.tensor(text[:-1]), new_cache(target, len(text)), RequestedStates(last=True)).last
 
 
 class TestHead:
@@ -76,7 +76,7 @@ class TestHead:
         target, head, twin = precise
         tokens = np.random.default_rng(seed).integers(23, size=5).tolist()
         hidden = hidden_before(target, [*PROMPT, tokens[0]])
-        states, context = head.embedded(torch.tensor(tokens[:1])), head.from_hidden(hidden)
+        states, context = head.embed(torch.tensor(tokens[:1])), head.from_hidden(hidden)
         for end in range(1, len(tokens) + 1):
             found = head.log_probs(states, context)[0]
             assert found.tolist() == pytest.approx(twin.log_probs_after(hidden[0].tolist(), tokens[:end]), abs=1e-5)
@@ -88,12 +88,12 @@ class TestHead:
         stored = load_file(target_folder / "model.safetensors")
         twin = SlowHead(weights, stored["model.embed_tokens.weight"].tolist(), stored["lm_head.weight"].tolist())
         head, hidden = load_redrafter(folder, target), hidden_before(target, PROMPT)
-        found = head.log_probs(head.embedded(torch.tensor([5])), head.from_hidden(hidden))[0]
+        found = head.log_probs(head.embed(torch.tensor([5])), head.from_hidden(hidden))[0]
         assert found.tolist() == pytest.approx(twin.log_probs_after(hidden[0].tolist(), [5]), abs=1e-3)
 
     def test_rows_do_not_mix(self, precise):
         target, head, _ = precise
-        states, context = head.embedded(torch.tensor([3, 8, 3])), head.from_hidden(hidden_before(target, PROMPT))
+        states, context = head.embed(torch.tensor([3, 8, 3])), head.from_hidden(hidden_before(target, PROMPT))
         together = head.log_probs(head.advance(states, torch.tensor([1, 2, 3])), context)
         for row, token in enumerate([1, 2, 3]):
             alone = head.log_probs(head.advance(states[row : row + 1], torch.tensor([token])), context)
@@ -103,7 +103,7 @@ class TestHead:
     def test_tiny_embeddings_have_size_1_in_any_precision(self, make_checkpoint, tmp_path, dtype):
         target = load_model(make_checkpoint(seed=3, initializer_range=0.01), dtype=dtype)
         head = load_redrafter(save_head(tmp_path, target), target)
-        sizes = head.embedded(torch.arange(23)).double().square().mean(1).sqrt()
+        sizes = head.embed(torch.arange(23)).double().square().mean(1).sqrt()
         torch.testing.assert_close(sizes, torch.ones(23, dtype=torch.float64), rtol=0.01, atol=0)
 
 
@@ -132,7 +132,7 @@ class TestDrafting:
 
     def test_a_child_of_every_token_is_always_accepted(self, head, target):
         decoder = Decoder(target, RedrafterDrafter(head, 23, 1), temperature=1.5, seed=2)
-        assert [len(step) for step in decoder.steps(PROMPT, 20)] == [2] * 10
+        assert [len(step) for step in decoder.stream(PROMPT, 20)] == [2] * 10
 
     def test_a_text_of_one_token_starts_without_proposals(self, head, target):
         decoder = Decoder(target, RedrafterDrafter(head, 3, 3), temperature=0.0)
@@ -154,7 +154,7 @@ class TestTemperatureZero:
     def test_the_text_is_that_of_plain_decoding(self, target, head, width, length, greedy_text):
         decoder = Decoder(target, RedrafterDrafter(head, width, length), temperature=0.0)
         for prompt in (PROMPT, [1], PROMPT[:3] * 4):
-            steps = list(decoder.steps(prompt, 30))
+            steps = list(decoder.stream(prompt, 30))
             assert joined(steps) == greedy_text(target, prompt, 30)
             assert all(1 <= len(step) <= length + 1 for step in steps)
             assert {type(token) for token in joined(steps)} == {int}
@@ -164,7 +164,7 @@ class TestTemperatureZero:
         target, prompts, texts = bundled
         drafter = RedrafterDrafter(load_redrafter(bundle.REDRAFTER, target), width, length)
         decoder = Decoder(target, drafter, temperature=0.0)
-        steps = [list(decoder.steps(prompt, 60)) for prompt in prompts]
+        steps = [list(decoder.stream(prompt, 60)) for prompt in prompts]
         assert [joined(each) for each in steps] == texts
         assert sum(map(len, texts)) / sum(map(len, steps)) > least
 
@@ -178,7 +178,7 @@ class TestTemperatureZero:
         head, counts = load_redrafter(bundle.REDRAFTER, target), []
         for kind in (RedrafterDrafter, Stale):
             decoder = Decoder(target, kind(head, 4, 4), temperature=0.0)
-            steps = [list(decoder.steps(prompt, 60)) for prompt in prompts]
+            steps = [list(decoder.stream(prompt, 60)) for prompt in prompts]
             assert [joined(each) for each in steps] == texts
             counts.append(sum(map(len, steps)))
         assert counts[1] > 1.15 * counts[0]

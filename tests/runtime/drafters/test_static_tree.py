@@ -8,7 +8,7 @@ from tests.support.decoded import PROMPT, TREES, decoded_step
 from tests.support.fed_tokens import count_fed_tokens
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, distribution
-from treeopt.runtime.decoding.proposal_nodes import tree_nodes
+from treeopt.runtime.decoding.target_sequence import whole_tree
 from treeopt.runtime.drafters import draft_levels
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.rules import RULES
@@ -139,9 +139,9 @@ class TestDraftingAgain:
             return text, rows
 
         text, rows = decoded()
-        monkeypatch.setattr("treeopt.runtime.drafters.static_tree.KEPT", 1)
-        monkeypatch.setattr("treeopt.runtime.drafters.static_tree.level_nodes", draft_levels.level_nodes.__wrapped__)
-        monkeypatch.setattr("treeopt.runtime.decoding.proposal_nodes.tree_nodes", PassNodes.whole)
+        monkeypatch.setattr("treeopt.runtime.drafters.static_tree.CACHED_TREES", 1)
+        monkeypatch.setattr("treeopt.runtime.drafters.static_tree.level_passes", draft_levels.level_passes.__wrapped__)
+        monkeypatch.setattr("treeopt.runtime.decoding.target_sequence.whole_tree", PassNodes.whole)
         new_text, new_rows = decoded()
         assert text == new_text
         for row, new in zip(rows, new_rows, strict=True):
@@ -153,12 +153,12 @@ class TestDraftingAgain:
         for depth in (3, 0, 2):
             decoder.change_tree(chain(depth))
             decoder.step()
-        monkeypatch.setattr(draft_levels, "LevelDraft", lambda *_: pytest.fail("levels were prepared"))
-        prepared = [each.cache_info().misses for each in (draft_levels.level_nodes, tree_nodes)]
+        monkeypatch.setattr(draft_levels, "DraftLevelSampler", lambda *_: pytest.fail("levels were prepared"))
+        prepared = [each.cache_info().misses for each in (draft_levels.level_passes, whole_tree)]
         for depth in (3, 2, 0, 3):
             decoder.change_tree(chain(depth))
             assert len(decoder.step().tokens) <= depth + 1
-        assert [each.cache_info().misses for each in (draft_levels.level_nodes, tree_nodes)] == prepared
+        assert [each.cache_info().misses for each in (draft_levels.level_passes, whole_tree)] == prepared
 
     def test_a_change_leaves_the_last_proposal_alone(self, target, draft):
         decoder = Decoder(target, draft, level_widths([3, 4]), temperature=0.9, max_nodes=8)

@@ -10,7 +10,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding import acceptance
-from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import chain, level_widths
@@ -39,7 +39,7 @@ def in_turn():
 def test_a_text_stays_while_drafters_take_turns(target, draft, greedy_text):
     decoder = Decoder(target, draft, TREE, temperature=0.0, max_nodes=ROOM)
     text = []
-    for way, step in zip(in_turn(), decoder.steps(PROMPT, 60), strict=False):
+    for way, step in zip(in_turn(), decoder.stream(PROMPT, 60), strict=False):
         text += step
         take(decoder, way)
     assert text == greedy_text(target, PROMPT, 60)
@@ -52,9 +52,9 @@ def test_texts_stay_in_a_batch_and_where_there_is_no_draft_model(target, draft, 
     )
     texts = [[] for _ in PROMPTS]
     ways = in_turn() if made_with else itertools.cycle([lookup(), chain(0), lookup(4, 2)])
-    requests = [TextRequest(prompt, 40) for prompt in PROMPTS]
-    for number, found in enumerate(decoder.steps_of_all(requests, batch_size=3)):
-        texts[found.text] += found.tokens
+    requests = [GenerationRequest(prompt, 40) for prompt in PROMPTS]
+    for number, found in enumerate(decoder.stream_all(requests, batch_size=3)):
+        texts[found.request] += found.tokens
         if number % 4 == 3:  # in the middle of a round too
             take(decoder, next(ways))
     assert texts == [greedy_text(target, prompt, 40) for prompt in PROMPTS]
@@ -63,9 +63,9 @@ def test_texts_stay_in_a_batch_and_where_there_is_no_draft_model(target, draft, 
 def test_the_draft_model_reads_what_it_missed_and_nothing_twice(target):
     """The draft is the target itself, so that every node of a chain is accepted where the draft's cache is right."""
     decoder = Decoder(target, target, chain(3), temperature=0.0)
-    steps = decoder.steps(PROMPT, 100)
+    steps = decoder.stream(PROMPT, 100)
     first = [next(steps) for _ in range(2)]
-    cache = decoder._static._texts[decoder._text].cache
+    cache = decoder._static._sequences[decoder._sequence].cache
     read, missed = cache.length, 0
     decoder.change_drafter(lookup())
     while missed < 12:
@@ -77,9 +77,9 @@ def test_the_draft_model_reads_what_it_missed_and_nothing_twice(target):
 
 
 def test_what_was_missed_is_read_a_part_at_a_time(target, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.drafters.draft_model.MOST_READ", 3)
+    monkeypatch.setattr("treeopt.runtime.drafters.draft_model.MAX_CATCH_UP_TOKENS", 3)
     decoder = Decoder(target, target, chain(3), temperature=0.0)
-    steps = decoder.steps(PROMPT, 100)
+    steps = decoder.stream(PROMPT, 100)
     next(steps)
     decoder.change_tree(chain(0))
     for _ in range(12):
@@ -91,9 +91,9 @@ def test_what_was_missed_is_read_a_part_at_a_time(target, monkeypatch):
 def test_a_text_that_began_meanwhile_is_read_when_the_draft_model_drafts(target, greedy_text):
     decoder = Decoder(target, target, chain(3), temperature=0.0)
     decoder.change_drafter(lookup())
-    steps = decoder.steps(PROMPT, 60)
+    steps = decoder.stream(PROMPT, 60)
     text = [*next(steps), *next(steps)]
-    assert decoder._static._texts._taken == {}  # a text that it may never draft in costs it nothing
+    assert decoder._static._sequences._used == {}  # a text that it may never draft in costs it nothing
     decoder.change_tree(chain(3))
     rest = [next(steps) for _ in range(4)]
     assert [len(step) for step in rest] == [4] * 4
@@ -103,7 +103,7 @@ def test_a_text_that_began_meanwhile_is_read_when_the_draft_model_drafts(target,
 def test_the_other_drafter_knows_the_text_before_it(target, draft):
     """What is drafted is what a drafter that was there from the beginning drafts."""
     decoder = Decoder(target, draft, TREE, temperature=0.0, max_nodes=ROOM)
-    steps = decoder.steps([1, 2, 3] * 5, 40)
+    steps = decoder.stream([1, 2, 3] * 5, 40)
     text = [1, 2, 3] * 5 + joined(next(steps) for _ in range(4))
     decoder.change_drafter(lookup())
     alone = lookup()
@@ -116,7 +116,7 @@ def test_the_other_drafter_knows_the_text_before_it(target, draft):
 def test_a_drafter_that_is_put_aside_ends_every_sequence(target, draft):
     decoder, other = Decoder(target, draft, TREE, temperature=0.0, max_nodes=ROOM), Begun()
     for seed in range(6):
-        steps = decoder.steps(PROMPT, 20, seed=seed)
+        steps = decoder.stream(PROMPT, 20, seed=seed)
         next(steps)
         decoder.change_drafter(other)
         next(steps)
@@ -126,7 +126,7 @@ def test_a_drafter_that_is_put_aside_ends_every_sequence(target, draft):
 
 def test_a_drafter_that_takes_its_own_place_keeps_its_sequences(target, draft, greedy_text):
     decoder, other = Decoder(target, draft, TREE, temperature=0.0, max_nodes=ROOM), Begun()
-    steps, text = decoder.steps(PROMPT, 20), []
+    steps, text = decoder.stream(PROMPT, 20), []
     for _ in range(3):
         decoder.change_drafter(other)
         text += next(steps)
@@ -158,11 +158,11 @@ class InTurnByText:
     def attach(self, decoder):
         self.decoder = decoder
 
-    def room_nodes(self, tree):  # noqa: ARG002
+    def largest_tree_nodes(self, tree):  # noqa: ARG002
         return 5
 
-    def __call__(self, told):
-        take(self.decoder, self.WAYS[told.step.tokens[-1]])
+    def __call__(self, event):
+        take(self.decoder, self.WAYS[event.step.tokens[-1]])
 
 
 def counts_of_texts(rule):
@@ -177,7 +177,7 @@ def test_sampled_texts_are_the_targets_while_drafters_take_turns(rule, chi_squar
 
 def test_given_tokens_that_are_verified_as_sampled_ones_are_found(monkeypatch, chi_squared):
     """Drafts that are accepted as if they had been sampled from the target's own distribution come too often."""
-    monkeypatch.setattr(acceptance, "AcceptEither", lambda by_rule, given: by_rule)  # noqa: ARG005
+    monkeypatch.setattr(acceptance, "MixedAcceptance", lambda by_rule, given: by_rule)  # noqa: ARG005
     assert chi_squared(counts_of_texts("sequoia"), LARGE.joint(2, LENGTH, Sampling(1.0))) < 1e-6
 
 

@@ -13,10 +13,10 @@ from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistributi
 from treeopt.adaptation import Recalibration, recalibration
 from treeopt.planner import plan
 from treeopt.runtime import Decoder, load_model
-from treeopt.runtime.decoding.observer import StepSeconds, observers
+from treeopt.runtime.decoding.observer import StepSeconds, combine_observers
 from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.checkpoint import named_tensors
-from treeopt.runtime.models.trainable import copied
+from treeopt.runtime.models.trainable import copy_model
 from treeopt.trees import level_widths
 
 TREE = level_widths([2, 1])
@@ -35,14 +35,14 @@ class Timed:
     def attach(self, decoder):
         self.observer.attach(decoder)
 
-    def room_nodes(self, tree):
-        return self.observer.room_nodes(tree)
+    def largest_tree_nodes(self, tree):
+        return self.observer.largest_tree_nodes(tree)
 
-    def __call__(self, told):
-        tree = told.proposal.tree
+    def __call__(self, event):
+        tree = event.proposal.tree
         drafted = sum(MACHINE.draft[width - 1] for width in tree.draft_widths)
         overhead = MACHINE.overhead if tree.nodes > 1 else 0.0
-        self.observer(told._replace(seconds=StepSeconds(drafted, MACHINE.verify[tree.nodes - 1], overhead)))
+        self.observer(event._replace(seconds=StepSeconds(drafted, MACHINE.verify[tree.nodes - 1], overhead)))
 
 
 class Restless(Recalibration):
@@ -53,16 +53,16 @@ class Restless(Recalibration):
         self.following = itertools.cycle([level_widths([1]), level_widths([2, 2, 1]), level_widths([3, 1]), TREE])
 
     def _check(self):
-        self._gather()
+        self._update_averages()
         tree = next(self.following)
         self._decoder.change_tree(tree)
-        self._use(tree)
+        self._start(tree)
 
 
 def both(draft, adapting):
     """Return a learner, and an observer that tells re-calibration and it of every step."""
     learner = Learner(draft, FAST)
-    return learner, observers(Timed(adapting), learner)
+    return learner, combine_observers(Timed(adapting), learner)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_greedy_texts_are_plain_decodings(target, target_folder, restless):
     for prompt in (PROMPT, PROMPT[:4], [1]):
         trees = set()
         found = []
-        for step in decoder.whole_steps(prompt, 80):
+        for step in decoder.decode_steps(prompt, 80):
             found += step.tokens
             trees.add(decoder.tree)
         assert found[:80] == list(plain.generate(prompt, 80))
@@ -106,13 +106,13 @@ def p_value(toy, toy_folder, logits_after, chi_squared, restless):
 
     def p_value(kind=Decoder):
         own = perturbed_model(toy_folder, 1.0)
-        before = named_tensors(copied(own))
+        before = named_tensors(copy_model(own))
         learner, observer = both(own, restless)
         numbers = {"temperature": SAMPLING.temperature, "top_p": SAMPLING.top_p, "top_k": SAMPLING.top_k}
         decoder = kind(toy, own, TREE, rule="sequoia", seed=1, on_step=observer, **numbers)
         counts, steps = np.zeros((5,) * LENGTH), 0
         for _ in range(FEW):
-            found = list(decoder.steps(START, LENGTH))
+            found = list(decoder.stream(START, LENGTH))
             counts[tuple(token for step in found for token in step)] += 1
             steps += len(found)
         assert steps < FEW * LENGTH

@@ -11,7 +11,7 @@ from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistributi
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.checkpoint import named_tensors
-from treeopt.runtime.models.trainable import copied
+from treeopt.runtime.models.trainable import copy_model
 from treeopt.trees import level_widths
 
 PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
@@ -38,7 +38,7 @@ def p_value(toy, toy_folder, logits_after, chi_squared):
     def p_value(kind=Decoder, rate=FAST.rate):
         own = perturbed_model(toy_folder, 1.0)
         learner = Learner(own, replace(FAST, rate=rate))
-        before = named_tensors(copied(own))
+        before = named_tensors(copy_model(own))
         numbers = {"temperature": SAMPLING.temperature, "top_p": SAMPLING.top_p, "top_k": SAMPLING.top_k}
         decoder = kind(toy, own, TREE, rule="sequoia", seed=1, on_step=learner, **numbers)
         found = ToyDistribution(None, logits_after, chi_squared).of(decoder, toy, PROMPT, FEW, SAMPLING)

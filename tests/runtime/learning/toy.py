@@ -4,15 +4,15 @@ from tests.support.steppers import decoder_with
 from treeopt.runtime import Decoder, distribution
 from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.learning.learner import Learner, LearningSettings
-from treeopt.runtime.models.trainable import copied
+from treeopt.runtime.models.trainable import copy_model
 
-FAST = LearningSettings(rate=3e-3, positions=8, window_tokens=64, most_share=1e9)
+FAST = LearningSettings(rate=3e-3, positions=8, window_tokens=64, max_time_share=1e9)
 """For models of a few thousand weights."""
 
 
 def learning_decoder(target, draft, tree, settings=FAST, **options):
     """Return a decoder whose draft learns, and the learner; the draft given stays as it is."""
-    own = copied(draft)
+    own = copy_model(draft)
     learner = Learner(own, settings)
     return Decoder(target, own, tree, on_step=learner, **options), learner
 
@@ -21,8 +21,8 @@ def late(newer, logits_after, sampling):
     """Return a kind of decoder that verifies drafts against what another model says where they were sampled."""
 
     class LateStepper(Stepper):
-        def draft(self, texts):
-            (proposal,) = super().draft(texts)
+        def draft(self, sequences):
+            (proposal,) = super().draft(sequences)
             probs = proposal.probs.clone()
             for node in proposal.tree.child_counts.nonzero()[0].tolist():
                 path, above = [], node
@@ -32,9 +32,9 @@ def late(newer, logits_after, sampling):
                 probs[node] = distribution(logits_after(newer, [*self.text, *path])[None], sampling)[0]
             return [proposal._replace(probs=probs)]
 
-        def commit(self, texts, found):
-            super().commit(texts, found)
-            self.text += found[0].tokens
+        def commit(self, sequences, results):
+            super().commit(sequences, results)
+            self.text += results[0].tokens
 
     class Late(decoder_with(LateStepper)):
         def start(self, token_ids, **options):

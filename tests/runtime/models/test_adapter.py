@@ -15,7 +15,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.models.hf import Placement, load_adapter
 from treeopt.runtime.models.hf.model import AdapterModel
-from treeopt.runtime.models.model import PREFILL_TOKENS, Feed
+from treeopt.runtime.models.model import PREFILL_TOKENS, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import TokenTree, level_widths
 
@@ -69,7 +69,7 @@ def test_a_text_token_by_token(model):
     found = []
     for place in range(9, 24):
         found.append(feed_tokens(model, cache, text[place : place + 1]).logits[0])
-        cache.keep([0])
+        cache.commit([0])
     torch.testing.assert_close(torch.stack(found), plain(model, text)[9:], rtol=1e-3, atol=1e-3)
 
 
@@ -79,7 +79,7 @@ def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kep
     model.prefill(text, cache)
     assert_paths(model, feed(model, cache, tokens), text, tokens)
     path = TREE.leaf_paths[-1][TREE.leaf_paths[-1] >= 0].tolist()
-    cache.keep(path)
+    cache.commit(path)
     text = torch.cat([text, tokens[path]])
     assert cache.length == len(text)
     assert_paths(model, feed(model, cache, tokens.flip(0)), text, tokens.flip(0))
@@ -90,7 +90,7 @@ def test_two_texts_at_once_are_what_each_is_alone(model):
     caches = model.new_caches(40, 2)
     for text, cache in zip(texts, caches, strict=True):
         model.prefill(text, cache)
-    outputs = model.forward([Feed(*each, PassNodes.whole(TREE)) for each in zip(caches, tokens, strict=True)])
+    outputs = model.forward([SequenceInput(*each, PassNodes.whole(TREE)) for each in zip(caches, tokens, strict=True)])
     for row, output in enumerate(outputs):
         assert_paths(model, output.logits, texts[row], tokens[row])
 
@@ -101,7 +101,7 @@ def test_a_tree_fed_level_by_level_equals_one_pass(model):
     model.prefill(random_tokens(5), cache)
     expected = feed(model, cache, tokens)
     for level in TREE.levels:
-        logits = model.forward([Feed(cache, tokens[level], level_of(TREE, level.start, level.stop))]).logits
+        logits = model.forward([SequenceInput(cache, tokens[level], level_of(TREE, level.start, level.stop))]).logits
         torch.testing.assert_close(logits, expected[level], rtol=1e-3, atol=1e-3)
 
 
@@ -174,7 +174,7 @@ def test_an_empty_text_and_a_cleared_cache(folders):
     for _ in range(2):
         model.prefill(random_tokens(0), cache)
         assert_paths(model, feed(model, cache, tokens), random_tokens(0), tokens)
-        cache.keep([0, 1])
+        cache.commit([0, 1])
         cache.clear()
 
 

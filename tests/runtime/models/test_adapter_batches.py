@@ -13,16 +13,15 @@ from tests.support.hf_models import ARCHITECTURES, VOCABULARY, random_model
 from tests.support.passes import feed_tokens, new_cache
 from tests.support.unlike_texts import COUNTS, LENGTHS, NAMES, TREE, UNLIKE
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models.hf import load_adapter
-from treeopt.runtime.models.hf.batch_check import why_separate_passes
+from treeopt.runtime.models.hf.checks import EXACT, ROUNDED, why_separate_passes
 from treeopt.runtime.models.hf.model import AdapterModel
-from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED
-from treeopt.runtime.models.model import NOTHING, Feed, Outputs, Wants, feed_text
+from treeopt.runtime.models.model import NO_STATES, Outputs, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import chain, level_widths
 
-WANTS = Wants(boundaries=(0, 1), last=True)
+REQUESTED_STATES = RequestedStates(layer_ids=(0, 1), last=True)
 PROMPTS = [[5, 3, 40], [1], [8, 8, 2, 60, 11, 4, 4], [9, 30], [2] * 12]
 close = {"rtol": 1e-3, "atol": 1e-3}
 
@@ -31,30 +30,30 @@ def tokens_of(count, seed):
     return torch.randint(VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-def feeds_after_texts(model, caches, trees):
+def inputs_after_texts(model, caches, trees):
     """Return what is fed to each text, which has a prompt and a node after it that was kept."""
     found = []
     for number, (length, cache, tree) in enumerate(zip(LENGTHS, caches, trees, strict=True)):
         cache.clear()
         model.prefill(tokens_of(length, number), cache)
         feed_tokens(model, cache, tokens_of(1, number))
-        cache.keep([0])
-        found.append(Feed(cache, tokens_of(tree.nodes, number), PassNodes.whole(tree)))
+        cache.commit([0])
+        found.append(SequenceInput(cache, tokens_of(tree.nodes, number), PassNodes.whole(tree)))
     return found
 
 
 def check(model, caches, trees, order=range(5)):
     """Compare what one pass gives with what passes over each text give, and what both leave in the caches."""
-    feeds = [feeds_after_texts(model, caches, trees)[number] for number in order]
-    together = model.forward(feeds, WANTS)
-    left = [[entries.clone() for entries in cache.store.entries(cache.place)] for cache in caches]
-    for feed, found in zip(feeds, together, strict=True):
-        torch.testing.assert_close(found, model.forward([feed], WANTS)[0], **close)
-    for feed, found in zip(feeds, model.forward(feeds, WANTS, last_only=True), strict=True):
-        torch.testing.assert_close(found, model.forward([feed], WANTS, last_only=True)[0], **close)
+    inputs = [inputs_after_texts(model, caches, trees)[number] for number in order]
+    together = model.forward(inputs, REQUESTED_STATES)
+    left = [[entries.clone() for entries in cache.store.entries(cache.index)] for cache in caches]
+    for sequence, found in zip(inputs, together, strict=True):
+        torch.testing.assert_close(found, model.forward([sequence], REQUESTED_STATES)[0], **close)
+    for sequence, found in zip(inputs, model.forward(inputs, REQUESTED_STATES, last_only=True), strict=True):
+        torch.testing.assert_close(found, model.forward([sequence], REQUESTED_STATES, last_only=True)[0], **close)
     for number in order:
         seen, cache = LENGTHS[number] + 1 + trees[number].nodes, caches[number]
-        for one, other in zip(left[number], cache.store.entries(cache.place), strict=True):
+        for one, other in zip(left[number], cache.store.entries(cache.index), strict=True):
             torch.testing.assert_close(one[:, :seen], other[:, :seen], **close)
 
 
@@ -89,26 +88,26 @@ def test_caches_that_lie_apart(model):
 def test_a_text_of_one_token_is_not_read_before_its_first_pass(model):
     caches = model.new_caches(20, 2)
     tokens = tokens_of(TREE.nodes, 1)
-    feeds = [Feed(cache, tokens, PassNodes.whole(TREE)) for cache in caches]
-    together = model.forward(feeds)
-    caches[1].keep([0, 2])
-    torch.testing.assert_close(together[0].logits, model.forward(feeds[:1]).logits, **close)
+    inputs = [SequenceInput(cache, tokens, PassNodes.whole(TREE)) for cache in caches]
+    together = model.forward(inputs)
+    caches[1].commit([0, 2])
+    torch.testing.assert_close(together[0].logits, model.forward(inputs[:1]).logits, **close)
     after = feed_tokens(model, caches[1], [7]).logits
     text = torch.cat([tokens[[0, 2]], torch.tensor([7])])
-    torch.testing.assert_close(after, model.text_logits(text[None])[0, -1:], **close)
+    torch.testing.assert_close(after, model.reference_logits(text[None])[0, -1:], **close)
 
 
 def test_positions_after_the_longest_text_count_as_its_last(model):
     longest = model.config.max_positions
     for cache in (caches := model.new_caches(longest + 3, 2)):
         model.prefill(tokens_of(longest - 1, 3), cache)
-    feeds = [feed_text(cache, tokens_of(3, 1)) for cache in caches]
+    inputs = [SequenceInput.causal(cache, tokens_of(3, 1)) for cache in caches]
     mask = torch.full((1, 1, longest + 2, longest + 2), float("-inf")).triu(1)
     places = torch.arange(longest + 2).clamp(max=longest - 1)[None]
     with torch.inference_mode():
         text = torch.cat([tokens_of(longest - 1, 3), tokens_of(3, 1)])[None]
         expected = model._model(input_ids=text, attention_mask=mask, position_ids=places).logits[0, -3:]
-    for found in model.forward(feeds):
+    for found in model.forward(inputs):
         torch.testing.assert_close(found.logits, expected, **close)
 
 
@@ -116,9 +115,9 @@ def counted(monkeypatch):
     """Return how many passes of one and of several sequences each model runs."""
     counts, run = Counter(), AdapterModel._run
 
-    def counting(self, feeds, *, wants):
-        counts[self.name, len(feeds) > 1] += 1
-        return run(self, feeds, wants=wants)
+    def counting(self, inputs, *, requested_states):
+        counts[self.name, len(inputs) > 1] += 1
+        return run(self, inputs, requested_states=requested_states)
 
     monkeypatch.setattr(AdapterModel, "_run", counting)
     return counts
@@ -133,7 +132,7 @@ def pair():
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_that_join_and_leave_are_those_decoded_alone(pair, name):
     decoder = Decoder(pair[0], *CASES[name].make(*pair), temperature=0.9)
-    wanted = [TextRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
+    wanted = [GenerationRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
     check_that_none_changes_another(decoder, wanted, (2, 3, 8))
 
 
@@ -141,8 +140,8 @@ def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(mo
     target, draft = (AdapterModel(random_model("llama", seed=seed), name=f"{seed}") for seed in range(2))
     decoder = Decoder(target, draft, level_widths([2, 2, 1]), temperature=0.0)
     counts = counted(monkeypatch)
-    requests = [TextRequest([3, 5, each], 12, ignore_end_tokens=True) for each in range(4)]
-    steps = Counter(step.text for step in decoder.steps_of_all(requests, batch_size=4))
+    requests = [GenerationRequest([3, 5, each], 12, ignore_end_tokens=True) for each in range(4)]
+    steps = Counter(step.request for step in decoder.stream_all(requests, batch_size=4))
     most = max(steps.values())
     assert counts["0", False] + counts["0", True] == most
     assert counts["1", False] + counts["1", True] == 3 * most
@@ -152,46 +151,46 @@ def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(mo
 class OfTheFirstText(AdapterModel):
     """Gives every text the positions of the first."""
 
-    def forward(self, feeds, wants=NOTHING, *, last_only=False):
+    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
         wrong = []
-        for cache, tokens, nodes, inputs in feeds:
-            depth = nodes.depth + feeds[0].cache.length - cache.length
+        for cache, tokens, nodes, features in inputs:
+            depth = nodes.depth + inputs[0].cache.length - cache.length
             moved = PassNodes(depth=depth, visible=nodes.visible, start=nodes.start)
-            wrong.append(Feed(cache, tokens, moved, inputs))
-        return super().forward(wrong, wants, last_only=last_only)
+            wrong.append(SequenceInput(cache, tokens, moved, features))
+        return super().forward(wrong, requested_states, last_only=last_only)
 
 
 class WithoutMask(AdapterModel):
     """Shows every text all slots."""
 
-    def _mask(self, feeds, grid, spans):
-        mask = super()._mask(feeds, grid, spans)
-        return torch.zeros_like(mask) if len(feeds) > 1 else mask
+    def _build_mask(self, inputs, batch, layouts):
+        mask = super()._build_mask(inputs, batch, layouts)
+        return torch.zeros_like(mask) if len(inputs) > 1 else mask
 
 
 class Swapped(AdapterModel):
     """Confuses two texts."""
 
-    def forward(self, feeds, wants=NOTHING, *, last_only=False):
-        if len(feeds) > 1:
-            first, second, *others = feeds
-            feeds = [first._replace(cache=second.cache), second._replace(cache=first.cache), *others]
-        return super().forward(feeds, wants, last_only=last_only)
+    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
+        if len(inputs) > 1:
+            first, second, *others = inputs
+            inputs = [first._replace(cache=second.cache), second._replace(cache=first.cache), *others]
+        return super().forward(inputs, requested_states, last_only=last_only)
 
 
 class Raising(AdapterModel):
-    def forward(self, feeds, wants=NOTHING, *, last_only=False):
-        if len(feeds) > 1:
+    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
+        if len(inputs) > 1:
             raise KeyError("a text")
-        return super().forward(feeds, wants, last_only=last_only)
+        return super().forward(inputs, requested_states, last_only=last_only)
 
 
 class NotFinite(AdapterModel):
-    def forward(self, feeds, wants=NOTHING, *, last_only=False):
-        outputs = super().forward(feeds, wants, last_only=last_only)
-        if len(feeds) == 1:
+    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
+        outputs = super().forward(inputs, requested_states, last_only=last_only)
+        if len(inputs) == 1:
             return outputs
-        return Outputs(outputs.whole.mapped(lambda values: values * float("nan")), outputs.sizes)
+        return Outputs(outputs.whole.map(lambda values: values * float("nan")), outputs.sizes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -209,7 +208,7 @@ class TestCheck:
 
 def test_a_model_that_fails_the_check_is_run_in_turn(tmp_path, monkeypatch):
     random_model("llama").save_pretrained(tmp_path)
-    monkeypatch.setattr("treeopt.runtime.models.hf.model.mask_of", lambda *_, **__: None)
+    monkeypatch.setattr("treeopt.runtime.models.hf.model.build_mask", lambda *_, **__: None)
     model = load_adapter(tmp_path)
     assert not model.batches
     assert any("decodes the sequences of a batch one after the other" in note for note in model.notes)

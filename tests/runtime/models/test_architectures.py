@@ -12,7 +12,7 @@ from treeopt.errors import FormatError
 from treeopt.runtime import load_model
 from treeopt.runtime.models.config import LAYER_KINDS, parse_config, why_not_built_in
 from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.model import Feed, Wants, feed_text
+from treeopt.runtime.models.model import RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.trees import level_widths
@@ -91,7 +91,7 @@ CHECKPOINTS = {
     "Qwen3, an epsilon that shows": ("Qwen3", {"rms_norm_eps": 0.1}),
     "Qwen3, linear rope, large": ("Qwen3", {"rope_parameters": LINEAR, **LARGE}),
 }
-LAST = Wants(last=True)
+LAST = RequestedStates(last=True)
 TREE = level_widths([3, 4, 3])
 
 
@@ -128,7 +128,7 @@ def random_text(length, seed=0):
     return np.random.default_rng(seed).integers(VOCABULARY, size=length).tolist()
 
 
-def text_logits(model, tokens):
+def reference_logits(model, tokens):
     """Return the logits (n, V) of a text of which half is prefilled, and the rest fed at once after it."""
     cache, half = new_cache(model, len(tokens)), len(tokens) // 2
     model.prefill(torch.tensor(tokens[:half]), cache)
@@ -137,7 +137,7 @@ def text_logits(model, tokens):
 
 def distance(folder, expected, tokens):
     """Return how far the logits of a text are from those expected, at most."""
-    return (text_logits(load_model(folder), tokens) - expected[len(tokens) // 2 :]).abs().max()
+    return (reference_logits(load_model(folder), tokens) - expected[len(tokens) // 2 :]).abs().max()
 
 
 @pytest.fixture(scope="module", params=CHECKPOINTS.values(), ids=CHECKPOINTS.keys())
@@ -169,7 +169,7 @@ def test_a_tree_and_what_is_kept_of_it(loaded):
         path = padded[padded >= 0].tolist()
         assert_close(logits[path], logits_of([*text, *(tokens[node] for node in path)])[len(text) :])
     last = next(path for path in TREE.leaf_paths.tolist() if path != sorted(range(len(path))) and min(path) >= 0)
-    cache.keep(last)
+    cache.commit(last)
     text += [tokens[node] for node in last] + [5]
     assert_close(feed_tokens(model, cache, [5]).logits[0], logits_of(text)[-1])
 
@@ -184,13 +184,13 @@ def test_a_batch_is_its_texts_one_by_one(loaded):
         last, expected = (model.prefill(text, cache, LAST).last for cache in both)
         assert_close(last, expected)
     outputs = model.forward(
-        [Feed(cache, tokens, PassNodes.whole(TREE)) for cache, tokens in zip(caches, trees, strict=True)]
+        [SequenceInput(cache, tokens, PassNodes.whole(TREE)) for cache, tokens in zip(caches, trees, strict=True)]
     )
     for output, cache, tokens in zip(outputs, alone, trees, strict=True):
         assert_close(output.logits, feed_tree(model, cache, tokens, TREE).logits)
     for cache in (*caches, *alone):
-        cache.keep([0, 2, 5])
-    after = model.forward([feed_text(cache, torch.tensor([3 + row])) for row, cache in enumerate(caches)])
+        cache.commit([0, 2, 5])
+    after = model.forward([SequenceInput.causal(cache, torch.tensor([3 + row])) for row, cache in enumerate(caches)])
     for row, (output, cache) in enumerate(zip(after, alone, strict=True)):
         assert_close(output.logits, feed_tokens(model, cache, [3 + row]).logits)
 
@@ -203,8 +203,8 @@ def test_a_pass_of_a_batch_that_is_replayed(loaded):
         model.prefill(torch.tensor(random_text(9 + row, row)), cache)
     for seed in range(3):
         tokens = torch.tensor(random_text(TREE.nodes, seed))
-        feeds = [Feed(cache, tokens, PassNodes.whole(TREE)) for cache in caches]
-        assert_close(runner.forward(feeds).logits, model.forward(feeds).logits)
+        inputs = [SequenceInput(cache, tokens, PassNodes.whole(TREE)) for cache in caches]
+        assert_close(runner.forward(inputs).logits, model.forward(inputs).logits)
     assert runner.captured
 
 
@@ -213,7 +213,7 @@ def test_a_pass_of_a_batch_that_is_replayed(loaded):
 def test_half_precision_is_near(tmp_path, name, dtype):
     biases = {"Llama": {"attention_bias": True, "mlp_bias": True}, "Qwen3": {"attention_bias": True}}
     folder, text = make(tmp_path, name, **{**LARGE, **biases.get(name, {})}), random_text(24)
-    logits, exact = text_logits(load_model(folder, dtype=dtype), text), reference(folder)(text)[12:]
+    logits, exact = reference_logits(load_model(folder, dtype=dtype), text), reference(folder)(text)[12:]
     assert logits.dtype == dtype
     assert (logits.float() - exact).norm() < 0.05 * exact.norm()
 
@@ -299,7 +299,7 @@ class TestRotaryScaling:
         expected, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
         ours = parse_config("config.json", config.to_dict() | {"architectures": ["LlamaForCausalLM"]})
         plain = ours.rope_base ** -(torch.arange(0, 128, 2, dtype=torch.float64) / 128)
-        found = ours.rope_scaling.scaled(plain)
+        found = ours.rope_scaling.scale(plain)
         torch.testing.assert_close(found.float(), expected, rtol=1e-5, atol=0)
         assert 0 < (found == plain).sum() < (found > plain / 7.9).sum() < 64
 
@@ -405,5 +405,5 @@ def test_a_sharded_checkpoint_of_biases_and_norms(tmp_path):
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 3
     text = random_text(20)
     assert ModelFolder.of(tmp_path / "shards").config == ModelFolder.of(whole).config
-    logits, expected = (text_logits(load_model(folder), text) for folder in (tmp_path / "shards", whole))
+    logits, expected = (reference_logits(load_model(folder), text) for folder in (tmp_path / "shards", whole))
     assert torch.equal(logits, expected)

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from treeopt.errors import TreeoptError
 from treeopt.runtime import load_model
 from treeopt.runtime.models import checkpoint
-from treeopt.runtime.models.checkpoint import SavedModel, named_tensors
-from treeopt.runtime.models.trainable import TrainableCopy, copied
+from treeopt.runtime.models.checkpoint import CheckpointWriter, named_tensors
+from treeopt.runtime.models.trainable import TrainableCopy, copy_model
 
 ARCHITECTURES = {
     "tied": {"tie_word_embeddings": True},
@@ -42,7 +42,7 @@ def source(make_checkpoint):
 
 def changed(model):
     """Return a copy of a model with other weights."""
-    found = copied(model)
+    found = copy_model(model)
     trainable = TrainableCopy(found)
     with torch.no_grad():
         for each in trainable.parameters:
@@ -58,7 +58,7 @@ def test_tensors_are_those_of_the_file(make_checkpoint, name, dtype):
     model = load_model(folder, dtype=dtype)
     expected = tensors_of(folder)
     assert_same(named_tensors(model), expected)
-    assert_same(named_tensors(copied(model)), expected)
+    assert_same(named_tensors(copy_model(model)), expected)
 
 
 def test_so_they_are_of_norms_of_single_heads(tmp_path):
@@ -80,9 +80,9 @@ def test_a_written_model_is_the_running_one_here_and_in_transformers(source, tmp
     from transformers import AutoModelForCausalLM
 
     model, tokens = changed(load_model(source)), torch.tensor([3, 1, 4, 1, 5])
-    SavedModel(model, source, tmp_path / "new").save()
-    expected = model.read(tokens)
-    assert torch.equal(load_model(tmp_path / "new").read(tokens), expected)
+    CheckpointWriter(model, source, tmp_path / "new").save()
+    expected = model.forward_uncached(tokens)
+    assert torch.equal(load_model(tmp_path / "new").forward_uncached(tokens), expected)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "new", dtype=torch.float32)
     torch.testing.assert_close(theirs(tokens[None]).logits[0], expected, rtol=1e-3, atol=1e-3)
     assert (tmp_path / "new" / "tokenizer.json").read_text() == "{}"
@@ -92,17 +92,17 @@ def test_a_written_model_is_the_running_one_here_and_in_transformers(source, tmp
 
 
 def test_the_number_format_is_the_running_models(source, tmp_path):
-    SavedModel(load_model(source, dtype=torch.bfloat16), source, tmp_path / "half").save()
+    CheckpointWriter(load_model(source, dtype=torch.bfloat16), source, tmp_path / "half").save()
     assert tensors_of(tmp_path / "half")["model.norm.weight"].dtype == torch.bfloat16
     assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 def test_files_of_the_model_are_replaced_and_nothing_else(source, tmp_path):
     folder = tmp_path / "draft"
-    SavedModel(load_model(source), source, folder).save()
+    CheckpointWriter(load_model(source), source, folder).save()
     (folder / "notes.txt").write_text("mine")
     (folder / "config.json").write_text("{}")
-    again = SavedModel(changed(load_model(source)), source, folder)
+    again = CheckpointWriter(changed(load_model(source)), source, folder)
     again.save()
     again.save()
     assert_same(named_tensors(load_model(folder)), named_tensors(changed(load_model(source))))
@@ -111,15 +111,15 @@ def test_files_of_the_model_are_replaced_and_nothing_else(source, tmp_path):
 
 def test_a_folder_that_cannot_be_written(source, tmp_path):
     with pytest.raises(TreeoptError, match=r"none/new: cannot be written .*Name another folder"):
-        SavedModel(load_model(source), source, tmp_path / "none" / "new").save()
+        CheckpointWriter(load_model(source), source, tmp_path / "none" / "new").save()
 
 
 @pytest.mark.parametrize("there", [False, True])
 def test_where_writing_is_broken_off_the_last_whole_one_stays(source, tmp_path, monkeypatch, there):
     model, folder = load_model(source), tmp_path / "draft"
     if there:
-        SavedModel(model, source, folder).save()
-    saved, replace = SavedModel(changed(model), source, folder), os.replace
+        CheckpointWriter(model, source, folder).save()
+    saved, replace = CheckpointWriter(changed(model), source, folder), os.replace
     for calls in range(6):
         left = [calls]
 
@@ -148,8 +148,8 @@ def test_where_writing_is_broken_off_the_last_whole_one_stays(source, tmp_path, 
 SAVES = """
 import sys
 from treeopt.runtime import load_model
-from treeopt.runtime.models.checkpoint import SavedModel
-saved = SavedModel(load_model(sys.argv[1]), sys.argv[1], sys.argv[2])
+from treeopt.runtime.models.checkpoint import CheckpointWriter
+saved = CheckpointWriter(load_model(sys.argv[1]), sys.argv[1], sys.argv[2])
 saved.save()
 print("saved", flush=True)
 while True:

@@ -16,7 +16,17 @@ from treeopt.profiler.processes.distributed import local_device
 from treeopt.records.identity import Identity
 from treeopt.runtime.models import pair as pairs
 from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.load import checkpoint_dtype
+from treeopt.runtime.models.load import read_checkpoint_dtype
+
+AUTO_OPTIONS = {
+    "target": None,
+    "draft": None,
+    "device": "auto",
+    "dtype": "auto",
+    "threads": None,
+    "offload": None,
+    "max_memory": (),
+}
 
 
 @pytest.fixture
@@ -40,15 +50,15 @@ def checkpoint(folder: Path, **config: object) -> Path:
 
 def test_auto_is_the_cpu_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert pairs.chosen_device("auto") == torch.device("cpu")
+    assert pairs.resolve_device("auto") == torch.device("cpu")
     assert local_device("auto", {}) == torch.device("cpu")
 
 
 @pytest.mark.usefixtures("gpu")
 def test_auto_is_cuda_where_torch_finds_it() -> None:
-    assert pairs.chosen_device("auto") == torch.device("cuda")
+    assert pairs.resolve_device("auto") == torch.device("cuda")
     assert local_device("auto", {"WORLD_SIZE": "2", "LOCAL_RANK": "1"}) == torch.device("cuda:1")
-    assert pairs.chosen_device("cpu") == torch.device("cpu")
+    assert pairs.resolve_device("cpu") == torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +72,7 @@ def test_auto_is_cuda_where_torch_finds_it() -> None:
 )
 def test_auto_is_the_dtype_of_the_checkpoint_on_a_gpu(tmp_path: Path, name: str, device: str, expected: str) -> None:
     folder = checkpoint(tmp_path, dtype="bfloat16")
-    assert pairs.chosen_dtype(folder, name, torch.device(device)) == expected
+    assert pairs.resolve_dtype(folder, name, torch.device(device)) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,7 @@ def test_auto_is_the_dtype_of_the_checkpoint_on_a_gpu(tmp_path: Path, name: str,
     ],
 )
 def test_dtype_of_a_checkpoint(tmp_path: Path, config: dict, expected: str | None) -> None:
-    assert checkpoint_dtype(ModelFolder(checkpoint(tmp_path, **config))) == expected
+    assert read_checkpoint_dtype(ModelFolder(checkpoint(tmp_path, **config))) == expected
 
 
 @pytest.mark.usefixtures("gpu")
@@ -106,14 +116,14 @@ def test_models_are_loaded_so(
 
 
 def test_what_runs_is_the_first_line_and_an_unused_gpu_is_named(capsys: pytest.CaptureFixture) -> None:
-    PairOptions(target=None, draft=None, device="auto", dtype="auto", threads=None).load()
+    PairOptions(**AUTO_OPTIONS).load()
     assert capsys.readouterr().err.splitlines()[0] == "bundled target + bundled draft: cpu, float32"
 
 
 @pytest.mark.usefixtures("gpu")
 def test_an_unused_gpu_is_named(bundled_pair: pairs.ModelPair) -> None:
-    assert pairs.running_line(bundled_pair).endswith(
-        "cpu, float32. A GPU is there and unused (Some GPU): leave --device out, or give --device cuda"
+    assert pairs.describe_run(bundled_pair).endswith(
+        "cpu, float32. A GPU is unused (Some GPU): leave --device out, or pass --device cuda"
     )
 
 
@@ -148,14 +158,12 @@ class TestOfAFile:
         ],
     )
     def test_conditions(self, loaded: list[PairOptions], user: dict, file: dict, expected: tuple) -> None:
-        options = PairOptions(
-            **({"target": None, "draft": None, "device": "auto", "dtype": "auto", "threads": None} | user)
-        )
+        options = PairOptions(**(AUTO_OPTIONS | user))
         load_models(options, Path("tree.json"), Identity(**file))
         assert (loaded[0].device, loaded[0].dtype, loaded[0].threads) == expected
 
     @pytest.mark.usefixtures("gpu")
     def test_a_gpu_that_is_there(self, loaded: list[PairOptions]) -> None:
-        options = PairOptions(target=None, draft=None, device="auto", dtype="auto", threads=None)
+        options = PairOptions(**AUTO_OPTIONS)
         load_models(options, Path("tree.json"), Identity(device="cuda:0"))
         assert loaded[0].device == "cuda:0"

@@ -36,7 +36,7 @@ def read(monkeypatch):
 
 
 def test_a_pair_reads_each_file_once(read):
-    load_pair(text_tokens=100)
+    load_pair(sequence_tokens=100)
     files = ("config.json", "tokenizer.json")
     assert read() == {f"{model}/{name}": 1 for model in ("target", "draft") for name in files}
 

@@ -40,7 +40,7 @@ def assert_holds(cache, model, text):
 def test_the_example(target):
     a, b, r, x, y, z = random_tokens(6)
     cache = fed(target, [a, b], level_widths([3]), [r, x, y, z])
-    cache.keep([0, 2])
+    cache.commit([0, 2])
     assert_holds(cache, target, [a, b, r, y])
 
 
@@ -49,7 +49,7 @@ def test_every_path_of_a_tree(target, path):
     tree, text = TokenTree([-1, 0, 0, 0, 1, 1, 2]), random_tokens(5)
     tokens = random_tokens(tree.nodes, seed=1)
     cache = fed(target, text, tree, tokens)
-    cache.keep(path)
+    cache.commit(path)
     assert_holds(cache, target, text + [tokens[node] for node in path])
 
 
@@ -62,7 +62,7 @@ def test_any_path_of_any_tree_and_another_step_after_it(target, picks, prompt, d
     while path[0] > 0:
         path.insert(0, int(tree.parents[path[0]]))
     cache = fed(target, text, tree, tokens)
-    cache.keep(path)
+    cache.commit(path)
     text = text + [tokens[node] for node in path]
     assert_holds(cache, target, text)
     assert_close(feed_tokens(target, cache, [7]).logits[-1], logits_after(target, [*text, 7]), atol=1e-4)
@@ -74,7 +74,7 @@ def test_entries_move_by_slot(target):
         keys[:, :, :8] = torch.arange(8)[:, None]
         values[:, :, :8] = -torch.arange(8)[:, None]
     cache.length = 2
-    cache.keep([0, 2, 5])
+    cache.commit([0, 2, 5])
     assert cache.length == 5
     for keys, values in cache.layers:
         assert keys[0, :, :5].unique(dim=1).shape == (2, 5, 8)
@@ -92,13 +92,13 @@ def test_clear_forgets_every_token(target):
 
 def test_sequences_lie_side_by_side_with_a_slot_more_than_their_capacity(target):
     caches = target.new_caches(11, 5)
-    assert [(cache.capacity, cache.length, cache.place) for cache in caches] == [(11, 0, place) for place in range(5)]
+    assert [(cache.capacity, cache.length, cache.index) for cache in caches] == [(11, 0, place) for place in range(5)]
     assert caches[0].store.entries.shape == (2, 2, 5, 2, 12, 8)
     assert {tuple(entries.shape) for cache in caches for layer in cache.layers for entries in layer} == {(1, 2, 12, 8)}
     for cache in caches:
         for keys, values in cache.layers:
-            keys.fill_(cache.place + 1)
-            values.fill_(-cache.place - 1)
+            keys.fill_(cache.index + 1)
+            values.fill_(-cache.index - 1)
     assert caches[0].store.entries[0, :, 3].unique().tolist() == [4]
     assert caches[0].store.entries[1, :, 3].unique().tolist() == [-4]
 
@@ -111,7 +111,7 @@ def test_one_sequence_of_several_side_by_side_moves_and_no_other(target, path, d
     entries.copy_(torch.randn(entries.shape))
     before = entries.clone()
     caches[1].length = 4
-    caches[1].keep(path)
+    caches[1].commit(path)
     assert [each.length for each in caches] == [0, 4 + len(path), 0]
     assert entries[:, :, ::2].equal(before[:, :, ::2])
     slots = [*range(4), *(4 + offset for offset in path)]

@@ -100,7 +100,7 @@ class KeepsNumbers(Decoder):
     """Remembers a number per text."""
 
     def start(self, token_ids, **seed):
-        self.__dict__.setdefault("kept", {})[self._text + 1000] = self._text + 0.5
+        self.__dict__.setdefault("kept", {})[self._sequence + 1000] = self._sequence + 0.5
         super().start(token_ids, **seed)
 
 

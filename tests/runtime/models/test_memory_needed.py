@@ -11,13 +11,13 @@ from tests.support.decoded import PROMPT
 from tests.support.passes import new_cache
 from tests.support.table_model import Table
 from treeopt.errors import OutOfMemoryError, TreeoptError
-from treeopt.profiler.latency.memory import out_of_memory
+from treeopt.profiler.latency.memory import is_out_of_memory
 from treeopt.runtime import Decoder, ExpandingDrafter, Sampling, load_model
 from treeopt.runtime.models import memory
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.trees import chain, k_ary, level_widths
-from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
 
 CPU = torch.device("cpu")
 CASES = {
@@ -63,7 +63,7 @@ def needed_and_taken(make_checkpoint):
             lambda: decoders[0].start(prompt),
             lambda: decoders[0].step(),
         )
-        size = {"text_tokens": pair[0].config.max_positions, "max_nodes": tree.nodes}
+        size = {"sequence_tokens": pair[0].config.max_positions, "max_nodes": tree.nodes}
         return sum(memory.decoder_bytes(*pair, tree, **size, sampling=sampling).values()), found
 
     return both
@@ -80,7 +80,7 @@ def test_what_a_draft_allocates_is_what_is_worked_out(target, draft):
     tree = level_widths([12, 4])
 
     def of_draft(temperature):
-        size = {"text_tokens": 128, "max_nodes": tree.nodes, "sampling": Sampling(temperature)}
+        size = {"sequence_tokens": 128, "max_nodes": tree.nodes, "sampling": Sampling(temperature)}
         with_draft, without = (
             memory.decoder_bytes(target, each, tree, **size)[target.device] for each in (draft, None)
         )
@@ -92,7 +92,7 @@ def test_what_a_draft_allocates_is_what_is_worked_out(target, draft):
 
 def test_a_tree_with_more_internal_nodes_takes_the_place_of_one_with_fewer(target, greedy_text):
     decoder = Decoder(target, target, level_widths([3]), temperature=0.0)
-    steps = decoder.steps(PROMPT, 40)
+    steps = decoder.stream(PROMPT, 40)
     text = [*next(steps)]
     decoder.change_tree(chain(3))
     assert text + [token for step in steps for token in step] == greedy_text(target, PROMPT, 40)
@@ -111,14 +111,14 @@ class TestRefusal:
         free(3_000_000_000)
         with pytest.raises(
             OutOfMemoryError,
-            match=r"^memory: expected room for a decoder of trees of 65535 nodes and texts of 128 tokens, \d\d.\d GB. "
-            r"Got 3.0 GB free on cpu: take a smaller tree, or a shorter text \(--max-new-tokens, in Python max_text_tok",
+            match=r"^memory: expected room for a decoder of trees of 65535 nodes and sequences of 128 tokens, \d\d.\d GB. "
+            r"Got 3.0 GB free on cpu: take a smaller tree \(solve --budget\), or shorten the sequences \(--max-new-tokens ",
         ):
             Decoder(target, draft, k_ary(2, 15))
 
     def test_to_the_byte(self, target, draft, free):
         tree = k_ary(2, 4)
-        size = {"text_tokens": 128, "max_nodes": tree.nodes, "sampling": Sampling(0.6)}
+        size = {"sequence_tokens": 128, "max_nodes": tree.nodes, "sampling": Sampling(0.6)}
         (needed,) = memory.decoder_bytes(target, draft, tree, **size).values()
         free(needed)
         Decoder(target, draft, tree)
@@ -130,7 +130,7 @@ class TestRefusal:
         whole = k_ary(2, 8)
 
         def needed(draft=draft, tree=whole, text=128, temperature=0.6):
-            size = {"text_tokens": text, "max_nodes": tree.nodes, "sampling": Sampling(temperature)}
+            size = {"sequence_tokens": text, "max_nodes": tree.nodes, "sampling": Sampling(temperature)}
             return sum(memory.decoder_bytes(target, draft, tree, **size).values())
 
         assert needed(text=100) < needed()
@@ -153,7 +153,7 @@ class TestRefusal:
             make(target, draft)
 
     def test_a_profile_takes_it_for_what_it_is(self):
-        assert out_of_memory(OutOfMemoryError("memory: …"))
+        assert is_out_of_memory(OutOfMemoryError("memory: …"))
 
 
 class TestFree:
@@ -193,14 +193,14 @@ class TestModels:
 
     def test_one_that_does_not_say_counts_nothing(self):
         table = Table.random(0, 4)
-        size = {"text_tokens": 20, "max_nodes": 1, "sampling": Sampling(0.0)}
+        size = {"sequence_tokens": 20, "max_nodes": 1, "sampling": Sampling(0.0)}
         assert memory.decoder_bytes(table, None, None, **size).total() == 4 * 4
 
     def test_a_prompt_counts_as_the_tokens_of_one_chunk(self, target, monkeypatch):
         monkeypatch.setattr(memory, "PREFILL_TOKENS", 50)
 
         def activations(length):
-            size = {"text_tokens": length, "max_nodes": 1, "sampling": Sampling(0.0)}
+            size = {"sequence_tokens": length, "max_nodes": 1, "sampling": Sampling(0.0)}
             return memory.decoder_bytes(target, None, None, **size).total() - target.cache_bytes(length + 1)
 
         assert activations(20) == target.pass_bytes(20)

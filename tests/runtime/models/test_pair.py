@@ -93,7 +93,7 @@ def test_draft_agrees_with_the_target_on_its_own_text(bundled_pair: ModelPair) -
     steps = [
         len(tokens)
         for prompt in bench_prompts(load_prompts())[:3]
-        for tokens in decoder.steps(models.tokenizer.encode(prompt), 64)
+        for tokens in decoder.stream(models.tokenizer.encode(prompt), 64)
     ]
 
     assert sum(steps) / len(steps) > 2.0
@@ -164,7 +164,7 @@ def decoded(models: object, count: int = 40) -> list[int]:
 def steps_of(models: ModelPair) -> int:
     """Return the steps that 40 tokens take."""
     decoder = Decoder(models.target, models.draft, chain(4), temperature=0, max_text_tokens=100)
-    return len(list(decoder.steps(models.tokenizer.encode("import os\n"), 40)))
+    return len(list(decoder.stream(models.tokenizer.encode("import os\n"), 40)))
 
 
 class TestFolders:
@@ -360,7 +360,7 @@ class TestThroughTransformers:
 
         monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", without_sdpa)
         monkeypatch.setattr(loading, "why_separate_passes", lambda *_, **__: "its batched pass ended with KeyError: x")
-        monkeypatch.setattr("treeopt.runtime.models.linear.reordered", lambda _: None)
+        monkeypatch.setattr("treeopt.runtime.models.linear.reorder_weight", lambda _: None)
 
         notes = load_pair(target, other).notes
 
@@ -482,7 +482,7 @@ class TestHub:
         hub.online = False
 
         assert refusal("org/target", "org/draft") == (
-            "org/target: no such folder, and it cannot be had from the Hugging Face hub (the network is away). "
+            "org/target: no such folder, and it cannot be downloaded from the Hugging Face hub (the network is away). "
             "Check the name, the network and the access rights."
         )
 
@@ -504,7 +504,9 @@ class TestHub:
         (snapshot / "model.safetensors").unlink()
         hub.online = False
 
-        assert "cannot be had from the Hugging Face hub (the network is away)" in refusal("org/target", "org/draft")
+        assert "cannot be downloaded from the Hugging Face hub (the network is away)" in refusal(
+            "org/target", "org/draft"
+        )
 
     def test_built_in_architectures_need_no_transformers(self, tmp_path: Path) -> None:
         for name, folder in (("target", bundled.TARGET), ("draft", bundled.DRAFT)):
@@ -593,7 +595,7 @@ class TestCommands:
         assert CliRunner().invoke(command, []).exit_code == 0
         assert CliRunner().invoke(command, ["--prompts", str(tmp_path / "a.txt"), "--max-prompts", "5"]).exit_code == 0
 
-        assert seen[0] == PromptOptions(path=None, chat=None, most=64)
+        assert seen[0] == PromptOptions(prompts=None, chat=None, max_prompts=64)
         assert len(seen[0].load(tokenized(bundled.TARGET, bundled_pair=True))) == 32
         prompts = seen[1].load(tokenized(bundled.TARGET, bundled_pair=True))
         assert [bytes(tokens).decode() for tokens in prompts] == ["one", "two", "three", "é" * 256]
@@ -603,7 +605,7 @@ class TestCommands:
         (target / "chat_template.jinja").write_text("<{{ messages[0]['content'] }}>", "utf-8")
         (tmp_path / "a.txt").write_text("one\ntwo\n" + "x" * 600, "utf-8")
 
-        prompts = PromptOptions(path=tmp_path / "a.txt", chat=True, most=5).load(tokenized(target))
+        prompts = PromptOptions(prompts=tmp_path / "a.txt", chat=True, max_prompts=5).load(tokenized(target))
 
         assert [bytes(tokens).decode() for tokens in prompts] == ["<one>", "<two>", f"<{'x' * 512}>"]
 
@@ -631,7 +633,7 @@ class TestCommands:
             (target / "chat_template.jinja").write_text("<{{ messages[0]['content'] }}>", "utf-8")
         (tmp_path / "a.txt").write_text("one\ntwo\nthree", "utf-8")
 
-        prompts = PromptOptions(path=tmp_path / "a.txt", chat=chat, most=5).load(tokenized(target))
+        prompts = PromptOptions(prompts=tmp_path / "a.txt", chat=chat, max_prompts=5).load(tokenized(target))
 
         assert bytes(prompts[0]).decode() == expected
         assert ("--no-chat" in capsys.readouterr().err) == (template and chat is None)
@@ -639,7 +641,7 @@ class TestCommands:
     def test_only_the_bundled_pair_has_prompts_of_its_own(
         self, target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        options = PromptOptions(path=None, chat=None, most=24)
+        options = PromptOptions(prompts=None, chat=None, max_prompts=24)
         bundled_pair, own_pair = load_pair(), load_pair(target, draft)
         texts = load_prompts(DEFAULT_PROMPTS, most=24)
 

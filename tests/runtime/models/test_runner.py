@@ -17,12 +17,11 @@ from treeopt.errors import InvalidValueError, TreeoptWarning
 from treeopt.runtime import Decoder, Sampling, distribution
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.models import runner
-from treeopt.runtime.models.model import Feed, feed_text
-from treeopt.runtime.models.nodes import PassNodes, TreeMask, mask_on_device
-from treeopt.runtime.models.runner import GraphPool, PassBuffers, Runner, Shape, extents
+from treeopt.runtime.models.model import SequenceInput
+from treeopt.runtime.models.nodes import PassNodes, TreeMask, build_device_mask
+from treeopt.runtime.models.runner import GraphPool, GraphShape, PassBuffers, Runner, padded_kv_lengths
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
-from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.own_trees import SpecExecSetting
+from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
 
 CPU = torch.device("cpu")
 PROMPT = [3, 14, 15, 9, 2, 6, 5]
@@ -33,9 +32,9 @@ assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 
 @pytest.fixture(autouse=True, scope="module")
 def replayed():
-    """Record and replay on the CPU, with short extents."""
+    """Record and replay on the CPU, with short KV lengths."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "FIRST_EXTENT", 16)
+        patch.setattr(runner, "SHORTEST_KV_LENGTH", 16)
         patch.setattr(GraphPool, "capture", recorded.capture)
         yield
 
@@ -69,7 +68,9 @@ def graph_runner(model, max_nodes=12):
 def run_nodes(runner, cache, nodes, tokens):
     """Return the logits (n, V) of a tree that is fed pass after pass."""
     parts = [tokens[each.start : each.start + each.rows] for each in nodes]
-    return torch.cat([runner.forward([Feed(cache, *each)]).logits.clone() for each in zip(parts, nodes, strict=True)])
+    return torch.cat(
+        [runner.forward([SequenceInput(cache, *each)]).logits.clone() for each in zip(parts, nodes, strict=True)]
+    )
 
 
 def replayed_logits(model, text, nodes, tokens, capacity=128, runner=None):
@@ -97,20 +98,20 @@ class TestMask:
         expected[:, : length + tree.nodes] = TreeMask(visible, 8, dtype=torch.float32, device=CPU).after(length)
         padded = torch.nn.functional.pad(visible, (0, padding))
         both = torch.stack([padded, padded])
-        mask = mask_on_device(both, torch.tensor([length, 0]), expected.shape[1], torch.float32)
+        mask = build_device_mask(both, torch.tensor([length, 0]), expected.shape[1], torch.float32)
         assert torch.equal(mask[0, 0], expected)
 
-    def test_an_extent_may_end_within_the_text(self):
-        mask = mask_on_device(torch.eye(2, dtype=torch.bool)[None], torch.tensor([9]), 4, torch.bfloat16)
+    def test_a_kv_length_may_end_within_the_committed_tokens(self):
+        mask = build_device_mask(torch.eye(2, dtype=torch.bool)[None], torch.tensor([9]), 4, torch.bfloat16)
         assert torch.equal(mask, torch.zeros(1, 1, 2, 4, dtype=torch.bfloat16))
 
 
-class TestExtents:
+class TestPaddedKvLengths:
     @pytest.mark.parametrize(
         ("capacity", "expected"), [(1, [1]), (16, [16]), (17, [16, 17]), (32, [16, 32]), (100, [16, 32, 64, 100])]
     )
     def test_they_double_up_to_the_capacity(self, capacity, expected):
-        assert extents(capacity) == expected
+        assert padded_kv_lengths(capacity) == expected
 
 
 class TestPasses:
@@ -123,7 +124,7 @@ class TestPasses:
             assert_close(replayed_logits(target, text, nodes, tokens), eager(target, text, nodes, tokens))
 
     @pytest.mark.parametrize("length", [*range(24, 34), 56, 57, 58, 63, 64, 65])
-    def test_lengths_at_the_border_of_an_extent(self, target, length):
+    def test_lengths_at_the_border_of_a_kv_length(self, target, length):
         tree, text = level_widths([3, 2, 1]), random_text(length)
         tokens = random_text(tree.nodes, seed=1)
         for nodes in ([PassNodes.whole(tree)], by_level(tree)):
@@ -140,10 +141,10 @@ class TestPasses:
         text = random_text(50)
         expected = eager(target, text[:0], [PassNodes.chain(50)], text)
         for position in range(50):
-            logits = runs.forward([feed_text(cache, text[position : position + 1])]).logits
+            logits = runs.forward([SequenceInput.causal(cache, text[position : position + 1])]).logits
             assert_close(logits[0], expected[position])
             cache.length += 1
-        assert runs.captured == [Shape(1, 1, 16), Shape(1, 1, 32), Shape(1, 1, 64)]
+        assert runs.captured == [GraphShape(1, 1, 16), GraphShape(1, 1, 32), GraphShape(1, 1, 64)]
 
     def test_in_half_precision(self, target_folder):
         from treeopt.runtime import load_model
@@ -158,20 +159,22 @@ class TestPasses:
     def test_more_tokens_than_the_cache_has_room_for(self, target):
         cache = garbage_cache(target, random_text(30), 32)
         with pytest.raises(InvalidValueError, match=r"cache: expected room for 33 tokens. Got 32"):
-            graph_runner(target).forward([feed_text(cache, random_text(3))])
+            graph_runner(target).forward([SequenceInput.causal(cache, random_text(3))])
 
     @pytest.mark.parametrize(
         "wrong",
         [
-            lambda visible, lengths, extent, dtype: mask_on_device(visible | True, lengths, extent, dtype),
-            lambda visible, lengths, extent, dtype: mask_on_device(visible, lengths + 1, extent, dtype),
-            lambda visible, lengths, extent, dtype: mask_on_device(visible, lengths - 1, extent, dtype),
-            lambda visible, lengths, extent, dtype: mask_on_device(visible, lengths.clone().fill_(19), extent, dtype),
+            lambda visible, lengths, kv_length, dtype: build_device_mask(visible | True, lengths, kv_length, dtype),
+            lambda visible, lengths, kv_length, dtype: build_device_mask(visible, lengths + 1, kv_length, dtype),
+            lambda visible, lengths, kv_length, dtype: build_device_mask(visible, lengths - 1, kv_length, dtype),
+            lambda visible, lengths, kv_length, dtype: build_device_mask(
+                visible, lengths.clone().fill_(19), kv_length, dtype
+            ),
         ],
         ids=["siblings are seen", "one slot too many", "one slot too few", "the length of the capture"],
     )
     def test_a_wrong_mask_is_found(self, target, wrong, monkeypatch):
-        monkeypatch.setattr(runner, "mask_on_device", wrong)
+        monkeypatch.setattr(runner, "build_device_mask", wrong)
         tree, text = level_widths([3, 2, 1]), random_text(20)
         tokens, nodes = random_text(tree.nodes, seed=1), [PassNodes.whole(tree)]
         difference = replayed_logits(target, text, nodes, tokens) - eager(target, text, nodes, tokens)
@@ -181,9 +184,9 @@ class TestPasses:
     def test_a_buffer_that_is_not_written_is_found(self, target, stale, monkeypatch):
         load = PassBuffers.load
 
-        def leaves_one(buffers, feeds):
+        def leaves_one(buffers, inputs):
             before = getattr(buffers, stale).clone()
-            found = load(buffers, feeds)
+            found = load(buffers, inputs)
             if shapes.captured:
                 getattr(buffers, stale).copy_(before)
             return found
@@ -210,15 +213,15 @@ class TestBatches:
         for place, cache in enumerate(store_caches):
             target.prefill(random_text(9 + 4 * place, seed=place), cache)
         for round_number in range(3):
-            feeds, expected = [], []
+            inputs, expected = [], []
             for place in places:
                 tree = TREES[0] if alike else TREES[(place + round_number) % len(TREES)]
                 tokens = random_text(tree.nodes, seed=round_number)
-                feeds.append(Feed(store_caches[place], tokens, PassNodes.whole(tree)))
+                inputs.append(SequenceInput(store_caches[place], tokens, PassNodes.whole(tree)))
                 text = random_text(9 + 4 * place, seed=place)
                 expected.append(eager(target, text, [PassNodes.whole(tree)], tokens))
             for last_only in (False, True):
-                outputs = runs.forward(feeds, last_only=last_only)
+                outputs = runs.forward(inputs, last_only=last_only)
                 for output, wanted in zip(outputs, expected, strict=True):
                     assert_close(output.logits, wanted[-1:] if last_only else wanted)
         assert runs.captured
@@ -229,9 +232,11 @@ class TestBatches:
             target.prefill(random_text(20), cache)
         before = caches[0].store.entries[..., :64, :].clone()
         for _ in range(3):
-            feed = Feed(caches[2], random_text(4), PassNodes.whole(level_widths([3])))
-            runs.forward([feed, feed._replace(cache=caches[0], tokens=random_text(1), nodes=PassNodes.chain(1))])
-        assert runs.captured == [Shape(4, 4, 32)]
+            sequence = SequenceInput(caches[2], random_text(4), PassNodes.whole(level_widths([3])))
+            runs.forward(
+                [sequence, sequence._replace(cache=caches[0], tokens=random_text(1), nodes=PassNodes.chain(1))]
+            )
+        assert runs.captured == [GraphShape(4, 4, 32)]
         after = caches[0].store.entries[..., :64, :]
         assert torch.equal(after[:, :, [1, 3]], before[:, :, [1, 3]])
         assert torch.equal(after[:, :, 0, :, 21:], before[:, :, 0, :, 21:])
@@ -239,9 +244,9 @@ class TestBatches:
 
     def test_sequences_in_memory_of_their_own_are_not_captured(self, target):
         runs = graph_runner(target)
-        feeds = [feed_text(garbage_cache(target, random_text(5)), random_text(1)) for _ in range(2)]
+        inputs = [SequenceInput.causal(garbage_cache(target, random_text(5)), random_text(1)) for _ in range(2)]
         for _ in range(3):
-            assert_close(runs.forward(feeds).logits, target.forward(feeds).logits)
+            assert_close(runs.forward(inputs).logits, target.forward(inputs).logits)
         assert not runs.captured
 
 
@@ -249,8 +254,8 @@ class TestCaptures:
     def test_a_shape_is_captured_the_second_time(self, target):
         runs, cache = graph_runner(target, 20), garbage_cache(target, random_text(5), 40)
         for nodes in (PassNodes.chain(2), PassNodes.chain(3), PassNodes.chain(2), PassNodes.whole(level_widths([1]))):
-            runs.forward([Feed(cache, random_text(nodes.rows), nodes)])
-        assert runs.captured == [Shape(1, 2, 16)]
+            runs.forward([SequenceInput(cache, random_text(nodes.rows), nodes)])
+        assert runs.captured == [GraphShape(1, 2, 16)]
 
     def test_another_tree_takes_what_there_is(self, target):
         trees = [
@@ -271,7 +276,7 @@ class TestCaptures:
         for count in (1, 2, 3, 4) * 3:
             tokens = random_text(count, seed=count)
             expected = eager(target, random_text(5), [PassNodes.chain(count)], tokens)
-            assert_close(runs.forward([feed_text(cache, tokens)]).logits, expected)
+            assert_close(runs.forward([SequenceInput.causal(cache, tokens)]).logits, expected)
         assert len(runs.captured) == 2
 
     def test_new_caches_are_captured_anew(self, target):
@@ -280,8 +285,8 @@ class TestCaptures:
             cache = garbage_cache(target, random_text(length), 40)
             for _ in range(3):
                 expected = eager(target, random_text(length), [PassNodes.chain(3)], tokens)
-                assert_close(runs.forward([feed_text(cache, tokens)]).logits, expected)
-            assert runs.captured == [Shape(1, 3, 16)]
+                assert_close(runs.forward([SequenceInput.causal(cache, tokens)]).logits, expected)
+            assert runs.captured == [GraphShape(1, 3, 16)]
 
     def test_a_pass_that_cannot_be_captured_runs_without(self, target, monkeypatch):
         def fails(*_):
@@ -289,11 +294,11 @@ class TestCaptures:
 
         monkeypatch.setattr(GraphPool, "capture", fails)
         runs, cache = graph_runner(target), garbage_cache(target, random_text(5), 40)
-        feeds = [feed_text(cache, random_text(2))]
-        expected = runs.forward(feeds).logits
+        inputs = [SequenceInput.causal(cache, random_text(2))]
+        expected = runs.forward(inputs).logits
         with pytest.warns(TreeoptWarning, match=r"can be captured as a CUDA graph. Got 'operation not permitted"):
-            assert torch.equal(runs.forward(feeds).logits, expected)
-        assert torch.equal(runs.forward(feeds).logits, expected)
+            assert torch.equal(runs.forward(inputs).logits, expected)
+        assert torch.equal(runs.forward(inputs).logits, expected)
 
     def test_a_capture_leaves_the_text_as_it_is(self, target):
         cache = new_cache(target, 64)
@@ -316,7 +321,7 @@ def text_with_changes(decoder, count, every=2):
     """Return tokens that are decoded with another tree after every few steps."""
     tokens: list[int] = []
     trees = cycle(TREES)
-    for number, step in enumerate(decoder.steps(PROMPT, count)):
+    for number, step in enumerate(decoder.stream(PROMPT, count)):
         tokens += step
         if number % every == every - 1:
             decoder.change_tree(next(trees))
@@ -399,7 +404,7 @@ class TestTreeChange:
     @both_forms
     def test_a_draft_like_the_target_is_accepted_after_every_change(self, target, cuda_graphs):
         decoder = Decoder(target, target, chain(3), temperature=0.0, max_nodes=8, cuda_graphs=cuda_graphs)
-        steps = decoder.steps(PROMPT, 100)
+        steps = decoder.stream(PROMPT, 100)
         for depth in (3, 0, 0, 0, 0, 4, 1, 0, 0, 7, 2):
             decoder.change_tree(chain(depth))
             assert len(next(steps)) == depth + 1
@@ -446,14 +451,14 @@ class TestTreeChange:
     def test_a_change_after_the_longest_text(self, target, cuda_graphs, plain_text):
         prompt = [*PROMPT, *plain_text, *PROMPT, *PROMPT[:4]]
         decoder = Decoder(target, target, chain(6), temperature=0.0, max_nodes=11, cuda_graphs=cuda_graphs)
-        assert [len(step) for step in decoder.steps(prompt, 128 - len(prompt))] == [7, 3]
+        assert [len(step) for step in decoder.stream(prompt, 128 - len(prompt))] == [7, 3]
         decoder.change_tree(chain(10))
         assert list(decoder.generate(PROMPT, 100)) == plain_text
 
     @both_forms
     def test_a_tree_that_cannot_be_used_changes_nothing(self, target, draft, cuda_graphs, plain_text):
         decoder = Decoder(target, draft, chain(2), temperature=0.0, max_nodes=30, cuda_graphs=cuda_graphs)
-        steps = decoder.steps(PROMPT, 40)
+        steps = decoder.stream(PROMPT, 40)
         tokens = next(steps)
         for tree, reason in [
             (chain(30), r"tree: expected at most 30 nodes, the decoder's max_nodes. Got 31"),

@@ -14,10 +14,10 @@ from tests.support import recorded
 from tests.support.hf_models import GROUPED, HEADS, VOCABULARY
 from tests.support.passes import feed_tokens, feed_tree, level_of, new_cache
 from treeopt.runtime import Decoder, load_model
-from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models import attention, runner
 from treeopt.runtime.models.hf import load_adapter
-from treeopt.runtime.models.model import Feed, Wants
+from treeopt.runtime.models.model import RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes, TreeMask, hide_before_window
 from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.trees import TokenTree, chain, level_widths
@@ -106,7 +106,7 @@ def test_a_text_goes_on_token_by_token_beyond_the_window(model, logits_of):
         logits = []
         for place in range(prefilled, len(text)):
             logits.append(feed_tokens(model, cache, text[place : place + 1]).logits[0])
-            cache.keep([0])
+            cache.commit([0])
         torch.testing.assert_close(torch.stack(logits), logits_of(text)[prefilled:], **CLOSE)
 
 
@@ -116,7 +116,7 @@ def test_a_text_is_prefilled_in_parts(model, logits_of, monkeypatch, chunk):
     monkeypatch.setattr(attention, "BLOCK_ROWS", chunk)
     text = random_tokens(4 * WINDOW)
     cache = new_cache(model, len(text))
-    model.prefill(text[:-1], cache, Wants(last=True, whole_text=True))
+    model.prefill(text[:-1], cache, RequestedStates(last=True, all_tokens=True))
     logits = feed_tokens(model, cache, text[-1:]).logits
     torch.testing.assert_close(logits[0], logits_of(text)[-1], **CLOSE)
 
@@ -128,7 +128,7 @@ def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kep
     model.prefill(text, cache)
     assert difference(logits_of, feed(model, cache, tokens), text, tokens) < 1e-4
     path = TREE.leaf_paths[0][TREE.leaf_paths[0] >= 0].tolist()
-    cache.keep(path)
+    cache.commit(path)
     text = torch.cat([text, tokens[path]])
     assert difference(logits_of, feed(model, cache, tokens.flip(0)), text, tokens.flip(0)) < 1e-4
 
@@ -148,7 +148,7 @@ def test_a_tree_fed_level_by_level_equals_one_pass(model):
     model.prefill(random_tokens(length), cache)
     expected = feed(model, cache, tokens)
     for level in TREE.levels:
-        logits = model.forward([Feed(cache, tokens[level], level_of(TREE, level.start, level.stop))]).logits
+        logits = model.forward([SequenceInput(cache, tokens[level], level_of(TREE, level.start, level.stop))]).logits
         torch.testing.assert_close(logits, expected[level], **CLOSE)
 
 
@@ -158,25 +158,25 @@ def test_texts_of_unlike_lengths_in_one_pass(model, logits_of, monkeypatch, tree
     monkeypatch.setattr(attention, "MOST_PADDING", most_padding)
     monkeypatch.setattr(attention, "CALL_BYTES", 2**40)
     caches, texts = model.new_caches(64, 5), [random_tokens(length, seed=length) for length in LENGTHS]
-    feeds = []
+    inputs = []
     for cache, text, tree in zip(caches, texts, trees, strict=True):
         model.prefill(text, cache)
-        feeds.append(Feed(cache, random_tokens(tree.nodes, seed=4), PassNodes.whole(tree)))
-    for feed, text, tree, output in zip(feeds, texts, trees, model.forward(feeds), strict=True):
-        assert difference(logits_of, output.logits, text, feed.tokens, tree) < 1e-4
+        inputs.append(SequenceInput(cache, random_tokens(tree.nodes, seed=4), PassNodes.whole(tree)))
+    for sequence, text, tree, output in zip(inputs, texts, trees, model.forward(inputs), strict=True):
+        assert difference(logits_of, output.logits, text, sequence.tokens, tree) < 1e-4
 
 
 @pytest.mark.parametrize("length", [5, 3 * WINDOW])
 def test_a_pass_that_is_replayed_equals_a_pass(folders, monkeypatch, length):
-    monkeypatch.setattr(runner, "FIRST_EXTENT", 16)
+    monkeypatch.setattr(runner, "SHORTEST_KV_LENGTH", 16)
     monkeypatch.setattr(GraphPool, "capture", recorded.capture)
     model = load_model(folders["Qwen2"], dtype=torch.float64)
     cache = new_cache(model, 90)
     model.prefill(random_tokens(length), cache)
     replayed = Runner(model, max_nodes=TREE.nodes + 3, pool=GraphPool(CPU))
     for seed in range(4):
-        feed = Feed(cache, random_tokens(TREE.nodes, seed=seed), PassNodes.whole(TREE))
-        torch.testing.assert_close(replayed.forward([feed]).logits, model.forward([feed]).logits, **CLOSE)
+        sequence = SequenceInput(cache, random_tokens(TREE.nodes, seed=seed), PassNodes.whole(TREE))
+        torch.testing.assert_close(replayed.forward([sequence]).logits, model.forward([sequence]).logits, **CLOSE)
     assert replayed.captured
 
 
@@ -186,7 +186,7 @@ def test_a_text_that_is_kept_in_no_cache(folders, name, monkeypatch):
     monkeypatch.setattr(attention, "BLOCK_ROWS", 5)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folders[name], dtype=torch.float64)
     text = random_tokens(3 * WINDOW)
-    found = load_model(folders[name], dtype=torch.float64).read(text)
+    found = load_model(folders[name], dtype=torch.float64).forward_uncached(text)
     torch.testing.assert_close(found, theirs(input_ids=text[None]).logits[0], **CLOSE)
 
 
@@ -220,7 +220,7 @@ class TestDecoding:
     def test_texts_of_a_batch_are_those_decoded_alone(self, model, draft, name):
         decoder = Decoder(model, *CASES[name].make(model, draft), temperature=0.9)
         prompts = [[5, 3, 40], [1], [2] * 12, [9, 30] * 10]
-        wanted = [TextRequest(prompt, 30, seed=2) for prompt in prompts]
+        wanted = [GenerationRequest(prompt, 30, seed=2) for prompt in prompts]
         check_that_none_changes_another(decoder, wanted, (3,))
 
     def test_texts_end_at_the_trained_length(self, model):

@@ -9,7 +9,7 @@ from tests.support.decoded import PROMPT
 from tests.support.passes import feed_tree, new_cache
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.hf.model import AdapterModel
-from treeopt.runtime.models.model import NOTHING, Feed, Wants
+from treeopt.runtime.models.model import NO_STATES, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.runtime.models.vocabulary import limit_draft
@@ -18,7 +18,7 @@ from treeopt.trees import level_widths
 TREE = level_widths([2, 3])
 NODES = [7, 1, 4, 9, 2, 20]
 LAYERS = 2
-ALL = Wants(boundaries=(1, 0), last=True)
+ALL = RequestedStates(layer_ids=(1, 0), last=True)
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,12 @@ def told(reference, text):
     return [each[0] for each in reference(torch.tensor([text]), output_hidden_states=True).hidden_states]
 
 
-def tree_pass(model, cache, wants):
-    return feed_tree(model, cache, torch.tensor(NODES), TREE, wants)
+def tree_pass(model, cache, requested_states):
+    return feed_tree(model, cache, torch.tensor(NODES), TREE, requested_states)
 
 
-def assert_told(states, expected, row=slice(None), wants=ALL):
-    for found, boundary in zip(states.boundaries, wants.boundaries, strict=True):
+def assert_told(states, expected, row=slice(None), requested_states=ALL):
+    for found, boundary in zip(states.layers, requested_states.layer_ids, strict=True):
         torch.testing.assert_close(found, expected[boundary][row], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(states.last, expected[-1][row], rtol=1e-4, atol=1e-4)
 
@@ -64,31 +64,32 @@ def test_every_node_of_a_tree(model, reference):
 def test_the_prompt(model, reference):
     expected, tokens = told(reference, PROMPT), torch.tensor(PROMPT)
     assert_told(model.prefill(tokens, new_cache(model, 32), ALL), expected, slice(-1, None))
-    assert_told(model.prefill(tokens, new_cache(model, 32), ALL._replace(whole_text=True)), expected)
+    assert_told(model.prefill(tokens, new_cache(model, 32), ALL._replace(all_tokens=True)), expected)
 
 
 def test_a_batch_of_whole_texts(target, reference):
     texts = torch.tensor([PROMPT, PROMPT[::-1]])
-    states = target.states(texts, ALL)
+    states = target.compute_states(texts, ALL)
     for row, text in enumerate(texts.tolist()):
         expected = told(reference, text)
-        torch.testing.assert_close(states.boundaries[0][row], expected[1], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(states.layers[0][row], expected[1], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(states.last[row], expected[-1], rtol=1e-4, atol=1e-4)
 
 
 def test_a_prompt_in_parts(reference, monkeypatch):
     monkeypatch.setattr("treeopt.runtime.models.model.PREFILL_TOKENS", 3)
     model = AdapterModel(reference, name="hf")
-    for wants in (ALL, ALL._replace(whole_text=True)):
-        found = model.prefill(torch.tensor(PROMPT), new_cache(model, 32), wants)
-        assert_told(found, told(reference, PROMPT), slice(None) if wants.whole_text else slice(-1, None))
+    for requested_states in (ALL, ALL._replace(all_tokens=True)):
+        found = model.prefill(torch.tensor(PROMPT), new_cache(model, 32), requested_states)
+        assert_told(found, told(reference, PROMPT), slice(None) if requested_states.all_tokens else slice(-1, None))
 
 
 def test_a_pass_that_is_replayed(target, reference):
-    cache, runner = new_cache(target, 32), Runner(target, max_nodes=6, wants=ALL, pool=GraphPool(torch.device("cpu")))
+    cache = new_cache(target, 32)
+    runner = Runner(target, max_nodes=6, requested_states=ALL, pool=GraphPool(torch.device("cpu")))
     target.prefill(torch.tensor(PROMPT), cache)
     for _ in range(3):
-        states = runner.forward([Feed(cache, torch.tensor(NODES), PassNodes.whole(TREE))])[0].states
+        states = runner.forward([SequenceInput(cache, torch.tensor(NODES), PassNodes.whole(TREE))])[0].states
     assert runner.captured
     path = [NODES[above] for above in np.flatnonzero(TREE.ancestor_mask[4])]
     assert_told(states.row(4), told(reference, [*PROMPT, *path]), slice(-1, None))
@@ -96,28 +97,28 @@ def test_a_pass_that_is_replayed(target, reference):
 
 def test_the_stream_after_all_layers_has_no_norm(target):
     cache = new_cache(target, 32)
-    states = target.prefill(torch.tensor(PROMPT), cache, Wants(boundaries=(LAYERS,), last=True))
-    normed = torch.nn.functional.rms_norm(states.boundaries[0], (32,), target.weights.norm, target.config.norm_epsilon)
+    states = target.prefill(torch.tensor(PROMPT), cache, RequestedStates(layer_ids=(LAYERS,), last=True))
+    normed = torch.nn.functional.rms_norm(states.layers[0], (32,), target.weights.norm, target.config.norm_epsilon)
     torch.testing.assert_close(normed, states.last)
-    assert (states.boundaries[0] - states.last).abs().max() > 0.1
+    assert (states.layers[0] - states.last).abs().max() > 0.1
 
 
 def test_no_more_than_is_wanted(model):
     cache = new_cache(model, 32)
     assert model.prefill(torch.tensor(PROMPT), cache) is None
-    assert tree_pass(model, cache, NOTHING).states is None
-    one = tree_pass(model, cache, Wants(boundaries=(1,))).states
-    assert (len(one.boundaries), one.last) == (1, None)
+    assert tree_pass(model, cache, NO_STATES).states is None
+    one = tree_pass(model, cache, RequestedStates(layer_ids=(1,))).states
+    assert (len(one.layers), one.last) == (1, None)
     assert model.prefill(torch.tensor([], dtype=torch.int64), new_cache(model, 8), ALL) is None
 
 
 @pytest.mark.parametrize("boundary", [-1, 3])
 def test_a_boundary_that_is_none(model, boundary):
-    with pytest.raises(InvalidValueError, match=r"expected boundaries from 0 to \d, its layers. Got"):
-        model.prefill(torch.tensor(PROMPT), new_cache(model, 32), Wants(boundaries=(boundary,)))
+    with pytest.raises(InvalidValueError, match=r"expected hidden-state layer ids from 0 to \d, its layers. Got"):
+        model.prefill(torch.tensor(PROMPT), new_cache(model, 32), RequestedStates(layer_ids=(boundary,)))
 
 
 def test_the_norm_that_is_left_out_is_found(target, reference, monkeypatch):
     monkeypatch.setattr(target, "_norm", lambda states: states)
-    states = target.prefill(torch.tensor(PROMPT), new_cache(target, 32), Wants(last=True))
+    states = target.prefill(torch.tensor(PROMPT), new_cache(target, 32), RequestedStates(last=True))
     assert (states.last - told(reference, PROMPT)[-1][-1:]).abs().max() > 0.1

@@ -19,8 +19,7 @@ from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.medusa import load_medusa
 from treeopt.runtime.drafters.redrafter import load_redrafter
 from treeopt.runtime.models import tensor_reader
-from treeopt.runtime.models.tensor_reader import TensorReader
-from treeopt.runtime.models.torch_file import TorchFile
+from treeopt.runtime.models.tensor_reader import TensorReader, TorchFile
 
 WIDE = (200_000_000).to_bytes(4, "little")
 
@@ -84,9 +83,9 @@ class TestReads:
     @pytest.mark.parametrize(
         ("layout", "options"),
         [
-            (layouts.specforge, {"boundaries": (2, 4, 5), "ids": [1, 2, 5]}),
-            (layouts.eagle1, {"boundaries": (), "eagle1": True}),
-            (layouts.mimo, {"boundaries": (), "mtp": True, "own_output": False}),
+            (layouts.specforge, {"layer_ids": (2, 4, 5), "ids": [1, 2, 5]}),
+            (layouts.eagle1, {"layer_ids": (), "eagle1": True}),
+            (layouts.mimo, {"layer_ids": (), "mtp": True, "own_output": False}),
         ],
         ids=["eagle3", "eagle1 in a pickle", "mtp"],
     )

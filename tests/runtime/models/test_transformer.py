@@ -15,8 +15,8 @@ from tests.support.passes import feed_tokens, feed_tree, level_of, logits_after,
 from treeopt.runtime import load_model
 from treeopt.runtime.models import attention, linear
 from treeopt.runtime.models import model as model_module
-from treeopt.runtime.models.linear import LEAST_REORDERED, Linear, padded_rows
-from treeopt.runtime.models.model import Feed, Wants
+from treeopt.runtime.models.linear import LEAST_REORDERED, Linear, pad_row_count
+from treeopt.runtime.models.model import RequestedStates, SequenceInput
 from treeopt.trees import TokenTree, k_ary, level_widths
 
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
@@ -127,7 +127,7 @@ def test_a_tree_fed_level_by_level_equals_one_pass(target):
     target.prefill(torch.tensor(text), cache)
     for level in tree.levels:
         nodes = level_of(tree, level.start, level.stop)
-        logits = target.forward([Feed(cache, torch.tensor(tokens[level]), nodes)]).logits
+        logits = target.forward([SequenceInput(cache, torch.tensor(tokens[level]), nodes)]).logits
         assert_close(logits, expected[level])
 
 
@@ -189,7 +189,7 @@ def test_a_prefill_that_nothing_is_wanted_of_leaves_the_same_keys_and_values(mak
     )
     caches = model.new_caches(12, 2)
     assert model.prefill(tokens, caches[0]) is None
-    assert model.prefill(tokens, caches[1], Wants(last=True)) is not None
+    assert model.prefill(tokens, caches[1], RequestedStates(last=True)) is not None
     assert caches[0].length == caches[1].length == 9
     for found, expected in zip(caches[0].layers, caches[1].layers, strict=True):
         for entries, others in zip(found, expected, strict=True):
@@ -200,14 +200,14 @@ def test_a_prefill_that_nothing_is_wanted_of_leaves_the_same_keys_and_values(mak
 @pytest.mark.parametrize("length", [33, 37])
 @pytest.mark.parametrize("room", [0, 1, 16])  # one slot is what is added
 def test_a_prompt_of_an_uneven_length_reads_as_one_that_is_not_padded(target, monkeypatch, length, room):
-    tokens, wants = random_text(length + 1), Wants(boundaries=(1,), last=True, whole_text=True)
+    tokens, requested_states = random_text(length + 1), RequestedStates(layer_ids=(1,), last=True, all_tokens=True)
     caches = [new_cache(target, length + room) for _ in range(2)]
-    padded = target.prefill(torch.tensor(tokens[:-1]), caches[0], wants)
+    padded = target.prefill(torch.tensor(tokens[:-1]), caches[0], requested_states)
     monkeypatch.setattr(linear, "COUNTS_PER_DOUBLING", 1 << 20)  # none is padded
-    plain = target.prefill(torch.tensor(tokens[:-1]), caches[1], wants)
+    plain = target.prefill(torch.tensor(tokens[:-1]), caches[1], requested_states)
     assert padded.last.shape == plain.last.shape == (length, target.config.hidden)
     assert_close(padded.last, plain.last)
-    assert_close(padded.boundaries[0], plain.boundaries[0])
+    assert_close(padded.layers[0], plain.layers[0])
     assert caches[0].length == caches[1].length == length
     for found, expected in zip(caches[0].layers, caches[1].layers, strict=True):
         for entries, others in zip(found, expected, strict=True):
@@ -215,7 +215,9 @@ def test_a_prompt_of_an_uneven_length_reads_as_one_that_is_not_padded(target, mo
     if room:
         assert_close(feed_tokens(target, caches[0], tokens[-1:]).logits[0], logits_after(target, tokens))
     monkeypatch.undo()
-    (last,) = target.prefill(torch.tensor(tokens[:-1]), new_cache(target, 64), wants._replace(whole_text=False)).last
+    (last,) = target.prefill(
+        torch.tensor(tokens[:-1]), new_cache(target, 64), requested_states._replace(all_tokens=False)
+    ).last
     assert_close(last, plain.last[-1])
 
 
@@ -243,12 +245,12 @@ def test_prompts_of_any_length_share_few_counts_of_rows(target, monkeypatch):
 
 def test_rows_are_padded_by_little_and_where_that_pays():
     for rows in range(1, 5000):
-        padded = padded_rows(rows, 1)
+        padded = pad_row_count(rows, 1)
         assert rows <= padded <= rows * (1 + 1 / 16)
-        assert padded_rows(padded, 1) == padded
-    assert len({padded_rows(rows, 1) for rows in range(257, 513)}) == 16
-    assert padded_rows(257, 7_000_000) == 272
-    assert padded_rows(257, 7_000_000_000) == 257
+        assert pad_row_count(padded, 1) == padded
+    assert len({pad_row_count(rows, 1) for rows in range(257, 513)}) == 16
+    assert pad_row_count(257, 7_000_000) == 272
+    assert pad_row_count(257, 7_000_000_000) == 257
 
 
 def test_parameters_are_counted_once(folder):
@@ -267,21 +269,21 @@ def test_one_model_serves_several_caches(target):
 
 
 @pytest.mark.parametrize("window", [None, 9])
-@pytest.mark.parametrize("whole_text", [True, False])
-def test_a_prompt_read_in_chunks_is_one_that_is_read_at_once(target, monkeypatch, window, whole_text):
+@pytest.mark.parametrize("all_tokens", [True, False])
+def test_a_prompt_read_in_chunks_is_one_that_is_read_at_once(target, monkeypatch, window, all_tokens):
     layers = frozenset() if window is None else frozenset({0})
     monkeypatch.setattr(target, "config", replace(target.config, sliding_window=window, sliding_layers=layers))
-    tokens, wants = random_text(71), Wants(boundaries=(1,), last=True, whole_text=whole_text)
+    tokens, requested_states = random_text(71), RequestedStates(layer_ids=(1,), last=True, all_tokens=all_tokens)
     caches = target.new_caches(80, 4)
-    at_once = target.prefill(torch.tensor(tokens[:-1]), caches[0], wants)
+    at_once = target.prefill(torch.tensor(tokens[:-1]), caches[0], requested_states)
     target.prefill(torch.tensor(tokens[:-1]), caches[1])
     monkeypatch.setattr(model_module, "PREFILL_TOKENS", 16)
     monkeypatch.setattr(attention, "BLOCK_ROWS", 7)
-    in_chunks = target.prefill(torch.tensor(tokens[:-1]), caches[2], wants)
+    in_chunks = target.prefill(torch.tensor(tokens[:-1]), caches[2], requested_states)
     target.prefill(torch.tensor(tokens[:-1]), caches[3])
-    assert len(in_chunks.last) == (70 if whole_text else 1)
+    assert len(in_chunks.last) == (70 if all_tokens else 1)
     assert_close(in_chunks.last, at_once.last)
-    assert_close(in_chunks.boundaries[0], at_once.boundaries[0])
+    assert_close(in_chunks.layers[0], at_once.layers[0])
     for cache in caches:
         assert cache.length == 70
         for found, expected in zip(cache.layers, caches[0].layers, strict=True):

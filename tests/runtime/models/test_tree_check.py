@@ -12,9 +12,9 @@ from treeopt import bundled
 from treeopt.errors import TreeoptError
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.hf.cache import AdapterCache, AdapterStore
+from treeopt.runtime.models.hf.checks import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask
 from treeopt.runtime.models.hf.model import AdapterModel
-from treeopt.runtime.models.hf.tree_check import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask
-from treeopt.runtime.models.model import NOTHING, Output, Outputs
+from treeopt.runtime.models.model import NO_STATES, Output, Outputs
 from treeopt.runtime.models.nodes import PassNodes
 
 SIZES = {
@@ -39,8 +39,8 @@ def random_model(config):
 
 
 class WithoutMask(AdapterModel):
-    def _mask(self, feeds, grid, spans):
-        mask = super()._mask(feeds, grid, spans)
+    def _build_mask(self, inputs, batch, layouts):
+        mask = super()._build_mask(inputs, batch, layouts)
         return (
             mask
             if mask is None
@@ -53,26 +53,26 @@ class WithoutMask(AdapterModel):
 class Changed(AdapterModel):
     """Feeds something else than it is asked to."""
 
-    def changed(self, feed):
+    def changed(self, sequence):
         raise NotImplementedError
 
-    def forward(self, feeds, wants=NOTHING, *, last_only=False):
-        return super().forward([self.changed(feed) for feed in feeds], wants, last_only=last_only)
+    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
+        return super().forward([self.changed(sequence) for sequence in inputs], requested_states, last_only=last_only)
 
 
 class WithCausalMask(Changed):
     """What becomes of a mask that a model ignores."""
 
-    def changed(self, feed):
-        nodes = feed.nodes
-        return feed._replace(nodes=PassNodes(depth=nodes.depth, start=nodes.start))
+    def changed(self, sequence):
+        nodes = sequence.nodes
+        return sequence._replace(nodes=PassNodes(depth=nodes.depth, start=nodes.start))
 
 
 class WithoutPositions(Changed):
-    def changed(self, feed):
-        nodes = feed.nodes
+    def changed(self, sequence):
+        nodes = sequence.nodes
         depth = nodes.start + np.arange(nodes.rows)
-        return feed._replace(nodes=PassNodes(depth=depth, visible=nodes.visible, start=nodes.start))
+        return sequence._replace(nodes=PassNodes(depth=depth, visible=nodes.visible, start=nodes.start))
 
 
 class WithWrongKeep(AdapterModel):
@@ -82,22 +82,22 @@ class WithWrongKeep(AdapterModel):
 
 
 class KeepsTheFirstNodes(AdapterCache):
-    def keep(self, path):
-        super().keep(range(len(path)))
+    def commit(self, path):
+        super().commit(range(len(path)))
 
 
 class WithWrongStart(Changed):
     """Writes every part of a tree to the same slots."""
 
-    def changed(self, feed):
-        nodes = feed.nodes
-        return feed._replace(nodes=PassNodes(depth=nodes.depth, visible=nodes.visible[:, : nodes.rows]))
+    def changed(self, sequence):
+        nodes = sequence.nodes
+        return sequence._replace(nodes=PassNodes(depth=nodes.depth, visible=nodes.visible[:, : nodes.rows]))
 
 
 class WithNaN(AdapterModel):
-    def forward(self, feeds, wants=NOTHING, *, last_only=False):
-        outputs = super().forward(feeds, wants, last_only=last_only)
-        return Outputs(outputs.whole.mapped(lambda values: values * float("nan")), outputs.sizes)
+    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
+        outputs = super().forward(inputs, requested_states, last_only=last_only)
+        return Outputs(outputs.whole.map(lambda values: values * float("nan")), outputs.sizes)
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT2, GEMMA2], ids=["llama", "gpt2", "gemma2"])
@@ -121,11 +121,11 @@ class WithoutWindow(AdapterModel):
 
     more = 10_000
 
-    def _mask(self, feeds, grid, spans):
+    def _build_mask(self, inputs, batch, layouts):
         true = self.config
         self.config = replace(true, sliding_window=true.sliding_window + self.more)
         try:
-            return super()._mask(feeds, grid, spans)
+            return super()._build_mask(inputs, batch, layouts)
         finally:
             self.config = true
 
@@ -187,8 +187,8 @@ def test_tokens_that_a_model_never_says():
             outputs = super().forward(*args, **options)
             return Outputs(Output(self.silenced(outputs.logits)), outputs.sizes)
 
-        def text_logits(self, texts):
-            return self.silenced(super().text_logits(texts))
+        def reference_logits(self, texts):
+            return self.silenced(super().reference_logits(texts))
 
         def silenced(self, logits):
             logits[..., 50:] = float("-inf")
@@ -223,7 +223,7 @@ REFUSED = {
     "gpt_neo": (
         "GPTNeo",
         {**SHORT, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]},
-        "place in the cache",
+        "slot in the cache",
     ),
     "jamba": ("Jamba", {**SIZES, "num_key_value_heads": 2, "num_hidden_layers": 4, "num_experts": 2}, "state"),
     "falcon_h1": ("FalconH1", {**SIZES, "num_key_value_heads": 2}, "state"),

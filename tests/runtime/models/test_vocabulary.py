@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 from tests.support.passes import new_cache
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, ExpandingDrafter, load_model
-from treeopt.runtime.models.model import feed_text
+from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.texts.shared_tokens import compare_tokens
 from treeopt.trees import level_widths
-from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -97,8 +97,8 @@ class TestLimitedDraft:
         model = limit_draft(padded, [*range(7), *range(8, 23)], 40)
         runner, cache = Runner(model, max_nodes=5, pool=GraphPool(torch.device("cpu"))), new_cache(model, 20)
         for token in range(4):
-            feeds = [feed_text(cache, torch.tensor([token, 21]))]
-            torch.testing.assert_close(runner.forward(feeds).logits, model.forward(feeds).logits)
+            inputs = [SequenceInput.causal(cache, torch.tensor([token, 21]))]
+            torch.testing.assert_close(runner.forward(inputs).logits, model.forward(inputs).logits)
         assert runner.captured
 
     def test_logits_of_other_tokens_are_ruled_out(self, padded, target, logits_after):
@@ -123,7 +123,7 @@ class TestTexts:
     def test_padding_leaves_the_drafts_as_they_are(self, padded, target, cuda_graphs, options, rule):
         def text(draft):
             options_of_all = {"rule": rule, "seed": 5, "max_text_tokens": 60, "cuda_graphs": cuda_graphs, **options}
-            return list(Decoder(target, draft, level_widths([2, 2, 1]), **options_of_all).steps(PROMPT, 40))
+            return list(Decoder(target, draft, level_widths([2, 2, 1]), **options_of_all).stream(PROMPT, 40))
 
         assert text(limit_draft(padded, range(23), 23)) == text(target)
 

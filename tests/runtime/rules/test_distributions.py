@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.support.slow_distribution import slow_distribution
-from treeopt.records.sampling import LEAST_TEMPERATURE
+from treeopt.records.sampling import MIN_TEMPERATURE
 from treeopt.runtime import Sampling, distribution
 
 
@@ -62,4 +62,4 @@ class TestProbabilities:
 
     def test_the_distribution_at_the_least_temperature_is_one_hot(self):
         logits = torch.tensor([[1.0, 3.0, 2.9]])
-        assert probabilities(logits, LEAST_TEMPERATURE).tolist() == [[0, 1, 0]]
+        assert probabilities(logits, MIN_TEMPERATURE).tolist() == [[0, 1, 0]]

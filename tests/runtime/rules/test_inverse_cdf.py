@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from treeopt.runtime.rules import kernels
-from treeopt.runtime.rules.inverse_cdf import inverse_cdf
+from treeopt.runtime.rules.distributions import inverse_cdf
 
 LARGEST = 1 - 2**-53
 

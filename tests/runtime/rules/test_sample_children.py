@@ -11,8 +11,13 @@ from tests.support.enumeration import CPU, ORDERS
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, Sampling, distribution, draw, load_model
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.rules.inverse_cdf import uniform
-from treeopt.runtime.rules.sample_children import by_inverse_cdf, gumbel_top_k, likeliest, places
+from treeopt.runtime.rules.distributions import uniform
+from treeopt.runtime.rules.sample_children import (
+    index_children,
+    sample_by_inverse_cdf,
+    sample_gumbel_top_k,
+    take_likeliest,
+)
 from treeopt.trees import level_widths
 
 DRAWS = 20_000
@@ -67,18 +72,22 @@ class TestDraw:
         p_values = []
         for noise in (uniform, coarse_uniform):
             monkeypatch.setattr("treeopt.runtime.rules.sample_children.uniform", noise)
-            tokens = RULES[rule].draw(distribution, places([1] * 500, CPU), [torch.Generator().manual_seed(3)])
+            tokens = RULES[rule].draw(distribution, index_children([1] * 500, CPU), [torch.Generator().manual_seed(3)])
             p_values.append(chi_squared([(tokens % 2 == 0).sum(), (tokens % 2 == 1).sum()], [0.5, 0.5]))
         assert p_values[0] > 1e-3
         assert p_values[1] < 1e-20
 
     @pytest.mark.parametrize("count", [1, 2, 3, 4])
     @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS.keys())
-    @pytest.mark.parametrize(("sample", "rule"), [(gumbel_top_k, "sequoia"), (by_inverse_cdf, "specinfer")])
+    @pytest.mark.parametrize(
+        ("sample", "rule"), [(sample_gumbel_top_k, "sequoia"), (sample_by_inverse_cdf, "specinfer")]
+    )
     def test_draws_with_tensors_follow_it_too(self, sample, rule, distribution, count, chi_squared):
         expected = order_distribution(distribution, count, rule)
         probs = torch.tensor(distribution).expand(1, DRAWS, -1)
-        orders = sample(probs, places([count] * DRAWS, CPU), [torch.Generator().manual_seed(count)]).view(DRAWS, count)
+        orders = sample(probs, index_children([count] * DRAWS, CPU), [torch.Generator().manual_seed(count)]).view(
+            DRAWS, count
+        )
         assert chi_squared(frequencies(orders, expected), list(expected.values())) > 1e-3
 
     @pytest.mark.parametrize("rule", ["sequoia", "specinfer"])
@@ -215,8 +224,8 @@ class TestHalfPrecisionLogits:
 class TestLikeliest:
     def test_children_stand_node_after_node_likeliest_first(self):
         logits = torch.tensor([[0.0, 3.0, 1.0, 2.0], [5.0, 4.0, -1.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
-        assert likeliest(logits, places([2, 0, 3], CPU)).tolist() == [1, 3, 3, 2, 1]
-        assert likeliest(logits, places([1, 1, 1], CPU)).tolist() == [1, 0, 3]
+        assert take_likeliest(logits, index_children([2, 0, 3], CPU)).tolist() == [1, 3, 3, 2, 1]
+        assert take_likeliest(logits, index_children([1, 1, 1], CPU)).tolist() == [1, 0, 3]
 
     def test_it_is_the_limit_of_drawing_at_low_temperature(self):
         generator = torch.Generator().manual_seed(3)
@@ -225,7 +234,8 @@ class TestLikeliest:
         distribution = torch.softmax(logits / 0.015, -1)
         assert distribution.min() > 0
         assert torch.equal(
-            likeliest(logits, places(counts.tolist(), CPU)), draw("sequoia", distribution, counts, generator)
+            take_likeliest(logits, index_children(counts.tolist(), CPU)),
+            draw("sequoia", distribution, counts, generator),
         )
 
 

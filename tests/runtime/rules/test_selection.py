@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from treeopt.runtime.rules.selection import LeavesFirst, Longest, TopDown, Walk
+from treeopt.runtime.rules.selection import HostTree, LeavesFirst, Longest, TopDown
 from treeopt.trees import TokenTree, chain, level_widths
 
 TREES = [
@@ -18,25 +18,25 @@ TREES = [
 ]
 
 
-def every_outcome(selection, walk, acceptance):
-    """Return the probability that the accepted path holds each node, from the walk itself."""
+def every_outcome(selection, tree, acceptance):
+    """Return the probability that the accepted path holds each node, from the tree itself."""
     reach = np.zeros(len(acceptance))
     for accepted in product([True, False], repeat=len(acceptance)):
         chances = [p if yes else 1 - p for p, yes in zip(acceptance, accepted, strict=True)]
         if (weight := float(np.prod(chances))) > 0:
-            noise = [0.0 if yes else 1.0 for yes in accepted]
-            reach[list(walk.path(selection.last_node(walk, acceptance, noise)))] += weight
+            u = [0.0 if yes else 1.0 for yes in accepted]
+            reach[list(tree.path(selection.last_node(tree, acceptance, u)))] += weight
     return reach
 
 
 @pytest.mark.parametrize("selection", [TopDown(), LeavesFirst()])
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 def test_reach_is_how_often_a_walk_accepts_each_node(selection, tree):
-    rng, walk = np.random.default_rng(0), Walk(tree)
+    rng, host_tree = np.random.default_rng(0), HostTree(tree)
     for _ in range(3):
         acceptance = [1.0, *rng.uniform(0, 1, tree.nodes - 1)]
-        found = selection.reach(walk, acceptance)
-        np.testing.assert_allclose(found, every_outcome(selection, walk, acceptance), atol=1e-12)
+        found = selection.reach(host_tree, acceptance)
+        np.testing.assert_allclose(found, every_outcome(selection, host_tree, acceptance), atol=1e-12)
         assert found[0] == pytest.approx(1)
 
 
@@ -50,6 +50,6 @@ def test_reach_is_how_often_a_walk_accepts_each_node(selection, tree):
     ],
 )
 def test_the_longest_path_is_taken_and_of_equal_ones_the_likeliest(likelihood, last):
-    walk = Walk(TokenTree([-1, 0, 0, 1, 1, 2]))
-    assert Longest().last_node(walk, likelihood, ()) == last
-    assert np.flatnonzero(Longest().reach(walk, likelihood)).tolist() == list(walk.path(last))
+    tree = HostTree(TokenTree([-1, 0, 0, 1, 1, 2]))
+    assert Longest().last_node(tree, likelihood, ()) == last
+    assert np.flatnonzero(Longest().reach(tree, likelihood)).tolist() == list(tree.path(last))

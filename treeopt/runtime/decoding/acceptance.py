@@ -1,7 +1,8 @@
-"""Which nodes of a draft are accepted, given the target's logits: a class for each kind of rule."""
+"""Selects the accepted nodes of drafts from the target's logits: one class for each kind of rule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
@@ -11,71 +12,69 @@ from torch import Tensor
 
 from treeopt.arrays import Float32
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.models.finite import all_finite, on_host
-from treeopt.runtime.models.model import LanguageModel, joined
+from treeopt.runtime.drafters.drafter import CACHED_TREES
+from treeopt.runtime.models.finite import all_finite, copy_to_host
+from treeopt.runtime.models.model import LanguageModel, concatenate
 from treeopt.runtime.rules import Rule
-from treeopt.runtime.rules.distributions import distribution
-from treeopt.runtime.rules.inverse_cdf import inverse_cdf, uniform
+from treeopt.runtime.rules.distributions import distribution, inverse_cdf, uniform
 from treeopt.runtime.rules.verify import TokensByNode, Verdict, Verifier, verify_greedy
 from treeopt.trees import TokenTree
 
 
 class Draft(NamedTuple):
-    """What is verified: a proposal, or as much of it as is finite."""
+    """The part of a proposal that is verified: the levels whose distributions were finite."""
 
     tree: TokenTree
-    children: Sequence[range]
-    """Of every node."""
     tokens: list[int]
-    """Of every node, on the host."""
-    on_device: Tensor
-    """int64 (n,): the same where the drafter put them."""
+    """The token of each node, on the host."""
+    device_tokens: Tensor
+    """int64 (n,): the same, on the drafter's device."""
     probs: Tensor | None
-    """float (n, V): what the children of each node were sampled from."""
+    """float (n, V): what the children of each node were sampled from; None if they were not sampled."""
 
 
 class Acceptance(Protocol):
-    """Accepts paths of drafts; what is done row by row is done for all drafts at once."""
+    """Accepts a path of each draft; operations on rows run once for the whole batch."""
 
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
-        """Return the accepted path of each draft and the token after it.
+        """Return the accepted path and the bonus token of each draft.
 
         Args:
-            drafts: of different texts.
-            logits: (n, V), the target's after every node, one draft after the other.
-            generators: of each text.
+            drafts: one for each sequence.
+            logits: (n, V), the target's after every node, the drafts concatenated.
+            generators: one for each sequence.
         """
 
     def prepare(self, tree: TokenTree) -> None:
-        """Make what a tree needs that will come again and again."""
+        """Compile kernels and allocate buffers for a tree before its first step."""
 
 
-def acceptance_by(rule: Rule, sampling: Sampling, target: LanguageModel) -> Acceptance:
-    """Return how a rule accepts what a target's tokens are sampled like; at temperature 0 all rules are one."""
+def make_acceptance(rule: Rule, sampling: Sampling, target: LanguageModel) -> Acceptance:
+    """Return the acceptance of a rule; at temperature 0 all rules are the same."""
     if sampling.greedy:
-        return AcceptLikeliest()
-    given = AcceptSampled(sampling)
+        return GreedyAcceptance()
+    sampled = SampledAcceptance(sampling)
     if rule.name == "target":
-        return given
-    by_rule = AcceptByRule(rule, sampling, target)
-    return AcceptEither(by_rule, given) if rule.random_drafts else by_rule
+        return sampled
+    by_rule = RuleAcceptance(rule, sampling, target)
+    return MixedAcceptance(by_rule, sampled) if rule.random_drafts else by_rule
 
 
-class AcceptLikeliest:
-    """Follows the target's likeliest token after every node."""
+class GreedyAcceptance:
+    """Follows the target's most likely token after every node."""
 
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:  # noqa: ARG002
         largest, likeliest = logits.max(-1)
-        tokens, scores = on_host(likeliest, largest)
-        return _followed(drafts, [tokens[rows] for rows in _rows(drafts)], scores)
+        tokens, scores = copy_to_host(likeliest, largest)
+        return _follow(drafts, [tokens[rows] for rows in _rows(drafts)], scores)
 
     def prepare(self, tree: TokenTree) -> None:
-        """See `Acceptance`; there is nothing to do."""
+        pass
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptSampled:
-    """Follows a token sampled from the target after every node, which is the rule `target`."""
+class SampledAcceptance:
+    """Follows a token sampled from the target after every node: the rule `target`."""
 
     sampling: Sampling
 
@@ -86,23 +85,26 @@ class AcceptSampled:
             for draft, generator in zip(drafts, generators, strict=True)
         ]
         if probs.device.type == "cpu":
-            whole = probs.numpy()
-            arrays = [whole[part] for part in rows]
-            lazy = [LazyTokens(*each) for each in zip(arrays, (each.tolist() for each in u), strict=True)]
-            return _followed(drafts, lazy, probs[:, 0].tolist())
-        tokens, scores = on_host(inverse_cdf(probs, joined(u)[:, None])[:, 0], probs[:, 0])
-        return _followed(drafts, [tokens[part] for part in rows], scores)
+            array = probs.numpy()
+            lazy = [LazyTokens(array[span], numbers.tolist()) for span, numbers in zip(rows, u, strict=True)]
+            return _follow(drafts, lazy, probs[:, 0].tolist())
+        tokens, scores = copy_to_host(inverse_cdf(probs, concatenate(u)[:, None])[:, 0], probs[:, 0])
+        return _follow(drafts, [tokens[span] for span in rows], scores)
 
     def prepare(self, tree: TokenTree) -> None:  # noqa: ARG002
-        """Compile the sampling before the first step."""
         _ = LazyTokens(np.ones((1, 1), np.float32), [0.0])[0]
 
 
 class LazyTokens:
-    """A token of each distribution, float32 (n, V), by numbers uniform on [0, 1): sampled when it is read."""
+    """Samples the token after a node when it is read: only nodes on the path are.
+
+    Args:
+        probs: float32 (n, V).
+        u: n numbers, uniform on [0, 1).
+    """
 
     def __init__(self, probs: Float32, u: Sequence[float]) -> None:
-        from treeopt.runtime.rules.kernels import inverse_cdf  # numba is slow to import, greedy decoding does without
+        from treeopt.runtime.rules.kernels import inverse_cdf  # numba is slow to import, and greedy decoding needs none
 
         self._probs, self._u, self._inverse_cdf = probs, u, inverse_cdf
 
@@ -110,13 +112,13 @@ class LazyTokens:
         return self._inverse_cdf(self._probs[node], self._u[node])
 
 
-class AcceptByRule:
-    """Weighs draft against target as a rule says.
+class RuleAcceptance:
+    """Tests the draft's distributions against the target's.
 
     Args:
-        rule: the rule.
+        rule: verification rule.
         sampling: of the target.
-        target: whose logits come.
+        target: the model whose logits are tested.
     """
 
     def __init__(self, rule: Rule, sampling: Sampling, target: LanguageModel) -> None:
@@ -127,61 +129,69 @@ class AcceptByRule:
     @torch.inference_mode()
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
         probs = distribution(logits, self._sampling)
-        tokens = joined([draft.on_device.to(self._device) for draft in drafts])
+        tokens = concatenate([draft.device_tokens.to(self._device) for draft in drafts])
         self._verifier.test([draft.tree for draft in drafts], tokens, _draft_probs(drafts, probs), probs)
         return self._verifier.verdicts(generators)
 
     def prepare(self, tree: TokenTree) -> None:
-        """Make the buffers of a tree, and compile what tests it, before its first step."""
         self._verifier.prepare([tree])
 
 
 def _draft_probs(drafts: Sequence[Draft], target_probs: Tensor) -> Tensor | None:
-    """Return the distributions of all drafts, None if none has any; those of a root alone are never read."""
+    """Return the distributions of all drafts; rows of a root alone are never read and filled with the target's."""
     if all(draft.probs is None for draft in drafts):
         return None
-    parts = zip(drafts, _rows(drafts), strict=True)
-    return joined(
-        [target_probs[rows] if draft.probs is None else draft.probs.to(target_probs.device) for draft, rows in parts]
+    return concatenate(
+        [
+            target_probs[rows] if draft.probs is None else draft.probs.to(target_probs.device)
+            for draft, rows in zip(drafts, _rows(drafts), strict=True)
+        ]
     )
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptEither:
-    """Accepts each draft as its tokens came: sampled ones by a rule that needs their distributions, given ones without."""
+class MixedAcceptance:
+    """Tests sampled drafts by a rule, and follows the target's samples where the draft was not sampled."""
 
     by_rule: Acceptance
-    given: Acceptance
+    by_target: Acceptance
 
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
-        """See `Acceptance`; what one draft comes to does not depend on how the others came."""
-        given = [draft.probs is None and draft.tree.nodes > 1 for draft in drafts]
-        if len({*given}) == 1:
-            return (self.given if given[0] else self.by_rule)(drafts, logits, generators)
+        deterministic = [draft.probs is None and draft.tree.nodes > 1 for draft in drafts]
+        if len({*deterministic}) == 1:
+            return (self.by_target if deterministic[0] else self.by_rule)(drafts, logits, generators)
         rows, verdicts = _rows(drafts), dict[int, Verdict]()
-        for accept, kind in ((self.given, True), (self.by_rule, False)):
-            places = [place for place, each in enumerate(given) if each == kind]
-            part = joined([logits[rows[place]] for place in places])
-            found = accept([drafts[place] for place in places], part, [generators[place] for place in places])
-            verdicts.update(zip(places, found, strict=True))
-        return [verdicts[place] for place in range(len(drafts))]
+        for accept, kind in ((self.by_target, True), (self.by_rule, False)):
+            indices = [index for index, is_deterministic in enumerate(deterministic) if is_deterministic == kind]
+            part = concatenate([logits[rows[index]] for index in indices])
+            accepted = accept([drafts[index] for index in indices], part, [generators[index] for index in indices])
+            verdicts.update(zip(indices, accepted, strict=True))
+        return [verdicts[index] for index in range(len(drafts))]
 
     def prepare(self, tree: TokenTree) -> None:
-        """See `Acceptance`; what samples from the target alone, the rule prepares too."""
-        self.by_rule.prepare(tree)
+        self.by_rule.prepare(tree)  # compiles what `by_target` needs too
 
 
-def _followed(drafts: Sequence[Draft], wanted: Sequence[TokensByNode], scores: Sequence[float]) -> list[Verdict]:
-    """Return the paths of wanted tokens, given a number of each distribution that is finite where it is."""
-    found = []
-    for draft, tokens, rows in zip(drafts, wanted, _rows(drafts), strict=True):
-        verdict = verify_greedy(draft.children, draft.tokens, tokens)
+@lru_cache(maxsize=CACHED_TREES)
+def child_ranges(tree: TokenTree) -> tuple[range, ...]:
+    """Return the indices of the children of every node."""
+    counts = [0] * tree.nodes
+    for parent in tree.parents[1:].tolist():
+        counts[parent] += 1
+    return tuple(range(first, end) for first, end in pairwise(accumulate(counts, initial=1)))
+
+
+def _follow(drafts: Sequence[Draft], target_tokens: Sequence[TokensByNode], scores: Sequence[float]) -> list[Verdict]:
+    """Return the paths along the target's tokens; `scores` has a number for each node, finite if its logits are."""
+    verdicts = []
+    for draft, tokens, rows in zip(drafts, target_tokens, _rows(drafts), strict=True):
+        verdict = verify_greedy(child_ranges(draft.tree), draft.tokens, tokens)
         finite = all_finite([scores[rows.start + node] for node in verdict.nodes])
-        found.append(verdict if finite else replace(verdict, finite=False))
-    return found
+        verdicts.append(verdict if finite else replace(verdict, finite=False))
+    return verdicts
 
 
 def _rows(drafts: Sequence[Draft]) -> list[slice]:
-    """Return the rows of each draft where they stand one after the other."""
+    """Return the rows of each draft in a concatenation of all."""
     edges = accumulate((len(draft.tokens) for draft in drafts), initial=0)
-    return [slice(*each) for each in pairwise(edges)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]

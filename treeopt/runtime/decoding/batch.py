@@ -1,195 +1,193 @@
-"""Several texts decoded at a time: each joins as soon as there is room for it, also while others are decoded, and leaves when it ends."""
+"""Continuous batching: sequences join the batch between steps as soon as there is room, and leave when they end."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Empty
 from typing import NamedTuple, Protocol
 
-from treeopt.errors import OutOfMemoryError, TextsError, TreeoptError
+from treeopt.errors import BatchError, OutOfMemoryError, TreeoptError
 from treeopt.runtime.decoding.step import Stepper
-from treeopt.texts.stop import Ending
+from treeopt.texts.stop import StoppingCriteria
 
 
 @dataclass(frozen=True, slots=True)
-class TextRequest:
-    """A text that is wanted; the fields are those of `Decoder.generate`."""
+class GenerationRequest:
+    """A sequence to generate; the fields are the arguments of `Decoder.generate`."""
 
     token_ids: Sequence[int]
     max_new_tokens: int
     stop: Sequence[Sequence[int]] = ()
     seed: int | None = None
     ignore_end_tokens: bool = False
-    """Go on behind the target's end tokens: a text whose steps are timed is to last."""
+    """Continue after the target's end tokens, for timing."""
 
 
-class TextStep(NamedTuple):
-    """What a step came to in one of several texts."""
+class RequestOutput(NamedTuple):
+    """The output of one step of one request."""
 
-    text: int
-    """Number of its request, 0 first."""
+    request: int
+    """Number of the request, 0 first."""
     tokens: list[int]
-    """Those that belong to the text; none where it failed, or was to have none."""
-    ended: bool
-    """Whether this is the last step of the text."""
+    """New tokens up to the end of the sequence; empty if the request failed, or asked for none."""
+    finished: bool
+    """Whether this is the request's last output."""
     error: TreeoptError | None = None
-    """Why the text could not be decoded, or not further."""
-    committed: int = 0
-    """Tokens that the step brought, those behind the end of the text included."""
+    """Why the request could not be decoded, or not further."""
+    committed_tokens: int = 0
+    """Tokens of the step, those after the end of the sequence included."""
 
 
-class BatchText(NamedTuple):
-    """A text that waits for its turn or is decoded."""
+class ActiveRequest(NamedTuple):
+    """A valid request that waits or is being decoded."""
 
     number: int
-    """Of its request."""
-    key: int
-    """By which target and drafter know it."""
-    request: TextRequest
-    ending: Ending
+    """Of the request."""
+    sequence: int
+    """Number of its sequence in the target and the drafter."""
+    request: GenerationRequest
+    ending: StoppingCriteria
 
 
-class Waiting(Protocol):
-    """Texts that are to be decoded."""
+class RequestSource(Protocol):
+    """Supplies requests to a batch."""
 
-    def __call__(self, *, wait: bool) -> BatchText | TextStep | None:
-        """Return the next, or the only step of one that cannot be decoded.
+    def __call__(self, *, wait: bool) -> ActiveRequest | RequestOutput | None:
+        """Return the next request, the error of an invalid one, or None.
 
         Args:
-            wait: whether to wait for it; None says then that no more will come, and else that there is none now.
+            wait: block until a request arrives; None then means that no more will come.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Decodes several texts at a time.
+    """Decodes several sequences at a time.
 
     Args:
-        stepper: decodes a step of all of them.
-        begin: begins a text; raises TreeoptError where it cannot be decoded.
-        before_step: called with the number of texts before each step of them.
+        stepper: decodes one step of the whole batch.
+        begin: prefills the sequence of a request; raises TreeoptError if it cannot be decoded.
+        before_step: called with the batch size before each step.
     """
 
     stepper: Stepper
-    begin: Callable[[BatchText], object]
+    begin: Callable[[ActiveRequest], object]
     before_step: Callable[[int], object]
 
-    def decode(self, waiting: Waiting, size: int) -> Iterator[TextStep]:
-        """Yield the steps of texts, `size` of which are decoded at a time; those that wait join before each step."""
-        running: list[BatchText] = []
+    def decode(self, source: RequestSource, batch_size: int) -> Iterator[RequestOutput]:
+        """Yield the outputs of all requests, at most `batch_size` of which are decoded at a time."""
+        running: list[ActiveRequest] = []
         try:
             while True:
-                while len(running) < size and (text := waiting(wait=not running)) is not None:
-                    if isinstance(text, TextStep):
-                        yield text
+                while len(running) < batch_size and (arrival := source(wait=not running)) is not None:
+                    if isinstance(arrival, RequestOutput):
+                        yield arrival
                         continue
-                    running.append(text)  # before it begins, because it may be broken off there
-                    error = self._begin_error(text)
-                    if error is not None or text.ending.reached:
-                        self._leave(running, text)
-                        yield TextStep(text.number, [], True, error)
+                    running.append(arrival)  # before it begins, so that an interruption frees it
+                    error = self._begin(arrival)
+                    if error is not None or arrival.ending.reached:
+                        self._remove(running, arrival)
+                        yield RequestOutput(arrival.number, [], True, error)
                 if not running:
                     return
                 self.before_step(len(running))
-                for text, found in self._step(running):
-                    if found.ended:
-                        self._leave(running, text)
-                    yield found
+                for active, output in self._step(running):
+                    if output.finished:
+                        self._remove(running, active)
+                    yield output
         finally:
-            for text in running:
-                self._end(text)
+            for active in running:
+                self._free(active)
 
-    def _step(self, texts: Sequence[BatchText]) -> list[tuple[BatchText, TextStep]]:
-        """Return each text with its step."""
-        found = []
-        for text, step in zip(texts, self.stepper.step([text.key for text in texts]), strict=True):
-            if isinstance(step, TreeoptError):
-                found.append((text, TextStep(text.number, [], True, step)))
+    def _step(self, running: Sequence[ActiveRequest]) -> list[tuple[ActiveRequest, RequestOutput]]:
+        outputs = []
+        results = self.stepper.step([active.sequence for active in running])
+        for active, result in zip(running, results, strict=True):
+            if isinstance(result, TreeoptError):
+                output = RequestOutput(active.number, [], True, result)
             else:
-                taken = step.tokens[: text.ending.count(step.tokens)]
-                found.append((text, TextStep(text.number, taken, text.ending.reached, committed=len(step.tokens))))
-        return found
+                tokens = result.tokens[: active.ending.count(result.tokens)]
+                output = RequestOutput(
+                    active.number, tokens, active.ending.reached, committed_tokens=len(result.tokens)
+                )
+            outputs.append((active, output))
+        return outputs
 
-    def _begin_error(self, text: BatchText) -> TreeoptError | None:
-        """Begin a text, or return why it cannot be decoded."""
+    def _begin(self, active: ActiveRequest) -> TreeoptError | None:
+        """Begin a sequence, or return why it cannot be decoded."""
         try:
-            self.begin(text)
+            self.begin(active)
         except OutOfMemoryError:
-            raise  # which is no fault of this text
+            raise  # not the fault of this request
         except TreeoptError as error:
             return error
         return None
 
-    def _leave(self, running: list[BatchText], text: BatchText) -> None:
-        running.remove(text)
-        self._end(text)
+    def _remove(self, running: list[ActiveRequest], active: ActiveRequest) -> None:
+        running.remove(active)
+        self._free(active)
 
-    def _end(self, text: BatchText) -> None:
-        self.stepper.drafter.end(text.key)
-        self.stepper.targets.end(text.key)
+    def _free(self, active: ActiveRequest) -> None:
+        self.stepper.drafter.end(active.sequence)
+        self.stepper.targets.release(active.sequence)
 
 
-def tokens_of(steps: Iterable[TextStep], texts: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield each text's number and tokens, and raise TextsError at the end if some could not be decoded."""
+def iterate_tokens(outputs: Iterable[RequestOutput], requests: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield the number and the new tokens of each output; raise BatchError at the end if any request failed."""
     errors: dict[int, TreeoptError] = {}
-    for step in steps:
-        if step.error is not None:
-            errors[step.text] = step.error
-        elif step.tokens:
-            yield step.text, step.tokens
+    for output in outputs:
+        if output.error is not None:
+            errors[output.request] = output.error
+        elif output.tokens:
+            yield output.request, output.tokens
     if errors:
-        raise TextsError(errors, texts)
+        raise BatchError(errors, requests)
 
 
-class Arriving(Protocol):
-    """Where requests come from; a `queue.Queue` that other threads fill is one."""
+class RequestQueue(Protocol):
+    """Requests that arrive during decoding, such as a `queue.Queue` that other threads fill."""
 
-    def get(self, block: bool, /) -> TextRequest | None:
-        """Return the next request, None where no more will come.
+    def get(self, block: bool, /) -> GenerationRequest | None:
+        """Return the next request, None if no more will come.
 
         Args:
-            block: whether to wait for it, because no text is decoded.
-
-        Raises queue.Empty where there is none now, and it is not to wait.
+            block: wait for a request. Otherwise raises queue.Empty if none has arrived.
         """
 
 
 @dataclass(slots=True)
-class ArrivedTexts:
-    """What waits to be decoded, of requests that arrive.
+class QueuedRequests:
+    """Takes requests from a queue.
 
     Args:
-        source: of the requests.
-        new_text: makes the text of a request, given its number; raises TreeoptError for one that cannot be decoded.
+        queue: of the requests.
+        activate: validates a request, given its number; raises TreeoptError for an invalid one.
     """
 
-    source: Arriving
-    new_text: Callable[[int, TextRequest], BatchText]
-    _texts: int = 0
-    _ended: bool = False
+    queue: RequestQueue
+    activate: Callable[[int, GenerationRequest], ActiveRequest]
+    _count: int = 0
+    _closed: bool = False
 
-    def __call__(self, *, wait: bool) -> BatchText | TextStep | None:
+    def __call__(self, *, wait: bool) -> ActiveRequest | RequestOutput | None:
         try:
-            request = None if self._ended else self.source.get(wait)
+            request = None if self._closed else self.queue.get(wait)
         except Empty:
             return None
         if request is None:
-            self._ended = True
+            self._closed = True
             return None
-        number, self._texts = self._texts, self._texts + 1
+        number, self._count = self._count, self._count + 1
         try:
-            return self.new_text(number, request)
+            return self.activate(number, request)
         except TreeoptError as error:
-            return TextStep(number, [], True, error)
+            return RequestOutput(number, [], True, error)
 
 
-def waiting_texts(
-    requests: Sequence[TextRequest] | Arriving, new_text: Callable[[int, TextRequest], BatchText]
-) -> Waiting:
-    """Return what waits to be decoded; texts of a sequence are all made now, so that wrong ones are refused before any runs.
-
-    Raises what `new_text` raises.
-    """
+def request_source(
+    requests: Sequence[GenerationRequest] | RequestQueue, activate: Callable[[int, GenerationRequest], ActiveRequest]
+) -> RequestSource:
+    """Return a source of the requests; those of a sequence are all validated now, and raise what `activate` raises."""
     if not isinstance(requests, Sequence):
-        return ArrivedTexts(requests, new_text)
-    texts = iter([new_text(number, request) for number, request in enumerate(requests)])
-    return lambda *, wait: next(texts, None)  # noqa: ARG005
+        return QueuedRequests(requests, activate)
+    active = iter([activate(number, request) for number, request in enumerate(requests)])
+    return lambda *, wait: next(active, None)  # noqa: ARG005

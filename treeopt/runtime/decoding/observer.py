@@ -1,4 +1,4 @@
-"""What observers of decoding are told of each step, such as one that learns from it or counts what was accepted."""
+"""Observers of decoding: they receive an event for each step, and controllers may change the tree in response."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -13,47 +13,44 @@ from treeopt.trees import TokenTree
 
 
 class StepSeconds(NamedTuple):
-    """What a step took; of texts decoded together, all of them."""
+    """Seconds of a step, for the whole batch."""
 
     draft: float
     verify: float
     """The target's pass, as long as the host waits for it."""
-    rest: float
-    """Accepting and committing; on a device what is left of the pass."""
+    accept: float
+    """Accept and commit; on a device also what is left of the pass."""
 
 
-class DecodedStep(NamedTuple):
-    """One step of one text, committed a moment ago; its tensors last until the next step."""
+class StepEvent(NamedTuple):
+    """One committed step of one sequence; its tensors and tokens are valid until the next step."""
 
-    text: int
-    """Number of the text, by which its drafter knows it; it rises from text to text."""
+    sequence: int
+    """Number of the sequence, as the drafter knows it; later sequences have higher numbers."""
     tokens: Sequence[int]
-    """The text before the step, prompt included; the last is the root that was drafted below.  It lasts as long."""
+    """All tokens before the step, prompt included; the last is the root."""
     proposal: Proposal
-    """What was drafted, as it was sampled: weights and trees that change later do not change it."""
+    """The draft, as it was sampled: later changes of weights or tree do not affect it."""
     step: Step
-    """What was accepted of it, and the target's logits after every node."""
     seconds: StepSeconds | None = None
-    """Told with the first of texts that are decoded together, None with the others."""
+    """With the first sequence of a batch, None with the others."""
 
 
-Observer = Callable[[DecodedStep], object]
-"""Called after every step of every text; it may change the tree and the weights of what drafts."""
+Observer = Callable[[StepEvent], object]
+"""Called after every step of every sequence; it may change the tree and the draft model's weights."""
 
 
-class Steered(Protocol):
-    """A decoder as those see it that change its tree; `treeopt.runtime.Decoder` says what everything is."""
+class ControlledDecoder(Protocol):
+    """The part of `treeopt.runtime.Decoder` that controllers use."""
 
     target: LanguageModel
     draft_model: LanguageModel | None
-    """That fills the tree."""
     max_nodes: int
     rule: Rule
-    """The verification rule."""
     sampling: Sampling
     """Of the target."""
     draft_sampling: Sampling
-    """Of the tree's children."""
+    """Of a static tree's children."""
 
     @property
     def tree(self) -> TokenTree:
@@ -61,49 +58,51 @@ class Steered(Protocol):
 
     @property
     def takes_trees(self) -> bool:
-        """Whether it may be changed."""
+        """Whether `change_tree` is allowed."""
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree from the next step on."""
 
     def change_drafter(self, drafter: Drafter) -> None:
-        """Have another drafter draft from the next step on, until `change_tree`."""
+        """Draft with another drafter from the next step on, until `change_tree`."""
 
     def draft_logits(self, tokens: Sequence[int]) -> Tensor | None:
-        """Return the draft model's logits (n, V) after each of some tokens."""
+        """Return the draft model's logits (n, V) after each token."""
 
 
 @runtime_checkable
-class Steering(Protocol):
-    """An observer that changes the decoder's tree, and has to know the decoder for it."""
+class Controller(Protocol):
+    """An observer that changes the decoder's tree."""
 
-    def attach(self, decoder: Steered) -> None:
-        """Take a decoder that was made a moment ago, whose steps it will be told of."""
+    def attach(self, decoder: ControlledDecoder) -> None:
+        """Take the new decoder whose steps it will observe."""
 
-    def room_nodes(self, tree: TokenTree) -> int:
-        """Return the nodes of the largest tree that it will change to, in a decoder that begins with a tree."""
+    def largest_tree_nodes(self, tree: TokenTree) -> int:
+        """Return the nodes of the largest tree that it may change to, for a decoder that starts with `tree`."""
 
-    def __call__(self, step: DecodedStep) -> object: ...
-
-
-def observers(*each: Observer | None) -> Observer | None:
-    """Return what tells every one of some observers in turn, None where there is none."""
-    found = [one for one in each if one is not None]
-    return found[0] if len(found) == 1 else _Several(found) if found else None
+    def __call__(self, step: StepEvent) -> object: ...
 
 
-class _Several:
-    def __init__(self, each: Sequence[Observer]) -> None:
-        self._each = each
+def combine_observers(*observers: Observer | None) -> Observer | None:
+    """Return an observer that calls all of them in order, None if there are none."""
+    present = [observer for observer in observers if observer is not None]
+    if len(present) <= 1:
+        return present[0] if present else None
+    return _CombinedObservers(present)
 
-    def attach(self, decoder: Steered) -> None:
-        for observer in self._each:
-            if isinstance(observer, Steering):
-                observer.attach(decoder)
 
-    def room_nodes(self, tree: TokenTree) -> int:
-        return max([tree.nodes, *(each.room_nodes(tree) for each in self._each if isinstance(each, Steering))])
+class _CombinedObservers:
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+        self._controllers = [observer for observer in observers if isinstance(observer, Controller)]
 
-    def __call__(self, step: DecodedStep) -> None:
-        for observer in self._each:
+    def attach(self, decoder: ControlledDecoder) -> None:
+        for controller in self._controllers:
+            controller.attach(decoder)
+
+    def largest_tree_nodes(self, tree: TokenTree) -> int:
+        return max([tree.nodes, *(controller.largest_tree_nodes(tree) for controller in self._controllers)])
+
+    def __call__(self, step: StepEvent) -> None:
+        for observer in self._observers:
             observer(step)

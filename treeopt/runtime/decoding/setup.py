@@ -1,4 +1,4 @@
-"""What a decoder is made of and what it refuses: checked before any of it is made, and before a text runs."""
+"""The models, tree and limits of a decoder, and the checks of everything that a user passes to it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,14 +8,13 @@ import torch
 
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.drafter import Drafter
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Drafter
 from treeopt.runtime.drafters.plain import PlainDrafter
-from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
-from treeopt.runtime.models.memory import check_room, check_texts, decoder_bytes
-from treeopt.runtime.models.model import NOTHING, LanguageModel, length_limit, shortest_model
-from treeopt.runtime.models.runner import GraphPool, pool_for
-from treeopt.runtime.rules import Rule, rule_named
+from treeopt.runtime.models.memory import check_batch_size, check_room, decoder_bytes
+from treeopt.runtime.models.model import NO_STATES, LanguageModel, describe_length_limit, shortest_model
+from treeopt.runtime.models.runner import GraphPool, make_graph_pool
+from treeopt.runtime.rules import Rule, get_rule
 from treeopt.trees import TokenTree
 
 
@@ -25,13 +24,13 @@ class Setup:
 
     target: LanguageModel
     draft: LanguageModel | None
-    """The model that fills a static tree, None where nothing or a drafter of its own drafts."""
+    """The model that fills the static tree; None for plain decoding, and if a `Drafter` drafts."""
     tree: TokenTree | None
-    """The static tree; None with a drafter of its own."""
+    """The static tree; None if a `Drafter` brings its own."""
     max_nodes: int
-    """Most tokens that the target verifies in a step."""
+    """Tokens that the target verifies in a step, at most."""
     max_text_tokens: int
-    """Longest text; the draft model may stop drafting before."""
+    """Longest sequence; the draft model may stop drafting earlier."""
 
     @classmethod
     def of(
@@ -43,12 +42,11 @@ class Setup:
         max_nodes: int | None,
         max_text_tokens: int | None,
     ) -> "Setup":
-        """Return the setup for the arguments of `Decoder`; raises InvalidValueError for those that do not fit."""
-        own = isinstance(drafter, Drafter)
+        """Check the arguments of `Decoder`; raises InvalidValueError for those that do not fit."""
         draft = None if isinstance(drafter, Drafter) else drafter
-        _check_kind(own=own, draft=draft, tree=tree)
-        static = None if own else tree or ROOT_ALONE
-        _check_draft(target, draft)
+        _check_tree_argument(drafter, tree)
+        static = None if isinstance(drafter, Drafter) else tree or ROOT_ONLY
+        _check_vocabulary(target, draft)
         return cls(
             target=target,
             draft=draft,
@@ -59,38 +57,37 @@ class Setup:
 
     @property
     def _length_reason(self) -> str:
-        """Why no text may be longer than `max_text_tokens`."""
         if self.max_text_tokens < self.target.config.max_positions:
             return f"the decoder was made with max_text_tokens {self.max_text_tokens}"
-        return length_limit(self.target)
+        return describe_length_limit(self.target)
 
     def check_memory(self, sampling: Sampling) -> None:
-        """Raise OutOfMemoryError where caches, masks and probabilities need more memory than is free."""
-        known = self.tree is not None and self.tree.nodes == self.max_nodes
-        what = f"a decoder of trees of {self.max_nodes} nodes and texts of {self.max_text_tokens} tokens"
-        for device, size in self._bytes(self.tree if known else None, sampling).items():
-            check_room(device, size, what)
+        """Raise OutOfMemoryError if caches, masks and probabilities need more memory than is free."""
+        is_largest = self.tree is not None and self.tree.nodes == self.max_nodes
+        description = f"a decoder of trees of {self.max_nodes} nodes and sequences of {self.max_text_tokens} tokens"
+        for device, size in self._bytes(self.tree if is_largest else None, sampling).items():
+            check_room(device, size, description)
 
-    def check_batch(self, sampling: Sampling, batch_size: int, *, there: int) -> None:
-        """Refuse more texts at a time than memory has room for.
+    def check_batch(self, sampling: Sampling, batch_size: int, *, allocated: int) -> None:
+        """Check that the caches of a batch fit into memory.
 
         Args:
             sampling: of the target.
-            batch_size: texts.
-            there: for how many of them there is room already.
+            batch_size: sequences at a time.
+            allocated: sequences whose caches exist already.
 
-        Raises InvalidValueError for no text at all, OutOfMemoryError naming the most that fit.
+        Raises InvalidValueError for a batch size below 1, OutOfMemoryError naming the largest that fits.
         """
         if batch_size < 1:
             raise InvalidValueError(f"batch_size: expected at least 1. Got {batch_size}.", field="batch_size")
-        check_texts(self._bytes(None, sampling), batch_size, there=there)
+        check_batch_size(self._bytes(None, sampling), batch_size, allocated=allocated)
 
     def _bytes(self, tree: TokenTree | None, sampling: Sampling) -> Counter[torch.device]:
         return decoder_bytes(
             self.target,
             self.draft,
             tree,
-            text_tokens=self.max_text_tokens,
+            sequence_tokens=self.max_text_tokens,
             max_nodes=self.max_nodes,
             sampling=sampling,
         )
@@ -114,11 +111,11 @@ class Setup:
         deepest = shortest.config.max_positions  # positions are prepared for twice as many
         if tree.max_depth > deepest:
             raise InvalidValueError(
-                f"tree: expected a depth of at most {deepest}, because {length_limit(shortest)}. Got {tree.max_depth}."
+                f"tree: expected a depth of at most {deepest}, because {describe_length_limit(shortest)}. Got {tree.max_depth}."
             )
 
     def check_text(self, tokens: Sequence[int], max_new_tokens: int) -> None:
-        """Raise InvalidValueError for a prompt, or a number of new tokens after it, that the decoder cannot take."""
+        """Raise InvalidValueError for a prompt or a number of new tokens that the decoder cannot take."""
         vocabulary = self.target.config.vocabulary
         if len(tokens) == 0:
             raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.", field="token_ids")
@@ -128,10 +125,10 @@ class Setup:
             raise InvalidValueError(
                 f"max_new_tokens: expected at least 0. Got {max_new_tokens}.", field="max_new_tokens"
             )
-        most = self.max_text_tokens - (max_new_tokens > 0)
-        if len(tokens) > most:
+        limit = self.max_text_tokens - (max_new_tokens > 0)
+        if len(tokens) > limit:
             raise InvalidValueError(
-                f"token_ids: expected at most {most} tokens{' before a new one' if max_new_tokens else ''}, because "
+                f"token_ids: expected at most {limit} tokens{' before a new one' if max_new_tokens else ''}, because "
                 f"{self._length_reason}. Got {len(tokens)}: give a shorter prompt.",
                 field="token_ids",
             )
@@ -144,14 +141,14 @@ class Setup:
             )
 
     def check_change(self, drafter: Drafter) -> None:
-        """Raise InvalidValueError for a drafter that cannot take the place of the static tree while texts are decoded."""
+        """Raise InvalidValueError for a drafter that cannot replace the static tree during decoding."""
         if self.tree is None:
             raise InvalidValueError(
                 "drafter: expected none, because the decoder was made with one of its own. Got one: make it with a draft "
                 "model, or with None.",
                 field="drafter",
             )
-        if drafter.sampled or drafter.wants != NOTHING:
+        if drafter.sampled or drafter.requested_states != NO_STATES:
             raise InvalidValueError(
                 "drafter: expected one whose tokens are given and that reads no hidden states, such as prompt lookup. "
                 f"Got {type(drafter).__name__}: make a decoder with it.",
@@ -167,18 +164,18 @@ class Setup:
     def static_drafter(
         self, rule: Rule, sampling: Sampling, pool: GraphPool | None, cuda_graphs: bool | None
     ) -> PlainDrafter | StaticTreeDrafter:
-        """Return what drafts the static tree.
+        """Return the drafter of the static tree.
 
         Args:
-            rule: the verification rule.
+            rule: verification rule.
             sampling: what children are sampled from.
-            pool: where the target's passes are captured, or None.
-            cuda_graphs: whether those of a draft model on another device are captured too, as for `Decoder`.
+            pool: CUDA graph pool of the target's device, or None.
+            cuda_graphs: whether passes of a draft model on another device are captured too, as for `Decoder`.
         """
         if self.draft is None or self.tree is None or self.max_nodes == 1:
             return PlainDrafter()
         if self.draft.device != self.target.device:
-            pool = pool_for(self.draft.device, cuda_graphs)
+            pool = make_graph_pool(self.draft.device, cuda_graphs)
         return StaticTreeDrafter(
             self.draft,
             self.tree,
@@ -190,14 +187,14 @@ class Setup:
         )
 
 
-def fitting_rule(name: str | None, drafter: object, *, lossy: bool) -> Rule:
-    """Return a rule by its name, by default the one for what drafts.
+def choose_rule(name: str | None, drafter: object, *, lossy: bool) -> Rule:
+    """Return the named rule, by default the one for this kind of drafter.
 
-    Raises InvalidValueError for an unknown rule, a lossy one unless allowed, and one that does not fit a `Drafter`.
+    Raises InvalidValueError for an unknown rule, a lossy one unless allowed, and one that does not fit the drafter.
     """
     if not isinstance(drafter, Drafter):
-        return rule_named(name or "sequoia", lossy=lossy)
-    rule = rule_named(name or ("sequoia" if drafter.sampled else "target"), lossy=lossy)
+        return get_rule(name or "sequoia", lossy=lossy)
+    rule = get_rule(name or ("sequoia" if drafter.sampled else "target"), lossy=lossy)
     if rule.random_drafts != drafter.sampled:
         fitting, reason = ("sequoia, specinfer or traversal", "") if drafter.sampled else ("target or typical", "not ")
         raise InvalidValueError(
@@ -206,34 +203,35 @@ def fitting_rule(name: str | None, drafter: object, *, lossy: bool) -> Rule:
     return rule
 
 
-def _max_nodes(drafter: object, tree: TokenTree | None, asked: int | None) -> int:
-    """Return the most tokens that are verified in a step: what a `Drafter` says, what was asked for, or the tree's."""
+def _max_nodes(drafter: object, tree: TokenTree | None, max_nodes: int | None) -> int:
+    """Return the number of tokens that are verified in a step, at most: `max_nodes` or the tree's by default."""
     if isinstance(drafter, Drafter):
         return drafter.max_tokens
-    return (tree or ROOT_ALONE).nodes if asked is None else asked
+    return (tree or ROOT_ONLY).nodes if max_nodes is None else max_nodes
 
 
-def _check_kind(*, own: bool, draft: LanguageModel | None, tree: TokenTree | None) -> None:
-    if own and tree is not None:
+def _check_tree_argument(drafter: LanguageModel | Drafter | None, tree: TokenTree | None) -> None:
+    brings_trees = isinstance(drafter, Drafter)
+    if brings_trees and tree is not None:
         raise InvalidValueError(
             f"tree: expected none with a drafter that brings its own. Got {tree.nodes} nodes: leave it out."
         )
-    if draft is not None and tree is None:
+    if drafter is not None and not brings_trees and tree is None:
         raise InvalidValueError("tree: expected the tree that the draft model fills. Got None: give one, or a drafter.")
 
 
 def _text_limit(max_text_tokens: int | None, target: LanguageModel) -> int:
-    """Return the longest text: `max_text_tokens`, by default as long as the target takes; raises InvalidValueError beyond."""
+    """Return the longest sequence, by default as long as the target takes; raises InvalidValueError beyond."""
     longest = target.config.max_positions
     if max_text_tokens is not None and not 1 <= max_text_tokens <= longest:
         raise InvalidValueError(
-            f"max_text_tokens: expected 1 to {longest}, because {length_limit(target)}. Got {max_text_tokens}."
+            f"max_text_tokens: expected 1 to {longest}, because {describe_length_limit(target)}. Got {max_text_tokens}."
         )
     return longest if max_text_tokens is None else max_text_tokens
 
 
-def _check_draft(target: LanguageModel, draft: LanguageModel | None) -> None:
-    """Refuse a draft model with another vocabulary size than the target."""
+def _check_vocabulary(target: LanguageModel, draft: LanguageModel | None) -> None:
+    """Raise InvalidValueError if draft model and target differ in vocabulary size."""
     if draft is None:
         return
     vocabulary = target.config.vocabulary

@@ -1,95 +1,137 @@
-"""One step of any number of texts: draft a tree for each, verify all in one pass of the target, accept a path of each, commit it."""
+"""One decoding step: draft a tree for each sequence, verify all trees in one target pass, accept a path of each, commit it."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from torch import Tensor
+
 from treeopt.errors import TreeoptError
-from treeopt.runtime.decoding.observer import Observer, StepSeconds
-from treeopt.runtime.decoding.step_acceptance import StepAcceptance
-from treeopt.runtime.decoding.target_text import TargetText
-from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
-from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.models.model import Outputs
+from treeopt.runtime.decoding.acceptance import Acceptance, Draft
+from treeopt.runtime.decoding.observer import Observer, StepEvent, StepSeconds
+from treeopt.runtime.decoding.target_sequence import TargetSequence
+from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step, intern_tree
+from treeopt.runtime.drafters.sequence_pool import SequencePool
+from treeopt.runtime.models.finite import all_finite, copy_to_host, count_usable_nodes, draft_warning, not_finite_error
+from treeopt.runtime.models.model import Output, Outputs, concatenate
 from treeopt.runtime.models.runner import Runner
+from treeopt.runtime.rules.verify import Verdict
 
 
 @dataclass(slots=True)
 class Stepper:
-    """Decodes texts step by step; a single text is a batch of one.
+    """Decodes a batch of sequences step by step; a single sequence is a batch of one.
 
     Args:
-        drafter: what drafts.
+        drafter: proposes a tree for each sequence.
         runner: runs the target's passes.
-        targets: the target at each text, by number.
-        acceptance: accepts paths of proposals.
-        on_step: called with each text's step once all are committed.
-        now_s: the clock of what `on_step` is called with.
+        targets: the target's state for each sequence, by number.
+        acceptance: selects the accepted paths.
+        on_step: called with the step of each sequence once all are committed.
+        now_s: clock of the times that `on_step` receives.
     """
 
     drafter: Drafter
     runner: Runner
-    targets: Texts[TargetText]
-    acceptance: StepAcceptance
+    targets: SequencePool[TargetSequence]
+    acceptance: Acceptance
     on_step: Observer | None = None
     now_s: Callable[[], float] = perf_counter
+    _warned: bool = False
 
-    def step(self, texts: Sequence[int]) -> list[Step | TreeoptError]:
-        """Decode one step of each text; the error of one whose logits are not finite leaves the others alone."""
+    def step(self, sequences: Sequence[int]) -> list[Step | TreeoptError]:
+        """Decode one step of each sequence; return an error for each sequence whose logits are not finite."""
         start_s = self.now_s()
-        proposals = self.draft(texts)
+        proposals = self.draft(sequences)
         drafted_s = self.now_s()
-        outputs = self.verify(texts, proposals)
+        outputs = self.verify(sequences, proposals)
         verified_s = self.now_s()
-        found = self.accept(texts, proposals, outputs)
-        self.commit(texts, found)
+        results = self.accept(sequences, proposals, outputs)
+        self.commit(sequences, results)
         if self.on_step is not None:
-            end_s = self.now_s()
-            seconds = StepSeconds(drafted_s - start_s, verified_s - drafted_s, end_s - verified_s)
-            self.notify(texts, proposals, found, seconds)
-        return found
+            accept_s = self.now_s() - verified_s
+            self._notify(
+                sequences, proposals, results, StepSeconds(drafted_s - start_s, verified_s - drafted_s, accept_s)
+            )
+        return results
 
-    def draft(self, texts: Sequence[int]) -> list[Proposal]:
-        """Return a tree of tokens for each text."""
-        return self.drafter.propose(texts, [self.targets[text].noise for text in texts])
+    def draft(self, sequences: Sequence[int]) -> list[Proposal]:
+        """Return a token tree below the root of each sequence."""
+        return self.drafter.propose(sequences, [self.targets[number].generator for number in sequences])
 
-    def verify(self, texts: Sequence[int], proposals: Sequence[Proposal]) -> Outputs:
-        """Return the target's logits after every token of each proposal, and the states wanted, from one pass."""
-        feeds = [self.targets[text].feed(proposal) for text, proposal in zip(texts, proposals, strict=True)]
-        return self.runner.forward(feeds)
+    def verify(self, sequences: Sequence[int], proposals: Sequence[Proposal]) -> Outputs:
+        """Return the target's logits, and the hidden states that the drafter reads, at every token, from one pass."""
+        inputs = [self.targets[number].feed(proposal) for number, proposal in zip(sequences, proposals, strict=True)]
+        return self.runner.forward(inputs)
 
     def accept(
-        self, texts: Sequence[int], proposals: Sequence[Proposal], outputs: Outputs
+        self, sequences: Sequence[int], proposals: Sequence[Proposal], outputs: Outputs
     ) -> list[Step | TreeoptError]:
-        """Return the step of each text: the accepted path and one token sampled after it, or why there is none."""
-        at = [self.targets[text] for text in texts]
-        verdicts = self.acceptance.verdicts(at, proposals, outputs)
-        found: list[Step | TreeoptError] = []
-        for each, proposal, output, verdict in zip(at, proposals, outputs, verdicts, strict=True):
-            try:
-                found.append(self.acceptance.step_of(each, proposal, output, *verdict))
-            except TreeoptError as error:
-                found.append(error)
-        return found
+        """Return the accepted path of each sequence and its bonus token, or an error."""
+        drafts = [self._finite_draft(proposal) for proposal in proposals]
+        generators = [self.targets[number].generator for number in sequences]
+        verdicts = self.acceptance(drafts, _draft_logits(drafts, outputs), generators)
+        return [
+            self.build_step(number, draft.tokens, verdict, output, truncated=draft.tree.nodes < proposal.tree.nodes)
+            for number, proposal, output, draft, verdict in zip(
+                sequences, proposals, outputs, drafts, verdicts, strict=True
+            )
+        ]
 
-    def commit(self, texts: Sequence[int], found: Sequence[Step | TreeoptError]) -> None:
-        """Keep the accepted paths in the caches; the last committed token of each text is its new root."""
-        steps = {text: step for text, step in zip(texts, found, strict=True) if isinstance(step, Step)}
-        for text, step in steps.items():
-            self.targets[text].cache.keep(step.path)
+    def build_step(
+        self, sequence: int, tokens: Sequence[int], verdict: Verdict, output: Output, *, truncated: bool = False
+    ) -> Step | TreeoptError:
+        """Return the step of a verdict on drafted tokens, or an error if the target's logits were not finite."""
+        if not verdict.finite:
+            target = self.targets[sequence]
+            target.reset()
+            return not_finite_error(target.target.name, "target")
+        committed = [*(tokens[node] for node in verdict.nodes[1:]), verdict.bonus]
+        return Step(verdict.nodes, committed, output.logits, output.states, truncated)
+
+    def commit(self, sequences: Sequence[int], results: Sequence[Step | TreeoptError]) -> None:
+        """Keep the accepted paths in the caches; the bonus token of each sequence is its new root."""
+        steps = {number: step for number, step in zip(sequences, results, strict=True) if isinstance(step, Step)}
+        for number, step in steps.items():
+            self.targets[number].cache.commit(step.path)
         self.drafter.accept(list(steps), list(steps.values()))
 
-    def notify(
+    def _notify(
         self,
-        texts: Sequence[int],
+        sequences: Sequence[int],
         proposals: Sequence[Proposal],
-        found: Sequence[Step | TreeoptError],
-        seconds: StepSeconds | None = None,
+        results: Sequence[Step | TreeoptError],
+        batch_seconds: StepSeconds,
     ) -> None:
-        """Call the observer with the step of each text; the first is given the seconds of all."""
-        if self.on_step is None:
-            return
-        for text, proposal, step in zip(texts, proposals, found, strict=True):
+        """Call the observer with the step of each sequence; only the first receives the times of the batch."""
+        assert self.on_step is not None
+        seconds: StepSeconds | None = batch_seconds
+        for number, proposal, step in zip(sequences, proposals, results, strict=True):
             if isinstance(step, Step):
-                self.targets[text].tell(self.on_step, text, proposal, step, seconds)
+                tokens = self.targets[number].tokens
+                self.on_step(StepEvent(number, tokens, proposal, step, seconds))
+                tokens += step.tokens
                 seconds = None
+
+    def _finite_draft(self, proposal: Proposal) -> Draft:
+        """Return the levels of a proposal whose distributions were finite; warn once if that is not all of it."""
+        scores = proposal.scores
+        tokens, values = copy_to_host(proposal.tokens, None if scores is None else scores.values)
+        if scores is None or all_finite(values):
+            return Draft(proposal.tree, tokens, proposal.tokens, proposal.probs)
+        if not self._warned:
+            self._warned = True
+            warnings.warn(draft_warning(scores.model), stacklevel=2)
+        nodes = count_usable_nodes(proposal.tree, scores.nodes, values)
+        tree = intern_tree(tuple(proposal.tree.parents[:nodes].tolist()))
+        probs = None if proposal.probs is None else proposal.probs[:nodes]
+        return Draft(tree, tokens[:nodes], proposal.tokens[:nodes], probs)
+
+
+def _draft_logits(drafts: Sequence[Draft], outputs: Outputs) -> Tensor:
+    """Return the logits (n, V) after the nodes of all drafts, without those of side tokens and of truncated levels."""
+    nodes = [draft.tree.nodes for draft in drafts]
+    if outputs.logits.shape[0] == sum(nodes):
+        return outputs.logits
+    return concatenate([output.logits[:count] for output, count in zip(outputs, nodes, strict=True)])

@@ -1,1 +1,1 @@
-"""Drafters, one module each: what drafts the tokens of a step; `drafter` says what one must offer."""
+"""Drafters, one module each; `drafter` defines their interface."""

@@ -1,4 +1,4 @@
-"""What drafts at one text, and a draft model there: its cache, and the tokens at the text's end that it was not fed."""
+"""A draft model at one sequence: its KV cache, and the committed tokens that it has not read yet."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -8,72 +8,71 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64
-from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.drafters.drafter import Step
+from treeopt.runtime.drafters.expansion import Children
 from treeopt.runtime.models.memory import new_caches
-from treeopt.runtime.models.model import Feed, LanguageModel, Output, Outputs, SequenceCache, States, feed_text
-from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.model import HiddenStates, LanguageModel, Output, Outputs, SequenceCache, SequenceInput
+from treeopt.runtime.models.nodes import NOT_FED, PassNodes
 from treeopt.runtime.models.runner import Runner
 
-MOST_READ = 512
-"""Tokens of a pass over what was not fed: its mask has a row and a column for each."""
+MAX_CATCH_UP_TOKENS = 512
+"""Tokens of a pass over unread tokens, whose mask is square."""
 
 
-class TextDraft(Protocol):
-    """A draft model or a head at one text."""
+class DraftSequence(Protocol):
+    """A draft model or a head at one sequence."""
 
     @property
     def cache(self) -> Any:
-        """Of the text; the root is fed at its length."""
+        """KV cache; the root is fed at its length."""
 
     @property
     def ready(self) -> bool:
-        """Whether it can draft: a head cannot at a text that is its root alone, a model not at one too long for it."""
+        """Whether it can draft: a head needs a token before the root, a model has a longest sequence."""
 
     @property
     def root(self) -> int:
         """The last committed token."""
 
-    def begin(self, tokens: Sequence[int], states: States | None) -> None:
-        """Begin a text whose last token is the root; `states` as in `Drafter.begin`."""
+    def begin(self, tokens: Sequence[int], states: HiddenStates | None) -> None:
+        """Begin a sequence, as `Drafter.begin`."""
 
     @property
-    def behind(self) -> bool:
-        """Whether so much of the text was not fed that the next pass over it does not end with the root."""
+    def has_backlog(self) -> bool:
+        """Whether there are so many unread tokens that the next pass does not reach the root."""
 
     @staticmethod
-    def feed_roots(texts: Sequence[Any]) -> list[Feed]:
-        """Return the next tokens of each text that were not fed."""
+    def feed_roots(sequences: Sequence[Any]) -> list[SequenceInput]:
+        """Return the next unread tokens of each sequence, up to the root."""
 
-    def read(self, output: Output) -> None:
-        """Commit what that pass fed, but for the root; `output` is that of its last token."""
+    def commit_fed(self, output: Output) -> None:
+        """Commit the tokens of that pass but the root, given the output at the last token."""
 
-    def feed(self, tokens: Tensor, nodes: PassNodes) -> Feed:
-        """Return nodes of the step's tree."""
+    def feed(self, tokens: Tensor, nodes: PassNodes) -> SequenceInput:
+        """Return nodes of the step's tree as input of a pass."""
 
-    def fed(self, nodes: PassNodes, output: Output) -> None:
-        """Store what nodes below them need of these nodes."""
+    def store(self, nodes: PassNodes, output: Output) -> None:
+        """Store what the children of these nodes need of the output."""
 
-    def accept(self, step: Step, fed: Sequence[int]) -> None:
-        """Move on to a new root; `fed` is the feed index of each node in this step, -1 if it was not fed."""
-
-
-NewDrafts = Callable[[int], Sequence[TextDraft]]
-"""Makes a draft model or a head ready for so many texts."""
+    def accept(self, step: Step, feed_indices: Sequence[int]) -> None:
+        """Move to the new root, given the feed index of each node in this step, NOT_FED if it was not fed."""
 
 
-class DraftModel:
-    """A model that drafts below one text's root.
+NewSequences = Callable[[int], Sequence[DraftSequence]]
+"""Makes the state of a draft model or a head for that many sequences."""
 
-    The cache holds the committed text but for `pending`, the tokens that were not fed: the root, and before it the
-    accepted leaf, which was never fed because it had no children.  Where steps draft nothing, what is pending grows, and
-    all of it is fed when drafting begins again, `MOST_READ` tokens at a time.
-    After the text stand the step's nodes, in the order of feeding.
-    A text that grows longer than the model takes is no longer read, and nothing is drafted there.
+
+class DraftModelSequence:
+    """A draft model at one sequence.
+
+    The cache contains the committed tokens but `pending`: the root, and before it the accepted leaf, which had no
+    children and so was not fed.  Steps of other drafters add to the pending tokens, which are fed when drafting resumes,
+    `MAX_CATCH_UP_TOKENS` at a time.  The step's nodes follow in the order they were fed.
+    Once a sequence is longer than the model takes, nothing is read or drafted any more.
 
     Args:
-        model: the model.
-        cache: of one text, with room for the longest and all nodes fed in a step.
+        model: the draft model.
+        cache: of one sequence, with room for the longest and for all nodes fed in a step.
     """
 
     def __init__(self, model: LanguageModel, cache: SequenceCache) -> None:
@@ -84,11 +83,9 @@ class DraftModel:
 
     @property
     def root(self) -> int:
-        """The last committed token."""
         return self.pending[-1]
 
-    def begin(self, tokens: Sequence[int], states: States | None) -> None:  # noqa: ARG002
-        """Begin a text whose last token is the root."""
+    def begin(self, tokens: Sequence[int], states: HiddenStates | None) -> None:  # noqa: ARG002
         self.cache.clear()
         self.pending = [tokens[-1]]
         self.ready = len(tokens) <= self.model.config.max_positions
@@ -96,94 +93,90 @@ class DraftModel:
             self.model.prefill(torch.tensor(tokens[:-1], dtype=torch.int64, device=self.model.device), self.cache)
 
     @property
-    def behind(self) -> bool:
-        """Whether steps drafted nothing: else the root is pending, and at most an accepted leaf before it."""
+    def has_backlog(self) -> bool:
         return len(self.pending) > 2
 
     @staticmethod
-    def feed_roots(texts: "Sequence[DraftModel]") -> list[Feed]:
-        """Return the pending tokens of each text; those before the root first, where they are many."""
-        return [text._pending_feed() for text in texts]
+    def feed_roots(sequences: "Sequence[DraftModelSequence]") -> list[SequenceInput]:
+        return [sequence._feed_pending() for sequence in sequences]
 
-    def _pending_feed(self) -> Feed:
-        tokens = self.pending[: min(len(self.pending) - 1, MOST_READ)] if self.behind else self.pending
-        return feed_text(self.cache, torch.from_numpy(np.array(tokens)).to(self.model.device, non_blocking=True))
+    def _feed_pending(self) -> SequenceInput:
+        tokens = self.pending[: min(len(self.pending) - 1, MAX_CATCH_UP_TOKENS)] if self.has_backlog else self.pending
+        return SequenceInput.causal(
+            self.cache, torch.from_numpy(np.array(tokens)).to(self.model.device, non_blocking=True)
+        )
 
-    def read(self, output: Output) -> None:  # noqa: ARG002
-        """Commit what was pending and is fed, but for the root."""
-        count = min(len(self.pending) - 1, MOST_READ)
+    def commit_fed(self, output: Output) -> None:  # noqa: ARG002
+        count = min(len(self.pending) - 1, MAX_CATCH_UP_TOKENS)
         if count:
             self.cache.length += count
             del self.pending[:count]
 
-    def feed(self, tokens: Tensor, nodes: PassNodes) -> Feed:
-        """Return nodes of the step's tree."""
-        return Feed(self.cache, tokens, nodes)
+    def feed(self, tokens: Tensor, nodes: PassNodes) -> SequenceInput:
+        return SequenceInput(self.cache, tokens, nodes)
 
-    def fed(self, nodes: PassNodes, output: Output) -> None:
-        """Do nothing: the cache has all that nodes below these need."""
+    def store(self, nodes: PassNodes, output: Output) -> None:
+        pass  # the cache has all that the children need
 
-    def accept(self, step: Step, fed: Sequence[int]) -> None:
-        """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""
+    def accept(self, step: Step, feed_indices: Sequence[int]) -> None:
+        """Commit the fed nodes of the accepted path; the other committed tokens are pending."""
         if not self.ready:
             self.pending = [step.tokens[-1]]
             return
-        kept = [fed[node] for node in step.path if fed[node] >= 0]
-        if kept:
-            self.cache.keep(kept)
-        self.pending[-1:] = [self.root, *step.tokens][len(kept) :]
+        fed = [feed_indices[node] for node in step.path if feed_indices[node] != NOT_FED]
+        if fed:
+            self.cache.commit(fed)
+        self.pending[-1:] = [self.root, *step.tokens][len(fed) :]
         self.ready = self.cache.length + len(self.pending) <= self.model.config.max_positions
 
 
-def draft_models(model: LanguageModel, capacity: int, nodes: int, texts: int) -> list[DraftModel]:
-    """Return a draft model at each of some texts.
+def new_model_sequences(model: LanguageModel, capacity: int, nodes: int, sequences: int) -> list[DraftModelSequence]:
+    """Return the state of a draft model for several sequences.
 
     Args:
         model: the draft model.
-        capacity: longest text.
-        nodes: most nodes of a text that are fed in a step.
-        texts: how many.
+        capacity: longest sequence.
+        nodes: nodes that a sequence is fed in a step, at most.
+        sequences: how many.
     """
-    return [DraftModel(model, cache) for cache in new_caches(model, capacity + nodes, texts)]
+    return [DraftModelSequence(model, cache) for cache in new_caches(model, capacity + nodes, sequences)]
 
 
-def root_logits(runner: Runner, drafts: Sequence[TextDraft]) -> Tensor:
-    """Feed texts up to their roots where they were not yet, and return the logits (texts, V) after the roots.
-
-    What they need at the same time is one pass.
-    """
-    while behind := [draft for draft in drafts if draft.behind]:
-        _read(runner, behind)
-    return _read(runner, drafts).logits
+def root_logits(runner: Runner, drafts: Sequence[DraftSequence]) -> Tensor:
+    """Feed the unread tokens of each sequence and return the logits (sequences, V) after the roots."""
+    while backlog := [draft for draft in drafts if draft.has_backlog]:
+        _read_pending(runner, backlog)
+    return _read_pending(runner, drafts).logits
 
 
-def _read(runner: Runner, drafts: Sequence[TextDraft]) -> Outputs:
-    """Return what the next pass over each text gives."""
+def _read_pending(runner: Runner, drafts: Sequence[DraftSequence]) -> Outputs:
     outputs = runner.forward(drafts[0].feed_roots(drafts), last_only=True)
     for draft, output in zip(drafts, outputs, strict=True):
-        draft.read(output)
+        draft.commit_fed(output)
     return outputs
 
 
 def node_logits(
-    runner: Runner, drafts: Sequence[TextDraft], tokens: Sequence[Tensor], nodes: Sequence[PassNodes]
+    runner: Runner, drafts: Sequence[DraftSequence], tokens: Sequence[Tensor], nodes: Sequence[PassNodes]
 ) -> Tensor:
-    """Feed nodes of each text's tree in one pass, and return the logits after them, one text after the other."""
-    feeds = [draft.feed(fed, at) for draft, fed, at in zip(drafts, tokens, nodes, strict=True)]
-    outputs = runner.forward(feeds)
-    for draft, fed, output in zip(drafts, nodes, outputs, strict=True):
-        draft.fed(fed, output)
+    """Feed tree nodes of each sequence in one pass and return the logits after them, concatenated."""
+    inputs = [draft.feed(ids, pass_nodes) for draft, ids, pass_nodes in zip(drafts, tokens, nodes, strict=True)]
+    outputs = runner.forward(inputs)
+    for draft, pass_nodes, output in zip(drafts, nodes, outputs, strict=True):
+        draft.store(pass_nodes, output)
     return outputs.logits
 
 
-def feed(model: LanguageModel, cache: SequenceCache, tokens: Int64, nodes: PassNodes, *, children: int) -> Children:
-    """Feed nodes of a tree to a draft model and return so many of the likeliest tokens after each."""
-    logits = model.forward([Feed(cache, torch.from_numpy(tokens).to(model.device), nodes)]).logits
-    log_probs, following = likeliest_children(logits, children)
-    return Children(log_probs.cpu().numpy(), following.cpu().numpy())
+def expand_nodes(
+    model: LanguageModel, cache: SequenceCache, tokens: Int64, nodes: PassNodes, *, children: int
+) -> Children:
+    """Feed tree nodes to a draft model and return the top `children` tokens after each."""
+    logits = model.forward([SequenceInput(cache, torch.from_numpy(tokens).to(model.device), nodes)]).logits
+    log_probs, top = top_children(logits, children)
+    return Children(log_probs.cpu().numpy(), top.cpu().numpy())
 
 
-def likeliest_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return float32 (m, count), the log-probabilities at temperature 1 of the likeliest tokens after m nodes, and these."""
+def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities at temperature 1 of the top tokens after m nodes, float32 (m, count), and the tokens."""
     log_probs, tokens = logits.float().log_softmax(-1).topk(count)
     return log_probs, tokens

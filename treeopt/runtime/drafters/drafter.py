@@ -1,11 +1,11 @@
-"""What a drafter is: anything that drafts, in every step, a tree of tokens below the root.
+"""The interface of a drafter: in every step it proposes a tree of tokens below the root of each sequence.
 
-A new one is a class with the methods of `Drafter`, in a file of its own; docs/guides/add-a-drafter.md walks through one.
-The decoder verifies the draft with the target, accepts what the target samples, and tells the drafter which.
-Texts are told apart by a number, and what a drafter keeps of one has nothing to do with another.
+A new drafter is a class with the methods of `Drafter`, in its own file; docs/guides/add-a-drafter.md builds one.
+Sequences are identified by numbers, and the state of one does not depend on another.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -13,94 +13,119 @@ from torch import Tensor
 
 from treeopt.arrays import Bool, Int64
 from treeopt.runtime.models.finite import Scores
-from treeopt.runtime.models.model import NOTHING, States, Wants
+from treeopt.runtime.models.model import NO_STATES, HiddenStates, RequestedStates
 from treeopt.trees import TokenTree
 
-__all__ = ["NOTHING", "Drafter", "Proposal", "Scores", "SideTokens", "States", "Step", "Wants"]
+__all__ = ["NO_STATES", "Drafter", "HiddenStates", "Proposal", "RequestedStates", "Scores", "SideTokens", "Step"]
 
 
 class SideTokens(NamedTuple):
-    """Tokens that are fed in the target's pass without being candidates, such as lookahead's window."""
+    """Tokens that share the target's pass without being candidates, such as lookahead's window."""
 
     tokens: Tensor
     """int64 (m,)."""
     visible: Bool
-    """bool (m, n + m): which nodes of the tree, and which of these tokens, each attends to beside the text.
+    """bool (m, n + m): which tree nodes and side tokens each attends to, besides the committed tokens.
 
-    Where it is the same object again with the same tree, so is the target's pass.
+    Pass the same object again with the same tree: the target's pass then reuses its mask.
     """
     depth: Int64
-    """int64 (m,): place of each behind the root's."""
+    """int64 (m,): position relative to the root."""
 
 
 class Proposal(NamedTuple):
-    """One text's draft of one step."""
+    """The draft of one sequence in one step."""
 
     tree: TokenTree
-    """Where it is the same object again, so is the target's pass."""
+    """Interned with `intern_tree`, so that the target's pass reuses its mask."""
     tokens: Tensor
     """int64 (n,): node 0 is the root, the last committed token."""
     probs: Tensor | None = None
-    """float32 (n, V): what the children of each node were sampled from; None where they are given, not sampled."""
+    """float32 (n, V): what the children of each node were sampled from; None if they were not sampled."""
     side: SideTokens | None = None
     scores: Scores | None = None
-    """Of the distributions that the tokens come from: the draft ends with the level after which one is not finite."""
+    """Of the distributions behind the tokens: verification stops after the first level where one is not finite."""
 
 
 class Step(NamedTuple):
-    """What one text's step came to."""
+    """The result of one step of one sequence."""
 
     path: tuple[int, ...]
-    """Accepted nodes from the root, 0, down."""
+    """Accepted nodes, from the root, 0, down."""
     tokens: list[int]
-    """Committed: the accepted draft tokens, and the one sampled after them, which is the next root."""
+    """Committed: the accepted draft tokens, then the bonus token, which is the next root."""
     logits: Tensor
-    """(n + m, V): the target's, after every node and every side token; they last until the next pass."""
-    states: States | None
-    """The target's hidden states that the drafter wants, rows as in `logits`; they last as long."""
-    cut: bool = False
-    """Whether less than the proposal was verified, because a distribution of the draft is not finite."""
+    """(n + m, V): the target's, after every node and side token; overwritten by the next pass."""
+    states: HiddenStates | None
+    """The target's hidden states that the drafter reads, rows as in `logits`; overwritten by the next pass."""
+    truncated: bool = False
+    """Whether only part of the proposal was verified, because a draft distribution was not finite."""
 
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Drafts trees of tokens, siblings in rank order."""
+    """Proposes trees of tokens, siblings in rank order."""
 
     @property
     def max_tokens(self) -> int:
-        """Most nodes and side tokens of a proposal together."""
+        """Largest proposal: nodes, root included, and side tokens."""
 
     @property
     def sampled(self) -> bool:
-        """Whether children are sampled from `Proposal.probs`, which verification rules ask for, or given."""
+        """Whether children are sampled from `Proposal.probs`, which decides which verification rules apply."""
 
     @property
-    def wants(self) -> Wants:
-        """Hidden states of the target that drafts are made from."""
+    def requested_states(self) -> RequestedStates:
+        """Hidden states of the target that the drafter reads."""
 
-    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        """Begin a text whose last token is the root.
+    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
+        """Begin a sequence whose last token is the root.
 
         Args:
-            text: its number.
-            tokens: all of it, at least one token.
-            states: the target's, of the last token before the root, or with `Wants.whole_text` of all before it; None
-                where the root stands alone or nothing is wanted.
+            sequence: its number.
+            tokens: all of its tokens, at least one.
+            states: the target's at the token before the root, or with `RequestedStates.all_tokens` at all tokens before
+                it; None if there are none, or the drafter reads no states.
         """
 
-    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:
-        """Return a draft below the root of each of some texts, with the noise of each."""
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
+        """Return a draft below the root of each sequence, sampled with its generator."""
 
-    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        """Move on to a new root in each of some texts, the last committed token of its step."""
+    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
+        """Move each sequence to its new root, the last token of its step."""
 
-    def end(self, text: int) -> None:
-        """Forget a text; it may have been broken off anywhere, also while it was begun."""
+    def end(self, sequence: int) -> None:
+        """Free a sequence. It may have been interrupted anywhere, `begin` included."""
 
 
 @runtime_checkable
 class BatchedDrafter(Drafter, Protocol):
-    """A drafter that drafts faster for several texts where it is told before how many there will be."""
+    """A drafter that is faster if it learns the batch size in advance."""
 
-    def reserve(self, texts: int) -> None:
-        """Make room for so many texts beside those that were begun; may raise OutOfMemoryError."""
+    def reserve(self, sequences: int) -> None:
+        """Allocate state for `sequences` more sequences; may raise OutOfMemoryError."""
+
+
+CACHED_TREES = 256
+CACHED_PASSES = 64
+"""Fewer than trees, because the mask of a pass takes more memory."""
+
+
+@lru_cache(maxsize=CACHED_TREES)
+def intern_tree(parents: tuple[int, ...]) -> TokenTree:
+    """Return the tree with these parents, the same object for recent parents, so that its masks are reused."""
+    return TokenTree(parents)
+
+
+@lru_cache(maxsize=CACHED_TREES)
+def intern_chain(length: int) -> TokenTree:
+    """Return the chain of `length` draft tokens, the same object each time.
+
+    >>> intern_chain(2) is intern_chain(2)
+    True
+    """
+    return intern_tree(tuple(range(-1, length)))
+
+
+ROOT_ONLY = intern_chain(0)
+"""The tree that drafts nothing."""

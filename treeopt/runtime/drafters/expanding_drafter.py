@@ -1,4 +1,4 @@
-"""Drafters whose trees grow in every step out of the probabilities of a draft model, or of a head on the target."""
+"""Dynamic trees: in every step the tree grows from the probabilities of a draft model, or of a head on the target."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,53 +9,45 @@ import torch
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.draft_model import (
-    TextDraft,
-    draft_models,
-    likeliest_children,
+    DraftSequence,
+    new_model_sequences,
     node_logits,
     root_logits,
+    top_children,
 )
-from treeopt.runtime.drafters.drafted_nodes import DraftedNodes, Expanded, ExpansionPolicy
-from treeopt.runtime.drafters.drafter import Proposal, Step
-from treeopt.runtime.drafters.recurring import ROOT_ALONE
-from treeopt.runtime.drafters.texts import Texts
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.drafters.expansion import ExpandedTree, ExpansionPolicy, TreeExpansion
+from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.models.finite import Scores
-from treeopt.runtime.models.model import NOTHING, ForwardModel, States, Wants
-from treeopt.runtime.models.runner import Runner, pool_for
+from treeopt.runtime.models.model import NO_STATES, ForwardModel, HiddenStates, RequestedStates
+from treeopt.runtime.models.runner import Runner, make_graph_pool
 
-NewDraftsOf = Callable[[Any, int, int, int], Sequence[TextDraft]]
-"""From a model or a head, the longest text, the most nodes fed in a step and how many texts, to what drafts at each."""
+MakeSequences = Callable[[Any, int, int, int], Sequence[DraftSequence]]
+"""From a model or head, the longest sequence, the nodes fed in a step and the number of sequences to their state."""
 
 
 @dataclass(slots=True)
-class _Text:
-    """What drafts at one text, and the nodes that it was fed in this step."""
-
-    draft: TextDraft
-    fed: list[int] = field(default_factory=list)
+class _Sequence:
+    draft: DraftSequence
+    feed_indices: list[int] = field(default_factory=list)
+    """Of every node of the step's tree."""
     finite: bool = True
-    """Whether all distributions in this step are."""
-
-    def accept(self, step: Step) -> None:
-        """Move on to a new root, and forget what is not finite behind the text."""
-        self.draft.accept(step, self.fed)
-        if not self.finite:
-            self.draft.cache.zero_nodes()
+    """Whether all distributions of the step are."""
 
 
 class ExpandingDrafter:
-    """Grows the tree of every step where the draft is sure of itself (Li et al., 2024; Svirschevski et al., 2024).
+    """Grows trees where the draft is confident (EAGLE-2: Li et al., 2024; SpecExec: Svirschevski et al., 2024).
 
     Args:
         model: a draft model that shares the target's vocabulary, or a head on the target; its probabilities are those of
             temperature 1, whatever the target's.
-        policy: how trees grow: EAGLE-2's dynamic trees, or SpecExec's.
-        capacity: longest text; nothing is drafted in one longer than the model takes.
-        new_drafts: makes the model ready for texts of a length, with some nodes fed in a step; see `draft_models`.
-        wants: hidden states of the target that the model reads.
+        policy: EAGLE-2's dynamic trees, or SpecExec's.
+        capacity: longest sequence; beyond what the model takes, nothing is drafted.
+        new_sequences: makes the state of the model for several sequences.
+        requested_states: hidden states of the target that the head reads.
         cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
 
-    Raises InvalidValueError for more children than the vocabulary has, and trees deeper than the longest text,
+    Raises InvalidValueError for more children than the vocabulary has, and trees deeper than the longest sequence,
     OutOfMemoryError for a cache that does not fit into memory.
     """
 
@@ -67,8 +59,8 @@ class ExpandingDrafter:
         policy: ExpansionPolicy,
         *,
         capacity: int,
-        new_drafts: NewDraftsOf = draft_models,
-        wants: Wants = NOTHING,
+        new_sequences: MakeSequences = new_model_sequences,
+        requested_states: RequestedStates = NO_STATES,
         cuda_graphs: bool | None = None,
     ) -> None:
         vocabulary, longest = model.config.vocabulary, model.config.max_positions
@@ -81,57 +73,59 @@ class ExpandingDrafter:
                 f"policy: expected at most {longest} levels, the longest text that {model.name} takes. "
                 f"Got {policy.longest_draft}."
             )
-        self.policy, self.wants, self.max_tokens = policy, wants, policy.max_nodes
+        self.policy, self.requested_states, self.max_tokens = policy, requested_states, policy.max_nodes
         self._model = model
-        self._runner = Runner(model, max_nodes=policy.max_fed, pool=pool_for(model.device, cuda_graphs))
-        make = partial(new_drafts, model, min(capacity, longest), policy.max_fed)
-        self._texts = Texts(lambda texts: [_Text(draft) for draft in make(texts)])
-        self._nodes = DraftedNodes(policy, 0)
-        self._nodes.compile()
+        self._runner = Runner(model, max_nodes=policy.max_fed, pool=make_graph_pool(model.device, cuda_graphs))
+        new_drafts = partial(new_sequences, model, min(capacity, longest), policy.max_fed)
+        self._sequences = SequencePool(lambda count: [_Sequence(draft) for draft in new_drafts(count)])
+        self._expansion = TreeExpansion(policy, 0)
+        self._expansion.compile()
 
-    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        self._texts.begin(text).draft.begin(tokens, states)
+    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
+        self._sequences.acquire(sequence).draft.begin(tokens, states)
 
-    def reserve(self, texts: int) -> None:
-        self._texts.reserve(texts)
+    def reserve(self, sequences: int) -> None:
+        self._sequences.reserve(sequences)
 
     @torch.inference_mode()
-    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
-        """Return the trees below the roots; the root alone where a distribution on the way is not finite."""
-        at = [self._texts[text] for text in texts]
-        drafting = [each.draft for each in at if each.draft.ready]
-        expanded = iter(self._expanded(drafting) if drafting else [])
-        return [self._proposal(each, next(expanded) if each.draft.ready else None) for each in at]
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        """Return the trees below the roots; the root alone if a distribution is not finite."""
+        batch = [self._sequences[sequence] for sequence in sequences]
+        ready = [sequence.draft for sequence in batch if sequence.draft.ready]
+        trees = iter(self._expand(ready) if ready else [])
+        return [self._proposal(sequence, next(trees) if sequence.draft.ready else None) for sequence in batch]
 
-    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        for text, step in zip(texts, steps, strict=True):
-            self._texts[text].accept(step)
+    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
+        for number, step in zip(sequences, steps, strict=True):
+            sequence = self._sequences[number]
+            sequence.draft.accept(step, sequence.feed_indices)
+            if not sequence.finite:  # the cache is not finite after the committed tokens
+                sequence.draft.cache.zero_nodes()
 
-    def end(self, text: int) -> None:
-        self._texts.end(text)
+    def end(self, sequence: int) -> None:
+        self._sequences.release(sequence)
 
-    def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded]:
-        """Return the tree of each of some texts; a pass is one for all of them."""
-        if self._nodes.texts != len(drafts):
-            self._nodes = DraftedNodes(self.policy, len(drafts))
-        nodes = self._nodes
-        nodes.begin([draft.root for draft in drafts])
-        nodes.add(*likeliest_children(root_logits(self._runner, drafts), nodes.children))
-        while fed := nodes.frontier():
+    def _expand(self, drafts: Sequence[DraftSequence]) -> list[ExpandedTree]:
+        """Grow the tree of each sequence, with one pass for the whole batch at a time."""
+        if self._expansion.sequences != len(drafts):
+            self._expansion = TreeExpansion(self.policy, len(drafts))
+        expansion = self._expansion
+        expansion.begin([draft.root for draft in drafts])
+        expansion.add(*top_children(root_logits(self._runner, drafts), expansion.children))
+        while frontiers := expansion.feed_next():
             logits = node_logits(
                 self._runner,
-                [drafts[beams.text] for beams in fed],
-                [beams.tokens.to(self._model.device) for beams in fed],
-                [beams.nodes for beams in fed],
+                [drafts[frontier.sequence] for frontier in frontiers],
+                [frontier.tokens.to(self._model.device) for frontier in frontiers],
+                [frontier.nodes for frontier in frontiers],
             )
-            nodes.add(*likeliest_children(logits, nodes.children))
-        return nodes.trees()
+            expansion.add(*top_children(logits, expansion.children))
+        return expansion.trees()
 
-    def _proposal(self, at: _Text, expanded: Expanded | None) -> Proposal:
+    def _proposal(self, sequence: _Sequence, expanded: ExpandedTree | None) -> Proposal:
         if expanded is None:
-            at.fed, at.finite = [0], True
-            return Proposal(ROOT_ALONE, torch.tensor([at.draft.root]))
-        at.fed, at.finite = expanded.fed, expanded.finite
-        return Proposal(
-            expanded.tree, expanded.tokens, scores=None if expanded.finite else Scores.missing(self._model.name)
-        )
+            sequence.feed_indices, sequence.finite = [0], True
+            return Proposal(ROOT_ONLY, torch.tensor([sequence.draft.root]))
+        sequence.feed_indices, sequence.finite = expanded.feed_indices, expanded.finite
+        scores = None if expanded.finite else Scores.missing(self._model.name)
+        return Proposal(expanded.tree, expanded.tokens, scores=scores)

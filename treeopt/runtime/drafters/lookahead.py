@@ -1,151 +1,205 @@
-"""Lookahead decoding: the target's own proposals further on, read beside the text in one pass (Fu et al., 2024).
+"""Lookahead decoding: the target drafts n-grams of future tokens in its own verification passes (Fu et al., 2024).
 
-No draft model takes part.  A window of proposals rides along in every pass of the target, which improves each of them;
-the n-grams that come of it go to a pool, and those that begin with the root are verified as a tree in the same pass.
+Every pass of the target also updates a window of guesses by Jacobi iteration.  The n-grams along its columns go to a pool,
+and those that begin with the root are verified as a tree in the same pass.  No draft model takes part.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from treeopt.arrays import Bool, Int64
-from treeopt.runtime.drafters.beams import merged
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.drafters.beams import Beam, merge_beams
 from treeopt.runtime.drafters.drafter import Proposal, SideTokens, Step
-from treeopt.runtime.drafters.ngram_pool import NgramPool
-from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.models.model import NOTHING, States
-from treeopt.trees.own_trees import LookaheadSetting
+from treeopt.runtime.drafters.sequence_pool import SequencePool
+from treeopt.runtime.models.model import NO_STATES, HiddenStates
+from treeopt.trees.drafter_parameters import LookaheadSetting
 
 POOL_KEYS = 8192
 
 
 class LookaheadDrafter:
-    """Keeps a window of proposals, a pool of n-grams, and proposes those of the pool that begin with the root.
+    """Drafts the n-grams of a pool that begin with the root, and fills the pool from a window of guesses.
 
-    The window has levels 0 … N-2 of W columns.  The token (l, j) stands j + l places behind the root; (0, 0) is the
-    root itself, all others are proposals that ride along as side tokens.  Invariant, before and after every step:
+    The window has levels 0 … N-2 of W columns.  Token (l, j) is at position j + l after the root; (0, 0) is the root
+    itself, all others are guesses, fed as side tokens.  Invariant, before and after every step:
 
-    1. (l, j) sees the text, level 0 up to column j, and its own column down to itself: the root and j + l proposals,
-       one at each place, in a row.
-    2. (l, j) with l > 0 is the target's likeliest token behind (l-1, j), as it was seen when that was the last level;
-       (1, 0) behind the token that the root has replaced.
+    1. (l, j) attends to the committed tokens, to level 0 up to column j, and to its own column down to itself: the root
+       and j + l guesses, one at each position.
+    2. (l, j) with l > 0 is the target's most likely token after (l-1, j), from the pass in which that was the last
+       level; (1, 0) after the token that the root has replaced.
 
-    So (0, j), …, (N-2, j) and the token likeliest behind them are N in a row from one Jacobi trajectory.  After a pass
-    these likeliest tokens are level N-1.  Every column's N-gram goes to the pool, level 0 is dropped, all others move
-    up, and the new root takes the place (0, 0).  The window moves on by one token a step, also where the step accepted
-    more: then proposals stand further behind the root than where they were made, which costs acceptance and nothing
-    else (the authors' implementation does the same).
+    So (0, j), …, (N-2, j) and the most likely token after them are an N-gram of one Jacobi trajectory.  After a pass
+    these most likely tokens are level N-1.  The N-gram of every column goes to the pool, level 0 is dropped, the others
+    move up, and the new root becomes (0, 0).  The window advances by one token in each step, even if the step accepted
+    more: the guesses are then further from the root than where they were made, which costs only acceptance (the
+    authors' implementation does the same).
 
-    At the start level 0 holds the tokens at the text's end, over again where it is shorter than W; each of the first
-    N - 2 passes adds a level and drops none.  The pool begins with the N-grams of the text, and every N-gram of the
-    text that is decoded is added.  It begins anew with each text.
+    At the start, level 0 has the last W tokens of the prompt, repeated if it is shorter; each of the first N - 2 passes
+    adds a level and drops none.  The pool starts with the N-grams of the prompt, and receives those of every committed
+    token.  It is cleared for each sequence.
 
-    Memory: that of the window, (N - 1) W tokens, and of the pool, see `NgramPool`: at most `pool_keys * G` entries.
+    Memory: (N - 1) W tokens of the window, and at most `pool_keys * G` entries of the pool.
 
     Args:
         window: W, columns.
         ngram: N, tokens of an n-gram.
-        candidates: G, most n-grams that are verified in a step, and that the pool keeps for a first token.
-        pool_keys: most first tokens in the pool.
+        candidates: G, n-grams that are verified in a step, and that the pool keeps for each first token.
+        pool_keys: first tokens in the pool.
 
     Raises InvalidValueError for numbers out of range.
     """
 
     sampled = False
-    wants = NOTHING
+    requested_states = NO_STATES
 
     def __init__(self, window: int, ngram: int, candidates: int, *, pool_keys: int = POOL_KEYS) -> None:
         self.setting = LookaheadSetting(window, ngram, candidates)
         self.max_tokens = self.setting.max_nodes
-        self._texts = Texts(
-            lambda texts: [LookaheadText(self.setting, NgramPool(ngram, pool_keys, candidates)) for _ in range(texts)]
+        self._sequences = SequencePool(
+            lambda count: [
+                LookaheadSequence(self.setting, NgramPool(ngram, pool_keys, candidates)) for _ in range(count)
+            ]
         )
 
-    def begin(self, text: int, tokens: Sequence[int], states: States | None = None) -> None:  # noqa: ARG002
-        self._texts.begin(text).begin(tokens)
+    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None = None) -> None:  # noqa: ARG002
+        self._sequences.acquire(sequence).begin(tokens)
 
-    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator] = ()) -> list[Proposal]:  # noqa: ARG002
-        """Return the trees of the pools' n-grams below the roots, and the windows beside them."""
-        return [self._texts[text].propose() for text in texts]
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator] = ()) -> list[Proposal]:  # noqa: ARG002
+        return [self._sequences[sequence].propose() for sequence in sequences]
 
-    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        for text, step in zip(texts, steps, strict=True):
-            self._texts[text].accept(step)
+    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._sequences[sequence].accept(step)
 
-    def end(self, text: int) -> None:
-        self._texts.end(text)
+    def end(self, sequence: int) -> None:
+        self._sequences.release(sequence)
 
-    def pool(self, text: int) -> NgramPool:
-        """Return the pool of a text."""
-        return self._texts[text].pool
+    def pool(self, sequence: int) -> "NgramPool":
+        return self._sequences[sequence].pool
 
 
-class LookaheadText:
-    """Window and pool of one text; see `LookaheadDrafter`."""
+class LookaheadSequence:
+    """Window and pool of one sequence."""
 
-    def __init__(self, setting: LookaheadSetting, pool: NgramPool) -> None:
+    def __init__(self, setting: LookaheadSetting, pool: "NgramPool") -> None:
         self.setting = setting
         self.pool = pool
         self._levels: deque[list[int]] = deque(maxlen=setting.ngram - 1)
         self._tail: list[int] = []
-        """The text's last N - 1 tokens, the root last."""
-        self._sees = _sees(setting.window, setting.ngram - 1)
+        """The last N - 1 committed tokens, the root last."""
+        self._window_mask = _window_mask(setting.window, setting.ngram - 1)
         self._depth = np.add.outer(np.arange(setting.ngram - 1), np.arange(setting.window)).ravel()
         self._masks: dict[tuple[int, int], tuple[Bool, Int64]] = {}
-        """By the sizes of tree and window, at most (G + 1)(N - 1) + N of them."""
+        """By the sizes of tree and window; at most (G + 1)(N - 1) + N."""
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Begin a text whose last token is the root."""
         seeds = tokens[-self.setting.window :]
         self._levels.clear()
         self._levels.append([seeds[column % len(seeds)] for column in range(self.setting.window)])
         self.pool.clear()
         self._tail.clear()
-        self._go_on(tokens)
+        self._commit(tokens)
 
     def propose(self) -> Proposal:
-        """Return the tree of the pool's n-grams below the root, and the window beside it."""
         root = self._tail[-1]
-        tree, tokens = merged(self.pool.find(root))
+        tree, tokens = merge_beams(self.pool.find(root))
         window = [token for level in self._levels for token in level][1:]
-        side = SideTokens(torch.tensor(window, dtype=torch.int64), *self._beside(tree.nodes, len(window)))
+        side = SideTokens(torch.tensor(window, dtype=torch.int64), *self._side_mask(tree.nodes, len(window)))
         return Proposal(tree, torch.tensor([root, *tokens]), side=side)
 
     def accept(self, step: Step) -> None:
-        """Add what the pass gave to window and pool, and move on to the new root."""
+        """Move the new level into the window, and the n-gram of each column into the pool."""
         rows = len(step.logits)
-        window = [0, *range(rows + 1 - len(self._levels) * self.setting.window, rows)]
-        proposals = step.logits[window[-self.setting.window :]].argmax(-1).tolist()
+        window_rows = [0, *range(rows + 1 - len(self._levels) * self.setting.window, rows)]
+        new_level = step.logits[window_rows[-self.setting.window :]].argmax(-1).tolist()
         if len(self._levels) == self.setting.ngram - 1:
-            for ngram in zip(*self._levels, proposals, strict=True):
+            for ngram in zip(*self._levels, new_level, strict=True):
                 self.pool.add(ngram)
-        self._levels.append(proposals)
-        self._go_on(step.tokens)
+        self._levels.append(new_level)  # drops level 0 of a full window
+        self._commit(step.tokens)
 
-    def _go_on(self, tokens: Sequence[int]) -> None:
-        """Add tokens to the text; the last is the root."""
-        text = [*self._tail, *tokens]
-        self.pool.add_all(text)
-        self._tail = text[1 - self.setting.ngram :]
-        self._levels[0][0] = text[-1]
+    def _commit(self, tokens: Sequence[int]) -> None:
+        """Append committed tokens, the last of which is the root."""
+        tail = [*self._tail, *tokens]
+        self.pool.add_all(tail)
+        self._tail = tail[1 - self.setting.ngram :]
+        self._levels[0][0] = tail[-1]
 
-    def _beside(self, nodes: int, window: int) -> tuple[Bool, Int64]:
-        """Return what each token of the window beside so many nodes sees, and its depth; the same objects again."""
-        found = self._masks.get((nodes, window))
-        if found is None:
+    def _side_mask(self, nodes: int, window: int) -> tuple[Bool, Int64]:
+        """Return mask and depths of `window` side tokens after `nodes` tree nodes; the same objects each time."""
+        mask = self._masks.get((nodes, window))
+        if mask is None:
             visible = np.zeros((window, nodes + window), np.bool_)
             visible[:, 0] = True
-            visible[:, nodes:] = self._sees[1 : window + 1, 1 : window + 1]
-            found = self._masks[nodes, window] = visible, self._depth[1 : window + 1]
-        return found
+            visible[:, nodes:] = self._window_mask[1 : window + 1, 1 : window + 1]
+            mask = self._masks[nodes, window] = visible, self._depth[1 : window + 1]
+        return mask
 
 
-def _sees(window: int, levels: int) -> Bool:
-    """Return bool (levels * window, levels * window): which tokens of the window each sees, level after level."""
+def _window_mask(window: int, levels: int) -> Bool:
+    """Return bool (levels * window, levels * window): the window tokens that each attends to, level after level."""
     level, column = (index.ravel() for index in np.indices((levels, window)))
-    first = (level == 0) & (column <= column[:, None])
-    own = (level <= level[:, None]) & (column == column[:, None])
-    seen: Bool = first | own
-    return seen
+    level_0 = (level == 0) & (column <= column[:, None])
+    same_column = (level <= level[:, None]) & (column == column[:, None])
+    mask: Bool = level_0 | same_column
+    return mask
+
+
+class NgramPool:
+    """N-grams by their first token, the key; the other `ngram` - 1 tokens are a continuation of it.
+
+    A key has at most `per_key` different continuations; a new one evicts the one added longest ago.  A new key evicts the
+    least recently used of `capacity_keys` keys.
+
+    Memory: at most `capacity_keys * per_key` continuations; a token takes 40 bytes in CPython, a continuation 64 more, a
+    key 320 more.
+    Adding and finding n-grams touch one key only: their cost does not grow with time.
+
+    Args:
+        ngram: tokens of an n-gram, at least 2.
+        capacity_keys: keys, at least 1.
+        per_key: continuations of a key, at least 1.
+
+    Raises InvalidValueError for smaller numbers.
+    """
+
+    def __init__(self, ngram: int, capacity_keys: int, per_key: int) -> None:
+        for name, value, least in (("ngram", ngram, 2), ("capacity_keys", capacity_keys, 1), ("per_key", per_key, 1)):
+            if value < least:
+                raise InvalidValueError(f"{name}: expected at least {least}. Got {value}.")
+        self.ngram = ngram
+        self.capacity_keys = capacity_keys
+        self.per_key = per_key
+        self._continuations: OrderedDict[int, list[Beam]] = OrderedDict()
+        """Keys in order of use, continuations in order of addition, the newest last."""
+
+    def add(self, ngram: Sequence[int]) -> None:
+        """Add an n-gram as the newest of its key."""
+        key, continuation = ngram[0], tuple(ngram[1:])
+        continuations = self._continuations.setdefault(key, [])
+        self._continuations.move_to_end(key)
+        if continuation in continuations:
+            continuations.remove(continuation)
+        continuations.append(continuation)
+        del continuations[: -self.per_key]
+        if len(self._continuations) > self.capacity_keys:
+            self._continuations.popitem(last=False)
+
+    def add_all(self, tokens: Sequence[int]) -> None:
+        """Add every n-gram of a sequence in order."""
+        for first in range(len(tokens) - self.ngram + 1):
+            self.add(tokens[first : first + self.ngram])
+
+    def find(self, key: int) -> list[Beam]:
+        """Return the continuations of a key, newest first."""
+        if key not in self._continuations:
+            return []
+        self._continuations.move_to_end(key)
+        return self._continuations[key][::-1]
+
+    def clear(self) -> None:
+        self._continuations.clear()

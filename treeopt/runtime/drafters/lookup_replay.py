@@ -1,159 +1,160 @@
-"""What prompt lookup would have come to along a text that was decoded in any way, without a pass of any model.
+"""Shadow drafting: counts what prompt lookup would have accepted along a decoded sequence, without any model pass.
 
-Given tokens are accepted where they are what the target's text went on with (rule `target`), at every temperature.  So
-the committed text says of every setting where its steps would have ended, whatever drafted it.
+With rule `target`, draft tokens are accepted if they equal the tokens that the target generated, at every temperature.  So
+the committed tokens determine the steps of every setting, whatever drafted them.
 """
 
 from collections.abc import Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
-from treeopt.trees.own_trees import PromptLookupSetting
+from treeopt.trees.drafter_parameters import PromptLookupSetting
 
-MOST_TOKENS, KEPT_TOKENS = 2**14, 2**13
-"""Of a text that are remembered: beyond the first number, as many as the second says."""
-MOST_WALKED = 512
-"""New tokens that are walked along at a time, the last; steps in those before are not counted."""
-NOWHERE = -1
+MAX_STORED_TOKENS = 2**14
+"""Stored tokens of the sequence; beyond, the oldest are dropped down to `MIN_STORED_TOKENS`."""
+MIN_STORED_TOKENS = 2**13
+MAX_REPLAYED_TOKENS = 512
+"""Only the last tokens since the previous replay are replayed; earlier steps are not counted."""
+NOT_FOUND = -1
 
 
-class Walked(NamedTuple):
-    """What steps with one setting would have come to."""
+class ReplayedSteps(NamedTuple):
+    """The steps of one setting."""
 
     tokens: int
     steps: int
     drafted: int
-    """Steps in which there was something to draft."""
+    """Steps that drafted anything."""
 
 
 class LookupReplay:
-    """The text that is decoded now, and where the steps of each setting have come to in it.
+    """Replays several settings of prompt lookup along the sequence that is being decoded.
 
     Args:
         settings: of prompt lookup.
     """
 
     def __init__(self, settings: Sequence[PromptLookupSetting]) -> None:
-        self.settings = tuple(sorted(settings, key=lambda each: (each.ngram, each.length)))
-        self._text: int | None = None
-        self._max_ngram = max((each.ngram for each in self.settings), default=1)
-        self._places = Places(self._max_ngram)
-        self._begin(0, ())
+        self.settings = tuple(sorted(settings, key=attrgetter("ngram", "length")))
+        self._sequence: int | None = None
+        self._max_ngram = max((setting.ngram for setting in self.settings), default=1)
+        self._occurrences = Occurrences(self._max_ngram)
+        self._restart(0, ())
 
     @property
-    def waiting(self) -> int:
-        """Tokens that were committed since the last walk."""
-        return len(self._tokens) - self._read
+    def pending_tokens(self) -> int:
+        """Tokens added since the last replay."""
+        return len(self._tokens) - self._replayed
 
-    def note(self, text: int, before: Sequence[int], tokens: Sequence[int]) -> None:
-        """Remember a step that committed some tokens behind a text, whose last token is the root."""
-        if text != self._text or len(before) != self._forgotten + len(self._tokens):
-            self._text = text
-            forgotten = max(0, len(before) - KEPT_TOKENS)
-            self._begin(forgotten, before[forgotten:])
+    def add(self, sequence: int, before: Sequence[int], tokens: Sequence[int]) -> None:
+        """Add the committed tokens of a step after the tokens before it, the last of which is the root."""
+        if sequence != self._sequence or len(before) != self._dropped + len(self._tokens):
+            self._sequence = sequence
+            dropped = max(0, len(before) - MIN_STORED_TOKENS)
+            self._restart(dropped, before[dropped:])
         self._tokens += tokens
-        if len(self._tokens) > MOST_TOKENS:
-            self._shorten()
+        if len(self._tokens) > MAX_STORED_TOKENS:
+            self._drop_oldest()
 
-    def walk(self) -> list[Walked]:
-        """Return what the steps of each setting come to in the tokens that are new; it drafts as `PromptLookupDrafter`."""
-        self._places.read(self._tokens)
-        self._read = len(self._tokens)
-        found: list[Walked] = []
-        for ngram, each in groupby(enumerate(self.settings), key=lambda item: item[1].ngram):
-            settings = list(each)
-            runs = _Runs(self._tokens, self._places, ngram, settings[-1][1].length)
-            found += [self._walk(number, setting.length, runs) for number, setting in settings]
-        return found
+    def replay(self) -> list[ReplayedSteps]:
+        """Return the steps of each setting in the new tokens, as `PromptLookupDrafter` would draft them."""
+        self._occurrences.read(self._tokens)
+        self._replayed = len(self._tokens)
+        results: list[ReplayedSteps] = []
+        for ngram, group in groupby(enumerate(self.settings), key=lambda item: item[1].ngram):
+            settings = list(group)
+            longest = settings[-1][1].length
+            accepted = _AcceptedLengths(self._tokens, self._occurrences, ngram, longest)
+            results += [self._replay(number, setting.length, accepted) for number, setting in settings]
+        return results
 
-    def _walk(self, number: int, length: int, runs: "_Runs") -> Walked:
+    def _replay(self, number: int, length: int, accepted_lengths: "_AcceptedLengths") -> ReplayedSteps:
         tokens = steps = drafted = 0
-        root = max(self._roots[number], len(self._tokens) - MOST_WALKED)
-        last = len(self._tokens) - 2 - length  # of the roots below which all tokens of a step are known
+        root = max(self._roots[number], len(self._tokens) - MAX_REPLAYED_TOKENS)
+        last = len(self._tokens) - 2 - length  # the last root whose whole step is known
         while root <= last:
-            run = runs.get(root)
-            if run is None:
-                run = runs[root] = runs.found(root)
-            if run != NOWHERE:
+            accepted = accepted_lengths.get(root)
+            if accepted is None:
+                accepted = accepted_lengths[root] = accepted_lengths.count(root)
+            if accepted != NOT_FOUND:
                 drafted += 1
-            committed = 1 + min(max(run, 0), length)
+            committed = 1 + min(max(accepted, 0), length)
             steps += 1
             tokens += committed
             root += committed
         self._roots[number] = root
-        return Walked(tokens, steps, drafted)
+        return ReplayedSteps(tokens, steps, drafted)
 
-    def _begin(self, forgotten: int, tokens: Sequence[int]) -> None:
-        self._forgotten = forgotten
-        """Tokens of the text before those remembered."""
+    def _restart(self, dropped: int, tokens: Sequence[int]) -> None:
+        self._dropped = dropped
+        """Tokens of the sequence before the stored ones."""
         self._tokens = list(tokens)
-        self._read = len(self._tokens)
+        self._replayed = len(self._tokens)
         self._roots = [len(self._tokens) - 1] * len(self.settings)
-        self._places = Places(self._max_ngram)
+        """The root of the next step of each setting."""
+        self._occurrences = Occurrences(self._max_ngram)
 
-    def _shorten(self) -> None:
-        """Forget the beginning of the text."""
-        gone = len(self._tokens) - KEPT_TOKENS
-        read, roots = max(0, self._read - gone), [max(0, root - gone) for root in self._roots]
-        self._begin(self._forgotten + gone, self._tokens[gone:])
-        self._read, self._roots = read, roots
+    def _drop_oldest(self) -> None:
+        dropped = len(self._tokens) - MIN_STORED_TOKENS
+        replayed, roots = max(0, self._replayed - dropped), [max(0, root - dropped) for root in self._roots]
+        self._restart(self._dropped + dropped, self._tokens[dropped:])
+        self._replayed, self._roots = replayed, roots
 
 
-class Places:
-    """Of every position of a text the place behind the last occurrence before of the n tokens that end there.
+class Occurrences:
+    """For every position, the end of the last earlier occurrence of the n-gram that ends there, for every n.
 
     Args:
-        max_ngram: most tokens that are looked up.
+        max_ngram: longest n-gram.
     """
 
     def __init__(self, max_ngram: int) -> None:
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(max_ngram)]
-        """Of every n the place behind each n-gram's last occurrence."""
-        self._before: list[list[int]] = [[] for _ in range(max_ngram)]
-        """Of every n and position the place, `NOWHERE` where the n-gram is new."""
+        """For every n, the position after the last occurrence of each n-gram."""
+        self._previous: list[list[int]] = [[] for _ in range(max_ngram)]
+        """For every n and position, the position after the earlier occurrence, `NOT_FOUND` for a new n-gram."""
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Read a text further, all of which is given."""
-        first = len(self._before[0])
-        for n, (ends, before) in enumerate(zip(self._ends, self._before, strict=True), 1):
+        """Index the new tokens of a sequence, given all of it."""
+        first = len(self._previous[0])
+        for n, (ends, previous) in enumerate(zip(self._ends, self._previous, strict=True), 1):
             start = max(0, first - n + 1)
-            before += [NOWHERE] * min(start + n - 1 - first, len(tokens) - first)
+            previous += [NOT_FOUND] * min(start + n - 1 - first, len(tokens) - first)
             ngrams = zip(*(tokens[start + offset :] for offset in range(n)), strict=False)
             for end, ngram in enumerate(ngrams, start + n):
-                before.append(ends.get(ngram, NOWHERE))
+                previous.append(ends.get(ngram, NOT_FOUND))
                 ends[ngram] = end
 
-    def longest(self, position: int, max_ngram: int) -> int:
-        """Return the place for the longest n-gram at a position that occurred before, `NOWHERE` where none did."""
-        found = NOWHERE
-        for before in self._before[:max_ngram]:
-            place = before[position]
-            if place == NOWHERE:
-                break  # and nothing longer can have occurred
-            found = place
-        return found
+    def find_longest(self, position: int, max_ngram: int) -> int:
+        """Return the position after the longest n-gram at `position` that occurred before, or `NOT_FOUND`."""
+        end = NOT_FOUND
+        for previous in self._previous[:max_ngram]:
+            if previous[position] == NOT_FOUND:
+                break  # no longer n-gram can have occurred
+            end = previous[position]
+        return end
 
 
-class _Runs(dict[int, int]):
-    """How many tokens of a draft are right below each root, `NOWHERE` where nothing is drafted.
+class _AcceptedLengths(dict[int, int]):
+    """Accepted tokens of the draft below each root, `NOT_FOUND` if nothing is drafted.
 
     Args:
-        tokens: the text.
-        places: where it went on before.
-        max_ngram: most tokens that are looked up.
-        length: most tokens that are drafted.
+        tokens: of the sequence.
+        occurrences: of its n-grams.
+        max_ngram: longest n-gram that is looked up.
+        length: longest draft.
     """
 
-    def __init__(self, tokens: Sequence[int], places: Places, max_ngram: int, length: int) -> None:
+    def __init__(self, tokens: Sequence[int], occurrences: Occurrences, max_ngram: int, length: int) -> None:
         super().__init__()
-        self._tokens, self._places, self._max_ngram, self._length = tokens, places, max_ngram, length
+        self._tokens, self._occurrences, self._max_ngram, self._length = tokens, occurrences, max_ngram, length
 
-    def found(self, root: int) -> int:
-        """Return the run below a root."""
-        place, run = self._places.longest(root, self._max_ngram), 0
-        if place == NOWHERE:
-            return NOWHERE
-        tokens, most = self._tokens, min(self._length, len(self._tokens) - root - 1)
-        while run < most and tokens[place + run] == tokens[root + 1 + run]:
-            run += 1  # where the draft repeats its beginning, the text has repeated it too
-        return run
+    def count(self, root: int) -> int:
+        start, accepted = self._occurrences.find_longest(root, self._max_ngram), 0
+        if start == NOT_FOUND:
+            return NOT_FOUND
+        tokens, longest = self._tokens, min(self._length, len(self._tokens) - root - 1)
+        while accepted < longest and tokens[start + accepted] == tokens[root + 1 + accepted]:
+            accepted += 1  # a draft that repeats itself is covered: the sequence has repeated itself too
+        return accepted

@@ -1,8 +1,7 @@
 """Medusa: heads on the target's last hidden state, each predicting the token at one depth (Cai et al., 2024).
 
-Head d, 1 first, reads the hidden state h before the root and predicts the token d places behind the root: the target's
-own output layer on h + silu(W h + b).  No head sees what another predicts, so all nodes of one depth and rank carry the
-same token.
+Head d reads the hidden state h before the root and predicts the d-th token after the root: the target's output layer on
+h + silu(W h + b).  No head sees what another predicts, so all nodes of one depth and rank have the same token.
 """
 
 from collections.abc import Sequence
@@ -14,11 +13,9 @@ from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import Proposal, Step
-from treeopt.runtime.drafters.head_folder import HeadFolder
-from treeopt.runtime.drafters.head_texts import HeadTexts
-from treeopt.runtime.drafters.marginal_tree import MarginalTree
+from treeopt.runtime.drafters.heads import HeadFolder, HeadSequences, MarginalTree
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.model import States, Wants
+from treeopt.runtime.models.model import HiddenStates, RequestedStates
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 
@@ -56,64 +53,62 @@ class MedusaHeads:
         return logits
 
     def likeliest(self, hidden: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return so many of each head's tokens, int64 (n, D, count), the likeliest first, behind their logits."""
+        """Return the top `count` logits and tokens of each head, (n, D, count) and int64 (n, D, count)."""
         logits, tokens = self.logits(hidden).topk(count)
         return logits, tokens
 
 
 class MedusaDrafter:
-    """Drafts one tree in every step: its node of depth d and rank r carries the r-th likeliest token of head d.
+    """Drafts a static tree: the node of depth d and rank r has the r-th most likely token of head d.
 
     Args:
         heads: of the target that verifies.
-        tree: the shape, the same in every step.
+        tree: the tree.
 
     Raises InvalidValueError for a tree with more levels than heads, or more children of a node than tokens.
     """
 
     sampled = False
-    wants = Wants(last=True)
+    requested_states = RequestedStates(last=True)
 
     def __init__(self, heads: MedusaHeads, tree: TokenTree) -> None:
         self.heads = heads
         self.max_tokens = tree.nodes
-        self._texts = HeadTexts()
+        self._sequences = HeadSequences()
         self.change_tree(tree)
 
     @property
     def tree(self) -> TokenTree:
-        """The shape."""
         return self._tree.tree
 
     def change_tree(self, tree: TokenTree) -> None:
-        """Draft another tree, of at most `max_tokens` nodes, from the next step on in all texts."""
+        """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
         heads = self.heads
         device = heads.target.device
         self._tree = MarginalTree(heads.name, tree, levels=heads.levels, tokens=heads.tokens, device=device)
 
-    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        self._texts.begin(text, tokens, states)
+    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
+        self._sequences.begin(sequence, tokens, states)
 
     @torch.inference_mode()
-    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
-        """Return the trees of the heads' tokens; of a text that is its root alone, the root."""
-        return self._texts.drafted(texts, self._draft)
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        return self._sequences.propose(sequences, self._draft)
 
-    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        self._texts.accept(texts, steps)
+    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
+        self._sequences.accept(sequences, steps)
 
-    def end(self, text: int) -> None:
-        self._texts.end(text)
+    def end(self, sequence: int) -> None:
+        self._sequences.end(sequence)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
         logits, likeliest = self.heads.likeliest(hidden, self._tree.count)
-        return self._tree.proposals(roots, logits[..., 0], likeliest)
+        return self._tree.fill(roots, logits[..., 0], likeliest)
 
 
 def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:
-    """Return the heads of a folder: `config.json` with their number, and `model.safetensors` with `weight` and `bias`.
+    """Read heads from a folder: `config.json` with their number, and `model.safetensors` with `weight` and `bias`.
 
-    Raises TreeoptError where a file is missing, FormatError naming the field or the tensor that is wrong,
+    Raises TreeoptError if a file is missing, FormatError naming the field or the tensor that is wrong,
     InvalidValueError for heads of a target of another size.
     """
     file = HeadFolder(folder, "medusa", target)

@@ -1,12 +1,11 @@
-"""Plain decoding as a drafter: the root alone, so that a step yields the one token that the target samples."""
+"""Plain decoding as a drafter: a step proposes the root alone, and yields the one token that the target samples."""
 
 from collections.abc import Sequence
 
 import torch
 
-from treeopt.runtime.drafters.drafter import Proposal, Step
-from treeopt.runtime.drafters.recurring import ROOT_ALONE
-from treeopt.runtime.models.model import NOTHING, States
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.models.model import NO_STATES, HiddenStates
 from treeopt.trees import TokenTree
 
 
@@ -15,29 +14,28 @@ class PlainDrafter:
 
     max_tokens = 1
     sampled = False
-    wants = NOTHING
-    tree = ROOT_ALONE
+    requested_states = NO_STATES
+    tree = ROOT_ONLY
 
     def __init__(self) -> None:
         self._roots: dict[int, int] = {}
 
     def change_tree(self, tree: TokenTree) -> None:
-        """Take another tree of the root alone."""
         assert tree.nodes == 1  # the decoder checks trees
 
-    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:  # noqa: ARG002
-        self._roots[text] = tokens[-1]
+    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:  # noqa: ARG002
+        self._roots[sequence] = tokens[-1]
 
-    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
-        return [Proposal(self.tree, torch.full((1,), self._roots[text])) for text in texts]
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        return [Proposal(self.tree, torch.full((1,), self._roots[sequence])) for sequence in sequences]
 
-    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        for text, step in zip(texts, steps, strict=True):
-            self._roots[text] = step.tokens[-1]
+    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._roots[sequence] = step.tokens[-1]
 
-    def miss(self, text: int, step: Step) -> None:
-        """Move on in a text where something else drafted."""
-        self.accept([text], [step])
+    def skip(self, sequence: int, step: Step) -> None:
+        """Move a sequence to its new root after a step of another drafter."""
+        self.accept([sequence], [step])
 
-    def end(self, text: int) -> None:
-        self._roots.pop(text, None)
+    def end(self, sequence: int) -> None:
+        self._roots.pop(sequence, None)

@@ -1,8 +1,8 @@
 """ReDrafter: one recurrent head on the target's last hidden state drafts by beam search (Zhang et al., 2024).
 
-The head reads the hidden state h before the root and a state s of its own: s_0 is the root's embedding, and every
-further draft token makes s silu(U s + W e + b), with e its embedding.  Embedding and output layer are the target's;
-embeddings are brought to a root mean square of 1, because models are free to keep them tiny.
+The head reads the hidden state h before the root and a state s of its own: s_0 is the root's embedding, and a draft token
+with embedding e makes it silu(U s + W e + b).  Embedding and output layer are the target's; embeddings are normalised to
+a root mean square of 1, because some models keep them tiny.
 """
 
 from collections.abc import Sequence
@@ -14,20 +14,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.beams import Beam, beam_search, merged
-from treeopt.runtime.drafters.drafter import Proposal, Step
-from treeopt.runtime.drafters.head_folder import HeadFolder
-from treeopt.runtime.drafters.head_texts import HeadTexts
-from treeopt.runtime.drafters.recurring import ROOT_ALONE
+from treeopt.runtime.drafters.beams import Beam, beam_search, merge_beams
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.drafters.heads import HeadFolder, HeadSequences
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.model import States, Wants
+from treeopt.runtime.models.model import HiddenStates, RequestedStates
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
-from treeopt.trees.own_trees import RedrafterSetting
+from treeopt.trees.drafter_parameters import RedrafterSetting
 
-LEAST_MEAN_SQUARE = 1e-9
-"""Added to that of an embedding; far below what models have, unlike what torch adds by default in half precision."""
+NORM_EPSILON = 1e-9
+"""Epsilon of the embedding's norm; torch's default in half precision is too large for small embeddings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +40,26 @@ class RedrafterHead:
     from_hidden: Linear
     """The columns of the input layer that read the target's hidden state."""
     from_state: Linear
-    """Those that read the head's own state."""
+    """The columns that read the head's own state."""
     blocks: tuple[Linear, ...]
     """Each adds silu of its output to its input."""
 
-    def embedded(self, tokens: Tensor) -> Tensor:
-        """Return the target's embeddings (m, hidden) of tokens, int64 (m,), each of root mean square 1."""
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the normalised embeddings (m, hidden) of tokens, int64 (m,)."""
         embedded = F.embedding(tokens, self.target.weights.embedding)
-        return F.rms_norm(embedded, embedded.shape[1:], eps=LEAST_MEAN_SQUARE)
+        return F.rms_norm(embedded, embedded.shape[1:], eps=NORM_EPSILON)
 
     def advance(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Return the states (m, hidden) after tokens, int64 (m,), that follow on states (m, hidden)."""
-        return F.silu(self.recurrence(states) + self.token(self.embedded(tokens)))
+        """Return the states (m, hidden) after states (m, hidden) and tokens, int64 (m,)."""
+        return F.silu(self.recurrence(states) + self.token(self.embed(tokens)))
 
     def log_probs(self, states: Tensor, context: Tensor) -> Tensor:
-        """Return float32 (m, V) for the token after each state; `context` is `from_hidden` of the hidden state of each."""
+        """Return float32 (m, V) for the token after each state.
+
+        Args:
+            states: (m, hidden).
+            context: (m, hidden), `from_hidden` of the hidden state of each.
+        """
         x = context + self.from_state(states)
         for block in self.blocks:
             x = x + F.silu(block(x))
@@ -64,27 +67,27 @@ class RedrafterHead:
 
     @torch.inference_mode()
     def beams(self, hidden: Tensor, roots: Sequence[int], *, width: int, length: int) -> list[list[Beam]]:
-        """Return the likeliest texts below each root, the best first; see `beam_search`.
+        """Return the beams below each root, the best first.
 
         Args:
-            hidden: (n, hidden), the target's last hidden state before each root's.
+            hidden: (n, hidden), the target's last hidden state before each root.
             roots: n last committed tokens.
-            width: texts below each.
-            length: tokens of each.
+            width: beams of each root.
+            length: tokens of each beam.
         """
         context = self.from_hidden(hidden)
 
         def score(states: Tensor) -> Tensor:
             return self.log_probs(states, context.repeat_interleave(len(states) // len(context), 0))
 
-        states = self.embedded(torch.tensor(roots, device=self.target.device))
+        states = self.embed(torch.tensor(roots, device=self.target.device))
         return beam_search(states, score, self.advance, width=width, length=length)
 
 
 def load_redrafter(folder: Path | str, target: Transformer) -> RedrafterHead:
-    """Return the head of a folder: `config.json` with its number of residual blocks, and `model.safetensors`.
+    """Read the head from a folder: `config.json` with its number of residual blocks, and `model.safetensors`.
 
-    Raises TreeoptError where a file is missing, FormatError naming the field or the tensor that is wrong,
+    Raises TreeoptError if a file is missing, FormatError naming the field or the tensor that is wrong,
     InvalidValueError for a head of a target of another size.
     """
     file = HeadFolder(folder, "redrafter", target)
@@ -106,7 +109,7 @@ def _load_linear(tensors: TensorReader, name: str, size: int) -> Linear:
 
 
 class RedrafterDrafter:
-    """Drafts the tree of the likeliest texts below the root.
+    """Drafts the merged beams below the root.
 
     Args:
         head: the recurrent head of the target that verifies.
@@ -117,7 +120,7 @@ class RedrafterDrafter:
     """
 
     sampled = False
-    wants = Wants(last=True)
+    requested_states = RequestedStates(last=True)
 
     def __init__(self, head: RedrafterHead, width: int, length: int) -> None:
         setting, vocabulary = RedrafterSetting(width=width, length=length), head.target.config.vocabulary
@@ -126,28 +129,27 @@ class RedrafterDrafter:
         self.head = head
         self.setting = setting
         self.max_tokens = setting.max_nodes
-        self._texts = HeadTexts()
+        self._sequences = HeadSequences()
 
-    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        self._texts.begin(text, tokens, states)
+    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
+        self._sequences.begin(sequence, tokens, states)
 
-    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
-        """Return the merged beams; of a text that is its root alone, the root."""
-        return self._texts.drafted(texts, self._draft)
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        return self._sequences.propose(sequences, self._draft)
 
-    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        self._texts.accept(texts, steps)
+    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
+        self._sequences.accept(sequences, steps)
 
-    def end(self, text: int) -> None:
-        self._texts.end(text)
+    def end(self, sequence: int) -> None:
+        self._sequences.end(sequence)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
         beams = self.head.beams(hidden, roots, width=self.setting.width, length=self.setting.length)
-        return [self._merged(*each) for each in zip(roots, beams, strict=True)]
+        return [self._merge(root, root_beams) for root, root_beams in zip(roots, beams, strict=True)]
 
-    def _merged(self, root: int, beams: Sequence[Beam]) -> Proposal:
-        if not beams:
+    def _merge(self, root: int, beams: Sequence[Beam]) -> Proposal:
+        if not beams:  # a distribution was not finite
             scores = Scores.missing(f"ReDrafter head of {self.head.target.name}")
-            return Proposal(ROOT_ALONE, torch.tensor([root]), scores=scores)
-        tree, tokens = merged(beams)
+            return Proposal(ROOT_ONLY, torch.tensor([root]), scores=scores)
+        tree, tokens = merge_beams(beams)
         return Proposal(tree, torch.tensor([root, *tokens]))

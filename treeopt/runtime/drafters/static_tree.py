@@ -1,4 +1,4 @@
-"""Static trees: a draft model fills the same tree in every step, level by level, by passes over its internal nodes."""
+"""Static trees: a draft model fills the same tree in every step, level by level."""
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -8,53 +8,65 @@ import torch
 from torch import Tensor
 
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts, feed_indices, level_nodes
-from treeopt.runtime.drafters.draft_model import NewDrafts, TextDraft, draft_models, node_logits, root_logits
-from treeopt.runtime.drafters.drafter import Proposal, Step
-from treeopt.runtime.drafters.recurring import ROOT_ALONE
-from treeopt.runtime.drafters.texts import Texts
+from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeBatch, feed_indices, level_passes
+from treeopt.runtime.drafters.draft_model import (
+    DraftSequence,
+    NewSequences,
+    new_model_sequences,
+    node_logits,
+    root_logits,
+)
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.models.finite import Scores
-from treeopt.runtime.models.model import NOTHING, ForwardModel, LanguageModel, States, Wants, feed_text
+from treeopt.runtime.models.model import (
+    NO_STATES,
+    ForwardModel,
+    HiddenStates,
+    LanguageModel,
+    RequestedStates,
+    SequenceInput,
+)
 from treeopt.runtime.models.nodes import NOT_FED
 from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree
 
-KEPT = 8
-"""Trees whose passes and buffers are kept."""
+CACHED_TREES = 8
+"""Trees whose samplers are kept."""
 
 
-class FilledTreeDrafter:
-    """Fills the same tree in every step with what a draft model, or a head on the target, says below the root.
+class LevelDrafter:
+    """Drafts a static tree with a draft model or a head: one pass over the internal nodes of each level.
 
     Args:
-        model: what gives the distributions: a draft model, or a head on the target.
-        new_drafts: makes it ready for so many texts.
+        model: a draft model, or a head on the target.
+        new_sequences: makes its state for several sequences.
         tree: the tree.
-        rule: the verification rule, which says how children are sampled.
-        sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
+        rule: verification rule, which determines how children are sampled.
+        sampling: what children are sampled from; greedy takes the top tokens, whatever the rule.
         max_nodes: nodes of the largest tree.
-        wants: hidden states of the target that it reads.
-        pool: where passes are captured as graphs, or None to run them operation by operation.
+        requested_states: hidden states of the target that the head reads.
+        pool: CUDA graph pool, or None to run passes without graphs.
     """
 
     def __init__(
         self,
         model: ForwardModel,
-        new_drafts: NewDrafts,
+        new_sequences: NewSequences,
         tree: TokenTree,
         *,
         rule: Rule,
         sampling: Sampling,
         max_nodes: int,
-        wants: Wants = NOTHING,
+        requested_states: RequestedStates = NO_STATES,
         pool: GraphPool | None = None,
     ) -> None:
         self.tree = tree
         self._runner = Runner(model, max_nodes=max_nodes, pool=pool)
         self.max_tokens = max_nodes
         self.sampled = rule.random_drafts
-        self.wants = wants
+        self.requested_states = requested_states
         self._name, self._device = model.name, model.device
         self._new_buffers = partial(
             DraftBuffers,
@@ -65,89 +77,89 @@ class FilledTreeDrafter:
             device=model.device,
         )
         self._buffers = self._new_buffers(1, internal=_internal_nodes(tree))
-        self._drafts_of = lru_cache(maxsize=KEPT)(TreeDrafts)
-        self._last = tree, self._drafts_of(tree, 1, self._buffers)
-        self._texts = Texts(new_drafts)
+        self._new_batch = lru_cache(maxsize=CACHED_TREES)(TreeBatch)
+        self._last = tree, self._new_batch(tree, 1, self._buffers)
+        self._sequences = SequencePool(new_sequences)
 
-    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        self._texts.begin(text).begin(tokens, states)
+    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
+        self._sequences.acquire(sequence).begin(tokens, states)
 
-    def reserve(self, texts: int) -> None:
-        self._texts.reserve(texts)
+    def reserve(self, sequences: int) -> None:
+        self._sequences.reserve(sequences)
 
     @torch.inference_mode()
-    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:
-        """Return the trees below the roots, in buffers that the next call writes over."""
-        drafts = [self._texts[text] for text in texts]
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
+        """Return the trees below the roots, in buffers that the next call overwrites."""
+        drafts = [self._sequences[sequence] for sequence in sequences]
         if self.sampled:
-            noise = [generator_on(self._device, each) for each in noise]
-        ready = [number for number, draft in enumerate(drafts) if draft.ready]
+            generators = [generator_on(self._device, generator) for generator in generators]
+        ready = [index for index, draft in enumerate(drafts) if draft.ready]
         if len(ready) == len(drafts):
-            return self._fill(drafts, noise)
-        found = [Proposal(ROOT_ALONE, torch.tensor([draft.root])) for draft in drafts]
+            return self._fill(drafts, generators)
+        proposals = [Proposal(ROOT_ONLY, torch.tensor([draft.root])) for draft in drafts]
         if ready:
-            drafted = self._fill([drafts[number] for number in ready], [noise[number] for number in ready])
-            for number, proposal in zip(ready, drafted, strict=True):
-                found[number] = proposal
-        return found
+            filled = self._fill([drafts[index] for index in ready], [generators[index] for index in ready])
+            for index, proposal in zip(ready, filled, strict=True):
+                proposals[index] = proposal
+        return proposals
 
-    def _fill(self, drafts: Sequence[TextDraft], noise: Sequence[torch.Generator]) -> list[Proposal]:
-        """Return the trees below the roots of texts at which there is something to draft from."""
-        into = self._drafts(len(drafts))
-        into.begin([draft.root for draft in drafts])
-        if into.levels:
-            first, *below = into.levels
-            first.fill(root_logits(self._runner, drafts), noise)
-            for level, nodes in zip(below, level_nodes(self.tree)[1:], strict=True):
-                level.fill(node_logits(self._runner, drafts, level.fed(), [nodes] * len(drafts)), noise)
+    def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:
+        """Fill the tree below each root, one level and one draft pass after the other."""
+        batch = self._batch(len(drafts))
+        batch.begin([draft.root for draft in drafts])
+        if batch.levels:
+            first, *below = batch.levels
+            first.fill(root_logits(self._runner, drafts), generators)
+            for level, nodes in zip(below, level_passes(self.tree)[1:], strict=True):
+                logits = node_logits(self._runner, drafts, level.fed_tokens(), [nodes] * len(drafts))
+                level.fill(logits, generators)
         return [
-            Proposal(self.tree, tokens, probs, scores=Scores(self._name, scores, into.scored))
-            for tokens, probs, scores in zip(into.tokens, into.probs, into.scores, strict=True)
+            Proposal(self.tree, tokens, probs, scores=Scores(self._name, scores, batch.scored_nodes))
+            for tokens, probs, scores in zip(batch.tokens, batch.probs, batch.scores, strict=True)
         ]
 
-    def _drafts(self, texts: int) -> TreeDrafts:
-        """Return where the tree of so many texts is drafted into."""
+    def _batch(self, sequences: int) -> TreeBatch:
         last_tree, last = self._last
-        if last_tree is self.tree and last.texts == texts:
-            return last  # most often, and then nothing is looked up
+        if last_tree is self.tree and last.sequences == sequences:
+            return last  # without hashing the tree
         internal = _internal_nodes(self.tree)
-        if texts > self._buffers.texts or internal > self._buffers.internal:
-            self._drafts_of.cache_clear()
+        if sequences > self._buffers.sequences or internal > self._buffers.internal:
+            self._new_batch.cache_clear()
             self._buffers = self._new_buffers(
-                max(texts, self._buffers.texts), internal=max(internal, self._buffers.internal)
+                max(sequences, self._buffers.sequences), internal=max(internal, self._buffers.internal)
             )
-        found = self._drafts_of(self.tree, texts, self._buffers)
-        found.clear()  # only now: a proposal of the tree before lasts until the next one
-        self._last = self.tree, found
-        return found
+        batch = self._new_batch(self.tree, sequences, self._buffers)
+        batch.clear()  # only now: the proposals of the last tree are valid until the next ones
+        self._last = self.tree, batch
+        return batch
 
-    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        fed = feed_indices(self.tree)
-        for text, step in zip(texts, steps, strict=True):
-            draft = self._texts[text]
-            draft.accept(step, fed)
-            if step.cut:  # something after the text is not finite
+    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
+        indices = feed_indices(self.tree)
+        for sequence, step in zip(sequences, steps, strict=True):
+            draft = self._sequences[sequence]
+            draft.accept(step, indices)
+            if step.truncated:  # the cache is not finite after the committed tokens
                 draft.cache.zero_nodes()
 
-    def end(self, text: int) -> None:
-        self._texts.end(text)
+    def end(self, sequence: int) -> None:
+        self._sequences.release(sequence)
 
     def change_tree(self, tree: TokenTree) -> None:
-        """Draft another tree, of at most `max_tokens` nodes, from the next step on in all texts."""
+        """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
         self.tree = tree
 
 
-class StaticTreeDrafter(FilledTreeDrafter):
+class StaticTreeDrafter(LevelDrafter):
     """Drafts a static tree with a small model that shares the target's vocabulary.
 
     Args:
         model: the draft model.
         tree: the tree.
-        rule: the verification rule, which says how children are sampled.
-        sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
-        capacity: longest text; nothing is drafted in one longer than the model takes.
+        rule: verification rule, which determines how children are sampled.
+        sampling: what children are sampled from; greedy takes the top tokens, whatever the rule.
+        capacity: longest sequence; beyond what the model takes, nothing is drafted.
         max_nodes: nodes of the largest tree; by default this tree's.
-        pool: where passes are captured as graphs, or None to run them operation by operation.
+        pool: CUDA graph pool, or None to run passes without graphs.
     """
 
     def __init__(
@@ -161,25 +173,25 @@ class StaticTreeDrafter(FilledTreeDrafter):
         max_nodes: int | None = None,
         pool: GraphPool | None = None,
     ) -> None:
-        most = tree.nodes if max_nodes is None else max_nodes
-        new_drafts = partial(draft_models, model, min(capacity, model.config.max_positions), most)
-        super().__init__(model, new_drafts, tree, rule=rule, sampling=sampling, max_nodes=most, pool=pool)
+        max_nodes = tree.nodes if max_nodes is None else max_nodes
+        new_sequences = partial(new_model_sequences, model, min(capacity, model.config.max_positions), max_nodes)
+        super().__init__(model, new_sequences, tree, rule=rule, sampling=sampling, max_nodes=max_nodes, pool=pool)
         self.model = model
 
     @torch.inference_mode()
     def logits(self, tokens: Sequence[int]) -> Tensor:
-        """Return the draft model's logits (n, V) after each of some tokens, read as a text of their own."""
+        """Return the draft model's logits (n, V) after each token of a new sequence."""
         (cache,) = self.model.new_caches(len(tokens), 1)
         ids = torch.tensor(tokens, dtype=torch.int64, device=self.model.device)
-        return self.model.forward([feed_text(cache, ids)]).logits
+        return self.model.forward([SequenceInput.causal(cache, ids)]).logits
 
-    def miss(self, text: int, step: Step) -> None:
-        """Move on to a new root in a text where something else drafted: all of the step is to be read."""
-        self._texts[text].accept(step, [NOT_FED] * (step.path[-1] + 1))
+    def skip(self, sequence: int, step: Step) -> None:
+        """Move a sequence to its new root after a step of another drafter, whose tokens are all unread."""
+        self._sequences[sequence].accept(step, [NOT_FED] * (step.path[-1] + 1))
 
 
 def generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
-    """Return a generator on a device: the same, or one seeded by it, because random numbers stay where they are drawn."""
+    """Return a generator on a device: the same one, or one seeded by it."""
     if generator.device == device:
         return generator
     seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)

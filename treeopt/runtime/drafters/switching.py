@@ -1,4 +1,4 @@
-"""A static tree and, from one step to the next, another drafter in its place; neither loses what it knows of a text."""
+"""Switches between a static tree and another drafter from one step to the next, without losing state."""
 
 from collections.abc import Sequence
 
@@ -7,29 +7,29 @@ import torch
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
 from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
-from treeopt.runtime.models.model import NOTHING, States
+from treeopt.runtime.models.model import NO_STATES, HiddenStates
 
 
 class SwitchingDrafter:
-    """Drafts a static tree, or what another drafter brings while one is in its place.
+    """Drafts a static tree, or with another drafter while one is selected.
 
-    The other one begins every text, with all that is committed, when it is taken.  Meanwhile the draft model keeps what it
-    read of a text, and reads what it missed in one pass when it drafts again; texts that begin meanwhile it reads then.
-    Tokens of all texts that are decoded are kept for this.
+    The other drafter begins every sequence when it is selected.  The draft model keeps its cache meanwhile, and feeds the
+    tokens that it missed, or the whole of a new sequence, when it drafts again.  The tokens of all sequences are kept
+    for this.
 
     Args:
         static: drafts the static tree.
     """
 
-    wants = NOTHING
+    requested_states = NO_STATES
 
     def __init__(self, static: PlainDrafter | StaticTreeDrafter) -> None:
         self._static = static
         self._other: Drafter | None = None
         self._tokens: dict[int, list[int]] = {}
-        """Of every text that is decoded."""
+        """Of every sequence that is being decoded."""
         self._unread: set[int] = set()
-        """Texts that the static drafter has not begun."""
+        """Sequences that the static drafter has not begun."""
 
     @property
     def max_tokens(self) -> int:
@@ -37,52 +37,50 @@ class SwitchingDrafter:
 
     @property
     def sampled(self) -> bool:
-        return self._static.sampled if self._other is None else self._other.sampled
+        return self._active.sampled
+
+    @property
+    def _active(self) -> Drafter:
+        return self._static if self._other is None else self._other
 
     @torch.inference_mode()
     def take(self, other: Drafter | None) -> None:
-        """Have another drafter draft from the next step on, in all texts; None is the static tree."""
+        """Draft with another drafter from the next step on; None selects the static tree."""
         if self._other is not None and self._other is not other:
-            for text in self._tokens:
-                self._other.end(text)
+            for sequence in self._tokens:
+                self._other.end(sequence)
         if other is not None:
-            for text, tokens in self._tokens.items():
-                other.begin(text, tokens, None)
+            for sequence, tokens in self._tokens.items():
+                other.begin(sequence, tokens, None)
         else:
-            for text in self._unread:
-                self._static.begin(text, self._tokens[text], None)
+            for sequence in self._unread:
+                self._static.begin(sequence, self._tokens[sequence], None)
             self._unread.clear()
         self._other = other
 
-    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        self._tokens[text] = list(tokens)
-        if self._other is None:
-            self._static.begin(text, tokens, states)
-        else:
-            self._unread.add(text)
-            self._other.begin(text, tokens, states)
-
-    def reserve(self, texts: int) -> None:
-        if isinstance(self._static, StaticTreeDrafter):
-            self._static.reserve(texts)
-
-    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:
-        return (self._static if self._other is None else self._other).propose(texts, noise)
-
-    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        for text, step in zip(texts, steps, strict=True):
-            self._tokens[text] += step.tokens
-        if self._other is None:
-            self._static.accept(texts, steps)
-            return
-        for text, step in zip(texts, steps, strict=True):
-            if text not in self._unread:
-                self._static.miss(text, step)
-        self._other.accept(texts, steps)
-
-    def end(self, text: int) -> None:
-        self._tokens.pop(text, None)
-        self._unread.discard(text)
-        self._static.end(text)
+    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
+        self._tokens[sequence] = list(tokens)
         if self._other is not None:
-            self._other.end(text)
+            self._unread.add(sequence)
+        self._active.begin(sequence, tokens, states)
+
+    def reserve(self, sequences: int) -> None:
+        if isinstance(self._static, StaticTreeDrafter):
+            self._static.reserve(sequences)
+
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
+        return self._active.propose(sequences, generators)
+
+    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._tokens[sequence] += step.tokens
+            if self._other is not None and sequence not in self._unread:
+                self._static.skip(sequence, step)
+        self._active.accept(sequences, steps)
+
+    def end(self, sequence: int) -> None:
+        self._tokens.pop(sequence, None)
+        self._unread.discard(sequence)
+        self._static.end(sequence)
+        if self._other is not None:
+            self._other.end(sequence)

@@ -1,1 +1,1 @@
-"""A draft model that learns from the target while it drafts (Liu et al., 2023)."""
+"""Online learning of the draft model during decoding (Liu et al., 2023)."""

@@ -1,4 +1,4 @@
-"""Attention in a pass: where the keys and values of its tokens are written, and which slots each token sees."""
+"""Attention of a pass: where its keys and values are written, and which slots each token attends to."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -8,62 +8,67 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.models.grid import Grid, Span, mask_of, places_in, positions_of
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
-from treeopt.runtime.models.model import Feed
+from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.nodes import hide_before_window
+from treeopt.runtime.models.padded_batch import (
+    PaddedBatch,
+    SequenceLayout,
+    build_mask,
+    compute_positions,
+    index_padding,
+)
 
 BLOCK_ROWS = 512
-"""Tokens of a long text that attend at a time where a mask is needed, because it grows with their number."""
+"""Tokens of a long prompt per attention call if it needs a mask, whose size grows with them."""
 MOST_PADDING = 2.0
-"""Sequences attend at once where that is at most so many times the scores that they have themselves."""
+"""Sequences attend in one batch if its scores are at most this multiple of their own scores."""
 CALL_BYTES = 2**17
-"""On a CPU a call more takes as long as reading so many bytes of a layer's cache; measured on one core of an AMD EPYC."""
+"""On a CPU an extra call takes as long as reading this many bytes of a layer's cache; measured on one core of an AMD EPYC."""
 
 
-class Place(Protocol):
-    """Where the tokens of a pass stand."""
+class PassAttention(Protocol):
+    """Attention metadata of the tokens of a pass."""
 
     @property
     def rotations(self) -> Tensor:
         """Of each token's position."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Write a layer's keys and values, and return what the queries attend to.
+        """Write a layer's keys and values, and return the attention output, shaped like `query`.
+
+        Tokens of several sequences are packed into one batch.
 
         Args:
-            layer: number of the layer, 0 first.
+            layer: index of the layer.
             query: (batch, heads, n, head_size).
             key: (batch, key_value_heads, n, head_size).
-            value: as `key`.
-
-        Returns what `query` has the shape of.
+            value: like `key`.
         """
 
-    def within(self, window: int) -> "Place":
-        """Return the place for layers with sliding attention, where each token sees `window` tokens at most, itself last."""
+    def with_window(self, window: int) -> "PassAttention":
+        """Return the attention of layers with a sliding window, in tokens: each token and the `window` - 1 before it."""
 
 
-def place_of(feeds: Sequence[Feed]) -> Place:
-    """Return where the tokens of a pass stand, one sequence after the other.
+def build_attention(inputs: Sequence[SequenceInput]) -> PassAttention:
+    """Return the attention of the packed tokens of a pass.
 
-    What is committed stays where it is. Sequences side by side attend at once, over as many slots of each as the longest
-    has, of which a mask hides those that are not there; where reading these takes longer than a call for each sequence,
-    or their caches lie apart, they attend in turn.
+    Sequences of one store attend in one call, padded to the longest, without moving a committed slot.  They attend one
+    by one if their caches are in different stores, or if reading the padding would take longer than the extra calls.
     """
-    if len(feeds) == 1:
-        return OneSequence.of(feeds[0])
-    store = feeds[0].cache.store
-    if all(feed.cache.store is store for feed in feeds):
-        spans = [Span.of(feed, feed.cache.place) for feed in feeds]
-        grid = Grid.of(spans)
-        if _pays(grid, spans, store.layers[0][0]):
-            return SideBySide.of(store, feeds, spans, grid)
-    return InTurn([OneSequence.of(feed) for feed in feeds])
+    if len(inputs) == 1:
+        return SequenceAttention.of(inputs[0])
+    store = inputs[0].cache.store
+    if all(sequence.cache.store is store for sequence in inputs):
+        layouts = [SequenceLayout.of(sequence, sequence.cache.index) for sequence in inputs]
+        batch = PaddedBatch.of(layouts)
+        if _batch_is_faster(batch, layouts, store.layers[0][0]):
+            return BatchedAttention.of(store, inputs, layouts, batch)
+    return PerSequenceAttention([SequenceAttention.of(sequence) for sequence in inputs])
 
 
-class OneSequence(NamedTuple):
-    """The tokens of one sequence."""
+class SequenceAttention(NamedTuple):
+    """The attention of one sequence."""
 
     cache: KVCache
     rotations: Tensor
@@ -71,18 +76,17 @@ class OneSequence(NamedTuple):
     slots: slice
     """Where keys and values are written."""
     mask: Tensor | None = None
-    """Of the slots from `first` on."""
+    """Over the slots from `first` on."""
     causal: bool = False
-    """Whether each token sees those before it, and no other."""
+    """Whether each token attends to all tokens before it and to no others."""
     first: int = 0
-    """First slot that is seen."""
+    """First slot that any token attends to."""
     window: int | None = None
     """Sliding window of a causal pass, in tokens."""
 
     @classmethod
-    def of(cls, feed: Feed) -> "OneSequence":
-        """Return where the tokens of a feed stand."""
-        cache, nodes = feed.cache, feed.nodes
+    def of(cls, sequence: SequenceInput) -> "SequenceAttention":
+        cache, nodes = sequence.cache, sequence.nodes
         first = cache.length + nodes.start
         slots = slice(first, first + nodes.rows)
         keys = cache.layers[0][0]
@@ -104,113 +108,119 @@ class OneSequence(NamedTuple):
             return attend_causally(query, keys, values, self.window)
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=self.mask, enable_gqa=True)
 
-    def within(self, window: int) -> "OneSequence":
-        extent = self.slots.stop
-        if extent <= window:
+    def with_window(self, window: int) -> "SequenceAttention":
+        kv_length = self.slots.stop
+        if kv_length <= window:
             return self
         if self.causal:
             return self._replace(window=window)
         if self.mask is None:
-            return self._replace(first=extent - window)
+            return self._replace(first=kv_length - window)
         first = max(0, self.cache.length + 1 - window)
         return self._replace(first=first, mask=hide_before_window(self.mask[:, first:], window))
 
 
-class InTurn:
-    """Each sequence attends on its own, over no more slots than it has."""
+class PerSequenceAttention:
+    """Sequences attend one by one, without padding."""
 
-    def __init__(self, places: Sequence[OneSequence]) -> None:
-        self.rotations = torch.cat([place.rotations for place in places])
-        self._places = places
-        self._sizes = [place.slots.stop - place.slots.start for place in places]
+    def __init__(self, sequences: Sequence[SequenceAttention]) -> None:
+        self.rotations = torch.cat([sequence.rotations for sequence in sequences])
+        self._sequences = sequences
+        self._sizes = [sequence.slots.stop - sequence.slots.start for sequence in sequences]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """See `Place`; there is one batch of all sequences' tokens."""
-        parts = zip(self._places, *(each.split(self._sizes, 2) for each in (query, key, value)), strict=True)
-        return torch.cat([place.attend(layer, *part) for place, *part in parts], 2)
+        parts = zip(*(tensor.split(self._sizes, 2) for tensor in (query, key, value)), strict=True)
+        outputs = [sequence.attend(layer, *part) for sequence, part in zip(self._sequences, parts, strict=True)]
+        return torch.cat(outputs, 2)
 
-    def within(self, window: int) -> "InTurn":
-        return InTurn([place.within(window) for place in self._places])
+    def with_window(self, window: int) -> "PerSequenceAttention":
+        return PerSequenceAttention([sequence.with_window(window) for sequence in self._sequences])
 
 
-class SideBySide:
-    """Sequences whose caches lie side by side attend in one call over a grid.
+class BatchedAttention:
+    """Sequences of one store attend in one call over a padded batch.
 
     Args:
-        store: in which their caches lie.
+        store: of their caches.
         rotations: of each token's position.
-        grid: that holds all tokens.
+        batch: contains all tokens.
         slots: int64 (tokens * key_value_heads,), from `slots_by_head`.
-        mask: (sequences, 1, n or 1, extent), or None where each token sees every slot.
-        in_grid: place of each token in the grid; None where they are the same.
-        token_at: token of each place in the grid; None where they are the same.
+        mask: (sequences, 1, n or 1, kv_length), or None if each token attends to every slot.
+        padded_index: row of each token in the padded batch; None without padding.
+        token_index: token of each row of the padded batch; None without padding.
     """
 
     def __init__(
         self,
         store: KVStore,
         rotations: Tensor,
-        grid: Grid,
+        batch: PaddedBatch,
         *,
         slots: Tensor,
         mask: Tensor | None,
-        in_grid: Tensor | None = None,
-        token_at: Tensor | None = None,
+        padded_index: Tensor | None = None,
+        token_index: Tensor | None = None,
     ) -> None:
         self.rotations = rotations
         self._layers = store.layers
-        self._size = store.layers[0][0].shape[3]
-        self._grid, self._slots, self._mask, self._in_grid, self._token_at = grid, slots, mask, in_grid, token_at
+        self._head_size = store.layers[0][0].shape[3]
+        self._batch, self._slots, self._mask = batch, slots, mask
+        self._padded_index, self._token_index = padded_index, token_index
 
     @classmethod
-    def of(cls, store: KVStore, feeds: Sequence[Feed], spans: Sequence[Span], grid: Grid) -> "SideBySide":
-        """Return where the tokens of feeds stand."""
+    def of(
+        cls,
+        store: KVStore,
+        inputs: Sequence[SequenceInput],
+        layouts: Sequence[SequenceLayout],
+        batch: PaddedBatch,
+    ) -> "BatchedAttention":
         keys = store.layers[0][0]
-        sequence = torch.tensor([span.place for span in spans for _ in span.slots])
-        slot = torch.tensor([slot for span in spans for slot in span.slots])
-        in_grid, token_at = places_in(grid, spans, keys.device)
+        sequence = torch.tensor([layout.sequence for layout in layouts for _ in layout.slots])
+        slot = torch.tensor([slot for layout in layouts for slot in layout.slots])
+        padded_index, token_index = index_padding(batch, layouts, keys.device)
         return cls(
             store,
-            store.rotations[torch.from_numpy(positions_of(feeds)).to(keys.device)],
-            grid,
+            store.rotations[torch.from_numpy(compute_positions(inputs)).to(keys.device)],
+            batch,
             slots=slots_by_head(store, sequence, slot).to(keys.device),
-            mask=mask_of(grid, spans, dtype=keys.dtype, device=keys.device),
-            in_grid=in_grid,
-            token_at=token_at,
+            mask=build_mask(batch, layouts, dtype=keys.dtype, device=keys.device),
+            padded_index=padded_index,
+            token_index=token_index,
         )
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """See `Place`; there is one batch of all sequences' tokens."""
-        first, sequences, tokens, extent = self._grid
+        first, sequences, tokens, kv_length = self._batch
+        size = self._head_size
         for entries, new in zip(self._layers[layer], (key, value), strict=True):
-            entries.view(-1, self._size).index_copy_(0, self._slots, new[0].transpose(0, 1).reshape(-1, self._size))
-        keys, values = (entries[first : first + sequences, :, :extent] for entries in self._layers[layer])
+            entries.view(-1, size).index_copy_(0, self._slots, new[0].transpose(0, 1).reshape(-1, size))
+        keys, values = (entries[first : first + sequences, :, :kv_length] for entries in self._layers[layer])
         heads = query.shape[1]
         rows = query[0].transpose(0, 1)
-        rows = rows if self._token_at is None else rows[self._token_at]
-        # heads that share keys stand as rows of one head, so that keys are read once for all of them
+        rows = rows if self._token_index is None else rows[self._token_index]
+        # query heads that share keys become rows of one head, so that the keys are read once
         folded = rows.reshape(sequences, tokens, heads, -1).transpose(1, 2)
-        folded = folded.reshape(sequences, keys.shape[1], -1, self._size)
+        folded = folded.reshape(sequences, keys.shape[1], -1, size)
         if self._mask is not None and self._mask.shape[2] not in (1, folded.shape[2]):  # in the first layer
             self._mask = self._mask.repeat(1, 1, heads // keys.shape[1], 1)
-        found = F.scaled_dot_product_attention(folded, keys, values, attn_mask=self._mask)
-        # reshaped, not viewed: kernels on a GPU return tokens outside of heads
-        found = found.reshape(sequences, heads, tokens, self._size).transpose(1, 2).reshape(-1, heads, self._size)
-        found = found if self._in_grid is None else found[self._in_grid]
-        return found.transpose(0, 1)[None]
+        output = F.scaled_dot_product_attention(folded, keys, values, attn_mask=self._mask)
+        # not a view: GPU kernels return the token dimension before the heads
+        output = output.reshape(sequences, heads, tokens, size).transpose(1, 2).reshape(-1, heads, size)
+        output = output if self._padded_index is None else output[self._padded_index]
+        return output.transpose(0, 1)[None]
 
-    def within(self, window: int) -> "SideBySide":
-        extent = self._grid.extent
-        if extent <= window:
+    def with_window(self, window: int) -> "BatchedAttention":
+        kv_length = self._batch.kv_length
+        if kv_length <= window:
             return self
-        place = copy(self)
-        mask = self.rotations.new_zeros((1, 1, 1, extent), dtype=self._layers[0][0].dtype)
-        place._mask = hide_before_window(mask if self._mask is None else self._mask, window)
-        return place
+        attention = copy(self)
+        mask = self.rotations.new_zeros((1, 1, 1, kv_length), dtype=self._layers[0][0].dtype)
+        attention._mask = hide_before_window(mask if self._mask is None else self._mask, window)
+        return attention
 
 
-class WholeText(NamedTuple):
-    """The tokens of texts from their beginning, each of which sees those before it; nothing is kept of them."""
+class UncachedAttention(NamedTuple):
+    """Causal attention over whole sequences, whose keys and values are not stored."""
 
     rotations: Tensor
     """Of each token's position."""
@@ -220,17 +230,19 @@ class WholeText(NamedTuple):
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # noqa: ARG002
         return attend_causally(query, key, value, self.window)
 
-    def within(self, window: int) -> "WholeText":
+    def with_window(self, window: int) -> "UncachedAttention":
         return self._replace(window=window)
 
 
 def slots_by_head(store: KVStore, sequence: Tensor, slot: Tensor) -> Tensor:
-    """Return where each head of each token is written, int64 (tokens * heads,), in a layer's entries as rows of one head.
+    """Return the row of each token and head in a layer's entries, viewed as (rows, head_size).
 
     Args:
-        store: in which the sequences lie.
-        sequence: int64 (tokens,), place of each token's sequence.
+        store: of the sequences.
+        sequence: int64 (tokens,), index of each token's sequence.
         slot: int64 (tokens,).
+
+    Returns int64 (tokens * heads,).
     """
     _, heads, slots, _ = store.layers[0][0].shape
     by_head = torch.arange(0, heads * slots, slots, device=slot.device)
@@ -238,13 +250,13 @@ def slots_by_head(store: KVStore, sequence: Tensor, slot: Tensor) -> Tensor:
 
 
 def attend_causally(query: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:
-    """Return what the last n tokens of a text attend to: each itself and those before it, `window` tokens at most.
+    """Return the attention output of the last n tokens of a sequence.
 
     Args:
         query: (batch, heads, n, head_size).
-        keys: (batch, key_value_heads, m, head_size), of the whole text.
-        values: as `keys`.
-        window: in tokens; None if every token before may be seen.
+        keys: (batch, key_value_heads, m, head_size), of the whole sequence.
+        values: like `keys`.
+        window: sliding window in tokens; None for full attention.
     """
     count, length = query.shape[2], keys.shape[2]
     if count == length and (window is None or count <= window):
@@ -266,16 +278,17 @@ def attend_causally(query: Tensor, keys: Tensor, values: Tensor, window: int | N
     return torch.cat(blocks, 2)
 
 
-def _pays(grid: Grid, spans: Sequence[Span], keys: Tensor) -> bool:
-    """Return whether one call over a grid is quicker than one for each span.
+def _batch_is_faster(batch: PaddedBatch, layouts: Sequence[SequenceLayout], keys: Tensor) -> bool:
+    """Return whether one call over a padded batch is faster than one per sequence.
 
     Args:
-        grid: that holds all spans.
-        spans: of each sequence.
-        keys: (sequences, heads, slots, head_size) of a layer; its values are as large.
+        batch: contains all sequences.
+        layouts: one per sequence.
+        keys: (sequences, heads, slots, head_size) of a layer; its values have the same size.
     """
-    if grid.sequences * grid.tokens * grid.extent > MOST_PADDING * sum(each.tokens * each.extent for each in spans):
+    padded_scores = batch.sequences * batch.tokens * batch.kv_length
+    if padded_scores > MOST_PADDING * sum(layout.tokens * layout.kv_length for layout in layouts):
         return False
-    hidden = grid.sequences * grid.extent - sum(each.extent for each in spans)
+    padding_slots = batch.sequences * batch.kv_length - sum(layout.kv_length for layout in layouts)
     slot_bytes = 2 * keys.shape[1] * keys.shape[3] * keys.element_size()
-    return keys.device.type != "cpu" or hidden * slot_bytes <= CALL_BYTES * (len(spans) - 1)
+    return keys.device.type != "cpu" or padding_slots * slot_bytes <= CALL_BYTES * (len(layouts) - 1)

@@ -9,13 +9,13 @@ from treeopt.files.fields import Fields
 from treeopt.runtime.models.rotary import RopeScaling, parse_rope
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MiMoForCausalLM")
-SAME = {"MiMoForCausalLM": "Qwen2ForCausalLM"}
-"""Architectures that are another one; MiMo's module for more tokens is no part of the target."""
+ALIASES = {"MiMoForCausalLM": "Qwen2ForCausalLM"}
+"""Architectures that equal another; MiMo's multi-token prediction module is not part of the target."""
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 LAYER_KINDS = ("full_attention", "sliding_attention")
 
-# what transformers takes where config.json leaves a field out
+# the defaults of transformers
 KEY_VALUE_HEADS = {"MistralForCausalLM": 8, "Qwen2ForCausalLM": 32, "Qwen3ForCausalLM": 32}
 HEAD_SIZE = {"Qwen3ForCausalLM": 128}
 SLIDING_WINDOW = 4096
@@ -37,39 +37,33 @@ class ModelConfig:
     rope_base: float
     rope_scaling: RopeScaling | None = None
     max_positions: int
-    """Longest text that the model was trained on; the runtime refuses to go past it."""
+    """Trained length, which no sequence may exceed."""
     sliding_window: int | None = None
-    """Tokens, its own included, that a token sees in layers with sliding attention; None without such layers."""
+    """Sliding window in tokens, the token itself included; None without sliding attention."""
     sliding_layers: frozenset[int] = frozenset()
-    """Layers with sliding attention, 0 the first."""
+    """Indices of the layers with sliding attention."""
     query_key_value_bias: bool = False
     output_bias: bool = False
-    """Whether the product after attention has a bias."""
+    """Whether the output product of the attention has a bias."""
     mlp_bias: bool = False
     head_norms: bool = False
-    """Whether each head of queries and keys is normed before its rotation."""
+    """Whether query and key heads are normed before their rotation."""
     tied_head: bool
     end_tokens: tuple[int, ...]
-    """Tokens that end a text; empty when the model has none."""
+    """Tokens that end a sequence; may be empty."""
 
 
-def config_of(folder: Path, content: dict[str, Any], generation: dict[str, Any] | None) -> ModelConfig:
-    """Return the configuration of a folder, given what its two files hold; None stands for no second one.
+def add_end_tokens(config: ModelConfig, source: Path, generation: dict[str, Any]) -> ModelConfig:
+    """Append the end tokens of a parsed `generation_config.json`, such as a chat model's end of message.
 
-    The end tokens of `config.json` come first, then those that only `generation_config.json` lists: chat models end a
-    message with one of these.
-
-    Raises FormatError naming the file and the field that is wrong or not supported.
+    Raises FormatError naming `source` if they are invalid.
     """
-    config = parse_config(folder / CONFIG, content)
-    if generation is None:
-        return config
-    added = _end_tokens(Fields(folder / GENERATION, generation), generation.get("eos_token_id"))
+    added = _end_tokens(Fields(source, generation), generation.get("eos_token_id"))
     return replace(config, end_tokens=tuple(dict.fromkeys([*config.end_tokens, *added])))
 
 
 def why_not_built_in(content: object) -> str | None:
-    """Return why the built-in transformer cannot run the model of a parsed `config.json`, or None where it can."""
+    """Return why the built-in transformer cannot run the model of a parsed `config.json`, or None if it can."""
     try:
         parse_config("config.json", content)
     except FormatError as error:
@@ -78,19 +72,19 @@ def why_not_built_in(content: object) -> str | None:
 
 
 def parse_config(source: Path | str, content: object) -> ModelConfig:
-    """Return the configuration that a parsed `config.json` holds.
+    """Parse the content of a `config.json`.
 
-    Raises FormatError naming `source` and the field that is wrong or not supported.
+    Raises FormatError naming `source` and the field that is invalid or not supported.
     """
     fields = Fields(source, content)
     assert isinstance(content, dict)  # Fields refuses anything else
     architecture = _architecture(fields, content)
     _refuse_unsupported(fields, content)
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
-    layers, longest = fields.integer("num_hidden_layers"), fields.integer("max_position_embeddings")
+    layers, max_positions = fields.integer("num_hidden_layers"), fields.integer("max_position_embeddings")
     sliding_layers = _sliding_layers(fields, content, architecture, layers)
     attention_bias = bool(content.get("attention_bias")) and architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM")
-    base, scaling = parse_rope(fields, content, longest)
+    base, scaling = parse_rope(fields, content, max_positions)
     return ModelConfig(
         vocabulary=fields.integer("vocab_size"),
         hidden=hidden,
@@ -102,7 +96,7 @@ def parse_config(source: Path | str, content: object) -> ModelConfig:
         norm_epsilon=fields.number("rms_norm_eps"),
         rope_base=base,
         rope_scaling=scaling,
-        max_positions=longest,
+        max_positions=max_positions,
         sliding_window=_sliding_window(fields) if sliding_layers else None,
         sliding_layers=sliding_layers,
         query_key_value_bias=attention_bias or architecture == "Qwen2ForCausalLM",
@@ -118,7 +112,7 @@ def _architecture(fields: Fields, content: dict[str, object]) -> str:
     listed = content.get("architectures")
     for name in ARCHITECTURES:
         if isinstance(listed, list) and name in listed:
-            return SAME.get(name, name)
+            return ALIASES.get(name, name)
     raise fields.error("architectures", f"expected one of {', '.join(ARCHITECTURES)}. Got {listed}.")
 
 
@@ -148,7 +142,7 @@ def _head_size(fields: Fields, content: dict[str, object], default: int) -> int:
 
 
 def _end_tokens(fields: Fields, end: object) -> tuple[int, ...]:
-    """Return the end tokens: none, one, or a list of them, as in Llama 3."""
+    """Return the end tokens, given as null, a token or a list."""
     tokens = end if isinstance(end, list) else [] if end is None else [end]
     if not all(type(token) is int for token in tokens):
         raise fields.error("eos_token_id", f"expected a token id or a list of them. Got {end!r}.")
@@ -156,7 +150,7 @@ def _end_tokens(fields: Fields, end: object) -> tuple[int, ...]:
 
 
 def _sliding_layers(fields: Fields, content: dict[str, object], architecture: str, layers: int) -> frozenset[int]:
-    """Return the layers with sliding attention: all of Mistral's, and those of Qwen that are listed or come last."""
+    """Return the layers with sliding attention: all of Mistral's, and the listed or the last ones of Qwen."""
     slides = architecture != "LlamaForCausalLM" and content.get("sliding_window", SLIDING_WINDOW) is not None
     if architecture not in ("Qwen2ForCausalLM", "Qwen3ForCausalLM"):
         return frozenset(range(layers)) if slides else frozenset()

@@ -1,7 +1,7 @@
-"""Distributions that are not finite: a draft's are never verified, a target's are an error.
+"""Checks for non-finite distributions: drafts are cut where one occurs, and in the target they are an error.
 
-Whether a distribution is finite shows in one number of it.  A softmax is NaN in every entry where a logit is NaN or
-infinite or where all are -inf, and in none otherwise; of logits the largest tells the same.
+One number of a distribution is enough.  A softmax is NaN in every entry if a logit is NaN or infinite or if all are -inf,
+and in none otherwise.  For logits, the largest one serves.
 """
 
 from collections.abc import Sequence
@@ -17,35 +17,34 @@ from treeopt.trees import TokenTree
 
 
 class Scores(NamedTuple):
-    """What tells whether the distributions that a draft was taken from are finite."""
+    """One number per distribution of a draft, which is finite if the distribution is."""
 
     model: str
-    """Name of the model that gave them."""
+    """Name of the model, for warnings."""
     values: Tensor
-    """float (k,): a number of each that is finite where the distribution is."""
+    """float (k,)."""
     nodes: Sequence[int]
-    """The node that each is of, in rising order: its children were taken from it."""
+    """The node of each distribution, from which its children were drafted; ascending."""
 
     @classmethod
     def missing(cls, model: str) -> "Scores":
-        """Return those of a draft that has nothing below the root, because a distribution is not finite."""
+        """Return the scores of a draft without children, because the root's distribution was not finite."""
         return cls(model, torch.tensor([torch.nan]), (0,))
 
 
-def usable_nodes(tree: TokenTree, nodes: Sequence[int], scores: Sequence[float]) -> int:
-    """Return how many nodes, in level order, are left of a draft whose scores are not all finite.
+def count_usable_nodes(tree: TokenTree, nodes: Sequence[int], scores: Sequence[float]) -> int:
+    """Return the number of usable nodes, in level order, of a draft whose scores are not all finite.
 
-    The draft ends with the first level after which a distribution is not finite, in all its branches.  What decides
-    this was sampled before the level below it was, so that the text keeps the target's distribution; to drop the whole
-    draft would take those away in which the draft model met certain tokens.
+    The draft ends, in all branches, with the level of the first non-finite distribution.  This level was sampled before
+    the next one, so the output keeps the target's distribution.  Dropping the whole draft would bias it against the
+    tokens that lead to non-finite distributions.
     """
     first = next(node for node, score in zip(nodes, scores, strict=True) if not isfinite(score))
-    usable: int = tree.levels[int(tree.depth[first])].stop
-    return usable
+    return int(tree.levels[int(tree.depth[first])].stop)
 
 
-def on_host(tokens: Tensor, scores: Tensor | None) -> tuple[list[int], list[float]]:
-    """Return tokens, int64 (n,), and scores, float (k,) or None for none, as lists; a device is waited for once."""
+def copy_to_host(tokens: Tensor, scores: Tensor | None) -> tuple[list[int], list[float]]:
+    """Return tokens, int64 (n,), and scores, float (k,) or None, as lists, synchronising the device once."""
     if scores is None:
         return tokens.tolist(), []
     if tokens.device.type == "cpu":
@@ -55,16 +54,16 @@ def on_host(tokens: Tensor, scores: Tensor | None) -> tuple[list[int], list[floa
 
 
 def all_finite(scores: Sequence[float]) -> bool:
-    """Return whether no number is NaN or infinite.
+    """Return whether no score is NaN or infinite.
 
     >>> all_finite([1.0, -2.0]), all_finite([1.0, float("nan")]), all_finite([float("inf"), float("-inf")])
     (True, False, False)
     """
-    return isfinite(sum(scores))  # one call for all: NaN and infinity stay in the sum
+    return isfinite(sum(scores))  # NaN and infinity persist in the sum
 
 
 def draft_warning(name: str) -> TreeoptWarning:
-    """Return the warning that a draft of the model of this name was not used."""
+    """Return the warning that a draft was cut."""
     return TreeoptWarning(
         f"{name}: expected a draft model whose logits are finite. Got NaN or infinity, and nothing is drafted where "
         "that is so: run it in float32 or bfloat16, check its weights, or choose another."
@@ -72,7 +71,7 @@ def draft_warning(name: str) -> TreeoptWarning:
 
 
 def not_finite_error(name: str, role: str) -> TreeoptError:
-    """Return the error that a target or a draft model gives no distribution."""
+    """Return the error for a target or draft model with non-finite logits."""
     return TreeoptError(
         f"{name}: expected a {role} whose logits are finite. Got NaN or infinity: run it in float32 or bfloat16, check "
         "its weights, or choose another."
@@ -80,6 +79,6 @@ def not_finite_error(name: str, role: str) -> TreeoptError:
 
 
 def check_logits(model: LanguageModel, role: str, logits: Tensor) -> None:
-    """Raise TreeoptError naming the model unless every row of its logits (..., V) makes a distribution."""
+    """Raise TreeoptError if any logit (..., V) is NaN or infinite, except -inf."""
     if not bool(logits.amax(-1).isfinite().all()):
         raise not_finite_error(model.name, role)

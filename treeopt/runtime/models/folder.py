@@ -1,23 +1,30 @@
-"""A model's folder in Hugging Face layout; what it holds is read once, when it is first asked for."""
+"""A model folder in Hugging Face layout, whose parts are read once on demand, and checksums that identify models."""
 
+import hashlib
+import json
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treeopt.errors import TreeoptError
 from treeopt.files.json_file import read_object
-from treeopt.runtime.models.config import CONFIG, GENERATION, ModelConfig, config_of
-from treeopt.runtime.models.digest import model_digest
-from treeopt.runtime.models.weight_files import find_weight_files
+from treeopt.runtime.models.config import CONFIG, GENERATION, ModelConfig, add_end_tokens, parse_config
+from treeopt.runtime.models.tensor_reader import find_weight_files
 
 if TYPE_CHECKING:
     from treeopt.texts.tokenizer import Tokenizer
 
+HEAD_BYTES = 65_536
+SAMPLE_BYTES = 4096
+SAMPLES = 32
+DIGITS = 16
+
 
 class ModelFolder:
-    """What the files of a folder hold.
+    """A folder whose parts are read on demand.
 
-    Each part raises TreeoptError where the folder or a file is missing, FormatError where it is not what it should be.
+    Each part raises TreeoptError if the folder or a file is missing, FormatError if a file is invalid.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -25,12 +32,11 @@ class ModelFolder:
 
     @classmethod
     def of(cls, folder: "ModelFolder | Path | str") -> "ModelFolder":
-        """Return a folder as it is, with what was read of it, or that of a path."""
         return folder if isinstance(folder, ModelFolder) else cls(folder)
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """What `config.json` holds."""
+        """The parsed `config.json`."""
         if not self.path.is_dir():
             raise TreeoptError(
                 f"{self.path}: no such folder. "
@@ -43,20 +49,19 @@ class ModelFolder:
 
     @cached_property
     def config(self) -> ModelConfig:
-        """The configuration of a model that is built in; FormatError names why another is not."""
-        beside = self.path / GENERATION
-        return config_of(self.path, self.content, read_object(beside) if beside.exists() else None)
+        """The configuration for the built-in transformer; FormatError names what it does not support."""
+        config, path = parse_config(self.path / CONFIG, self.content), self.path / GENERATION
+        return add_end_tokens(config, path, read_object(path)) if path.exists() else config
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer."""
         from treeopt.texts.tokenizer import Tokenizer  # models run without it
 
         return Tokenizer(self.path)
 
     @cached_property
     def weight_files(self) -> dict[str, Path]:
-        """The file that holds each tensor, after a look at the header of all."""
+        """The file of each tensor; the headers of all files have been read."""
         if not self.path.is_dir():
             raise TreeoptError(
                 f"{self.path}: no such folder. Expected a model folder with config.json and safetensors."
@@ -65,5 +70,52 @@ class ModelFolder:
 
     @cached_property
     def digest(self) -> str:
-        """What the model is known by, see `treeopt.runtime.models.digest`."""
-        return model_digest(self.content, set(self.weight_files.values()))
+        """Identifies the model independently of its path."""
+        return hash_model(self.content, set(self.weight_files.values()))
+
+
+def hash_model(config: dict[str, Any], weight_files: Iterable[Path]) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 of a configuration and samples of all weights.
+
+    The samples of each file are its name, its size, its head and 32 blocks spread over the rest, so that models of any
+    size take the same time.  Two trainings of one architecture differ in nearly every block.
+
+    Args:
+        config: the parsed `config.json`.
+        weight_files: in any order.
+    """
+    checksum = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for file in sorted(weight_files):
+        checksum.update(f"{file.name} ".encode())
+        _hash_samples(checksum, file)
+    return checksum.hexdigest()[:DIGITS]
+
+
+def hash_file(path: Path) -> str:
+    """Return the digits of a file that contains configuration and weights, independent of its name."""
+    checksum = hashlib.sha256()
+    _hash_samples(checksum, path)
+    return checksum.hexdigest()[:DIGITS]
+
+
+def hash_path(path: str | None) -> str | None:
+    """Return the digits of a model in any form that engines take: a file, or a folder of Hugging Face or OpenVINO.
+
+    None for a hub name, a folder without weights, and a path that does not exist.
+    """
+    source = None if path is None else Path(path)
+    if source is None or not source.is_dir():
+        return hash_file(source) if source is not None and source.is_file() else None
+    weights = [*source.glob("*.safetensors")] or [*source.glob("*.bin"), *source.glob("*.xml")]
+    config = source / CONFIG
+    return hash_model(read_object(config) if config.is_file() else {}, weights) if weights else None
+
+
+def _hash_samples(checksum: "hashlib._Hash", path: Path) -> None:
+    size = path.stat().st_size
+    checksum.update(f"{size} ".encode())
+    with path.open("rb") as file:
+        checksum.update(file.read(HEAD_BYTES))
+        for number in range(SAMPLES if size > HEAD_BYTES else 0):
+            file.seek(HEAD_BYTES + (size - HEAD_BYTES) * number // SAMPLES)
+            checksum.update(file.read(SAMPLE_BYTES))

@@ -1,4 +1,4 @@
-"""Models by name: a local folder or GGUF file as it is, a model of the Hugging Face hub by its copy in the local cache."""
+"""Models by name: a local folder, a GGUF file, or a model of the Hugging Face hub in the local cache."""
 
 import importlib
 import re
@@ -10,35 +10,35 @@ from treeopt.errors import FormatError, TreeoptError
 from treeopt.runtime.models.gguf.file import is_gguf
 
 SETTINGS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
-"""Files of a model that are small: configuration, tokenizer, chat template."""
+"""The small files of a model: configuration, tokenizer, chat template."""
 WEIGHTS = ("*.safetensors",)
 IGNORED = ("*/*", "consolidated*")
-"""Subfolders, and second copies of the weights in other layouts."""
+"""Subfolders, and copies of the weights in other layouts."""
 T = TypeVar("T")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def is_hub_name(name: Path | str) -> bool:
-    """Whether a name stands for a model of the hub: `org/name`, where no such path exists.
+    """Return whether a name is `org/name` on the hub: no such path exists.
 
     >>> is_hub_name("org/no-such-folder"), is_hub_name("/org/name"), is_hub_name("./name")
     (True, False, False)
     """
-    found = HUB_NAME.fullmatch(str(name)) is not None and not is_gguf(name)
-    return found and not str(name).startswith(".") and not Path(name).exists()
+    matches = HUB_NAME.fullmatch(str(name)) is not None and not is_gguf(name)
+    return matches and not str(name).startswith(".") and not Path(name).exists()
 
 
-def model_folder(name: Path | str, read: Callable[[Path], T], files: Sequence[str] = SETTINGS + WEIGHTS) -> T:
-    """Return what `read` makes of the folder of a model.
+def read_model_folder(name: Path | str, read: Callable[[Path], T], files: Sequence[str] = SETTINGS + WEIGHTS) -> T:
+    """Return `read(folder)` for the folder of a model.
 
-    Of a model of the hub the copy in the local cache is taken if it can be read; else it is downloaded.
+    For a hub model it is the copy in the local cache if `read` accepts it; otherwise the model is downloaded.
 
     Args:
         name: a folder, or `org/name` on the hub.
-        read: raises TreeoptError where the folder is not what it should be.
-        files: patterns of what is downloaded.
+        read: raises TreeoptError for an incomplete or invalid folder.
+        files: patterns of the files to download.
 
-    Raises TreeoptError where there is no such folder and no such model, and what `read` raises.
+    Raises TreeoptError if there is no such folder and no such model, and what `read` raises.
     """
     if not is_hub_name(name):
         return read(Path(name))
@@ -48,7 +48,7 @@ def model_folder(name: Path | str, read: Callable[[Path], T], files: Sequence[st
         try:
             folder = _snapshot(str(name), files, local_files_only=False)
         except TreeoptError:
-            if isinstance(error, FormatError):  # the copy is there: a download would not have changed what is wrong
+            if isinstance(error, FormatError):  # the copy is complete, so a download would not fix it
                 raise error from None
             raise
         return read(folder)
@@ -70,9 +70,9 @@ def _snapshot(name: str, files: Sequence[str], *, local_files_only: bool) -> Pat
                 local_files_only=local_files_only,
             )
         )
-    except Exception as error:  # noqa: BLE001, of the network, the hub or the disk: a dozen unrelated classes
+    except Exception as error:  # noqa: BLE001, a dozen unrelated classes of network, hub and disk errors
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" .")
         raise TreeoptError(
-            f"{name}: no such folder, and it cannot be had from the Hugging Face hub ({reason}). "
+            f"{name}: no such folder, and it cannot be downloaded from the Hugging Face hub ({reason}). "
             "Check the name, the network and the access rights."
         ) from None

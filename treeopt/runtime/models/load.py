@@ -1,4 +1,4 @@
-"""Any model folder in Hugging Face layout, run by the built-in transformer or by transformers; any GGUF file."""
+"""Loading any model: a folder in Hugging Face layout, built in or run by transformers, or a GGUF file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 
 Source = ModelFolder | GGUFFile
-"""What a model is loaded from."""
 
 
-def source_of(path: Path | str) -> Source:
-    """Return the file or the folder of a path, of which nothing is read yet."""
+def open_source(path: Path | str) -> Source:
+    """Return a GGUF file or a model folder, without reading it."""
     return GGUFFile(path) if is_gguf(path) else ModelFolder(path)
 
 
@@ -33,30 +32,29 @@ def load_language_model(
     placement: "Placement | None" = None,
     tensor_parallel: bool = False,
 ) -> LanguageModel:
-    """Return the model of a folder, its weights cast to `dtype`, or that of a GGUF file, which keeps its own format.
+    """Load a folder's model, its weights cast to `dtype`, or a GGUF file, which keeps its dtype.
 
-    That of a folder is built in where `why_not_built_in` has no reason against it and neither a placement over several devices nor
-    tensor parallelism is asked for; else transformers run it.
+    The built-in transformer runs a folder that it supports, unless placement or tensor parallelism is requested; else
+    transformers does.
 
-    Raises TreeoptError when something is missing, FormatError naming what is wrong or not supported.
+    Raises TreeoptError if something is missing, FormatError naming what is invalid or not supported.
     """
-    found = source_of(folder) if isinstance(folder, Path | str) else folder
-    if isinstance(found, GGUFFile):
-        from treeopt.runtime.models.gguf.loading import load_gguf  # for llama.cpp, which is optional
+    source = open_source(folder) if isinstance(folder, Path | str) else folder
+    if isinstance(source, GGUFFile):
+        from treeopt.runtime.models.gguf.model import load_gguf  # needs llama.cpp, which is optional
 
-        return load_gguf(found)
-    reason = adapter_reason(found)
-    if reason is None and placement is None and not tensor_parallel:
-        return load_model(found, dtype=dtype, device=device)
-    from treeopt.runtime.models.hf.loading import load_adapter  # for transformers, which are optional
+        return load_gguf(source)
+    if why_adapter(source) is None and placement is None and not tensor_parallel:
+        return load_model(source, dtype=dtype, device=device)
+    from treeopt.runtime.models.hf.loading import load_adapter  # needs transformers, which is optional
 
-    return load_adapter(found.path, dtype=dtype, device=device, placement=placement, tensor_parallel=tensor_parallel)
+    return load_adapter(source.path, dtype=dtype, device=device, placement=placement, tensor_parallel=tensor_parallel)
 
 
-def adapter_reason(folder: Source) -> str | None:
-    """Return why transformers must run the model of a folder, None where the built-in transformer can.
+def why_adapter(folder: Source) -> str | None:
+    """Return why transformers must run a model, None if the built-in transformer or llama.cpp can.
 
-    Only the configuration is read.  Raises TreeoptError where neither can run it.
+    Only the configuration is read.  Raises TreeoptError if transformers cannot run it either.
     """
     if isinstance(folder, GGUFFile):
         return None
@@ -66,28 +64,31 @@ def adapter_reason(folder: Source) -> str | None:
     return reason
 
 
-def checkpoint_dtype(folder: ModelFolder) -> str | None:
-    """Return the dtype that a folder's configuration names, such as `bfloat16`; None where it does not say."""
+def read_checkpoint_dtype(folder: ModelFolder) -> str | None:
+    """Return the dtype in a folder's configuration, such as `bfloat16`; None without one."""
     inner = folder.content.get("text_config")
-    places = [folder.content, *([inner] if isinstance(inner, dict) else [])]
-    found = [place[key] for place in places for key in ("dtype", "torch_dtype") if isinstance(place.get(key), str)]
-    return found[0].removeprefix("torch.") if found else None
+    mappings = [folder.content, *([inner] if isinstance(inner, dict) else [])]
+    for mapping in mappings:
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(mapping.get(key), str):
+                return str(mapping[key]).removeprefix("torch.")
+    return None
 
 
-def known_sizes(folder: Source) -> ModelSizes | None:
-    """Return the sizes of a model; None if they are known only once it is loaded."""
+def read_sizes(folder: Source) -> ModelSizes | None:
+    """Return the sizes of a model; None if they are known only after loading."""
     if isinstance(folder, GGUFFile):
         return folder.sizes
-    return folder.config if adapter_reason(folder) is None else None
+    return folder.config if why_adapter(folder) is None else None
 
 
-def number_format(folder: Source, model: LanguageModel) -> str:
-    """Return the number format of a model's weights, such as `float32` or `q8_0`."""
-    return folder.sizes.number_format if isinstance(folder, GGUFFile) else str(model.dtype).removeprefix("torch.")
+def weight_dtype(folder: Source, model: LanguageModel) -> str:
+    """Return the dtype of a model's weights, such as `float32` or `q8_0`."""
+    return folder.sizes.weight_dtype if isinstance(folder, GGUFFile) else str(model.dtype).removeprefix("torch.")
 
 
 def _check_known(folder: Path, content: dict[str, Any], reason: str) -> None:
-    """Refuse a model that transformers do not know, without reading a weight."""
+    """Refuse a model that transformers does not support."""
     architectures = content.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else content.get("model_type")
     try:

@@ -1,15 +1,15 @@
-"""The memory that a decoder needs, worked out before any of it is taken.
+"""Memory estimates, checked before a decoder or a cache is allocated.
 
-For a tree of n nodes, m of which have children, texts of up to L tokens, a vocabulary of V and numbers of b bytes:
+For a tree of n nodes, m of which have children, sequences of up to L tokens, a vocabulary of V and a dtype of b bytes:
 
-    kept for the target    cache(L + n)  +  b n (L + n) mask  +  n^2 nodes seen  +  8 m V residuals (twice on a device)
-    kept for the draft     cache(L + n)  +  b w (L + fed) mask of every level  +  m^2 nodes seen  +  4 n V probabilities
-    for a moment           n^2 while a mask is made; activations; b n V logits  +  8 n V probabilities;
-                           (b + 5) n (L + n) for a mask within a sliding window
+    target, permanent    cache(L + n)  +  b n (L + n) mask  +  n^2 visibility  +  8 m V residuals (twice on a device)
+    draft, permanent     cache(L + n)  +  b w (L + fed) mask of every level  +  m^2 visibility  +  4 n V probabilities
+    temporary            n^2 while a mask is built; activations; b n V logits  +  8 n V probabilities;
+                         (b + 5) n (L + n) for a mask with a sliding window
 
-Of what is needed for a moment only the most counts.  Residuals and probabilities are needed above temperature 0
-only.  A prompt is read `PREFILL_TOKENS` at a time; activations and mask of such a chunk are counted.  Not counted are Python's lists (some
-300 bytes a node), and what a device's libraries take for themselves.
+Only the largest temporary counts.  Residuals and probabilities exist above temperature 0 only.  A prefill counts the
+activations and the mask of one chunk of `PREFILL_TOKENS`.  Python lists (about 300 bytes per node) and the memory of a
+device's libraries are not counted.
 """
 
 from collections import Counter
@@ -27,10 +27,10 @@ from treeopt.runtime.models.attention import BLOCK_ROWS
 from treeopt.runtime.models.model import PREFILL_TOKENS, LanguageModel
 from treeopt.trees import TokenTree
 
-SORTING = 20
-"""Bytes for each of n V entries that top-p sorts: tokens, their order, sums."""
+SORTING_BYTES = 20
+"""Per entry of the n V that top-p sorts: tokens, their order, cumulative sums."""
 CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux tells what a container may use."""
+"""Memory limits of a Linux container."""
 
 
 def decoder_bytes(
@@ -38,61 +38,62 @@ def decoder_bytes(
     draft: LanguageModel | None,
     tree: TokenTree | None,
     *,
-    text_tokens: int,
+    sequence_tokens: int,
     max_nodes: int,
     sampling: Sampling,
 ) -> Counter[torch.device]:
-    """Return the bytes that a decoder takes on each device; see the formula above.
+    """Return the bytes that a decoder needs on each device; the module's docstring has the formula.
 
     Args:
         target: the model that verifies.
-        draft: the model that drafts, None where nothing or something else does.
-        tree: what is drafted; None where it is not known, or another may come.
-        text_tokens: longest text, L.
+        draft: the model that drafts; None without one.
+        tree: the draft tree; None if it is unknown or may change.
+        sequence_tokens: longest sequence, L.
         max_nodes: nodes of the largest tree, n.
         sampling: of the target.
     """
     n, vocabulary, width = max_nodes, target.config.vocabulary, target.dtype.itemsize
     parents = n if tree is None else int(np.count_nonzero(tree.child_counts))
     sampled_entries = 0 if sampling.greedy else vocabulary
-    mask = width * n * (text_tokens + n) + n**2 if n > 1 else 0
+    mask = width * n * (sequence_tokens + n) + n**2 if n > 1 else 0
     residuals = 8 * parents * sampled_entries * (1 if target.device.type == "cpu" else 2)
-    probabilities = n * sampled_entries * (8 if sampling.top_p == 1 else 8 + SORTING)
-    read_at_once = min(text_tokens, PREFILL_TOKENS)
-    # chunks of a prompt but the first attend with a mask, some rows at a time
-    chunk_mask = (width + 2) * BLOCK_ROWS * text_tokens if text_tokens > PREFILL_TOKENS else 0
-    moment = max(target.pass_bytes(max(n, read_at_once)) + chunk_mask, width * n * vocabulary + probabilities)
+    probabilities = n * sampled_entries * (8 if sampling.top_p == 1 else 8 + SORTING_BYTES)
+    chunk_tokens = min(sequence_tokens, PREFILL_TOKENS)
+    # all chunks of a prompt but the first need a mask, in blocks of rows
+    chunk_mask = (width + 2) * BLOCK_ROWS * sequence_tokens if sequence_tokens > PREFILL_TOKENS else 0
+    temporary = max(target.pass_bytes(max(n, chunk_tokens)) + chunk_mask, width * n * vocabulary + probabilities)
     if getattr(target.config, "sliding_window", None) is not None:
-        moment = max(moment, target.pass_bytes(n) + (width + 5) * n * (text_tokens + n))
-    needed = Counter({target.device: target.cache_bytes(text_tokens + n) + mask + residuals})
+        temporary = max(temporary, target.pass_bytes(n) + (width + 5) * n * (sequence_tokens + n))
+    needed = Counter({target.device: target.cache_bytes(sequence_tokens + n) + mask + residuals})
     if draft is not None and n > 1:
-        moment = max(moment, n**2)
-        read_tokens = min(text_tokens, draft.config.max_positions)
-        needed[draft.device] += draft.cache_bytes(read_tokens + n) + parents**2 + 4 * n * sampled_entries
-        needed[draft.device] += draft.dtype.itemsize * _level_mask_entries(tree, n, read_tokens)
-    needed[target.device] += moment
+        temporary = max(temporary, n**2)
+        draft_tokens = min(sequence_tokens, draft.config.max_positions)
+        needed[draft.device] += draft.cache_bytes(draft_tokens + n) + parents**2 + 4 * n * sampled_entries
+        needed[draft.device] += draft.dtype.itemsize * _count_level_mask_entries(tree, n, draft_tokens)
+    needed[target.device] += temporary
     return needed
 
 
-def check_texts(each: Counter[torch.device], texts: int, *, there: int) -> None:
-    """Raise OutOfMemoryError, naming the most that fit, for more texts at a time than memory has room for.
+def check_batch_size(sequence_bytes: Counter[torch.device], batch_size: int, *, allocated: int) -> None:
+    """Raise OutOfMemoryError, naming the largest batch that fits, if a batch needs more memory than is free.
 
     Args:
-        each: bytes that a text takes on each device.
-        texts: how many are to be decoded at a time.
-        there: for how many of them the memory has been taken.
+        sequence_bytes: bytes per sequence on each device.
+        batch_size: number of sequences.
+        allocated: sequences whose memory is allocated already.
     """
-    for device, size in each.items():
+    for device, size in sequence_bytes.items():
         free = free_bytes(device)
-        if free is not None and size * (texts - there) > free:
+        if free is not None and size * (batch_size - allocated) > free:
             raise OutOfMemoryError(
-                f"batch_size: expected at most {there + int(free // size)}, because each text takes "
-                f"{_gigabytes(size)} and {_gigabytes(free)} are free on {device}. Got {texts}: decode fewer at a time.",
+                f"batch_size: expected at most {allocated + int(free // size)}, because each sequence takes "
+                f"{_gigabytes(size)} and {_gigabytes(free)} are free on {device}. Got {batch_size}: lower it, or "
+                "shorten the sequences (--max-new-tokens or --context-tokens, in Python max_text_tokens).",
                 field="batch_size",
             )
 
 
-class HasCaches(Protocol):
+class CacheProvider(Protocol):
     """A model or head that makes caches for sequences."""
 
     @property
@@ -106,25 +107,27 @@ class HasCaches(Protocol):
     def cache_bytes(self, capacity: int) -> int: ...
 
 
-def new_caches(model: HasCaches, capacity: int, sequences: int) -> Sequence[Any]:
-    """Return a model's caches for so many tokens each; OutOfMemoryError where they do not fit in what is free."""
-    what = f"{model.name}'s cache of {capacity} tokens" + (f" for each of {sequences} texts" if sequences > 1 else "")
+def new_caches(model: CacheProvider, capacity: int, sequences: int) -> Sequence[Any]:
+    """Return a model's caches for `capacity` tokens each; OutOfMemoryError if they need more memory than is free."""
+    batch = f" for each of {sequences} sequences" if sequences > 1 else ""
+    what = f"{model.name}'s cache of {capacity} tokens{batch}"
     check_room(model.device, sequences * model.cache_bytes(capacity), what)
     return model.new_caches(capacity, sequences)
 
 
 def check_room(device: torch.device, needed_bytes: int, what: str) -> None:
-    """Raise OutOfMemoryError, naming what needs the memory, where a device has less of it free."""
+    """Raise OutOfMemoryError, naming what needs the memory, if a device has less than that free."""
     free = free_bytes(device)
     if free is not None and needed_bytes > free:
         raise OutOfMemoryError(
             f"memory: expected room for {what}, {_gigabytes(needed_bytes)}. Got {_gigabytes(free)} free on {device}: "
-            "take a smaller tree, or a shorter text (--max-new-tokens, in Python max_text_tokens)."
+            "take a smaller tree (solve --budget), or shorten the sequences (--max-new-tokens or --context-tokens, "
+            "in Python max_text_tokens)."
         )
 
 
 def free_bytes(device: torch.device) -> float | None:
-    """Return the bytes that are free on a device; None where it does not say."""
+    """Return the free memory of a device; None if unknown."""
     if device.type == "cpu":
         return min(psutil.virtual_memory().available, _container_bytes())
     if device.type == "cuda":
@@ -133,20 +136,20 @@ def free_bytes(device: torch.device) -> float | None:
     return None
 
 
-def _level_mask_entries(tree: TokenTree | None, nodes: int, text_tokens: int) -> int:
-    """Return the entries of the masks of all draft levels; a level of one node below one of each needs none."""
+def _count_level_mask_entries(tree: TokenTree | None, nodes: int, sequence_tokens: int) -> int:
+    """Count the entries of the masks of all draft levels; a chain needs none."""
     if tree is None:
-        return nodes * (text_tokens + nodes)
+        return nodes * (sequence_tokens + nodes)
     widths = tree.draft_widths.astype(np.int64)
     fed = widths.cumsum()
     masked = fed > np.arange(1, len(widths) + 1)
-    return int((widths * (text_tokens + fed))[masked].sum())
+    return int((widths * (sequence_tokens + fed))[masked].sum())
 
 
 def _container_bytes() -> float:
-    """Return what is left of a container's memory limit, infinity without a limit.
+    """Return the free memory within a container's limit, infinity without a limit.
 
-    `memory.current` counts page cache, which the kernel drops when memory is short.
+    `memory.current` includes page cache, which the kernel drops when memory is short.
     """
     try:
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
@@ -156,7 +159,7 @@ def _container_bytes() -> float:
 
 
 def _page_cache_bytes() -> int:
-    """Return the page cache of a container that was not used lately, 0 where `memory.stat` does not contain it."""
+    """Return a container's inactive page cache; 0 if `memory.stat` does not contain it."""
     try:
         lines = (CGROUP / "memory.stat").read_text().splitlines()
         return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
@@ -165,7 +168,7 @@ def _page_cache_bytes() -> int:
 
 
 def _gigabytes(size: float) -> str:
-    """Return a size in GB of 10^9 bytes.
+    """Format a size in GB of 10^9 bytes.
 
     >>> _gigabytes(23_900_000_000), _gigabytes(12_000_000)
     ('23.9 GB', '0.01 GB')

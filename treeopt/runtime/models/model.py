@@ -1,4 +1,4 @@
-"""What decoding and measuring need of a model; the built-in transformer, transformers' adapter and GGUF files offer it."""
+"""The interface of models to decoding and measuring: inputs and outputs of a pass, caches, prefill."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -10,68 +10,67 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.nodes import PassNodes
 
 PREFILL_TOKENS = 2048
-"""Most tokens of a text that one pass of a prefill reads."""
+"""Prompt tokens per prefill pass, at most."""
+TRAINED_LENGTH = "trained length"
+"""What limits the sequences of a model whose sizes have no `limited_by`."""
 
 
-class Wants(NamedTuple):
-    """Hidden states that are wanted of a model; its passes compute no more than this."""
+class RequestedStates(NamedTuple):
+    """Hidden states that a pass returns; no others are computed."""
 
-    boundaries: tuple[int, ...] = ()
-    """Residual stream after so many layers, no norm; 0 is the embedding."""
+    layer_ids: tuple[int, ...] = ()
+    """Residual stream after this many layers, without norm; 0 is the embedding."""
     last: bool = False
-    """What the logits are made of: after all layers and the final norm."""
-    whole_text: bool = False
-    """Whether a prefill returns those of every token, not only of the last."""
+    """Input of the output head: after all layers and the final norm."""
+    all_tokens: bool = False
+    """Whether a prefill returns the states of all tokens instead of the last one's."""
 
     @property
     def any(self) -> bool:
-        """Whether anything is."""
-        return self.last or bool(self.boundaries)
+        return self.last or bool(self.layer_ids)
 
 
-NOTHING = Wants()
+NO_STATES = RequestedStates()
 
 
-class States(NamedTuple):
-    """Hidden states of some tokens, those that were wanted."""
+class HiddenStates(NamedTuple):
+    """The requested hidden states of some tokens."""
 
-    boundaries: tuple[Tensor, ...]
-    """Each (rows, hidden), in the order of `Wants.boundaries`; with a batch (batch, rows, hidden)."""
+    layers: tuple[Tensor, ...]
+    """(rows, hidden) or (batch, rows, hidden) per layer, in the order of `RequestedStates.layer_ids`."""
     last: Tensor | None
-    """(rows, hidden); None where it was not wanted."""
+    """(rows, hidden); None if not requested."""
 
-    def row(self, row: int) -> "States":
-        """Return those of one token of a text, each (1, hidden), in memory of their own."""
+    def row(self, row: int) -> "HiddenStates":
+        """Return a copy of one token's states, each (1, hidden)."""
         return self.rows(slice(row, row + 1))
 
-    def rows(self, rows: "slice | Tensor") -> "States":
-        """Return those of some tokens of a text, in memory of their own."""
-        return self.mapped(lambda states: states[rows].clone())
+    def rows(self, rows: slice | Tensor) -> "HiddenStates":
+        """Return a copy of the states of some tokens."""
+        return self.map(lambda states: states[rows].clone())
 
-    def mapped(self, function: Callable[[Tensor], Tensor]) -> "States":
-        """Return what a function makes of them."""
+    def map(self, function: Callable[[Tensor], Tensor]) -> "HiddenStates":
+        """Apply a function to each tensor."""
         last = None if self.last is None else function(self.last)
-        return States(tuple(function(each) for each in self.boundaries), last)
+        return HiddenStates(tuple(function(layer) for layer in self.layers), last)
 
-    def split(self, sizes: Sequence[int]) -> list["States"]:
-        """Return those of the first tokens, of the next, and so on."""
-        boundaries = [each.split(sizes) for each in self.boundaries]
+    def split(self, sizes: Sequence[int]) -> list["HiddenStates"]:
+        """Split the rows into consecutive parts."""
+        layers = [layer.split(sizes) for layer in self.layers]
         lasts = [None] * len(sizes) if self.last is None else self.last.split(sizes)
-        return [States(tuple(each[part] for each in boundaries), last) for part, last in enumerate(lasts)]
+        return [HiddenStates(tuple(layer[part] for layer in layers), last) for part, last in enumerate(lasts)]
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Return tensors one after the other; one alone as it is."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+def concatenate(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenate along the first dimension; a single tensor is returned without a copy."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
-def concatenate_states(parts: Sequence[States]) -> States:
-    """Return the states of tokens that follow on one another."""
-    if len(parts) == 1:
-        return parts[0]
-    boundaries = tuple(torch.cat(each) for each in zip(*(part.boundaries for part in parts), strict=True))
+def concatenate_states(parts: Sequence[HiddenStates]) -> HiddenStates:
+    """Concatenate the rows of several states."""
+    layers = tuple(concatenate(tensors) for tensors in zip(*(part.layers for part in parts), strict=True))
     lasts = [part.last for part in parts if part.last is not None]
-    return States(boundaries, torch.cat(lasts) if lasts else None)
+    return HiddenStates(layers, concatenate(lasts) if lasts else None)
 
 
 class Output(NamedTuple):
@@ -79,25 +78,25 @@ class Output(NamedTuple):
 
     logits: Tensor
     """tokens.shape + (V,)."""
-    states: States | None = None
-    """Rows as in `logits`; None where none are wanted."""
+    states: HiddenStates | None = None
+    """Rows as in `logits`; None if none were requested."""
 
-    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Output":
-        """Return what a function makes of each tensor."""
-        return Output(function(self.logits), None if self.states is None else self.states.mapped(function))
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Output":
+        """Apply a function to each tensor."""
+        return Output(function(self.logits), None if self.states is None else self.states.map(function))
 
 
 class Outputs(list[Output]):
-    """What one pass returns for each of its sequences.
+    """The outputs of one pass, one per sequence.
 
     Args:
-        whole: of all rows, one sequence after the other.
+        whole: of all rows, sequence after sequence.
         sizes: rows of each sequence.
     """
 
     def __init__(self, whole: Output, sizes: Sequence[int]) -> None:
         self.whole = whole
-        """Of all rows."""
+        """Of all rows, sequence after sequence."""
         self.sizes = sizes
         """Rows of each sequence."""
         if len(sizes) == 1:
@@ -116,7 +115,7 @@ class Outputs(list[Output]):
 
 
 def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:
-    """Return the outputs of passes over different sequences as those of one pass."""
+    """Return the outputs of passes over different sequences as if from one pass."""
     if len(parts) == 1:
         return parts[0]
     states = [part.whole.states for part in parts if part.whole.states is not None]
@@ -125,33 +124,29 @@ def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:
     return Outputs(whole, [size for part in parts for size in part.sizes])
 
 
-def check_boundaries(wants: Wants, layers: int, name: str) -> None:
-    """Raise InvalidValueError where states of layers are wanted that a model of this name has not."""
-    if any(not 0 <= boundary <= layers for boundary in wants.boundaries):
+def check_layer_ids(requested_states: RequestedStates, layers: int, name: str) -> None:
+    """Raise InvalidValueError if the states of a layer are requested that the model does not have."""
+    if any(not 0 <= layer_id <= layers for layer_id in requested_states.layer_ids):
         raise InvalidValueError(
-            f"{name}: expected boundaries from 0 to {layers}, its layers. Got {wants.boundaries}: take a drafter that "
-            "was trained for this target."
+            f"{name}: expected hidden-state layer ids from 0 to {layers}, its layers. Got {requested_states.layer_ids}: "
+            "take a drafter that was trained for this target."
         )
 
 
-TRAINED_LENGTH = "trained length"
-"""What limits the texts of a model whose sizes have no `limited_by`."""
-
-
 class ModelSizes(Protocol):
-    """What a decoder must know of a model before it runs it."""
+    """Sizes of a model, as far as a decoder needs them."""
 
     @property
     def vocabulary(self) -> int:
-        """Logits of a token, V; a padded tail is counted."""
+        """Logits per token, V, padding included."""
 
     @property
     def max_positions(self) -> int:
-        """Longest text the model can be used for."""
+        """Maximum sequence length in tokens."""
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
-        """Tokens that end a text."""
+        """Tokens that end a sequence."""
 
 
 class SequenceCache:
@@ -161,7 +156,7 @@ class SequenceCache:
         holds:  committed tokens    tree nodes of the step, in the order they were fed
 
     Args:
-        capacity: tokens that fit in, tree nodes included.
+        capacity: slots, tree nodes included.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -170,25 +165,25 @@ class SequenceCache:
         """Committed tokens."""
         self._finite = True
 
-    def keep(self, path: Sequence[int]) -> None:
-        """Commit the tree nodes at the offsets `path` from the length, rising from 0, and drop the others.
+    def commit(self, path: Sequence[int]) -> None:
+        """Commit the tree nodes at the offsets `path` from the length, ascending from 0, and drop the others.
 
-        With 2 committed tokens A B and nodes r x y z after them, keep([0, 2]) leaves A B r y.
+        With 2 committed tokens A B and nodes r x y z after them, commit([0, 2]) leaves A B r y.
         """
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Forget every token, and where something was not finite, all entries."""
+        """Drop all tokens; after a non-finite pass, also reset all slots to 0."""
         self.length = 0
         if not self._finite:
             self._zero_nodes()
             self._finite = True
 
     def zero_nodes(self) -> None:
-        """Set all slots after the committed tokens to 0, because a pass left something there that is not finite.
+        """Reset all slots after the committed tokens to 0, because a pass wrote non-finite values there.
 
-        Attention reads slots that a mask hides, and NaN there would be NaN in the result, whatever its weight. What is
-        committed may not be finite either; it is set to 0 when the cache is cleared.
+        Attention reads masked slots too, and NaN times a weight of 0 is NaN.  Committed slots may be non-finite as
+        well; `clear` resets them.
         """
         self._zero_nodes()
         self._finite = False
@@ -197,31 +192,30 @@ class SequenceCache:
         raise NotImplementedError
 
 
-class Feed(NamedTuple):
-    """The tokens of one sequence in a pass."""
+class SequenceInput(NamedTuple):
+    """The new tokens of one sequence in a pass."""
 
     cache: Any
-    """Of the sequence, made by the model; keys and values are written after its committed tokens, and its length does not
-    change."""
+    """Of the sequence, made by the model.  The pass writes keys and values after the committed tokens; the length stays."""
     tokens: Tensor
     """int64 (n,)."""
     nodes: PassNodes
-    """Depths of these tokens, and what they see."""
-    inputs: Tensor | None = None
-    """(n, hidden): what a head on a target reads beside the tokens."""
+    """Depths of the tokens, and which nodes each attends to."""
+    features: Tensor | None = None
+    """(n, hidden): what a drafter's head reads along with the tokens."""
 
-
-def feed_text(cache: SequenceCache, tokens: Tensor) -> Feed:
-    """Return the tokens that follow a sequence's committed ones, int64 (n,), each of which sees those before it."""
-    return Feed(cache, tokens, PassNodes.chain(len(tokens)))
+    @classmethod
+    def causal(cls, cache: SequenceCache, tokens: Tensor) -> "SequenceInput":
+        """Return tokens, int64 (n,), that follow the committed ones; each attends to itself and all before it."""
+        return cls(cache, tokens, PassNodes.chain(len(tokens)))
 
 
 class ForwardModel(Protocol):
-    """Tokens in, logits out: a model, or a head on one. A cache belongs to the caller, and only to what made it."""
+    """A language model, or a drafter's head.  The caller owns the caches, which serve only the model that made them."""
 
     @property
     def name(self) -> str:
-        """What errors and warnings call it."""
+        """Name in errors and warnings."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -229,101 +223,106 @@ class ForwardModel(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where tokens go in and logits come out."""
+        """Of the input tokens and the logits."""
 
     @property
     def config(self) -> ModelSizes:
         """Its sizes."""
 
     def new_caches(self, capacity: int, sequences: int) -> Sequence[Any]:
-        """Return empty caches for `capacity` tokens each, tree nodes included, which one pass reads best."""
+        """Return empty caches for `capacity` tokens each, tree nodes included, laid out for batched passes."""
 
     def cache_bytes(self, capacity: int) -> int:
-        """Return the bytes of a cache for so many tokens; 0 where they are not known."""
+        """Return the bytes of a cache for `capacity` tokens; 0 if unknown."""
 
     def pass_bytes(self, tokens: int) -> int:
-        """Return the most bytes that a pass over so many tokens takes for a moment, logits left out; 0 if not known."""
+        """Return the peak bytes of activations in a pass over `tokens` tokens, without logits; 0 if unknown."""
 
-    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:
-        """Return logits and states of tokens that stand after the committed ones of their sequences.
+    def forward(
+        self,
+        inputs: Sequence[SequenceInput],
+        requested_states: RequestedStates = NO_STATES,
+        *,
+        last_only: bool = False,
+    ) -> Outputs:
+        """Return logits and states of tokens after the committed ones.
 
         Sequences may differ in length, number of tokens and mask.
 
         Args:
-            feeds: of each sequence.
-            wants: hidden states.
-            last_only: return the logits and states of each sequence's last token alone.
+            inputs: one per sequence.
+            requested_states: hidden states to return.
+            last_only: return only the logits and states of each sequence's last token.
         """
 
 
 class LanguageModel(ForwardModel, Protocol):
-    """A model that reads a text from its beginning."""
+    """A model that prefills prompts."""
 
     name: str
 
     @property
     def parameters(self) -> int:
-        """How many numbers its weights are."""
+        """Number of weights."""
 
-    def prefill(self, tokens: Tensor, cache: Any, wants: Wants = NOTHING) -> States | None:
-        """Commit a text, int64 (n,), to an empty cache, `PREFILL_TOKENS` at a time.
+    def prefill(self, tokens: Tensor, cache: Any, requested_states: RequestedStates = NO_STATES) -> HiddenStates | None:
+        """Commit a prompt, int64 (n,), to an empty cache, `PREFILL_TOKENS` at a time.
 
-        Returns the states wanted of the last token, or of every token; None without text or where none are wanted.
+        Returns the requested states of the last token or of all tokens; None if n is 0 or nothing was requested.
         """
 
 
 def prefill_in_chunks(
     tokens: Tensor,
     cache: SequenceCache,
-    read: Callable[[Tensor], States | None],
-    wants: Wants,
-) -> States | None:
-    """Commit a text by passes over its chunks, and return what `LanguageModel.prefill` does.
+    run_chunk: Callable[[Tensor], HiddenStates | None],
+    requested_states: RequestedStates,
+) -> HiddenStates | None:
+    """Commit a prompt chunk by chunk; return what `LanguageModel.prefill` does.
 
     Args:
         tokens: int64 (n,).
         cache: of the sequence.
-        read: reads a chunk after the committed tokens and returns the states wanted of all its tokens.
-        wants: hidden states.
+        run_chunk: runs a pass over a chunk after the committed tokens and returns the states of all its tokens.
+        requested_states: hidden states to return.
     """
-    found: list[States] = []
+    parts: list[HiddenStates] = []
     for chunk in tokens.split(PREFILL_TOKENS):
         if len(chunk) == 0:
             return None
-        states = read(chunk)
+        states = run_chunk(chunk)
         cache.length += len(chunk)
         if states is not None:
-            found.append(states if wants.whole_text else states.row(-1 % len(chunk)))
-    if not found:
+            parts.append(states if requested_states.all_tokens else states.row(-1 % len(chunk)))
+    if not parts:
         return None
-    return concatenate_states(found) if wants.whole_text else found[-1]
+    return concatenate_states(parts) if requested_states.all_tokens else parts[-1]
 
 
-def length_limit(model: LanguageModel) -> str:
-    """Return the longest text of a model in words: `llama takes 2048 tokens, its trained length`."""
-    return f"{model.name} takes {sizes_limit(model.config)}"
+def describe_length_limit(model: LanguageModel) -> str:
+    """Return a model's maximum sequence length in words: `llama takes 2048 tokens, its trained length`."""
+    return f"{model.name} takes {describe_max_positions(model.config)}"
 
 
-def sizes_limit(sizes: ModelSizes) -> str:
-    """Return the longest text of a model in words: `2048 tokens, its trained length`."""
+def describe_max_positions(sizes: ModelSizes) -> str:
+    """Return the maximum sequence length in words: `2048 tokens, its trained length`."""
     return f"{sizes.max_positions} tokens, its {getattr(sizes, 'limited_by', TRAINED_LENGTH)}"
 
 
 def shortest_model(*models: LanguageModel | None) -> LanguageModel:
-    """Return the model that takes the shortest texts; None stands for no model."""
+    """Return the model with the smallest maximum sequence length; None stands for no model."""
     return min((model for model in models if model is not None), key=lambda model: model.config.max_positions)
 
 
+def max_sequence_tokens(*models: LanguageModel | None) -> int:
+    """Return the maximum sequence length that all models support; None stands for no model."""
+    return shortest_model(*models).config.max_positions
+
+
 def weight_bytes(model: LanguageModel) -> int:
-    """Return the memory of a model's weights."""
     return model.parameters * model.dtype.itemsize
 
 
 def kv_bytes(model: LanguageModel) -> int | None:
-    """Return the memory of one cached token of one sequence; None if unknown."""
+    """Return the KV-cache bytes per token of one sequence; None if unknown."""
     return model.cache_bytes(PREFILL_TOKENS) // PREFILL_TOKENS or None
-
-
-def trained_tokens(*models: LanguageModel | None) -> int:
-    """Return the longest text that all of some models take; None stands for no model."""
-    return shortest_model(*models).config.max_positions

@@ -1,4 +1,4 @@
-"""A target, and a draft model where one is given, from folders, from the hub, or from the bundle."""
+"""Loading a target, and a draft model if there is one, from folders, from the hub, or from the bundle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.machine import AUTO, BUNDLED, Pair, has_nvidia_driver
 from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
-from treeopt.runtime.models.hub import SETTINGS, is_hub_name, model_folder
+from treeopt.runtime.models.hub import SETTINGS, is_hub_name, read_model_folder
 from treeopt.runtime.models.linear import slow_products_note
 from treeopt.runtime.models.load import (
     Source,
-    adapter_reason,
-    checkpoint_dtype,
-    known_sizes,
     load_language_model,
-    number_format,
-    source_of,
+    open_source,
+    read_checkpoint_dtype,
+    read_sizes,
+    weight_dtype,
+    why_adapter,
 )
-from treeopt.runtime.models.model import LanguageModel, kv_bytes, sizes_limit, weight_bytes
+from treeopt.runtime.models.model import LanguageModel, describe_max_positions, kv_bytes, weight_bytes
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.texts.shared_tokens import SharedTokens, compare_tokens
@@ -37,16 +37,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPair:
-    """A target, a draft model where there is one, and the target's tokenizer."""
+    """A target, a draft model if there is one, and the target's tokenizer."""
 
     target: LanguageModel
     draft: LanguageModel | None
-    """It proposes tokens that both tokenizers have."""
+    """Proposes only tokens that both tokenizers have."""
     tokenizer: Tokenizer
     notes: tuple[str, ...] = ()
-    """What a user should know of how they run, a sentence each."""
+    """How the models run, in sentences for the user."""
     described: Pair
-    """What they are and were loaded from, as profiles keep it."""
+    """The models and their sources, as profiles record them."""
 
     @property
     def bundled(self) -> bool:
@@ -55,10 +55,10 @@ class ModelPair:
 
     @property
     def draft_model(self) -> LanguageModel:
-        """The draft model; InfeasibleError where there is none."""
+        """The draft model; InfeasibleError without one."""
         if self.draft is None:
             raise InfeasibleError(
-                f"draft: expected a draft model beside {self.target.name}. Got none: add --draft MODEL, or use a drafter "
+                f"draft: expected a draft model for {self.target.name}. Got none: add --draft MODEL, or use a drafter "
                 "that needs none, such as prompt-lookup.",
                 field="draft",
             )
@@ -74,24 +74,25 @@ def load_pair(
     threads: int | None = None,
     placement: "Placement | None" = None,
     tensor_parallel: bool = False,
-    text_tokens: int = 0,
+    sequence_tokens: int = 0,
 ) -> ModelPair:
-    """Load a target, and a draft model where one is named; without names, the bundled pair.
+    """Load a target, and a draft model if one is named; without names, the bundled pair.
 
     Configurations, tokenizers and vocabularies are compared before any weight is loaded.
 
     Args:
         target: model folder in Hugging Face layout, a GGUF file, or a name `org/name` of the Hugging Face hub.
-        draft: the same of the draft model; None with a target is the target alone.
-        device: where both run; `auto` is CUDA where torch finds it, else the CPU.
-        dtype: dtype of both; `auto` is the target checkpoint's own on CUDA, float32 on the CPU.  A GGUF file keeps its own.
-        threads: CPU threads that torch and llama.cpp use from now on; by default torch's choice.
-        placement: over which devices the target's weights are laid.
+        draft: the draft model, in the same forms; None with a target loads the target alone.
+        device: of both models; `auto` is CUDA if available, else the CPU.
+        dtype: of both models; `auto` is the target checkpoint's on CUDA, float32 on the CPU.  GGUF files keep theirs.
+        threads: CPU threads of torch and llama.cpp from now on; by default torch's choice.
+        placement: spreads the target's weights over several devices.
         tensor_parallel: split each of the target's layers over all devices.
-        text_tokens: the longest text that is planned for.
+        sequence_tokens: longest planned sequence.
 
-    Raises InvalidValueError when only a draft model is given, when device or dtype are not there, when the vocabularies
-    differ, or when a text is too long for a model; TreeoptError when a folder does not hold a model or a name cannot be resolved.
+    Raises InvalidValueError if only a draft model is named, if the device or the dtype is not available, if the
+    vocabularies differ, or if `sequence_tokens` exceeds a model's maximum; TreeoptError if a folder does not contain a
+    model or a name cannot be resolved.
     """
     if target is None and draft is not None:
         raise InvalidValueError(
@@ -101,32 +102,34 @@ def load_pair(
         raise InvalidValueError(f"dtype: expected {AUTO}, {', '.join(DTYPES)}. Got {dtype!r}.", field="dtype")
     names: list[Path | str] = [bundle.TARGET, bundle.DRAFT] if target is None else [target]
     names += [] if draft is None else [draft]
-    _check_files(names, device, dtype, spread=placement is not None or tensor_parallel)
-    place = torch.device("cpu") if device == AUTO and any(map(is_gguf, names)) else chosen_device(device)
+    distributed = placement is not None or tensor_parallel
+    _check_gguf_options(names, device, dtype, distributed=distributed)
+    torch_device = torch.device("cpu") if device == AUTO and any(map(is_gguf, names)) else resolve_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    folders = [model_folder(name, _with_settings, SETTINGS) for name in names]
-    shared, notes = _check_settings(folders)
-    _check_length(text_tokens, folders)
-    chosen_dtype = _chosen_dtype(folders[0], dtype, place)
-    folders = [
-        model_folder(name, partial(_with_weights, known=folder)) for name, folder in zip(names, folders, strict=True)
+    sources = [read_model_folder(name, _read_settings, SETTINGS) for name in names]
+    shared, notes = _compare_settings(sources)
+    _check_length(sequence_tokens, sources)
+    torch_dtype = _resolve_dtype(sources[0], dtype, torch_device)
+    sources = [
+        read_model_folder(name, partial(_read_weight_files, known=source))
+        for name, source in zip(names, sources, strict=True)
     ]
     models = [
         load_language_model(
-            folders[0], dtype=chosen_dtype, device=place, placement=placement, tensor_parallel=tensor_parallel
+            sources[0], dtype=torch_dtype, device=torch_device, placement=placement, tensor_parallel=tensor_parallel
         )
     ]
-    if placement is not None or tensor_parallel:
-        place = models[0].device  # where its first layer is: the draft must be on the same device
-    models += [load_language_model(folder, dtype=chosen_dtype, device=place) for folder in folders[1:]]
+    if distributed:
+        torch_device = models[0].device  # of its first layer, where the draft must be
+    models += [load_language_model(source, dtype=torch_dtype, device=torch_device) for source in sources[1:]]
     notes += _run_notes(models)
     for model, name in zip(models, names, strict=True):
         if target is None:
             model.name = f"{BUNDLED}{model.name}"
         elif is_hub_name(name):
             model.name = str(name)
-    models[0].name += _spread(models[0], placed=placement is not None, split=tensor_parallel)
+    models[0].name += _distribution_suffix(models[0], placed=placement is not None, split=tensor_parallel)
     logits = [model.config.vocabulary for model in models]
     if not shared.identical or logits[0] != logits[-1]:
         notes.append(shared.note(logits[0], logits[-1]))
@@ -134,7 +137,7 @@ def load_pair(
     described = Pair(
         target=models[0].name,
         draft=drafts[0].name if drafts else None,
-        dtype=number_format(folders[0], models[0]),
+        dtype=weight_dtype(sources[0], models[0]),
         vocabulary=logits[0],
         target_parameters=models[0].parameters,
         draft_parameters=drafts[0].parameters if drafts else None,
@@ -144,116 +147,114 @@ def load_pair(
         draft_kv_bytes=kv_bytes(drafts[0]) if drafts else None,
         target_source=None if target is None else str(target),
         draft_source=None if draft is None else str(draft),
-        target_digest=folders[0].digest,
-        draft_digest=folders[1].digest if drafts else None,
+        target_digest=sources[0].digest,
+        draft_digest=sources[1].digest if drafts else None,
     )
     return ModelPair(
         target=models[0],
         draft=limit_draft(drafts[0], shared.ids, logits[0]) if drafts else None,
-        tokenizer=folders[0].tokenizer,
+        tokenizer=sources[0].tokenizer,
         notes=tuple(notes),
         described=described,
     )
 
 
-def running_line(models: ModelPair) -> str:
-    """Return in one line which models run, where and in which dtype, and whether a GPU is left unused."""
+def describe_run(models: ModelPair) -> str:
+    """Return the models, their device and dtype in one line, with a hint if a GPU is unused."""
     device = models.target.device
-    where = f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
-    line = f"{models.described.label}: {where}, {models.described.dtype}"
+    device_name = f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+    line = f"{models.described.label}: {device_name}, {models.described.dtype}"
     if device.type != "cuda" and torch.cuda.is_available():
-        line += (
-            f". A GPU is there and unused ({torch.cuda.get_device_name(0)}): leave --device out, or give --device cuda"
-        )
+        line += f". A GPU is unused ({torch.cuda.get_device_name(0)}): leave --device out, or pass --device cuda"
     elif device.type != "cuda" and has_nvidia_driver():
-        line += ". An NVIDIA driver is there, but this torch sees no GPU: treeopt doctor says what to do"
+        line += ". An NVIDIA driver is installed, but this torch finds no GPU: run treeopt doctor"
     return line
 
 
-def is_there(device: str) -> bool:
-    """Return whether this machine has a device, such as `cpu` or `cuda:1`."""
-    kind, _, number = device.partition(":")
-    return device == "cpu" or (kind == "cuda" and int(number or 0) < torch.cuda.device_count())
+def find_draft_folder(pair: ModelPair) -> Path:
+    """Return the folder of a pair's draft model; for a hub model, its copy in the local cache."""
+    return Path(read_model_folder(pair.described.draft_source or bundle.DRAFT, _read_settings, SETTINGS).path)
 
 
-def draft_folder(pair: ModelPair) -> Path:
-    """Return the folder that a pair's draft model was loaded from; of a hub model, its copy in the local cache."""
-    return Path(model_folder(pair.described.draft_source or bundle.DRAFT, _with_settings, SETTINGS).path)
-
-
-def _check_files(names: Sequence[Path | str], device: str, dtype: str, *, spread: bool) -> None:
-    """Refuse what is asked of GGUF files and cannot be."""
+def _check_gguf_options(names: Sequence[Path | str], device: str, dtype: str, *, distributed: bool) -> None:
+    """Refuse options that do not apply to GGUF files."""
     files = [name for name in names if is_gguf(name)]
-    if files and (device not in (AUTO, "cpu") or spread):
+    if files and (device not in (AUTO, "cpu") or distributed):
         raise InvalidValueError(f"{files[0]}: expected to run on cpu, as GGUF models do. Got more: leave it out.")
-    if len(files) == len(names) and dtype not in (AUTO, "float32"):
+    if len(files) == len(names) and dtype != AUTO:
         raise InvalidValueError(
             f"dtype: expected none, because GGUF files keep theirs. Got {dtype}: leave it out.", field="dtype"
         )
 
 
-def _with_settings(path: Path) -> Source:
-    """Return a model whose configuration and tokenizer could be read."""
-    source = source_of(path)
+def _read_settings(path: Path) -> Source:
+    """Return a model after reading its configuration and its tokenizer."""
+    source = open_source(path)
     _ = source.sizes if isinstance(source, GGUFFile) else source.content
     _ = source.tokenizer
     return source
 
 
-def _with_weights(path: Path, known: Source) -> Source:
-    """Return a model whose weights are all there: the known one, unless the hub has moved to another since."""
-    source = known if known.path == path else source_of(path)
-    if not isinstance(source, GGUFFile):  # llama.cpp has looked at its weights already
+def _read_weight_files(path: Path, known: Source) -> Source:
+    """Return a model after checking that its weights are complete: the known one, unless the hub has a new revision."""
+    source = known if known.path == path else open_source(path)
+    if not isinstance(source, GGUFFile):  # llama.cpp has checked its weights already
         _ = source.weight_files
     return source
 
 
-def _check_settings(folders: Sequence[Source]) -> tuple[SharedTokens, list[str]]:
-    """Return the shared tokens, and a note on each model that transformers run; refuse pairs that cannot work."""
-    reasons = {name: adapter_reason(folder) for name, folder in zip(("target", "draft"), folders, strict=False)}
-    notes = [f"The {name} runs through transformers: {why}" for name, why in reasons.items() if why is not None]
-    return compare_tokens(folders[0].tokenizer, folders[-1].tokenizer), notes
+def _compare_settings(sources: Sequence[Source]) -> tuple[SharedTokens, list[str]]:
+    """Return the shared tokens, and a note on each model that transformers runs; refuse incompatible pairs."""
+    reasons = {role: why_adapter(source) for role, source in zip(("target", "draft"), sources, strict=False)}
+    notes = [f"The {role} runs through transformers: {why}" for role, why in reasons.items() if why is not None]
+    return compare_tokens(sources[0].tokenizer, sources[-1].tokenizer), notes
 
 
 def _run_notes(models: Sequence[LanguageModel]) -> list[str]:
-    """Return what each model has to report of how it runs, and whether products are slower than usual."""
+    """Return the models' own notes, and one if matrix products are slower than usual."""
     roles = zip(("target", "draft"), models, strict=False)
     notes = [f"The {role} {note}" for role, model in roles for note in getattr(model, "notes", ())]
-    on_cpu = [model.dtype for model in models if isinstance(model, Transformer) and model.device.type == "cpu"]
-    slow = next(filter(None, map(slow_products_note, on_cpu)), None)
+    cpu_dtypes = [model.dtype for model in models if isinstance(model, Transformer) and model.device.type == "cpu"]
+    slow = next(filter(None, map(slow_products_note, cpu_dtypes)), None)
     return notes if slow is None else [*notes, slow]
 
 
-def _check_length(text_tokens: int, folders: Sequence[Source]) -> None:
-    """Refuse a text that is longer than a model was trained for; transformers' models tell once loaded."""
-    for folder in folders:
-        sizes = known_sizes(folder)
-        if sizes is not None and text_tokens > sizes.max_positions:
+def _check_length(sequence_tokens: int, sources: Sequence[Source]) -> None:
+    """Refuse sequences that are too long for a model; for transformers' models this is known only after loading."""
+    for source in sources:
+        sizes = read_sizes(source)
+        if sizes is not None and sequence_tokens > sizes.max_positions:
             raise InvalidValueError(
-                f"context: expected room for {text_tokens} tokens, the context and the steps that are timed after it. "
-                f"{folder.path.name} takes {sizes_limit(sizes)}: use a shorter context, or another model.",
+                f"context: expected room for {sequence_tokens} tokens, the context and the steps that are timed after it. "
+                f"{source.path.name} takes {describe_max_positions(sizes)}: use a shorter context, or another model.",
                 field="context",
             )
 
 
-def _spread(model: LanguageModel, *, placed: bool, split: bool) -> str:
-    """Return over what a target is spread, for its name: times depend on it, and profiles are to tell."""
+def _distribution_suffix(model: LanguageModel, *, placed: bool, split: bool) -> str:
+    """Return the devices of a distributed target as a suffix of its name, since times in profiles depend on them."""
     if split:
         return f" split over {torch.distributed.get_world_size()} processes"
-    places = ", ".join(getattr(model, "places", ())) if placed else ""
-    return f" over {places}" if places else ""
+    devices = ", ".join(getattr(model, "devices", ())) if placed else ""
+    return f" over {devices}" if devices else ""
 
 
-def without_auto(device: str) -> str:
-    """Return the name of a device, for `auto` CUDA where torch finds it, else the CPU."""
+def has_device(device: str) -> bool:
+    """Return whether this machine has a device, such as `cpu` or `cuda:1`."""
+    kind, _, number = device.partition(":")
+    return device == "cpu" or (kind == "cuda" and int(number or 0) < torch.cuda.device_count())
+
+
+def resolve_device_name(device: str) -> str:
+    """Return the name of a device; for `auto`, CUDA if available, else the CPU."""
     if device != AUTO:
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def chosen_device(name: str) -> torch.device:
-    """Return the device of a name, `auto` among them; raises InvalidValueError where it is not there."""
-    name = without_auto(name)
+def resolve_device(name: str) -> torch.device:
+    """Return the device of a name, which may be `auto`; raises InvalidValueError if it is not available."""
+    name = resolve_device_name(name)
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -265,18 +266,18 @@ def chosen_device(name: str) -> torch.device:
     return device
 
 
-def chosen_dtype(target: Path | str, name: str, device: torch.device) -> str:
-    """Return the name of a dtype; for `auto` that of the target's checkpoint on a GPU, float32 on the CPU."""
+def resolve_dtype(target: Path | str, name: str, device: torch.device) -> str:
+    """Return the name of a dtype; for `auto`, the target checkpoint's on a GPU, float32 on the CPU."""
     if name != AUTO:
         return name
     if device.type == "cpu":
         return "float32"
-    return str(_chosen_dtype(model_folder(target, source_of, SETTINGS), name, device)).removeprefix("torch.")
+    return str(_resolve_dtype(read_model_folder(target, open_source, SETTINGS), name, device)).removeprefix("torch.")
 
 
-def _chosen_dtype(target: Source, name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of a name; for `auto` that of the target's checkpoint on a GPU, float32 on the CPU."""
+def _resolve_dtype(target: Source, name: str, device: torch.device) -> torch.dtype:
     if name != AUTO:
         return DTYPES[name]
-    own = None if device.type == "cpu" or isinstance(target, GGUFFile) else checkpoint_dtype(target)
-    return DTYPES.get(own or "float32", torch.float32)
+    if device.type == "cpu" or isinstance(target, GGUFFile):
+        return torch.float32
+    return DTYPES.get(read_checkpoint_dtype(target) or "float32", torch.float32)

@@ -1,4 +1,4 @@
-"""A transformer's weights in float32, of which gradients are computed, beside the model that decodes with them."""
+"""A trainable float32 copy of a transformer, whose weights can be written back to the model that decodes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.models.layer import Layer
 from treeopt.runtime.models.linear import Linear, Product
-from treeopt.runtime.models.transformer import Transformer, Weights
+from treeopt.runtime.models.transformer import Layer, Transformer, Weights
 
 
 class TrainableLinear:
@@ -26,36 +25,35 @@ class TrainableLinear:
         self.parameters = weight.numel() + (0 if bias is None else bias.numel())
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return x W^T + b, (n, outputs)."""
         return F.linear(x, self.weight, self.bias)
 
 
 class TrainableCopy:
-    """The weights of a built-in model in float32, and a pass that gradients are computed through.
+    """The weights of a built-in model in float32, and a differentiable forward pass.
 
-    They are laid out as the model's own, so that what was learnt is written back number by number.  The norms of single
-    heads, where the model has them, stay as they are: all heads share one.
+    The layout equals the model's, so that trained weights are written back element by element.  The norms of query and
+    key heads are not trained: all heads share one.
 
     Args:
-        model: whose weights are copied; it is not changed before `write`.
+        model: its weights are copied; it does not change before `write`.
     """
 
     def __init__(self, model: Transformer) -> None:
         with torch.inference_mode(mode=False):
-            self._twin = _remade(model, _trainable, TrainableLinear)
+            self._twin = _rebuild(model, _make_trainable, TrainableLinear)
         self._model = model
         products = _products(self._twin)[: -1 if model.config.tied_head else None]
-        tensors = [*_vectors(self._twin), *(each for product in products for each in (product.weight, product.bias))]
-        self.parameters = [each for each in tensors if each is not None]
-        """All that are trained, each once: a tied head is the embedding."""
+        tensors = [*_vectors(self._twin), *(part for product in products for part in (product.weight, product.bias))]
+        self.parameters = [tensor for tensor in tensors if tensor is not None]
+        """All trained tensors, each once: a tied head is the embedding."""
 
     def logits(self, tokens: Tensor) -> Tensor:
-        """Return logits (n, V) after every token of a text, int64 (n,), with gradients."""
-        return self._twin.read(tokens)
+        """Return logits (n, V) after every token of a sequence, int64 (n,), with gradients."""
+        return self._twin.forward_uncached(tokens)
 
     @torch.inference_mode()
     def write(self) -> None:
-        """Write the weights over those of the model, in its number format; whatever decodes with it goes on with them."""
+        """Copy the weights to the model, in its dtype and in place."""
         for tensor, trained in zip(_vectors(self._model), _vectors(self._twin), strict=True):
             tensor.copy_(trained)
         for product, other in zip(_products(self._model), _products(self._twin), strict=True):
@@ -63,42 +61,42 @@ class TrainableCopy:
             product.assign(other.weight, other.bias)
 
 
-def copied(model: Transformer) -> Transformer:
-    """Return a model with the same weights in memory of its own, which may be changed while the other stays."""
-    return _remade(model, Tensor.clone, Linear)
+def copy_model(model: Transformer) -> Transformer:
+    """Return a deep copy of a model."""
+    return _rebuild(model, Tensor.clone, Linear)
 
 
-def _remade(
-    model: Transformer, made: Callable[[Tensor], Tensor], product: Callable[[Tensor, Tensor | None], Product]
+def _rebuild(
+    model: Transformer, copy: Callable[[Tensor], Tensor], make_product: Callable[[Tensor, Tensor | None], Product]
 ) -> Transformer:
-    """Return a model of which each tensor was made anew, and each product of tensors made anew."""
+    """Return a model with copies of all tensors, and products made from these."""
 
-    def remade(old: Product) -> Product:
-        return product(made(old.weight), None if old.bias is None else made(old.bias))
+    def copy_product(old: Product) -> Product:
+        return make_product(copy(old.weight), None if old.bias is None else copy(old.bias))
 
-    def layer(old: Layer) -> Layer:
+    def copy_layer(old: Layer) -> Layer:
         return replace(
             old,
-            query_key_value=remade(old.query_key_value),
-            attention_output=remade(old.attention_output),
-            mlp_norm=made(old.mlp_norm),
-            gate_up=remade(old.gate_up),
-            down=remade(old.down),
+            query_key_value=copy_product(old.query_key_value),
+            attention_output=copy_product(old.attention_output),
+            mlp_norm=copy(old.mlp_norm),
+            gate_up=copy_product(old.gate_up),
+            down=copy_product(old.down),
         )
 
     old = model.weights
-    embedding = made(old.embedding)
+    embedding = copy(old.embedding)
     weights = Weights(
         embedding=embedding,
-        layers=tuple(map(layer, old.layers)),
-        input_norms=tuple(map(made, old.input_norms)),
-        norm=made(old.norm),
-        head=product(embedding, None) if model.config.tied_head else remade(old.head),
+        layers=tuple(map(copy_layer, old.layers)),
+        input_norms=tuple(map(copy, old.input_norms)),
+        norm=copy(old.norm),
+        head=make_product(embedding, None) if model.config.tied_head else copy_product(old.head),
     )
     return Transformer(model.config, weights, name=model.name)
 
 
-def _trainable(tensor: Tensor) -> Tensor:
+def _make_trainable(tensor: Tensor) -> Tensor:
     return tensor.detach().to(torch.float32, copy=True).contiguous().requires_grad_()
 
 

@@ -1,4 +1,4 @@
-"""A transformer of the Llama family: prompts, single tokens and trees of any number of sequences through the same layers."""
+"""A transformer of the Llama family, which runs prompts, single tokens and trees of several sequences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,25 +8,74 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.models.attention import OneSequence, Place, WholeText, place_of
+from treeopt.runtime.models.attention import PassAttention, SequenceAttention, UncachedAttention, build_attention
 from treeopt.runtime.models.config import ModelConfig
-from treeopt.runtime.models.grid import last_rows
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
-from treeopt.runtime.models.layer import Layer, rms_norm
-from treeopt.runtime.models.linear import Product, padded_rows
+from treeopt.runtime.models.linear import Product, pad_row_count
 from treeopt.runtime.models.model import (
-    NOTHING,
-    Feed,
+    NO_STATES,
+    HiddenStates,
     Output,
     Outputs,
-    States,
-    Wants,
-    check_boundaries,
-    feed_text,
-    joined,
+    RequestedStates,
+    SequenceInput,
+    check_layer_ids,
+    concatenate,
     prefill_in_chunks,
 )
-from treeopt.runtime.models.rotary import Rotations
+from treeopt.runtime.models.padded_batch import last_rows
+from treeopt.runtime.models.rotary import Rotations, rotate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Weights of one layer without its input norm; products with the same input are concatenated."""
+
+    config: ModelConfig
+    query_key_value: Product
+    """(heads + 2 key_value_heads) * head_size outputs; rotary pairs of queries and keys are adjacent."""
+    head_norms: Tensor | None = None
+    """(heads + key_value_heads, head_size): norm weights of each query and key head, if the model has them."""
+    attention_output: Product
+    mlp_norm: Tensor
+    gate_up: Product
+    down: Product
+
+    def __call__(self, x: Tensor, residual: Tensor, index: int, attention: PassAttention) -> Tensor:
+        """Return the residual stream (rows, hidden) after the layer.
+
+        Args:
+            x: (rows, inputs), input of the attention.
+            residual: (rows, hidden), to which the attention output is added.
+            index: of the layer.
+            attention: of the rows.
+        """
+        attended = attention.attend(index, *self.project(x, attention.rotations))
+        hidden = residual + self.attention_output(attended.transpose(1, 2).reshape(residual.shape[0], -1))
+        gate, up = self.gate_up(rms_norm(hidden, self.mlp_norm, self.config)).chunk(2, dim=-1)
+        return hidden + self.down(F.silu(gate) * up)
+
+    def project(self, x: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rotated queries, rotated keys, and values of sequences of n tokens, each (batch, heads, n, head_size).
+
+        Args:
+            x: (batch * n, inputs).
+            rotations: of n positions.
+        """
+        config = self.config
+        rotated_heads = config.heads + config.key_value_heads
+        projected = self.query_key_value(x)
+        projected = projected.view(-1, rotations.shape[0], rotated_heads + config.key_value_heads, config.head_size)
+        rotated = projected[:, :, :rotated_heads]
+        if self.head_norms is not None:
+            rotated = F.rms_norm(rotated, (config.head_size,), None, config.norm_epsilon) * self.head_norms
+        rotated = rotate(rotated, rotations).transpose(1, 2)
+        return rotated[:, : config.heads], rotated[:, config.heads :], projected[:, :, rotated_heads:].transpose(1, 2)
+
+
+def rms_norm(x: Tensor, weight: Tensor, config: ModelConfig) -> Tensor:
+    """Return x (..., width) scaled to a root mean square of 1, times a weight (width,)."""
+    return F.rms_norm(x, x.shape[-1:], weight, config.norm_epsilon)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +85,16 @@ class Weights:
     embedding: Tensor
     layers: tuple[Layer, ...]
     input_norms: tuple[Tensor, ...]
-    """(hidden,) of the norm of what attention reads, of each layer."""
+    """(hidden,) per layer: norm before the attention."""
     norm: Tensor
     head: Product
 
 
 class Transformer:
-    """Tokens in, logits out; the cache belongs to the caller, so one model serves many sequences."""
+    """A `LanguageModel` of the Llama family with its own forward pass."""
 
     captures = True
+    """Whether its passes can be captured as CUDA graphs."""
 
     def __init__(self, config: ModelConfig, weights: Weights, *, name: str) -> None:
         self.config = config
@@ -52,140 +102,144 @@ class Transformer:
         self.weights = weights
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
-        self.parameters = _count(weights, config)
+        self.parameters = _count_parameters(weights, config)
         self._rotations = Rotations(config.head_size, config.rope_base, config.rope_scaling, self.device)
 
     def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:
-        """Return empty caches for `capacity` tokens each, tree nodes included; they lie side by side."""
         return KVStore.empty(self.config, capacity, sequences, rotations=self._rotations, dtype=self.dtype).caches()
 
     def cache_bytes(self, capacity: int) -> int:
-        """Return the bytes of a cache for so many tokens."""
         return KVStore.sequence_bytes(self.config, capacity, self.dtype)
 
     def pass_bytes(self, tokens: int) -> int:
-        """Return the most bytes that a pass over so many tokens takes for a moment, logits left out.
-
-        That is in the MLP: the residual and its norm, both inner products, and what is made of them.
-        """
+        # the peak is in the MLP: residual, its norm, both inner products, and their product
         return self.dtype.itemsize * tokens * (2 * self.config.hidden + 4 * self.config.intermediate)
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, cache: KVCache, wants: Wants = NOTHING) -> States | None:
-        """Commit a text, int64 (n,), to an empty cache; see `LanguageModel`."""
-
-        def read(chunk: Tensor) -> States | None:
-            padded = self._padded(chunk, cache)
-            place = OneSequence.of(feed_text(cache, padded))
-            if not wants.any:
-                self._write_all(padded, place)
+    def prefill(
+        self, tokens: Tensor, cache: KVCache, requested_states: RequestedStates = NO_STATES
+    ) -> HiddenStates | None:
+        def run_chunk(chunk: Tensor) -> HiddenStates | None:
+            padded = self._pad(chunk, cache)
+            attention = SequenceAttention.of(SequenceInput.causal(cache, padded))
+            if not requested_states.any:
+                self._write_all(padded, attention)
                 return None
-            *boundaries, after_all = (each[: len(chunk)] for each in self._layers(padded, place, wants))
-            return States(tuple(boundaries), self._norm(after_all) if wants.last else None)
+            states = (hidden[: len(chunk)] for hidden in self._run_layers(padded, attention, requested_states))
+            *layers, after_all = states
+            return HiddenStates(tuple(layers), self._norm(after_all) if requested_states.last else None)
 
-        return prefill_in_chunks(tokens, cache, read, wants)
+        return prefill_in_chunks(tokens, cache, run_chunk, requested_states)
 
     @torch.inference_mode()
-    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:
-        """Return logits and states of tokens after the committed ones of their sequences; see `LanguageModel`."""
-        place = place_of(feeds)
-        tokens = joined([feed.tokens for feed in feeds])
-        sizes = [feed.nodes.rows for feed in feeds]
+    def forward(
+        self,
+        inputs: Sequence[SequenceInput],
+        requested_states: RequestedStates = NO_STATES,
+        *,
+        last_only: bool = False,
+    ) -> Outputs:
+        attention = build_attention(inputs)
+        tokens = concatenate([sequence.tokens for sequence in inputs])
+        sizes = [sequence.nodes.rows for sequence in inputs]
         if last_only:
-            return Outputs(self.run(tokens, place, wants, last_of=sizes), [1] * len(sizes))
-        return Outputs(self.run(tokens, place, wants), sizes)
+            return Outputs(self.run(tokens, attention, requested_states, last_of=sizes), [1] * len(sizes))
+        return Outputs(self.run(tokens, attention, requested_states), sizes)
 
     @torch.inference_mode()
     def run(
         self,
         tokens: Tensor,
-        place: Place,
-        wants: Wants = NOTHING,
+        attention: PassAttention,
+        requested_states: RequestedStates = NO_STATES,
         *,
-        inputs: Tensor | None = None,  # noqa: ARG002
+        features: Tensor | None = None,  # noqa: ARG002
         last_of: Sequence[int] | None = None,
     ) -> Output:
-        """Return logits and states of tokens at a place.
+        """Return logits and states of packed tokens.
 
         Args:
-            tokens: int64 (rows,), one sequence after the other.
-            place: where they stand.
-            wants: hidden states.
-            inputs: none; heads have them.
-            last_of: rows of each sequence, where only the last of each is wanted; None for all rows.
+            tokens: int64 (rows,), sequence after sequence.
+            attention: of the tokens.
+            requested_states: hidden states to return.
+            features: unused; only heads take them.
+            last_of: rows of each sequence, to return only the last row of each; None for all rows.
         """
-        found = self._layers(tokens, place, wants)
+        states = self._run_layers(tokens, attention, requested_states)
         if last_of is not None:
-            found = [last_rows(each, last_of) for each in found]
-        *boundaries, after_all = found
+            states = [last_rows(hidden, last_of) for hidden in states]
+        *layers, after_all = states
         last = self._norm(after_all)
-        states = States(tuple(boundaries), last if wants.last else None) if wants.any else None
-        return Output(self.weights.head(last), states)
+        requested = HiddenStates(tuple(layers), last if requested_states.last else None)
+        return Output(self.weights.head(last), requested if requested_states.any else None)
 
-    def read(self, tokens: Tensor) -> Tensor:
-        """Return logits, tokens.shape + (vocabulary,), after every token of whole texts, which are kept in no cache.
-
-        Gradients can be computed through it, of weights that ask for them.
-        """
-        (hidden,) = self._layers(tokens, WholeText(self._rotations.up_to(tokens.shape[-1])), NOTHING)
+    def forward_uncached(self, tokens: Tensor) -> Tensor:
+        """Return logits, tokens.shape + (vocabulary,), of whole sequences without a cache, differentiably."""
+        attention = UncachedAttention(self._rotations.up_to(tokens.shape[-1]))
+        (hidden,) = self._run_layers(tokens, attention, NO_STATES)
         return self.weights.head(self._norm(hidden)).view(*tokens.shape, -1)
 
     @torch.inference_mode()
-    def states(self, tokens: Tensor, wants: Wants) -> States:
-        """Return the states wanted, tokens.shape + (hidden,), of every token of whole texts, which are kept in no cache."""
-        found = self._layers(tokens, WholeText(self._rotations.up_to(tokens.shape[-1])), wants)
-        *boundaries, after_all = (each.view(*tokens.shape, -1) for each in found)
-        return States(tuple(boundaries), self._norm(after_all) if wants.last else None)
+    def compute_states(self, tokens: Tensor, requested_states: RequestedStates) -> HiddenStates:
+        """Return the requested states, tokens.shape + (hidden,), of whole sequences without a cache."""
+        attention = UncachedAttention(self._rotations.up_to(tokens.shape[-1]))
+        states = self._run_layers(tokens, attention, requested_states)
+        *layers, after_all = (hidden.view(*tokens.shape, -1) for hidden in states)
+        return HiddenStates(tuple(layers), self._norm(after_all) if requested_states.last else None)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits (..., vocabulary) of last hidden states (..., hidden)."""
         return self.weights.head(hidden)
 
-    def _padded(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """Return a text with its last token repeated after it, which none before it sees, to one of few lengths."""
+    def _pad(self, tokens: Tensor, cache: KVCache) -> Tensor:
+        """Pad to one of a few lengths by repeating the last token, to which no token before it attends."""
         length = len(tokens)
-        padded = padded_rows(length, self.parameters)
+        padded = pad_row_count(length, self.parameters)
         if self.device.type != "cpu" or cache.length + padded > min(cache.capacity, len(cache.rotations)):
             return tokens
         return tokens[torch.arange(padded).clamp_(max=length - 1)]
 
-    def _write_all(self, tokens: Tensor, place: OneSequence) -> None:
-        """Write keys and values of all layers; nothing else of the last one is needed for that."""
-        weights, before_last = self.weights, len(self.weights.layers) - 1
-        (hidden,) = self._layers(tokens, place, NOTHING, before_last)
-        normed = rms_norm(hidden, weights.input_norms[-1], self.config)
-        _, key, value = weights.layers[-1].project(normed, place.rotations)
-        place.write(before_last, key, value)
+    def _write_all(self, tokens: Tensor, attention: SequenceAttention) -> None:
+        """Write keys and values of all layers, without the rest of the last layer."""
+        weights, last = self.weights, len(self.weights.layers) - 1
+        (hidden,) = self._run_layers(tokens, attention, NO_STATES, last)
+        normed = rms_norm(hidden, weights.input_norms[last], self.config)
+        _, key, value = weights.layers[last].project(normed, attention.rotations)
+        attention.write(last, key, value)
 
-    def _layers(self, tokens: Tensor, place: Place, wants: Wants, count: int | None = None) -> list[Tensor]:
-        """Return the residual stream (rows, hidden) at every boundary wanted, and last after so many layers, by default all."""
-        check_boundaries(wants, self.config.layers, self.name)
+    def _run_layers(
+        self, tokens: Tensor, attention: PassAttention, requested_states: RequestedStates, count: int | None = None
+    ) -> list[Tensor]:
+        """Return the residual stream (rows, hidden) at each requested layer id, then after the first `count` layers or all."""
+        check_layer_ids(requested_states, self.config.layers, self.name)
         hidden = F.embedding(tokens.reshape(-1), self.weights.embedding)
-        at = {0: hidden}
+        states = {0: hidden}
         window, sliding_layers = self.config.sliding_window, self.config.sliding_layers
-        sliding = place if window is None else place.within(window)
+        sliding = attention if window is None else attention.with_window(window)
         layers = zip(self.weights.layers, self.weights.input_norms, strict=True)
-        for number, (layer, norm) in enumerate(islice(layers, count)):
-            hidden = layer(
-                rms_norm(hidden, norm, self.config), hidden, number, sliding if number in sliding_layers else place
-            )
-            if number + 1 in wants.boundaries:
-                at[number + 1] = hidden
-        return [*(at[boundary] for boundary in wants.boundaries), hidden]
+        for index, (layer, norm) in enumerate(islice(layers, count)):
+            normed = rms_norm(hidden, norm, self.config)
+            hidden = layer(normed, hidden, index, sliding if index in sliding_layers else attention)
+            if index + 1 in requested_states.layer_ids:
+                states[index + 1] = hidden
+        return [*(states[layer_id] for layer_id in requested_states.layer_ids), hidden]
 
     def _norm(self, hidden: Tensor) -> Tensor:
         return rms_norm(hidden, self.weights.norm, self.config)
 
 
-def _count(weights: Weights, config: ModelConfig) -> int:
-    """Return the number of distinct parameters."""
-    products = [w for x in weights.layers for w in (x.query_key_value, x.attention_output, x.gate_up, x.down)]
-    norms = [*weights.input_norms, *(x.mlp_norm for x in weights.layers)]
+def _count_parameters(weights: Weights, config: ModelConfig) -> int:
+    products = [
+        product
+        for layer in weights.layers
+        for product in (layer.query_key_value, layer.attention_output, layer.gate_up, layer.down)
+    ]
+    norms = [*weights.input_norms, *(layer.mlp_norm for layer in weights.layers)]
     head = [] if config.tied_head else [weights.head]
-    head_norms = 2 * config.head_size * config.layers if config.head_norms else 0  # one for queries, one for keys
+    head_norms = 2 * config.head_size * config.layers if config.head_norms else 0  # all heads of a layer share two
     return (
         head_norms
-        + sum(w.numel() for w in [weights.embedding, weights.norm, *norms])
-        + sum(w.parameters for w in [*products, *head])
+        + sum(tensor.numel() for tensor in [weights.embedding, weights.norm, *norms])
+        + sum(product.parameters for product in [*products, *head])
     )

@@ -1,4 +1,4 @@
-"""A draft model that proposes only tokens that its target has too."""
+"""A draft model that proposes only tokens that its target shares."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.attention import Place
+from treeopt.runtime.models.attention import PassAttention
 from treeopt.runtime.models.model import (
-    NOTHING,
+    NO_STATES,
     TRAINED_LENGTH,
-    Feed,
+    HiddenStates,
     LanguageModel,
     Output,
     Outputs,
-    States,
-    Wants,
+    RequestedStates,
+    SequenceInput,
 )
 from treeopt.runtime.models.transformer import Transformer
 
@@ -31,22 +31,23 @@ class LimitedSizes:
     max_positions: int
     end_tokens: tuple[int, ...]
     limited_by: str
-    """What limits a text."""
+    """What limits `max_positions`."""
 
 
 class LimitedDraft:
-    """A draft model that proposes shared ids only: all other logits are -inf.
+    """A draft model with the target's number of logits, all -inf except those of shared ids.
 
-    It has as many logits as the target.  An id that the draft model has no embedding for is read as its end token.
+    Ids without an embedding in the draft model are read as its end token.
 
     Args:
         model: the draft model.
-        ids: shared ids, in rising order.
+        ids: shared ids, ascending.
         vocabulary: logits of the target.
     """
 
     def __init__(self, model: LanguageModel, ids: Sequence[int], vocabulary: int) -> None:
-        self._model = model
+        self.model = model
+        """The draft model with its own logits."""
         self.name = model.name
         self.dtype = model.dtype
         self.device = model.device
@@ -54,76 +55,84 @@ class LimitedDraft:
         self.captures = isinstance(model, Transformer)
         self.ids = tuple(ids)
         """Ids that it may propose."""
-        allowed = set(ids)
+        shared = set(ids)
         sizes = model.config
-        ends = tuple(token for token in sizes.end_tokens if token in allowed)
+        end_tokens = tuple(token for token in sizes.end_tokens if token in shared)
         limited_by = getattr(sizes, "limited_by", TRAINED_LENGTH)
-        self.config = LimitedSizes(vocabulary, sizes.max_positions, ends, limited_by)
+        self.config = LimitedSizes(vocabulary, sizes.max_positions, end_tokens, limited_by)
         self._embeddings = sizes.vocabulary
         self._substitute = next((token for token in sizes.end_tokens if token < sizes.vocabulary), 0)
         self._width = ids[-1] + 1
-        hidden = [token for token in range(self._width) if token not in allowed]
-        self._hidden = torch.tensor(hidden, dtype=torch.int64, device=model.device) if hidden else None
+        masked = [token for token in range(self._width) if token not in shared]
+        self._masked = torch.tensor(masked, dtype=torch.int64, device=model.device) if masked else None
 
-    @property
-    def whole(self) -> LanguageModel:
-        """The draft model with its own logits."""
-        return self._model
+    def new_caches(self, capacity: int, sequences: int) -> Sequence[Any]:
+        return self.model.new_caches(capacity, sequences)
 
-    def readable(self, tokens: Tensor) -> Tensor:
-        """Return tokens, those without an embedding replaced."""
+    def cache_bytes(self, capacity: int) -> int:
+        return self.model.cache_bytes(capacity)
+
+    def pass_bytes(self, tokens: int) -> int:
+        return self.model.pass_bytes(tokens)
+
+    def prefill(self, tokens: Tensor, cache: Any, requested_states: RequestedStates = NO_STATES) -> HiddenStates | None:
+        return self.model.prefill(self.substitute_unknown(tokens), cache, requested_states)
+
+    def forward(
+        self,
+        inputs: Sequence[SequenceInput],
+        requested_states: RequestedStates = NO_STATES,
+        *,
+        last_only: bool = False,
+    ) -> Outputs:
+        known = [sequence._replace(tokens=self.substitute_unknown(sequence.tokens)) for sequence in inputs]
+        outputs = self.model.forward(known, requested_states, last_only=last_only)
+        return Outputs(outputs.whole._replace(logits=self._mask_logits(outputs.logits)), outputs.sizes)
+
+    def run(
+        self,
+        tokens: Tensor,
+        attention: PassAttention,
+        requested_states: RequestedStates = NO_STATES,
+        *,
+        features: Tensor | None = None,
+    ) -> Output:
+        """Return logits and states of packed tokens; for a `Transformer` only."""
+        assert isinstance(self.model, Transformer)  # as `captures` declares
+        output = self.model.run(self.substitute_unknown(tokens), attention, requested_states, features=features)
+        return output._replace(logits=self._mask_logits(output.logits))
+
+    def substitute_unknown(self, tokens: Tensor) -> Tensor:
+        """Replace tokens without an embedding."""
         if self._embeddings >= self.config.vocabulary:
             return tokens
         return torch.where(tokens < self._embeddings, tokens, self._substitute)
 
-    def limited(self, logits: Tensor) -> Tensor:
-        """Return logits (..., vocabulary of the target), of the draft model's own logits."""
+    def _mask_logits(self, logits: Tensor) -> Tensor:
+        """Return logits (..., vocabulary of the target), given the draft model's own."""
         padding = (0, self.config.vocabulary - self._width)
         logits = F.pad(logits[..., : self._width], padding, value=float("-inf"))  # a copy, also without padding
-        return logits if self._hidden is None else logits.index_fill_(-1, self._hidden, float("-inf"))
-
-    def new_caches(self, capacity: int, sequences: int) -> Sequence[Any]:
-        return self._model.new_caches(capacity, sequences)
-
-    def cache_bytes(self, capacity: int) -> int:
-        return self._model.cache_bytes(capacity)
-
-    def pass_bytes(self, tokens: int) -> int:
-        return self._model.pass_bytes(tokens)
-
-    def prefill(self, tokens: Tensor, cache: Any, wants: Wants = NOTHING) -> States | None:
-        return self._model.prefill(self.readable(tokens), cache, wants)
-
-    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:
-        readable = [feed._replace(tokens=self.readable(feed.tokens)) for feed in feeds]
-        outputs = self._model.forward(readable, wants, last_only=last_only)
-        return Outputs(outputs.whole._replace(logits=self.limited(outputs.logits)), outputs.sizes)
-
-    def run(self, tokens: Tensor, place: Place, wants: Wants = NOTHING, *, inputs: Tensor | None = None) -> Output:
-        """Return logits and states of tokens at a place of a built-in model."""
-        assert isinstance(self._model, Transformer)  # else nothing is captured
-        output = self._model.run(self.readable(tokens), place, wants, inputs=inputs)
-        return output._replace(logits=self.limited(output.logits))
+        return logits if self._masked is None else logits.index_fill_(-1, self._masked, float("-inf"))
 
 
 def limit_draft(draft: LanguageModel, ids: Collection[int], vocabulary: int) -> LanguageModel:
-    """Return a draft model that proposes shared ids only; the model itself if it has no other logits.
+    """Return a draft model that proposes shared ids only; the model itself if all its logits are shared.
 
     Args:
         draft: the draft model.
-        ids: shared ids; those without logits in both models are left out.
+        ids: shared ids; those without logits in both models are ignored.
         vocabulary: logits of the target.
 
-    Raises InvalidValueError if no id is left.
+    Raises InvalidValueError if no id remains.
     """
     columns = min(vocabulary, draft.config.vocabulary)
-    left = sorted(index for index in ids if index < columns)
-    if not left:
+    shared = sorted(index for index in ids if index < columns)
+    if not shared:
         raise InvalidValueError(
             f"draft: expected logits of tokens that the target shares. Got {columns} logits: choose a draft of the same "
             "family.",
             field="draft",
         )
-    if len(left) == vocabulary == draft.config.vocabulary:
+    if len(shared) == vocabulary == draft.config.vocabulary:
         return draft
-    return LimitedDraft(draft, left, vocabulary)
+    return LimitedDraft(draft, shared, vocabulary)

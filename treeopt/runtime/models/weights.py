@@ -1,4 +1,4 @@
-"""Model folders in Hugging Face layout: `config.json`, safetensors and `tokenizer.json`."""
+"""Loading the built-in transformer from a model folder in Hugging Face layout."""
 
 from pathlib import Path
 from typing import Protocol
@@ -8,38 +8,37 @@ from torch import Tensor
 
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.layer import Layer
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.tensor_reader import TensorReader
-from treeopt.runtime.models.transformer import Transformer, Weights
+from treeopt.runtime.models.transformer import Layer, Transformer, Weights
 
 
 def load_model(
     folder: ModelFolder | Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> Transformer:
-    """Return the model of a folder, its weights cast to `dtype` on `device`.
+    """Load the model of a folder, its weights cast to `dtype` on `device`.
 
-    Raises TreeoptError when something is missing, FormatError naming the tensor that is missing or misshapen.
+    Raises TreeoptError if a file is missing, FormatError naming a tensor that is missing or has another shape.
     """
-    found = ModelFolder.of(folder)
-    tensors = TensorReader.open_files(found.path, found.weight_files, device=torch.device(device), dtype=dtype)
-    return build_model(found.config, tensors, name=found.path.name)
+    source = ModelFolder.of(folder)
+    tensors = TensorReader.open_files(source.path, source.weight_files, device=torch.device(device), dtype=dtype)
+    return build_model(source.config, tensors, name=source.path.name)
 
 
 class Tensors(Protocol):
-    """A model's weights by the names that Hugging Face gives them, on one device and in one dtype."""
+    """A model's weights under Hugging Face's names, on one device and in one dtype."""
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return one weight; raises FormatError naming it when it is missing or has another shape."""
+        """Return a weight; raises FormatError naming it if it is missing or has another shape."""
 
 
 def build_model(config: ModelConfig, tensors: Tensors, *, name: str) -> Transformer:
-    """Return the model of these weights; raises what `tensors` raises."""
+    """Build a model from its weights; raises what `tensors` raises."""
     size = (config.vocabulary, config.hidden)
     embedding = tensors.get("model.embed_tokens.weight", size)
     weights = Weights(
         embedding=embedding,
-        layers=tuple(_layer(tensors, config, f"model.layers.{index}") for index in range(config.layers)),
+        layers=tuple(_build_layer(tensors, config, f"model.layers.{index}") for index in range(config.layers)),
         input_norms=tuple(
             tensors.get(f"model.layers.{index}.input_layernorm.weight", (config.hidden,))
             for index in range(config.layers)
@@ -50,7 +49,7 @@ def build_model(config: ModelConfig, tensors: Tensors, *, name: str) -> Transfor
     return Transformer(config, weights, name=name)
 
 
-def _layer(tensors: Tensors, config: ModelConfig, prefix: str) -> Layer:
+def _build_layer(tensors: Tensors, config: ModelConfig, prefix: str) -> Layer:
     hidden, inner, attention = config.hidden, config.intermediate, f"{prefix}.self_attn"
     return Layer(
         config=config,
@@ -76,32 +75,32 @@ def _layer(tensors: Tensors, config: ModelConfig, prefix: str) -> Layer:
 
 
 def query_key_value(tensors: Tensors, config: ModelConfig, prefix: str, kind: str, *columns: int) -> Tensor:
-    """Return the weights or the biases, which have no columns, of three products below one another."""
+    """Return the concatenated weights of the three products, or their biases, which have no columns."""
     key_size = config.key_value_heads * config.head_size
     query = tensors.get(f"{prefix}.q_proj.{kind}", (config.heads * config.head_size, *columns))
     key = tensors.get(f"{prefix}.k_proj.{kind}", (key_size, *columns))
     value = tensors.get(f"{prefix}.v_proj.{kind}", (key_size, *columns))
-    return torch.cat([_pairs_together(query, config), _pairs_together(key, config), value])
+    return torch.cat([_join_pairs(query, config), _join_pairs(key, config), value])
 
 
 def gate_up(tensors: Tensors, prefix: str, kind: str, *shape: int) -> Tensor:
-    """Return the weights or the biases of both inner products below one another; `shape` is that of one."""
+    """Return the concatenated weights or biases of both inner products, each of `shape`."""
     return torch.cat([tensors.get(f"{prefix}.{name}.{kind}", shape) for name in ("gate_proj", "up_proj")])
 
 
 def head_norms(tensors: Tensors, config: ModelConfig, prefix: str) -> Tensor:
-    """Return the weights (heads + key_value_heads, head_size) of the norms of each query and key."""
+    """Return the norm weights (heads + key_value_heads, head_size) of all query and key heads."""
     query, key = (
-        _pairs_together(tensors.get(f"{prefix}.{name}.weight", (config.head_size,)), config)
+        _join_pairs(tensors.get(f"{prefix}.{name}.weight", (config.head_size,)), config)
         for name in ("q_norm", "k_norm")
     )
     return torch.cat([query.expand(config.heads, -1), key.expand(config.key_value_heads, -1)])
 
 
-def _pairs_together(rows: Tensor, config: ModelConfig) -> Tensor:
-    """Reorder each head's rows so that the two numbers that rotate together, i and i + head_size/2, are neighbours.
+def _join_pairs(rows: Tensor, config: ModelConfig) -> Tensor:
+    """Reorder each head's rows so that the two numbers that rotate together, i and i + head_size/2, are adjacent.
 
-    Queries and keys are reordered alike, so their products do not change.
+    Queries and keys are reordered in the same way, so their products do not change.
     """
     halves = rows.view(-1, 2, config.head_size // 2, *rows.shape[1:])
     return halves.transpose(1, 2).reshape(rows.shape)

@@ -1,5 +1,5 @@
-"""Verification rules: each a pure function of distributions, with the drafting and the walk that belong to it."""
+"""Verification rules: pure functions of distributions, each with its way of sampling drafts and selecting a path."""
 
-from treeopt.runtime.rules.rule import RULES, Rule, rule_named
+from treeopt.runtime.rules.rule import RULES, Rule, get_rule
 
-__all__ = ["RULES", "Rule", "rule_named"]
+__all__ = ["RULES", "Rule", "get_rule"]

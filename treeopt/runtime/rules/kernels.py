@@ -1,51 +1,48 @@
-"""Numba kernels over the vocabulary, for distributions in the host's memory.
+"""Numba kernels over the vocabulary, for distributions in host memory.
 
-`inverse_cdf` and `sample_children` sample tokens.  The others are named after the rules and compute what the rules'
-functions on tensors compute: on small vocabularies a loop costs less than the calls that it replaces.  They take
+`inverse_cdf` and `sample_children` sample tokens.  The others are named after the rules, and compute the same as the
+tensor operations in `accept_tests`: on small vocabularies a loop costs less than the calls that it replaces.  They take
 
-    groups      int64 (m, 3): a parent, its first child, and its number of children; a parent comes after its own
+    groups      int64 (m, 3): a parent, its first child, and its number of children; for rules by level, after its own parent
     tokens      int64 (n,)
     draft       float (n, V), the draft's distribution after each node; rows of leaves are not read
-    target      float (n, V), likewise
-    residual    float64 (m, V), written: up to a factor, the distribution of the token after a path that ends at a parent
-    acceptance  float64 (n,), written: how probable each node is to be accepted when its turn comes; 1 at each root before
+    target      float (n, V), the target's distribution after each node; rows of leaves are not read
+    residual    float64 (m, V), written: up to a factor, the distribution of the bonus token after a path to a parent
+    acceptance  float64 (n,), written: the probability that each node is accepted when it is tested; initially 1
 """
 
 import numpy as np
 from numba import njit
 
 from treeopt.arrays import Float64, Floats, Int64
-from treeopt.compiling import watch
+from treeopt.compiling import watch_compilation
+from treeopt.runtime.rules.accept_tests import ENTROPY_FACTOR, MAX_THRESHOLD
 from treeopt.runtime.rules.distributions import EPSILON
-from treeopt.runtime.rules.typical import ENTROPY_SHARE, LEAST_PROBABILITY
 
 BLOCK = 256
-"""Weights whose sum is kept, so that sampling a token reads one block and not the vocabulary."""
+"""Weights per stored sum, so that sampling a token reads one block instead of the vocabulary."""
 ANY_ORDER = {"reassoc"}
-"""Sums may be added up in any order, which lets the compiler use vector instructions."""
+"""Lets the compiler add sums in any order, and so use vector instructions."""
 
-watch()
+watch_compilation()
 
 
 @njit(cache=True)
 def sequoia(
     groups: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64
 ) -> None:
-    """Test as `rejection.sequoia` does."""
-    _test_in_turn(groups, tokens, draft, target, residual, acceptance, False)
+    _test_children(groups, tokens, draft, target, residual, acceptance, False)
 
 
 @njit(cache=True)
 def specinfer(
     groups: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64
 ) -> None:
-    """Test as `rejection.specinfer` does."""
-    _test_in_turn(groups, tokens, draft, target, residual, acceptance, True)
+    _test_children(groups, tokens, draft, target, residual, acceptance, True)
 
 
 @njit(cache=True)
 def target(groups: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64) -> None:  # noqa: ARG001
-    """Test as `rejection.sampled_target` does."""
     for row in range(len(groups)):
         parent, first, count = groups[row]
         p = residual[row]
@@ -62,7 +59,6 @@ def target(groups: Int64, tokens: Int64, draft: Floats, target: Floats, residual
 def traversal(
     groups: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64
 ) -> None:
-    """Test as `traversal.traversal` does."""
     q = np.empty(residual.shape[1])
     for row in range(len(groups)):
         parent, first, count = groups[row]
@@ -73,7 +69,7 @@ def traversal(
             p_scale, q_scale = _ratio(a, p_sum, np.inf), 1 / q_sum
             acceptance[child] = _ratio(p_scale * p[x], q_scale * q[x])
             p_sum = _subtract(p, p_scale, q, q_scale)
-            a = p_sum / (p_sum + (1 - a)) if p_sum > 0 else 0.0  # 1 - a first: p_sum may vanish when added to 1
+            a = p_sum / (p_sum + (1 - a)) if p_sum > 0 else 0.0  # 1 - a first: p_sum + 1 may round to 1
             q[x] = 0.0
             if child < first + count - 1:
                 q_sum = _sum(q)
@@ -89,7 +85,6 @@ def typical(
     residual: Float64,
     acceptance: Float64,
 ) -> None:
-    """Test as `typical.typical` does."""
     for row in range(len(groups)):
         parent, first, count = groups[row]
         p, entropy = residual[row], 0.0
@@ -97,14 +92,14 @@ def typical(
         for x in range(len(p)):
             if p[x] > 0:
                 entropy -= p[x] / p_sum * np.log(p[x] / p_sum)
-        least = min(LEAST_PROBABILITY, ENTROPY_SHARE * np.exp(-entropy))
+        threshold = min(MAX_THRESHOLD, ENTROPY_FACTOR * np.exp(-entropy))
         for child in range(first, first + count):
             probability = p[tokens[child]] / p_sum
-            acceptance[child] = acceptance[parent] * probability if probability > least else 0.0
+            acceptance[child] = acceptance[parent] * probability if probability > threshold else 0.0
 
 
 @njit(cache=True)
-def _test_in_turn(
+def _test_children(
     groups: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64, replace: bool
 ) -> None:
     q = np.empty(residual.shape[1])
@@ -124,26 +119,26 @@ def _test_in_turn(
 
 @njit(cache=True)
 def inverse_cdf(weights: Floats, u: float) -> int:
-    """Return the first token whose cumulative share of the weights exceeds u, uniform on [0, 1); -1 if all weights are 0.
+    """Return the first token whose cumulative share of the weights exceeds u, in [0, 1); -1 if all weights are 0.
 
-    A token of weight 0 is never returned: where rounding leaves none, it is the last that has a weight.
+    A token of weight 0 is never returned: if rounding leaves none, it is the last with a weight above 0.
     """
     sums = np.empty((len(weights) + BLOCK - 1) // BLOCK)
     _sum_blocks(weights, sums)
-    return _token_at(weights, sums, u)
+    return _sample_in_blocks(weights, sums, u)
 
 
 @njit(cache=True)
 def sample_children(probs: Floats, parents: Int64, u: Float64, replace: bool, tokens: Int64) -> None:
     """Sample the children of the nodes of several sequences, siblings one after the other.
 
-    Once nothing is left of a distribution, its further children are sampled uniformly from the untried tokens.
+    Once a distribution is empty, further children are sampled uniformly from untried tokens.
 
     Args:
         probs: float (B, m, V), the draft's distribution after each node.
-        parents: int64 (c,), rising: the node of each child.
+        parents: int64 (c,), rising: the parent of each child.
         u: float64 (B, c), uniform on [0, 1).
-        replace: whether siblings may be alike.
+        replace: whether siblings may be equal.
         tokens: int64 (B, c), written.
     """
     sequences, _, vocabulary = probs.shape
@@ -156,14 +151,14 @@ def sample_children(probs: Floats, parents: Int64, u: Float64, replace: bool, to
                 first = child
                 weights[:] = probs[sequence, parents[child]]
                 _sum_blocks(weights, sums)
-            token = _token_at(weights, sums, u[sequence, child])
+            token = _sample_in_blocks(weights, sums, u[sequence, child])
             if token < 0:
                 weights[:] = 1
                 if not replace:
                     for sibling in range(first, child):
                         weights[tokens[sequence, sibling]] = 0
                 _sum_blocks(weights, sums)
-                token = _token_at(weights, sums, u[sequence, child])
+                token = _sample_in_blocks(weights, sums, u[sequence, child])
             tokens[sequence, child] = token
             if not replace:
                 weights[token] = 0
@@ -172,22 +167,22 @@ def sample_children(probs: Floats, parents: Int64, u: Float64, replace: bool, to
 
 
 @njit(cache=True)
-def _token_at(weights: Floats, sums: Float64, u: float) -> int:
+def _sample_in_blocks(weights: Floats, sums: Float64, u: float) -> int:
     """Return what `inverse_cdf` returns, given the sums of the blocks."""
-    goal, chosen, before, cumulative = u * _sum(sums), -1, 0.0, 0.0
+    threshold, selected, before, cumulative = u * _sum(sums), -1, 0.0, 0.0
     for block in range(len(sums)):
         if sums[block] > 0:
-            chosen, before = block, cumulative
+            selected, before = block, cumulative
             cumulative += sums[block]
-            if cumulative > goal:
+            if cumulative > threshold:
                 break
     token, cumulative = -1, before
-    if chosen >= 0:
-        for x in range(chosen * BLOCK, min(len(weights), (chosen + 1) * BLOCK)):
+    if selected >= 0:
+        for x in range(selected * BLOCK, min(len(weights), (selected + 1) * BLOCK)):
             if weights[x] > 0:
                 token = x
                 cumulative += weights[x]
-                if cumulative > goal:
+                if cumulative > threshold:
                     break
     return token
 
@@ -207,27 +202,27 @@ def _sum(weights: Floats) -> float:
 
 
 @njit(cache=True, fastmath=ANY_ORDER)
-def _load(distribution: Floats, into: Float64, least: float) -> float:
-    """Copy a distribution, adding `least` to each entry, and return its sum."""
+def _load(distribution: Floats, into: Float64, offset: float) -> float:
+    """Copy a distribution, adding `offset` to each entry, and return its sum."""
     total = 0.0
     for x in range(len(distribution)):
-        into[x] = distribution[x] + least
+        into[x] = distribution[x] + offset
         total += into[x]
     return total
 
 
 @njit(cache=True, fastmath=ANY_ORDER)
 def _subtract(p: Float64, p_scale: float, q: Float64, q_scale: float) -> float:
-    """Make p what is left of p_scale p after q_scale q, and return its sum."""
+    """Replace p by max(p_scale p - q_scale q, 0), and return its sum."""
     total = 0.0
     for x in range(len(p)):
-        left = p_scale * p[x] - q_scale * q[x]
-        p[x] = left if left > 0 else 0.0
+        difference = p_scale * p[x] - q_scale * q[x]
+        p[x] = difference if difference > 0 else 0.0
         total += p[x]
     return total
 
 
 @njit(cache=True)
-def _ratio(part: float, whole: float, most: float = 1.0) -> float:
-    """Return a ratio, at most `most`, and 0 where there is nothing to divide by."""
-    return min(most, part / whole) if whole > 0 else 0.0
+def _ratio(part: float, whole: float, limit: float = 1.0) -> float:
+    """Return a ratio, at most `limit`; 0 if the denominator is 0."""
+    return min(limit, part / whole) if whole > 0 else 0.0

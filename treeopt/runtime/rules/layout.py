@@ -1,4 +1,4 @@
-"""The trees of a batch as the verifier sees them: nodes numbered consecutively, and groups of siblings."""
+"""The layout of a batch of trees: nodes numbered consecutively, and siblings grouped for vectorised tests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64, Integers
-from treeopt.runtime.rules.selection import Walk
+from treeopt.runtime.rules.selection import HostTree
 from treeopt.trees import TokenTree
 
-KEPT_LAYOUTS = 64
-"""Batches of trees whose layout is kept; it holds a few numbers per node."""
+CACHED_LAYOUTS = 64
+"""Batches of trees whose layout is kept: a few numbers per node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiblingGroups:
-    """Parents with their children, those with the most children first, so that all try a child of one rank at once."""
+    """Parents with their children, sorted by number of children, so that the children of one rank are tested together."""
 
     parents: Tensor
     """int64 (m,)."""
     children: Tensor
-    """int64 (c,), rank after rank; those of one rank are the children of the first parents."""
+    """int64 (c,), rank after rank; within a rank in the order of the parents."""
     counts: tuple[int, ...]
-    """Children of each rank."""
+    """Number of children of each rank."""
 
 
 class BatchLayout:
@@ -34,7 +34,7 @@ class BatchLayout:
 
     Args:
         trees: one per sequence.
-        by_level: whether groups of one level are tested after those of the level above, not all at once.
+        by_level: whether levels are tested one after the other, instead of all groups at once.
         device: of `groups`.
     """
 
@@ -42,7 +42,7 @@ class BatchLayout:
         self._device = device
         self.starts = list(accumulate((tree.nodes for tree in trees), initial=0))
         """The first node of each tree, and the number of all nodes."""
-        self.walks = [walk_of(tree) for tree in trees]
+        self.host_trees = [host_tree(tree) for tree in trees]
         counts = np.concatenate([tree.child_counts for tree in trees])
         first = np.concatenate([tree.first_child + start for tree, start in zip(trees, self.starts, strict=False)])
         parents = np.flatnonzero(counts)
@@ -67,15 +67,15 @@ class BatchLayout:
 
     @cached_property
     def groups(self) -> list[SiblingGroups]:
-        """Return the sibling groups that are tested one after the other."""
+        """Sibling groups, tested one after the other."""
         edges = [*self._levels, len(self.internal)]
-        return [sibling_groups(self.internal[start:stop], self._device) for start, stop in pairwise(edges)]
+        return [group_siblings(self.internal[start:stop], self._device) for start, stop in pairwise(edges)]
 
 
-def sibling_groups(internal: Integers, device: torch.device) -> SiblingGroups:
-    """Return groups of siblings, given each parent, its first child and its number of children, the largest first.
+def group_siblings(internal: Integers, device: torch.device) -> SiblingGroups:
+    """Return the groups of parents, given each parent, its first child and its number of children, largest first.
 
-    >>> groups = sibling_groups(np.array([[0, 1, 2], [2, 3, 1]]), torch.device("cpu"))
+    >>> groups = group_siblings(np.array([[0, 1, 2], [2, 3, 1]]), torch.device("cpu"))
     >>> groups.children.tolist(), groups.counts
     ([1, 3, 2], (2, 1))
     """
@@ -88,13 +88,11 @@ def sibling_groups(internal: Integers, device: torch.device) -> SiblingGroups:
     )
 
 
-@lru_cache(maxsize=KEPT_LAYOUTS)
+@lru_cache(maxsize=CACHED_LAYOUTS)
 def batch_layout(trees: tuple[TokenTree, ...], by_level: bool, device: torch.device) -> BatchLayout:
-    """Return the layout of a batch, the same object for a recent batch."""
     return BatchLayout(trees, by_level, device)
 
 
-@lru_cache(maxsize=4 * KEPT_LAYOUTS)
-def walk_of(tree: TokenTree) -> Walk:
-    """Return the walk over a tree, the same object for a recent tree."""
-    return Walk(tree)
+@lru_cache(maxsize=4 * CACHED_LAYOUTS)
+def host_tree(tree: TokenTree) -> HostTree:
+    return HostTree(tree)

@@ -1,4 +1,4 @@
-"""Which drafted tokens a step accepts: functions of distributions and randomness, no model in sight."""
+"""Verification: the drafted tokens that a step accepts, as functions of distributions and random numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,26 +12,25 @@ from torch import Tensor
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.finite import all_finite
-from treeopt.runtime.models.model import joined
-from treeopt.runtime.rules import Rule, rule_named
-from treeopt.runtime.rules.distributions import EPSILON
-from treeopt.runtime.rules.inverse_cdf import inverse_cdf, uniform
+from treeopt.runtime.models.model import concatenate
+from treeopt.runtime.rules import Rule, get_rule
+from treeopt.runtime.rules.distributions import EPSILON, inverse_cdf, uniform
 from treeopt.runtime.rules.layout import batch_layout
-from treeopt.runtime.rules.sample_children import check_counts, check_finite, places
-from treeopt.runtime.rules.selection import Walk
+from treeopt.runtime.rules.sample_children import check_counts, check_finite, index_children
+from treeopt.runtime.rules.selection import HostTree
 from treeopt.trees import TokenTree
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a step accepts."""
+    """The accepted path of a draft and its bonus token."""
 
     nodes: tuple[int, ...]
     """Accepted nodes from the root down; the first is 0, the root."""
     bonus: int
-    """The token sampled after the last of them."""
+    """The token after the last accepted node."""
     finite: bool = True
-    """Whether the target's distributions that it hangs on are finite; where they are not, nothing above holds."""
+    """Whether the target's distributions that decided it are finite; otherwise path and bonus token are meaningless."""
 
     @property
     def path(self) -> Tensor:
@@ -40,32 +39,31 @@ class Verdict:
 
 
 class TokensByNode(Protocol):
-    """A token of every node, such as a list."""
+    """A token for every node, such as a list."""
 
-    def __getitem__(self, node: int, /) -> int:
-        """Return the token of a node."""
+    def __getitem__(self, node: int, /) -> int: ...
 
 
 def draw(rule: str, draft_probs: Tensor, counts: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Draw the children of m nodes, in the way that belongs to a verification rule.
+    """Sample the children of m nodes as a verification rule requires.
 
     Args:
-        rule: `sequoia` and `traversal` draw without replacement; where a distribution has fewer tokens left than
-            children are wanted, the rest is sampled uniformly from the tokens not yet sampled (Chen et al., 2024,
-            Algorithm 2). `specinfer` draws with replacement.  `target` and `typical` take the likeliest.
+        rule: `sequoia` and `traversal` sample without replacement; children beyond the tokens of the distribution are
+            sampled uniformly from untried tokens (Chen et al., 2024, Algorithm 2).  `specinfer` samples with
+            replacement.  `target` and `typical` take the most likely tokens.
         draft_probs: float (m, V), the draft's distribution after each node.
-        counts: int64 (m,), children wanted of each node.
-        generator: source of the random numbers; the same state draws the same children.
+        counts: int64 (m,), number of children of each node.
+        generator: of the random numbers; the same state gives the same children.
 
     Returns int64 (sum(counts),): tokens node after node, in the order sampled, which is their rank.
     Raises InvalidValueError for an unknown rule, more children than tokens, or probabilities that are not finite.
     """
-    sample = rule_named(rule, lossy=True).draw
+    sample = get_rule(rule, lossy=True).draw
     check_counts(draft_probs, counts)
     check_finite("draft_probs", draft_probs[counts > 0])
     if len(counts) == 0 or int(counts.max()) == 0:
         return torch.empty(0, dtype=torch.int64, device=draft_probs.device)
-    return sample(draft_probs.detach()[None], places(counts.tolist(), draft_probs.device), [generator])[0]
+    return sample(draft_probs.detach()[None], index_children(counts.tolist(), draft_probs.device), [generator])[0]
 
 
 def verify(
@@ -78,21 +76,21 @@ def verify(
     *,
     lossy: bool = False,
 ) -> Verdict:
-    """Accept a path of a drafted tree: but for lossy rules the step's tokens follow the target's distribution exactly.
+    """Accept a path of a drafted tree; unless the rule is lossy, the tokens follow the target's distribution exactly.
 
     Args:
-        rule: see `treeopt.runtime.draw`, which must have sampled the tokens.
+        rule: the rule whose `treeopt.runtime.draw` sampled the tokens.
         tree: the tree of n nodes.
         tokens: int64 (n,), the root's token and the drafted ones.
         draft_probs: float (n, V), the draft's distribution after each node; rows of leaves are not read.
         target_probs: float (n, V), the target's distribution after each node.
-        generator: source of the random numbers.
-        lossy: allow rules that change the text's distribution.
+        generator: of the random numbers.
+        lossy: allow rules that change the output's distribution.
 
     Raises InvalidValueError for an unknown rule, a lossy one unless allowed, shapes that do not fit the tree, or
     probabilities that are not finite.
     """
-    found = rule_named(rule, lossy=lossy)
+    verification_rule = get_rule(rule, lossy=lossy)
     for name, probs in (("draft_probs", draft_probs), ("target_probs", target_probs)):
         if probs.ndim != 2 or len(probs) != tree.nodes or probs.shape != target_probs.shape:
             raise InvalidValueError(f"{name}: expected ({tree.nodes}, V), a row per node. Got {tuple(probs.shape)}.")
@@ -100,41 +98,41 @@ def verify(
         raise InvalidValueError(f"tokens: expected ({tree.nodes},), one per node. Got {tuple(tokens.shape)}.")
     check_finite("target_probs", target_probs)
     check_finite("draft_probs", draft_probs[torch.from_numpy(tree.child_counts > 0).to(draft_probs.device)])
-    verifier = Verifier(found, target_probs.shape[1], target_probs.device)
+    verifier = Verifier(verification_rule, target_probs.shape[1], target_probs.device)
     verifier.test([tree], tokens, draft_probs.detach().double(), target_probs.detach().double())
     return verifier.verdict(generator)
 
 
 def verify_greedy(children: Sequence[range], tokens: Sequence[int], target_tokens: TokensByNode) -> Verdict:
-    """Accept the path along which every drafted token is the target's likeliest, the limit of all rules at temperature 0.
+    """Accept the path along the target's tokens.
 
     Args:
         children: node indices of each node's children.
         tokens: the root's token and the drafted ones.
-        target_tokens: the target's likeliest token after each node.
+        target_tokens: the target's token after each node; its most likely one at temperature 0, where all rules agree.
     """
     path = [0]
     while True:
-        wanted = target_tokens[path[-1]]
+        target_token = target_tokens[path[-1]]
         for child in children[path[-1]]:
-            if tokens[child] == wanted:
+            if tokens[child] == target_token:
                 path.append(child)
                 break
         else:
-            return Verdict(tuple(path), wanted)
+            return Verdict(tuple(path), target_token)
 
 
 class Verifier:
-    """Verifies drafts of any trees by one rule; its buffers grow to the largest batch.
+    """Verifies batches of trees by one rule; its buffers grow to the largest batch.
 
-    On a device a step takes two host syncs, whatever the batch: one for the acceptance probabilities, one for the final
+    On a device a step takes two host syncs, whatever the batch: for the acceptance probabilities, and for the bonus
     tokens.
 
     Args:
-        rule: the rule.
+        rule: verification rule.
         vocabulary: V.
         device: of the distributions.
-        on_host: whether the numba kernels test, instead of tensor operations; by default on a CPU.
+        on_host: use numba kernels instead of tensor operations; by default on a CPU.
     """
 
     def __init__(self, rule: Rule, vocabulary: int, device: torch.device, *, on_host: bool | None = None) -> None:
@@ -147,20 +145,20 @@ class Verifier:
         layout = batch_layout(tuple(trees), self._rule.by_level, self._device)
         self._grow(len(layout.internal))
         if self._on_host:
-            from treeopt.runtime.rules import kernels  # numba is slow to import, and greedy decoding does without
+            from treeopt.runtime.rules import kernels  # numba is slow to import, and greedy decoding needs none
 
-            probs, none = np.empty((0, self._residual.shape[1]), np.float32), np.empty(0, np.int64)
-            self._rule.kernel(layout.internal[:0], none, probs, probs, self._residual.numpy(), np.empty(0))
+            probs, tokens = np.empty((0, self._residual.shape[1]), np.float32), np.empty(0, np.int64)
+            self._rule.kernel(layout.internal[:0], tokens, probs, probs, self._residual.numpy(), np.empty(0))
             for dtype in (np.float32, np.float64):
                 kernels.inverse_cdf(np.ones(1, dtype), 0.0)
 
     def test(
         self, trees: Sequence[TokenTree], tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor
     ) -> Tensor:
-        """Return float64 (n,): how probable each node is to be accepted when its turn comes.
+        """Return float64 (n,): the probability that each node is accepted when it is tested.
 
-        Arguments as for `verify`, the nodes and rows of one tree after those of another; `draft_probs` may be None for
-        rules whose drafts are not random.
+        Arguments as for `verify`, the rows of all trees concatenated; `draft_probs` may be None for rules whose drafts
+        are not random.
         """
         layout = batch_layout(tuple(trees), self._rule.by_level, self._device)
         rows = len(layout.internal)
@@ -172,59 +170,61 @@ class Verifier:
             draft = target if draft_probs is None else draft_probs.contiguous().numpy()
             residual, acceptance = self._residual.numpy(), self._acceptance.numpy()
             self._rule.kernel(layout.internal, tokens.numpy(), draft, target, residual, acceptance)
-            acceptance[layout.starts[:-1]] = 1.0  # but for rounding it is 1: the empty path is always accepted
+            acceptance[layout.starts[:-1]] = 1.0  # 1 but for rounding: the empty path is always accepted
         elif rows:
             self._test_with_tensors(tokens, draft_probs)
             self._acceptance[layout.roots] = 1.0
         return self._acceptance
 
     def verdict(self, generator: torch.Generator | None) -> Verdict:
-        """Return the accepted path of the only sequence that was tested last, and the token after it."""
+        """Return the verdict on the only sequence of the last test."""
         return self.verdicts([generator])[0]
 
     def verdicts(self, generators: Sequence[torch.Generator | None]) -> list[Verdict]:
-        """Return the accepted path of each sequence that was tested last, and the token after it."""
-        starts, walks = self._layout.starts, self._layout.walks
-        noise = [self._uniform(walk, generator) for walk, generator in zip(walks, generators, strict=True)]
-        # the target's first entry after a node is finite where all of them are
+        """Return the verdict on each sequence of the last test."""
+        starts, trees = self._layout.starts, self._layout.host_trees
+        numbers = concatenate(
+            [self._uniform(tree, generator) for tree, generator in zip(trees, generators, strict=True)]
+        )
+        # the target's first entry after a node is finite if and only if all are
         if self._on_host:
-            acceptance, u = self._acceptance.tolist(), joined(noise).tolist()
+            acceptance, u = self._acceptance.tolist(), numbers.tolist()
             entries = self._target.numpy()[:, 0].tolist()
         else:
-            acceptance, entries, u = self._lists(self._acceptance, self._target[:, 0].double(), joined(noise))
+            acceptance, entries, u = self._to_lists(self._acceptance, self._target[:, 0].double(), numbers)
         paths, finite = [], []
-        for sequence, (walk, start) in enumerate(zip(walks, starts, strict=False)):
+        for sequence, (tree, start) in enumerate(zip(trees, starts, strict=False)):
             stop = starts[sequence + 1]
-            last = self._rule.selection.last_node(walk, acceptance[start:stop], u[start + sequence : stop + sequence])
-            paths.append(walk.path(last))
-            needed = range(start, stop) if self._rule.by_level else [start + node for node in paths[-1]]
-            finite.append(all_finite([entries[node] for node in needed]))
+            last = self._rule.selection.last_node(tree, acceptance[start:stop], u[start + sequence : stop + sequence])
+            paths.append(tree.path(last))
+            tested = range(start, stop) if self._rule.by_level else [start + node for node in paths[-1]]
+            finite.append(all_finite([entries[node] for node in tested]))
         ends = [start + path[-1] for start, path in zip(starts, paths, strict=False)]
-        bonus = self._tokens_after(ends, [u[stop + sequence] for sequence, stop in enumerate(starts[1:])])
-        return [Verdict(*each) for each in zip(paths, bonus, finite, strict=True)]
+        bonus = self._sample_bonus(ends, [u[stop + sequence] for sequence, stop in enumerate(starts[1:])])
+        return [Verdict(*fields) for fields in zip(paths, bonus, finite, strict=True)]
 
     def last_node(self, generator: torch.Generator | None) -> tuple[int, float]:
         """Return the last node of the accepted path of the only sequence, and a number for `token_after`.
 
-        The target's distributions are not read, so that the root's may be the only one.
+        Only the root's target distribution is needed for this.
         """
-        (walk,) = self._layout.walks
-        acceptance, u = self._lists(self._acceptance, self._uniform(walk, generator))
-        return self._rule.selection.last_node(walk, acceptance, u), u[-1]
+        (tree,) = self._layout.host_trees
+        acceptance, u = self._to_lists(self._acceptance, self._uniform(tree, generator))
+        return self._rule.selection.last_node(tree, acceptance, u), u[-1]
 
     def token_after(self, node: int, u: float) -> int:
-        """Return the token after a path that ends at a node, given a number that is uniform on [0, 1)."""
-        return self._tokens_after([node], [u])[0]
+        """Return the bonus token after a path that ends at `node`; u is uniform on [0, 1)."""
+        return self._sample_bonus([node], [u])[0]
 
     def distribution_after(self, node: int) -> Tensor:
-        """Return float64 (V,), up to a factor: the distribution of the token after a path that ends at a node."""
+        """Return float64 (V,): up to a factor, the distribution of the bonus token after a path that ends at `node`."""
         row = self._layout.rows.get(node)
         return self._target[node].double() if row is None else self._residual[row]
 
     def reach(self) -> Float64:
-        """Return float64 (n,): the probability that the accepted path of the only sequence holds each node."""
-        (walk,) = self._layout.walks
-        return self._rule.selection.reach(walk, self._acceptance.tolist())
+        """Return float64 (n,): the probability that the accepted path of the only sequence contains each node."""
+        (tree,) = self._layout.host_trees
+        return self._rule.selection.reach(tree, self._acceptance.tolist())
 
     def _test_with_tensors(self, tokens: Tensor, draft_probs: Tensor | None) -> None:
         layout = self._layout
@@ -232,24 +232,24 @@ class Verifier:
         residual, draft = self._residual[:rows], self._draft[:rows]
         _load(residual, self._target[layout.parents])
         if draft_probs is not None:
-            _load(draft, draft_probs[layout.parents], least=EPSILON)
+            _load(draft, draft_probs[layout.parents], offset=EPSILON)
         row = 0
         for group in layout.groups:
             stop = row + len(group.parents)
             self._rule.accept_test(group, tokens, draft[row:stop], residual[row:stop], self._acceptance)
             row = stop
 
-    def _tokens_after(self, nodes: Sequence[int], u: Sequence[float]) -> list[int]:
-        """Return a token from the residual of each node, or from the target's distribution where the residual is empty.
+    def _sample_bonus(self, nodes: Sequence[int], u: Sequence[float]) -> list[int]:
+        """Sample a token from the residual of each node, or from the target's distribution if the residual is empty.
 
-        It is empty where draft and target are equal, and rounding rejected all children.
+        It is empty if draft and target are equal, and rounding rejected all children.
         """
         rows = [self._layout.rows.get(node) for node in nodes]
         if self._on_host:
-            return self._tokens_on_host(nodes, rows, u)
+            return self._sample_bonus_on_host(nodes, rows, u)
         target = self._target[list(nodes)].double()
         residual = target.clone()
-        tested = [place for place, row in enumerate(rows) if row is not None]
+        tested = [index for index, row in enumerate(rows) if row is not None]
         residual[tested] = self._residual[[row for row in rows if row is not None]]
         weights = torch.where(residual.sum(-1, keepdim=True) > 0, residual, target)
         tokens: list[int] = inverse_cdf(weights, torch.tensor(u, device=self._device, dtype=torch.float64)[:, None])[
@@ -257,36 +257,35 @@ class Verifier:
         ].tolist()
         return tokens
 
-    def _tokens_on_host(self, nodes: Sequence[int], rows: Sequence[int | None], u: Sequence[float]) -> list[int]:
+    def _sample_bonus_on_host(self, nodes: Sequence[int], rows: Sequence[int | None], u: Sequence[float]) -> list[int]:
         from treeopt.runtime.rules import kernels
 
         residual, target, tokens = self._residual.numpy(), self._target.numpy(), []
-        for node, row, value in zip(nodes, rows, u, strict=True):
-            token = -1 if row is None else kernels.inverse_cdf(residual[row], value)
-            tokens.append(kernels.inverse_cdf(target[node], value) if token < 0 else token)
+        for node, row, number in zip(nodes, rows, u, strict=True):
+            token = -1 if row is None else kernels.inverse_cdf(residual[row], number)
+            tokens.append(kernels.inverse_cdf(target[node], number) if token < 0 else token)
         return tokens
 
-    def _uniform(self, walk: Walk, generator: torch.Generator | None) -> Tensor:
-        """Return a number per node, and one for the token after the path."""
-        return uniform(generator, len(walk.parents) + 1, self._device)
+    def _uniform(self, tree: HostTree, generator: torch.Generator | None) -> Tensor:
+        """Return a number for each node, and one for the bonus token."""
+        return uniform(generator, len(tree.parents) + 1, self._device)
 
-    def _lists(self, *tensors: Tensor) -> list[list[float]]:
-        """Return float64 tensors as lists; a device is waited for once."""
+    def _to_lists(self, *tensors: Tensor) -> list[list[float]]:
+        """Return float64 tensors as lists, in one host sync."""
         if self._on_host:
             return [tensor.tolist() for tensor in tensors]
         numbers = iter(torch.cat(tensors).tolist())
         return [list(islice(numbers, len(tensor))) for tensor in tensors]
 
     def _grow(self, rows: int) -> None:
-        """Make room for the residuals of as many parents."""
         if rows > len(self._residual):
             self._residual = self._residual.new_empty(rows, self._residual.shape[1])
             if not self._on_host:
                 self._draft = torch.empty_like(self._residual)
 
 
-def _load(buffer: Tensor, distributions: Tensor, *, least: float = 0.0) -> None:
-    """Copy distributions, adding `least` to each entry, and normalise them."""
+def _load(buffer: Tensor, distributions: Tensor, *, offset: float = 0.0) -> None:
+    """Copy distributions, adding `offset` to each entry, and normalise them."""
     buffer.copy_(distributions)
-    buffer += least
+    buffer += offset
     buffer /= buffer.sum(1, keepdim=True)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.head_acceptance import decoded_rate, generated, head_acceptance
 from treeopt import bundled as bundle
-from treeopt.profiler.acceptance.heads import children_counts, dflash_children
+from treeopt.profiler.acceptance.heads import count_children, dflash_children
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, load_dflash
@@ -32,17 +32,17 @@ def test_the_text_is_plain_decodings(bundled):
 
 def accepted_of(head, target, prompt):
     """Return the draft tokens of chains that are accepted, every position as a root once."""
-    text = generated(target, prompt[:80], 60, GREEDY, 0, head.wants)
-    return float(children_counts(dflash_children(head, text, 1), text).accepted.sum())
+    text = generated(target, prompt[:80], 60, GREEDY, 0, head.requested_states)
+    return float(count_children(dflash_children(head, text, 1), text).accepted.sum())
 
 
 def accepted_from(layers, bundled, prompts):
-    head = replace(bundled.head, wants=bundled.head.wants._replace(boundaries=layers))
+    head = replace(bundled.head, requested_states=bundled.head.requested_states._replace(layer_ids=layers))
     return sum(accepted_of(head, bundled.target, prompt) for prompt in prompts)
 
 
 def test_it_reads_the_layers_that_it_was_trained_on(bundled):
-    assert bundled.head.wants.boundaries == (2, 4, 5)
+    assert bundled.head.requested_states.layer_ids == (2, 4, 5)
     right, wrong = (accepted_from(layers, bundled, bundled.prompts[:1]) for layers in ((2, 4, 5), (0, 1, 2)))
     assert wrong < 0.5 * right
 

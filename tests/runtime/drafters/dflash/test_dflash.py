@@ -10,7 +10,7 @@ from treeopt.errors import FormatError, InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, load_dflash
 from treeopt.runtime.drafters.eagle import load_eagle
-from treeopt.runtime.models.model import States
+from treeopt.runtime.models.model import HiddenStates
 from treeopt.trees import chain, k_ary, level_widths
 
 TEXT = [3, 14, 15, 9, 2, 6, 5, 11, 20]
@@ -29,7 +29,7 @@ def head(oracle, deep, tmp_path_factory):
 def logits_of(head, target, text):
     """Return the logits (levels, V) after a text's root, its context read in one go."""
     (cache,) = head.new_caches(len(text), 1)
-    head.read([target.states(torch.tensor(text[:-1]), head.wants)], [cache])
+    head.read([target.compute_states(torch.tensor(text[:-1]), head.requested_states)], [cache])
     return head.draft([text[-1]], [cache])[0]
 
 
@@ -49,12 +49,12 @@ class TestNetwork:
 
     def test_the_roots_own_state_is_not_in_the_context(self, deep, head):
         (cache,) = head.new_caches(len(TEXT) + 1, 1)
-        head.read([deep.states(torch.tensor(TEXT), head.wants)], [cache])
+        head.read([deep.compute_states(torch.tensor(TEXT), head.requested_states)], [cache])
         assert not torch.allclose(head.draft([TEXT[-1]], [cache])[0], logits_of(head, deep, TEXT), atol=1e-2)
 
     def test_a_context_read_in_pieces_is_the_same(self, deep, head):
         (cache,) = head.new_caches(len(TEXT), 1)
-        states = deep.states(torch.tensor(TEXT[:-1]), head.wants)
+        states = deep.compute_states(torch.tensor(TEXT[:-1]), head.requested_states)
         for rows in (slice(0, 3), slice(3, 4), slice(4, None)):
             head.read([states.rows(rows)], [cache])
             head.draft([7], [cache])  # leaves nothing behind
@@ -67,7 +67,9 @@ class TestNetwork:
         caches = head.new_caches(len(TEXT), 3)
         head.read(
             [
-                deep.states(torch.tensor(text[:-1]), head.wants) if len(text) > 1 else head.zero_states(0)
+                deep.compute_states(torch.tensor(text[:-1]), head.requested_states)
+                if len(text) > 1
+                else head.zero_states(0)
                 for text in texts
             ],
             caches,
@@ -119,8 +121,10 @@ class TestNetwork:
         config |= {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3}
         head = load_dflash(heads.save(tmp_path / "head", config, tensors), deep)
         # the same rows with other states before the window
-        states = deep.states(torch.tensor(TEXT[:-1]), head.wants)
-        changed = States(tuple(torch.cat([torch.randn(5, 32).double(), each[5:]]) for each in states.boundaries), None)
+        states = deep.compute_states(torch.tensor(TEXT[:-1]), head.requested_states)
+        changed = HiddenStates(
+            tuple(torch.cat([torch.randn(5, 32).double(), each[5:]]) for each in states.layers), None
+        )
         found = []
         for rows in (states, changed):
             (cache,) = head.new_caches(len(TEXT), 1)
@@ -152,7 +156,7 @@ class TestDrafter:
         prompts = [PROMPT, PROMPT[:3], [7]]
         expected = [greedy_text(deep, prompt, 20) for prompt in prompts]
         decoder = Decoder(deep, DFlashDrafter(head, k_ary(2, 3), capacity=60), temperature=0.0, max_text_tokens=60)
-        assert [joined(decoder.steps(prompt, 20)) for prompt in prompts] == expected
+        assert [joined(decoder.stream(prompt, 20)) for prompt in prompts] == expected
         found = {number: [] for number in range(len(prompts))}
         for number, tokens in decoder.generate_all(prompts, 20, batch_size=3):
             found[number] += tokens

@@ -15,11 +15,11 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.draft_model import root_logits
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
-from treeopt.runtime.drafters.eagle.text import texts_of
+from treeopt.runtime.drafters.eagle.sequence import new_eagle_sequences
 from treeopt.runtime.models.runner import Runner
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import TokenTree, chain, level_widths
-from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
 
 TAPS = (2, 4, 5)
 SOME = [1, 2, 5, 6, 9, 11, 14, 15]
@@ -27,7 +27,7 @@ TREE = TokenTree([-1, 0, 0, 0, 1, 1, 3, 4, 6])
 
 
 def made_head(target, ids=SOME, **options):
-    return make_head(target, boundaries=TAPS, ids=ids, embedding=True, scale=0.2, **options)
+    return make_head(target, layer_ids=TAPS, ids=ids, embedding=True, scale=0.2, **options)
 
 
 def loaded(made, folder, target):
@@ -35,7 +35,7 @@ def loaded(made, folder, target):
 
 
 def proposal_of(drafter, target, text=PROMPT):
-    drafter.begin(0, text, states_of(target, text[:-1], drafter.wants))
+    drafter.begin(0, text, states_of(target, text[:-1], drafter.requested_states))
     return drafter.propose([0], [torch.Generator()])[0]
 
 
@@ -45,7 +45,7 @@ class TestStaticTrees:
         head, twin = loaded(made, tmp_path, deep), SlowEagle(made, None, None)
         proposal, states = (
             proposal_of(EagleDrafter(head, TREE, capacity=40), deep),
-            states_of(deep, PROMPT[:-1], head.wants),
+            states_of(deep, PROMPT[:-1], head.requested_states),
         )
         tokens, expected = proposal.tokens.tolist(), [PROMPT[-1]]
         for node in range(1, TREE.nodes):
@@ -75,7 +75,7 @@ class TestStaticTrees:
         assert drafter.sampled
         proposal = proposal_of(drafter, deep)
         assert set(proposal.tokens[1:].tolist()) <= set(SOME)
-        logits = twin.logits_after(rows_of(states_of(deep, PROMPT[:-1], head.wants)), PROMPT)
+        logits = twin.logits_after(rows_of(states_of(deep, PROMPT[:-1], head.requested_states)), PROMPT)
         weights = np.exp((logits - logits.max()) / sampling.temperature)
         np.testing.assert_allclose(proposal.probs[0], weights / weights.sum(), atol=1e-5)
 
@@ -93,7 +93,7 @@ class TestDynamicTrees:
         made, grown = made_head(deep), DynamicTree(top_k=2, depth=3, nodes=6)
         head, twin = loaded(made, tmp_path, deep), SlowEagle(made, None, None)
         proposal = proposal_of(EagleDynamicDrafter(head, grown, capacity=40), deep)
-        states = rows_of(states_of(deep, PROMPT[:-1], head.wants))
+        states = rows_of(states_of(deep, PROMPT[:-1], head.requested_states))
         beams, pool = [((), 0.0)], []
         for _ in range(grown.depth):
             children = []
@@ -112,11 +112,11 @@ class TestDynamicTrees:
 
 class TestCache:
     def test_it_holds_a_slot_for_every_token_but_the_first_after_a_refill(self, deep, tmp_path):
-        (text,) = texts_of(loaded(made_head(deep), tmp_path, deep), 40, 4, 1)
+        (text,) = new_eagle_sequences(loaded(made_head(deep), tmp_path, deep), 40, 4, 1)
         tokens, runner = list(PROMPT), Runner(text.head, max_nodes=4)
-        text.begin(tokens, states_of(deep, tokens[:-1], text.head.wants))
+        text.begin(tokens, states_of(deep, tokens[:-1], text.head.requested_states))
         root_logits(runner, [text])
-        states = states_of(deep, PROMPT[:4], text.head.wants)  # of four nodes; lengths do not depend on them
+        states = states_of(deep, PROMPT[:4], text.head.requested_states)  # of four nodes; lengths do not depend on them
         for path, committed in (((0, 2, 3), [5, 6, 7]), ((0,), [9]), ((0, 1), [1, 2])):
             text.accept(Step(path, committed, torch.empty(0), states), [])
             tokens += committed
@@ -129,15 +129,15 @@ class TestCache:
         static = EagleDrafter(head, TREE, capacity=60)
         drafter = static if kind == "static" else EagleDynamicDrafter(head, grown, capacity=60)
         drafter.reserve(3)
-        caches = [getattr(each, "draft", each).cache for each in drafter._texts]
+        caches = [getattr(each, "draft", each).cache for each in drafter._sequences]
         assert len({id(cache.store) for cache in caches}) == 1
-        assert [cache.place for cache in caches] == [0, 1, 2]
+        assert [cache.index for cache in caches] == [0, 1, 2]
         slot = sum(entries[..., 0, :].nbytes for pair in caches[0].layers for entries in pair)
         monkeypatch.setattr(
             "treeopt.runtime.models.memory.free_bytes", lambda _: 4 * slot * (caches[0].capacity + 1) - 1
         )
         drafter.reserve(3)
-        with pytest.raises(OutOfMemoryError, match=r"cache of \d+ tokens for each of 4 texts"):
+        with pytest.raises(OutOfMemoryError, match=r"cache of \d+ tokens for each of 4 sequences"):
             drafter.reserve(4)
 
     @pytest.mark.parametrize("prompt", [[3], [3, 14]])

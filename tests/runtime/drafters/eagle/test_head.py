@@ -15,8 +15,8 @@ from tests.support.slow_eagle import SlowEagle
 from treeopt.runtime.drafters.draft_model import node_logits, root_logits
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle import load_eagle
-from treeopt.runtime.drafters.eagle.text import texts_of
-from treeopt.runtime.models.model import Wants
+from treeopt.runtime.drafters.eagle.sequence import new_eagle_sequences
+from treeopt.runtime.models.model import RequestedStates
 from treeopt.runtime.models.runner import Runner
 from treeopt.trees import TokenTree
 
@@ -25,19 +25,19 @@ SOME = [1, 2, 5, 6, 9, 11, 14, 15, 20, 22]
 CASES = {
     "SafeAILab": (layouts.safeailab, {"ids": SOME}),
     "SafeAILab, all tokens": (layouts.safeailab, {}),
-    "SpecForge": (layouts.specforge, {"ids": SOME, "boundaries": (1, 3, 8)}),
+    "SpecForge": (layouts.specforge, {"ids": SOME, "layer_ids": (1, 3, 8)}),
     "SpecForge, post-norm": (layouts.specforge, {"norm_output": True, "fc_norm": True, "theta": 90.0}),
     "speculators": (layouts.speculators, {"ids": SOME, "norm_before_residual": True, "embedding": True}),
-    "speculators, norm before fc": (layouts.speculators, {"boundaries": (0, 7), "norm_before_fc": True}),
+    "speculators, norm before fc": (layouts.speculators, {"layer_ids": (0, 7), "norm_before_fc": True}),
     "speculators, two layers": (layouts.speculators, {"layers": 2, "head_norms": True, "embedding": True}),
     "speculators, narrow": (layouts.speculators, {"hidden": 24, "embedding": True, "theta": 90.0}),
     "Model-Optimizer": (layouts.model_optimizer, {"ids": SOME}),
     "Model-Optimizer, the target's output layer": (layouts.model_optimizer, {"own_output": False}),
     "Model-Optimizer, some rows of the target's": (layouts.model_optimizer, {"own_output": False, "ids": SOME}),
-    "Model-Optimizer, last state": (layouts.model_optimizer, {"boundaries": ()}),
+    "Model-Optimizer, last state": (layouts.model_optimizer, {"layer_ids": ()}),
     "Model-Optimizer, as it exports": (layouts.model_optimizer, {"ids": SOME, "theta": 90.0, "yarn": (32.0, 64)}),
-    "MiMo": (layouts.mimo, {"boundaries": (), "mtp": True, "own_output": False, "theta": 90.0}),
-    "EAGLE-1": (layouts.eagle1, {"boundaries": (), "eagle1": True}),
+    "MiMo": (layouts.mimo, {"layer_ids": (), "mtp": True, "own_output": False, "theta": 90.0}),
+    "EAGLE-1": (layouts.eagle1, {"layer_ids": (), "eagle1": True}),
 }
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -45,22 +45,22 @@ every_case = pytest.mark.parametrize("case", CASES)
 def loaded(case, folder, target, *, shift=0, **changes):
     """Return a head loaded from a folder, and what it was made of; with a shift other boundaries are given."""
     layout, options = CASES[case]
-    made = make_head(target, **{"boundaries": EVERY, "scale": 0.2, **options})
+    made = make_head(target, **{"layer_ids": EVERY, "scale": 0.2, **options})
     save_head(layout, folder, made, target, **changes)
-    taps = made.boundaries if layout is layouts.safeailab else None
+    taps = made.layer_ids if layout is layouts.safeailab else None
     if shift:
-        taps = tuple(each + shift if each < 8 else each - shift for each in made.boundaries)
-    return load_eagle(folder, target, taps=taps), made
+        taps = tuple(each + shift if each < 8 else each - shift for each in made.layer_ids)
+    return load_eagle(folder, target, layer_ids=taps), made
 
 
-def states_of(target, text, wants):
+def states_of(target, text, requested_states):
     """Return the states (T, …) of a text's tokens, in one pass."""
-    return target.prefill(torch.tensor(text), new_cache(target, len(text)), wants._replace(whole_text=True))
+    return target.prefill(torch.tensor(text), new_cache(target, len(text)), requested_states._replace(all_tokens=True))
 
 
 def rows_of(states):
     """Return of every token the arrays that a head reads."""
-    each = [*states.boundaries, *([] if states.last is None else [states.last])]
+    each = [*states.layers, *([] if states.last is None else [states.last])]
     return [[part[row].double().numpy() for part in each] for row in range(len(each[0]))]
 
 
@@ -71,24 +71,24 @@ def twin_of(deep_folder):
     return lambda made: SlowEagle(made, *ends)
 
 
-def wants_of(made):
-    return Wants(made.boundaries) if made.boundaries else Wants(last=True)
+def requested_states_of(made):
+    return RequestedStates(made.layer_ids) if made.layer_ids else RequestedStates(last=True)
 
 
 class TestLogits:
     @every_case
     def test_after_texts_paths_and_steps_they_are_the_slow_twins(self, deep, twin_of, tmp_path, case):
         head, made = loaded(case, tmp_path, deep)
-        twin, wants = twin_of(made), wants_of(made)
-        assert head.wants == wants._replace(whole_text=True)
+        twin, requested_states = twin_of(made), requested_states_of(made)
+        assert head.requested_states == requested_states._replace(all_tokens=True)
         tree = TokenTree([-1, 0, 0, 1, 2, 2])
         drafted = np.random.default_rng(1).integers(23, size=6).tolist()
-        (text,) = texts_of(head, 40, 6, 1)
+        (text,) = new_eagle_sequences(head, 40, 6, 1)
         tokens = list(PROMPT[:4])
-        text.begin(tokens, states_of(deep, tokens[:-1], wants))
+        text.begin(tokens, states_of(deep, tokens[:-1], requested_states))
         runner = Runner(head, max_nodes=6)
         for path, committed in (((0, 2), [drafted[2], 7]), ((0,), [3]), ((0, 1, 3), [drafted[1], drafted[3], 8])):
-            states = rows_of(states_of(deep, tokens[:-1], wants))
+            states = rows_of(states_of(deep, tokens[:-1], requested_states))
             np.testing.assert_allclose(root_logits(runner, [text])[0], twin.logits_after(states, tokens), atol=1e-5)
             levels = [
                 node_logits(runner, [text], [torch.tensor(drafted[first:end])], [level_of(tree, first, end)])
@@ -97,9 +97,9 @@ class TestLogits:
             for node, found in zip(range(1, 6), torch.cat(levels), strict=True):
                 way = [drafted[each] for each in np.flatnonzero(tree.ancestor_mask[node])[1:]]
                 np.testing.assert_allclose(found, twin.logits_after(states, tokens, way), atol=1e-5)
-            nodes = states_of(deep, [*tokens, *committed[:-1]], wants)
+            nodes = states_of(deep, [*tokens, *committed[:-1]], requested_states)
             read = nodes._replace(
-                boundaries=tuple(_as_fed(each, tokens, path) for each in nodes.boundaries),
+                layers=tuple(_as_fed(each, tokens, path) for each in nodes.layers),
                 last=None if nodes.last is None else _as_fed(nodes.last, tokens, path),
             )
             text.accept(Step(path, committed, torch.empty(0), read), [])
@@ -109,9 +109,9 @@ class TestLogits:
     def test_texts_that_share_their_passes_have_what_they_have_alone(self, deep, tmp_path, case, monkeypatch):
         head, _ = loaded(case, tmp_path, deep)
         prompts, tree = [PROMPT[:4], PROMPT[:2], PROMPT], TokenTree([-1, 0, 0, 1, 2, 2])
-        together, alone = texts_of(head, 40, 6, 3), [texts_of(head, 40, 6, 1)[0] for _ in prompts]
+        together, alone = new_eagle_sequences(head, 40, 6, 3), [new_eagle_sequences(head, 40, 6, 1)[0] for _ in prompts]
         for text, prompt in [*zip(together, prompts, strict=True), *zip(alone, prompts, strict=True)]:
-            text.begin(prompt, states_of(deep, prompt[:-1], head.wants))
+            text.begin(prompt, states_of(deep, prompt[:-1], head.requested_states))
         runner = Runner(head, max_nodes=6)
         levels = (
             [level_of(tree, 1, 3), level_of(tree, 1, 2), level_of(tree, 1, 3)],
@@ -137,16 +137,16 @@ class TestLogits:
                 torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=1e-5)
             for number, path in enumerate(paths):
                 committed = torch.randint(23, (len(path),), generator=generator).tolist()
-                states = states_of(deep, [7, 8, 9, 10, 11, number], head.wants)
+                states = states_of(deep, [7, 8, 9, 10, 11, number], head.requested_states)
                 for text in (together[number], alone[number]):
                     text.accept(Step(path, committed, torch.empty(0), states), [])
 
-    @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1].get("boundaries", EVERY)])
+    @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1].get("layer_ids", EVERY)])
     def test_boundaries_shifted_by_one_give_others(self, deep, twin_of, tmp_path, case):
         head, made = loaded(case, tmp_path, deep, shift=1)
-        (text,) = texts_of(head, 20, 1, 1)
-        text.begin(PROMPT, states_of(deep, PROMPT[:-1], head.wants))
-        states = rows_of(states_of(deep, PROMPT[:-1], wants_of(made)))
+        (text,) = new_eagle_sequences(head, 20, 1, 1)
+        text.begin(PROMPT, states_of(deep, PROMPT[:-1], head.requested_states))
+        states = rows_of(states_of(deep, PROMPT[:-1], requested_states_of(made)))
         found = root_logits(Runner(head, max_nodes=1), [text])[0].numpy()
         expected = twin_of(made).logits_after(states, PROMPT)
         known = np.isfinite(expected)

@@ -13,7 +13,7 @@ from tests.support.eagle_heads import IDS, make_head, save_head
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
 from treeopt.trees import level_widths
-from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
 
 TAPS = (2, 4, 5)
 SOME = [1, 2, 5, 6, 9]
@@ -21,7 +21,7 @@ SOME = [1, 2, 5, 6, 9]
 
 def saved(folder, target, layout=layouts.specforge, *, config=None, tensors=None, drop=(), **options):
     """Save a head, fields of its configuration and tensors changed; return the folder."""
-    made = make_head(target, **{"boundaries": TAPS, "ids": SOME, **options})
+    made = make_head(target, **{"layer_ids": TAPS, "ids": SOME, **options})
     save_head(layout, folder, made, target, **(config or {}))
     weights = folder / "model.safetensors"
     if weights.is_file() and (tensors or drop):
@@ -43,24 +43,24 @@ class TestBoundaries:
     )
     def test_what_a_configuration_names(self, deep, tmp_path, layout, listed, expected):
         config = {IDS: listed} if layout is layouts.speculators else {"eagle_config": {IDS: listed}}
-        assert load_eagle(saved(tmp_path, deep, layout, config=config), deep).wants.boundaries == expected
+        assert load_eagle(saved(tmp_path, deep, layout, config=config), deep).requested_states.layer_ids == expected
 
     def test_given_ones_come_first(self, deep, tmp_path):
-        assert load_eagle(saved(tmp_path, deep), deep, taps=(0, 8, 3)).wants.boundaries == (0, 8, 3)
+        assert load_eagle(saved(tmp_path, deep), deep, layer_ids=(0, 8, 3)).requested_states.layer_ids == (0, 8, 3)
 
     def test_default_ones_are_warned_of(self, deep, tmp_path):
         with pytest.warns(TreeoptWarning, match=rf"{IDS}: is missing.*\(2, 4, 5\) are read.*or with --eagle-layers"):
             head = load_eagle(saved(tmp_path, deep, layouts.safeailab), deep)
-        assert head.wants.boundaries == (2, 4, 5)
+        assert head.requested_states.layer_ids == (2, 4, 5)
 
     def test_a_head_that_reads_the_last_state_is_given_none(self, deep, tmp_path):
-        last = saved(tmp_path / "last", deep, layouts.model_optimizer, boundaries=())
-        older = saved(tmp_path / "older", deep, layouts.eagle1, boundaries=(), ids=None, eagle1=True)
-        module = saved(tmp_path / "module", deep, layouts.mimo, boundaries=(), ids=None, mtp=True, own_output=False)
+        last = saved(tmp_path / "last", deep, layouts.model_optimizer, layer_ids=())
+        older = saved(tmp_path / "older", deep, layouts.eagle1, layer_ids=(), ids=None, eagle1=True)
+        module = saved(tmp_path / "module", deep, layouts.mimo, layer_ids=(), ids=None, mtp=True, own_output=False)
         for folder in (last, older, module):
             load_eagle(folder, deep)
             with pytest.raises(InvalidValueError, match=r"reads the target's last state\. Got \(2, 4, 5\): leave out"):
-                load_eagle(folder, deep, taps=(2, 4, 5))
+                load_eagle(folder, deep, layer_ids=(2, 4, 5))
 
     def test_a_complete_configuration_is_not_warned_of(self, deep, tmp_path):
         with warnings.catch_warnings():
@@ -146,7 +146,7 @@ class TestRefusals:
                 load_eagle(folder, deep)
 
     def test_of_an_older_head_too(self, deep, tmp_path):
-        folder = saved(tmp_path, deep, layouts.eagle1, boundaries=(), ids=None, eagle1=True)
+        folder = saved(tmp_path, deep, layouts.eagle1, layer_ids=(), ids=None, eagle1=True)
         whole = torch.load(folder / "pytorch_model.bin")
         for name in ("fc.weight", "layers.0.self_attn.q_proj.weight", "layers.0.post_attention_layernorm.weight"):
             torch.save({key: value for key, value in whole.items() if key != name}, folder / "pytorch_model.bin")

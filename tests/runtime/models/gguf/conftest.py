@@ -29,13 +29,13 @@ def gguf_files(byte_folders, tmp_path_factory):
     pytest.importorskip("llama_cpp", reason="needs the gguf extra")
     make_gguf, found = together("tools", "make_gguf")[0].make_gguf, {}
 
-    def files(number_format="f32"):
-        if number_format not in found:
-            beside = tmp_path_factory.mktemp(number_format)
-            found[number_format] = [beside / "target.gguf", beside / "draft.gguf"]
-            for folder, path in zip(byte_folders, found[number_format], strict=True):
-                make_gguf(folder, path, number_format)
-        return found[number_format]
+    def files(weight_dtype="f32"):
+        if weight_dtype not in found:
+            beside = tmp_path_factory.mktemp(weight_dtype)
+            found[weight_dtype] = [beside / "target.gguf", beside / "draft.gguf"]
+            for folder, path in zip(byte_folders, found[weight_dtype], strict=True):
+                make_gguf(folder, path, weight_dtype)
+        return found[weight_dtype]
 
     return files
 

@@ -11,12 +11,11 @@ from tests.contracts.test_batches import check_that_none_changes_another
 from tests.support.unlike_texts import COUNTS, LENGTHS, NAMES, TREE, UNLIKE
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models.gguf.context import Context
-from treeopt.runtime.models.gguf.model import SHARED_TEXTS
-from treeopt.runtime.models.hf.batch_check import why_separate_passes
-from treeopt.runtime.models.hf.tree_check import EXACT
-from treeopt.runtime.models.model import Feed, Wants
+from treeopt.runtime.models.gguf.model import SHARED_CACHES
+from treeopt.runtime.models.hf.checks import EXACT, why_separate_passes
+from treeopt.runtime.models.model import RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import chain, level_widths
 
@@ -27,12 +26,12 @@ def tokens_of(count, seed):
     return torch.randint(256, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-def feeds_after_prompts(model, caches, trees):
+def inputs_after_prompts(model, caches, trees):
     """Return what is fed to each text after its prompt."""
     found = []
     for number, (length, cache, tree) in enumerate(zip(LENGTHS, caches, trees, strict=True)):
         model.prefill(tokens_of(length, number), cache)
-        found.append(Feed(cache, tokens_of(tree.nodes, number), PassNodes.whole(tree)))
+        found.append(SequenceInput(cache, tokens_of(tree.nodes, number), PassNodes.whole(tree)))
     return found
 
 
@@ -40,13 +39,13 @@ def feeds_after_prompts(model, caches, trees):
 @pytest.mark.parametrize("order", [range(5), [4, 2, 0, 1, 3], [4, 1]])
 @pytest.mark.parametrize("shared", [5, 2], ids=["one context", "several"])
 def test_one_pass_gives_what_passes_over_each_text_give(gguf_pair, monkeypatch, trees, order, shared):
-    monkeypatch.setattr("treeopt.runtime.models.gguf.model.SHARED_TEXTS", shared)
+    monkeypatch.setattr("treeopt.runtime.models.gguf.model.SHARED_CACHES", shared)
     model = gguf_pair[0]
     caches = model.new_caches(40, 5)
     assert len({id(cache.context) for cache in caches}) == (1 if shared == 5 else 3)
-    feeds = [feeds_after_prompts(model, caches, trees)[number] for number in order]
-    for feed, found, last in zip(feeds, model.forward(feeds), model.forward(feeds, last_only=True), strict=True):
-        alone = model.forward([feed]).logits
+    inputs = [inputs_after_prompts(model, caches, trees)[number] for number in order]
+    for sequence, found, last in zip(inputs, model.forward(inputs), model.forward(inputs, last_only=True), strict=True):
+        alone = model.forward([sequence]).logits
         torch.testing.assert_close(found.logits, alone, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(last.logits, alone[-1:], rtol=1e-3, atol=1e-3)
 
@@ -65,18 +64,18 @@ def test_passes_are_shared_by_the_check_of_transformers_models_too(gguf_pair, mo
 def test_a_text_that_is_begun_anew_leaves_the_others_alone(gguf_pair):
     model = gguf_pair[0]
     caches = model.new_caches(40, 5)
-    feeds = feeds_after_prompts(model, caches, UNLIKE)
-    expected = model.forward(feeds[2:3]).logits
+    inputs = inputs_after_prompts(model, caches, UNLIKE)
+    expected = model.forward(inputs[2:3]).logits
     caches[0].clear()
     model.prefill(tokens_of(30, 9), caches[3])
-    torch.testing.assert_close(model.forward(feeds[2:3]).logits, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.forward(inputs[2:3]).logits, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_that_join_and_leave_are_those_decoded_alone(gguf_pair, name, temperature):
     decoder = Decoder(gguf_pair[0], *CASES[name].make(*gguf_pair), temperature=temperature)
-    wanted = [TextRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
+    wanted = [GenerationRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
     check_that_none_changes_another(decoder, wanted, (2, 3, 8))
 
 
@@ -88,21 +87,21 @@ def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(gg
         passes.extend([len(tokens)] if logits else [])
         return run(self, tokens, *arguments, logits=logits)
 
-    requests = [TextRequest([3, 5, each], 12, ignore_end_tokens=True) for each in range(SHARED_TEXTS)]
+    requests = [GenerationRequest([3, 5, each], 12, ignore_end_tokens=True) for each in range(SHARED_CACHES)]
     monkeypatch.setattr(Context, "run", counted)
-    steps = decoder.steps_of_all(requests, batch_size=SHARED_TEXTS)
-    for _ in range(SHARED_TEXTS):
+    steps = decoder.stream_all(requests, batch_size=SHARED_CACHES)
+    for _ in range(SHARED_CACHES):
         next(steps)
-    assert passes == [SHARED_TEXTS * count for count in (*tree.draft_widths, tree.nodes)]
+    assert passes == [SHARED_CACHES * count for count in (*tree.draft_widths, tree.nodes)]
 
 
 def test_hidden_states_and_too_many_leaves_are_refused_in_one_line(gguf_pair):
     model = gguf_pair[0]
-    caches = model.new_caches(80, SHARED_TEXTS)
+    caches = model.new_caches(80, SHARED_CACHES)
     for cache in caches:
         model.prefill(tokens_of(3, 1), cache)
-    feeds = [Feed(cache, tokens_of(71, 2), PassNodes.whole(level_widths([70]))) for cache in caches]
+    inputs = [SequenceInput(cache, tokens_of(71, 2), PassNodes.whole(level_widths([70]))) for cache in caches]
     with pytest.raises(InvalidValueError, match=r"^target: expected a drafter without hidden states"):
-        model.forward(feeds, Wants(last=True))
-    with pytest.raises(InvalidValueError, match=r"^tree: expected at most 63 leaves, .* for 4 texts"):
-        model.forward(feeds)
+        model.forward(inputs, RequestedStates(last=True))
+    with pytest.raises(InvalidValueError, match=r"^tree: expected at most 63 leaves, .* for a batch of 4"):
+        model.forward(inputs)

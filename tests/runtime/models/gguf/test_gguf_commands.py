@@ -57,7 +57,7 @@ def test_a_profile_a_plan_and_a_bench(run_command, pair, tmp_path):
         "--temperature", 0, "-o", "b.json",
     )  # fmt: skip
     assert code == 0, messages
-    assert "the text is plain decoding's, token by token" in shown + messages
+    assert "identical to plain decoding, token by token" in shown + messages
     assert json.loads((tmp_path / "b.json").read_text("utf-8"))
 
 

@@ -36,7 +36,7 @@ class TestTokens:
         ours, theirs = GGUFFile(gguf_files()[0]).tokenizer, Tokenizer(bundled.TARGET)
         assert ours.vocabulary == theirs.vocabulary
         for text in TEXTS:
-            assert ours.encode(text) == ours.encode_inner(text) == theirs.encode(text)
+            assert ours.encode(text) == ours.encode_without_special(text) == theirs.encode(text)
             assert ours.decode(ours.encode(text)) == text
             assert "".join(ours.stream(ours.encode(text))) == text
 
@@ -145,9 +145,10 @@ class TestPairs:
         ("options", "message"),
         [
             ({"dtype": "bfloat16"}, "dtype: expected none, because GGUF files keep theirs. Got bfloat16"),
+            ({"dtype": "float32"}, "dtype: expected none, because GGUF files keep theirs. Got float32"),
             ({"device": "cuda"}, "expected to run on cpu"),
             ({"tensor_parallel": True}, "expected to run on cpu"),
-            ({"text_tokens": 129}, "context: expected room for 129 tokens"),
+            ({"sequence_tokens": 129}, "context: expected room for 129 tokens"),
         ],
         ids=str,
     )

@@ -13,10 +13,10 @@ pytest.importorskip("llama_cpp", reason="needs the gguf extra")
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.models.gguf import load_gguf
+from treeopt.runtime.models.gguf.cache import NodeIds
 from treeopt.runtime.models.gguf.model import GGUFModel
-from treeopt.runtime.models.gguf.sequences import Placed
-from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED, check_tree_mask
-from treeopt.runtime.models.model import NOTHING, Feed, Wants
+from treeopt.runtime.models.hf.checks import EXACT, ROUNDED, check_tree_mask
+from treeopt.runtime.models.model import NO_STATES, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import TokenTree, chain, level_widths
 
@@ -30,7 +30,7 @@ def random_tokens(count, seed=0):
 
 def feed(model, cache, tokens, tree=TREE, first=0, end=None):
     end = tree.nodes if end is None else end
-    return model.forward([Feed(cache, tokens[first:end], level_of(tree, first, end))]).logits
+    return model.forward([SequenceInput(cache, tokens[first:end], level_of(tree, first, end))]).logits
 
 
 def path_logits(model, text, tokens, tree=TREE):
@@ -38,35 +38,33 @@ def path_logits(model, text, tokens, tree=TREE):
     found = [None] * tree.nodes
     for padded in tree.leaf_paths:
         path = padded[padded >= 0].tolist()
-        logits = model.text_logits(torch.cat([text, tokens[path]])[None])[0, len(text) :]
+        logits = model.reference_logits(torch.cat([text, tokens[path]])[None])[0, len(text) :]
         for node, row in zip(path, logits, strict=True):
             found[node] = row
     return torch.stack(found)
 
 
-@pytest.mark.parametrize(("number_format", "most"), [("f32", 1e-5), ("f16", 0.01), ("q8_0", 0.15)])
-def test_logits_are_those_of_the_same_weights_in_the_built_in_transformer(
-    byte_folders, gguf_files, number_format, most
-):
+@pytest.mark.parametrize(("weight_dtype", "most"), [("f32", 1e-5), ("f16", 0.01), ("q8_0", 0.15)])
+def test_logits_are_those_of_the_same_weights_in_the_built_in_transformer(byte_folders, gguf_files, weight_dtype, most):
     text = random_tokens(40)
-    for folder, path in zip(byte_folders, gguf_files(number_format), strict=True):
+    for folder, path in zip(byte_folders, gguf_files(weight_dtype), strict=True):
         built_in = load_model(folder)
-        expected = built_in.read(text)
+        expected = built_in.forward_uncached(text)
         found = load_gguf(path)
         assert (found.config.vocabulary, found.config.max_positions, found.config.end_tokens) == (256, 128, (0,))
         assert found.parameters == built_in.parameters
         at_once = feed_tokens(found, new_cache(found, 40), text).logits
-        for logits in (found.text_logits(text[None])[0], at_once):
+        for logits in (found.reference_logits(text[None])[0], at_once):
             assert (logits - expected).square().mean().sqrt() < most * expected.std()
 
 
-@pytest.mark.parametrize("number_format", ["f32", "f16", "q8_0"])
-def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kept(gguf_files, number_format):
-    model = load_gguf(gguf_files(number_format)[0])
+@pytest.mark.parametrize("weight_dtype", ["f32", "f16", "q8_0"])
+def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kept(gguf_files, weight_dtype):
+    model = load_gguf(gguf_files(weight_dtype)[0])
     text, tokens = random_tokens(11), random_tokens(TREE.nodes, seed=1)
     cache = new_cache(model, 60)
     model.prefill(text, cache)
-    most = 1e-3 if number_format == "f32" else 0.2
+    most = 1e-3 if weight_dtype == "f32" else 0.2
     edges = [0, 1, 5, 11, 16, TREE.nodes]
     for padded in TREE.leaf_paths[::5]:
         expected = path_logits(model, text, tokens)
@@ -75,39 +73,39 @@ def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kep
         for found in (at_once, by_levels):
             torch.testing.assert_close(found, expected, rtol=most, atol=most)
         path = padded[padded >= 0].tolist()
-        cache.keep(path)
+        cache.commit(path)
         text = torch.cat([text, tokens[path]])
         assert cache.length == len(text)
 
 
 def test_the_check_lets_every_format_through_and_finds_ids_of_a_neighbour(gguf_files, monkeypatch):
     """Negative control: sequence ids shifted by one leaf."""
-    for number_format, tolerance in (("f32", EXACT), ("f16", ROUNDED), ("q8_0", ROUNDED)):
-        assert check_tree_mask(load_gguf(gguf_files(number_format)[0]), tolerance=tolerance) < tolerance / 2
-    ids = Placed.ids
+    for weight_dtype, tolerance in (("f32", EXACT), ("f16", ROUNDED), ("q8_0", ROUNDED)):
+        assert check_tree_mask(load_gguf(gguf_files(weight_dtype)[0]), tolerance=tolerance) < tolerance / 2
+    ids = NodeIds.ids
 
     def shifted(self):
         counts, found = ids(self)
         lines = sorted({line.id for line in self._lines})
         return counts, np.roll(lines, 1)[np.searchsorted(lines, found)].astype(np.int32)
 
-    monkeypatch.setattr(Placed, "ids", shifted)
-    for number_format in ("f32", "q8_0"):
+    monkeypatch.setattr(NodeIds, "ids", shifted)
+    for weight_dtype in ("f32", "q8_0"):
         with pytest.raises(TreeoptError, match=r"^target: cannot take a tree mask: .*"):
-            load_gguf(gguf_files(number_format)[0])
+            load_gguf(gguf_files(weight_dtype)[0])
 
 
 def test_positions_that_are_ignored_are_found(gguf_pair):
     """Negative control: every node at the position of its slot."""
 
     class WithoutPositions(GGUFModel):
-        def forward(self, feeds, wants=NOTHING, *, last_only=False):
+        def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
             wrong = []
-            for feed in feeds:
-                nodes = feed.nodes
+            for sequence in inputs:
+                nodes = sequence.nodes
                 depth = nodes.start + np.arange(nodes.rows)
-                wrong.append(feed._replace(nodes=PassNodes(depth=depth, visible=nodes.visible, start=nodes.start)))
-            return super().forward(wrong, wants, last_only=last_only)
+                wrong.append(sequence._replace(nodes=PassNodes(depth=depth, visible=nodes.visible, start=nodes.start)))
+            return super().forward(wrong, requested_states, last_only=last_only)
 
     wrong = WithoutPositions(gguf_pair[0]._handle, gguf_pair[0].config, name="wrong")
     with pytest.raises(TreeoptError, match=r"^wrong: cannot take a tree mask"):
@@ -131,7 +129,7 @@ def test_greedy_texts_of_chains_and_trees_are_plain_decoding_s(gguf_files):
 def test_hidden_states_are_refused_in_one_line(gguf_pair):
     cache = new_cache(gguf_pair[0], 8)
     with pytest.raises(InvalidValueError, match=r"^target: expected a drafter without hidden states.*: take a draft"):
-        gguf_pair[0].prefill(random_tokens(3), cache, Wants(last=True))
+        gguf_pair[0].prefill(random_tokens(3), cache, RequestedStates(last=True))
 
 
 def test_more_leaves_than_sequences_are_refused_in_one_line(gguf_pair):

@@ -1,4 +1,4 @@
-"""What `config.json` of a head says: sizes of its layers, where norms stand, and which states of the target it reads."""
+"""The configuration of an EAGLE head: sizes of its layers, its norms, and the target's hidden states that it reads."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,28 +17,28 @@ SPECULATORS = "transformer_layer_config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagleConfig:
-    """What is read of the file."""
+    """The fields of `config.json` that are read."""
 
     path: Path
     layers: ModelConfig
-    """Of the head's own layers; vocabulary and longest text are the target's."""
-    boundaries: tuple[int, ...] | None
-    """Of the target's residual stream; None where the file names none."""
+    """Of the head's own layers; vocabulary and longest sequence are the target's."""
+    layer_ids: tuple[int, ...] | None
+    """Hidden-state layer ids of the target, 0 the embedding; None if the file lists none."""
     norm_before_residual: bool | None
-    """None where the file does not say."""
+    """None if the file does not have it."""
     norm_before_fc: bool
     norm_output: bool
     fc_norm: bool
     last_state: bool
-    """Whether an EAGLE-3 head reads the target's last state, as EAGLE-1 does, and not those of boundaries."""
+    """Whether an EAGLE-3 head reads the target's last state, as EAGLE-1 does, instead of those of `layer_ids`."""
     speculators: bool
-    """Whether the file is of the layout that keeps the sizes in `transformer_layer_config`."""
+    """Whether the sizes are in `transformer_layer_config`."""
 
 
 def read_config(folder: Path, target: Transformer) -> EagleConfig:
-    """Return what the configuration of a head's folder says.
+    """Read the configuration of a head.
 
-    Raises TreeoptError where it is missing, FormatError naming the field that is wrong, InvalidValueError for a head of
+    Raises TreeoptError if it is missing, FormatError naming the field that is wrong, InvalidValueError for a head of
     another vocabulary.
     """
     path = folder / CONFIG
@@ -50,15 +50,15 @@ def read_config(folder: Path, target: Transformer) -> EagleConfig:
         raise fields.error(NESTED, f"expected fields with names. Got {nested!r}.")
 
     def flag(name: str) -> bool | None:
-        found = content.get(name, nested.get(name))
-        if found is not None and not isinstance(found, bool):
-            raise fields.error(name, f"expected true or false. Got {found!r}.")
-        return found
+        value = content.get(name, nested.get(name))
+        if value is not None and not isinstance(value, bool):
+            raise fields.error(name, f"expected true or false. Got {value!r}.")
+        return value
 
     return EagleConfig(
         path=path,
         layers=_layers(path, fields, content, target, speculators=speculators),
-        boundaries=_boundaries(fields, content, nested, len(target.weights.layers), speculators=speculators),
+        layer_ids=_layer_ids(fields, content, nested, len(target.weights.layers), speculators=speculators),
         norm_before_residual=flag("norm_before_residual"),
         norm_before_fc=bool(flag("norm_before_fc")),
         norm_output=bool(flag("norm_output")),
@@ -71,39 +71,39 @@ def read_config(folder: Path, target: Transformer) -> EagleConfig:
 def _layers(
     path: Path, fields: Fields, content: dict[str, Any], target: Transformer, *, speculators: bool
 ) -> ModelConfig:
-    """Return the sizes; a head says by its tensors where it has biases and norms, whatever architecture it names."""
+    """Return the sizes; the architecture is ignored, because the tensors show which biases and norms a head has."""
     sizes = content[SPECULATORS] if speculators else content
     if not isinstance(sizes, dict):
         raise fields.error(SPECULATORS, f"expected fields with names. Got {sizes!r}.")
     source = f"{path}: {SPECULATORS}" if speculators else path
-    found = parse_config(source, {**sizes, "architectures": ["LlamaForCausalLM"]})
-    if found.vocabulary != target.config.vocabulary:
+    config = parse_config(source, {**sizes, "architectures": ["LlamaForCausalLM"]})
+    if config.vocabulary != target.config.vocabulary:
         raise InvalidValueError(
             f"vocab_size: expected a head for {target.config.vocabulary}, which {target.name} has. "
-            f"Got {found.vocabulary}: take a head that was trained on this target."
+            f"Got {config.vocabulary}: take a head that was trained on this target."
         )
-    # positions are computed as far as texts go: heads are trained on short ones and used on longer
-    return replace(found, max_positions=target.config.max_positions)
+    # heads are trained on short sequences and used on longer ones
+    return replace(config, max_positions=target.config.max_positions)
 
 
-def _boundaries(
+def _layer_ids(
     fields: Fields, content: dict[str, Any], nested: dict[str, Any], layers: int, *, speculators: bool
 ) -> tuple[int, ...] | None:
-    """Return the boundaries that the file names.
+    """Return hidden-state layer ids.
 
-    `speculators` names boundaries.  Others name layers whose output is read, boundary id + 1; but where these are the
-    default boundaries themselves, the head was saved for an engine that reads them so.
+    `speculators` lists them.  Others list layers whose output is read, one less; but a file that lists the default ids
+    was saved for an engine that reads them as they are.
     """
     listed = content.get(TAP_IDS, nested.get(TAP_IDS))
     if listed is None:
         return None
-    if not isinstance(listed, list) or not all(type(each) is int for each in listed):
+    if not isinstance(listed, list) or not all(type(layer) is int for layer in listed):
         raise fields.error(TAP_IDS, f"expected a list of layers. Got {listed!r}.")
-    if speculators or tuple(listed) == default_boundaries(layers):
+    if speculators or tuple(listed) == default_layer_ids(layers):
         return tuple(listed)
-    return tuple(each + 1 for each in listed)
+    return tuple(layer + 1 for layer in listed)
 
 
-def default_boundaries(layers: int) -> tuple[int, ...]:
-    """Return what heads read that say nothing else: an early state, the middle one and a late one (Li et al., 2025)."""
+def default_layer_ids(layers: int) -> tuple[int, ...]:
+    """Return the ids that a head reads if its file lists none: an early, a middle and a late state (Li et al., 2025)."""
     return 2, layers // 2, layers - 3

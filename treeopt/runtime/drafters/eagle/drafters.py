@@ -1,4 +1,4 @@
-"""Drafters that an EAGLE head fills trees for: static ones by depth and rank, and dynamic ones."""
+"""Drafters with an EAGLE head: static trees and dynamic trees."""
 
 from functools import partial
 
@@ -7,31 +7,31 @@ import numpy as np
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.eagle.head import EagleHead
-from treeopt.runtime.drafters.eagle.text import texts_of
+from treeopt.runtime.drafters.eagle.sequence import new_eagle_sequences
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
-from treeopt.runtime.drafters.static_tree import FilledTreeDrafter
-from treeopt.runtime.models.runner import pool_for
+from treeopt.runtime.drafters.static_tree import LevelDrafter
+from treeopt.runtime.models.runner import make_graph_pool
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import TokenTree
-from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
 
 GREEDY = Sampling(0.0)
 
 
-class EagleDrafter(FilledTreeDrafter):
-    """Drafts one tree in every step: the child of rank k carries the k-th likeliest token after its parent's path.
+class EagleDrafter(LevelDrafter):
+    """Drafts a static tree: the child of rank k has the k-th most likely token after its parent's path.
 
     Args:
         head: of the target that verifies.
-        tree: the shape, the same in every step.
-        capacity: longest text.
-        rule: the verification rule; under one that asks for sampled children they are sampled from the head's
-            distribution, zero for tokens that it does not know.
-        sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
+        tree: the tree.
+        capacity: longest sequence.
+        rule: verification rule; if it needs sampled children, they are sampled from the head's distribution, which is 0
+            for tokens that it does not predict.
+        sampling: what children are sampled from; greedy takes the top tokens, whatever the rule.
         cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
 
-    Raises InvalidValueError for more children of a node than the head knows tokens, OutOfMemoryError for a cache that
+    Raises InvalidValueError for more children of a node than the head predicts tokens, OutOfMemoryError for a cache that
     does not fit into memory.
     """
 
@@ -49,24 +49,24 @@ class EagleDrafter(FilledTreeDrafter):
         fed = max(1, int(np.count_nonzero(tree.child_counts)))
         super().__init__(
             head,
-            partial(texts_of, head, capacity, fed),
+            partial(new_eagle_sequences, head, capacity, fed),
             tree,
             rule=rule,
             sampling=sampling,
             max_nodes=tree.nodes,
-            wants=head.wants,
-            pool=pool_for(head.device, cuda_graphs),
+            requested_states=head.requested_states,
+            pool=make_graph_pool(head.device, cuda_graphs),
         )
         self.head = head
 
 
 class EagleDynamicDrafter(ExpandingDrafter):
-    """Grows the tree of every step where the head is sure of itself: EAGLE-2's rule (Li et al., 2024).
+    """Grows trees where the head is confident: EAGLE-2 (Li et al., 2024).
 
     Args:
         head: of the target that verifies; its probabilities are those of temperature 1, whatever the target's.
         tree: how trees grow.
-        capacity: longest text.
+        capacity: longest sequence.
         cuda_graphs: as for `EagleDrafter`.
 
     Raises what `EagleDrafter` raises.
@@ -74,7 +74,14 @@ class EagleDynamicDrafter(ExpandingDrafter):
 
     def __init__(self, head: EagleHead, tree: DynamicTree, *, capacity: int, cuda_graphs: bool | None = None) -> None:
         _check_children("top_k", tree.top_k, head)
-        super().__init__(head, tree, capacity=capacity, new_drafts=texts_of, wants=head.wants, cuda_graphs=cuda_graphs)
+        super().__init__(
+            head,
+            tree,
+            capacity=capacity,
+            new_sequences=new_eagle_sequences,
+            requested_states=head.requested_states,
+            cuda_graphs=cuda_graphs,
+        )
         self.head = head
 
 

@@ -1,7 +1,8 @@
-"""An EAGLE head: what it reads of the target, its layers, and what it says and feeds back to itself.
+"""The network of an EAGLE head: a small decoder over the target's hidden states and the following tokens.
 
-Slot j of a text holds the target's state of token j and the embedding of token j + 1, at position j, and tells what
-follows token j + 1.  A drafted token's slot takes the head's own output at its parent in place of the target's state.
+Slot j of a sequence reads the target's hidden state at token j and the embedding of token j + 1, at position j, and
+predicts token j + 2.  The slot of a drafted token reads the head's own output at its parent, its feedback, in place of
+the target's hidden state.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,30 +15,28 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.drafters.draft_vocabulary import spread_logits
-from treeopt.runtime.models.attention import OneSequence, Place, place_of
+from treeopt.runtime.drafters.heads import spread_logits
+from treeopt.runtime.models.attention import PassAttention, SequenceAttention, build_attention
 from treeopt.runtime.models.config import ModelConfig
-from treeopt.runtime.models.grid import last_rows
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
-from treeopt.runtime.models.layer import Layer, rms_norm
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import (
-    NOTHING,
+    NO_STATES,
     PREFILL_TOKENS,
-    Feed,
+    HiddenStates,
     Output,
     Outputs,
-    States,
-    Wants,
-    feed_text,
-    joined,
+    RequestedStates,
+    SequenceInput,
+    concatenate,
 )
+from treeopt.runtime.models.padded_batch import last_rows
 from treeopt.runtime.models.rotary import Rotations
-from treeopt.runtime.models.transformer import Transformer
+from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
 
 
-class Mixed(NamedTuple):
-    """What the first layer is given."""
+class LayerInput(NamedTuple):
+    """The input of the first layer."""
 
     attention_input: Tensor
     """(n, inputs)."""
@@ -46,64 +45,59 @@ class Mixed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taps:
-    """How the target's states of a token become what a slot holds: EAGLE-3's `fc`, or the last state as it is."""
+class StateFusion:
+    """Fuses the target's hidden states at a token: EAGLE-3's `fc`, or the last state as it is."""
 
-    wants: Wants
+    requested_states: RequestedStates
     config: ModelConfig
     each_norm: tuple[Tensor, ...] = ()
-    """(H,) of each boundary's own norm, where there are any."""
+    """(H,) for each of the states, if they are normalised one by one."""
     norm: Tensor | None = None
-    """(boundaries * H,) of a norm of all together."""
+    """(states * H,), if they are normalised together."""
     fc: Linear | None = None
 
-    def __call__(self, states: States) -> Tensor:
-        """Return x (n, hidden) of the states of n tokens."""
+    def __call__(self, states: HiddenStates) -> Tensor:
+        """Return x (n, hidden) for the states of n tokens."""
         if self.fc is None:
-            assert states.last is not None  # it was wanted
+            assert states.last is not None  # it was requested
             return states.last
-        found: Sequence[Tensor] = states.boundaries
+        layers: Sequence[Tensor] = states.layers
         if self.each_norm:
-            found = [rms_norm(x, w, self.config) for x, w in zip(found, self.each_norm, strict=True)]
-        x = torch.cat(list(found), -1)
+            layers = [rms_norm(x, w, self.config) for x, w in zip(layers, self.each_norm, strict=True)]
+        x = torch.cat(list(layers), -1)
         return self.fc(x if self.norm is None else rms_norm(x, self.norm, self.config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SideBySide:
-    """EAGLE-3: attention reads the normed embedding and the normed x side by side (Li et al., 2025, section 3)."""
+class Eagle3Input:
+    """EAGLE-3: attention reads the concatenation of normalised embedding and normalised x (Li et al., 2025, section 3)."""
 
     config: ModelConfig
     embedding_norm: Tensor
     hidden_norm: Tensor
     normed_residual: bool
-    """Whether attention's output is added to the normed x and not to x itself."""
+    """Whether attention's output is added to the normalised x instead of x itself."""
 
-    def __call__(self, embedded: Tensor, x: Tensor) -> Mixed:
-        """Return what the first layer is given."""
+    def __call__(self, embedded: Tensor, x: Tensor) -> LayerInput:
         normed = rms_norm(x, self.hidden_norm, self.config)
-        together = torch.cat([rms_norm(embedded, self.embedding_norm, self.config), normed], -1)
-        return Mixed(together, normed if self.normed_residual else x)
+        attention_input = torch.cat([rms_norm(embedded, self.embedding_norm, self.config), normed], -1)
+        return LayerInput(attention_input, normed if self.normed_residual else x)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Projected:
-    """EAGLE-1 and 2: embedding and x make one input, which no norm is put before (Li et al., 2024)."""
+class Eagle1Input:
+    """EAGLE-1 and 2: a projection of embedding and x, without a norm (Li et al., 2024)."""
 
     fc: Linear
 
-    def __call__(self, embedded: Tensor, x: Tensor) -> Mixed:
-        """Return what the first layer is given."""
-        joined = self.fc(torch.cat([embedded, x], -1))
-        return Mixed(joined, joined)
+    def __call__(self, embedded: Tensor, x: Tensor) -> LayerInput:
+        projected = self.fc(torch.cat([embedded, x], -1))
+        return LayerInput(projected, projected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputLayer:
-    """How the last residual stream becomes logits over the target's tokens, and feedback.
-
-    Feedback is what the slots of drafted children take in place of the target's states.
-    """
+    """Maps the last residual stream to logits over the target's tokens, and to feedback for the slots of children."""
 
     config: ModelConfig
     norm: Tensor | None
@@ -112,57 +106,55 @@ class OutputLayer:
     head: Callable[[Tensor], Tensor]
     """The output layer: the head's own, or the target's."""
     target_ids: Tensor | None
-    """int64 (Vd,): the target's token that each of the head's stands for; None where all do for themselves."""
+    """int64 (Vd,): the target's token for each of the head's; None if all are numbered alike."""
 
     def __call__(self, hidden: Tensor) -> Output:
-        """Return the logits of slots with a residual stream (n, hidden), and their feedback as the last states."""
+        """Return logits and feedback (as `HiddenStates.last`) for a residual stream (n, hidden)."""
         normed = hidden if self.norm is None else rms_norm(hidden, self.norm, self.config)
         logits = self.head(normed)
         if self.target_ids is not None:
             logits = spread_logits(logits, self.target_ids, self.config.vocabulary)
-        return Output(logits, States((), normed if self.normed_feedback else hidden))
+        return Output(logits, HiddenStates((), normed if self.normed_feedback else hidden))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EagleHead:
-    """A head and the target that it was trained for; `load_eagle` makes it out of a folder."""
+    """A head and the target that it was trained for; `load_eagle` reads it from a folder."""
 
     name: str
     target: Transformer
     config: ModelConfig
     """Of the head's layers; its vocabulary is the target's."""
     tokens: int
-    """Of the target's vocabulary, how many the head knows."""
+    """Tokens of the target's vocabulary that the head predicts."""
     embedding: Tensor
     """(V, hidden)."""
     first_embedding_read: bool = True
     """Whether the first slot reads an embedding; MTP modules were trained with zeros there."""
-    fuse: Taps
-    mix: Callable[[Tensor, Tensor], Mixed]
+    fuse: StateFusion
+    make_input: Callable[[Tensor, Tensor], LayerInput]
+    """From embeddings and fused states, or feedback."""
     layers: tuple[Layer, ...]
     input_norms: tuple[Tensor, ...]
-    """(hidden,) of what attention reads, of all layers but the first."""
+    """(hidden,) before attention, for all layers but the first."""
     output: OutputLayer
     parameters: int
 
     @property
-    def wants(self) -> Wants:
-        """Hidden states of the target that it reads."""
-        return self.fuse.wants
+    def requested_states(self) -> RequestedStates:
+        return self.fuse.requested_states
 
     @property
     def device(self) -> torch.device:
-        """The target's."""
         return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The target's."""
         return self.embedding.dtype
 
     @property
     def captures(self) -> bool:
-        """Whether its passes can be captured as CUDA graphs; the first slot of an MTP module is computed differently."""
+        """Whether passes can be captured as CUDA graphs: an MTP module treats the first slot differently."""
         return self.first_embedding_read
 
     @cached_property
@@ -171,77 +163,90 @@ class EagleHead:
         return Rotations(config.head_size, config.rope_base, config.rope_scaling, self.device)
 
     def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:
-        """Return empty caches for so many slots each, which lie side by side."""
+        """Return empty caches for `capacity` slots each, adjacent in memory."""
         store = KVStore.empty(self.config, capacity, sequences, rotations=self._rotations, dtype=self.dtype)
         return store.caches()
 
     def cache_bytes(self, capacity: int) -> int:
-        """Return the bytes of a cache for so many slots."""
         return KVStore.sequence_bytes(self.config, capacity, self.dtype)
 
     def pass_bytes(self, tokens: int) -> int:
-        """Return the most bytes that a pass over so many slots takes for a moment, logits left out."""
+        """Return the peak activation memory of a pass over `tokens` slots, without logits."""
         return self.dtype.itemsize * tokens * (4 * self.config.hidden + 4 * self.config.intermediate)
 
-    def zero_states(self, tokens: int) -> States:
-        """Return states of the target for so many tokens that are all zero, which take as long to read as real ones."""
+    def zero_states(self, tokens: int) -> HiddenStates:
+        """Return zero hidden states for `tokens` tokens, for timing."""
         zeros = torch.zeros((tokens, self.target.config.hidden), dtype=self.dtype, device=self.device)
-        return States((zeros,) * len(self.wants.boundaries), zeros if self.wants.last else None)
+        return HiddenStates(
+            (zeros,) * len(self.requested_states.layer_ids), zeros if self.requested_states.last else None
+        )
 
     @torch.inference_mode()
-    def read(self, states: States, tokens: Tensor, cache: KVCache) -> None:
-        """Commit true slots to an empty cache, some at a time.
+    def read(self, states: HiddenStates, tokens: Tensor, cache: KVCache) -> None:
+        """Commit slots to an empty cache, in chunks.
 
         Args:
-            states: the target's, of n tokens.
+            states: the target's, at n tokens.
             tokens: int64 (n,), the token after each.
             cache: of one sequence.
         """
         if len(tokens) == 0:
             return
         sizes = [len(chunk) for chunk in tokens.split(PREFILL_TOKENS)]
-        true_states = states.mapped(lambda each: each[: len(tokens)]).split(sizes)
-        for chunk, chunk_states in zip(tokens.split(sizes), true_states, strict=True):
-            place = OneSequence.of(feed_text(cache, chunk))
-            self.hidden(self.fuse(chunk_states), chunk, place, begins=[0] if cache.length == 0 else [])
+        state_chunks = states.map(lambda layer: layer[: len(tokens)]).split(sizes)
+        for chunk, chunk_states in zip(tokens.split(sizes), state_chunks, strict=True):
+            attention = SequenceAttention.of(SequenceInput.causal(cache, chunk))
+            self.hidden(self.fuse(chunk_states), chunk, attention, begins=[0] if cache.length == 0 else [])
             cache.length += len(chunk)
 
     @torch.inference_mode()
-    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:  # noqa: ARG002
-        """Return logits and feedback of slots after the committed ones; the feedback is `States.last`, wanted or not."""
-        sizes = [feed.nodes.rows for feed in feeds]
-        firsts = zip(feeds, accumulate(sizes, initial=0), strict=False)
-        begins = [row for feed, row in firsts if feed.cache.length + feed.nodes.start == 0]
+    def forward(
+        self,
+        inputs: Sequence[SequenceInput],
+        requested_states: RequestedStates = NO_STATES,  # noqa: ARG002
+        *,
+        last_only: bool = False,
+    ) -> Outputs:
+        """Return logits and feedback of slots after the committed ones; the feedback is always `HiddenStates.last`."""
+        sizes = [sequence.nodes.rows for sequence in inputs]
+        first_rows = zip(inputs, accumulate(sizes, initial=0), strict=False)
+        begins = [row for sequence, row in first_rows if sequence.cache.length + sequence.nodes.start == 0]
         hidden = self.hidden(
-            joined([feed.inputs for feed in feeds if feed.inputs is not None]),
-            joined([feed.tokens for feed in feeds]),
-            place_of(feeds),
+            concatenate([sequence.features for sequence in inputs if sequence.features is not None]),
+            concatenate([sequence.tokens for sequence in inputs]),
+            build_attention(inputs),
             begins=begins,
         )
         if last_only:
             return Outputs(self.output(last_rows(hidden, sizes)), [1] * len(sizes))
         return Outputs(self.output(hidden), sizes)
 
-    def run(self, tokens: Tensor, place: Place, wants: Wants = NOTHING, *, inputs: Tensor | None = None) -> Output:  # noqa: ARG002
-        """Return logits and feedback of slots at a place, none of which is the first of a text."""
-        assert inputs is not None  # slots hold the target's states, or feedback
-        return self.output(self.hidden(inputs, tokens, place))
+    def run(
+        self,
+        tokens: Tensor,
+        attention: PassAttention,
+        requested_states: RequestedStates = NO_STATES,  # noqa: ARG002
+        *,
+        features: Tensor | None = None,
+    ) -> Output:
+        """Return logits and feedback of slots, none of which is the first of its sequence."""
+        assert features is not None  # hidden states or feedback
+        return self.output(self.hidden(features, tokens, attention))
 
-    def hidden(self, x: Tensor, tokens: Tensor, place: Place, *, begins: Sequence[int] = ()) -> Tensor:
-        """Return the residual stream (n, hidden) after all layers, of slots whose keys and values are written.
+    def hidden(self, x: Tensor, tokens: Tensor, attention: PassAttention, *, begins: Sequence[int] = ()) -> Tensor:
+        """Return the residual stream (n, hidden) after all layers, and write the slots' keys and values.
 
         Args:
-            x: (n, hidden), fused states of the target, or feedback.
-            tokens: int64 (n,), the token behind each.
-            place: of the slots.
-            begins: which of them are the first of their texts.
+            x: (n, hidden), fused hidden states of the target, or feedback.
+            tokens: int64 (n,), the token after each.
+            attention: of the slots.
+            begins: rows that are the first slots of their sequences.
         """
         embedded = F.embedding(tokens, self.embedding)
         if begins and not self.first_embedding_read:
             embedded[list(begins)] = 0
-        mixed = self.mix(embedded, x)
         first, *others = self.layers
-        hidden = first(*mixed, 0, place)
+        hidden = first(*self.make_input(embedded, x), 0, attention)
         for number, (layer, norm) in enumerate(zip(others, self.input_norms, strict=True), start=1):
-            hidden = layer(rms_norm(hidden, norm, self.config), hidden, number, place)
+            hidden = layer(rms_norm(hidden, norm, self.config), hidden, number, attention)
         return hidden

@@ -1,4 +1,4 @@
-"""Heads out of folders: what a head is, its tensors tell; where norms stand and what it reads, its configuration."""
+"""Reads EAGLE heads from folders: the tensors determine the kind of head, the configuration its norms and inputs."""
 
 import warnings
 from collections.abc import Callable
@@ -8,38 +8,42 @@ from pathlib import Path
 from torch import Tensor
 
 from treeopt.errors import FormatError, InvalidValueError, TreeoptWarning
-from treeopt.runtime.drafters.draft_vocabulary import target_ids
-from treeopt.runtime.drafters.eagle.config import TAP_IDS, EagleConfig, default_boundaries, read_config
-from treeopt.runtime.drafters.eagle.head import EagleHead, Mixed, OutputLayer, Projected, SideBySide, Taps
-from treeopt.runtime.drafters.eagle.layer import head_layer
+from treeopt.runtime.drafters.eagle.config import TAP_IDS, EagleConfig, default_layer_ids, read_config
+from treeopt.runtime.drafters.eagle.head import (
+    Eagle1Input,
+    Eagle3Input,
+    EagleHead,
+    LayerInput,
+    OutputLayer,
+    StateFusion,
+)
 from treeopt.runtime.drafters.eagle.mtp import MODULE, load_mtp
+from treeopt.runtime.drafters.heads import load_head_layer, target_ids
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.model import RequestedStates
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
 
-OTHERS = {
+OTHER_HEADS = {
     "mask_hidden": "P-EAGLE",
     "markov_": "DSpark",
     "hidden_norm.": "DFlash (--drafter dflash=DIR)",
     "mtp": "MTP of another kind",
 }
-"""What the names of tensors begin with in heads that draft otherwise."""
+"""Prefixes of tensor names in heads of other kinds."""
 
 
-def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...] | None = None) -> EagleHead:
-    """Return the head of a folder: EAGLE-3 as SafeAILab, SpecForge, speculators or Model-Optimizer save it, or EAGLE-1/2.
-
-    The folder of a target that holds MiMo's module for multi-token prediction gives that.
+def load_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[int, ...] | None = None) -> EagleHead:
+    """Read a head: EAGLE-3 as SafeAILab, SpecForge, speculators or Model-Optimizer save it, EAGLE-1/2, or MiMo's MTP module from the target's folder.
 
     Args:
         folder: with `config.json` and `model.safetensors` or `pytorch_model.bin`; nothing in it is executed.
         target: the model that the head was trained for.
-        taps: boundaries of the target's residual stream that an EAGLE-3 head reads, 0 the embedding, in the order of
-            training; by default those of `config.json`, or where it names none 2, L // 2 and L - 3 with a warning. A
-            head of another kind reads the last state, and is given none.
+        layer_ids: hidden-state layer ids of the target that an EAGLE-3 head reads, 0 the embedding, in the order of
+            training; by default those of `config.json`, or 2, L // 2 and L - 3 with a warning. Other heads read the
+            last state, and take none.
 
-    Raises TreeoptError where a file is missing, FormatError naming the field or tensor that is wrong, InvalidValueError
+    Raises TreeoptError if a file is missing, FormatError naming the field or tensor that is wrong, InvalidValueError
     for a head of another target, and for a target that treeopt does not run itself.
     """
     if not isinstance(target, Transformer):
@@ -51,15 +55,13 @@ def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...]
     folder = Path(folder)
     tensors = TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)
     if any(name.startswith(f"{MODULE}.") for name in tensors):
-        _refuse_taps(folder, taps)
+        _check_no_layer_ids(folder, layer_ids)
         return load_mtp(folder, target, tensors)
     config = read_config(folder, target)
-    return _Loading(folder, target, config, tensors).head(taps)
+    return _HeadLoader(folder, target, config, tensors).load(layer_ids)
 
 
-class _Loading:
-    """The parts of one head."""
-
+class _HeadLoader:
     def __init__(self, folder: Path, target: Transformer, config: EagleConfig, tensors: TensorReader) -> None:
         self._folder = folder
         self._target = target
@@ -68,24 +70,25 @@ class _Loading:
         self._tensors = tensors
         self._first = "midlayer" if any(name.startswith("midlayer.") for name in tensors) else "layers.0"
         self._eagle3 = f"{self._first}.hidden_norm.weight" in tensors
-        self._refuse_others()
+        self._check_kind()
 
-    def head(self, taps: tuple[int, ...] | None) -> EagleHead:
+    def load(self, layer_ids: tuple[int, ...] | None) -> EagleHead:
         tensors, layers = self._tensors, self._layers
         hidden = layers.hidden
         prefixes = [self._first, *(f"layers.{index}" for index in range(1, layers.layers))]
-        embedding = self._embedding()
-        head, known, ids = self._output_layer()
+        head, head_vocabulary, ids = self._output_layer()
         return EagleHead(
             name=f"EAGLE head {self._folder.name}",
             target=self._target,
             config=layers,
-            tokens=known,
-            embedding=embedding,
-            fuse=self._taps(taps),
-            mix=self._mix(),
+            tokens=head_vocabulary,
+            embedding=self._embedding(),
+            fuse=self._fusion(layer_ids),
+            make_input=self._layer_input(),
             layers=tuple(
-                head_layer(tensors, layers, prefix, 2 * hidden if self._eagle3 and prefix == self._first else hidden)
+                load_head_layer(
+                    tensors, layers, prefix, 2 * hidden if self._eagle3 and prefix == self._first else hidden
+                )
                 for prefix in prefixes
             ),
             input_norms=tuple(tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)) for prefix in prefixes[1:]),
@@ -99,11 +102,11 @@ class _Loading:
             parameters=sum(prod(tensors.shape(name)) for name in tensors if name not in ("d2t", "t2d")),
         )
 
-    def _refuse_others(self) -> None:
-        for begin, kind in OTHERS.items():
-            if any(name.startswith(begin) for name in self._tensors):
+    def _check_kind(self) -> None:
+        for prefix, kind in OTHER_HEADS.items():
+            if any(name.startswith(prefix) for name in self._tensors):
                 raise FormatError(
-                    self._folder, begin.rstrip("._"), f"expected an EAGLE head. Got {kind}: take another checkpoint."
+                    self._folder, prefix.rstrip("._"), f"expected an EAGLE head. Got {kind}: take another checkpoint."
                 )
         if self._eagle3:
             return
@@ -119,68 +122,68 @@ class _Loading:
         return target.weights.embedding
 
     def _check_width(self, name: str) -> None:
-        """Raise InvalidValueError where a tensor of the target would be taken that does not fit."""
+        """Raise InvalidValueError if a tensor of the target, which the head shares, does not fit."""
         if self._layers.hidden != self._target.config.hidden:
             raise InvalidValueError(
                 f"hidden_size: expected {self._target.config.hidden}, which {self._target.name} has, because the head "
                 f"has no {name}. Got {self._layers.hidden}: take a head that was trained on this target."
             )
 
-    def _taps(self, taps: tuple[int, ...] | None) -> Taps:
-        """Return how states are fused, by the width of `fc`."""
+    def _fusion(self, layer_ids: tuple[int, ...] | None) -> StateFusion:
         tensors, hidden, width = self._tensors, self._layers.hidden, self._target.config.hidden
         if not self._eagle3 or self._config.last_state:
-            _refuse_taps(self._folder, taps)
+            _check_no_layer_ids(self._folder, layer_ids)
             self._check_width("fc.weight of its own for the target's states")
-            return Taps(wants=Wants(last=True, whole_text=True), config=self._layers)
+            return StateFusion(requested_states=RequestedStates(last=True, all_tokens=True), config=self._layers)
         columns = tensors.shape("fc.weight")[-1]
         if columns % width:
             raise InvalidValueError(
                 f"fc.weight: expected states of {width} numbers, which {self._target.name} has. "
                 f"Got {columns} columns: take a head that was trained on this target."
             )
-        boundaries = self._boundaries(columns // width, taps)
-        norms = [f"fc_norm.{index}.weight" for index in range(len(boundaries))]
-        each = self._config.fc_norm or norms[0] in tensors
-        joint = self._config.norm_before_fc or "input_norm.weight" in tensors
-        if each and joint:
+        layer_ids = self._layer_ids(columns // width, layer_ids)
+        norms = [f"fc_norm.{index}.weight" for index in range(len(layer_ids))]
+        separate_norms = self._config.fc_norm or norms[0] in tensors
+        joint_norm = self._config.norm_before_fc or "input_norm.weight" in tensors
+        if separate_norms and joint_norm:
             raise FormatError(
                 self._config.path,
                 "norm_before_fc",
                 "expected no fc_norm beside it: states are normed one by one or together. Got both: leave one out.",
             )
-        return Taps(
-            wants=Wants(boundaries=boundaries, whole_text=True),
+        return StateFusion(
+            requested_states=RequestedStates(layer_ids=layer_ids, all_tokens=True),
             config=self._layers,
-            each_norm=tuple(tensors.get(name, (width,)) for name in norms) if each else (),
-            norm=tensors.get("input_norm.weight", (columns,)) if joint else None,
+            each_norm=tuple(tensors.get(name, (width,)) for name in norms) if separate_norms else (),
+            norm=tensors.get("input_norm.weight", (columns,)) if joint_norm else None,
             fc=self._linear("fc", hidden, columns),
         )
 
-    def _boundaries(self, count: int, taps: tuple[int, ...] | None) -> tuple[int, ...]:
+    def _layer_ids(self, count: int, layer_ids: tuple[int, ...] | None) -> tuple[int, ...]:
         layers = len(self._target.weights.layers)
-        found = self._config.boundaries if taps is None else taps
-        if found is None:
-            found = default_boundaries(layers)
+        if layer_ids is None:
+            layer_ids = self._config.layer_ids
+        if layer_ids is None:
+            layer_ids = default_layer_ids(layers)
             warnings.warn(
                 TreeoptWarning(
-                    f"{self._config.path}: {TAP_IDS}: is missing, and the states at boundaries {found} are read. Where "
-                    "few tokens are accepted, name in that field, or with --eagle-layers (taps= in Python), those that the "
+                    f"{self._config.path}: {TAP_IDS}: is missing, and the states at boundaries {layer_ids} are read. Where "
+                    "few tokens are accepted, name in that field, or with --eagle-layers (layer_ids= in Python), those that the "
                     "head was trained on."
                 ),
                 stacklevel=4,
             )
-        if len(found) != count or not all(0 <= each <= layers for each in found):
+        if len(layer_ids) != count or not all(0 <= layer_id <= layers for layer_id in layer_ids):
             raise InvalidValueError(
                 f"layers: expected {count} boundaries from 0 to {layers}, which fc.weight reads of {self._target.name}. "
-                f"Got {found}: take a head that was trained on this target, or name its boundaries with --eagle-layers."
+                f"Got {layer_ids}: take a head that was trained on this target, or name its boundaries with --eagle-layers."
             )
-        return found
+        return layer_ids
 
-    def _mix(self) -> Callable[[Tensor, Tensor], Mixed]:
+    def _layer_input(self) -> Callable[[Tensor, Tensor], LayerInput]:
         tensors, hidden = self._tensors, self._layers.hidden
         if not self._eagle3:
-            return Projected(fc=self._linear("fc", hidden, 2 * hidden))
+            return Eagle1Input(fc=self._linear("fc", hidden, 2 * hidden))
         normed = self._config.norm_before_residual
         if normed is None and self._config.speculators:
             warnings.warn(
@@ -190,7 +193,7 @@ class _Loading:
                 ),
                 stacklevel=4,
             )
-        return SideBySide(
+        return Eagle3Input(
             config=self._layers,
             embedding_norm=tensors.get(f"{self._first}.input_layernorm.weight", (hidden,)),
             hidden_norm=tensors.get(f"{self._first}.hidden_norm.weight", (hidden,)),
@@ -198,22 +201,22 @@ class _Loading:
         )
 
     def _output_layer(self) -> tuple[Callable[[Tensor], Tensor], int, Tensor | None]:
-        """Return the output layer, how many tokens it knows, and the target's token for each."""
+        """Return the output layer, the number of tokens that it predicts, and the target's token for each."""
         tensors, vocabulary, hidden = self._tensors, self._layers.vocabulary, self._layers.hidden
         own = self._eagle3 and "lm_head.weight" in tensors
-        known = (
-            tensors.shape("lm_head.weight")[0] if own else tensors.shape("d2t")[0] if "d2t" in tensors else vocabulary
-        )
+        head_vocabulary = vocabulary
+        if own or "d2t" in tensors:
+            head_vocabulary = tensors.shape("lm_head.weight" if own else "d2t")[0]
         ids = None
-        if known != vocabulary or "d2t" in tensors:
-            ids = target_ids(self._folder, tensors, known, vocabulary, self._target.device)
+        if head_vocabulary != vocabulary or "d2t" in tensors:
+            ids = target_ids(self._folder, tensors, head_vocabulary, vocabulary, self._target.device)
         if own:
-            return Linear(tensors.get("lm_head.weight", (known, hidden))), known, ids
+            return Linear(tensors.get("lm_head.weight", (head_vocabulary, hidden))), head_vocabulary, ids
         self._check_width("lm_head.weight")
         target = self._target
         if ids is None:
-            return target.logits, known, None
-        return lambda x: target.logits(x)[:, ids], known, ids
+            return target.logits, head_vocabulary, None
+        return lambda x: target.logits(x)[:, ids], head_vocabulary, ids
 
     def _linear(self, name: str, outputs: int, inputs: int) -> Linear:
         tensors, bias = self._tensors, f"{name}.bias"
@@ -223,10 +226,10 @@ class _Loading:
         )
 
 
-def _refuse_taps(folder: Path, taps: tuple[int, ...] | None) -> None:
-    """Raise InvalidValueError for boundaries that are given to a head which reads the last state."""
-    if taps is not None:
+def _check_no_layer_ids(folder: Path, layer_ids: tuple[int, ...] | None) -> None:
+    """Raise InvalidValueError for layer ids of a head that reads the last state."""
+    if layer_ids is not None:
         raise InvalidValueError(
-            f"layers: expected none, because the head in {folder} reads the target's last state. Got {taps}: leave out "
+            f"layers: expected none, because the head in {folder} reads the target's last state. Got {layer_ids}: leave out "
             "--eagle-layers."
         )

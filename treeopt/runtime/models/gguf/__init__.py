@@ -1,6 +1,6 @@
-"""GGUF models as models that treeopt decodes and measures, run by llama.cpp."""
+"""GGUF models, run by llama.cpp."""
 
 from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
-from treeopt.runtime.models.gguf.loading import load_gguf
+from treeopt.runtime.models.gguf.model import load_gguf
 
 __all__ = ["GGUFFile", "is_gguf", "load_gguf"]

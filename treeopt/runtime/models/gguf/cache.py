@@ -1,65 +1,280 @@
-"""A text and its tree nodes in a context of llama.cpp, in the form that all caches have."""
+"""The cache of one sequence and its tree nodes in a context of llama.cpp.
 
-from collections.abc import Sequence
+A token in llama.cpp's unified cache carries any number of sequence ids (`seq_id`), and attends to earlier tokens that
+carry its first one.  So each leaf of a tree has an id of its own, for the committed tokens and the path down to the leaf.
+A node carries the ids of all leaves below it.
+"""
 
-from treeopt.arrays import Bool
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+
+from treeopt.arrays import Bool, Int32, Integers
+from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.gguf.context import Context
-from treeopt.runtime.models.gguf.sequences import Placed, SequenceIds, Sequences
 from treeopt.runtime.models.model import SequenceCache
+
+END = -1
+"""Stands for "up to the last position"."""
+NO_TREE = "mask: expected that of a tree. Got nodes that see others than those above them: take a drafter that proposes trees."
+
+
+class Memory(Protocol):
+    """Operations of a context on positions first to end of its cache; `END` means up to the last."""
+
+    def copy(self, source: int, to: int, first: int, end: int) -> None:
+        """Add the id `to` to tokens that carry the id `source`."""
+
+    def remove(self, sequence: int, first: int, end: int) -> None:
+        """Remove an id from tokens; tokens without an id are dropped."""
+
+
+class SequenceIds:
+    """Hands out the sequence ids of a context.
+
+    Args:
+        most: number of ids.
+        caches: number of caches that share them.
+    """
+
+    def __init__(self, most: int, caches: int) -> None:
+        self._most, self._caches = most, caches
+        self._ids = count()
+
+    def __call__(self) -> int:
+        """Return an unused id; raises InvalidValueError if there is none."""
+        new_id = next(self._ids)
+        if new_id >= self._most:
+            batch = f" for a batch of {self._caches}" if self._caches > 1 else ""
+            smaller = ", or a smaller batch" if self._caches > 1 else ""
+            raise InvalidValueError(
+                f"tree: expected at most {self._most // self._caches - 1} leaves, because llama.cpp has {self._most} "
+                f"sequences{batch}. Got more: take a narrower tree, fewer nodes (--max-tokens){smaller}."
+            )
+        return new_id
+
+
+@dataclass(slots=True)
+class _Line:
+    """The tokens that carry one sequence id: the first committed ones, and a path of nodes after them."""
+
+    id: int
+    length: int = 0
+    """Committed tokens."""
+    path: list[int] = field(default_factory=list)
+    """Slots of its nodes, from the root down; the first is at position `length`."""
+
+
+class NodeIds:
+    """Sequence ids of the nodes of one pass.
+
+    Args:
+        visible: bool (leaves, rows), the nodes on the path to each leaf.
+        lines: of each leaf.
+        first: slot of the first row.
+    """
+
+    def __init__(self, visible: Bool, lines: Sequence[_Line], first: int) -> None:
+        self._visible, self._lines, self._first = visible, lines, first
+
+    def ids(self) -> tuple[Int32, Int32]:
+        """Return the number of ids per row, and the ids of all rows, concatenated."""
+        ids = np.array([line.id for line in self._lines], np.int32)
+        _, leaves = np.nonzero(self._visible.T)
+        return self._visible.sum(0, dtype=np.int32), ids[leaves]
+
+    def mark_stored(self) -> None:
+        """Record that the nodes are in the cache."""
+        for line, row in zip(self._lines, self._visible, strict=True):
+            line.path += (self._first + np.flatnonzero(row)).tolist()
+
+
+class SequenceLines:
+    """All sequence ids of one cache.
+
+    The first carries the committed tokens and never a node, so that the length can be reduced and restored.  More are
+    added when a tree has more leaves than any before.
+
+    Args:
+        memory: of the context.
+        new_id: returns an unused id.
+    """
+
+    def __init__(self, memory: Memory, new_id: Callable[[], int]) -> None:
+        self._memory = memory
+        self._new_id = new_id
+        self.committed = _Line(new_id())
+        self._lines: list[_Line] = []
+
+    def clear(self) -> None:
+        """Drop all tokens and nodes, also those of an interrupted pass; the ids stay."""
+        for line in (self.committed, *self._lines):
+            self._memory.remove(line.id, 0, END)
+            line.length, line.path = 0, []
+
+    def drop_nodes(self, first: int) -> None:
+        """Drop the nodes in slots from `first` on."""
+        for line in self._lines:
+            if line.path and line.path[-1] >= first:
+                self._cut(line, sum(slot < first for slot in line.path))
+
+    def assign_ids(self, visible: Bool, length: int, start: int) -> NodeIds:
+        """Return the ids of nodes after `length` committed tokens.
+
+        Args:
+            visible: bool (rows, start + rows), the nodes that each attends to.
+            length: committed tokens before the nodes.
+            start: nodes that were fed before; the rows take slots length + start and later.
+
+        Raises InvalidValueError for a mask that is not of a tree, and if no id is left.
+        """
+        rows = visible[:, start:]
+        leaves = np.flatnonzero(rows.sum(0) == 1)
+        paths = rows[leaves]
+        _check_paths(visible, leaves, paths, start)
+        fed_paths = [(length + np.flatnonzero(visible[leaf, :start])).tolist() for leaf in leaves]
+        return NodeIds(paths, self._lines_after(fed_paths, length), length + start)
+
+    def commit(self, path: Sequence[int], length: int) -> None:
+        """Commit nodes in the slots of a path after `length` committed tokens; nodes below them stay.
+
+        Raises InvalidValueError if no such path was fed.
+        """
+        size = len(path)
+        source = next((line for line in self._lines if line.length == length and line.path[:size] == [*path]), None)
+        if source is None:
+            raise InvalidValueError(f"path: expected nodes that were fed. Got {[*path]}: feed them first.")
+        if self.committed.length > length:
+            self._memory.remove(self.committed.id, length, END)
+        self._memory.copy(source.id, self.committed.id, length, length + size)
+        self.committed.length = length + size
+        for line in self._lines:
+            if line.path:
+                common = _count_common(line.path, path)
+                if common < size:
+                    self._cut(line, common)
+                line.length += common
+                line.path = line.path[common:]
+
+    def _cut(self, line: _Line, nodes: int) -> None:
+        """Shorten a path to `nodes` nodes."""
+        if len(line.path) > nodes:
+            self._memory.remove(line.id, line.length + nodes, END)
+            del line.path[nodes:]
+
+    def _lines_after(self, paths: Sequence[list[int]], length: int) -> list[_Line]:
+        """Return a separate line that ends with each path; for an empty path, with the committed tokens."""
+        free = [line for line in reversed(self._lines) if not line.path]
+        holders = {slot: line for line in self._lines for slot in line.path}
+        ends: dict[int, list[_Line]] = {}
+        for line in self._lines:
+            if line.path:
+                ends.setdefault(line.path[-1], []).append(line)
+        lines = []
+        for path in paths:
+            matching = ends.get(path[-1]) if path else None
+            if matching and matching[-1].path == path:
+                lines.append(matching.pop())
+            else:
+                line = free.pop() if free else self._add_line()
+                self._set_length(line, length)
+                if path:
+                    self._copy_path(path, holders.get(path[-1]), line)
+                lines.append(line)
+        return lines
+
+    def _add_line(self) -> _Line:
+        self._lines.append(_Line(self._new_id()))
+        return self._lines[-1]
+
+    def _set_length(self, line: _Line, length: int) -> None:
+        """Change the committed tokens of a line without nodes."""
+        if line.length > length:
+            self._memory.remove(line.id, length, END)
+        elif line.length < length:
+            self._memory.copy(self.committed.id, line.id, line.length, length)
+        line.length = length
+
+    def _copy_path(self, path: list[int], source: _Line | None, to: _Line) -> None:
+        """Copy a path of nodes to a line without nodes."""
+        size = len(path)
+        if source is None or source.path[:size] != path:
+            raise InvalidValueError(NO_TREE)
+        self._memory.copy(source.id, to.id, to.length, to.length + size)
+        to.path = path
 
 
 class GGUFCache(SequenceCache):
-    """What `treeopt.runtime.models.kv_cache.KVCache` is to the built-in model.
+    """The cache of one sequence.
 
-    A length set within the text that is held shows a beginning of it, and later ones show the rest again; one set
-    beyond it commits the nodes that were fed after it, which must be a path.
+    Setting the length below the committed tokens hides the last of them, and setting it again restores them.  Setting it
+    beyond them commits the nodes that were fed after them, which must be a path.
 
     Args:
-        context: in which caches of other texts may lie too.
-        capacity: tokens of the text, tree nodes included.
-        ids: of the context's sequences.
+        context: may contain the caches of other sequences.
+        capacity: tokens of the sequence, tree nodes included.
+        ids: of the context.
     """
 
     def __init__(self, context: Context, capacity: int, ids: SequenceIds) -> None:
         self.context = context
-        self.sequences = Sequences(context, ids)
+        self.lines = SequenceLines(context, ids)
         self._length = 0
         super().__init__(capacity)
 
     @property
     def length(self) -> int:
-        """Committed tokens; setting it raises InvalidValueError for what is not held."""
+        """Committed tokens; setting it raises InvalidValueError for nodes that were not fed."""
         return self._length
 
     @length.setter
     def length(self, length: int) -> None:
-        if length > self.sequences.text.held:
-            self.sequences.keep(range(self._length, length), self._length)
+        if length > self.lines.committed.length:
+            self.lines.commit(range(self._length, length), self._length)
         elif length != self._length:
-            self.sequences.forget_nodes(0)
+            self.lines.drop_nodes(0)
         self._length = length
 
-    def keep(self, path: Sequence[int]) -> None:
-        self.sequences.keep([self._length + offset for offset in path], self._length)
-        self.sequences.forget_nodes(0)
+    def commit(self, path: Sequence[int]) -> None:
+        self.lines.commit([self._length + offset for offset in path], self._length)
+        self.lines.drop_nodes(0)
         self._length += len(path)
 
-    def commit_read(self, tokens: int) -> None:
-        """Commit so many tokens that were fed to the sequence of the text itself."""
-        self.sequences.text.held += tokens
-        self._length = self.sequences.text.held
+    def commit_prefill(self, tokens: int) -> None:
+        """Commit `tokens` tokens that were fed with the id of the committed ones."""
+        self.lines.committed.length += tokens
+        self._length = self.lines.committed.length
 
-    def place(self, visible: Bool, start: int) -> Placed:
-        """Return the sequence ids of nodes after the text, and forget the nodes that stand where they go.
+    def assign_ids(self, visible: Bool, start: int) -> NodeIds:
+        """Drop the nodes in the slots from `start` on, and return the sequence ids of the nodes that replace them.
 
-        Raises InvalidValueError for a mask that is not of a tree, and where the context has too few sequences.
+        Raises InvalidValueError for a mask that is not of a tree, and if the context has too few sequence ids.
         """
-        self.sequences.forget_nodes(self._length + start)
-        return self.sequences.place(visible, self._length, start)
+        self.lines.drop_nodes(self._length + start)
+        return self.lines.assign_ids(visible, self._length, start)
 
     def clear(self) -> None:
-        self.sequences.clear()
+        self.lines.clear()
         self._length = 0
 
     def _zero_nodes(self) -> None:
-        """Do nothing: what stands after the committed tokens belongs to no sequence, and is not seen."""
+        """Do nothing: slots after the committed tokens carry no id, so nothing attends to them."""
+
+
+def _count_common(path: Sequence[int], other: Sequence[int]) -> int:
+    """Return the length of the common prefix of two paths."""
+    pairs = enumerate(zip(path, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(path), len(other)))
+
+
+def _check_paths(visible: Bool, leaves: Integers, paths: Bool, start: int) -> None:
+    """Refuse a mask in which a node attends to other nodes than a leaf below it does up to there."""
+    if paths.any(0).all():
+        leaf_below = leaves[paths.argmax(0)]
+        earlier = np.tri(visible.shape[0], visible.shape[1], start, dtype=np.bool_)
+        if np.array_equal(visible, visible[leaf_below] & earlier):
+            return
+    raise InvalidValueError(NO_TREE)

@@ -1,4 +1,4 @@
-"""One GGUF file: its vocabulary and sizes, read without the weights."""
+"""A GGUF file: its vocabulary and sizes, read without the weights."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.runtime.models.digest import file_digest
-from treeopt.runtime.models.gguf.handle import Handle
-from treeopt.runtime.models.gguf.library import library
+from treeopt.runtime.models.folder import hash_file
+from treeopt.runtime.models.gguf.library import Handle, library
 from treeopt.runtime.models.model import TRAINED_LENGTH
 
 if TYPE_CHECKING:
@@ -19,23 +18,26 @@ MAGIC = b"GGUF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What decoding must know of a model."""
+class GGUFSizes:
+    """Sizes of a model."""
 
     vocabulary: int
-    """Logits of a token."""
+    """Logits per token."""
     max_positions: int
-    """Longest text: what the model was trained for, or its sliding window."""
+    """Maximum sequence length: the trained length, or the sliding window."""
     limited_by: str
     """Which of the two it is."""
     end_tokens: tuple[int, ...]
-    """Tokens that end a text."""
-    number_format: str
-    """Of the weights, such as `q8_0`."""
+    """Tokens that end a sequence."""
+    weight_dtype: str
+    """Dtype of most weights, such as `q8_0`."""
 
 
 class GGUFFile:
-    """What a file holds; each part raises TreeoptError where it is missing, FormatError where it is no such model."""
+    """A file whose parts are read on demand.
+
+    Each part raises TreeoptError if the file cannot be read, FormatError if it is not a GGUF model.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -45,56 +47,60 @@ class GGUFFile:
         """The file without its weights."""
         try:
             with self.path.open("rb") as file:
-                begins = file.read(len(MAGIC))
+                magic = file.read(len(MAGIC))
         except OSError as error:
             raise TreeoptError(f"{self.path}: cannot be read ({error.strerror}). Expected a GGUF file.") from None
-        if begins != MAGIC:
+        if magic != MAGIC:
             raise FormatError(self.path, "content", "expected a GGUF file. Is the download complete?")
         return Handle(self.path, only_vocabulary=True)
 
     @cached_property
-    def sizes(self) -> Sizes:
-        """Its sizes, before any weight is loaded."""
-        found, own = self.vocabulary, library()
-        tokens = range(found.vocabulary_size)
-        longest, limited_by = self._longest()
-        return Sizes(
-            vocabulary=found.vocabulary_size,
-            max_positions=longest,
+    def sizes(self) -> GGUFSizes:
+        handle, llama = self.vocabulary, library()
+        tokens = range(handle.vocabulary_size)
+        max_positions, limited_by = self._read_max_positions()
+        return GGUFSizes(
+            vocabulary=handle.vocabulary_size,
+            max_positions=max_positions,
             limited_by=limited_by,
-            end_tokens=tuple(token for token in tokens if own.llama_vocab_is_eog(found.vocabulary, token)),
-            number_format=found.format_name,
+            end_tokens=tuple(token for token in tokens if llama.llama_vocab_is_eog(handle.vocabulary, token)),
+            weight_dtype=handle.weight_dtype,
         )
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer of the file's own vocabulary."""
+        """The tokenizer in the file."""
         from treeopt.runtime.models.gguf.tokenizer import GGUFTokenizer  # models run without it
 
         return GGUFTokenizer(self.vocabulary)
 
     @cached_property
     def digest(self) -> str:
-        """What the model is known by, see `treeopt.runtime.models.digest`."""
-        return file_digest(self.path)
+        """Identifies the model independently of its path."""
+        return hash_file(self.path)
 
-    def _longest(self) -> tuple[int, str]:
-        """Return the longest text and what limits it: the trained length, or the window within which nothing is hidden."""
+    def _read_max_positions(self) -> tuple[int, str]:
+        """Return the maximum sequence length and what limits it.
+
+        A sliding window limits it, because a sequence within the window gets full attention.
+        """
         limits = {TRAINED_LENGTH: "context_length", "sliding window": "attention.sliding_window"}
-        lengths = [(length, name) for name, key in limits.items() if (length := self._length(key)) is not None]
+        lengths = [(length, name) for name, key in limits.items() if (length := self._read_length(key)) is not None]
         if not lengths:
-            kind = self.vocabulary.value("general.architecture")
-            raise FormatError(self.path, f"{kind}.context_length", "expected the longest text. Got none.")
+            architecture = self.vocabulary.value("general.architecture")
+            raise FormatError(
+                self.path, f"{architecture}.context_length", "expected the maximum sequence length. Got none."
+            )
         return min(lengths, key=lambda limit: limit[0])
 
-    def _length(self, key: str) -> int | None:
-        """Return a length of the architecture; None where the file has none above 0."""
+    def _read_length(self, key: str) -> int | None:
+        """Return a length of the architecture; None without one above 0."""
         text = self.vocabulary.value(f"{self.vocabulary.value('general.architecture')}.{key}")
         return int(text) or None if text is not None and text.isdecimal() else None
 
 
 def is_gguf(path: Path | str) -> bool:
-    """Whether a name stands for a GGUF file.
+    """Return whether a path names a GGUF file.
 
     >>> is_gguf("models/llama-q8_0.gguf"), is_gguf("models/llama")
     (True, False)

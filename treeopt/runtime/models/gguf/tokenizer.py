@@ -1,16 +1,15 @@
-"""Text to token ids and back with the vocabulary of a GGUF file, by llama.cpp's own functions."""
+"""The tokenizer of a GGUF file, by llama.cpp's own functions."""
 
 import ctypes
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from treeopt.runtime.models.gguf.handle import Handle
-from treeopt.runtime.models.gguf.library import library
+from treeopt.runtime.models.gguf.library import Handle, library
 from treeopt.texts.tokenizer import Tokenizer
 
 UNUSED = 2
-"""Attribute of a token that only fills the vocabulary up, `LLAMA_TOKEN_ATTR_UNUSED`."""
+"""Attribute of padding tokens, `LLAMA_TOKEN_ATTR_UNUSED`."""
 ADDED = 1 | 8 | 16
 """Attributes of unknown, control and user-defined tokens: `LLAMA_TOKEN_ATTR_UNKNOWN`, `…_CONTROL`, `…_USER_DEFINED`."""
 
@@ -30,10 +29,10 @@ class GGUFTokenizer(Tokenizer):
 
     @cached_property
     def _special_tokens(self) -> dict[str, str]:
-        own, vocabulary = library(), self._handle.vocabulary
-        tokens = {"bos_token": own.llama_vocab_bos(vocabulary), "eos_token": own.llama_vocab_eos(vocabulary)}
+        llama, vocabulary = library(), self._handle.vocabulary
+        tokens = {"bos_token": llama.llama_vocab_bos(vocabulary), "eos_token": llama.llama_vocab_eos(vocabulary)}
         return {
-            name: own.llama_vocab_get_text(vocabulary, token).decode("utf-8", "replace")
+            name: llama.llama_vocab_get_text(vocabulary, token).decode("utf-8", "replace")
             for name, token in tokens.items()
             if token >= 0
         }
@@ -47,10 +46,10 @@ class _Functions:
         self._library = library()
 
     def vocabulary(self) -> dict[str, int]:
-        """Return token ids by token, but for those that fill the vocabulary up."""
-        own, known = self._library, self._handle.vocabulary
+        """Return token ids by token, without padding tokens."""
+        llama, vocabulary = self._library, self._handle.vocabulary
         used = (token for token in range(self._handle.vocabulary_size) if not self._has(token, UNUSED))
-        return {own.llama_vocab_get_text(known, token).decode("utf-8", "replace"): token for token in used}
+        return {llama.llama_vocab_get_text(vocabulary, token).decode("utf-8", "replace"): token for token in used}
 
     def added_ids(self) -> Iterable[int]:
         return (token for token in range(self._handle.vocabulary_size) if self._has(token, ADDED))
@@ -59,14 +58,14 @@ class _Functions:
         return bool(self._library.llama_vocab_get_attr(self._handle.vocabulary, token) & attributes)
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Return the token ids; with `special` what belongs at the start of a text stands before them."""
+        """Return the token ids, with `special` preceded by the tokens that start a sequence."""
         data = text.encode()
 
-        def call(room: int) -> tuple[int, Any]:
-            tokens = (ctypes.c_int32 * room)()
-            # tokens such as <|user|> are told apart within a chat template's text, as the fast tokenizers do
+        def call(size: int) -> tuple[int, Any]:
+            tokens = (ctypes.c_int32 * size)()
+            # parses special tokens such as <|user|> within the text, as the fast tokenizers do
             return self._library.llama_tokenize(
-                self._handle.vocabulary, data, len(data), tokens, room, special, True
+                self._handle.vocabulary, data, len(data), tokens, size, special, True
             ), tokens
 
         count, tokens = call(len(data) + 2)
@@ -75,13 +74,13 @@ class _Functions:
         return list(tokens[:count])
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text; half a character becomes the sign for one that is not finished."""
-        given = (ctypes.c_int32 * len(tokens))(*tokens)
+        """Return the text; an incomplete character becomes U+FFFD."""
+        ids = (ctypes.c_int32 * len(tokens))(*tokens)
 
-        def call(room: int) -> tuple[int, Any]:
-            text = ctypes.create_string_buffer(room)
+        def call(size: int) -> tuple[int, Any]:
+            text = ctypes.create_string_buffer(size)
             return self._library.llama_detokenize(
-                self._handle.vocabulary, given, len(tokens), text, room, False, True
+                self._handle.vocabulary, ids, len(tokens), text, size, False, True
             ), text
 
         count, text = call(16 * len(tokens) + 1)

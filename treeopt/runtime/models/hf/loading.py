@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.runtime.models.hf.batch_check import why_separate_passes
-from treeopt.runtime.models.hf.tree_check import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask
+from treeopt.runtime.models.hf.checks import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask, why_separate_passes
 
 if TYPE_CHECKING:
     from treeopt.runtime.models.hf.model import AdapterModel
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a model that does not fit on one device goes: layer by layer, the first devices first."""
+    """Devices of a model that does not fit on one, filled layer by layer in this order."""
 
     max_memory: tuple[tuple[str, str], ...]
-    """Pairs of a device and what it may hold, such as ("0", "20GiB") and ("cpu", "60GiB"); the rest goes to disk."""
+    """Pairs of device and memory limit, such as ("0", "20GiB") and ("cpu", "60GiB"); the rest goes to disk."""
     offload_folder: Path | None = None
-    """Where what fits in no memory is read from at every pass."""
+    """Folder for weights that fit in no memory; every pass reads them again."""
 
 
 def load_adapter(
@@ -37,18 +36,18 @@ def load_adapter(
     placement: Placement | None = None,
     tensor_parallel: bool = False,
 ) -> "AdapterModel":
-    """Return the model of a folder in Hugging Face layout, or of a name on the hub, checked with a small tree.
+    """Load a model with transformers, and check it with a small tree and a small batch.
 
-    Several sequences share a pass where that, tried as well, gives what a pass over each does.
+    Batches run in one pass if the check shows that this gives the same logits as separate passes.
 
     Args:
-        folder: the folder, or the name.
-        dtype: what the weights are cast to; a quantised checkpoint keeps its own.
-        device: where the model goes.
-        placement: where its parts go instead.
+        folder: in Hugging Face layout, or a name on the hub.
+        dtype: of the weights; a quantised checkpoint keeps its own.
+        device: of the model.
+        placement: spreads the model over several devices instead.
         tensor_parallel: split every layer over the processes of a `torchrun`.
 
-    Raises TreeoptError in one line for whatever keeps the model from being loaded or from taking a tree mask.
+    Raises TreeoptError, in one line, if the model cannot be loaded or cannot take a tree mask.
     """
     if placement is not None and tensor_parallel:
         raise InvalidValueError("placement, tensor_parallel: expected one of them at most. Got both.")
@@ -58,7 +57,9 @@ def load_adapter(
     name = Path(folder).resolve().name if local else str(folder)
     with _quiet(_transformers()):
         try:
-            model, quantised, notes = _load(str(folder), local, dtype, _where(device, placement, tensor_parallel))
+            model, quantised, notes = _load(
+                str(folder), local, dtype, _device_options(device, placement, tensor_parallel)
+            )
         except TreeoptError:
             raise
         except Exception as error:  # whatever transformers, accelerate and quantisers raise
@@ -85,7 +86,7 @@ def load_adapter(
         return adapter
 
 
-def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -> tuple[Any, bool, list[str]]:
+def _load(source: str, local: bool, dtype: torch.dtype, devices: dict[str, Any]) -> tuple[Any, bool, list[str]]:
     """Return a `PreTrainedModel`, whether it is quantised, and notes on how it runs."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
 
@@ -105,7 +106,7 @@ def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -
             local_files_only=local,
             trust_remote_code=False,
             output_loading_info=True,
-            **where,
+            **devices,
         )
 
     notes: list[str] = []
@@ -118,7 +119,7 @@ def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -
         raise TreeoptError(
             f"{source}: its {method} weights need a package that is not installed. {_one_line(error)}"
         ) from error
-    except ValueError as error:  # architectures without it say so before they read any weight
+    except ValueError as error:  # from architectures without it, before any weight is read
         model, report = load("eager")
         notes.append(f"runs with eager attention, which is slower: {_one_line(error)}")
     if report["missing_keys"]:
@@ -127,8 +128,8 @@ def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -
     return model, quantisation is not None, notes
 
 
-def _where(device: torch.device | str, placement: Placement | None, tensor_parallel: bool) -> dict[str, Any]:
-    """Return what `from_pretrained` is told of places."""
+def _device_options(device: torch.device | str, placement: Placement | None, tensor_parallel: bool) -> dict[str, Any]:
+    """Return the options of `from_pretrained` that determine the devices."""
     if tensor_parallel:
         from transformers.distributed.configuration_utils import DistributedConfig
 
@@ -136,7 +137,7 @@ def _where(device: torch.device | str, placement: Placement | None, tensor_paral
             return {"distributed_config": DistributedConfig(tp_plan="auto")}
         return {"tp_plan": "auto"}  # older transformers
     if placement is not None:
-        memory = {int(place) if place.isdigit() else place: size for place, size in placement.max_memory}
+        memory = {int(name) if name.isdigit() else name: size for name, size in placement.max_memory}
         offload = {} if placement.offload_folder is None else {"offload_folder": str(placement.offload_folder)}
         return {"device_map": "auto", "max_memory": memory, **offload}
     return {} if torch.device(device).type == "cpu" else {"device_map": {"": torch.device(device)}}
@@ -155,22 +156,22 @@ def _transformers() -> Any:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep loading bars and notes off a standard error that no one watches."""
+    """Silence progress bars and notes unless stderr is a terminal."""
     logs = transformers.utils.logging
     if sys.stderr.isatty():
         yield
         return
     verbosity, bars = logs.get_verbosity(), logs.is_progress_bar_enabled()
-    placing = logging.getLogger("accelerate")
-    level = placing.level
+    accelerate = logging.getLogger("accelerate")
+    level = accelerate.level
     logs.set_verbosity_error()
-    placing.setLevel(logging.ERROR)
+    accelerate.setLevel(logging.ERROR)
     logs.disable_progress_bar()
     try:
         yield
     finally:
         logs.set_verbosity(verbosity)
-        placing.setLevel(level)
+        accelerate.setLevel(level)
         if bars:
             logs.enable_progress_bar()
 

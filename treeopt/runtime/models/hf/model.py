@@ -1,9 +1,8 @@
-"""A causal language model of transformers, run with a tree mask, positions and a cache of slots.
+"""A causal language model of transformers, run with treeopt's masks, positions and cache.
 
-A pass over several sequences is a batch with a row for each: weights are read once for all of them. Nothing that is
-committed moves or is padded: new keys and values are written to each sequence's own slots, and attention goes over as many
-slots of each as the longest has, those after a shorter one hidden by the mask. Where sequences have different numbers of
-new tokens, rows are padded with tokens that nobody reads.
+A pass over several sequences is a batch with one row per sequence, so weights are read once.  No committed slot moves or
+is padded: new keys and values go to each sequence's own slots, and all rows attend over the padded KV length, with the
+slots after shorter sequences masked.  Rows with fewer new tokens are padded with tokens that nothing reads.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,142 +14,166 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from treeopt.runtime.models.grid import Grid, Span, last_outputs, mask_of, places_in, positions_of, run_by_memory
 from treeopt.runtime.models.hf.cache import AdapterCache, AdapterStore, PassCache, PassSlots
-from treeopt.runtime.models.hf.sizes import sizes_of
+from treeopt.runtime.models.hf.sizes import read_adapter_sizes
 from treeopt.runtime.models.model import (
-    NOTHING,
-    Feed,
+    NO_STATES,
+    HiddenStates,
     Output,
     Outputs,
-    States,
-    Wants,
-    check_boundaries,
+    RequestedStates,
+    SequenceInput,
+    check_layer_ids,
+    concatenate,
     concatenate_outputs,
-    feed_text,
-    joined,
     prefill_in_chunks,
 )
 from treeopt.runtime.models.nodes import hide_before_window
+from treeopt.runtime.models.padded_batch import (
+    PaddedBatch,
+    SequenceLayout,
+    build_mask,
+    compute_positions,
+    index_padding,
+    last_outputs,
+    run_by_memory,
+)
 
 
 class AdapterModel:
-    """Any `PreTrainedModel` with a language head as a `treeopt.runtime.models.model.LanguageModel`.
+    """A `PreTrainedModel` with a language head as a `treeopt.runtime.models.model.LanguageModel`.
 
-    It is set to evaluation and otherwise left as it is: quantised, offloaded or split over devices.
+    It is set to evaluation mode and otherwise stays quantised, offloaded or split over devices as it is.
 
     Args:
-        model: the loaded model; `treeopt.runtime.models.hf.tree_check` tells whether it can take a tree mask.
-        name: what it is called in reports and errors.
+        model: the loaded model; `treeopt.runtime.models.hf.checks` decides whether it can take a tree mask.
+        name: in reports and errors.
 
-    Raises TreeoptError for a model that cannot go back to an earlier text or whose longest text is not known.
+    Raises TreeoptError for a model whose cache cannot be rolled back or whose maximum sequence length is unknown.
     """
 
     notes: tuple[str, ...] = ()
-    """What a user should know of how it runs: predicates of sentences."""
+    """How it runs, for the user: predicates of sentences."""
     batches = True
-    """Whether one pass reads several sequences; see `treeopt.runtime.models.hf.batch_check`."""
+    """Whether one pass takes several sequences."""
 
     def __init__(self, model: Any, *, name: str) -> None:
         self.name = name
-        self.config = sizes_of(model, name)
+        self.config = read_adapter_sizes(model, name)
         self.parameters = self.config.parameters
         self.dtype: torch.dtype = model.dtype
-        self.device = _input_device(model)
+        self.device = _find_input_device(model)
         self._model = model.eval()
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """Where its weights lie, such as `cpu` and `disk`; empty where nobody placed them."""
-        return tuple(dict.fromkeys(str(place) for place in getattr(self._model, "hf_device_map", {}).values()))
+    def devices(self) -> tuple[str, ...]:
+        """Devices of its weights, such as `cpu` and `disk`; empty without a device map."""
+        return tuple(dict.fromkeys(str(device) for device in getattr(self._model, "hf_device_map", {}).values()))
 
     def new_caches(self, capacity: int, sequences: int) -> list[AdapterCache]:
-        """Return empty caches for `capacity` tokens each, tree nodes included; they lie side by side."""
         return AdapterStore(sequences, capacity).caches()
 
     def cache_bytes(self, capacity: int) -> int:
-        """Return the bytes of a cache for so many tokens; 0 where the configuration has no usual attention sizes."""
         return self.dtype.itemsize * self.config.cached_numbers * capacity
 
     def pass_bytes(self, tokens: int) -> int:  # noqa: ARG002
-        """Return 0: what a pass takes is not known."""
-        return 0
+        return 0  # unknown
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, cache: AdapterCache, wants: Wants = NOTHING) -> States | None:
-        """Commit a text, int64 (n,), to an empty cache; see `LanguageModel`."""
-        return prefill_in_chunks(tokens, cache, partial(self._read_chunk, cache=cache, wants=wants), wants)
+    def prefill(
+        self, tokens: Tensor, cache: AdapterCache, requested_states: RequestedStates = NO_STATES
+    ) -> HiddenStates | None:
+        run_chunk = partial(self._run_chunk, cache=cache, requested_states=requested_states)
+        return prefill_in_chunks(tokens, cache, run_chunk, requested_states)
 
-    def _read_chunk(self, chunk: Tensor, *, cache: AdapterCache, wants: Wants) -> States | None:
-        """Read tokens after the committed ones without computing logits."""
-        span = Span.of(feed_text(cache, chunk), 0)
-        slots = PassSlots.of([cache.place], [span], Grid.of([span]), None)
+    def _run_chunk(
+        self, chunk: Tensor, *, cache: AdapterCache, requested_states: RequestedStates
+    ) -> HiddenStates | None:
+        """Run a pass over tokens after the committed ones without computing logits."""
+        layout = SequenceLayout.of(SequenceInput.causal(cache, chunk), 0)
+        slots = PassSlots.of([cache.index], [layout], PaddedBatch.of([layout]), None)
         positions = torch.arange(cache.length, cache.length + len(chunk), device=self.device)
         output = self._model.base_model(  # without the head
             input_ids=chunk[None],
             position_ids=positions[None],
             past_key_values=PassCache(cache.store, slots),
             use_cache=True,
-            **self._requested(wants),
+            **self._request_options(requested_states),
         )
-        return self._states(output, wants).mapped(lambda states: states[0]) if wants.any else None
+        if not requested_states.any:
+            return None
+        return self._read_states(output, requested_states).map(lambda states: states[0])
 
     @torch.inference_mode()
-    def forward(self, feeds: Sequence[Feed], wants: Wants = NOTHING, *, last_only: bool = False) -> Outputs:
-        """Return logits and states of tokens after the committed ones of their sequences; see `LanguageModel`.
+    def forward(
+        self,
+        inputs: Sequence[SequenceInput],
+        requested_states: RequestedStates = NO_STATES,
+        *,
+        last_only: bool = False,
+    ) -> Outputs:
+        """Return logits and states of tokens after the committed ones.
 
-        Positions past the longest text count as its last one. Raises InvalidValueError for states of layers that the
-        model does not have.
+        Positions beyond the maximum sequence length are clamped to the last one.  Raises InvalidValueError if states of
+        a layer are requested that the model does not have.
         """
-        if len(feeds) > 1 and not self.batches:
-            outputs = concatenate_outputs([self._run([feed], wants=wants) for feed in feeds])
+        run = partial(self._run, requested_states=requested_states)
+        if len(inputs) > 1 and not self.batches:
+            outputs = concatenate_outputs([run([sequence]) for sequence in inputs])
         else:
-            outputs = run_by_memory(feeds, lambda feed: id(feed.cache.store), partial(self._run, wants=wants))
+            outputs = run_by_memory(inputs, lambda sequence: id(sequence.cache.store), run)
         return last_outputs(outputs) if last_only else outputs
 
-    def _run(self, feeds: Sequence[Feed], *, wants: Wants) -> Outputs:
-        """Return the outputs of sequences whose caches lie side by side."""
-        rows = sorted(feed.cache.place for feed in feeds)
-        places = [feed.cache.place for feed in feeds]
-        spans = [Span.of(feed, rows.index(place)) for feed, place in zip(feeds, places, strict=True)]
-        grid = Grid.of(spans)
-        in_grid, token_at = places_in(grid, spans, self.device)
-        positions = torch.from_numpy(positions_of(feeds)).to(self.device).clamp_(max=self.config.max_positions - 1)
-        tokens = joined([feed.tokens for feed in feeds])
-        if token_at is not None:
-            tokens, positions = tokens[token_at], positions[token_at]
-        shape = grid.sequences, grid.tokens
+    def _run(self, inputs: Sequence[SequenceInput], *, requested_states: RequestedStates) -> Outputs:
+        """Return the outputs of sequences of one store."""
+        indices = [sequence.cache.index for sequence in inputs]
+        rows = sorted(indices)
+        layouts = [
+            SequenceLayout.of(sequence, rows.index(index)) for sequence, index in zip(inputs, indices, strict=True)
+        ]
+        batch = PaddedBatch.of(layouts)
+        padded_index, token_index = index_padding(batch, layouts, self.device)
+        positions = torch.from_numpy(compute_positions(inputs)).to(self.device)
+        positions.clamp_(max=self.config.max_positions - 1)
+        tokens = concatenate([sequence.tokens for sequence in inputs])
+        if token_index is not None:
+            tokens, positions = tokens[token_index], positions[token_index]
+        shape = batch.sequences, batch.tokens
+        slots = PassSlots.of(indices, layouts, batch, padded_index)
         output = self._model(
             input_ids=tokens.view(shape),
-            attention_mask=self._mask(feeds, grid, spans),
+            attention_mask=self._build_mask(inputs, batch, layouts),
             position_ids=positions.view(shape),
-            past_key_values=PassCache(feeds[0].cache.store, PassSlots.of(places, spans, grid, in_grid)),
+            past_key_values=PassCache(inputs[0].cache.store, slots),
             use_cache=True,
             return_dict=True,
-            **self._requested(wants),
+            **self._request_options(requested_states),
         )
 
-        def of_tokens(values: Tensor) -> Tensor:
+        def unpad(values: Tensor) -> Tensor:
             flat = values.to(self.device).flatten(0, 1)
-            return flat if in_grid is None else flat[in_grid]
+            return flat if padded_index is None else flat[padded_index]
 
-        states = self._states(output, wants).mapped(of_tokens) if wants.any else None
-        return Outputs(Output(of_tokens(output.logits), states), [span.tokens for span in spans])
+        states = self._read_states(output, requested_states).map(unpad) if requested_states.any else None
+        return Outputs(Output(unpad(output.logits), states), [layout.tokens for layout in layouts])
 
-    def _mask(self, feeds: Sequence[Feed], grid: Grid, spans: Sequence[Span]) -> Tensor | dict[str, Tensor] | None:
-        """Return the mask (sequences, 1, tokens, extent) of a pass, one for each kind of layer where they differ.
+    def _build_mask(
+        self, inputs: Sequence[SequenceInput], batch: PaddedBatch, layouts: Sequence[SequenceLayout]
+    ) -> Tensor | dict[str, Tensor] | None:
+        """Return the mask (sequences, 1, tokens, kv_length) of a pass, or one per kind of layer if they differ.
 
-        None for one token that sees all before it. A model left to itself would hide later tokens from earlier ones.
+        None for a single token that attends to all before it.  Otherwise there is always a mask, since without one the
+        model would apply a causal mask.
         """
-        if len(feeds) == 1:
-            if grid.tokens == 1 and feeds[0].nodes.sees_all:
+        if len(inputs) == 1:
+            if batch.tokens == 1 and inputs[0].nodes.sees_all:
                 return None
-            mask = feeds[0].nodes.mask_after(feeds[0].cache.length, dtype=self.dtype, device=self.device)
+            mask = inputs[0].nodes.mask_after(inputs[0].cache.length, dtype=self.dtype, device=self.device)
         else:
-            mask = mask_of(grid, spans, dtype=self.dtype, device=self.device)
+            mask = build_mask(batch, layouts, dtype=self.dtype, device=self.device)
         if mask is None:
             mask = torch.zeros((1, 1, 1, 1), dtype=self.dtype, device=self.device)
-        mask = mask.expand(grid.sequences, 1, grid.tokens, grid.extent)
+        mask = mask.expand(batch.sequences, 1, batch.tokens, batch.kv_length)
         window = self.config.sliding_window
         if window is None:
             return mask
@@ -160,44 +183,46 @@ class AdapterModel:
         return {"full_attention": mask, "sliding_attention": sliding}
 
     @torch.inference_mode()
-    def text_logits(self, texts: Tensor) -> Tensor:
-        """Return logits (batch, n, V) of texts, int64 (batch, n), as the model computes them with no mask or cache."""
-        logits: Tensor = self._model(input_ids=texts, use_cache=False, return_dict=True).logits
+    def reference_logits(self, sequences: Tensor) -> Tensor:
+        """Return logits (batch, n, V) of sequences, int64 (batch, n), without a mask or cache of treeopt."""
+        logits: Tensor = self._model(input_ids=sequences, use_cache=False, return_dict=True).logits
         return logits.to(self.device)
 
     @contextmanager
     def narrowed(self, window: int) -> Iterator[None]:
-        """Make the sliding window smaller for a while, so that a short text is longer than it."""
+        """Temporarily reduce the sliding window, so that a short sequence exceeds it."""
         sizes = self.config
         configs = [module.config for module in self._model.modules() if hasattr(module, "config")]
-        changed = {id(each): each for each in configs if getattr(each, "sliding_window", None) == sizes.sliding_window}
+        sliding = {
+            id(config): config for config in configs if getattr(config, "sliding_window", None) == sizes.sliding_window
+        }
         self.config = replace(sizes, sliding_window=window)
         try:
-            for each in changed.values():
-                each.sliding_window = window
+            for config in sliding.values():
+                config.sliding_window = window
             yield
         finally:
             self.config = sizes
-            for each in changed.values():
-                each.sliding_window = sizes.sliding_window
+            for config in sliding.values():
+                config.sliding_window = sizes.sliding_window
 
-    def _requested(self, wants: Wants) -> dict[str, bool]:
-        """Return what a pass is asked for beside its logits; raises InvalidValueError for what the model has not."""
-        if not wants.any:
+    def _request_options(self, requested_states: RequestedStates) -> dict[str, bool]:
+        """Return the options of a pass that returns hidden states; InvalidValueError for layers that do not exist."""
+        if not requested_states.any:
             return {}
-        # transformers gives the stream before each layer, and after all of them only what the final norm makes of it
-        check_boundaries(wants, self._model.config.get_text_config().num_hidden_layers - 1, self.name)
+        # transformers returns the stream before each layer, and after the last layer only its final norm
+        check_layer_ids(requested_states, self._model.config.get_text_config().num_hidden_layers - 1, self.name)
         return {"output_hidden_states": True}
 
-    def _states(self, output: Any, wants: Wants) -> States:
-        """Return the states (batch, n, hidden) of what the model returned."""
-        found: tuple[Tensor, ...] = output.hidden_states
-        last = found[-1].to(self.device) if wants.last else None
-        return States(tuple(found[boundary].to(self.device) for boundary in wants.boundaries), last)
+    def _read_states(self, output: Any, requested_states: RequestedStates) -> HiddenStates:
+        """Return the requested states (batch, n, hidden) in a model output."""
+        hidden_states: tuple[Tensor, ...] = output.hidden_states
+        layers = tuple(hidden_states[layer_id].to(self.device) for layer_id in requested_states.layer_ids)
+        return HiddenStates(layers, hidden_states[-1].to(self.device) if requested_states.last else None)
 
 
-def _input_device(model: Any) -> torch.device:
-    """Return where tokens go in: the device of the input embeddings, or the one they are brought to when offloaded."""
+def _find_input_device(model: Any) -> torch.device:
+    """Return the device of the input embeddings, or of their execution if they are offloaded."""
     embeddings = model.get_input_embeddings()
     offloaded = embeddings.weight.device.type == "meta"
     return torch.device(embeddings._hf_hook.execution_device if offloaded else embeddings.weight.device)

@@ -1,4 +1,4 @@
-"""What a decoder must know of a transformers model, read from its configuration."""
+"""The sizes of a transformers model, read from its configuration."""
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -20,51 +20,51 @@ class AdapterSizes:
     """Sizes of a model."""
 
     vocabulary: int
-    """Logits of a token; a padded tail is counted."""
+    """Logits per token, padding included."""
     max_positions: int
-    """Longest text: what the model was trained for, or up to where its attention or its positions stay the same."""
+    """Maximum sequence length: the trained length, or the length up to which attention and positions stay the same."""
     limited_by: str
-    """What limits a text."""
+    """What limits `max_positions`."""
     end_tokens: tuple[int, ...]
-    """Tokens that end a text."""
+    """Tokens that end a sequence."""
     sliding_window: int | None
-    """Tokens, its own included, that a token sees in layers with sliding attention; None without such layers."""
+    """Sliding window in tokens, the token itself included; None without sliding attention."""
     every_layer_slides: bool
-    """Whether no layer sees the whole text."""
+    """Whether no layer has full attention."""
     parameters: int
-    """Weights, each counted once, as many as before they were quantised."""
+    """Number of weights, counted before quantisation."""
     cached_numbers: int
-    """Numbers that a cache keeps of a token, in layers of ordinary attention; 0 where the configuration is another."""
+    """Keys and values per token, in layers of ordinary attention; 0 if the configuration does not tell."""
 
 
-def sizes_of(model: Any, name: str) -> AdapterSizes:
+def read_adapter_sizes(model: Any, name: str) -> AdapterSizes:
     """Return the sizes of a `PreTrainedModel`.
 
-    Raises TreeoptError for a model that cannot go back to an earlier text or whose longest text is not known.
+    Raises TreeoptError for a model whose cache cannot be rolled back or whose maximum sequence length is unknown.
     """
     config = model.config.get_text_config()
     _refuse_unsuitable(model, config, name)
     kinds = getattr(config, "layer_types", None)
     limits = {
-        TRAINED_LENGTH: _trained_length(config, name),
-        "attention chunk": _chunk(config, kinds),
-        "original length": _first_rotations(config),
+        TRAINED_LENGTH: _read_trained_length(config, name),
+        "attention chunk": _read_chunk(config, kinds),
+        "original length": _read_original_length(config),
     }
     limited_by, longest = min(((limit, length) for limit, length in limits.items() if length), key=itemgetter(1))
-    skeleton = _skeleton(model)
+    skeleton = _build_skeleton(model)
     return AdapterSizes(
         vocabulary=skeleton.get_output_embeddings().out_features,
         max_positions=longest,
         limited_by=limited_by,
-        end_tokens=_end_tokens(model, config),
-        sliding_window=_sliding_window(config, kinds),
+        end_tokens=_read_end_tokens(model, config),
+        sliding_window=_read_sliding_window(config, kinds),
         every_layer_slides=kinds is None or set(kinds) == {"sliding_attention"},
         parameters=sum(weight.numel() for weight in skeleton.parameters()),
-        cached_numbers=_cached_numbers(config),
+        cached_numbers=_count_cached_numbers(config),
     )
 
 
-def _cached_numbers(config: Any) -> int:
+def _count_cached_numbers(config: Any) -> int:
     layers, heads, hidden = (
         getattr(config, name, None) or 0 for name in ("num_hidden_layers", "num_attention_heads", "hidden_size")
     )
@@ -74,53 +74,55 @@ def _cached_numbers(config: Any) -> int:
 
 
 def _refuse_unsuitable(model: Any, config: Any, name: str) -> None:
-    """Refuse what a small tree may not show, or would show less clearly."""
+    """Refuse models whose fault the check with a small tree may miss, or would describe less clearly."""
     if getattr(model, "_is_stateful", False):
-        reason = "keeps a state that has read every token, not keys and values of each"
+        reason = "keeps a recurrent state instead of keys and values"
     elif getattr(config, "alibi", config.model_type == "bloom"):
-        reason = "has ALiBi biases, which go by a token's place in the cache"
+        reason = "has ALiBi biases, which depend on a token's slot in the cache"
     elif "local" in getattr(config, "attention_layers", ()) or getattr(config, "attn_temperature_tuning", False):
-        reason = "has attention that goes by a token's place in the cache"
+        reason = "has attention that depends on a token's slot in the cache"
     else:
         return
     raise TreeoptError(f"{name}: cannot take a tree mask: {config.model_type} {reason}. {ADVICE}")
 
 
-def _trained_length(config: Any, name: str) -> int:
+def _read_trained_length(config: Any, name: str) -> int:
     for field in LENGTHS:
         length = getattr(config, field, None)
         if isinstance(length, int):
             return length
-    raise TreeoptError(f"{name}: config.json: expected the longest text as one of {', '.join(LENGTHS)}. Got none.")
+    raise TreeoptError(
+        f"{name}: config.json: expected the maximum sequence length in one of {', '.join(LENGTHS)}. Got none."
+    )
 
 
-def _sliding_window(config: Any, kinds: Sequence[str] | None) -> int | None:
-    """Return the sliding window; without a list of kinds, every layer has one where any has."""
+def _read_sliding_window(config: Any, kinds: Sequence[str] | None) -> int | None:
+    """Return the sliding window; without a list of layer kinds, it holds for every layer."""
     if (kinds is not None and "sliding_attention" not in kinds) or getattr(config, "use_sliding_window", True) is False:
         return None
     window = getattr(config, "sliding_window", None)
     return window if isinstance(window, int) else None
 
 
-def _chunk(config: Any, kinds: Sequence[str] | None) -> int | None:
-    """Return the length of chunks beyond which no token sees, as in Llama 4: our masks hide nothing between them."""
+def _read_chunk(config: Any, kinds: Sequence[str] | None) -> int | None:
+    """Return the length of attention chunks, as in Llama 4, which treeopt's masks do not implement."""
     if kinds is not None and "chunked_attention" not in kinds:
         return None
     chunk = getattr(config, "attention_chunk_size", None)
     return chunk if isinstance(chunk, int) else None
 
 
-def _first_rotations(config: Any) -> int | None:
-    """Return up to which length a text keeps its rotations where longer ones have others, as in LongRoPE."""
-    for rope in _ropes(config):
+def _read_original_length(config: Any) -> int | None:
+    """Return the length beyond which a sequence would change its rotations, as in LongRoPE."""
+    for rope in _rope_settings(config):
         if rope.get("rope_type", rope.get("type")) in ("longrope", "su"):
             length = rope.get("original_max_position_embeddings")
             return length or getattr(config, "original_max_position_embeddings", None)
     return None
 
 
-def _ropes(config: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rotary settings, one for each kind of layer where they differ."""
+def _rope_settings(config: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rotary settings, per kind of layer if they differ."""
     for field in ("rope_parameters", "rope_scaling"):
         rope = getattr(config, field, None)
         if isinstance(rope, dict):
@@ -128,7 +130,7 @@ def _ropes(config: Any) -> Iterator[dict[str, Any]]:
             yield from (inner for inner in rope.values() if isinstance(inner, dict))
 
 
-def _end_tokens(model: Any, config: Any) -> tuple[int, ...]:
+def _read_end_tokens(model: Any, config: Any) -> tuple[int, ...]:
     generation = getattr(model, "generation_config", None)
     end = getattr(generation, "eos_token_id", None)
     if end is None:
@@ -136,8 +138,8 @@ def _end_tokens(model: Any, config: Any) -> tuple[int, ...]:
     return tuple(end) if isinstance(end, list | tuple) else () if end is None else (end,)
 
 
-def _skeleton(model: Any) -> Any:
-    """Return the model without weights: quantised, offloaded and split ones no longer show their shapes."""
+def _build_skeleton(model: Any) -> Any:
+    """Return the model without weights, whose shapes quantised, offloaded and split weights no longer have."""
     config = deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config

@@ -6,7 +6,7 @@ import torch
 from tests.contracts.drafters import TREE, medusa, redrafter
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafters.redrafter import RedrafterHead
-from treeopt.runtime.models.model import States
+from treeopt.runtime.models.model import HiddenStates
 
 DRAFTERS = {
     "medusa": (lambda target: medusa(target, TREE), MedusaHeads, "logits", 1),
@@ -21,7 +21,7 @@ def begun(target, request):
     drafter = make(target)
     hidden = torch.randn((4, target.config.hidden), generator=torch.Generator().manual_seed(0)).to(target.device)
     for text in range(4):
-        drafter.begin(text, [text + 3], States((), hidden[text : text + 1]) if text != 1 else None)
+        drafter.begin(text, [text + 3], HiddenStates((), hidden[text : text + 1]) if text != 1 else None)
     return drafter, kind, method, passes
 
 
@@ -55,6 +55,6 @@ def test_texts_share_their_passes(begun, monkeypatch):
 def test_scores_are_those_of_each_text(target):
     drafter = medusa(target, TREE)
     for text in range(3):
-        drafter.begin(text, [5], States((), torch.full((1, target.config.hidden), [1.0, torch.nan, -1.0][text])))
+        drafter.begin(text, [5], HiddenStates((), torch.full((1, target.config.hidden), [1.0, torch.nan, -1.0][text])))
     for text, proposal in enumerate(drafter.propose(range(3), [torch.Generator()] * 3)):
         assert proposal.scores.values.isfinite().all() == (text != 1)

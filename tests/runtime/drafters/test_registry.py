@@ -11,7 +11,7 @@ from tests.support.eagle_heads import make_head, save_head, speculators
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.runtime import load_model
-from treeopt.runtime.drafters.loaded import heads_digest, load_drafter
+from treeopt.runtime.drafters.registry import digest_heads, load_drafter
 from treeopt.runtime.models.folder import ModelFolder
 from treeopt.trees import chain, level_widths
 from treeopt.trees.drafter_setting import drafter_setting
@@ -41,26 +41,26 @@ def test_trees_of_their_own(pair, setting, most):
     loaded = load(pair, setting.name)
     assert loaded.setting(setting.values).values == setting.values
     assert (loaded.heads is not None) == (loaded.digest is not None) == (setting.name == "redrafter")
-    made = loaded.set_to(setting)
+    made = loaded.make_with_setting(setting)
     assert most in (None, made.max_tokens)
     with pytest.raises(InvalidValueError, match="expected one that fills a tree"):
-        loaded.filling(chain(2))
+        loaded.make_with_tree(chain(2))
     with pytest.raises(InvalidValueError, match="Got none: plan again"):
-        loaded.set_to(drafter_setting(setting.name))
+        loaded.make_with_setting(drafter_setting(setting.name))
 
 
 def test_heads_fill_a_tree_or_grow_their_own(pair, tmp_path):
     folder = save_head(speculators, tmp_path / "eagle", make_head(pair[0], (1, 2), embedding=True), pair[0])
     for name, source in (("medusa", None), ("dflash", None), ("medusa", str(bundle.MEDUSA)), ("eagle", str(folder))):
         loaded = load(pair, name, source)
-        assert loaded.filling(TREE).max_tokens == TREE.nodes
+        assert loaded.make_with_tree(TREE).max_tokens == TREE.nodes
         assert loaded.setting().source == source
         with pytest.raises(InvalidValueError, match="expected one with trees of its own"):
-            loaded.set_to(drafter_setting(name))
+            loaded.make_with_setting(drafter_setting(name))
     dynamic = load(pair, "eagle2", str(folder))
-    assert dynamic.digest == heads_digest(folder) == load(pair, "eagle", str(folder)).digest
-    assert dynamic.set_to(SETTINGS[-1][0]).wants.boundaries
-    assert not load(pair, "eagle2").set_to(SETTINGS[-1][0]).wants.boundaries
+    assert dynamic.digest == digest_heads(folder) == load(pair, "eagle", str(folder)).digest
+    assert dynamic.make_with_setting(SETTINGS[-1][0]).requested_states.layer_ids
+    assert not load(pair, "eagle2").make_with_setting(SETTINGS[-1][0]).requested_states.layer_ids
 
 
 def test_boundaries_that_are_given_override_those_of_the_head_and_stay_with_the_drafter(pair, tmp_path):
@@ -68,8 +68,8 @@ def test_boundaries_that_are_given_override_those_of_the_head_and_stay_with_the_
     for name in ("eagle", "eagle2"):
         assert load(pair, name, str(folder)).setting().layers == ()
         loaded = load(pair, name, str(folder), layers=(5, 3))
-        assert (loaded.heads.wants.boundaries, loaded.setting().layers) == ((5, 3), (5, 3))
-    assert load(pair, "eagle", layers=(1, 2, 3)).heads.wants.boundaries == (1, 2, 3)
+        assert (loaded.heads.requested_states.layer_ids, loaded.setting().layers) == ((5, 3), (5, 3))
+    assert load(pair, "eagle", layers=(1, 2, 3)).heads.requested_states.layer_ids == (1, 2, 3)
     for wrong in ((1, 2, 3), (1, 9)):
         with pytest.raises(InvalidValueError, match=r"layers: expected 2 boundaries from 0 to 8.*with --eagle-layers"):
             load(pair, "eagle", str(folder), layers=wrong)
@@ -80,7 +80,7 @@ def test_a_digest_tells_heads_apart_and_not_where_they_lie(pair, tmp_path):
         save_head(speculators, tmp_path / str(place), make_head(pair[0], (1, 2), embedding=True, seed=seed), pair[0])
         for place, seed in enumerate((0, 0, 1))
     ]
-    first, same, other = map(heads_digest, folders)
+    first, same, other = map(digest_heads, folders)
     assert first == same != other
 
 

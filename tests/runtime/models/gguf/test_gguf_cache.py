@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.gguf.cache import GGUFCache
-from treeopt.runtime.models.gguf.sequences import END, Placed, SequenceIds
+from treeopt.runtime.models.gguf.cache import END, GGUFCache, NodeIds, SequenceIds
 from treeopt.trees import TokenTree, chain, level_widths
 
 TREE = TokenTree([-1, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9])
@@ -76,18 +75,18 @@ class Simulated:
 
     def prefill(self, length):
         self.cache.clear()
-        new, _ = self.memory.run(range(length), [[self.cache.sequences.text.id]] * length)
-        self.cache.commit_read(length)
+        new, _ = self.memory.run(range(length), [[self.cache.lines.committed.id]] * length)
+        self.cache.commit_prefill(length)
         self.slots = dict(enumerate(new))
 
     def feed(self, visible, depth, start=0):
         """Feed nodes and check that each sees the text and what it should."""
         length, size = self.cache.length, len(depth)
-        placed = self.cache.place(visible, start)
-        counts, ids = placed.ids()
+        node_ids = self.cache.assign_ids(visible, start)
+        counts, ids = node_ids.ids()
         rows = [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
         new, seen = self.memory.run([length + each for each in depth], rows)
-        placed.stored()
+        node_ids.mark_stored()
         self.slots |= {length + start + row: new[row] for row in range(size)}
         for row in range(size):
             expected = {self.slots[slot] for slot in range(length)}
@@ -96,9 +95,9 @@ class Simulated:
                 return False
         return True
 
-    def keep(self, path):
+    def commit(self, path):
         length = self.cache.length
-        self.cache.keep(path)
+        self.cache.commit(path)
         kept = [self.slots[length + offset] for offset in path]
         self.slots |= dict(zip(range(length, length + len(path)), kept, strict=True))
 
@@ -126,8 +125,8 @@ def test_a_tree_at_once_and_level_by_level_before_and_after_each_path_is_kept(tr
         path = padded[padded >= 0].tolist()
         assert simulated.feed(*whole(tree))
         assert all(simulated.feed(*level) for level in levels(tree))
-        simulated.keep(path)
-        assert simulated.cache.length == simulated.cache.sequences.text.held
+        simulated.commit(path)
+        assert simulated.cache.length == simulated.cache.lines.committed.length
 
 
 def test_random_trees_and_paths_that_end_anywhere():
@@ -142,7 +141,7 @@ def test_random_trees_and_paths_that_end_anywhere():
             node, path = int(noise.integers(tree.nodes)), []
             while node >= 0:
                 path, node = [node, *path], int(tree.parents[node])
-            simulated.keep(path)
+            simulated.commit(path)
 
 
 def test_nodes_are_fed_below_a_node_that_has_children_already():
@@ -151,7 +150,7 @@ def test_nodes_are_fed_below_a_node_that_has_children_already():
     assert simulated.feed(*whole(chain(2)))
     visible = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 1]], np.bool_)  # below node 1 and below the root
     assert simulated.feed(visible, [2, 1], start=3)
-    simulated.keep([0, 1, 3])
+    simulated.commit([0, 1, 3])
     assert simulated.feed(*whole(TREE))
 
 
@@ -162,7 +161,7 @@ def test_a_length_set_beyond_the_text_commits_what_was_fed_and_leaves_what_is_be
     simulated.cache.length += 1
     level = np.array([[1, 1, 0], [1, 0, 1]], np.bool_)
     assert simulated.feed(level, [1, 1], start=1)
-    simulated.keep([0, 2])
+    simulated.commit([0, 2])
     assert simulated.cache.length == 6
     assert simulated.feed(*whole(TREE))
 
@@ -183,7 +182,7 @@ def test_ids_of_a_chain_are_two_and_those_of_a_tree_one_more_than_its_leaves():
         simulated.prefill(2)
         for _ in range(3):
             assert simulated.feed(*whole(tree))
-            simulated.keep([0])
+            simulated.commit([0])
 
 
 def test_texts_of_unlike_lengths_in_one_memory_see_nothing_of_one_another():
@@ -199,7 +198,7 @@ def test_texts_of_unlike_lengths_in_one_memory_see_nothing_of_one_another():
         tree = random_tree(noise, int(noise.integers(2, 12)))
         assert each.feed(*whole(tree))
         padded = tree.leaf_paths[noise.integers(len(tree.leaf_paths))]
-        each.keep(padded[padded >= 0].tolist())
+        each.commit(padded[padded >= 0].tolist())
 
 
 def test_a_text_that_ends_leaves_its_ids_to_the_next():
@@ -213,8 +212,8 @@ def test_what_a_pass_that_was_broken_off_left_is_forgotten_with_the_text():
     simulated = Simulated()
     simulated.prefill(2)
     visible, depth = whole(TREE)
-    placed = simulated.cache.place(visible, 0)
-    counts, ids = placed.ids()
+    node_ids = simulated.cache.assign_ids(visible, 0)
+    counts, ids = node_ids.ids()
     rows = [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
     simulated.memory.run([2 + each for each in depth], rows)  # and nobody notes what was stored
     simulated.cache.clear()
@@ -231,7 +230,7 @@ def test_too_many_leaves_are_refused_in_one_line():
         assert each.feed(*whole(level_widths([7])))
     with pytest.raises(
         InvalidValueError,
-        match=r"^tree: expected at most 7 leaves.* 16 sequences for 2 texts\..*: take .*, or fewer texts at a time",
+        match=r"^tree: expected at most 7 leaves.* 16 sequences for a batch of 2\..*: take .*, or a smaller batch",
     ):
         simulated.feed(*whole(level_widths([8])))
 
@@ -249,7 +248,7 @@ def test_a_mask_that_is_no_tree_s_is_refused(visible):
     simulated = Simulated()
     simulated.prefill(2)
     with pytest.raises(InvalidValueError, match=r"^mask: expected that of a tree"):
-        simulated.cache.place(np.array(visible, np.bool_), 0)
+        simulated.cache.assign_ids(np.array(visible, np.bool_), 0)
 
 
 def test_a_path_that_was_never_fed_cannot_be_kept():
@@ -257,12 +256,12 @@ def test_a_path_that_was_never_fed_cannot_be_kept():
     simulated.prefill(2)
     assert simulated.feed(*whole(level_widths([2])))
     with pytest.raises(InvalidValueError, match=r"^path: expected nodes that were fed"):
-        simulated.cache.keep([0, 1, 2])
+        simulated.cache.commit([0, 1, 2])
 
 
 def test_ids_shifted_by_a_leaf_are_found(monkeypatch):
     """Negative control: in the second part of a tree, each leaf's sequence is its neighbour's."""
-    ids = Placed.ids
+    ids = NodeIds.ids
 
     def shifted(self):
         counts, found = ids(self)
@@ -276,7 +275,7 @@ def test_ids_shifted_by_a_leaf_are_found(monkeypatch):
     third = list(levels(TREE))[2]
     assert simulated.feed(*first)
     assert simulated.feed(*second)
-    monkeypatch.setattr(Placed, "ids", shifted)
+    monkeypatch.setattr(NodeIds, "ids", shifted)
     try:
         right = simulated.feed(*third)
     except AssertionError:  # llama.cpp's own checks

@@ -1,4 +1,4 @@
-"""Drafters by name: their heads loaded once, and then made with any setting or tree."""
+"""Drafters by name: heads are loaded once, and drafters then made with any setting or tree."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,75 +8,74 @@ from typing import Any, NamedTuple
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.json_file import read_object
-from treeopt.runtime.drafters.drafted_nodes import ExpansionPolicy
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
+from treeopt.runtime.drafters.expansion import ExpansionPolicy
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
-from treeopt.runtime.models.digest import model_digest
-from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.hub import model_folder
+from treeopt.runtime.models.folder import ModelFolder, hash_model
+from treeopt.runtime.models.hub import read_model_folder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
-from treeopt.trees.drafter_setting import TREES, DrafterSetting, SettingValue
-from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
+from treeopt.trees.drafter_setting import STATIC_TREE_DRAFTERS, DrafterSetting, SettingValue
 
 HEAD_FILES = ("*.json", "*.safetensors", "*.bin")
-"""What is downloaded of heads on the hub."""
+"""Files of heads that are downloaded from the hub."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDrafter:
-    """A drafter that can be made with any of its settings."""
+    """The models of a drafter, from which it is made with any setting or tree."""
 
     name: str
     source: str | None
     digest: str | None
     layers: tuple[int, ...] = ()
-    """These three as in `DrafterSetting`."""
+    """Name, source, digest and layers as in `DrafterSetting`."""
     target: LanguageModel
     draft: LanguageModel | None
-    """The draft model, which `eagle2` without a head and `specexec` expand."""
+    """For `eagle2` without a head, and `specexec`."""
     heads: Any
-    """Of the target, of the kind that the name says; None where it has none."""
+    """Heads on the target, None if the drafter has none."""
     capacity: int
-    """Longest text."""
+    """Longest sequence."""
 
     def setting(self, values: tuple[SettingValue, ...] = ()) -> DrafterSetting:
-        """Return the drafter with its numbers, as plans and files name it."""
+        """Return the drafter with its settings, as plans and files contain it."""
         return DrafterSetting(name=self.name, source=self.source, digest=self.digest, layers=self.layers, values=values)
 
-    def filling(self, tree: TokenTree) -> Drafter:
-        """Return the drafter that fills a static tree; raises InvalidValueError for one that it cannot."""
-        if self.name not in TREES:
+    def make_with_tree(self, tree: TokenTree) -> Drafter:
+        """Return the drafter with a static tree; raises InvalidValueError for one that it cannot fill."""
+        if self.name not in STATIC_TREE_DRAFTERS:
             raise InvalidValueError(
                 f"drafter: expected one that fills a tree. Got {self.name}: it brings its own.", field="drafter"
             )
-        return KINDS[self.name].make(self, tree)
+        return DRAFTER_KINDS[self.name].make(self, tree)
 
-    def set_to(self, setting: DrafterSetting) -> Drafter:
-        """Return the drafter with trees of its own as it is set; raises InvalidValueError for numbers out of range."""
-        return KINDS[self.name].make(self, setting.record)
+    def make_with_setting(self, setting: DrafterSetting) -> Drafter:
+        """Return the drafter with a setting of its own trees; raises InvalidValueError for numbers out of range."""
+        return DRAFTER_KINDS[self.name].make(self, setting.parameters)
 
 
-class Kind(NamedTuple):
-    """How drafters of one name are made."""
+class DrafterKind(NamedTuple):
+    """The constructors of one kind of drafter."""
 
     make: Callable[[LoadedDrafter, Any], Drafter]
-    """From the static tree that is filled, or from the record of `treeopt.trees.drafter_setting.RECORDS`."""
+    """From a static tree, or from a record of `treeopt.trees.drafter_setting.PARAMETERS`."""
     load: Callable[[Path, Transformer, tuple[int, ...]], Any] | None = None
-    """Loads heads from a folder, for a target, that read some layers; None for a drafter without heads."""
+    """From folder, target and hidden-state layer ids to heads; None for a drafter without heads."""
     bundled: str | None = None
-    """Name in `treeopt.bundled` of the folder of the heads that ship."""
+    """Constant in `treeopt.bundled` with the folder of the bundled heads."""
 
 
 def _load_eagle(folder: Path, target: Transformer, layers: tuple[int, ...]) -> Any:
     from treeopt.runtime.drafters.eagle import load_eagle
 
-    return load_eagle(folder, target, taps=layers or None)
+    return load_eagle(folder, target, layer_ids=layers or None)
 
 
 def _eagle(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
@@ -107,25 +106,25 @@ def _expanding(loaded: LoadedDrafter, policy: ExpansionPolicy) -> Drafter:
     return EagleDynamicDrafter(loaded.heads, policy, capacity=loaded.capacity)
 
 
-KINDS = {
-    "medusa": Kind(
+DRAFTER_KINDS = {
+    "medusa": DrafterKind(
         lambda loaded, tree: MedusaDrafter(loaded.heads, tree),
         load=lambda folder, target, _: load_medusa(folder, target),
         bundled="MEDUSA",
     ),
-    "dflash": Kind(_dflash, load=_load_dflash, bundled="DFLASH"),
-    "redrafter": Kind(
+    "dflash": DrafterKind(_dflash, load=_load_dflash, bundled="DFLASH"),
+    "redrafter": DrafterKind(
         lambda loaded, numbers: RedrafterDrafter(loaded.heads, numbers.width, numbers.length),
         load=lambda folder, target, _: load_redrafter(folder, target),
         bundled="REDRAFTER",
     ),
-    "eagle": Kind(_eagle, load=_load_eagle, bundled="EAGLE"),
-    "eagle2": Kind(_expanding, load=_load_eagle),
-    "specexec": Kind(_expanding),
-    "lookahead": Kind(lambda _, numbers: LookaheadDrafter(numbers.window, numbers.ngram, numbers.candidates)),
-    "prompt-lookup": Kind(lambda _, numbers: PromptLookupDrafter(numbers.ngram, numbers.length)),
+    "eagle": DrafterKind(_eagle, load=_load_eagle, bundled="EAGLE"),
+    "eagle2": DrafterKind(_expanding, load=_load_eagle),
+    "specexec": DrafterKind(_expanding),
+    "lookahead": DrafterKind(lambda _, numbers: LookaheadDrafter(numbers.window, numbers.ngram, numbers.candidates)),
+    "prompt-lookup": DrafterKind(lambda _, numbers: PromptLookupDrafter(numbers.ngram, numbers.length)),
 }
-"""The drafters of `treeopt.trees.drafter_setting.RECORDS` but the draft model that fills a static tree."""
+"""The drafters of `treeopt.trees.drafter_setting.PARAMETERS`, except a draft model with a static tree."""
 
 
 def load_drafter(
@@ -138,28 +137,28 @@ def load_drafter(
     target_digest: str | None,
     capacity: int,
 ) -> LoadedDrafter:
-    """Load the heads of a drafter, where it has some.
+    """Load the heads of a drafter, if it has any.
 
     Args:
         name: as in `DRAFTERS`.
-        source: the folder of its heads, or their name on the Hugging Face hub; None for those that ship, and where it has none.
+        source: the folder of its heads, or their name on the Hugging Face hub; None for the bundled heads, or none.
         target: the model that verifies.
-        draft: the draft model, which `eagle2` and `specexec` expand.
-        layers: boundaries that an EAGLE head reads; by default those of its configuration.
-        target_digest: what the target is known by: the heads that ship fit the bundled one only.
-        capacity: longest text.
+        draft: the draft model, for `eagle2` and `specexec`.
+        layers: hidden-state layer ids that an EAGLE head reads; by default those of its configuration.
+        target_digest: of the target: the bundled heads fit only the bundled target.
+        capacity: longest sequence.
 
-    Raises InfeasibleError for heads that ship where the target is another, for a target without hidden states, and for
-    a drafter that expands a draft model where there is none, TreeoptError where the folder does not hold heads of this target.
+    Raises InfeasibleError for bundled heads with another target, for a target without hidden states, and for a drafter
+    that needs a draft model without one, TreeoptError if the folder does not contain heads of this target.
     """
-    kind, heads, digest = KINDS[name], None, None
+    kind, heads, digest = DRAFTER_KINDS[name], None, None
     if draft is None and DrafterSetting(name=name, source=source).expands_draft_model:
         raise InfeasibleError(
             f"{name}: expected a draft model, which it expands. Got none: add --draft MODEL, or choose a drafter that "
             "needs none, such as prompt-lookup."
         )
     if kind.load is not None and (source is not None or kind.bundled is not None):
-        folder = bundled_heads(name, target, target_digest) if source is None else source
+        folder = find_bundled_heads(name, target, target_digest) if source is None else source
         if not isinstance(target, Transformer):
             raise InfeasibleError(
                 f"heads: expected a target that is built in, because they read its hidden states. Got {target.name}: "
@@ -167,8 +166,8 @@ def load_drafter(
                 field="heads",
             )
         load = kind.load
-        heads, digest = model_folder(
-            folder, lambda folder: (load(folder, target, layers), heads_digest(folder)), HEAD_FILES
+        heads, digest = read_model_folder(
+            folder, lambda folder: (load(folder, target, layers), digest_heads(folder)), HEAD_FILES
         )
     return LoadedDrafter(
         name=name,
@@ -182,9 +181,9 @@ def load_drafter(
     )
 
 
-def bundled_heads(name: str, target: LanguageModel, target_digest: str | None) -> Path:
-    """Return the folder of the heads that ship; raises InfeasibleError where they are of another target."""
-    folder = getattr(bundle, KINDS[name].bundled or "", None)
+def find_bundled_heads(name: str, target: LanguageModel, target_digest: str | None) -> Path:
+    """Return the folder of the bundled heads; raises InfeasibleError for another target than the bundled one."""
+    folder = getattr(bundle, DRAFTER_KINDS[name].bundled or "", None)
     if folder is None or target_digest != ModelFolder(bundle.TARGET).digest:
         raise InfeasibleError(
             f"heads: those that ship are the bundled target's. Got {target.name}: give heads of your own with "
@@ -194,7 +193,7 @@ def bundled_heads(name: str, target: LanguageModel, target_digest: str | None) -
     return Path(folder)
 
 
-def heads_digest(folder: Path) -> str:
-    """Return what heads are known by wherever they lie; see `treeopt.runtime.models.digest`."""
+def digest_heads(folder: Path) -> str:
+    """Return the content digest of heads."""
     weights = [file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin")]
-    return model_digest(read_object(folder / "config.json"), weights)
+    return hash_model(read_object(folder / "config.json"), weights)

@@ -1,0 +1,146 @@
+"""Padding of sequences with different numbers of tokens and slots to one batch.
+
+sequence:    0                 1                 …
+rows:        n tokens each; shorter sequences are padded
+columns:     KV slots of the longest sequence; a mask hides those that a sequence does not have
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.arrays import Bool, Int64
+from treeopt.runtime.models.model import Output, Outputs, SequenceInput, concatenate_outputs
+
+
+class SequenceLayout(NamedTuple):
+    """The tokens of one sequence in a pass."""
+
+    sequence: int
+    """Index of the sequence in its cache store."""
+    tokens: int
+    kv_length: int
+    """Slots that the last token may attend to, its own included."""
+    visible: Bool | None
+    """bool (tokens, m): which of the last m slots each token attends to, besides all before them; None for all."""
+
+    @classmethod
+    def of(cls, new: SequenceInput, sequence: int) -> "SequenceLayout":
+        nodes = new.nodes
+        kv_length = new.cache.length + nodes.start + nodes.rows
+        return cls(sequence, nodes.rows, kv_length, None if nodes.sees_all else nodes.visible)
+
+    @property
+    def slots(self) -> range:
+        """Of its tokens."""
+        return range(self.kv_length - self.tokens, self.kv_length)
+
+
+class PaddedBatch(NamedTuple):
+    """Consecutive sequences of a store, padded to the same number of tokens and slots."""
+
+    first: int
+    """Index of the first sequence."""
+    sequences: int
+    tokens: int
+    """Per sequence, padding included."""
+    kv_length: int
+    """Padded KV length in slots."""
+
+    @classmethod
+    def of(cls, layouts: Sequence[SequenceLayout]) -> "PaddedBatch":
+        """Return the smallest batch that contains all sequences."""
+        indices, tokens, kv_lengths, _ = zip(*layouts, strict=True)
+        return cls(min(indices), max(indices) + 1 - min(indices), max(tokens), max(kv_lengths))
+
+
+def compute_positions(inputs: Sequence[SequenceInput]) -> Int64:
+    """Return the position of each token in its sequence, sequence after sequence."""
+    return np.concatenate([sequence.cache.length + sequence.nodes.depth for sequence in inputs], dtype=np.int64)
+
+
+def index_padding(
+    batch: PaddedBatch, layouts: Sequence[SequenceLayout], device: torch.device
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the padded row of each token, and the token of each padded row; None for both without padding.
+
+    Rows of padding repeat token 0.
+    """
+    rows: list[int] = []
+    for layout in layouts:
+        start = (layout.sequence - batch.first) * batch.tokens
+        rows += range(start, start + layout.tokens)
+    if rows == list(range(batch.sequences * batch.tokens)):
+        return None, None
+    padded_index = torch.tensor(rows)
+    token_index = torch.zeros(batch.sequences * batch.tokens, dtype=torch.int64)
+    token_index[padded_index] = torch.arange(len(rows))
+    return padded_index.to(device), token_index.to(device)
+
+
+def build_mask(
+    batch: PaddedBatch, layouts: Sequence[SequenceLayout], *, dtype: torch.dtype, device: torch.device
+) -> Tensor | None:
+    """Return the additive attention mask, or None if each token attends to every slot.
+
+    Its shape is (sequences, 1, tokens, kv_length), or (sequences, 1, 1, kv_length) if all tokens of a sequence attend
+    to the same slots.
+    """
+    same_for_all_tokens = all(layout.visible is None for layout in layouts)
+    if same_for_all_tokens and all(layout.kv_length == batch.kv_length for layout in layouts):
+        return None
+    hidden = np.zeros((batch.sequences, 1 if same_for_all_tokens else batch.tokens, batch.kv_length), np.bool_)
+    for layout in layouts:
+        rows = hidden[layout.sequence - batch.first]
+        rows[:, layout.kv_length :] = True
+        if layout.visible is not None:
+            columns = slice(layout.kv_length - layout.visible.shape[1], layout.kv_length)
+            np.logical_not(layout.visible, out=rows[: layout.tokens, columns])
+    on_device = torch.from_numpy(hidden).to(device)[:, None]
+    return torch.zeros(on_device.shape, dtype=dtype, device=device).masked_fill_(on_device, float("-inf"))
+
+
+def last_rows(rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the last row of every sequence in a packed tensor (all rows, …), as (sequences, …)."""
+    if rows.shape[0] == len(sizes):
+        return rows
+    if len(sizes) == 1:
+        return rows[-1:]
+    ends = np.cumsum(sizes) - 1
+    return rows[torch.from_numpy(ends).to(rows.device)]
+
+
+def last_outputs(outputs: Outputs) -> Outputs:
+    """Return the outputs of the last token of every sequence."""
+    sizes = outputs.sizes
+    if all(size == 1 for size in sizes):
+        return outputs
+    return Outputs(outputs.whole.map(lambda rows: last_rows(rows, sizes)), [1] * len(sizes))
+
+
+def run_by_memory(
+    inputs: Sequence[SequenceInput],
+    memory: Callable[[SequenceInput], Hashable],
+    run: Callable[[Sequence[SequenceInput]], Outputs],
+) -> Outputs:
+    """Run one pass over the sequences of each cache memory; return the outputs in the order of `inputs`.
+
+    Args:
+        inputs: one per sequence.
+        memory: returns what identifies the memory of a sequence's cache.
+        run: runs a pass over sequences of one memory.
+    """
+    memories = [memory(sequence) for sequence in inputs]
+    if all(other == memories[0] for other in memories):
+        return run(inputs)
+    by_memory: dict[Hashable, list[int]] = {}
+    for number, key in enumerate(memories):
+        by_memory.setdefault(key, []).append(number)
+    results: dict[int, Output] = {}
+    for numbers in by_memory.values():
+        results.update(zip(numbers, run([inputs[number] for number in numbers]), strict=True))
+    ordered = [results[number] for number in range(len(inputs))]
+    return concatenate_outputs([Outputs(output, [output.logits.shape[0]]) for output in ordered])
