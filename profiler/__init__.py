@@ -1,26 +1,26 @@
-"""Measuring: times of passes and steps, acceptance, draft records, decoding with a tree beside plain decoding."""
+"""Measuring: latencies of passes and steps, acceptance, draft records, and speedups over plain decoding."""
 
-from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
+from treeopt.profiler.acceptance.draft_record import RecordFiles, Recording
 from treeopt.profiler.bench.compare import Workload, bench_trees
+from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.clock import Clock, CudaClock, MonotonicClock, clock_for
 from treeopt.profiler.decoding import Decoding
-from treeopt.profiler.journal import Journal
 from treeopt.profiler.profile_run import Measurement
 from treeopt.profiler.settings import RecordSize, Settings
-from treeopt.records.results import Measured
+from treeopt.records.results import TreeMeasurement
 
 __all__ = [
+    "Checkpoint",
     "Clock",
     "CudaClock",
     "Decoding",
-    "Journal",
-    "Measured",
     "Measurement",
     "MonotonicClock",
+    "RecordFiles",
     "RecordSize",
     "Recording",
     "Settings",
-    "TextFiles",
+    "TreeMeasurement",
     "Workload",
     "bench_trees",
     "clock_for",
@@ -28,5 +28,4 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Return the public names: what tab completion shows."""
-    return __all__
+    return __all__  # for tab completion

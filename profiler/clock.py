@@ -1,4 +1,4 @@
-"""How long one call takes: CUDA events on a GPU, the monotonic clock on a CPU, any pretended time in tests."""
+"""Clocks for single calls: CUDA events on a GPU, the monotonic clock on a CPU."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,23 +9,24 @@ import numpy as np
 import torch
 
 Work = Callable[[], object]
+"""A call to time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """Calls that go untimed, because the first calls of a work are slower than those that follow."""
+    """Untimed calls before timed ones, because the first calls of a work are slower."""
 
     first_calls: int = 3
-    """Before a work is timed at all."""
+    """Before the first timed call of a work."""
     lead_s: float = 0.01
-    """How long a work is run before each timed call of it."""
+    """How long a work runs before each timed call."""
     most_lead_calls: int = 8
 
     def lead_calls(self, samples_s: Sequence[float]) -> int:
-        """Return how many calls go untimed before a timed one, given the samples so far.
+        """Return the number of untimed calls before a timed one, given the samples so far.
 
-        After work of another size the first calls of a size are slower, by about half a millisecond in all on a CPU: a
-        short pass needs several until it runs as it does in decoding, where one follows the other.
+        After work of another size the first calls of a size are slower, by about half a millisecond in total on a CPU.  A
+        short pass needs several calls until it runs as it does in decoding.
 
         >>> warm_up = WarmUp()
         >>> warm_up.lead_calls([]), warm_up.lead_calls([0.002]), warm_up.lead_calls([0.02])
@@ -37,19 +38,19 @@ class WarmUp:
 
 
 class Clock(Protocol):
-    """Runs a call and says how many seconds it took."""
+    """Makes a call and returns the seconds that it took."""
 
     @property
     def warm_up(self) -> WarmUp:
-        """What goes untimed before that: nothing where no hardware is timed."""
+        """Zero calls if no hardware is timed."""
         ...
 
     def now_s(self) -> float:
-        """Return a time that never goes back, once all work is done."""
+        """Return a monotonic time after all work is done."""
         ...
 
     def time_s(self, work: Work) -> float:
-        """Return the seconds that one call of `work` takes, until its results are there."""
+        """Return the seconds of one call, until its results are available."""
         ...
 
 
@@ -68,7 +69,7 @@ class MonotonicClock:
 
 
 class CudaClock:
-    """CUDA events around a call, so that the device's own time is read, gaps between its kernels included."""
+    """CUDA events around a call: the device's own time, gaps between its kernels included."""
 
     warm_up = WarmUp()
 
@@ -91,5 +92,4 @@ class CudaClock:
 
 
 def clock_for(device: torch.device) -> Clock:
-    """Return the clock that belongs to a device."""
     return CudaClock(device) if device.type == "cuda" else MonotonicClock()

@@ -1,4 +1,4 @@
-"""How is decoded while something is measured: the rule, and how target and draft sample."""
+"""The rule and the samplings of measured decoding."""
 
 from dataclasses import dataclass
 
@@ -13,20 +13,20 @@ from treeopt.trees import TokenTree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """How it is decoded with a tree."""
+    """How a tree decodes."""
 
     rule: str = "sequoia"
     sampling: Sampling = GREEDY
     draft_sampling: Sampling | None = None
-    """The draft's own; None for the target's temperature and all tokens."""
+    """None for the target's temperature and all tokens."""
     lossy: bool = False
-    """Whether rules are allowed that change the text's distribution."""
+    """Whether rules are allowed that change the output distribution."""
     cuda_graphs: bool | None = None
-    """Whether passes are captured; None captures them on a CUDA device. Texts share no pass that is captured."""
+    """Whether passes are captured; None captures them on a CUDA device.  Captured passes are not batched."""
 
     @classmethod
     def as_measured(cls, acceptance: MeasuredAcceptance, *, lossy: bool = False) -> "Decoding":
-        """Return that with which an acceptance was measured."""
+        """Return the decoding with which an acceptance was measured."""
         return cls(
             rule=acceptance.rule,
             sampling=acceptance.sampling,
@@ -39,14 +39,20 @@ class Decoding:
         target: LanguageModel,
         drafter: LanguageModel | Drafter | None,
         tree: TokenTree | None,
-        text_tokens: int | None,
+        max_tokens: int | None,
         *,
         seed: int = 0,
         on_step: Observer | None = None,
     ) -> Decoder:
-        """Return the decoder with a tree that a draft model fills, or with any drafter.
+        """Return a decoder of sequences up to `max_tokens` tokens, by default as many as the target supports.
 
-        Sequences have at most `text_tokens` tokens, by default as many as the target takes.
+        Args:
+            target: the model that verifies.
+            drafter: a draft model that fills the tree, or any drafter.
+            tree: None if the drafter has its own.
+            max_tokens: of a sequence, prompt included.
+            seed: of the random generator.
+            on_step: called after every step.
         """
         return Decoder(
             target,
@@ -57,7 +63,7 @@ class Decoding:
             draft_sampling=self.draft_sampling,
             lossy=self.lossy,
             seed=seed,
-            max_text_tokens=text_tokens,
+            max_text_tokens=max_tokens,
             cuda_graphs=self.cuda_graphs,
             on_step=on_step,
         )

@@ -1,19 +1,18 @@
-"""What machine and software the numbers were measured on."""
+"""Descriptions of the machine, the software and the models of a measurement."""
 
 import platform
 from datetime import UTC, datetime
 
 import torch
 
-from treeopt.records.machine import Machine, Pair, processor_name
+from treeopt.records.machine import Machine, Pair, read_processor_name
 from treeopt.runtime.models.model import LanguageModel, kv_bytes, weight_bytes
 
 
 def describe_machine(device: torch.device) -> Machine:
-    """Return the machine as it is now."""
     return Machine(
         device=str(device),
-        processor=torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
+        processor=torch.cuda.get_device_name(device) if device.type == "cuda" else read_processor_name(),
         threads=torch.get_num_threads(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
@@ -22,7 +21,6 @@ def describe_machine(device: torch.device) -> Machine:
 
 
 def describe_pair(target: LanguageModel, draft: LanguageModel | None) -> Pair:
-    """Return what the models are."""
     return Pair(
         target=target.name,
         draft=None if draft is None else draft.name,
@@ -40,8 +38,3 @@ def describe_pair(target: LanguageModel, draft: LanguageModel | None) -> Pair:
 def now() -> str:
     """Return the time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def processor() -> str:
-    """Return the processor's model name."""
-    return processor_name()

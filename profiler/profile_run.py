@@ -1,4 +1,4 @@
-"""A whole profile: times under every condition, then acceptance under every rule and sampling."""
+"""Measuring a whole profile: latencies at every operating point, then acceptance under every rule and sampling."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -10,69 +10,67 @@ from tqdm import tqdm
 from treeopt.errors import InvalidValueError, TreeoptWarning
 from treeopt.planner import PlanRequest, choice_confidence, drafter_choices
 from treeopt.planner.certainty import Certainty
-from treeopt.profiler.acceptance.contexts import AroundContext, BehindPrompts, LongTexts, Place, TextsAtContext, Window
-from treeopt.profiler.acceptance.in_slices import SlicedAcceptance, position_levels
-from treeopt.profiler.acceptance.per_prompt import Counting, FastestTree, counted_rule
+from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, PromptSource, WholePrompts, Window
+from treeopt.profiler.acceptance.incremental import IncrementalAcceptance, position_levels
+from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter, FastestTree, rule_to_count
 from treeopt.profiler.bench.divergence import logits_after
-from treeopt.profiler.budget import UNLIMITED, Budget, Slice
+from treeopt.profiler.budget import NO_DEADLINE, Budget, Deadline
+from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
-from treeopt.profiler.journal import Journal
-from treeopt.profiler.latency.busy import LoadReader
-from treeopt.profiler.latency.condition import Times
 from treeopt.profiler.latency.grid import LatencyGrid
-from treeopt.profiler.latency.memory import fast_collection
-from treeopt.profiler.latency.passes import ROOM_TOKENS
-from treeopt.profiler.latency.prefill import MOST_ROUNDS, PrefillTimes
-from treeopt.profiler.latency.rounds import Step
-from treeopt.profiler.latency.timed_condition import TimedCondition
+from treeopt.profiler.latency.load import LoadReader
+from treeopt.profiler.latency.memory import freeze_existing_objects
+from treeopt.profiler.latency.passes import ROOM_TOKENS, TimedPoint
+from treeopt.profiler.latency.point import PointTimer
+from treeopt.profiler.latency.prefill import MAX_ROUNDS, PrefillTimer
+from treeopt.profiler.latency.rounds import Recorder, Tick
 from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.profiler.processes.processes import OneProcess, Processes
-from treeopt.profiler.recorder import Recorder
+from treeopt.profiler.refinement import CERTAIN, PlanCertainty, ProfileRefiner
 from treeopt.profiler.settings import Settings
-from treeopt.profiler.until_certain import CERTAIN, CertaintyOf, UntilCertain
 from treeopt.records.latency import PrefillLatency
 from treeopt.records.machine import Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
-from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.finite import check_logits
-from treeopt.runtime.models.model import LanguageModel, length_limit, shortest_model, trained_tokens
+from treeopt.runtime.models.model import LanguageModel, describe_length_limit, max_sequence_tokens, shortest_model
 from treeopt.version import TOOL
 
-LEAST_POSITIONS = 16
-"""Positions of each text that are counted, however small the time budget."""
+MIN_POSITIONS = 16
+"""Positions of each sequence that are counted, however small the time budget."""
 DRAFTER_POSITIONS = 64
-"""Positions of each text that other drafters are measured on under a time budget."""
+"""Positions of each sequence that other drafters are measured on under a time budget."""
 PAIR_SHARE = 2
-"""Shares of a time budget that the draft model has, where every other drafter has one."""
-TIMES_SHARE, PREFILL_SHARE, ACCEPTANCE_SHARE = 0.25, 0.05, 0.15
-"""Of the time left, what the first times, prefill and acceptance may take."""
-TREES_SHARE, TURNS = 0.25, 3
-"""Of the time left, what `traversal` on trees may take, and how many trees that mostly is."""
+"""Shares of a time budget for the draft model; every other drafter has one."""
+LATENCY_SHARE, PREFILL_SHARE, ACCEPTANCE_SHARE = 0.25, 0.05, 0.15
+"""Fractions of the time left for the first latencies, prefill and acceptance."""
+TREES_SHARE, TREES_PER_SEQUENCE = 0.25, 3
+"""Fraction of the time left for `traversal` on trees, and the usual number of trees."""
 
 
 class Measurement:
-    """One profile in the making.
+    """Measures one profile.
 
     Args:
-        target: the model whose text it is, on the device to be measured.
+        target: the model whose decoding is measured, on the device to be measured.
         draft: one with the same vocabulary, on the same device; None for a target alone.
         prompts: token ids that the target continues; at least two.
         settings: what to measure.
-        clock: what times the calls.
-        load: makes a reader that tells what other programs use from then on; by default nobody looks.
-        journal: where every measurement is kept at once.
-        fastest_tree: what the rule `traversal` is measured on; other rules do not need it.
+        clock: times the calls.
+        load: makes a reader of the load of other programs; by default the load is not read.
+        checkpoint: where every measurement is stored at once.
+        fastest_tree: the planner for the rule `traversal`, which is measured on trees.
         processes: those that measure together; by default this one alone.
-        pair: what the models are and were loaded from; by default what they tell of themselves.
-        drafters: what is measured beside the draft model, by this process alone.
+        pair: describes the models; by default what they report about themselves.
+        drafters: measured in addition to the draft model, by this process alone.
         categories: one for each prompt, `""` for none; by default no prompt has one.
-        certainty: plans what was measured so far, under a time budget; without it measuring ends after a first round.
-        budget: the time budget of the settings, where it began before this.
+        certainty: plans the profile measured so far, under a time budget; without it measuring ends after a first round.
+        budget: the time budget of the settings, if it has started already.
 
-    Raises InvalidValueError when prompts are missing, a context does not fit the models, or `fastest_tree` is missing.
+    Raises InvalidValueError if prompts are missing, a context does not fit the models, or `fastest_tree` is missing.
     """
 
     def __init__(
@@ -84,18 +82,18 @@ class Measurement:
         *,
         clock: Clock,
         load: Callable[[], LoadReader] | None = None,
-        journal: Journal,
+        checkpoint: Checkpoint,
         fastest_tree: FastestTree | None = None,
         processes: Processes | None = None,
         pair: Pair | None = None,
         drafters: Sequence[LoadedDrafter] = (),
         categories: Sequence[str] = (),
-        certainty: CertaintyOf | None = None,
+        certainty: PlanCertainty | None = None,
         budget: Budget | None = None,
     ) -> None:
         check_measurable(target, draft, prompts, settings)
         self._on_trees = draft is not None and any(
-            counted_rule(rule, sampling) != rule for rule, sampling in settings.asked
+            rule_to_count(rule, sampling) != rule for rule, sampling in settings.rule_samplings
         )
         if self._on_trees and fastest_tree is None:
             raise InvalidValueError(
@@ -105,22 +103,24 @@ class Measurement:
         self._pair = pair or describe_pair(target, draft)
         self._prompts, self._categories = prompts, categories
         self._settings = settings
-        self._journal = journal
+        self._checkpoint = checkpoint
         self._fastest_tree = fastest_tree
-        self._text: list[int] = np.concatenate([np.asarray(prompt) for prompt in prompts]).tolist()
+        self._tokens: list[int] = np.concatenate([np.asarray(prompt) for prompt in prompts]).tolist()
         self._processes = processes or OneProcess()
         self._clock, self._drafters = clock, drafters
         self._contexts = settings.acceptance_contexts
         self.budget = budget
-        """What is left of the time; None where a fixed amount is measured."""
+        """None if a fixed amount is measured."""
         if budget is None and settings.time_budget_s is not None:
-            self.budget = Budget(settings.time_budget_s, journal)
-        self._certainty = certainty
+            self.budget = Budget(settings.time_budget_s, checkpoint)
+        self._plan = certainty
         self.certainty: Certainty | None = None
-        """The least certain plan of what was measured; None before, and where nothing was planned."""
+        """That of the least certain plan; None if nothing was planned."""
         self.choice_confidence: float | None = None
-        """Probability that the choice among several drafters is within 1 % of the fastest; None where none was made."""
-        self._latency_grid = LatencyGrid(target, draft, self._text, settings, clock=clock, journal=journal, load=load)
+        """Probability that the choice among several drafters is within 1 % of the fastest; None if none was made."""
+        self._latency_grid = LatencyGrid(
+            target, draft, self._tokens, settings, clock=clock, checkpoint=checkpoint, load=load
+        )
 
     def profile(
         self,
@@ -129,38 +129,93 @@ class Measurement:
         acceptances: tuple[MeasuredAcceptance, ...] | None = None,
         show_progress: bool = True,
     ) -> Profile:
-        """Measure everything that is neither given nor in the journal yet; bars go to standard error.
+        """Return the profile, measuring what the checkpoint lacks; bars go to standard error.
 
         Args:
-            latencies: times that were measured elsewhere.
-            acceptances: acceptance that was measured elsewhere.
+            latencies: measured elsewhere.
+            acceptances: measured elsewhere.
             show_progress: whether bars are drawn.
 
-        Raises TreeoptError naming a model whose logits are not finite, before anything is timed where they never are.
+        Raises TreeoptError naming a model whose logits are not finite, usually before anything is timed.
         """
         for model, role in ((self._target, "target"), (self._draft, "draft model")):
             if model is not None:
                 check_logits(model, role, logits_after(model, self._prompts[0]))
         hidden = None if show_progress else True  # None: hidden where standard error is not a terminal
-        with fast_collection():
+        with freeze_existing_objects():
             if self.budget is not None:
-                return self._until_certain(self.budget, latencies, acceptances, hidden)
-            return self._fixed_amount(latencies, acceptances, hidden)
+                return self._measure_within(self.budget, latencies, acceptances, hidden)
+            return self._measure_all(latencies, acceptances, hidden)
 
-    def _fixed_amount(
+    def _measure_all(
         self,
         latencies: tuple[StepLatency, ...] | None,
         acceptances: tuple[MeasuredAcceptance, ...] | None,
         hidden: bool | None,
     ) -> Profile:
-        """Measure as many rounds and positions as the settings have."""
-        times = latencies or self._latencies(hidden)
-        prefill = None if latencies else self._prefill(hidden)
-        positions = self._settings.text_positions(len(self._prompts))
-        profile = self._profile(times, prefill, acceptances or self._acceptances(positions, hidden))
+        prefill = None
+        if not latencies:
+            latencies = self._measure_latencies(hidden)
+            prefill = self._measure_prefill(hidden)
+        positions = self._settings.positions_per_prompt(len(self._prompts))
+        profile = self._profile(latencies, prefill, acceptances or self._count_acceptance(positions, hidden))
         if self._on_trees and not acceptances:
-            profile = replace(profile, acceptances=self._on_the_fastest_trees(profile, positions, hidden))
-        return self._with_drafters(profile, positions, hidden) if self._drafters else profile
+            profile = replace(profile, acceptances=self._measure_on_trees(profile, positions, hidden))
+        return self._measure_drafters(profile, positions, hidden) if self._drafters else profile
+
+    def _measure_within(
+        self,
+        budget: Budget,
+        latencies: tuple[StepLatency, ...] | None,
+        acceptances: tuple[MeasuredAcceptance, ...] | None,
+        hidden: bool | None,
+    ) -> Profile:
+        """Measure a little of everything, then what makes the plan more certain, then other drafters."""
+        seconds = round(budget.seconds)
+        with tqdm(total=seconds, desc="measuring ", unit="s", disable=hidden) as bar:
+
+            def tick(probability: float | None = None) -> None:
+                bar.update(min(seconds, round(budget.seconds - budget.left_s)) - bar.n)
+                if probability is not None:
+                    bar.set_postfix_str(f"{probability:.0%} certain")
+
+            deadline = budget.deadline.part(PAIR_SHARE / (PAIR_SHARE + len(self._drafters)))
+            timers = {} if latencies else self._measure_coarsely(budget, deadline, tick)
+            prefill = None
+            if not latencies:
+                with budget.spending("prefill"):
+                    prefill = self._prefill_timer(tick).measure(MAX_ROUNDS, deadline.part(PREFILL_SHARE))
+            self._drop_long_contexts(timers, deadline)
+            counted = None if acceptances or self._draft is None else self._incremental_acceptance()
+
+            def make_profile() -> Profile:
+                measured = latencies or tuple(timer.latency() for timer in timers.values())
+                return self._profile(measured, prefill, acceptances or (counted.acceptances() if counted else ()))
+
+            if counted is not None:
+                with budget.spending("acceptance"):
+                    if timers:
+                        counted.add(deadline.part(ACCEPTANCE_SHARE), 2, max(2, counted.missing))
+                    else:
+                        counted.add(deadline, 2)
+            if self._draft is None or not timers:
+                for number, timer in enumerate(timers.values()):  # no plan that shows which sizes decide
+                    with budget.spending("verify"):
+                        timer.sample(deadline.part(LATENCY_SHARE / (len(timers) - number)))
+            elif self._plan is not None:
+                refiner = ProfileRefiner(
+                    budget, timers, counted, make_profile, self._plan, self._settings.samplings, tick
+                )
+                self.certainty = refiner.run(deadline.part(1 - TREES_SHARE) if self._on_trees else deadline)
+            profile = make_profile()
+            if self._on_trees and counted is not None:
+                with budget.spending("traversal"):
+                    profile = replace(profile, acceptances=self._measure_on_few_trees(profile, counted, deadline))
+            if self._drafters:
+                with budget.spending("drafters"):
+                    positions = min(DRAFTER_POSITIONS, self._room_tokens)
+                    profile = self._measure_drafters(profile, positions, hidden, budget.deadline)
+            return profile
 
     def _profile(
         self,
@@ -178,76 +233,24 @@ class Measurement:
             acceptances=acceptances,
         )
 
-    def _until_certain(
-        self,
-        budget: Budget,
-        latencies: tuple[StepLatency, ...] | None,
-        acceptances: tuple[MeasuredAcceptance, ...] | None,
-        hidden: bool | None,
-    ) -> Profile:
-        """Measure a little of everything, then what makes the plan more certain, then other drafters."""
-        seconds = round(budget.seconds)
-        with tqdm(total=seconds, desc="measuring ", unit="s", disable=hidden) as bar:
+    def _measure_coarsely(self, budget: Budget, deadline: Deadline, tick: Tick) -> dict[TimedPoint, PointTimer]:
+        share, left = deadline.part(LATENCY_SHARE), len(self._latency_grid.points())
 
-            def tick(probability: float | None = None) -> None:
-                bar.update(min(seconds, round(budget.seconds - budget.left_s)) - bar.n)
-                if probability is not None:
-                    bar.set_postfix_str(f"{probability:.0%} certain")
-
-            time = budget.whole.part(PAIR_SHARE / (PAIR_SHARE + len(self._drafters)))
-            times = {} if latencies else self._coarse_times(budget, time, tick)
-            prefill = None if latencies else self._coarse_prefill(budget, time, tick)
-            self._leave_out_long_contexts(times, time)
-            counted = None if acceptances or self._draft is None else self._sliced_acceptance()
-
-            def so_far() -> Profile:
-                measured = latencies or tuple(each.latency() for each in times.values())
-                return self._profile(measured, prefill, acceptances or (counted.measured() if counted else ()))
-
-            if counted is not None:
-                with budget.spending("acceptance"):
-                    if times:
-                        counted.add(time.part(ACCEPTANCE_SHARE), 2, max(2, counted.missing))
-                    else:
-                        counted.add(time, 2)
-            if self._draft is None or not times:
-                self._refine_all(budget, times, time)
-            elif self._certainty is not None:
-                trees = time.part(1 - TREES_SHARE) if self._on_trees else time
-                until = UntilCertain(budget, times, counted, so_far, self._certainty, self._settings.samplings, tick)
-                self.certainty = until.run(trees)
-            profile = so_far()
-            if self._on_trees and counted is not None:
-                with budget.spending("traversal"):
-                    profile = replace(profile, acceptances=self._on_few_trees(profile, counted, time))
-            if self._drafters:
-                with budget.spending("drafters"):
-                    positions = min(DRAFTER_POSITIONS, self._room)
-                    profile = self._with_drafters(profile, positions, hidden, budget.whole)
-            return profile
-
-    def _coarse_times(self, budget: Budget, time: Slice, tick: Step) -> dict[TimedCondition, Times]:
-        share, left = time.part(TIMES_SHARE), self._latency_grid.conditions
-
-        def coarse(times: Times) -> None:
+        def measure(timer: PointTimer) -> None:
             nonlocal left
-            times.coarse(budget.spending, share.part(1 / max(1, left)))
+            timer.coarse(budget.spending, share.part(1 / max(1, left)))
             left -= 1
 
-        return self._latency_grid.each_fitting(coarse, tick)
+        return self._latency_grid.time_points(measure, tick)
 
-    def _coarse_prefill(self, budget: Budget, time: Slice, tick: Step) -> PrefillLatency:
-        with budget.spending("prefill"):
-            return self._prefill_times(tick).measure(MOST_ROUNDS, time.part(PREFILL_SHARE))
-
-    def _leave_out_long_contexts(self, times: Mapping[TimedCondition, Times], time: Slice) -> None:
-        """Count acceptance after the prompts alone where two texts cannot be decoded up to the contexts in half the time."""
-        kinds = self._journal.kinds()
-        if not times or not self._contexts or any(kind.startswith("acceptance at ") for kind in kinds):
+    def _drop_long_contexts(self, timers: Mapping[TimedPoint, PointTimer], deadline: Deadline) -> None:
+        """Count acceptance only after the prompts if decoding two sequences up to the contexts takes half the time."""
+        kinds = self._checkpoint.kinds()
+        if not timers or not self._contexts or any(kind.startswith("acceptance at ") for kind in kinds):
             return
         tokens = sum(sorted(max(0, max(self._contexts) - len(prompt)) for prompt in self._prompts)[:2])
-        step_s = float(next(iter(times.values())).latency().verify.seconds(1))
-        if tokens * step_s * len(self._settings.samplings) > time.left_s / 2:
+        step_s = float(next(iter(timers.values())).latency().verify.seconds(1))
+        if tokens * step_s * len(self._settings.samplings) > deadline.left_s / 2:
             self._contexts = ()
             warnings.warn(
                 f"acceptance: decoding two texts up to {max(self._settings.context_tokens)} tokens takes more than half of the "
@@ -256,182 +259,177 @@ class Measurement:
                 stacklevel=2,
             )
 
-    def _refine_all(self, budget: Budget, times: Mapping[TimedCondition, Times], time: Slice) -> None:
-        """Time verification without a plan that tells what matters: every count alike."""
-        for number, each in enumerate(times.values()):
-            with budget.spending("verify"):
-                each.sample(time.part(TIMES_SHARE / (len(times) - number)))
+    def _incremental_acceptance(self) -> IncrementalAcceptance:
+        levels = position_levels(self._room_tokens)
+        counters = [
+            (counter, (positions,) if self._contexts else levels) for counter, positions in self._counters(levels[0])
+        ]
+        return IncrementalAcceptance(counters, len(self._prompts))
 
-    def _sliced_acceptance(self) -> SlicedAcceptance:
-        levels = position_levels(self._room)
-        windows = self._countings(levels[0])
-        countings = [(counting, levels if not self._contexts else (count,)) for counting, count in windows]
-        return SlicedAcceptance(countings, len(self._prompts))
-
-    def _on_few_trees(self, profile: Profile, counted: SlicedAcceptance, time: Slice) -> tuple[MeasuredAcceptance, ...]:
-        """Measure `traversal` on as many texts as there is time for, two at least."""
+    def _measure_on_few_trees(
+        self, profile: Profile, counted: IncrementalAcceptance, deadline: Deadline
+    ) -> tuple[MeasuredAcceptance, ...]:
         assert self._fastest_tree is not None
         step_s = float(profile.latencies[0].verify.seconds(1))
-        levels = position_levels(self._room)
-        found: list[MeasuredAcceptance] = []
-        for counting, count in self._countings(levels[0]):
-            turn_s = TURNS * count * step_s * len(self._settings.samplings) * max(1, len(self._contexts))
-            counting.numbers = counted.numbers[: max(2, int(time.left_s / turn_s))]
-            found += counting.on_trees(profile, count, self._fastest_tree, lambda: None)
-        return tuple(found)
+        acceptances: list[MeasuredAcceptance] = []
+        for counter, positions in self._counters(position_levels(self._room_tokens)[0]):
+            sequence_s = (
+                TREES_PER_SEQUENCE * positions * step_s * len(self._settings.samplings) * max(1, len(self._contexts))
+            )
+            counter.numbers = counted.numbers[: max(2, int(deadline.left_s / sequence_s))]
+            acceptances += counter.measure_on_trees(profile, positions, self._fastest_tree, lambda: None)
+        return tuple(acceptances)
 
-    @property
-    def _room(self) -> int:
-        """How many tokens every prompt can be continued by."""
-        return _room_tokens(self._target, self._draft, self._prompts)
-
-    def _on_the_fastest_trees(
+    def _measure_on_trees(
         self, profile: Profile, positions: int, hidden: bool | None
     ) -> tuple[MeasuredAcceptance, ...]:
         assert self._fastest_tree is not None
         with tqdm(desc="traversal ", unit="text", disable=hidden) as bar:
             return tuple(
-                found
-                for counting, count in self._countings(positions)
-                for found in counting.on_trees(profile, count, self._fastest_tree, bar.update)
+                acceptance
+                for counter, counted_positions in self._counters(positions)
+                for acceptance in counter.measure_on_trees(profile, counted_positions, self._fastest_tree, bar.update)
             )
 
-    def _with_drafters(self, profile: Profile, positions: int, hidden: bool | None, time: Slice = UNLIMITED) -> Profile:
+    def _measure_drafters(
+        self, profile: Profile, positions: int, hidden: bool | None, deadline: Deadline = NO_DEADLINE
+    ) -> Profile:
         measurement = DrafterMeasurement(
-            places=self._places(positions),
-            texts=len(self._prompts),
-            text=self._text,
+            sources=self._prompt_sources(positions),
+            prompt_count=len(self._prompts),
+            tokens=self._tokens,
             settings=self._settings,
             positions=positions,
-            recorder=Recorder(self._clock, self._journal),
-            time=time,
+            recorder=Recorder(self._clock, self._checkpoint),
+            deadline=deadline,
             categories=self._categories,
         )
-        certain = self._certain_choice if time is not UNLIMITED else None
-        return measurement.measure(self._drafters, profile, hidden, certain=certain)
+        is_certain = None if deadline is NO_DEADLINE else self._is_choice_certain
+        return measurement.measure(self._drafters, profile, hidden, is_certain=is_certain)
 
-    def _certain_choice(self, profile: Profile) -> bool:
-        """Return whether the choice among drafters is certain at every temperature, and keep how certain it is."""
-        requests = [PlanRequest(temperature=each.temperature) for each in self._settings.samplings]
+    def _is_choice_certain(self, profile: Profile) -> bool:
+        """Return whether the choice among drafters is certain at every temperature, and set `choice_confidence`."""
+        requests = [PlanRequest(temperature=sampling.temperature) for sampling in self._settings.samplings]
         self.choice_confidence = min(choice_confidence(drafter_choices(profile, request)) for request in requests)
         return self.choice_confidence >= CERTAIN
 
-    def _latencies(self, hidden: bool | None) -> tuple[StepLatency, ...]:
+    def _measure_latencies(self, hidden: bool | None) -> tuple[StepLatency, ...]:
         with tqdm(total=self._latency_grid.calls, desc="times     ", unit="call", disable=hidden) as bar:
-            return self._processes.from_first(lambda: self._latency_grid.measure(bar.update))
+            return self._processes.run_on_first(lambda: self._latency_grid.measure(bar.update))
 
-    def _prefill(self, hidden: bool | None) -> PrefillLatency:
+    def _measure_prefill(self, hidden: bool | None) -> PrefillLatency:
         rounds = self._settings.rounds
         with tqdm(desc="prompts   ", unit="call", disable=hidden) as bar:
-            times = self._prefill_times(bar.update)
-            bar.total = times.calls * min(rounds, MOST_ROUNDS)
-            return self._processes.from_first(lambda: times.measure(rounds))
+            timer = self._prefill_timer(bar.update)
+            bar.total = timer.calls_per_round * min(rounds, MAX_ROUNDS)
+            return self._processes.run_on_first(lambda: timer.measure(rounds))
 
-    def _prefill_times(self, step: Step) -> PrefillTimes:
+    def _prefill_timer(self, tick: Tick) -> PrefillTimer:
         longest = max(*self._settings.context_tokens, *map(len, self._prompts))
-        return PrefillTimes(self._target, self._draft, self._text, longest, Recorder(self._clock, self._journal, step))
+        recorder = Recorder(self._clock, self._checkpoint, tick)
+        return PrefillTimer(self._target, self._draft, self._tokens, longest, recorder)
 
-    def _acceptances(self, positions: int, hidden: bool | None) -> tuple[MeasuredAcceptance, ...]:
-        """Return the acceptance of the draft model, under every rule, sampling and context; none without one."""
+    def _count_acceptance(self, positions: int, hidden: bool | None) -> tuple[MeasuredAcceptance, ...]:
         if self._draft is None:
             return ()
-        countings = self._countings(positions)
-        with tqdm(total=len(countings) * len(self._prompts), desc="acceptance", unit="text", disable=hidden) as bar:
-            return tuple(found for counting, count in countings for found in counting.measure(count, bar.update))
+        counters = self._counters(positions)
+        with tqdm(total=len(counters) * len(self._prompts), desc="acceptance", unit="text", disable=hidden) as bar:
+            return tuple(
+                acceptance
+                for counter, counted_positions in counters
+                for acceptance in counter.measure(counted_positions, bar.update)
+            )
 
-    def _countings(self, positions: int) -> list[tuple[Counting, int]]:
-        """Return what counts, and on how many positions of each text: at every context, or once behind the prompts."""
-        windows = self._windows(positions)
-        if not windows:
-            return [(self._counting(None), positions)]
-        texts = self._long_texts(positions)
-        return [(self._counting(TextsAtContext(texts, each)), each.positions) for each in windows]
+    def _counters(self, positions: int) -> list[tuple[AcceptanceCounter, int]]:
+        """Return a counter for each prompt source, and on how many positions of each sequence it counts."""
+        assert self._draft is not None
+        return [
+            (
+                AcceptanceCounter(
+                    self._target,
+                    self._draft,
+                    self._prompts,
+                    self._settings,
+                    checkpoint=self._checkpoint,
+                    processes=self._processes,
+                    source=source,
+                    categories=self._categories,
+                ),
+                source.positions(positions),
+            )
+            for source in self._prompt_sources(positions)
+        ]
 
-    def _windows(self, positions: int) -> list[Window]:
-        """Return the positions of every context length that acceptance is counted at; none behind the prompts."""
-        trained = trained_tokens(self._target, self._draft)
-        return [Window.around(each, positions, trained) for each in self._contexts]
-
-    def _long_texts(self, positions: int) -> LongTexts:
-        """Return texts as long as needed: drafters are decoded with in smaller windows, which begin later."""
-        longest = max(each.prompt_tokens for each in self._windows(positions))
-        if self._drafters:
+    def _prompt_sources(self, positions: int) -> list[PromptSource]:
+        if not self._contexts:
+            return [WholePrompts(self._prompts)]
+        max_tokens = max_sequence_tokens(self._target, self._draft)
+        if self._drafters:  # they may use smaller windows, which start later
             longest = max(self._contexts) + 1
-        return LongTexts(self._target, self._prompts, longest, self._journal)
+        else:
+            longest = max(Window.around(context, positions, max_tokens).prompt_tokens for context in self._contexts)
+        sequences = LongSequences(self._target, self._prompts, longest, self._checkpoint)
+        return [
+            PromptsAtContext(sequences=sequences, context_tokens=context, max_tokens=max_tokens)
+            for context in self._contexts
+        ]
 
-    def _places(self, positions: int) -> list[Place]:
-        """Return where drafters are measured: at every context, or once behind the prompts."""
-        contexts = self._contexts
-        if not contexts:
-            return [BehindPrompts(self._prompts)]
-        texts, trained = self._long_texts(positions), trained_tokens(self._target, self._draft)
-        return [AroundContext(texts=texts, context_tokens=each, trained=trained) for each in contexts]
-
-    def _counting(self, texts: TextsAtContext | None) -> Counting:
-        assert self._draft is not None  # whose acceptance is counted
-        return Counting(
-            self._target,
-            self._draft,
-            self._prompts,
-            self._settings,
-            journal=self._journal,
-            processes=self._processes,
-            texts=texts,
-            categories=self._categories,
-        )
+    @property
+    def _room_tokens(self) -> int:
+        return room_tokens(self._target, self._draft, self._prompts)
 
 
-def _room_tokens(target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]]) -> int:
+def room_tokens(target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]]) -> int:
     """Return how many tokens every prompt can be continued by."""
-    return trained_tokens(target, draft) - max(map(len, prompts))
+    return max_sequence_tokens(target, draft) - max(map(len, prompts))
 
 
-def longest_text(
+def longest_sequence(
     target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]], settings: Settings
 ) -> int:
-    """Return the tokens of the longest text that is decoded; under a time budget, of the longest that may be."""
-    positions = DRAFTER_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
-    trained = trained_tokens(target, draft)
-    windows = [Window.around(each, positions, trained) for each in settings.acceptance_contexts]
+    """Return the tokens of the longest decoded sequence; under a time budget an upper bound."""
+    positions = DRAFTER_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
+    max_tokens = max_sequence_tokens(target, draft)
+    windows = [Window.around(context, positions, max_tokens) for context in settings.acceptance_contexts]
     if windows:
-        return min(trained, max(each.prompt_tokens + each.positions for each in windows))
-    return min(trained, max(map(len, prompts)) + positions)
+        return min(max_tokens, max(window.prompt_tokens + window.positions for window in windows))
+    return min(max_tokens, max(map(len, prompts)) + positions)
 
 
 def check_measurable(
     target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]], settings: Settings
 ) -> None:
-    """Raise InvalidValueError where prompts are missing, or a context or the positions do not fit the models."""
+    """Raise InvalidValueError if prompts are missing, or a context or the positions do not fit the models."""
     shortest = shortest_model(target, draft)
-    trained = shortest.config.max_positions
+    max_tokens = shortest.config.max_positions
     if len(prompts) < 2 or min(map(len, prompts)) == 0:
         raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.", field="prompts")
-    if trained <= ROOM_TOKENS:
+    if max_tokens <= ROOM_TOKENS:
         raise InvalidValueError(
             f"context_tokens: expected models that take more than {ROOM_TOKENS} tokens, which the timed steps need. "
-            f"{length_limit(shortest)}: use another model.",
+            f"{describe_length_limit(shortest)}: use another model.",
             field="context_tokens",
         )
-    if max(settings.context_tokens) + ROOM_TOKENS > trained:
+    if max(settings.context_tokens) + ROOM_TOKENS > max_tokens:
         raise InvalidValueError(
-            f"context_tokens: expected at most {trained - ROOM_TOKENS}, because {length_limit(shortest)}, and the timed "
+            f"context_tokens: expected at most {max_tokens - ROOM_TOKENS}, because {describe_length_limit(shortest)}, and the timed "
             f"steps need {ROOM_TOKENS}. Got {max(settings.context_tokens)}.",
             field="context_tokens",
         )
-    longest, room = max(map(len, prompts)), _room_tokens(target, draft, prompts)
-    least = LEAST_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
+    longest, room = max(map(len, prompts)), room_tokens(target, draft, prompts)
+    positions = MIN_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
     if settings.acceptance_contexts:
-        least = 0  # a prompt is cut where it is too long for a context
-    if least > 0 >= room:
+        positions = 0  # a prompt is cut where it is too long for a context
+    if positions > 0 >= room:
         raise InvalidValueError(
-            f"prompts: expected at most {trained - 1} tokens before a new one, because {length_limit(shortest)}. Got "
+            f"prompts: expected at most {max_tokens - 1} tokens before a new one, because {describe_length_limit(shortest)}. Got "
             f"{longest}: give shorter prompts.",
             field="prompts",
         )
-    if least > room:
+    if positions > room:
         raise InvalidValueError(
             f"positions: expected at most {room * len(prompts)}, since {len(prompts)} prompts of up "
-            f"to {longest} tokens are continued and {length_limit(shortest)}. "
+            f"to {longest} tokens are continued and {describe_length_limit(shortest)}. "
             f"Got {settings.positions}: ask for fewer, or give more prompts.",
             field="positions",
         )

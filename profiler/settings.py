@@ -5,26 +5,25 @@ from dataclasses import asdict, dataclass
 from zlib import crc32
 
 from treeopt.errors import InvalidValueError
-from treeopt.profiler.heading import edition
+from treeopt.profiler.checkpoint import describe_origin
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.records.machine import Pair
 from treeopt.records.rules import check_rule
-from treeopt.records.sampling import GREEDY, Sampling, draft_sampling_of
+from treeopt.records.sampling import GREEDY, Sampling, resolve_draft_sampling
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees.drafter_setting import DrafterSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSize:
-    """Which dynamic trees a draft record is to answer for.
+    """The largest dynamic trees that a draft record can replay.
 
     Raises InvalidValueError for a number below 1.
     """
 
     top_k: int = 10
-    """The largest top-k; at most the vocabulary is recorded."""
+    """At most the vocabulary is recorded."""
     depth: int = 10
-    """The greatest depth."""
 
     def __post_init__(self) -> None:
         for name in ("top_k", "depth"):
@@ -40,33 +39,33 @@ class Settings:
     """
 
     rules: tuple[str, ...] = ("sequoia",)
-    """Verification rules, each with an acceptance and an overhead of its own; at temperature 0 all are one."""
+    """Verification rules, each with its own acceptance and overhead; at temperature 0 all are the same."""
     lossy: bool = False
-    """Allow rules that change the text's distribution."""
+    """Allow rules that change the output distribution."""
     samplings: tuple[Sampling, ...] = (GREEDY,)
-    """How the target's tokens are sampled: one or more distributions, all measured in one pass over the prompts."""
+    """How the target samples: one or more temperatures, all measured in one pass over the prompts."""
     draft_sampling: Sampling | None = None
-    """The distribution that children are sampled from; by default the target's temperature and all tokens."""
+    """How the draft model samples; by default with the target's temperature and all tokens."""
     context_tokens: tuple[int, ...] = (256,)
-    """Tokens in the cache while times are taken, one length or more; where there are several, acceptance is counted at each."""
+    """Context lengths of timed calls; acceptance is counted at each if there are several."""
     batch_sizes: tuple[int, ...] = (1,)
-    """Texts verified together while times are taken; 1 is among them, because steps are timed on single texts."""
+    """Batch sizes of timed calls; 1 is required."""
     max_tokens: int = 512
-    """Largest pass that is timed: no budget beyond it can be planned."""
+    """Largest timed pass; larger trees cannot be planned."""
     rounds: int = 25
-    """Samples of every time."""
+    """Samples of every size."""
     time_budget_s: float | None = None
-    """Seconds after which measuring ends, unless the plan is certain before; None measures `rounds` and `positions`."""
+    """Seconds after which measuring ends, if the plan is not certain before; None measures `rounds` and `positions`."""
     positions: int = 4096
-    """Generated positions whose acceptance is counted, for each rule and context, and that are recorded, over all prompts."""
+    """Generated positions over all prompts that are counted, for each rule and context, and recorded."""
     branching: int = 16
     """Children per position."""
     depth: int = 16
     """Depths of the acceptance table."""
     record: RecordSize | None = None
-    """What to record for dynamic trees, if anything."""
+    """Recording for dynamic trees, if any."""
     drafters: tuple[DrafterSetting, ...] = ()
-    """What is measured beside the draft model, with its heads' digests."""
+    """Other drafters to measure, with the digests of their heads."""
     cuda_graphs: bool | None = None
     """Whether timed passes are captured as CUDA graphs; by default on a CUDA device."""
 
@@ -77,19 +76,19 @@ class Settings:
             raise InvalidValueError(
                 f"rules: expected one or more, each once. Got {', '.join(self.rules) or 'none'}.", field="rules"
             )
-        if not self.samplings or len({each.temperature for each in self.samplings}) < len(self.samplings):
+        if not self.samplings or len({sampling.temperature for sampling in self.samplings}) < len(self.samplings):
             raise InvalidValueError("temperature: expected one or more, each once.", field="temperature")
-        if all(each.greedy for each in self.samplings) and len(self.rules) > 1:
+        if all(sampling.greedy for sampling in self.samplings) and len(self.rules) > 1:
             raise InvalidValueError(
                 f"rules: expected one at temperature 0, where all accept the same. Got {', '.join(self.rules)}: "
                 "measure them at a temperature above 0.",
                 field="rules",
             )
-        for sampling in [each for each in self.samplings if not each.greedy] or self.samplings:
-            draft_sampling_of(sampling, self.draft_sampling)  # refuse now what cannot be sampled
-        for name, value in {"max_tokens": 2, "rounds": 1, "positions": 1, "branching": 1, "depth": 1}.items():
-            if getattr(self, name) < value:
-                raise InvalidValueError(f"{name}: expected at least {value}. Got {getattr(self, name)}.", field=name)
+        for sampling in [sampling for sampling in self.samplings if not sampling.greedy] or self.samplings:
+            resolve_draft_sampling(sampling, self.draft_sampling)  # raises InvalidValueError
+        for name, minimum in {"max_tokens": 2, "rounds": 1, "positions": 1, "branching": 1, "depth": 1}.items():
+            if getattr(self, name) < minimum:
+                raise InvalidValueError(f"{name}: expected at least {minimum}. Got {getattr(self, name)}.", field=name)
         for name in ("context_tokens", "batch_sizes"):
             values = getattr(self, name)
             if not values or min(values) < 1 or len(set(values)) < len(values):
@@ -106,30 +105,30 @@ class Settings:
 
     @property
     def sampling(self) -> Sampling:
-        """The first of the samplings, along whose texts a draft record is made."""
+        """The first sampling, that of draft records."""
         return self.samplings[0]
 
     @property
     def acceptance_contexts(self) -> tuple[int, ...]:
-        """Context lengths that acceptance is counted at; none where one is asked for: then positions follow the prompts."""
+        """The context lengths if there are several; a single one means that positions follow the prompts."""
         return self.context_tokens if len(self.context_tokens) > 1 else ()
 
     def own_draft_sampling(self, sampling: Sampling) -> Sampling | None:
-        """Return how the draft samples beside one of the samplings, if otherwise: None where that is greedy."""
+        """Return the draft sampling for a target sampling; None if that is greedy, or for the default."""
         return None if sampling.greedy else self.draft_sampling
 
     @property
-    def asked(self) -> tuple[tuple[str, Sampling], ...]:
-        """Rules and samplings whose acceptance is wanted; at temperature 0 all rules are one."""
+    def rule_samplings(self) -> tuple[tuple[str, Sampling], ...]:
+        """Pairs of rule and sampling to measure; at temperature 0 only the first rule, because all are the same."""
         return tuple(
             (rule, sampling)
             for sampling in self.samplings
             for rule in (self.rules[:1] if sampling.greedy else self.rules)
         )
 
-    def text_positions(self, texts: int) -> int:
-        """Return the positions of each of so many texts."""
-        return -(-self.positions // texts)
+    def positions_per_prompt(self, prompts: int) -> int:
+        """Return the positions after each of `prompts` prompts."""
+        return -(-self.positions // prompts)
 
     def conditions(
         self,
@@ -138,36 +137,35 @@ class Settings:
         prompts: Sequence[Sequence[int]],
         pair: Pair | None = None,
     ) -> str:
-        """Return all that makes two profiles comparable, and what their journals' numbers mean, as one line.
+        """Return one line that identifies comparable measurements: machine, models, prompts and settings.
 
         Args:
             target: the target model.
-            draft: the draft model, if there is one.
+            draft: the draft model, if any.
             prompts: token ids.
-            pair: what the models are and were loaded from; by default what they tell of themselves.
+            pair: describes the models; by default what they report about themselves.
         """
         checksum = crc32(repr([list(prompt) for prompt in prompts]).encode())
-        parts = {
+        items = {
             **asdict(describe_machine(target.device)),
             **asdict(pair or describe_pair(target, draft)),
             **asdict(self),
         }
         for name in ("target_source", "draft_source"):
-            del parts[name]  # the same models may have been moved
-        if self.time_budget_s is not None:  # what was measured serves any other budget
-            parts["time_budget_s"] = "any"
-            del parts["rounds"], parts["positions"]
+            del items[name]  # the same models may have been moved
+        if self.time_budget_s is not None:  # measurements can be resumed with another budget
+            items["time_budget_s"] = "any"
+            del items["rounds"], items["positions"]
         for name in ("record", "cuda_graphs", "draft", "draft_parameters", "target_digest", "draft_digest"):
-            if parts[name] is None:
-                del parts[name]
-        parts["drafters"] = ", ".join(map(_heads, self.drafters))
+            if items[name] is None:
+                del items[name]
+        items["drafters"] = ", ".join(map(_describe_drafter, self.drafters))
         if not self.drafters:
-            del parts["drafters"]
-        parts["prompts"] = f"{len(prompts)} of checksum {checksum:08x}"
-        return ", ".join([edition(), *(f"{name} {value}" for name, value in parts.items())])
+            del items["drafters"]
+        items["prompts"] = f"{len(prompts)} of checksum {checksum:08x}"
+        return ", ".join([describe_origin(), *(f"{name} {value}" for name, value in items.items())])
 
 
-def _heads(drafter: DrafterSetting) -> str:
-    """Return a drafter with all that its measurements hang on."""
+def _describe_drafter(drafter: DrafterSetting) -> str:
     at = f" at {drafter.layers}" if drafter.layers else ""
     return f"{drafter.name} {drafter.digest or 'without heads'}{at}"

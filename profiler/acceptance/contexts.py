@@ -1,8 +1,7 @@
-"""The texts that acceptance is counted on at one context length: prompts, cut or decoded on until they are that long.
+"""The prompts that acceptance and drafters are measured on: as given, or cut or continued to a context length.
 
-Positions are counted around every context length, as many before it as behind it.  A text is decoded once, plainly, up
-to the longest context, and its beginning serves the shorter ones; of a prompt that is long enough only the beginning is
-taken, and nothing is decoded.  Texts of other drafters than the draft model go on from the same beginnings.
+At a context length positions are counted around it, half of them before and half after.  Short prompts are continued by
+plain decoding, once, up to the longest context; shorter contexts use the beginning of that sequence.
 """
 
 from collections.abc import Sequence
@@ -10,186 +9,162 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from treeopt.errors import TreeoptError
-from treeopt.profiler.journal import Journal
+from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import chain
 
 
-class CountedTexts(Protocol):
-    """Says what is continued while acceptance is counted."""
+class PromptSet(NamedTuple):
+    """Prompts to continue, and by how much."""
+
+    prompts: dict[int, Sequence[int]]
+    """Token ids by prompt number; sequences that end before the context length are left out."""
+    positions: int
+
+
+class PromptSource(Protocol):
+    """Prompts at one context length."""
 
     @property
     def context_tokens(self) -> int | None:
-        """Where positions are counted; None where they follow the prompts, however long these are."""
+        """The context length in the middle of the counted positions; None after whole prompts of any length."""
 
-    def prompt(self, number: int, sampling: Sampling) -> Sequence[int] | None:
-        """Return what is continued of one text; None where the text ends before."""
+    def positions(self, positions: int) -> int:
+        """Return how many positions are counted if up to `positions` are wanted."""
+
+    def prompt(self, number: int, sampling: Sampling, positions: int) -> Sequence[int] | None:
+        """Return the tokens before the counted positions; None if the sequence ends earlier."""
+
+    def prompt_set(self, sampling: Sampling, positions: int, limit: int | None = None) -> PromptSet:
+        """Return the first `limit` prompts that are long enough, by default all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholePrompts:
-    """The prompts as they were given."""
+    """The prompts as given."""
 
     prompts: Sequence[Sequence[int]]
 
     @property
     def context_tokens(self) -> None:
-        """None: wherever prompts end."""
+        return None
 
-    def prompt(self, number: int, sampling: Sampling) -> Sequence[int]:
-        """Return the prompt, whatever the sampling."""
-        del sampling
+    def positions(self, positions: int) -> int:
+        return positions
+
+    def prompt(self, number: int, sampling: Sampling, positions: int) -> Sequence[int]:
+        del sampling, positions
         return self.prompts[number]
+
+    def prompt_set(self, sampling: Sampling, positions: int, limit: int | None = None) -> PromptSet:
+        del sampling
+        return PromptSet(dict(enumerate(self.prompts[:limit])), positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The positions of a text that count for one context length."""
+    """The positions of a sequence that count for one context length."""
 
     context_tokens: int
     prompt_tokens: int
-    """After which they begin; the first of them has one token fewer in the cache."""
+    """Tokens before the window; at its first position the cache has one token fewer."""
     positions: int
 
     @classmethod
-    def around(cls, context_tokens: int, positions: int, trained: int) -> "Window":
-        """Return the window with a context in its middle.
+    def around(cls, context_tokens: int, positions: int, max_tokens: int) -> "Window":
+        """Return the window with a context length in its middle.
 
         Args:
-            context_tokens: tokens in the cache in its middle.
-            positions: at most so many, and no more than reach half the context to either side: at 10 tokens, 100 more
-                would be another context.
-            trained: longest text of the models.
+            context_tokens: tokens in the cache in the middle.
+            positions: upper bound.  The window also reaches at most half the context to either side: 100 positions around
+                10 tokens would measure another context.
+            max_tokens: longest sequence of the models.
         """
-        half = max(0, min((positions + 1) // 2, context_tokens // 2, trained - context_tokens - 1))
+        half = max(0, min((positions + 1) // 2, context_tokens // 2, max_tokens - context_tokens - 1))
         return cls(
             context_tokens=context_tokens, prompt_tokens=max(1, context_tokens - half + 1), positions=max(1, 2 * half)
         )
 
 
-class LongTexts:
-    """Texts of every prompt and sampling that are as long as the longest window needs, each decoded once.
+class LongSequences:
+    """Sequences of every prompt and sampling that are long enough for the longest window, each decoded once.
 
     Args:
-        target: continues prompts that are too short, plainly.
+        target: continues short prompts by plain decoding.
         prompts: token ids.
-        tokens: of every text, fewer where one ends.
-        journal: where decoded texts are kept.
+        tokens: length of each sequence; fewer if it ends earlier.
+        checkpoint: where decoded sequences are stored.
     """
 
-    def __init__(self, target: LanguageModel, prompts: Sequence[Sequence[int]], tokens: int, journal: Journal) -> None:
-        self._target, self._prompts, self._tokens, self._journal = target, prompts, tokens, journal
-        self._known: dict[tuple[int, Sampling], list[int]] = {}
+    def __init__(
+        self, target: LanguageModel, prompts: Sequence[Sequence[int]], tokens: int, checkpoint: Checkpoint
+    ) -> None:
+        self._target, self._prompts, self._tokens, self._checkpoint = target, prompts, tokens, checkpoint
+        self._sequences: dict[tuple[int, Sampling], list[int]] = {}
 
-    @property
-    def count(self) -> int:
-        """How many prompts there are."""
+    def __len__(self) -> int:
         return len(self._prompts)
 
-    def text(self, number: int, sampling: Sampling) -> list[int]:
-        """Return one text, without a token that ends it; its seed is its own, so that a resumed profile equals a whole one."""
-        if (number, sampling) not in self._known:
-            self._known[number, sampling] = self._decoded(number, sampling)
-        return self._known[number, sampling]
+    def sequence(self, number: int, sampling: Sampling) -> list[int]:
+        """Return one sequence without its end token.  The prompt number is the seed, so resuming changes nothing."""
+        if (number, sampling) not in self._sequences:
+            self._sequences[number, sampling] = self._decode(number, sampling)
+        return self._sequences[number, sampling]
 
-    def _decoded(self, number: int, sampling: Sampling) -> list[int]:
+    def _decode(self, number: int, sampling: Sampling) -> list[int]:
         prompt, kind = list(self._prompts[number]), f"text at temperature {sampling.temperature:g}"
         if len(prompt) >= self._tokens:
             return prompt[: self._tokens]
-        for entry in self._journal.entries(kind):
+        for entry in self._checkpoint.entries(kind):
             if entry.key == number:
                 return [*prompt, *map(int, entry.values)]
         decoder = Decoder(self._target, None, chain(0), sampling=sampling, seed=number, max_text_tokens=self._tokens)
-        generated = list(decoder.generate(prompt, self._tokens - len(prompt)))
-        if generated[-1] in self._target.config.end_tokens:
-            generated.pop()
-        self._journal.append(kind, number, tuple(map(float, generated)))
-        return [*prompt, *generated]
-
-
-@dataclass(frozen=True, slots=True)
-class TextsAtContext:
-    """The beginnings of long texts, up to where the positions of one window begin."""
-
-    texts: LongTexts
-    window: Window
-
-    @property
-    def context_tokens(self) -> int:
-        """In the middle of the window."""
-        return self.window.context_tokens
-
-    def prompt(self, number: int, sampling: Sampling) -> Sequence[int] | None:
-        """Return the beginning of a text, None where it ends before."""
-        text = self.texts.text(number, sampling)[: self.window.prompt_tokens]
-        return text if len(text) == self.window.prompt_tokens else None
-
-
-class Stretch(NamedTuple):
-    """Texts that are continued, and by how much."""
-
-    prompts: dict[int, Sequence[int]]
-    """What is continued by the number of its prompt; those that end before are left out."""
-    positions: int
-
-
-class Place(Protocol):
-    """Where texts are continued while a drafter is measured."""
-
-    @property
-    def context_tokens(self) -> int | None:
-        """In the middle of what is decoded; None behind the prompts, however long these are."""
-
-    def stretch(self, sampling: Sampling, positions: int, texts: int | None = None) -> Stretch:
-        """Return what is continued by so many positions: the first `texts` that go on so far, by default all."""
-
-
-@dataclass(frozen=True, slots=True)
-class BehindPrompts:
-    """Right behind the prompts as they were given."""
-
-    prompts: Sequence[Sequence[int]]
-
-    @property
-    def context_tokens(self) -> None:
-        """None: wherever prompts end."""
-
-    def stretch(self, sampling: Sampling, positions: int, texts: int | None = None) -> Stretch:
-        """Return the first prompts, whatever the sampling."""
-        del sampling
-        return Stretch(dict(enumerate(self.prompts[:texts])), positions)
+        new_tokens = list(decoder.generate(prompt, self._tokens - len(prompt)))
+        if new_tokens[-1] in self._target.config.end_tokens:
+            new_tokens.pop()
+        self._checkpoint.append(kind, number, tuple(map(float, new_tokens)))
+        return [*prompt, *new_tokens]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AroundContext:
-    """Around one context length of long texts."""
+class PromptsAtContext:
+    """Beginnings of long sequences, up to the window around one context length."""
 
-    texts: LongTexts
+    sequences: LongSequences
     context_tokens: int
-    trained: int
-    """Longest text of the models."""
+    max_tokens: int
+    """Longest sequence of the models."""
 
-    def stretch(self, sampling: Sampling, positions: int, texts: int | None = None) -> Stretch:
-        """Return the first beginnings that are long enough; raises TreeoptError where fewer than two are."""
-        window = Window.around(self.context_tokens, positions, self.trained)
-        beginnings = TextsAtContext(self.texts, window)
-        found: dict[int, Sequence[int]] = {}
-        for number in range(self.texts.count):
-            if len(found) == texts:
+    def positions(self, positions: int) -> int:
+        return self._window(positions).positions
+
+    def prompt(self, number: int, sampling: Sampling, positions: int) -> Sequence[int] | None:
+        prompt_tokens = self._window(positions).prompt_tokens
+        prompt = self.sequences.sequence(number, sampling)[:prompt_tokens]
+        return prompt if len(prompt) == prompt_tokens else None
+
+    def prompt_set(self, sampling: Sampling, positions: int, limit: int | None = None) -> PromptSet:
+        """Return the first prompts that are long enough; raises TreeoptError if fewer than two are."""
+        prompts: dict[int, Sequence[int]] = {}
+        for number in range(len(self.sequences)):
+            if len(prompts) == limit:
                 break
-            if (prompt := beginnings.prompt(number, sampling)) is not None:
-                found[number] = prompt
-        if len(found) != texts:
-            check_long_enough(self.context_tokens, len(found), self.texts.count)
-        return Stretch(found, window.positions)
+            if (prompt := self.prompt(number, sampling, positions)) is not None:
+                prompts[number] = prompt
+        if len(prompts) != limit:
+            check_sequence_count(self.context_tokens, len(prompts), len(self.sequences))
+        return PromptSet(prompts, self.positions(positions))
+
+    def _window(self, positions: int) -> Window:
+        return Window.around(self.context_tokens, positions, self.max_tokens)
 
 
-def check_long_enough(context_tokens: int, found: int, texts: int) -> None:
-    """Raise TreeoptError where fewer than two texts go on to a context length."""
-    if found < 2:
+def check_sequence_count(context_tokens: int, long_enough: int, total: int) -> None:
+    """Raise TreeoptError if fewer than two sequences reach a context length."""
+    if long_enough < 2:
         raise TreeoptError(
             f"acceptance at {context_tokens} tokens of context: expected two texts or more that go on so far. Got "
-            f"{found} of {texts}: give longer or more prompts, or leave that context out."
+            f"{long_enough} of {total}: give longer or more prompts, or leave that context out."
         )

@@ -1,8 +1,8 @@
-"""Recording what the draft model thinks along texts of the target, so that any dynamic tree can be replayed on them.
+"""Recording the draft model's distributions along sequences of the target, so that any dynamic tree can be replayed.
 
-The target generates a text by plain decoding.  Below each of its positions the draft model expands what any dynamic tree
-up to a size would feed.  The beams of top-k 5 are not among those of top-k 6, so all of them are found side by side, and
-each node is fed once.
+The target generates a sequence by plain decoding.  Below each position the draft model expands the nodes that any dynamic
+tree up to a size would feed.  The beams of top-k 5 are not among those of top-k 6, so the beams of every top-k are found
+together, and each node is fed once.
 """
 
 import shutil
@@ -16,26 +16,26 @@ from tqdm import tqdm
 from treeopt.arrays import Int64
 from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance.expansion import Expander
-from treeopt.profiler.budget import UNLIMITED, Slice
+from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.machine import now
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
 from treeopt.runtime import Decoder
-from treeopt.runtime.models.model import LanguageModel, trained_tokens
+from treeopt.runtime.models.model import LanguageModel, max_sequence_tokens
 from treeopt.trees import chain
 
-LEAST_TEXTS = 2
-"""That are recorded however little time there is."""
+MIN_SEQUENCES = 2
+"""Sequences that are recorded even after the deadline."""
 
 
-class TextFiles:
-    """A folder with a record of every finished text, so that an interrupted recording can go on where it stopped.
+class RecordFiles:
+    """A folder with the record of every finished sequence, so that an interrupted recording can be resumed.
 
     Args:
-        folder: the folder, made when there is something to keep, or None to keep nothing.
-        resume: keep what is there instead of starting anew.
+        folder: created when the first record is saved; None stores nothing.
+        resume: keep the existing records instead of starting again.
 
-    Every method raises TreeoptError where the folder or a file in it cannot be read or written.
+    Every method raises TreeoptError if the folder or a file in it cannot be read or written.
     """
 
     def __init__(self, folder: Path | None, *, resume: bool = False) -> None:
@@ -44,22 +44,21 @@ class TextFiles:
             self.remove()
 
     def load(self, number: int) -> DraftRecord | None:
-        """Return the record of one text, None where it is not finished."""
-        path = None if self._folder is None else self._file(self._folder, number)
+        """Return the record of one sequence, None if it is not finished."""
+        path = None if self._folder is None else self._folder / f"{number}.npz"
         return DraftRecord.load(path) if path is not None and path.exists() else None
 
     def save(self, number: int, record: DraftRecord) -> None:
-        """Keep the record of one text."""
         if self._folder is None:
             return
         try:
             self._folder.mkdir(exist_ok=True)
         except OSError as error:
             raise _unwritable(self._folder, error) from None
-        record.save(self._file(self._folder, number))
+        record.save(self._folder / f"{number}.npz")
 
     def remove(self) -> None:
-        """Delete the folder, or a file in its place: what it held has been written elsewhere, or is not wanted."""
+        """Delete the folder, or a file in its place."""
         if self._folder is None or not self._folder.exists():
             return
         try:
@@ -70,24 +69,20 @@ class TextFiles:
         except OSError as error:
             raise _unwritable(self._folder, error) from None
 
-    @staticmethod
-    def _file(folder: Path, number: int) -> Path:
-        return folder / f"{number}.npz"
-
 
 def _unwritable(folder: Path, error: OSError) -> TreeoptError:
     return TreeoptError(f"{folder}: cannot be written ({error.strerror}). Choose another output.")
 
 
 class Recording:
-    """One draft record in the making.
+    """Makes a draft record.
 
     Args:
-        target: the model whose text it is.
-        draft: one with the same vocabulary.
+        target: generates the sequences.
+        draft: a model with the same vocabulary.
         prompts: token ids that the target continues.
         settings: what to record, and how the target samples.
-        files: where every finished text is kept.
+        files: where the record of every finished sequence is stored.
     """
 
     def __init__(
@@ -97,7 +92,7 @@ class Recording:
         prompts: Sequence[Sequence[int]],
         settings: Settings,
         *,
-        files: TextFiles,
+        files: RecordFiles,
     ) -> None:
         size = settings.record or RecordSize()
         self._size = replace(size, top_k=min(size.top_k, target.config.vocabulary))
@@ -107,35 +102,37 @@ class Recording:
         self._settings = settings
         self._files = files
 
-    def record(self, *, show_progress: bool = True, time: Slice = UNLIMITED) -> DraftRecord:
-        """Record every text that is not finished yet; a bar goes to standard error.
+    def record(self, *, show_progress: bool = True, deadline: Deadline = NO_DEADLINE) -> DraftRecord:
+        """Record every sequence that is not finished yet.
 
         Args:
-            show_progress: whether the bar is drawn.
-            time: after which no further text is begun, two excepted.
+            show_progress: whether a bar goes to standard error.
+            deadline: after which no sequence is started, the first two excepted.
         """
         hidden = None if show_progress else True  # None: hidden where standard error is not a terminal
-        texts = []
+        records = []
         for number in tqdm(range(len(self._prompts)), desc="record    ", unit="text", disable=hidden):
-            text = self._files.load(number)
-            if text is None:
-                if time.over() and number >= LEAST_TEXTS:
+            record = self._files.load(number)
+            if record is None:
+                if deadline.over() and number >= MIN_SEQUENCES:
                     break
-                text = self._text(number)
-                self._files.save(number, text)
-            texts.append(text)
-        return joined(texts)
+                record = self._record_prompt(number)
+                self._files.save(number, record)
+            records.append(record)
+        return join_records(records)
 
-    def along(self, prompt: Sequence[int], generated: Sequence[int], roots: int) -> DraftRecord:
-        """Return the record of the first `roots` positions of a text that is there already.
+    def record_sequence(self, prompt: Sequence[int], generated: Sequence[int], roots: int) -> DraftRecord:
+        """Return the record of the first `roots` positions of an existing sequence.
 
         Args:
             prompt: token ids; its last token is the first root.
-            generated: what follows; beyond `roots` tokens only accepted ranks are taken from it.
-            roots: positions.
+            generated: tokens after the prompt; those after the last root only determine accepted ranks.
+            roots: number of positions.
         """
         expansions = self._expander.expand([*prompt, *generated[: roots - 1]], roots)
-        accepted_ranks = [each.outcome(generated[root:], self._size.depth) for root, each in enumerate(expansions)]
+        accepted_ranks = [
+            expansion.outcome(generated[root:], self._size.depth) for root, expansion in enumerate(expansions)
+        ]
         sampling = self._settings.sampling
         return DraftRecord(
             pair=f"{self._target.name} + {self._draft.name}",
@@ -145,40 +142,40 @@ class Recording:
             target_top_k=sampling.top_k,
             depth=self._size.depth,
             text_starts=_starts([roots]),
-            node_starts=_starts([len(each.parent) for each in expansions]),
-            parent=np.concatenate([each.parent for each in expansions]).astype(np.int32),
-            rank=np.concatenate([each.rank for each in expansions]).astype(np.int32),
-            log_probs=np.concatenate([each.log_probs for each in expansions]),
+            node_starts=_starts([len(expansion.parent) for expansion in expansions]),
+            parent=np.concatenate([expansion.parent for expansion in expansions]).astype(np.int32),
+            rank=np.concatenate([expansion.rank for expansion in expansions]).astype(np.int32),
+            log_probs=np.concatenate([expansion.log_probs for expansion in expansions]),
             outcome=np.array(accepted_ranks, np.int32),
         )
 
-    def _text(self, number: int) -> DraftRecord:
-        """Return the record of one text; each has its own seed, so that a resumed record equals a whole one."""
+    def _record_prompt(self, number: int) -> DraftRecord:
         settings, prompt = self._settings, self._prompts[number]
-        positions = settings.text_positions(len(self._prompts))
-        trained = trained_tokens(self._target, self._draft)
-        longest = min(len(prompt) + positions + self._size.depth, trained)
+        positions = settings.positions_per_prompt(len(self._prompts))
+        model_tokens = max_sequence_tokens(self._target, self._draft)
+        max_tokens = min(len(prompt) + positions + self._size.depth, model_tokens)
+        # a seed per prompt, so that resuming changes nothing
         decoder = Decoder(
-            self._target, None, chain(0), sampling=settings.sampling, seed=number, max_text_tokens=longest
+            self._target, None, chain(0), sampling=settings.sampling, seed=number, max_text_tokens=max_tokens
         )
-        generated = list(decoder.generate(prompt, longest - len(prompt)))
-        return self.along(prompt, generated, min(positions, len(generated)))
+        generated = list(decoder.generate(prompt, max_tokens - len(prompt)))
+        return self.record_sequence(prompt, generated, min(positions, len(generated)))
 
 
-def joined(records: Sequence[DraftRecord]) -> DraftRecord:
-    """Return the record of the texts of several, one after the other."""
+def join_records(records: Sequence[DraftRecord]) -> DraftRecord:
+    """Return one record with the sequences of several."""
     return replace(
         records[0],
         created=now(),
-        text_starts=_starts(np.concatenate([np.diff(each.text_starts) for each in records]).tolist()),
-        node_starts=_starts(np.concatenate([np.diff(each.node_starts) for each in records]).tolist()),
-        parent=np.concatenate([each.parent for each in records]),
-        rank=np.concatenate([each.rank for each in records]),
-        log_probs=np.concatenate([each.log_probs for each in records]),
-        outcome=np.concatenate([each.outcome for each in records]),
+        text_starts=_starts(np.concatenate([np.diff(record.text_starts) for record in records]).tolist()),
+        node_starts=_starts(np.concatenate([np.diff(record.node_starts) for record in records]).tolist()),
+        parent=np.concatenate([record.parent for record in records]),
+        rank=np.concatenate([record.rank for record in records]),
+        log_probs=np.concatenate([record.log_probs for record in records]),
+        outcome=np.concatenate([record.outcome for record in records]),
     )
 
 
 def _starts(counts: Sequence[int]) -> Int64:
-    """Return where each of some runs of so many begins, and where the last ends."""
+    """Return the offset of each run of items, and the total."""
     return np.cumsum([0, *counts], dtype=np.int64)

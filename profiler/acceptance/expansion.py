@@ -1,4 +1,4 @@
-"""What dynamic trees of every top-k up to K would feed below a position, found side by side."""
+"""The nodes that dynamic trees of every top-k up to K would feed below a position."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import torch
 from treeopt.arrays import Bool, Float32, Int64
 from treeopt.profiler.settings import RecordSize
 from treeopt.records.draft_record import NOT_DRAFTED
-from treeopt.runtime.drafters.draft_model import feed
-from treeopt.runtime.drafters.drafted_nodes import Children
+from treeopt.runtime.drafters.draft_model import expand_nodes
+from treeopt.runtime.drafters.expansion import Children
 from treeopt.runtime.models.finite import not_finite_error
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.nodes import PassNodes
 
-ROOTS_AT_ONCE = 64
-"""Roots that one pass feeds; their masks and logits take memory."""
+ROOTS_PER_PASS = 64
+"""More roots need more memory for masks and logits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,18 +26,18 @@ class Expansion:
     parent: Int64
     """int64 (E,): -1 for the root."""
     rank: Int64
-    """int64 (E,): among the parent's children."""
+    """int64 (E,): among the children of the parent."""
     log_probs: Float32
-    """float32 (E, K): of the likeliest tokens after each, falling."""
+    """float32 (E, K): of the likeliest tokens after each node, in descending order."""
     tokens: Int64
     """int64 (E, K): these tokens."""
 
     def outcome(self, following: Sequence[int], depth: int) -> Int64:
-        """Return int64 (depth,): the ranks along which a text goes on, -1 from where the draft does not follow it."""
+        """Return int64 (depth,): the ranks of the tokens that follow, -1 from the first that the draft lacks."""
         ranks = np.full(depth, NOT_DRAFTED)
         node = np.zeros(1, np.int64)
         for level, token in enumerate(following[:depth]):
-            rank = np.flatnonzero(self.tokens[node] == token)  # none where the node was not fed
+            rank = np.flatnonzero(self.tokens[node] == token)  # empty if the node was not fed
             if len(rank) == 0:
                 break
             ranks[level] = rank[0]
@@ -46,7 +46,7 @@ class Expansion:
 
 
 class Expander:
-    """Expands below the positions of one text after the other.
+    """Expands below the positions of sequences.
 
     Args:
         draft: the draft model.
@@ -57,85 +57,83 @@ class Expander:
         self._draft = draft
         self._top_k, self._depth = size.top_k, size.depth
         k = np.arange(1, size.top_k + 1)[:, None, None]
-        place, rank = np.arange(size.top_k)[:, None], np.arange(size.top_k)
-        self._outside: Bool = (place >= k) | (rank >= k)
-        """bool (K, K, K): for each top-k, the beams and ranks that its trees have not."""
-        self._taken: Bool = ~self._outside[:, :, 0]
+        beam, rank = np.arange(size.top_k)[:, None], np.arange(size.top_k)
+        self._outside: Bool = (beam >= k) | (rank >= k)
+        """bool (K, K, K): for each top-k, the beams and ranks that its trees lack."""
+        self._has_beam: Bool = ~self._outside[:, :, 0]
         """bool (K, K): for each top-k, its beams."""
 
     @torch.inference_mode()
-    def expand(self, text: Sequence[int], roots: int) -> list[Expansion]:
-        """Return what is fed below each of the last `roots` tokens of a text.
+    def expand(self, tokens: Sequence[int], roots: int) -> list[Expansion]:
+        """Return the nodes fed below each of the last `roots` tokens of a sequence.
 
-        The text is fed once.  The roots follow from the last to the first, since nodes are written over what stands in
-        the cache behind their root.
-
-        Raises TreeoptError naming the draft model where its logits are not finite.
+        Raises TreeoptError naming the draft model if its logits are not finite.
         """
-        device, first = self._draft.device, len(text) - roots
+        device, first = self._draft.device, len(tokens) - roots
         widest = self._top_k * (self._top_k + 1) // 2
-        (self._cache,) = self._draft.new_caches(len(text) + (self._depth - 1) * widest, 1)
-        self._draft.prefill(torch.tensor(text[:first], dtype=torch.int64, device=device), self._cache)
-        children = [self._feed_text(text[at : at + ROOTS_AT_ONCE]) for at in range(first, len(text), ROOTS_AT_ONCE)]
-        log_probs, tokens = (np.concatenate(parts) for parts in zip(*children, strict=True))
-        found = []
-        for root in reversed(range(roots)):
+        (self._cache,) = self._draft.new_caches(len(tokens) + (self._depth - 1) * widest, 1)
+        self._draft.prefill(torch.tensor(tokens[:first], dtype=torch.int64, device=device), self._cache)
+        children = [
+            self._commit(tokens[start : start + ROOTS_PER_PASS]) for start in range(first, len(tokens), ROOTS_PER_PASS)
+        ]
+        log_probs, child_tokens = (np.concatenate(rows) for rows in zip(*children, strict=True))
+        expansions = []
+        for root in reversed(range(roots)):  # nodes overwrite the cache after their root
             self._cache.length = first + root + 1
-            found.append(self._below(Children(log_probs[root : root + 1], tokens[root : root + 1])))
-        return found[::-1]
+            expansions.append(self._expand_root(Children(log_probs[root : root + 1], child_tokens[root : root + 1])))
+        return expansions[::-1]
 
-    def _feed_text(self, tokens: Sequence[int]) -> Children:
-        """Commit some tokens and return the children of each."""
+    def _commit(self, tokens: Sequence[int]) -> Children:
         count = len(tokens)
         children = self._feed(np.array(tokens), PassNodes.chain(count))
         self._cache.length += count
         return children
 
     def _feed(self, tokens: Int64, nodes: PassNodes) -> Children:
-        children = feed(self._draft, self._cache, tokens, nodes, children=self._top_k)
+        children = expand_nodes(self._draft, self._cache, tokens, nodes, children=self._top_k)
         if not children.finite:
             raise not_finite_error(self._draft.name, "draft model")
         return children
 
-    def _below(self, children: Children) -> Expansion:
-        """Return what is fed below a root whose children are given, (1, K)."""
+    def _expand_root(self, children: Children) -> Expansion:
+        """Return the nodes fed below a root with children (1, K)."""
         parent, rank, scores = np.full(1, -1), np.zeros(1, np.int64), np.zeros(1, np.float32)
         log_probs, tokens = children
         beams = np.zeros((self._top_k, 1), np.int64)
         visible = np.ones((1, 0), np.bool_)  # the root itself is committed
         level_start = 0
         for depth in range(self._depth - 1):
-            # candidates (K, beams, K): a row holds the scores that the trees of one top-k compare
+            # candidates (K, beams, K): a row contains the scores that the trees of one top-k compare
             candidates = scores[beams][:, :, None] + log_probs[beams]
             candidates[self._outside[:, : beams.shape[1]]] = -np.inf
-            chosen = falling(candidates.reshape(self._top_k, -1))[:, : self._top_k]
+            chosen = argsort_descending(candidates.reshape(self._top_k, -1))[:, : self._top_k]
             codes = np.take_along_axis(beams, chosen // self._top_k, axis=1) * self._top_k + chosen % self._top_k
-            new, place = np.unique(codes[self._taken], return_inverse=True)
-            above, ranks = new // self._top_k, new % self._top_k
+            new, inverse = np.unique(codes[self._has_beam], return_inverse=True)
+            new_parent, new_rank = new // self._top_k, new % self._top_k
             beams = np.zeros_like(codes)
-            beams[self._taken] = len(parent) + place
+            beams[self._has_beam] = len(parent) + inverse
             fed = visible.shape[1]
-            visible = visible_below(visible, above - level_start)
+            visible = visible_below(visible, new_parent - level_start)
             level_start = len(parent)
-            below = self._feed(
-                tokens[above, ranks], PassNodes(visible=visible, depth=np.full(len(new), depth), start=fed)
-            )
-            parent, rank = np.append(parent, above), np.append(rank, ranks)
-            scores = np.append(scores, scores[above] + log_probs[above, ranks])
-            log_probs, tokens = np.vstack([log_probs, below.log_probs]), np.vstack([tokens, below.tokens])
+            nodes = PassNodes(visible=visible, depth=np.full(len(new), depth), start=fed)
+            new_children = self._feed(tokens[new_parent, new_rank], nodes)
+            parent, rank = np.append(parent, new_parent), np.append(rank, new_rank)
+            scores = np.append(scores, scores[new_parent] + log_probs[new_parent, new_rank])
+            log_probs = np.vstack([log_probs, new_children.log_probs])
+            tokens = np.vstack([tokens, new_children.tokens])
         return Expansion(parent, rank, log_probs, tokens)
 
 
 def visible_below(visible: Bool, parents: Int64) -> Bool:
-    """Return which nodes, fed before or now, each child may attend to: what its parent may, and itself.
+    """Return the attention mask of children: what the parent attends to, and the child itself.
 
     Args:
-        visible: bool (rows, columns), of the pass before, whose nodes are the last columns.
+        visible: bool (rows, columns), of the previous pass, whose nodes are the last columns.
         parents: int64 (m,), the row of each child's parent.
     """
     return np.hstack([visible[parents], np.eye(len(parents), dtype=np.bool_)])
 
 
-def falling(scores: Float32) -> Int64:
-    """Return the indices that sort the last axis in falling order; equal scores stay in the order they have."""
+def argsort_descending(scores: Float32) -> Int64:
+    """Return the indices that sort the last axis in descending order, stably."""
     return (-scores).argsort(axis=-1, kind="stable")

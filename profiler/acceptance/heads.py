@@ -1,7 +1,8 @@
-"""Counting the acceptance of heads, depth by depth, on text that the target itself generated.
+"""Counting the acceptance of heads, depth by depth, on sequences that the target generated.
 
-What a head predicts below a node depends on the tokens down to that node alone.  So every position of a text is taken as
-a root once: the heads predict from the hidden states before it, and the text shows how far a step would have come.
+The predictions of a head below a node depend only on the tokens down to that node.  So every position of a sequence is the
+root of a step once: the heads predict from the hidden states before it, and the sequence shows how far the step would
+have come.
 """
 
 from collections.abc import Sequence
@@ -19,110 +20,114 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.eagle.head import EagleHead
-from treeopt.runtime.drafters.eagle.unrolled import unrolled
+from treeopt.runtime.drafters.eagle.unroll import unroll
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.models.finite import check_logits, not_finite_error
 from treeopt.runtime.models.kv_cache import KVCache
-from treeopt.runtime.models.model import States, Wants
+from treeopt.runtime.models.model import HiddenStates, RequestedStates
 from treeopt.runtime.rules.distributions import distribution
 
-LAST = Wants(last=True)
-BLOCKS = 16
-"""Blocks of a DFlash head that share a pass."""
+LAST = RequestedStates(last=True)
+BLOCKS_PER_PASS = 16
 
 
-class HeadText(NamedTuple):
-    """A generated text with the target's states and distributions: n places, each of them once the root of a step."""
+class HeadSequence(NamedTuple):
+    """A generated sequence with the target's states and distributions: n positions, each the root of a step once."""
 
-    states: States
-    """The target's, of the n tokens before the roots; of all tokens before them where the whole text was wanted."""
+    states: HiddenStates
+    """The target's, of the n tokens before the roots, or of all tokens before them if the whole sequence was requested."""
     distributions: Tensor
-    """float32 (n, V): the target's, after each root; at temperature 0 all on one token."""
+    """float32 (n, V): the target's, after each root; one-hot at temperature 0."""
     tokens: Tensor
-    """int64 (n,): what was sampled of them."""
+    """int64 (n,): sampled from these distributions."""
     before: Tensor
-    """int64 (m,): the text up to the first root, which is its last."""
+    """int64 (m,): the sequence up to and including the first root."""
 
     @property
     def hidden(self) -> Tensor:
-        """(n, hidden): the target's last hidden state before each root, which Medusa's heads read."""
-        assert self.states.last is not None  # it was wanted
+        """(n, hidden): the target's last hidden state before each root, the input of Medusa's heads."""
+        assert self.states.last is not None  # it was requested
         return self.states.last
 
 
 @torch.inference_mode()
-def head_text(
-    target: Transformer, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, wants: Wants = LAST
-) -> HeadText:
-    """Return what heads are counted on along one text, from one pass of the target over it.
+def build_head_sequence(
+    target: Transformer,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: Sampling,
+    requested_states: RequestedStates = LAST,
+) -> HeadSequence:
+    """Return a sequence with the states and distributions of one target pass over it.
 
-    Its first place is the prompt's last token, or the one after it where no hidden state stands before that.
+    The first root is the prompt's last token, or the one after it if no hidden state precedes that.
 
     Args:
-        target: what generated the text.
+        target: the model that generated the tokens.
         prompt: token ids.
-        tokens: what the target generated after it.
-        sampling: how.
-        wants: hidden states that the heads read.
+        tokens: what the target generated after the prompt.
+        sampling: how the tokens were sampled.
+        requested_states: hidden states that the heads read.
 
-    Raises TreeoptError where the target's logits are not finite.
+    Raises TreeoptError if the target's logits are not finite.
     """
-    text = torch.tensor([*prompt, *tokens], device=target.device)
+    sequence = torch.tensor([*prompt, *tokens], device=target.device)
     first = max(2, len(prompt))  # tokens up to the first root
-    read = text[:-1]
-    states = target.states(read, wants._replace(last=True))
-    assert states.last is not None  # it was wanted
+    inputs = sequence[:-1]
+    states = target.compute_states(inputs, requested_states._replace(last=True))
+    assert states.last is not None  # it was requested
     logits = target.logits(states.last[first - 1 :])
     check_logits(target, "target", logits)
-    wanted = states if wants.last else States(states.boundaries, None)
-    return HeadText(
-        wanted.rows(slice(0 if wants.whole_text else first - 2, len(read) - 1)),
-        _distribution(logits, sampling),
-        text[first:],
-        text[:first],
+    requested = states if requested_states.last else HiddenStates(states.layers, None)
+    return HeadSequence(
+        requested.rows(slice(0 if requested_states.all_tokens else first - 2, len(inputs) - 1)),
+        F.one_hot(logits.argmax(-1), logits.shape[-1]).float() if sampling.greedy else distribution(logits, sampling),
+        sequence[first:],
+        sequence[:first],
     )
 
 
 @torch.inference_mode()
-def medusa_children(heads: MedusaHeads, text: HeadText, branching: int) -> Tensor:
-    """Return the likeliest tokens of every head, int64 (n, D, B), below each of a text's roots."""
-    logits, children = heads.likeliest(text.hidden, min(branching, text.distributions.shape[1]))
+def medusa_children(heads: MedusaHeads, sequence: HeadSequence, branching: int) -> Tensor:
+    """Return the likeliest tokens of every head, int64 (n, D, B), below each root of a sequence."""
+    logits, children = heads.likeliest(sequence.hidden, min(branching, sequence.distributions.shape[1]))
     if not bool(logits[..., 0].isfinite().all()):
         raise not_finite_error(heads.name, "draft model")
     return children
 
 
 @torch.inference_mode()
-def eagle_children(head: EagleHead, text: HeadText, branching: int, depths: int) -> Tensor:
-    """Return the likeliest tokens, int64 (n, D, B), below each of a text's roots and the d - 1 tokens behind it.
+def eagle_children(head: EagleHead, sequence: HeadSequence, branching: int, depths: int) -> Tensor:
+    """Return the likeliest tokens, int64 (n, D, B), below each root and the d - 1 tokens after it.
 
-    Where the text ends before a depth, the row holds zeros, which nobody may count.
+    Rows are zero where the sequence ends before a depth; `count_children` skips them.
     """
-    places, count = len(text.tokens), min(branching, head.tokens)
-    children = torch.zeros((places, depths, count), dtype=torch.int64, device=head.device)
-    following = torch.cat([text.before[1:], text.tokens])[:-1]
-    for depth, logits in enumerate(unrolled(head, text.states, following, roots=places, steps=min(depths, places))):
+    positions, count = len(sequence.tokens), min(branching, head.tokens)
+    children = torch.zeros((positions, depths, count), dtype=torch.int64, device=head.device)
+    following = torch.cat([sequence.before[1:], sequence.tokens])[:-1]
+    steps = min(depths, positions)
+    for depth, logits in enumerate(unroll(head, sequence.states, following, roots=positions, steps=steps)):
         likeliest = logits.topk(count)
         if not bool(likeliest.values[:, 0].isfinite().all()):
             raise not_finite_error(head.name, "draft model")
-        children[: places - depth, depth] = likeliest.indices
+        children[: positions - depth, depth] = likeliest.indices
     return children
 
 
 @torch.inference_mode()
-def dflash_children(head: DFlashHead, text: HeadText, branching: int) -> Tensor:
-    """Return the likeliest tokens of every slot, int64 (n, D, B), of a block after each of a text's roots.
+def dflash_children(head: DFlashHead, sequence: HeadSequence, branching: int) -> Tensor:
+    """Return the likeliest tokens of every slot, int64 (n, D, B), of the block after each root of a sequence.
 
-    The context of a root is all before it.  Blocks share passes, each hidden from the others.
+    Blocks share passes, and are hidden from each other.
     """
-    before, count = len(text.before), min(branching, head.tokens)
-    states = text.states
-    (cache,) = head.new_caches(len(states.boundaries[0]), 1)
+    before, count = len(sequence.before), min(branching, head.tokens)
+    states = sequence.states
+    (cache,) = head.new_caches(len(states.layers[0]), 1)
     head.read([states], [cache])
-    roots = torch.cat([text.before[-1:], text.tokens[:-1]])
+    roots = torch.cat([sequence.before[-1:], sequence.tokens[:-1]])
     children = []
-    for start in range(0, len(roots), BLOCKS):
-        chunk = roots[start : start + BLOCKS]
+    for start in range(0, len(roots), BLOCKS_PER_PASS):
+        chunk = roots[start : start + BLOCKS_PER_PASS]
         contexts = before - 1 + start + np.arange(len(chunk))
         logits = head.predict(chunk, partial(_blocks_in_layer, head, cache, contexts))
         likeliest = logits.topk(count)
@@ -133,7 +138,7 @@ def dflash_children(head: DFlashHead, text: HeadText, branching: int) -> Tensor:
 
 
 def _blocks_in_layer(head: DFlashHead, cache: KVCache, contexts: Int64, layer: int) -> "_Blocks":
-    """Return where the slots of blocks after `contexts` tokens each stand in a layer."""
+    """Return the attention of the slots of blocks in a layer, each block after `contexts` tokens."""
     slots = np.arange(head.block_tokens)
     positions = (contexts[:, None] + slots).ravel()
     owner = np.repeat(np.arange(len(contexts)), head.block_tokens)
@@ -150,7 +155,7 @@ def _blocks_in_layer(head: DFlashHead, cache: KVCache, contexts: Int64, layer: i
 
 
 class _Blocks(NamedTuple):
-    """The slots of several blocks after different contexts in one cache; nothing is written there."""
+    """The attention of several blocks after different contexts in one cache, which stays unchanged."""
 
     cache: KVCache
     rotations: Tensor
@@ -158,40 +163,31 @@ class _Blocks(NamedTuple):
     """bool (slots, context + slots): which keys each slot sees."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return what the slots attend to; see `Place`."""
         context = (entries[:, :, : self.cache.length] for entries in self.cache.layers[layer])
         keys, values = (torch.cat([old, new], 2) for old, new in zip(context, (key, value), strict=True))
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=self.mask, enable_gqa=True)
 
-    def within(self, window: int) -> "_Blocks":
-        """Return itself: the mask of a layer includes its window."""
-        del window
+    def with_window(self, window: int) -> "_Blocks":
+        del window  # the mask of a layer includes its window
         return self
 
 
-def children_counts(children: Tensor, text: HeadText) -> AcceptanceCounts:
-    """Return the sums per depth, (D,) and (D, B), every place of a text taken as a root once.
+def count_children(children: Tensor, sequence: HeadSequence) -> AcceptanceCounts:
+    """Return the sums per depth, (D,) and (D, B), with every position of a sequence as a root once.
 
-    Root s counts for depth d when the tokens behind it were among the B likeliest of depths 1 … d - 1, and there with
-    the target's probability of each child of depth d.
+    Root s counts for depth d if the tokens after it were among the B likeliest of depths 1 … d - 1.  Its summand is the
+    target's probability of each child of depth d.
 
     Args:
-        children: int64 (n, D, B), of root s at depth d the likeliest tokens, those behind the root being the text's.
-        text: of n places.
+        children: int64 (n, D, B): the likeliest tokens at depth d below root s, after the sequence's own tokens.
+        sequence: of n positions.
     """
-    places, depths, _ = children.shape
+    positions, depths, _ = children.shape
     reached, accepted = np.zeros(depths), np.zeros(children.shape[1:])
-    reach = torch.ones(places, dtype=torch.float64, device=children.device)  # 1 where root s came to depth d
-    for d in range(min(depths, places)):
-        reach, below = reach[: places - d], children[: places - d, d]
+    reach = torch.ones(positions, dtype=torch.float64, device=children.device)  # 1 if root s reaches depth d
+    for d in range(min(depths, positions)):
+        reach, level = reach[: positions - d], children[: positions - d, d]
         reached[d] = float(reach.sum())
-        accepted[d] = (reach @ text.distributions[d:].gather(1, below).double()).cpu().numpy()
-        reach = reach * (below == text.tokens[d:, None]).any(1)
+        accepted[d] = (reach @ sequence.distributions[d:].gather(1, level).double()).cpu().numpy()
+        reach = reach * (level == sequence.tokens[d:, None]).any(1)
     return AcceptanceCounts(reached, accepted)
-
-
-def _distribution(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Return float32 (n, V): what tokens are sampled from, at temperature 0 all on the likeliest."""
-    if sampling.greedy:
-        return F.one_hot(logits.argmax(-1), logits.shape[-1]).float()
-    return distribution(logits, sampling)

@@ -1,4 +1,4 @@
-"""The acceptance of a profile: every rule and sampling on every prompt, kept text by text."""
+"""The acceptance of a profile: every rule and sampling on every prompt, stored prompt by prompt."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -7,56 +7,54 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.arrays import Float64, Int64
-from treeopt.profiler.acceptance.contexts import CountedTexts, WholePrompts, check_long_enough
-from treeopt.profiler.acceptance.positions import AcceptanceText, TextPositions, texts_together
-from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, until_no_gain
+from treeopt.profiler.acceptance.contexts import PromptSource, WholePrompts, check_sequence_count
+from treeopt.profiler.acceptance.positions import AcceptanceSequence, SequencePositions, continue_prompt
+from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, iterate_gain
+from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.decoding import Decoding
-from treeopt.profiler.journal import Journal
-from treeopt.profiler.latency.rounds import Step
-from treeopt.profiler.processes.processes import Processes
+from treeopt.profiler.latency.rounds import Tick
+from treeopt.profiler.processes.processes import Numbers, Processes
 from treeopt.profiler.settings import Settings
-from treeopt.records.acceptance import TextSums
-from treeopt.records.acceptance_counts import AcceptanceCounts, gained, text_sums
+from treeopt.records.acceptance import SequenceSums
+from treeopt.records.acceptance_counts import AcceptanceCounts, combine_counts, scale_acceptance
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.categories import text_categories
-from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categories
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
 FastestTree = Callable[[Profile], TokenTree]
-"""From a profile of one acceptance to its fastest tree: the planner's, which the caller gives."""
-Numbers = tuple[float, ...]
-STANDS_FOR = {"traversal": "sequoia"}
-"""Rules that are measured on trees, and the rule on whose counts their acceptance is built."""
+"""The planner: from a profile with one acceptance to its fastest tree."""
+BASE_RULES = {"traversal": "sequoia"}
+"""Rules that are measured on trees, and the rule whose counts they are derived from."""
 
 
-def counted_rule(rule: str, sampling: Sampling) -> str:
-    """Return the rule whose counts the acceptance of a rule is made from: its own, but for those measured on trees."""
-    return rule if sampling.greedy else STANDS_FOR.get(rule, rule)
+def rule_to_count(rule: str, sampling: Sampling) -> str:
+    """Return the rule whose counts give the acceptance of a rule: usually the rule itself."""
+    return rule if sampling.greedy else BASE_RULES.get(rule, rule)
 
 
-class CountedText(NamedTuple):
-    """What is kept of one text under one rule and sampling."""
+class SequenceCounts(NamedTuple):
+    """The acceptance of one sequence under one rule and sampling."""
 
     counts: AcceptanceCounts
     ranks: Int64
     """int64 (positions,): the rank accepted at each position."""
 
 
-class Counting:
-    """Counts on prompts, shared among processes; every prompt has its own seed and is counted as if it were alone.
+class AcceptanceCounter:
+    """Counts acceptance prompt by prompt; several processes may share the prompts.
 
-    So a resumed profile equals a whole one, and so do counts by one process and by several.
+    The prompt number is the seed, so counts depend neither on an interruption nor on the number of processes.
 
     Args:
         target, draft: models with one vocabulary.
         prompts: token ids that the target continues.
         settings: what to count.
-        journal: where the counts of every prompt are kept at once.
+        checkpoint: where the counts of every prompt are stored at once.
         processes: those that count together.
-        texts: what is continued in place of the prompts, to count at one context length.
+        source: the prompts at one context length; by default the whole prompts.
         categories: one for each prompt, `""` for none; by default no prompt has one.
     """
 
@@ -67,167 +65,164 @@ class Counting:
         prompts: Sequence[Sequence[int]],
         settings: Settings,
         *,
-        journal: Journal,
+        checkpoint: Checkpoint,
         processes: Processes,
-        texts: CountedTexts | None = None,
+        source: PromptSource | None = None,
         categories: Sequence[str] = (),
     ) -> None:
         self._target, self._draft = target, draft
         self.numbers: Sequence[int] = range(len(prompts))
-        self._texts = texts or WholePrompts(prompts)
+        self._source = source or WholePrompts(prompts)
         self._categories = categories
         self._settings = settings
-        self._journal = journal
+        self._branching = min(settings.branching, target.config.vocabulary)
+        self._checkpoint = checkpoint
         self._processes = processes
         self._counted = tuple(
-            dict.fromkeys((counted_rule(rule, distribution), distribution) for rule, distribution in settings.asked)
+            dict.fromkeys((rule_to_count(rule, sampling), sampling) for rule, sampling in settings.rule_samplings)
         )
 
-    def measure(self, positions: int, step: Step) -> tuple[MeasuredAcceptance, ...]:
-        """Return the acceptance of what is counted on positions: all that is asked for, but for rules on trees."""
-        kind = self._kind("acceptance")
-        texts = self._by_prompt(kind, lambda number: self._count(number, positions), step)
-        return self._measured(dict(zip(self.numbers, texts, strict=True)))
+    def measure(self, positions: int, tick: Tick) -> tuple[MeasuredAcceptance, ...]:
+        """Return the acceptance under every rule and sampling that is counted position by position."""
+        rows = self._count_prompts(self._kind("acceptance"), lambda number: self._count(number, positions), tick)
+        return self._acceptances(dict(zip(self.numbers, rows, strict=True)))
 
     def count(self, number: int, positions: int) -> None:
-        """Count so many positions of one prompt, unless the journal holds them."""
+        """Count some positions of one prompt, unless the checkpoint contains them."""
         if not self.has_counted(number, positions):
-            self._journal.append(self._sliced_kind(positions), number, self._count(number, positions))
+            self._checkpoint.append(self._incremental_kind(positions), number, self._count(number, positions))
 
     def has_counted(self, number: int, positions: int) -> bool:
-        """Return whether the journal holds so many positions of a prompt."""
-        return any(entry.key == number for entry in self._journal.entries(self._sliced_kind(positions)))
+        return any(entry.key == number for entry in self._checkpoint.entries(self._incremental_kind(positions)))
 
-    def counted(self, positions: Sequence[int]) -> tuple[MeasuredAcceptance, ...]:
-        """Return the acceptance of the prompts that were counted, each on as many positions as it was counted on last.
+    def acceptances(self, levels: Sequence[int]) -> tuple[MeasuredAcceptance, ...]:
+        """Return the acceptance of the prompts counted so far, each on its latest level.
 
         Args:
-            positions: that prompts were counted on, rising.
+            levels: numbers of positions that prompts were counted on, ascending.
         """
-        texts: dict[int, Numbers] = {}
-        for each in positions:
-            texts |= {entry.key: entry.values for entry in self._journal.entries(self._sliced_kind(each))}
-        return self._measured({number: texts[number] for number in sorted(texts)})
+        rows: dict[int, Numbers] = {}
+        for positions in levels:
+            rows |= {entry.key: entry.values for entry in self._checkpoint.entries(self._incremental_kind(positions))}
+        return self._acceptances({number: rows[number] for number in sorted(rows)})
 
-    def _sliced_kind(self, positions: int) -> str:
+    def measure_on_trees(
+        self, profile: Profile, positions: int, fastest_tree: FastestTree, tick: Tick
+    ) -> tuple[MeasuredAcceptance, ...]:
+        """Return the acceptance under every rule and sampling, given a profile with that of `measure`."""
+        acceptances = []
+        for rule, sampling in self._settings.rule_samplings:
+            base_rule = rule_to_count(rule, sampling)
+            acceptance = next(
+                iter(self._at_context(profile).acceptances_of(rule=base_rule, temperature=sampling.temperature))
+            )
+            if base_rule != rule:
+                acceptance = self._measure_traversal(profile, acceptance, sampling, positions, fastest_tree, tick)
+            acceptances.append(acceptance)
+        return tuple(acceptances)
+
+    def _kind(self, name: str) -> str:
+        context_tokens = self._source.context_tokens
+        return name if context_tokens is None else f"{name} at {context_tokens}"
+
+    def _incremental_kind(self, positions: int) -> str:
         return f"{self._kind('acceptance')} on {positions} positions"
 
-    def _measured(self, texts: Mapping[int, Numbers]) -> tuple[MeasuredAcceptance, ...]:
-        """Return the acceptance of some texts, by the numbers of their prompts."""
-        measured = []
-        rows = [self._rows(numbers) for numbers in texts.values()]
-        categories = text_categories(self._categories, texts)
-        for place, (rule, sampling) in enumerate(self._counted):
-            sums = self._sums([row[place].counts for row in rows])
-            accepted_ranks = AcceptedRanks([row[place].ranks for row in rows])
-            measured.append(replace(self._acceptance(rule, sampling, sums, accepted_ranks), categories=categories))
-        return tuple(measured)
-
-    def on_trees(
-        self, profile: Profile, positions: int, fastest_tree: FastestTree, step: Step
-    ) -> tuple[MeasuredAcceptance, ...]:
-        """Return all that is asked for, in that order, given a profile that holds what `measure` returned."""
-        found = []
-        for rule, sampling in self._settings.asked:
-            counted = counted_rule(rule, sampling)
-            base = next(
-                each for each in self._own(profile).acceptances_of(rule=counted, temperature=sampling.temperature)
-            )
-            if counted != rule:
-                base = self._from_the_leaves(profile, base, sampling, positions, fastest_tree, step)
-            found.append(base)
-        return tuple(found)
+    def _count_prompts(self, kind: str, count: Callable[[int], Numbers], tick: Tick) -> list[Numbers]:
+        """Return the numbers of every prompt, counting those that no checkpoint contains."""
+        counted = {entry.key: entry.values for entry in self._checkpoint.entries(kind)}
+        for number in self.numbers:
+            if number not in counted and self._processes.owns(number):
+                counted[number] = count(number)
+                self._checkpoint.append(kind, number, counted[number])
+            tick()
+        gathered = self._processes.gather(counted)
+        return [gathered[number] for number in self.numbers]
 
     def _count(self, number: int, positions: int) -> Numbers:
-        """Return the sums of one prompt under every rule and sampling, one after the other."""
+        """Return one row with the sums and accepted ranks of a prompt under every rule and sampling."""
         settings = self._settings
-        texts = [
-            AcceptanceText(
+        sequences = [
+            AcceptanceSequence(
                 self._target,
                 self._draft,
                 Decoding(rule=rule, sampling=sampling, draft_sampling=settings.own_draft_sampling(sampling)),
-                branching=min(settings.branching, self._target.config.vocabulary),
+                branching=self._branching,
                 depth=settings.depth,
                 seed=number,
             )
             for rule, sampling in self._counted
         ]
-        generated = self._generated(number, texts, positions)
         return tuple(
             value
-            for text, each in zip(texts, generated, strict=True)
-            for value in (*text.counts(each).numbers, len(each.accepted_rank), *each.accepted_rank.tolist())
+            for sequence, outcome in zip(sequences, self._continue_prompts(number, sequences, positions), strict=True)
+            for value in (
+                *sequence.counts(outcome).numbers,
+                len(outcome.accepted_rank),
+                *outcome.accepted_rank.tolist(),
+            )
         )
 
-    def _generated(self, number: int, texts: Sequence[AcceptanceText], positions: int) -> list[TextPositions]:
-        """Return the positions of every text, none of those that end too early; one pass for all with one prompt."""
-        ranks = min(self._settings.branching, self._target.config.vocabulary)
-        found = [TextPositions.none(ranks)] * len(texts)
-        places: dict[tuple[int, ...], list[int]] = {}
-        for place, (_, sampling) in enumerate(self._counted):
-            if (prompt := self._texts.prompt(number, sampling)) is not None:
-                places.setdefault(tuple(prompt), []).append(place)
-        for prompt, alike in places.items():
-            together = [texts[place] for place in alike]
-            positions_of = texts_together(self._target, self._draft, together, list(prompt), positions)
-            for place, each in zip(alike, positions_of, strict=True):
-                found[place] = each
-        return found
+    def _continue_prompts(
+        self, number: int, sequences: Sequence[AcceptanceSequence], positions: int
+    ) -> list[SequencePositions]:
+        """Return the positions of every sequence, none if it ends too early; sequences with one prompt share passes."""
+        outcomes = [SequencePositions.empty(self._branching)] * len(sequences)
+        by_prompt: dict[tuple[int, ...], list[int]] = {}
+        for index, (_, sampling) in enumerate(self._counted):
+            if (prompt := self._source.prompt(number, sampling, positions)) is not None:
+                by_prompt.setdefault(tuple(prompt), []).append(index)
+        for prompt, indices in by_prompt.items():
+            batch = [sequences[index] for index in indices]
+            batch_outcomes = continue_prompt(self._target, self._draft, batch, list(prompt), positions)
+            for index, outcome in zip(indices, batch_outcomes, strict=True):
+                outcomes[index] = outcome
+        return outcomes
 
-    def _sums(self, texts: Sequence[AcceptanceCounts]) -> TextSums:
-        """Return the sums of all texts; raises TreeoptError saying where too little could be measured."""
-        context = self._texts.context_tokens
-        long_enough = sum(bool(each.reached[0]) for each in texts)
-        if context is not None:
-            check_long_enough(context, long_enough, len(texts))
-        return text_sums(texts)
-
-    def _kind(self, name: str) -> str:
-        """Return the journal's name of what is counted here."""
-        context = self._texts.context_tokens
-        return name if context is None else f"{name} at {context}"
-
-    def _own(self, profile: Profile) -> Profile:
-        """Return the part of a profile that is of this context length: all of it where none is said."""
-        context = self._texts.context_tokens
-        if context is None:
-            return profile
-        return replace(
-            profile,
-            latencies=tuple(each for each in profile.latencies if each.context_tokens == context) or profile.latencies,
-            acceptances=tuple(each for each in profile.acceptances if each.context_tokens == context),
+    def _acceptances(self, rows: Mapping[int, Numbers]) -> tuple[MeasuredAcceptance, ...]:
+        sequences = [self._split_row(row) for row in rows.values()]
+        categories = select_categories(self._categories, rows)
+        return tuple(
+            replace(
+                self._acceptance(
+                    rule,
+                    sampling,
+                    self._sum_sequences([counts[index].counts for counts in sequences]),
+                    AcceptedRanks([counts[index].ranks for counts in sequences]),
+                ),
+                categories=categories,
+            )
+            for index, (rule, sampling) in enumerate(self._counted)
         )
 
-    def _rows(self, numbers: Numbers) -> list[CountedText]:
-        """Return what `_count` gave as one row: for every rule and sampling its sums, and the ranks behind their number."""
+    def _split_row(self, row: Numbers) -> list[SequenceCounts]:
+        """Invert `_count`."""
         depth = self._settings.depth
-        sums = depth * (1 + min(self._settings.branching, self._target.config.vocabulary))
-        values, rows = np.array(numbers), []
+        sums = depth * (1 + self._branching)
+        values, sequences = np.array(row), []
         while len(values):
             ranks = values[sums + 1 : sums + 1 + int(values[sums])]
-            rows.append(CountedText(AcceptanceCounts.from_numbers(values[:sums], depth), ranks.astype(np.int64)))
+            sequences.append(
+                SequenceCounts(AcceptanceCounts.from_numbers(values[:sums], depth), ranks.astype(np.int64))
+            )
             values = values[sums + 1 + len(ranks) :]
-        return rows
+        return sequences
 
-    def _by_prompt(self, kind: str, count: Callable[[int], Numbers], step: Step) -> list[Numbers]:
-        """Return the numbers of every prompt, counting those that the journals do not hold."""
-        done = {entry.key: entry.values for entry in self._journal.entries(kind)}
-        for number in self.numbers:
-            if number not in done and self._processes.owns(number):
-                done[number] = count(number)
-                self._journal.append(kind, number, done[number])
-            step()
-        together = self._processes.together(done)
-        return [together[number] for number in self.numbers]
+    def _sum_sequences(self, counts: Sequence[AcceptanceCounts]) -> SequenceSums:
+        context_tokens = self._source.context_tokens
+        if context_tokens is not None:
+            long_enough = sum(bool(sequence.reached[0]) for sequence in counts)
+            check_sequence_count(context_tokens, long_enough, len(counts))
+        return combine_counts(counts)
 
     def _acceptance(
-        self, rule: str, sampling: Sampling, sums: TextSums, accepted_ranks: AcceptedRanks | None
+        self, rule: str, sampling: Sampling, sums: SequenceSums, accepted_ranks: AcceptedRanks | None
     ) -> MeasuredAcceptance:
         return MeasuredAcceptance(
             rule=rule,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
-            context_tokens=self._texts.context_tokens,
+            context_tokens=self._source.context_tokens,
             prompts=int(np.count_nonzero(sums.reached[:, 0])),
             positions=int(sums.reached[:, 0].sum()),
             table=sums.table(),
@@ -237,37 +232,48 @@ class Counting:
             accepted_ranks=accepted_ranks,
         )
 
-    def _from_the_leaves(
+    def _at_context(self, profile: Profile) -> Profile:
+        context_tokens = self._source.context_tokens
+        if context_tokens is None:
+            return profile
+        at_context = tuple(latency for latency in profile.latencies if latency.context_tokens == context_tokens)
+        return replace(
+            profile,
+            latencies=at_context or profile.latencies,
+            acceptances=tuple(
+                acceptance for acceptance in profile.acceptances if acceptance.context_tokens == context_tokens
+            ),
+        )
+
+    def _measure_traversal(
         self,
         profile: Profile,
         base: MeasuredAcceptance,
         sampling: Sampling,
         positions: int,
         fastest_tree: FastestTree,
-        step: Step,
+        tick: Tick,
     ) -> MeasuredAcceptance:
-        """Return the acceptance of `traversal`: solve and measure take turns until the fastest tree is a measured one."""
         sums = base.texts
         assert sums is not None
         _, depths, ranks = sums.accepted.shape
 
         def acceptance(gain: Float64) -> MeasuredAcceptance:
-            found = self._acceptance("traversal", sampling, gained(sums, gain), base.accepted_ranks)
-            return replace(found, categories=base.categories)
+            measured = self._acceptance("traversal", sampling, scale_acceptance(sums, gain), base.accepted_ranks)
+            return replace(measured, categories=base.categories)
 
         def fastest(gain: Float64) -> TokenTree:
-            return fastest_tree(replace(self._own(profile), acceptances=(acceptance(gain),)))
+            return fastest_tree(replace(self._at_context(profile), acceptances=(acceptance(gain),)))
 
-        def measure(turn: int, tree: TokenTree) -> ReachSums:
-            return self._reach(self._kind(f"reach {sampling.temperature:g} {turn}"), tree, sampling, positions, step)
+        def measure(number: int, tree: TokenTree) -> ReachSums:
+            kind = self._kind(f"reach {sampling.temperature:g} {number}")
+            return self._measure_reach(kind, tree, sampling, positions, tick)
 
-        return acceptance(until_no_gain(fastest, measure, depths, ranks))
+        return acceptance(iterate_gain(fastest, measure, depths, ranks))
 
-    def _reach(self, kind: str, tree: TokenTree, sampling: Sampling, positions: int, step: Step) -> ReachSums:
-        """Return the reach of a tree's nodes on all prompts."""
-
+    def _measure_reach(self, kind: str, tree: TokenTree, sampling: Sampling, positions: int, tick: Tick) -> ReachSums:
         def count(number: int) -> Numbers:
-            prompt = self._texts.prompt(number, sampling)
+            prompt = self._source.prompt(number, sampling, positions)
             if prompt is None:
                 return (0.0,) * (2 * tree.nodes)
             reach = count_reach(
@@ -281,6 +287,6 @@ class Counting:
             )
             return tuple(reach.ravel().tolist())
 
-        texts = self._by_prompt(f"{kind} {tree.parents.tolist()}", count, step)
-        traversal, sequoia = np.array(texts).sum(axis=0).reshape(2, tree.nodes)
+        rows = self._count_prompts(f"{kind} {tree.parents.tolist()}", count, tick)
+        traversal, sequoia = np.array(rows).sum(axis=0).reshape(2, tree.nodes)
         return ReachSums(tree, traversal, sequoia)

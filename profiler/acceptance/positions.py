@@ -1,9 +1,8 @@
-"""Counting acceptance per depth and rank on text that the target itself generates.
+"""Counting acceptance per depth and rank on sequences that the target generates.
 
-At every position of a text the draft's children are sampled, `branching` of them, the rule is asked how likely it is to
-accept each, and the text goes on with what the rule then samples.  Because the rule is lossless the text follows the
-target's distribution, and because it is the rule's own outcome it is known at every position whether a step that
-started earlier would have come this far, and through which ranks.
+At every position the draft's children are sampled, the rule's acceptance probability of each is recorded, and the sequence
+continues with the token that the rule samples.  A lossless rule makes the sequence follow the target's distribution, and
+its outcomes show at every position whether a step that started earlier would have come this far, and through which ranks.
 """
 
 from collections.abc import Sequence
@@ -15,20 +14,20 @@ from torch import Tensor
 
 from treeopt.arrays import Float64, Int64
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, conditional_counts
-from treeopt.records.sampling import draft_sampling_of
+from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, count_acceptance
+from treeopt.records.sampling import resolve_draft_sampling
 from treeopt.runtime.models.finite import check_logits
-from treeopt.runtime.models.model import LanguageModel, SequenceCache, feed_text
-from treeopt.runtime.rules import rule_named
+from treeopt.runtime.models.model import LanguageModel, SequenceCache, SequenceInput
+from treeopt.runtime.rules import get_rule
 from treeopt.runtime.rules.distributions import distribution
-from treeopt.runtime.rules.sample_children import likeliest, places
+from treeopt.runtime.rules.sample_children import index_children, take_likeliest
 from treeopt.runtime.rules.verify import Verifier
 from treeopt.trees import level_widths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TextPositions:
-    """What happened at every position of one text."""
+class SequencePositions:
+    """The acceptance at every position of one sequence."""
 
     expected: Float64
     """float64 (positions, B): the probability that the rule accepts the child of each rank, given the children."""
@@ -36,13 +35,12 @@ class TextPositions:
     """int64 (positions,): the rank that it accepted, `REJECTED` for none."""
 
     @classmethod
-    def none(cls, branching: int) -> "TextPositions":
-        """Return what happened along a text that ended before."""
+    def empty(cls, branching: int) -> "SequencePositions":
         return cls(np.zeros((0, branching)), np.zeros(0, np.int64))
 
 
-class AcceptanceText:
-    """One text after another under one rule and sampling, with the acceptance of every position.
+class AcceptanceSequence:
+    """Generates sequences under one rule and sampling, with the acceptance at every position.
 
     Args:
         decoding: the rule, lossy ones included, and how target and draft sample.
@@ -61,10 +59,10 @@ class AcceptanceText:
         seed: int = 0,
     ) -> None:
         self._target, self._draft = target, draft
-        self._rule = rule_named(decoding.rule, lossy=True)
+        self._rule = get_rule(decoding.rule, lossy=True)
         self._sampling = decoding.sampling
-        self._draft_sampling = draft_sampling_of(decoding.sampling, decoding.draft_sampling)
-        self._children = places([branching], target.device)
+        self._draft_sampling = resolve_draft_sampling(decoding.sampling, decoding.draft_sampling)
+        self._children = index_children([branching], target.device)
         self._tree = level_widths([branching])
         self._verifier = Verifier(self._rule, target.config.vocabulary, target.device)
         self._depth = depth
@@ -74,75 +72,78 @@ class AcceptanceText:
         """Generate `positions` tokens after a prompt and count their acceptance."""
         return self.counts(self.positions(prompt, positions))
 
-    def counts(self, text: TextPositions) -> AcceptanceCounts:
-        """Return the sums over the positions of a text."""
-        return conditional_counts(text.expected, text.accepted_rank, self._depth)
+    def counts(self, sequence: SequencePositions) -> AcceptanceCounts:
+        return count_acceptance(sequence.expected, sequence.accepted_rank, self._depth)
 
-    def positions(self, prompt: Sequence[int], positions: int) -> TextPositions:
-        """Generate `positions` tokens after a prompt, fewer if the text ends, and tell what happened at each."""
-        return texts_together(self._target, self._draft, [self], prompt, positions)[0]
+    def positions(self, prompt: Sequence[int], positions: int) -> SequencePositions:
+        """Generate `positions` tokens after a prompt; fewer if the sequence ends."""
+        return continue_prompt(self._target, self._draft, [self], prompt, positions)[0]
 
-    def position(self, token: int, target_logits: Tensor, draft_logits: Tensor) -> tuple[Float64, int, int]:
+    def sample_position(self, token: int, target_logits: Tensor, draft_logits: Tensor) -> tuple[Float64, int, int]:
         """Return the expected acceptance (B,) of the children after a token, the accepted rank, and the next token.
 
         Logits are (1, V) of either model, after the token.
         """
         if self._sampling.greedy:
-            wanted = int(target_logits.argmax())
-            expected = (likeliest(draft_logits, self._children) == wanted).double().cpu().numpy()
-            return expected, int(expected.argmax()) if expected.any() else REJECTED, wanted
+            next_token = int(target_logits.argmax())
+            expected = (take_likeliest(draft_logits, self._children) == next_token).double().cpu().numpy()
+            return expected, int(expected.argmax()) if expected.any() else REJECTED, next_token
         draft_probs = distribution(draft_logits, self._draft_sampling)
         (children,) = self._rule.draw(draft_probs[None], self._children, [self._generator])
         tokens = torch.cat([children.new_tensor([token]), children])
         self._verifier.test([self._tree], tokens, draft_probs, distribution(target_logits, self._sampling))
         node, u = self._verifier.last_node(self._generator)
-        following = int(tokens[node]) if node else self._verifier.token_after(0, u)
-        return self._verifier.reach()[1:], node - 1 if node else REJECTED, following
+        next_token = int(tokens[node]) if node else self._verifier.token_after(0, u)
+        return self._verifier.reach()[1:], node - 1 if node else REJECTED, next_token
 
 
 @torch.inference_mode()
-def texts_together(
+def continue_prompt(
     target: LanguageModel,
     draft: LanguageModel,
-    texts: Sequence[AcceptanceText],
+    sequences: Sequence[AcceptanceSequence],
     prompt: Sequence[int],
     positions: int,
-) -> list[TextPositions]:
-    """Continue one prompt under several rules and samplings at once, one pass of each model for all, token by token.
+) -> list[SequencePositions]:
+    """Continue one prompt under several rules and samplings, with one batched pass of each model per token.
 
-    Returns the positions of each text: `positions` of them, fewer where it ends.
+    Returns up to `positions` positions of each sequence, fewer if it ends.
     Raises TreeoptError naming a model whose logits are not finite.
     """
     models, end_tokens = (target, draft), set(target.config.end_tokens)
-    rows = len(texts)
-    caches = [model.new_caches(len(prompt) + positions, rows) for model in models]
-    for model, of_model in zip(models, caches, strict=True):
-        for cache in of_model:
+    batch_size = len(sequences)
+    model_caches = [model.new_caches(len(prompt) + positions, batch_size) for model in models]
+    for model, caches in zip(models, model_caches, strict=True):
+        for cache in caches:
             model.prefill(torch.tensor(prompt[:-1], dtype=torch.int64, device=model.device), cache)
-    last = [prompt[-1]] * rows
-    found: list[list[tuple[Float64, int]]] = [[] for _ in texts]
-    ended = [False] * rows
+    last_tokens = [prompt[-1]] * batch_size
+    outcomes: list[list[tuple[Float64, int]]] = [[] for _ in sequences]
+    ended = [False] * batch_size
     for _ in range(positions):
-        logits = [_feed(model, cache, last) for model, cache in zip(models, caches, strict=True)]
+        logits = [_feed(model, caches, last_tokens) for model, caches in zip(models, model_caches, strict=True)]
         check_logits(target, "target", logits[0])
         check_logits(draft, "draft model", logits[1])
-        for row, text in enumerate(texts):
+        for row, sequence in enumerate(sequences):
             if not ended[row]:
-                expected, rank, last[row] = text.position(last[row], *(each[row] for each in logits))
-                found[row].append((expected, rank))
-                ended[row] = last[row] in end_tokens
+                expected, rank, last_tokens[row] = sequence.sample_position(
+                    last_tokens[row], logits[0][row], logits[1][row]
+                )
+                outcomes[row].append((expected, rank))
+                ended[row] = last_tokens[row] in end_tokens
         if all(ended):
             break
     return [
-        TextPositions(np.array([expected for expected, _ in each]), np.array([rank for _, rank in each]))
-        for each in found
+        SequencePositions(np.array([expected for expected, _ in row]), np.array([rank for _, rank in row]))
+        for row in outcomes
     ]
 
 
 def _feed(model: LanguageModel, caches: Sequence[SequenceCache], tokens: Sequence[int]) -> Tensor:
-    """Commit a token to each text and return the logits (texts, 1, V) after it."""
-    fed = torch.tensor(tokens, dtype=torch.int64, device=model.device).split(1)
-    logits = model.forward([feed_text(cache, token) for cache, token in zip(caches, fed, strict=True)]).logits
+    """Commit a token to each sequence and return the logits (batch, 1, V) after it."""
+    rows = torch.tensor(tokens, dtype=torch.int64, device=model.device).split(1)
+    logits = model.forward(
+        [SequenceInput.causal(cache, token) for cache, token in zip(caches, rows, strict=True)]
+    ).logits
     for cache in caches:
         cache.length += 1
     return logits[:, None]

@@ -1,10 +1,9 @@
-"""What testing whole paths from the leaves up gains over testing token by token, on the same drafts.
+"""The gain of verifying whole paths from the leaves (`traversal`) over verifying token by token (`sequoia`).
 
-Acceptance under `traversal` is not counted position by position: how probable a path is to be accepted hangs on the
-target's distributions along all of it, and only drafted trees show them.  So texts are decoded with a tree, and every
-step tells, given its drafts, how probable each node is to be reached under `traversal` and how probable under
-`sequoia`, which draws its children in the same way.  The ratio of the two acceptances, from the same drafts, has little
-noise; times the acceptance counted for `sequoia` it is that of `traversal`.
+Under `traversal` the acceptance of a path depends on the target's distributions along all of it, so it cannot be counted
+position by position.  Instead sequences are decoded with a tree.  Each step yields the probability that each node is
+reached under `traversal` and under `sequoia`, which draws the same children.  The ratio of the two has little noise;
+multiplied by the acceptance of `sequoia` it gives that of `traversal`.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,19 +17,19 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.models.finite import all_finite, not_finite_error
-from treeopt.runtime.models.model import LanguageModel, trained_tokens
-from treeopt.runtime.rules import rule_named
+from treeopt.runtime.models.model import LanguageModel, max_sequence_tokens
+from treeopt.runtime.rules import get_rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.trees import TokenTree
 
 LEAST_REACHED = 20.0
-"""Entries whose parents fewer steps reached keep the acceptance of `sequoia`."""
+"""Entries whose parents are reached by fewer steps keep the acceptance of `sequoia`."""
 MAX_ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReachSums:
-    """Reach of every node of a tree, summed over steps, under both rules and from the same drafts."""
+    """The probability that each node of a tree is reached, summed over steps, under both rules and the same drafts."""
 
     tree: TokenTree
     traversal: Float64
@@ -38,7 +37,7 @@ class ReachSums:
     sequoia: Float64
 
     def gain(self, depths: int, ranks: int) -> Float64:
-        """Return float64 (depths, ranks): acceptance under `traversal` over that under `sequoia`, nan where not measured."""
+        """Return float64 (depths, ranks): acceptance under `traversal` over that under `sequoia`, nan if not measured."""
         gain = np.full((depths, ranks), np.nan)
         for depth, level in enumerate(self.tree.levels[1 : depths + 1]):
             nodes = np.arange(level.start, level.stop)
@@ -47,10 +46,10 @@ class ReachSums:
                 parents = self.tree.parents[children]
                 if self.sequoia[parents].sum() < LEAST_REACHED or not self.sequoia[children].any():
                     continue
-                ours, theirs = (
+                traversal, sequoia = (
                     reach[children].sum() / reach[parents].sum() for reach in (self.traversal, self.sequoia)
                 )
-                gain[depth, rank] = ours / theirs
+                gain[depth, rank] = traversal / sequoia
         return gain
 
 
@@ -65,15 +64,15 @@ def count_reach(
     *,
     seed: int,
 ) -> Float64:
-    """Decode `positions` tokens with a tree under `traversal`, fewer if the text ends, and sum the reach of its nodes.
+    """Decode `positions` tokens with a tree under `traversal`, fewer if the sequence ends, and sum the reach of its nodes.
 
-    Target and draft sample as `decoding` says, whose rule is not looked at.
+    The rule of `decoding` is ignored.
 
-    Returns float64 (2, n): under `traversal` and under `sequoia`, of the same drafts.
+    Returns float64 (2, n): under `traversal` and under `sequoia`, from the same drafts.
     Raises TreeoptError naming a model whose logits are not finite.
     """
     sampling, draft_sampling = decoding.sampling, decoding.draft_sampling
-    trained = trained_tokens(target, draft)
+    model_tokens = max_sequence_tokens(target, draft)
     decoder = Decoder(
         target,
         draft,
@@ -82,15 +81,13 @@ def count_reach(
         sampling=sampling,
         draft_sampling=draft_sampling,
         seed=seed,
-        max_text_tokens=min(trained, len(prompt) + positions),
+        max_text_tokens=min(model_tokens, len(prompt) + positions),
     )
-    verifiers = [
-        Verifier(rule_named(rule), target.config.vocabulary, target.device) for rule in ("traversal", "sequoia")
-    ]
+    verifiers = [Verifier(get_rule(rule), target.config.vocabulary, target.device) for rule in ("traversal", "sequoia")]
     generator = torch.Generator(target.device).manual_seed(seed + 1)
     reach = np.zeros((2, tree.nodes))
 
-    def step() -> Step:
+    def decode_step() -> Step:
         proposal = decoder.draft()
         if proposal.scores is not None and not all_finite(proposal.scores.values.tolist()):
             raise not_finite_error(draft.name, "draft model")
@@ -99,33 +96,33 @@ def count_reach(
         for verifier, row in zip(verifiers, reach, strict=True):
             verifier.test([tree], proposal.tokens, proposal.probs, target_probs)
             row += verifier.reach()
-        found = decoder.accepted(proposal.tokens.tolist(), verifiers[0].verdict(generator), output)
-        decoder.commit(found)
-        return found
+        step = decoder.accept_verdict(proposal.tokens.tolist(), verifiers[0].verdict(generator), output)
+        decoder.commit(step)
+        return step
 
-    for _ in decoder.whole_steps(prompt, positions, step):
+    for _ in decoder.decode_steps(prompt, positions, decode_step):
         pass
     return reach
 
 
-def until_no_gain(
+def iterate_gain(
     fastest: Callable[[Float64], TokenTree], measure: Callable[[int, TokenTree], ReachSums], depths: int, ranks: int
 ) -> Float64:
     """Return the gain (depths, ranks) under which the fastest tree is one that was measured.
 
-    Solve and measure take turns: the fastest tree under the gain known so far is measured, what it shows is added, until
-    no tree that was not measured promises more.
+    Solving and measuring alternate: the fastest tree under the current gain is measured, and the gain updated, until the
+    fastest tree is one that was measured before.
 
     Args:
-        fastest: the fastest tree under a gain.
-        measure: reach on a tree; the first argument counts the rounds from 0.
+        fastest: returns the fastest tree under a gain.
+        measure: returns the reach on a tree; the first argument is the round, from 0.
         depths: of the acceptance table.
         ranks: of the acceptance table.
     """
     gain = np.full((depths, ranks), np.nan)
     measured: list[TokenTree] = []
     while len(measured) < MAX_ROUNDS and (tree := fastest(gain)) not in measured:
-        found = measure(len(measured), tree).gain(depths, ranks)
-        gain = np.where(np.isnan(found), gain, found)
+        tree_gain = measure(len(measured), tree).gain(depths, ranks)
+        gain = np.where(np.isnan(tree_gain), gain, tree_gain)
         measured.append(tree)
     return gain

@@ -1,7 +1,7 @@
-"""Several sequences decoded together, with several trees at several batch sizes, in interleaved runs.
+"""Batched decoding with several trees at several batch sizes, in interleaved runs.
 
-Only steps with a full batch count, and prefill is reported separately.  A step's tokens count whole, including those
-after the end of a sequence.
+Only steps with a full batch count, and prefill is reported separately.  All tokens of a step count, including those after
+the end of a sequence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,23 +12,21 @@ from itertools import islice
 import numpy as np
 
 from treeopt.errors import InvalidValueError
-from treeopt.planner.batch_rivals import PLAIN, BatchRivals
-from treeopt.planner.pace import predict_at_pace
+from treeopt.planner.benchmarks import PLAIN, BatchCandidates, predict_at_pace
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.divergence import divergence
-from treeopt.profiler.bench.interleave import decode_in_parts, interleave, repeated, whole_rounds
+from treeopt.profiler.bench.interleave import collect_rounds, decode_in_parts, interleave, repeated
 from treeopt.profiler.bench.reference_passes import ReferencePasses, reference_passes
 from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.batch_bench import BatchBench, BatchMeasured, BatchRow, BatchSize
-from treeopt.records.results import Divergence, Pace
+from treeopt.records.results import BatchBench, BatchMeasurement, BatchRow, BatchSize, Divergence, Pace
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.batch import TextRequest, TextStep
+from treeopt.runtime.decoding.batch import GenerationRequest, RequestOutput
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
 Trees = Mapping[int, Sequence[TokenTree]]
-"""What decodes at each batch size, plain decoding first."""
+"""By batch size; plain decoding is first."""
 
 
 @dataclass(slots=True)
@@ -36,23 +34,23 @@ class BatchRun:
     """All prompts decoded once with one tree."""
 
     tokens: list[list[int]]
-    """Of each prompt."""
+    """New tokens of each prompt."""
     seconds: float = 0.0
-    """Of the steps that count, and so are the next two."""
+    """Of steps with a full batch; so are the next two."""
     committed: int = 0
     steps: int = 0
     joining_s: float = 0.0
-    """Of the steps in which sequences joined, prefill included."""
+    """Of steps in which sequences joined, prefill included."""
     joining_steps: int = 0
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all sequences."""
+        """Over the whole batch."""
         return self.committed / self.seconds
 
     @property
     def prefill_s(self) -> float:
-        """What steps with new sequences take beyond others; 0 if noise is larger."""
+        """The additional time of steps in which sequences joined; 0 if noise is larger."""
         return max(0.0, self.joining_s - self.joining_steps * self.seconds / self.steps)
 
 
@@ -62,7 +60,7 @@ class BatchComparison:
 
     Args:
         target, draft: the pair.
-        trees: what decodes at each batch size.
+        trees: by batch size.
         workload: prompts, as many as the largest batch or more, how far each is continued, and how often.
         decoding: rule and sampling.
         clock: by default that of the target's device.
@@ -86,8 +84,8 @@ class BatchComparison:
 
     def measure(
         self, references: Mapping[int, ReferencePasses | None] | None = None, *, show_progress: bool = True
-    ) -> tuple[dict[tuple[int, TokenTree], BatchMeasured], int]:
-        """Return what was measured by batch size and tree, and in how many rounds.
+    ) -> tuple[dict[tuple[int, TokenTree], BatchMeasurement], int]:
+        """Return the measurements by batch size and tree, and the number of rounds.
 
         Ctrl-C ends it after the last whole round.
 
@@ -95,11 +93,11 @@ class BatchComparison:
             references: by batch size, passes that are timed before each run.
             show_progress: whether a bar goes to standard error.
 
-        Raises InvalidValueError if a prompt does not fit or sequences are too short to run together, OutOfMemoryError
+        Raises InvalidValueError if a prompt does not fit or sequences are too short for a full batch, and OutOfMemoryError
         before anything is decoded if the caches of the largest batch do not fit.
         """
         decoder, clock = self._decoder(), self.clock or clock_for(self.target.device)
-        decoder.steps_of_all(self._requests(), batch_size=max(self.trees))  # raises for what does not fit
+        decoder.stream_all(self._requests(), batch_size=max(self.trees))  # raises for what does not fit
         cases = [(size, tree) for size, trees in self.trees.items() for tree in trees]
         alone = {tree: self._alone(decoder, tree) for _, tree in cases}
 
@@ -108,11 +106,11 @@ class BatchComparison:
             decoder.change_tree(tree)
             if new_tokens < self.workload.max_new_tokens:  # the warm-up
                 return self._run(decoder, self._requests(new_tokens)[:size], size, clock)
-            for other, each in (references or {}).items():
-                if each is not None and other == size:
-                    each.time()
-                elif each is not None:
-                    each.close()
+            for other_size, passes in (references or {}).items():
+                if passes is not None and other_size == size:
+                    passes.time()
+                elif passes is not None:
+                    passes.close()
             run = self._run(decoder, self._requests(), size, clock)
             if run.steps == 0:
                 raise InvalidValueError(
@@ -122,22 +120,24 @@ class BatchComparison:
                 )
             return run
 
-        rounds = interleave(
-            [partial(decode, *case) for case in cases],
-            self.workload.max_new_tokens,
-            repeated(1, self.workload.repeats),
+        rounds = collect_rounds(
+            interleave(
+                [partial(decode, *case) for case in cases],
+                self.workload.max_new_tokens,
+                repeated(1, self.workload.repeats),
+            ),
+            self.workload.repeats,
+            show_progress=show_progress,
         )
-        found = whole_rounds(rounds, self.workload.repeats, show_progress=show_progress)
-        runs = {case: [each.runs[place] for each in found] for place, case in enumerate(cases)}
+        runs = {case: [finished.runs[index] for finished in rounds] for index, case in enumerate(cases)}
         return {
-            (size, tree): self._measured(
+            (size, tree): self._measurement(
                 runs[size, tree], runs[size, PLAIN], alone[tree], self._overhead(decoder, size, tree, clock)
             )
             for size, tree in cases
-        }, len(found)
+        }, len(rounds)
 
     def _decoder(self) -> Decoder:
-        """Return the decoder of all trees."""
         longest = max(map(len, self.workload.prompts)) + self.workload.max_new_tokens
         return self.decoding.decoder(
             self.target,
@@ -146,65 +146,63 @@ class BatchComparison:
             min(longest, self.target.config.max_positions),
         )
 
-    def _requests(self, max_new_tokens: int | None = None) -> list[TextRequest]:
+    def _requests(self, max_new_tokens: int | None = None) -> list[GenerationRequest]:
         tokens = max_new_tokens or self.workload.max_new_tokens
-        return [TextRequest(prompt, tokens, seed=seed) for seed, prompt in enumerate(self.workload.prompts)]
+        return [GenerationRequest(prompt, tokens, seed=seed) for seed, prompt in enumerate(self.workload.prompts)]
 
     def _alone(self, decoder: Decoder, tree: TokenTree) -> list[list[int]]:
-        """Return the tokens after each prompt, decoded by itself."""
         decoder.change_tree(tree)
         return [
-            list(decoder.generate(each.token_ids, each.max_new_tokens, seed=each.seed)) for each in self._requests()
+            list(decoder.generate(request.token_ids, request.max_new_tokens, seed=request.seed))
+            for request in self._requests()
         ]
 
     def _overhead(self, decoder: Decoder, size: int, tree: TokenTree, clock: Clock) -> float:
-        """Return the share of steps that is neither drafting nor verification, from a run of its own over one batch."""
+        """Return the fraction of steps that is host overhead, from a separate run over one batch."""
         decoder.change_tree(tree)
         requests = self._requests()[:size]
         _, parts = decode_in_parts(decoder, lambda: self._run(decoder, requests, size, clock), clock)
-        return sum(each.rest for each in parts) / sum(map(sum, parts))
+        return sum(seconds.accept for seconds in parts) / sum(map(sum, parts))
 
-    def _run(self, decoder: Decoder, requests: Sequence[TextRequest], size: int, clock: Clock) -> BatchRun:
-        """Decode all requests once; steps in which none joins are timed together, until a sequence ends."""
+    def _run(self, decoder: Decoder, requests: Sequence[GenerationRequest], size: int, clock: Clock) -> BatchRun:
+        """Decode all requests once; steps in which no sequence joins are timed together until a sequence ends."""
         run, left, running = BatchRun([[] for _ in requests]), len(requests), 0
-        steps = decoder.steps_of_all(requests, batch_size=size)
+        steps = decoder.stream_all(requests, batch_size=size)
         while left:
-            texts = min(size, left)
-            joins, decoded = running < texts, list[TextStep]()
+            batch = min(size, left)
+            joins, outputs = running < batch, list[RequestOutput]()
 
-            def decode(joins: bool = joins, texts: int = texts, decoded: list[TextStep] = decoded) -> None:
+            def decode(joins: bool = joins, batch: int = batch, outputs: list[RequestOutput] = outputs) -> None:
                 while True:
-                    step = list(islice(steps, texts))  # each running sequence takes part in each step
-                    decoded.extend(step)
-                    if joins or any(each.ended for each in step):
+                    step = list(islice(steps, batch))  # a step yields one output per running sequence
+                    outputs.extend(step)
+                    if joins or any(output.finished for output in step):
                         return
 
             seconds = clock.time_s(decode)
-            for each in decoded:
-                if each.error is not None:
-                    raise each.error
-                run.tokens[each.text] += each.tokens
-            ended = sum(each.ended for each in decoded)
-            left, running = left - ended, texts - ended
+            for output in outputs:
+                if output.error is not None:
+                    raise output.error
+                run.tokens[output.request] += output.tokens
+            finished = sum(output.finished for output in outputs)
+            left, running = left - finished, batch - finished
             if joins:
                 run.joining_s, run.joining_steps = run.joining_s + seconds, run.joining_steps + 1
-            elif texts == size:
-                run.seconds, run.steps = run.seconds + seconds, run.steps + len(decoded) // size
-                run.committed += sum(each.committed for each in decoded)
+            elif batch == size:
+                run.seconds, run.steps = run.seconds + seconds, run.steps + len(outputs) // size
+                run.committed += sum(output.committed_tokens for output in outputs)
         return run
 
-    def _measured(
+    def _measurement(
         self, runs: Sequence[BatchRun], plain: Sequence[BatchRun], alone: Sequence[list[int]], overhead: float
-    ) -> BatchMeasured:
-        """Return what the rounds of one tree come to, compared with plain decoding in the same rounds."""
+    ) -> BatchMeasurement:
         rates = [run.tokens_per_s for run in runs]
-        return BatchMeasured(
+        speedups = [run.tokens_per_s / plain_run.tokens_per_s for run, plain_run in zip(runs, plain, strict=True)]
+        return BatchMeasurement(
             tokens_per_s=float(np.median(rates)),
             step_s=float(np.median([run.seconds / run.steps for run in runs])),
             batch_tokens_per_step=sum(run.committed for run in runs) / sum(run.steps for run in runs),
-            speedup=float(
-                np.median([run.tokens_per_s / each.tokens_per_s for run, each in zip(runs, plain, strict=True)])
-            ),
+            speedup=float(np.median(speedups)),
             spread=1 - min(rates) / max(rates),
             overhead=overhead,
             prefill_s=float(np.median([run.prefill_s for run in runs])),
@@ -214,26 +212,28 @@ class BatchComparison:
 
     def _divergences(self, runs: Sequence[BatchRun], alone: Sequence[list[int]]) -> tuple[Divergence, ...]:
         """Return where outputs first diverge from those decoded alone, in the first round in which they do."""
-        found = []
+        divergences = []
         for number, (prompt, expected) in enumerate(zip(self.workload.prompts, alone, strict=True)):
-            tokens = (run.tokens[number] for run in runs if run.tokens[number] != expected)
-            if (other := next(tokens, None)) is not None:
-                first = divergence(self.target, number, prompt, expected, other)
-                found += [] if first is None else [first]
-        return tuple(found)
+            different = next((run.tokens[number] for run in runs if run.tokens[number] != expected), None)
+            if different is not None:
+                first = divergence(self.target, number, prompt, expected, different)
+                divergences += [] if first is None else [first]
+        return tuple(divergences)
 
 
 def batch_bench(
-    comparison: BatchComparison, rivals: Mapping[int, BatchRivals], *, show_progress: bool = True
+    comparison: BatchComparison, candidates: Mapping[int, BatchCandidates], *, show_progress: bool = True
 ) -> BatchBench:
-    """Return what was measured next to what was predicted; raises as `BatchComparison.measure` does."""
+    """Return measurements next to predictions; raises as `BatchComparison.measure` does."""
     target, draft, workload = comparison.target, comparison.draft, comparison.workload
     references = {
-        size: reference_passes(each.model, target, draft, each.trees, workload.prompts, clock=comparison.clock)
-        for size, each in rivals.items()
+        size: reference_passes(
+            candidate.model, target, draft, candidate.trees, workload.prompts, clock=comparison.clock
+        )
+        for size, candidate in candidates.items()
     }
     measured, rounds = comparison.measure(references, show_progress=show_progress)
-    paces = {size: None if each is None else each.pace for size, each in references.items()}
+    paces = {size: None if passes is None else passes.pace for size, passes in references.items()}
     return BatchBench(
         rule=comparison.decoding.rule,
         temperature=comparison.decoding.sampling.temperature,
@@ -244,24 +244,26 @@ def batch_bench(
             BatchSize(
                 batch_size=size,
                 pace=paces[size],
-                rows=tuple(_row(size, tree, each, measured[size, tree], paces[size]) for tree in each.trees),
+                rows=tuple(_row(size, tree, candidate, measured[size, tree], paces[size]) for tree in candidate.trees),
             )
-            for size, each in rivals.items()
+            for size, candidate in candidates.items()
         ),
     )
 
 
-def _row(size: int, tree: TokenTree, rivals: BatchRivals, measured: BatchMeasured, pace: Pace | None) -> BatchRow:
-    predicted = rivals.predicted.get(tree)
+def _row(
+    size: int, tree: TokenTree, candidates: BatchCandidates, measured: BatchMeasurement, pace: Pace | None
+) -> BatchRow:
+    predicted = candidates.predicted.get(tree)
     tokens = None if predicted is None else predicted.tokens_per_step.value
     step_s = None if predicted is None else predicted.step_s.value
     return BatchRow(
         tree=tree,
-        chosen=tree == rivals.chosen,
+        chosen=tree == candidates.chosen,
         measured=measured,
         predicted_tokens_per_s=None if tokens is None or step_s is None else size * tokens / step_s,
         predicted_tokens_per_step=tokens,
         predicted_step_s=step_s,
         predicted_speedup=None if predicted is None else predicted.speedup.value,
-        predicted_at_pace=None if predicted is None else predict_at_pace(rivals.model, tree, pace),
+        predicted_at_pace=None if predicted is None else predict_at_pace(candidates.model, tree, pace),
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
@@ -13,17 +12,17 @@ from treeopt.profiler.bench.interleave import (
     Configuration,
     Round,
     Run,
+    collect_rounds,
     decode_run,
     interleave,
     repeated,
-    whole_rounds,
 )
 from treeopt.profiler.bench.reference_passes import ReferencePasses
 from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.results import Divergence, Measured
+from treeopt.records.results import Divergence, TreeMeasurement
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree, chain
@@ -31,11 +30,11 @@ from treeopt.trees import TokenTree, chain
 BOOTSTRAP_DRAWS = 2000
 SEED = 0
 DEFAULT_NEW_TOKENS = 256
-"""Where a profile does not say how long its texts were."""
+"""If a profile lacks the lengths of its sequences."""
 
 R = TypeVar("R")
 Decode = Callable[[Sequence[int], int, int], R]
-"""Decodes: from a prompt, the number of new tokens and a seed to a timed run."""
+"""From a prompt, the number of new tokens and a seed to a timed run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class Workload:
     max_new_tokens: int
     """Of each prompt."""
     repeats: int = 3
-    """Times each prompt is decoded."""
+    """How often each prompt is decoded."""
 
     def __post_init__(self) -> None:
         if not self.prompts or self.max_new_tokens < 1 or self.repeats < 1:
@@ -73,12 +72,12 @@ def bench_trees(
     references: ReferencePasses | None = None,
     clock: Clock | None = None,
     show_progress: bool = True,
-) -> tuple[Measured, ...]:
+) -> tuple[TreeMeasurement, ...]:
     """Decode every prompt plainly and with each of some trees, in interleaved runs, and compare.
 
-    A sequence ends with the step that brings its `max_new_tokens`-th token, and all of that step counts.  Of repeats
-    with the same tokens the median time counts.  Prefill is not timed.
-    Ctrl-C ends it early: the rounds decoded so far are the result, unless there is none.
+    A sequence ends with the step that yields its `max_new_tokens`-th token, and all tokens of that step count.  Of
+    repeats with the same tokens the median time counts.  Prefill is not timed.  Ctrl-C ends the comparison after the last
+    whole round.
 
     Args:
         target: the model whose output is wanted.
@@ -90,17 +89,15 @@ def bench_trees(
         clock: by default that of the target's device.
         show_progress: whether a bar goes to standard error.
 
-    Raises InvalidValueError without trees or prompts, or where the decoder refuses a prompt.
+    Raises InvalidValueError without trees or prompts, or if the decoder refuses a prompt.
     """
     if not trees:
         raise InvalidValueError("trees: expected at least one. Got none: name one.")
-    prompts, most = workload.prompts, target.config.max_positions
     max_depth = max(tree.max_depth for tree in trees)
-    longest = min(most, max(map(len, prompts)) + workload.max_new_tokens + max_depth)
-    plain, drafting = (
-        decoding.decoder(target, draft, max(shapes, key=lambda tree: tree.nodes), longest)
-        for shapes in ([chain(0)], trees)
-    )
+    needed = max(map(len, workload.prompts)) + workload.max_new_tokens + max_depth
+    max_tokens = min(target.config.max_positions, needed)
+    plain = decoding.decoder(target, draft, chain(0), max_tokens)
+    drafting = decoding.decoder(target, draft, max(trees, key=lambda tree: tree.nodes), max_tokens)
     decoders = [(plain, None), *((drafting, tree) for tree in trees)]
     return compare_decoders(decoders, workload, references=references, clock=clock, show_progress=show_progress)
 
@@ -112,8 +109,8 @@ def compare_decoders(
     references: ReferencePasses | None = None,
     clock: Clock | None = None,
     show_progress: bool = True,
-) -> tuple[Measured, ...]:
-    """Compare decoders, each with the tree that it changes to if any, with the first of them, which decodes plainly."""
+) -> tuple[TreeMeasurement, ...]:
+    """Compare decoders with the first of them, plain decoding; a decoder with a tree switches to it before each run."""
     plain = decoders[0][0]
     target, prompts, clock = plain.target, workload.prompts, clock or clock_for(plain.target.device)
     for prompt in prompts:
@@ -127,21 +124,18 @@ def compare_decoders(
 
         return decode
 
-    found = decode_workload(
-        [configuration(*each) for each in decoders], workload, references=references, show_progress=show_progress
+    rounds = decode_workload(
+        [configuration(*pair) for pair in decoders], workload, references=references, show_progress=show_progress
     )
     pace = references.pace if references else None
-    return tuple(
-        replace(compared, pace=pace)
-        for place in range(1, len(decoders))
-        for runs in [_pairs(found, place)]
-        for compared in [
-            compare_runs(
-                list(runs.values()),
-                _divergences(target, prompts, runs, workload.max_new_tokens) if plain.sampling.greedy else None,
-            )
-        ]
-    )
+    results = []
+    for index in range(1, len(decoders)):
+        runs = _pair_runs(rounds, index)
+        divergences = None
+        if plain.sampling.greedy:
+            divergences = _divergences(target, prompts, runs, workload.max_new_tokens)
+        results.append(replace(compare_runs(list(runs.values()), divergences), pace=pace))
+    return tuple(results)
 
 
 def decode_workload(
@@ -164,17 +158,19 @@ def decode_workload(
         repeated(len(prompts), workload.repeats),
         between=references.time if references else lambda: None,
     )
-    return whole_rounds(rounds, workload.rounds, show_progress=show_progress, name=name)
+    return collect_rounds(rounds, workload.rounds, show_progress=show_progress, name=name)
 
 
-def _pairs(rounds: Sequence[Round[Run]], place: int) -> dict[int, list[tuple[Run, Run]]]:
-    """Return by prompt the runs of the first configuration and of another, of every repeat."""
-    by_prompt = groupby(sorted(rounds, key=lambda each: each.prompt), key=lambda each: each.prompt)
-    return {prompt: [(each.runs[0], each.runs[place]) for each in repeats] for prompt, repeats in by_prompt}
+def _pair_runs(rounds: Sequence[Round[Run]], index: int) -> dict[int, list[tuple[Run, Run]]]:
+    """Return the runs of the first configuration and of another, by prompt and repeat."""
+    pairs: dict[int, list[tuple[Run, Run]]] = {}
+    for finished in sorted(rounds, key=lambda finished: finished.prompt):
+        pairs.setdefault(finished.prompt, []).append((finished.runs[0], finished.runs[index]))
+    return pairs
 
 
 def text_tokens(acceptance: MeasuredAcceptance) -> int:
-    """Return how many tokens a prompt is continued by: as many as the profile measured, since later text is easier."""
+    """Return the new tokens per prompt: as many as the profile measured, because later tokens are easier to draft."""
     if acceptance.positions is None or acceptance.prompts is None:
         return DEFAULT_NEW_TOKENS
     return max(1, acceptance.positions // acceptance.prompts)
@@ -187,7 +183,7 @@ def workload_as_measured(
     max_new_tokens: int | None = None,
     repeats: int = 3,
 ) -> Workload:
-    """Return a workload of some prompts, each by default continued by `text_tokens` of the acceptance."""
+    """Return a workload, by default with as many new tokens per prompt as the acceptance was measured on."""
     return Workload(prompts=prompts, max_new_tokens=max_new_tokens or text_tokens(acceptance), repeats=repeats)
 
 
@@ -195,27 +191,30 @@ def _divergences(
     target: LanguageModel,
     prompts: Sequence[Sequence[int]],
     runs: dict[int, list[tuple[Run, Run]]],
-    most: int,
+    max_tokens: int,
 ) -> tuple[Divergence, ...]:
-    """Return of each prompt where the first repeat whose outputs differ does so."""
-    found: list[Divergence] = []
+    """Return the divergence of the first repeat of each prompt whose outputs differ."""
+    divergences: list[Divergence] = []
     for number, repeats in runs.items():
         differing = (
-            divergence(target, number, prompts[number], plain.tokens[:most], other.tokens[:most])
+            divergence(target, number, prompts[number], plain.tokens[:max_tokens], other.tokens[:max_tokens])
             for plain, other in repeats
         )
-        found += [each for each in differing if each is not None][:1]
-    return tuple(found)
+        first = next((item for item in differing if item is not None), None)
+        divergences += [] if first is None else [first]
+    return tuple(divergences)
 
 
-def compare_runs(runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[Divergence, ...] | None) -> Measured:
-    """Return the comparison of all runs, (plain, other) by prompt and repeat, with a bootstrap over prompts."""
+def compare_runs(
+    runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[Divergence, ...] | None
+) -> TreeMeasurement:
+    """Return the comparison of runs, (plain, other) by prompt and repeat, with a bootstrap over prompts."""
     plain_s, plain_tokens, other_s, other_tokens, other_steps = np.array(
         [
             [
-                _typical_s([plain for plain, _ in repeats]),
+                _average_s([plain for plain, _ in repeats]),
                 np.mean([len(plain.tokens) for plain, _ in repeats]),
-                _typical_s([other for _, other in repeats]),
+                _average_s([other for _, other in repeats]),
                 np.mean([len(other.tokens) for _, other in repeats]),
                 np.mean([other.steps for _, other in repeats]),
             ]
@@ -231,7 +230,7 @@ def compare_runs(runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[D
         return np.asarray(other_tokens[rows].sum(-1) / other_s[rows].sum(-1) / plain_rate)
 
     low, high = np.quantile(speedup(picks), [0.025, 0.975])
-    return Measured(
+    return TreeMeasurement(
         speedup=Estimate(float(speedup(np.arange(len(runs)))), float(low), float(high)),
         tokens_per_step=float(other_tokens.sum() / other_steps.sum()),
         step_s=float(other_s.sum() / other_steps.sum()),
@@ -243,7 +242,7 @@ def compare_runs(runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[D
     )
 
 
-def _typical_s(repeats: Sequence[Run]) -> float:
-    """Return the median of repeats with the same tokens, else the mean, which fits the mean of their tokens."""
-    same = all(each.tokens == repeats[0].tokens for each in repeats)
-    return float((np.median if same else np.mean)([each.seconds for each in repeats]))
+def _average_s(repeats: Sequence[Run]) -> float:
+    """Return the median seconds of repeats with the same tokens, else the mean, to match the mean of their tokens."""
+    same = all(run.tokens == repeats[0].tokens for run in repeats)
+    return float((np.median if same else np.mean)([run.seconds for run in repeats]))

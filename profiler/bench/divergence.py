@@ -1,7 +1,7 @@
-"""Where two greedy texts of one model differ first: at a near-tie of the top logits, or for another reason.
+"""Where two greedy outputs of one model diverge: at a near-tie of the top logits, or because of a fault.
 
-A pass over many tokens rounds differently from a pass over one. Where tokens are equally likely except for rounding, any
-of them may win: in bfloat16 and a vocabulary of 49,152 tokens, sometimes one of three. Anything else is a fault.
+A pass over many tokens rounds differently from a pass over one, so near-ties may go either way: with bfloat16 and 49,152
+tokens sometimes among three tokens.
 """
 
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ import torch
 
 from treeopt.profiler.bench.text_divergence import NEAR_TIE_ULPS
 from treeopt.records.results import Divergence
-from treeopt.runtime.models.model import LanguageModel, feed_text
+from treeopt.runtime.models.model import LanguageModel, SequenceInput
 
 
 def divergence(
     target: LanguageModel, number: int, prompt: Sequence[int], plain: Sequence[int], other: Sequence[int]
 ) -> Divergence | None:
-    """Return the first place where two continuations of a prompt differ, or None where they do not.
+    """Return the first difference of two continuations of a prompt, None if they are equal.
 
-    The logits there are those of plain decoding: the common text, then a pass over its last token alone.
+    Its logits are those of plain decoding: after a pass over the last common token alone.
     """
-    place = next((i for i, (ours, theirs) in enumerate(zip(plain, other, strict=False)) if ours != theirs), None)
+    place = next((i for i, (first, second) in enumerate(zip(plain, other, strict=False)) if first != second), None)
     if place is None and len(plain) == len(other):
         return None
-    if place is None:  # one of them ends too early, which no rounding explains
+    if place is None:  # one of them ends too early, which is not rounding
         return Divergence(prompt=number, place=min(len(plain), len(other)), gap=0.0, near_tie=False)
     logits = logits_after(target, [*prompt, *plain[:place]])
     gap = float(logits.max() - logits[[plain[place], other[place]]].min())
@@ -32,9 +32,9 @@ def divergence(
 
 
 @torch.inference_mode()
-def logits_after(model: LanguageModel, text: Sequence[int]) -> torch.Tensor:
-    """Return float32 (V,): a model's logits after a text."""
-    (cache,) = model.new_caches(len(text), 1)
-    tokens = torch.tensor(text, device=model.device)
+def logits_after(model: LanguageModel, token_ids: Sequence[int]) -> torch.Tensor:
+    """Return float32 (V,): a model's logits after some tokens."""
+    (cache,) = model.new_caches(len(token_ids), 1)
+    tokens = torch.tensor(token_ids, device=model.device)
     model.prefill(tokens[:-1], cache)
-    return model.forward([feed_text(cache, tokens[-1:])]).logits[0].float()
+    return model.forward([SequenceInput.causal(cache, tokens[-1:])]).logits[0].float()

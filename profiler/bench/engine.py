@@ -7,19 +7,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treeopt.engines.probes.client import EngineClient, Launch, TellsLogprobs
+from treeopt.engines.clients.client import EngineClient, EngineConfig
 from treeopt.errors import EngineError, InfeasibleError
 from treeopt.planner import StepModel
-from treeopt.profiler.bench.text_divergence import Ask, Decoded, common_length, near_tie_nats, text_divergence
-from treeopt.profiler.engine import Probe, ProbeSettings, Sample
-from treeopt.profiler.journal import Journal
+from treeopt.profiler.bench.text_divergence import (
+    Continuation,
+    NextLogprobs,
+    common_length,
+    near_tie_nats,
+    text_divergence,
+)
+from treeopt.profiler.checkpoint import Checkpoint
+from treeopt.profiler.engine import EngineSample, Probe, ProbeSettings
 from treeopt.records.results import EngineBench, EngineRow, Losslessness, TextDivergence
-from treeopt.trees import chain
+from treeopt.trees import TokenTree, chain
 
 
 def bench_engine(
     client: EngineClient,
-    launch: Launch,
+    config: EngineConfig,
     settings: ProbeSettings,
     model: StepModel,
     chosen: int,
@@ -27,43 +33,43 @@ def bench_engine(
     *,
     tolerance_nats: float | None = None,
 ) -> EngineBench:
-    """Decode the prompts with every length, in interleaved runs, and return a row for each next to its prediction.
+    """Return the measured speed of every draft length, in interleaved runs, next to its prediction.
 
     Args:
         client: the engine.
-        launch: how it is started, whatever the length.
-        settings: lengths, plain decoding among them, and held-out prompts; one text at a time.
-        model: what is predicted.
+        config: how it is started, whatever the length.
+        settings: lengths, 0 among them, and held-out prompts; batch size 1.
+        model: predicts.
         chosen: the plan's length, one of the settings'.
-        tick: called after every answer.
-        tolerance_nats: largest gap of a near-tie; None follows from the launch's dtype.
+        tick: called after every completion.
+        tolerance_nats: largest gap of a near-tie; None follows from the config's dtype.
 
-    Raises EngineError where the engine fails.
+    Raises EngineError if the engine fails.
     """
-    probe = Probe(client, launch, settings, Journal(None, ""))
+    probe = Probe(client, config, settings, Checkpoint(None, ""))
     probe.measure(tick)
-    found = {length: probe.samples(length, settings.batch_sizes[0]) for length in settings.lengths}
-    rates = {length: _rate(samples) for length, samples in found.items()}
+    samples_by_length = {length: probe.samples(length, settings.batch_sizes[0]) for length in settings.lengths}
+    rates = {length: _tokens_per_s(samples) for length, samples in samples_by_length.items()}
     greedy = settings.temperature == 0
-    tolerance = near_tie_nats(launch.dtype) if tolerance_nats is None else tolerance_nats
-    parted, unchecked = _compare_texts(probe, client, settings, tolerance) if greedy else ({}, None)
+    tolerance = near_tie_nats(config.dtype) if tolerance_nats is None else tolerance_nats
+    divergences, unchecked = _compare_texts(probe, client, settings, tolerance) if greedy else ({}, None)
     rows = tuple(
         EngineRow(
             length=length,
             chosen=length == chosen,
-            tokens_per_step=sum(each.tokens for each in samples) / sum(each.steps for each in samples),
-            predicted_tokens_per_step=_predicted(model, length, model.tokens_per_step),
+            tokens_per_step=sum(sample.tokens for sample in samples) / sum(sample.steps for sample in samples),
+            predicted_tokens_per_step=_predict(model, length, model.tokens_per_step),
             tokens_per_s=rates[length],
-            predicted_tokens_per_s=_predicted(
+            predicted_tokens_per_s=_predict(
                 model, length, lambda tree: model.tokens_per_step(tree) / model.step_s(tree)
             ),
             speedup=rates[length] / rates[0],
-            predicted_speedup=_predicted(model, length, model.speedup),
+            predicted_speedup=_predict(model, length, model.speedup),
             spread=_spread(samples, len(settings.prompts)),
-            identical=not parted[length] if greedy else None,
-            divergences=parted.get(length, ()),
+            identical=not divergences[length] if greedy else None,
+            divergences=divergences.get(length, ()),
         )
-        for length, samples in found.items()
+        for length, samples in samples_by_length.items()
     )
     return EngineBench(
         engine=client.name,
@@ -76,94 +82,98 @@ def bench_engine(
     )
 
 
-def _rate(samples: Sequence[Sample]) -> float:
-    """Return tokens per second over all prompts, of each the median of its repeats."""
-    by_prompt: dict[int, list[Sample]] = {}
-    for each in samples:
-        by_prompt.setdefault(each.prompt, []).append(each)
-    seconds = sum(float(np.median([each.decode_s for each in texts])) for texts in by_prompt.values())
-    tokens = sum(float(np.mean([each.tokens for each in texts])) for texts in by_prompt.values())
+def _tokens_per_s(samples: Sequence[EngineSample]) -> float:
+    """Return tokens per second over all prompts, with the median seconds of the repeats of each."""
+    by_prompt: dict[int, list[EngineSample]] = {}
+    for sample in samples:
+        by_prompt.setdefault(sample.prompt, []).append(sample)
+    seconds = sum(float(np.median([sample.decode_s for sample in repeats])) for repeats in by_prompt.values())
+    tokens = sum(float(np.mean([sample.tokens for sample in repeats])) for repeats in by_prompt.values())
     return tokens / seconds
 
 
-def _spread(samples: Sequence[Sample], prompts: int) -> float:
-    """Return how far repeats of all prompts lie apart: the slowest round's rate below the fastest's, relative."""
+def _spread(samples: Sequence[EngineSample], prompts: int) -> float:
+    """Return how far the slowest round's rate is below the fastest one's, relative."""
     rounds = [samples[first : first + prompts] for first in range(0, len(samples), prompts)]
-    rates = [sum(each.tokens for each in texts) / sum(each.decode_s for each in texts) for texts in rounds]
+    rates = [
+        sum(sample.tokens for sample in round_samples) / sum(sample.decode_s for sample in round_samples)
+        for round_samples in rounds
+    ]
     return 1 - min(rates) / max(rates)
 
 
-def _predicted(model: StepModel, length: int, ask: "Callable[..., float]") -> float | None:
+def _predict(model: StepModel, length: int, predict: Callable[[TokenTree], float]) -> float | None:
     try:
         model.step_s(chain(length))
-        return ask(chain(length))
+        return predict(chain(length))
     except InfeasibleError:
         return None
 
 
 class _Pair(NamedTuple):
-    """A text that is not plain decoding's, and that of plain decoding which is most like it."""
+    """A text that differs from plain decoding, and the most similar text of plain decoding."""
 
     prompt: int
-    plain: Decoded
-    other: Decoded
+    plain: Continuation
+    other: Continuation
 
 
 def _compare_texts(
     probe: Probe, client: EngineClient, settings: ProbeSettings, tolerance_nats: float
 ) -> tuple[dict[int, tuple[TextDivergence, ...]], str | None]:
-    """Return where texts part from plain decoding's, by draft length, and why that could not be checked, if so.
+    """Return where texts diverge from plain decoding, by draft length, and the reason if that could not be checked.
 
-    The engine is started again as plain decoding where texts differ, and asked for log-probabilities.
+    If texts differ, the engine is started again with plain decoding, for its log-probabilities.
 
     Args:
-        probe: what has decoded all prompts with all lengths, greedily.
+        probe: has decoded all prompts with all lengths, greedily.
         client: the engine.
         settings: lengths and prompts.
         tolerance_nats: largest gap of a near-tie.
     """
-    pairs = {length: list(_different(probe, length, len(settings.prompts))) for length in settings.lengths}
+    pairs = {length: list(_different_texts(probe, length, len(settings.prompts))) for length in settings.lengths}
     if not any(pairs.values()):
         return dict.fromkeys(pairs, ()), None
     try:
-        with _asked(probe, client) as ask:
-            return _found(pairs, settings, ask, tolerance_nats), None
+        with _plain_logprobs(probe, client) as next_logprobs:
+            return _divergences(pairs, settings, next_logprobs, tolerance_nats), None
     except EngineError as error:
-        return _found(pairs, settings, None, tolerance_nats), str(error)
+        return _divergences(pairs, settings, None, tolerance_nats), str(error)
 
 
-def _found(
-    pairs: Mapping[int, list[_Pair]], settings: ProbeSettings, ask: Ask | None, tolerance_nats: float
+def _divergences(
+    pairs: Mapping[int, list[_Pair]],
+    settings: ProbeSettings,
+    next_logprobs: NextLogprobs | None,
+    tolerance_nats: float,
 ) -> dict[int, tuple[TextDivergence, ...]]:
     return {
         length: tuple(
-            text_divergence(each.prompt, settings.prompts[each.prompt], each.plain, each.other, ask, tolerance_nats)
-            for each in found
+            text_divergence(
+                pair.prompt, settings.prompts[pair.prompt], pair.plain, pair.other, next_logprobs, tolerance_nats
+            )
+            for pair in length_pairs
         )
-        for length, found in pairs.items()
+        for length, length_pairs in pairs.items()
     }
 
 
-def _different(probe: Probe, length: int, prompts: int) -> Iterator[_Pair]:
-    """Yield the texts of a length that plain decoding has not written, and those of its own that repeats change."""
+def _different_texts(probe: Probe, length: int, prompts: int) -> Iterator[_Pair]:
+    """Yield the texts of a length that plain decoding lacks; for length 0, those that repeats change."""
     for prompt in range(prompts):
-        plain = [Decoded(*each) for each in probe.texts(0, prompt).items()]
-        known = plain if length else plain[:1]
+        plain = [Continuation(*item) for item in probe.texts(0, prompt).items()]
+        expected = plain if length else plain[:1]
         for text, tokens in probe.texts(length, prompt).items():
-            if all(text != each.text for each in known):
-                nearest = max(known, key=lambda each: common_length(each.text, text))
-                yield _Pair(prompt, nearest, Decoded(text, tokens))
+            if all(text != continuation.text for continuation in expected):
+                nearest = max(expected, key=lambda continuation: common_length(continuation.text, text))
+                yield _Pair(prompt, nearest, Continuation(text, tokens))
 
 
 @contextmanager
-def _asked(probe: Probe, client: EngineClient) -> Iterator[Ask]:
-    """Start plain decoding, and offer its log-probabilities; raises EngineError where it tells none."""
-    running = client.start(probe.launch(0))
+def _plain_logprobs(probe: Probe, client: EngineClient) -> Iterator[NextLogprobs]:
+    """Start plain decoding and yield its log-probabilities; raises EngineError if it reports none."""
+    engine = client.start(probe.config(0))
     try:
-        if not isinstance(running, TellsLogprobs):
-            raise EngineError(
-                f"{client.name}: expected log-probabilities. It does not tell them here: check the texts by hand."
-            )
-        yield cache(running.next_logprobs)
+        yield cache(engine.next_logprobs)
     finally:
-        running.close()
+        engine.close()

@@ -1,10 +1,10 @@
-"""Whether texts follow the target's distribution: at temperature 0 token by token, above it by three tests.
+"""Whether outputs follow the target's distribution: compared at temperature 0, and by three tests above it.
 
-The tests share the chance of a false alarm.  Surprise: log p(x) of a token sampled from a distribution p has the mean and variance that
-p says; over all tokens the sum of the differences, divided by its standard deviation, is standard normal (a
-martingale's central limit theorem).  Place, twice: P(tokens before x) + U p(x), with U uniform, is uniform on [0, 1),
-whatever the order of the tokens (the randomised probability integral transform: Brockwell, 2007); it is looked at where
-the distribution leaves a choice, with tokens ordered by their probability and by their number.
+The tests share the probability of a false alarm.  Surprise: log p(x) of a token sampled from a distribution p has a known
+mean and variance; the sum of the differences, divided by its standard deviation, is standard normal (a martingale's
+central limit theorem).  Rank, twice: P(tokens before x) + U p(x), with U uniform, is uniform on [0, 1) for any order of the
+tokens (the randomised probability integral transform: Brockwell, 2007).  It is tested where the distribution is not
+concentrated on one token, with tokens ordered by probability and by number.
 """
 
 import math
@@ -17,72 +17,72 @@ from torch import Tensor
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import distribution
-from treeopt.runtime.models.model import LanguageModel, feed_text
+from treeopt.runtime.models.model import LanguageModel, SequenceInput
 
 BINS = 20
-SURE = 0.95
-"""Where a token is more probable than this, its distribution leaves no choice to speak of."""
-LEAST_PROBABILITY = 1e-12
-LEAST_DEVIATION = 1e-6
+MAX_PROBABILITY = 0.95
+"""Distributions with a more probable token are not tested for ranks."""
+MIN_PROBABILITY = 1e-12
+MIN_DEVIATION = 1e-6
 SIGNIFICANCE = 1e-4
-"""A text of the right distribution fails with this probability."""
+"""Probability of a false alarm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Losslessness:
-    """What a test of texts came to."""
+class LosslessnessTest:
+    """The result of a test of outputs."""
 
     lossless: bool
     evidence: str
-    """In words."""
+    """One sentence."""
 
 
 def greedy_losslessness(
     target: LanguageModel,
     prompts: Sequence[Sequence[int]],
     plain: Sequence[Sequence[int]],
-    texts: Sequence[Sequence[int]],
-) -> Losslessness:
-    """Compare texts with plain decoding's, as far as both go; near-ties of the top logits are no fault."""
-    parted = []
-    for number, (prompt, ours, theirs) in enumerate(zip(prompts, plain, texts, strict=True)):
-        common = min(len(ours), len(theirs))
-        found = divergence(target, number, prompt, ours[:common], theirs[:common])
-        if found is not None:
-            parted.append(found)
-    faults = [each for each in parted if not each.near_tie]
+    outputs: Sequence[Sequence[int]],
+) -> LosslessnessTest:
+    """Compare outputs with plain decoding, up to the shorter length; divergence at near-ties is no fault."""
+    divergences = []
+    for number, (prompt, expected, output) in enumerate(zip(prompts, plain, outputs, strict=True)):
+        length = min(len(expected), len(output))
+        first = divergence(target, number, prompt, expected[:length], output[:length])
+        if first is not None:
+            divergences.append(first)
+    faults = sum(not item.near_tie for item in divergences)
     if faults:
-        return Losslessness(lossless=False, evidence=f"{len(faults)} of {len(texts)} texts differ")
-    ties = f", {len(parted)} at near-ties" if parted else ""
-    return Losslessness(lossless=True, evidence=f"{len(texts)} texts are plain decoding's{ties}")
+        return LosslessnessTest(lossless=False, evidence=f"{faults} of {len(outputs)} texts differ")
+    ties = f", {len(divergences)} at near-ties" if divergences else ""
+    return LosslessnessTest(lossless=True, evidence=f"{len(outputs)} texts are plain decoding's{ties}")
 
 
 def sampled_losslessness(
     target: LanguageModel,
     prompts: Sequence[Sequence[int]],
-    texts: Sequence[Sequence[int]],
+    outputs: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
     seed: int = 0,
-) -> Losslessness:
-    """Test whether every token of the texts was sampled from the target's distribution after the text before it."""
+) -> LosslessnessTest:
+    """Test whether every token of the outputs was sampled from the target's distribution."""
     generator = torch.Generator(target.device).manual_seed(seed)
-    found = [
-        _numbers(target, prompt, text, sampling, generator)
-        for prompt, text in zip(prompts, texts, strict=True)
-        if len(text) > 0
+    statistics = [
+        _token_statistics(target, prompt, output, sampling, generator)
+        for prompt, output in zip(prompts, outputs, strict=True)
+        if len(output) > 0
     ]
-    surprise, variance, open_choice, *places = torch.cat(found, dim=1)
-    chosen = open_choice > 0
-    p_values = [normal_p_value(float(surprise.sum() / variance.sum().sqrt().clamp(min=LEAST_DEVIATION)))]
-    p_values += [uniform_p_value(each[chosen]) for each in places if chosen.any()]
+    surprise, variance, is_open, *ranks = torch.cat(statistics, dim=1)
+    tested = is_open > 0
+    p_values = [normal_p_value(float(surprise.sum() / variance.sum().sqrt().clamp(min=MIN_DEVIATION)))]
+    p_values += [uniform_p_value(rank[tested]) for rank in ranks if tested.any()]
     p_value = min(1.0, len(p_values) * min(p_values))
     evidence = f"{len(surprise)} tokens, p = {p_value:.2g}"
-    return Losslessness(lossless=p_value > SIGNIFICANCE, evidence=evidence)
+    return LosslessnessTest(lossless=p_value > SIGNIFICANCE, evidence=evidence)
 
 
 def normal_p_value(statistic: float) -> float:
-    """Return how probable a standard normal number is to lie as far from 0 or farther.
+    """Return the two-sided p-value of a standard normal statistic.
 
     >>> round(normal_p_value(1.959964), 4)
     0.05
@@ -90,45 +90,46 @@ def normal_p_value(statistic: float) -> float:
     return math.erfc(abs(statistic) / math.sqrt(2))
 
 
-def uniform_p_value(places: Tensor) -> float:
-    """Return how probable it is that n samples of the uniform distribution on [0, 1) are spread as unevenly or more.
+def uniform_p_value(samples: Tensor) -> float:
+    """Return the p-value of a chi-squared test that samples are uniform on [0, 1).
 
     >>> uniform_p_value(torch.arange(1000, dtype=torch.float64) / 1000)
     1.0
     """
-    counts = torch.histc(places, bins=BINS, min=0.0, max=1.0).double()
-    expected = len(places) / BINS
+    counts = torch.histc(samples, bins=BINS, min=0.0, max=1.0).double()
+    expected = len(samples) / BINS
     statistic = ((counts - expected) ** 2 / expected).sum()
     freedom = torch.tensor((BINS - 1) / 2, dtype=torch.float64)
     return float(torch.special.gammaincc(freedom, statistic.cpu() / 2))
 
 
 @torch.inference_mode()
-def _numbers(
-    target: LanguageModel, prompt: Sequence[int], text: Sequence[int], sampling: Sampling, generator: torch.Generator
+def _token_statistics(
+    target: LanguageModel, prompt: Sequence[int], output: Sequence[int], sampling: Sampling, generator: torch.Generator
 ) -> Tensor:
-    """Return float64 (5, tokens): surprise, its variance, whether there was a choice, place by probability and by number."""
-    distributions = distribution(_logits_along(target, [*prompt, *text[:-1]])[-len(text) :], sampling).double()
-    sampled = torch.tensor(text, device=target.device)[:, None]
-    own = distributions.gather(1, sampled)
-    noise = torch.rand(own.shape, dtype=torch.float64, device=target.device, generator=generator)
-    likelier = torch.where(distributions > own, distributions, 0.0).sum(1, keepdim=True)
-    before = distributions.cumsum(1).gather(1, sampled) - own
-    log_distributions = distributions.clamp(min=LEAST_PROBABILITY).log()
+    """Return float64 (5, tokens): surprise, its variance, whether ranks are tested, rank by probability and by number."""
+    logits = _logits_along(target, [*prompt, *output[:-1]])[-len(output) :]
+    distributions = distribution(logits, sampling).double()
+    sampled = torch.tensor(output, device=target.device)[:, None]
+    probability = distributions.gather(1, sampled)
+    u = torch.rand(probability.shape, dtype=torch.float64, device=target.device, generator=generator)
+    likelier = torch.where(distributions > probability, distributions, 0.0).sum(1, keepdim=True)
+    before = distributions.cumsum(1).gather(1, sampled) - probability
+    log_distributions = distributions.clamp(min=MIN_PROBABILITY).log()
     mean = (distributions * log_distributions).sum(1, keepdim=True)
     variance = (distributions * (log_distributions - mean) ** 2).sum(1, keepdim=True)
-    open_choice = (distributions.amax(1, keepdim=True) < SURE).double()
+    is_open = (distributions.amax(1, keepdim=True) < MAX_PROBABILITY).double()
     columns = [
         log_distributions.gather(1, sampled) - mean,
         variance,
-        open_choice,
-        (likelier + noise * own).clamp(0, 1),
-        (before + noise * own).clamp(0, 1),
+        is_open,
+        (likelier + u * probability).clamp(0, 1),
+        (before + u * probability).clamp(0, 1),
     ]
     return torch.cat(columns, dim=1).T
 
 
 def _logits_along(target: LanguageModel, tokens: Sequence[int]) -> Tensor:
-    """Return the target's logits (n, V) after every token of a text, by one causal pass."""
+    """Return the target's logits (n, V) after every token, by one causal pass."""
     (cache,) = target.new_caches(len(tokens), 1)
-    return target.forward([feed_text(cache, torch.tensor(tokens, device=target.device))]).logits
+    return target.forward([SequenceInput.causal(cache, torch.tensor(tokens, device=target.device))]).logits

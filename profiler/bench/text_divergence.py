@@ -1,50 +1,50 @@
-"""Where two greedy texts of one engine part: at a near-tie, or at a fault.
+"""Where two greedy outputs of one engine diverge: at a near-tie, or because of a fault.
 
-Engines tell texts and log-probabilities, no logits.  The place is found token by token from the last word that both
-texts have in common, because a text that is cut elsewhere may be other tokens than those that the engine wrote.
+Engines report texts and log-probabilities, no logits.  The diverging token is found token by token, starting at the last
+word that both texts have in common, because a text that is cut elsewhere may be tokenized differently.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from treeopt.engines.probes.client import UNREADABLE
+from treeopt.engines.clients.client import UNREADABLE
 from treeopt.errors import printable
 from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED, TextDivergence
 
 NEAR_TIE_ULPS = 4
-"""Rounding steps of the larger logit, in the model's number format, that a near-tie may span."""
+"""The largest near-tie, in rounding steps of the larger logit in the model's dtype."""
 ULP = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
-"""Rounding step of 1 in each number format."""
+"""Rounding step of 1 in each dtype."""
 LOGIT = 20.0
-"""Magnitude that a likely token's logit is taken to have, since log-probabilities do not tell it."""
-MOST_BACK = 40
-"""Characters before the divergence that are read again, at most."""
+"""Assumed magnitude of a likely token's logit, which log-probabilities do not determine."""
+MAX_BACK = 40
+"""Characters before the divergence that are read again."""
 LAST_WORD = re.compile(r"\s*\S*\Z")
 SHOWN = 20
-"""Characters of each text that are kept."""
+"""Characters of each text in the result."""
 
-Ask = Callable[[str], Mapping[str, float]]
+NextLogprobs = Callable[[str], Mapping[str, float]]
 """Returns the likeliest next tokens after a text with their log-probabilities; raises EngineError."""
 
 
-class Decoded(NamedTuple):
+class Continuation(NamedTuple):
     """A continuation of a prompt."""
 
     text: str
     tokens: int
 
 
-class _Reading(NamedTuple):
-    """What the engine says of a place."""
+class _Gap(NamedTuple):
+    """The log-probability of the likeliest token minus that of the other text's token."""
 
-    gap: float
-    """Nats."""
+    nats: float
     at_least: bool
+    """Whether this is a lower bound."""
 
 
 def near_tie_nats(dtype: str | None) -> float:
-    """Return the gap up to which rounding in a dtype may decide; float16's where the dtype is not known.
+    """Return the largest gap that rounding in a dtype may bridge; an unknown dtype counts as float16.
 
     >>> round(near_tie_nats("bfloat16"), 3), round(near_tie_nats(None), 3)
     (0.625, 0.078)
@@ -53,40 +53,45 @@ def near_tie_nats(dtype: str | None) -> float:
 
 
 def text_divergence(
-    number: int, prompt: str, plain: Decoded, other: Decoded, ask: Ask | None, tolerance_nats: float
+    number: int,
+    prompt: str,
+    plain: Continuation,
+    other: Continuation,
+    next_logprobs: NextLogprobs | None,
+    tolerance_nats: float,
 ) -> TextDivergence:
-    """Return where two different continuations of a prompt part, and why.
+    """Return where two different continuations of a prompt diverge, and why.
 
     Args:
         number: of the prompt.
         prompt: its text.
-        plain: plain decoding's continuation.
-        other: another of the same length.
-        ask: plain decoding's log-probabilities; None where the engine does not tell them.
+        plain: of plain decoding.
+        other: another one.
+        next_logprobs: log-probabilities of plain decoding; None if the engine does not report them.
         tolerance_nats: largest gap of a near-tie.
 
-    Raises EngineError as `ask` does.
+    Raises EngineError as `next_logprobs` does.
     """
     place = common_length(plain.text, other.text)
-    verdict, reading = UNCHECKED, None
-    if place in (len(plain.text), len(other.text)):  # one ends too early, or holds back half a character
+    verdict, gap = UNCHECKED, None
+    if place in (len(plain.text), len(other.text)):  # one ends too early, or withholds half a character
         verdict = FAULT if plain.tokens != other.tokens else UNCHECKED
-    elif ask is not None:
-        reading = _nearest(prompt, plain.text, other.text, ask, tolerance_nats)
-        verdict = UNCHECKED if reading is None else _verdict(reading, tolerance_nats)
+    elif next_logprobs is not None:
+        gap = _smallest_gap(prompt, plain.text, other.text, next_logprobs, tolerance_nats)
+        verdict = UNCHECKED if gap is None else _verdict(gap, tolerance_nats)
     return TextDivergence(
         prompt=number,
         place=place,
         plain=printable(plain.text[place : place + SHOWN]),
         other=printable(other.text[place : place + SHOWN]),
-        gap=None if reading is None else reading.gap,
-        at_least=reading is not None and reading.at_least,
+        gap=None if gap is None else gap.nats,
+        at_least=gap is not None and gap.at_least,
         verdict=verdict,
     )
 
 
 def common_length(first: str, second: str) -> int:
-    """Return how many characters two texts have in common at their start.
+    """Return the length of the common prefix of two texts.
 
     >>> common_length("abc", "abd")
     2
@@ -96,56 +101,59 @@ def common_length(first: str, second: str) -> int:
     )
 
 
-def _verdict(reading: _Reading, tolerance_nats: float) -> str:
-    if reading.gap > tolerance_nats:
+def _verdict(gap: _Gap, tolerance_nats: float) -> str:
+    if gap.nats > tolerance_nats:
         return FAULT
-    return UNCHECKED if reading.at_least else NEAR_TIE
+    return UNCHECKED if gap.at_least else NEAR_TIE
 
 
-def _nearest(prompt: str, plain: str, other: str, ask: Ask, tolerance_nats: float) -> _Reading | None:
-    """Return the reading with the smallest gap, so that an unclear place accuses nobody; None where there is none."""
+def _smallest_gap(
+    prompt: str, plain: str, other: str, next_logprobs: NextLogprobs, tolerance_nats: float
+) -> _Gap | None:
+    """Return the smallest gap, so that an ambiguous tokenization is no fault; None without one."""
     place = common_length(plain, other)
     start = _word_start(plain, place)
-    found: list[_Reading] = []
+    gaps: list[_Gap] = []
     while start <= place:
-        told = ask(prompt + plain[:start])
-        ours = _matching(told, plain[start:])
-        best = max(told.values(), default=0.0)
-        if not ours or told[ours[0]] < best - tolerance_nats:  # not where a token of plain decoding begins
+        logprobs = next_logprobs(prompt + plain[:start])
+        plain_tokens = _matching_tokens(logprobs, plain[start:])
+        best = max(logprobs.values(), default=0.0)
+        if (
+            not plain_tokens or logprobs[plain_tokens[0]] < best - tolerance_nats
+        ):  # no token of plain decoding starts here
             start += 1
             continue
-        own = ours[0]
-        theirs = [each for each in _matching(told, other[start:]) if each != own]
-        beyond = [each for each in theirs if start + len(each) > place]
-        if start + len(own) > place:
-            last = _at(told, best, beyond or theirs)
-            return min([*found, *([] if last is None else [last])], default=None)
-        found += [_Reading(best - told[each], at_least=False) for each in beyond[:1]]
-        start += len(own)
-    return min(found, default=None)
+        plain_token = plain_tokens[0]
+        other_tokens = [token for token in _matching_tokens(logprobs, other[start:]) if token != plain_token]
+        beyond = [token for token in other_tokens if start + len(token) > place]
+        if start + len(plain_token) > place:
+            last = _gap_at(logprobs, best, beyond or other_tokens)
+            return min([*gaps, *([] if last is None else [last])], default=None)
+        gaps += [_Gap(best - logprobs[token], at_least=False) for token in beyond[:1]]
+        start += len(plain_token)
+    return min(gaps, default=None)
 
 
-def _at(told: Mapping[str, float], best: float, theirs: Sequence[str]) -> _Reading | None:
-    """Return the reading of a place where the other text takes the first of some tokens, or one that is not told."""
-    if theirs:
-        return _Reading(best - told[theirs[0]], at_least=False)
-    if any(UNREADABLE in each for each in told):
+def _gap_at(logprobs: Mapping[str, float], best: float, other_tokens: Sequence[str]) -> _Gap | None:
+    """Return the gap to the first of some tokens, or to one that is not reported if there are none."""
+    if other_tokens:
+        return _Gap(best - logprobs[other_tokens[0]], at_least=False)
+    if any(UNREADABLE in token for token in logprobs):
         return None
-    return _Reading(best - min(told.values()), at_least=True)
+    return _Gap(best - min(logprobs.values()), at_least=True)
 
 
-def _matching(told: Mapping[str, float], text: str) -> list[str]:
-    """Return the tokens that a text may begin with, the likeliest first."""
-    return sorted((each for each in told if each and text.startswith(each)), key=lambda each: -told[each])
+def _matching_tokens(logprobs: Mapping[str, float], text: str) -> list[str]:
+    return sorted((token for token in logprobs if token and text.startswith(token)), key=lambda token: -logprobs[token])
 
 
 def _word_start(text: str, place: int) -> int:
-    """Return where the last word before a place begins, the white space before it included.
+    """Return where the last word before a place starts, the white space before it included.
 
     >>> _word_start("one  two", 7), _word_start("one", 2)
     (3, 0)
     """
-    first = max(0, place - MOST_BACK)
-    found = LAST_WORD.search(text[first:place])
-    assert found is not None  # it matches the empty text too
-    return first + found.start()
+    first = max(0, place - MAX_BACK)
+    match = LAST_WORD.search(text[first:place])
+    assert match is not None  # it matches the empty text too
+    return first + match.start()

@@ -1,1 +1,1 @@
-"""Measuring drafters beside the draft model: their acceptance where trees are solved for, and decodes of some settings."""
+"""Measuring drafters other than the draft model: acceptance of static trees, and decoding with settings of others."""

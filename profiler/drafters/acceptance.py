@@ -1,4 +1,4 @@
-"""The acceptance of heads that fill static trees, text by text, with the ranks below every root."""
+"""The acceptance of heads that fill static trees, sequence by sequence, and the accepted ranks below every root."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -9,91 +9,91 @@ from torch import Tensor
 
 from treeopt.arrays import Int64
 from treeopt.profiler.acceptance.heads import (
-    HeadText,
-    children_counts,
+    HeadSequence,
+    build_head_sequence,
+    count_children,
     dflash_children,
     eagle_children,
-    head_text,
     medusa_children,
 )
-from treeopt.profiler.budget import UNLIMITED, Slice
-from treeopt.profiler.journal import Journal
-from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, text_sums
-from treeopt.records.categories import text_categories
-from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.root_ranks import RootRanks
-from treeopt.records.rules import GIVEN_TOKENS
+from treeopt.profiler.budget import NO_DEADLINE, Deadline
+from treeopt.profiler.checkpoint import Checkpoint
+from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, combine_counts
+from treeopt.records.accepted_ranks import RootRanks
+from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categories
+from treeopt.records.rules import TARGET_RULE
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.eagle import EagleHead
-from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.transformer import Transformer
 
 
-class CountedRoots(NamedTuple):
-    """One text, every position of it a root once."""
+class RootCounts(NamedTuple):
+    """One sequence, with every position as a root once."""
 
     counts: AcceptanceCounts
     ranks: Int64
-    """int64 (roots, D): the rank of the text's token at each depth below each root, `REJECTED` for none."""
+    """int64 (roots, D): the rank of the sequence's token at each depth below each root, `REJECTED` for none."""
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """All of it in one row, as a journal keeps it: D, the sums, and the ranks."""
+        """One row for the checkpoint: D, the number of ranks, the ranks, and the sums."""
         return (self.ranks.shape[1], self.ranks.size, *map(float, self.ranks.ravel()), *self.counts.numbers)
 
     @classmethod
-    def of(cls, numbers: Sequence[float]) -> "CountedRoots":
-        """Return the text of which `numbers` gave a row."""
+    def from_numbers(cls, numbers: Sequence[float]) -> "RootCounts":
         depths, size = int(numbers[0]), int(numbers[1])
         ranks = np.array(numbers[2 : 2 + size]).astype(np.int64).reshape(-1, depths)
         return cls(AcceptanceCounts.from_numbers(np.array(numbers[2 + size :]), depths), ranks)
 
 
-class CountedAcceptance(NamedTuple):
-    """What all texts come to."""
+class HeadAcceptance(NamedTuple):
+    """The acceptance over all sequences."""
 
     acceptance: MeasuredAcceptance
     ranks: RootRanks
 
 
-def counted_acceptance(
-    count: Callable[[int], CountedRoots | None],
+def measure_head_acceptance(
+    count: Callable[[int], RootCounts | None],
     numbers: Iterable[int],
     sampling: Sampling,
     kind: str,
-    journal: Journal,
+    checkpoint: Checkpoint,
     tick: Callable[[], object],
-    time: Slice = UNLIMITED,
+    deadline: Deadline = NO_DEADLINE,
     categories: Sequence[str] = (),
-) -> CountedAcceptance:
-    """Return the acceptance over some texts, counting those that the journal does not hold.
+) -> HeadAcceptance:
+    """Return the acceptance over some sequences, counting those that the checkpoint lacks.
 
     Args:
-        count: from a text's number to what was counted on it, None where it ends before.
-        numbers: of the texts.
-        sampling: how they were sampled.
-        kind: their name in the journal.
-        journal: where each is kept.
-        tick: called after every text.
-        time: after which no further text is begun, two long enough ones and those of the journal excepted.
+        count: counts the sequence of a prompt number; returns None if it ends too early.
+        numbers: of the prompts.
+        sampling: how the sequences were sampled.
+        kind: of the entries in the checkpoint.
+        checkpoint: where the counts of each sequence are stored.
+        tick: called after every sequence.
+        deadline: after which no sequence is counted, if two are.
         categories: one for each prompt, `""` for none.
 
-    Raises TreeoptError for too little text.
+    Raises TreeoptError if the sequences are too few.
     """
-    known = {entry.key: entry.values for entry in journal.entries(kind)}
+    rows = {entry.key: entry.values for entry in checkpoint.entries(kind)}
     for number in numbers:
-        if number not in known:
-            if time.over() and sum(map(bool, known.values())) >= 2:
+        if number not in rows:
+            if deadline.over() and sum(map(bool, rows.values())) >= 2:
                 break
-            counted = count(number)
-            known[number] = () if counted is None else counted.numbers
-            journal.append(kind, number, known[number])
+            counts = count(number)
+            rows[number] = () if counts is None else counts.numbers
+            checkpoint.append(kind, number, rows[number])
         tick()
-    found = _all_texts([CountedRoots.of(known[number]) if known[number] else None for number in sorted(known)])
-    sums = text_sums([each.counts for each in found])
+    sequences = _fill_missing(
+        [RootCounts.from_numbers(rows[number]) if rows[number] else None for number in sorted(rows)]
+    )
+    sums = combine_counts([sequence.counts for sequence in sequences])
     acceptance = MeasuredAcceptance(
-        rule=GIVEN_TOKENS,
+        rule=TARGET_RULE,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
@@ -101,63 +101,62 @@ def counted_acceptance(
         positions=int(sums.reached[:, 0].sum()),
         table=sums.table(),
         texts=sums,
-        categories=text_categories(categories, sorted(known)),
+        categories=select_categories(categories, sorted(rows)),
     )
     depths = sums.reached.shape[1]
-    return CountedAcceptance(acceptance, RootRanks([each.ranks[:, :depths].tolist() for each in found]))
+    return HeadAcceptance(acceptance, RootRanks([sequence.ranks[:, :depths].tolist() for sequence in sequences]))
 
 
-def counter(
+def root_counter(
     drafter: LoadedDrafter,
     prompts: Mapping[int, Sequence[int]],
-    texts: Mapping[int, Sequence[int]],
+    generated: Mapping[int, Sequence[int]],
     *,
     sampling: Sampling,
     branching: int,
     depth: int,
-) -> Callable[[int], CountedRoots | None]:
-    """Return what counts one prompt's text by its number.
+) -> Callable[[int], RootCounts | None]:
+    """Return a function that counts the sequence of a prompt number.
 
     Args:
-        drafter: one that fills static trees.
+        drafter: heads that fill static trees.
         prompts: token ids, by number.
-        texts: what the target generated after each.
-        sampling: how.
-        branching: tokens after each node that are counted.
-        depth: levels of an EAGLE head; Medusa and DFlash have their own number.
+        generated: the target's tokens after each prompt.
+        sampling: how they were sampled.
+        branching: children per node.
+        depth: levels of an EAGLE head; Medusa and DFlash heads have their own number.
     """
     target, heads = drafter.target, drafter.heads
     assert isinstance(target, Transformer)  # heads are loaded for no other
 
-    def count(number: int) -> CountedRoots | None:
+    def count(number: int) -> RootCounts | None:
         if number not in prompts:
             return None
-        if isinstance(heads, DFlashHead):
-            text = head_text(target, prompts[number], texts[number], sampling, heads.wants)
-            return counted_roots(dflash_children(heads, text, branching), text)
-        if isinstance(heads, EagleHead):
-            text = head_text(target, prompts[number], texts[number], sampling, heads.wants)
-            return counted_roots(eagle_children(heads, text, branching, depth), text)
-        text = head_text(target, prompts[number], texts[number], sampling)
-        return counted_roots(medusa_children(heads, text, branching), text)
+        if isinstance(heads, DFlashHead | EagleHead):
+            sequence = build_head_sequence(target, prompts[number], generated[number], sampling, heads.requested_states)
+            if isinstance(heads, DFlashHead):
+                return count_roots(dflash_children(heads, sequence, branching), sequence)
+            return count_roots(eagle_children(heads, sequence, branching, depth), sequence)
+        sequence = build_head_sequence(target, prompts[number], generated[number], sampling)
+        return count_roots(medusa_children(heads, sequence, branching), sequence)
 
     return count
 
 
-def counted_roots(children: Tensor, text: HeadText) -> CountedRoots:
-    """Return the sums and the ranks of one text; arguments as for `children_counts`."""
-    places, depths, _ = children.shape
-    ranks = np.full((places, depths), REJECTED, np.int64)
-    for depth in range(min(depths, places)):
-        hits = children[: places - depth, depth] == text.tokens[depth:, None]
+def count_roots(children: Tensor, sequence: HeadSequence) -> RootCounts:
+    """Return the sums and ranks of one sequence; arguments as for `count_children`."""
+    positions, depths, _ = children.shape
+    ranks = np.full((positions, depths), REJECTED, np.int64)
+    for depth in range(min(depths, positions)):
+        hits = children[: positions - depth, depth] == sequence.tokens[depth:, None]
         rank = torch.where(hits.any(1), hits.int().argmax(1), REJECTED)
         ranks[: len(rank), depth] = rank.cpu().numpy()
-    return CountedRoots(children_counts(children, text), ranks)
+    return RootCounts(count_children(children, sequence), ranks)
 
 
-def _all_texts(found: Sequence[CountedRoots | None]) -> list[CountedRoots]:
-    """Return all texts, those that ended before without a position, so that texts are the same at every context."""
-    counted = next(each for each in found if each is not None)
-    reached, accepted = (np.zeros_like(each) for each in (counted.counts.reached, counted.counts.accepted))
-    nothing = CountedRoots(AcceptanceCounts(reached, accepted), counted.ranks[:0])
-    return [nothing if each is None else each for each in found]
+def _fill_missing(sequences: Sequence[RootCounts | None]) -> list[RootCounts]:
+    """Return zero counts for sequences that end too early, so that every context has the same number of sequences."""
+    first = next(sequence for sequence in sequences if sequence is not None)
+    reached, accepted = np.zeros_like(first.counts.reached), np.zeros_like(first.counts.accepted)
+    zero = RootCounts(AcceptanceCounts(reached, accepted), first.ranks[:0])
+    return [zero if sequence is None else sequence for sequence in sequences]

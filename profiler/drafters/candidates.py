@@ -3,15 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.planner.calibration import calibration, specexec_settings
-from treeopt.planner.dynamic import fastest_dynamic_tree
+from treeopt.planner.dynamic import fastest_dynamic_tree, specexec_settings
 from treeopt.planner.model import StepModel
 from treeopt.planner.replay import Replay
 from treeopt.records.draft_record import DraftRecord
-from treeopt.runtime.drafters.loaded import LoadedDrafter
-from treeopt.trees.drafter_setting import DrafterSetting, OwnTrees, SettingValue, number_names
-from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.own_trees import LOOKAHEAD_SETTINGS, PROMPT_LOOKUP_SETTINGS, REDRAFTER_SETTINGS
+from treeopt.runtime.drafters.registry import LoadedDrafter
+from treeopt.trees.drafter_parameters import LOOKAHEAD_SETTINGS, PROMPT_LOOKUP_SETTINGS, REDRAFTER_SETTINGS, DynamicTree
+from treeopt.trees.drafter_setting import DrafterParameters, DrafterSetting, SettingValue, parameter_names
 
 HEAD_TREES = tuple(
     DynamicTree(top_k=top_k, depth=depth, nodes=nodes)
@@ -20,35 +18,37 @@ HEAD_TREES = tuple(
         *((8, 5, 32), (8, 6, 48), (10, 7, 60)),
     )
 )
-"""Dynamic trees of a head, of which there is no draft record: from a short chain to EAGLE-2's own numbers."""
+"""Dynamic trees of a head, which has no draft record: from a short chain to EAGLE-2's own parameters."""
 LOOKUP = "prompt-lookup"
-USUAL: dict[str, Sequence[OwnTrees]] = {
+FIXED_SETTINGS: dict[str, Sequence[DrafterParameters]] = {
     "redrafter": REDRAFTER_SETTINGS,
     "lookahead": LOOKAHEAD_SETTINGS,
     LOOKUP: PROMPT_LOOKUP_SETTINGS,
 }
 """Settings that are tried on every machine."""
-Recorded = Callable[[], DraftRecord]
-Modelled = Callable[[], StepModel]
+MakeRecord = Callable[[], DraftRecord]
+MakeModel = Callable[[], StepModel]
 
 
-def candidates(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_tokens: int) -> list[DrafterSetting]:
+def find_candidates(
+    drafter: LoadedDrafter, make_model: MakeModel, make_record: MakeRecord, max_tokens: int
+) -> list[DrafterSetting]:
     """Return the settings of a drafter that may be the fastest, each once.
 
     Args:
         drafter: with trees of its own.
-        model: returns the profile's times, from which settings of trees of the draft model are chosen.
-        recorded: returns what the draft model thinks along some texts; asked where it is needed only.
-        max_tokens: of the largest pass; settings beyond it are left out.
+        make_model: returns the step model of the profile.
+        make_record: returns the draft model's record along some sequences; called only if needed.
+        max_tokens: of the largest pass; larger settings are left out.
 
-    Raises InfeasibleError where none is left.
+    Raises InfeasibleError if none is left.
     """
-    names = number_names(drafter.name)
-    found = [
-        drafter.setting(tuple(SettingValue(name=name, value=getattr(record, name)) for name in names))
-        for record in _records(drafter, model, recorded, max_tokens)
+    names = parameter_names(drafter.name)
+    settings = [
+        drafter.setting(tuple(SettingValue(name=name, value=getattr(parameters, name)) for name in names))
+        for parameters in _find_parameters(drafter, make_model, make_record, max_tokens)
     ]
-    fitting = [each for each in dict.fromkeys(found) if _fits(drafter, each, max_tokens)]
+    fitting = [setting for setting in dict.fromkeys(settings) if _fits(drafter, setting, max_tokens)]
     if not fitting:
         raise InfeasibleError(
             f"{drafter.name}: no setting of it verifies {max_tokens} tokens at most. Profile with a larger --max-tokens."
@@ -56,24 +56,24 @@ def candidates(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_
     return fitting
 
 
-def _records(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_tokens: int) -> Sequence[OwnTrees]:
-    if drafter.name in USUAL:
-        return USUAL[drafter.name]
+def _find_parameters(
+    drafter: LoadedDrafter, make_model: MakeModel, make_record: MakeRecord, max_tokens: int
+) -> Sequence[DrafterParameters]:
+    if drafter.name in FIXED_SETTINGS:
+        return FIXED_SETTINGS[drafter.name]
     if drafter.name == "specexec":
-        return specexec_settings(model(), calibration(recorded()))
-    return HEAD_TREES if drafter.heads is not None else _recorded_trees(recorded(), model(), max_tokens)
+        return specexec_settings(make_model())
+    return HEAD_TREES if drafter.heads is not None else _fastest_trees(make_record(), make_model(), max_tokens)
 
 
-def _recorded_trees(record: DraftRecord, model: StepModel, max_tokens: int) -> Sequence[DynamicTree]:
-    """Return the fastest dynamic trees of a row of sizes, as a record and a profile's times say."""
-    replay, most = Replay(record), min(max_tokens, model.costs.max_nodes)
-    sizes = [size for size in (4, 6, 8, 12, 16, 24, 32, 64) if size <= most] or [most]
+def _fastest_trees(record: DraftRecord, model: StepModel, max_tokens: int) -> Sequence[DynamicTree]:
+    replay, max_nodes = Replay(record), min(max_tokens, model.costs.max_nodes)
+    sizes = [size for size in (4, 6, 8, 12, 16, 24, 32, 64) if size <= max_nodes] or [max_nodes]
     return [fastest_dynamic_tree(replay, model, max_nodes=size)[0] for size in sizes]
 
 
 def _fits(drafter: LoadedDrafter, setting: DrafterSetting, max_tokens: int) -> bool:
-    """Return whether the drafter can be set so, and verifies no more than was timed."""
     try:
-        return drafter.set_to(setting).max_tokens <= max_tokens
+        return drafter.make_with_setting(setting).max_tokens <= max_tokens
     except InvalidValueError:  # more children than a small vocabulary has
         return False

@@ -1,4 +1,4 @@
-"""What drafting static trees costs with heads on the target: passes of the heads, and whole steps with them."""
+"""Timing the drafting of static trees with heads on the target: passes of the heads, and whole steps with them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,134 +7,126 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from treeopt.profiler.budget import Slice
+from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import Work
-from treeopt.profiler.latency.condition import COARSE_STEPS, COARSE_WIDTH, passes_s
-from treeopt.profiler.latency.curve import PILOT_ROUNDS, Curve, Passes
-from treeopt.profiler.latency.memory import give_back_memory, out_of_memory
-from treeopt.profiler.latency.passes import ROOM_TOKENS, ChangeTree, PassTimer, probe_trees
-from treeopt.profiler.latency.steps import Steps
-from treeopt.profiler.latency.timed_condition import TimedCondition
-from treeopt.profiler.recorder import Recorder
+from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
+from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
+from treeopt.profiler.latency.passes import ROOM_TOKENS, ChangeTree, ModelPasses, TimedPoint, probe_trees
+from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, passes_s
+from treeopt.profiler.latency.rounds import Recorder
+from treeopt.profiler.latency.steps import StepTimer
 from treeopt.profiler.settings import Settings
 from treeopt.records.latency import LatencyTable
 from treeopt.records.measured_drafter import DrafterLatency
-from treeopt.records.rules import GIVEN_TOKENS
+from treeopt.records.rules import TARGET_RULE
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, DFlashHead
-from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
-from treeopt.runtime.drafters.static_tree import FilledTreeDrafter
-from treeopt.runtime.rules import rule_named
+from treeopt.runtime.drafters.registry import LoadedDrafter
+from treeopt.runtime.drafters.static_tree import LevelDrafter
+from treeopt.runtime.rules import get_rule
 from treeopt.trees import TokenTree
 
-LIKELIEST = 10
-"""Tokens at each depth that a timed pass of Medusa's heads or a block returns."""
+TOP_K = 10
+"""Tokens at each depth that a timed pass of Medusa or DFlash heads returns."""
 PASSES_SHARE = 1 / 3
-"""Of the time for one condition, what passes of the heads may take; whole steps take the rest."""
+"""Fraction of the time at one operating point that passes of the heads may take; whole steps have the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class DrafterTimes:
+class DrafterTimer:
     """Times the passes and steps of a drafter that fills static trees.
 
     Args:
         drafter: heads on the target.
-        text: token ids that contexts are made of.
+        tokens: token ids that contexts are made of.
         settings: how much to measure.
-        recorder: what times the calls, and where samples go.
+        recorder: times the calls.
     """
 
     drafter: LoadedDrafter
-    text: Sequence[int]
+    tokens: Sequence[int]
     settings: Settings
     recorder: Recorder
 
-    def measure(self, latencies: Sequence[StepLatency], time: Slice) -> tuple[DrafterLatency, ...]:
-        """Return the times under the conditions that the target's passes were timed at, as far as they fit into memory.
+    def measure(self, latencies: Sequence[StepLatency], deadline: Deadline) -> tuple[DrafterLatency, ...]:
+        """Return the latencies at the operating points of the target's, as far as they fit into memory.
 
         Args:
             latencies: of the target's passes.
-            time: how long all of it may take; every pass and tree is timed once in any case.
+            deadline: after which every pass and tree is timed only once.
         """
-        found = []
+        measured = []
         for number, latency in enumerate(latencies):
             try:
-                found.append(self._latency(latency, time.part(1 / (len(latencies) - number))))
+                measured.append(self._measure_point(latency, deadline.part(1 / (len(latencies) - number))))
             except Exception as error:
-                if not out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
-            give_back_memory()
-        return tuple(found)
+            release_memory()
+        return tuple(measured)
 
-    def _latency(self, latency: StepLatency, time: Slice) -> DrafterLatency:
-        condition = self._condition(latency)
-        text = np.resize(np.asarray(self.text), condition.context_tokens + ROOM_TOKENS).tolist()
-        most = min(self.settings.max_tokens, latency.verify.max_tokens)
-        passes = Curve(
-            self._name(condition.kind("draft")),
-            partial(self._passes, text, condition, most),
-            1 if self._per_block else most,
+    def _measure_point(self, latency: StepLatency, deadline: Deadline) -> DrafterLatency:
+        point = self._point(latency)
+        tokens = np.resize(np.asarray(self.tokens), point.context_tokens + ROOM_TOKENS).tolist()
+        max_tokens = min(self.settings.max_tokens, latency.verify.max_tokens)
+        passes = LatencyCurve(
+            f"{self.drafter.name} {point.kind('draft')}",
+            partial(self._open_passes, tokens, point, max_tokens),
+            1 if self._per_block else max_tokens,
             self.recorder,
         )
-        trees = self._trees(most)
-        steps = Steps(
-            lambda _: self._decoder(trees, condition),
-            text[: condition.context_tokens],
-            condition,
-            (GIVEN_TOKENS,),
+        heads = self.drafter.heads
+        trees = probe_trees(max_tokens, heads.levels if self._per_block else self.settings.depth, heads.tokens)
+        steps = StepTimer(
+            lambda _: self._open_decoder(trees, point),
+            tokens[: point.context_tokens],
+            point,
+            (TARGET_RULE,),
             trees,
             recorder=self.recorder,
-            drafter=self._name(""),
+            drafter=f"{self.drafter.name} ",
         )
-        self._time(passes, steps, time)
+        self._time(passes, steps, deadline)
         draft = self._table(passes)
         (overhead,) = steps.overheads(lambda tree: passes_s(latency.verify, draft, tree, per_block=self._per_block))
-        (timed,) = steps.timed()
+        (timed,) = steps.timed_steps()
         return DrafterLatency(
-            context_tokens=condition.context_tokens,
-            batch_size=condition.batch_size,
+            context_tokens=point.context_tokens,
+            batch_size=point.batch_size,
             draft=draft,
             per_block=self._per_block,
             overhead=overhead.overhead,
             host=steps.host,
-            sampled=not condition.sampling.greedy,
+            sampled=not point.sampling.greedy,
             steps=timed.trees,
         )
 
-    def _time(self, passes: Curve, steps: Steps, time: Slice) -> None:
-        """Time as many rounds as the settings have; under a time budget, as many as there is time for."""
+    def _time(self, passes: LatencyCurve, steps: StepTimer, deadline: Deadline) -> None:
         if self.settings.time_budget_s is None:
             passes.pilot(self.settings.rounds)
             passes.sample(self.settings.rounds)
             passes.close()
             steps.sample(self.settings.rounds)
         else:
-            passes.coarse(COARSE_WIDTH, time.part(PASSES_SHARE))
+            passes.coarse(COARSE_WIDTH, deadline.part(PASSES_SHARE))
             passes.close()
-            steps.coarse(COARSE_STEPS, time)
-            steps.sample(PILOT_ROUNDS, time.over)
+            steps.coarse(COARSE_STEPS, deadline)
+            steps.sample(PILOT_ROUNDS, deadline)
         steps.close()
 
     @property
     def _per_block(self) -> bool:
         return isinstance(self.drafter.heads, MedusaHeads | DFlashHead)
 
-    def _name(self, kind: str) -> str:
-        return f"{self.drafter.name} {kind}"
-
-    def _condition(self, latency: StepLatency) -> TimedCondition:
-        samplings = {each.greedy: each for each in reversed(self.settings.samplings)}
+    def _point(self, latency: StepLatency) -> TimedPoint:
+        samplings = {sampling.greedy: sampling for sampling in reversed(self.settings.samplings)}
         sampling = samplings.get(not latency.sampled, self.settings.samplings[0])
-        return TimedCondition(context_tokens=latency.context_tokens, batch_size=latency.batch_size, sampling=sampling)
+        return TimedPoint(context_tokens=latency.context_tokens, batch_size=latency.batch_size, sampling=sampling)
 
-    def _trees(self, most: int) -> tuple[TokenTree, ...]:
-        heads = self.drafter.heads
-        return probe_trees(most, heads.levels if self._per_block else self.settings.depth, heads.tokens)
-
-    def _table(self, passes: Curve) -> LatencyTable:
-        """Return the seconds of drafting a level by its internal nodes, or all levels by their number."""
+    def _table(self, passes: LatencyCurve) -> LatencyTable:
+        """Return the seconds of drafting a level by its internal nodes, or of all levels by their number."""
         table = passes.table()
         if not self._per_block:
             return table
@@ -142,25 +134,25 @@ class DrafterTimes:
         levels = sorted({1, self.drafter.heads.levels})  # one pass drafts all, however few levels a tree has
         return LatencyTable(levels, [timing] * len(levels))
 
-    def _passes(self, text: Sequence[int], condition: TimedCondition, most: int) -> Passes:
-        heads, rule = self.drafter.heads, rule_named(GIVEN_TOKENS)
+    def _open_passes(self, tokens: Sequence[int], point: TimedPoint, max_tokens: int) -> Passes:
+        heads, rule = self.drafter.heads, get_rule(TARGET_RULE)
         if isinstance(heads, MedusaHeads):
-            return Passes(lambda _: _medusa_pass(heads, condition.batch_size))
+            return Passes(lambda _: _medusa_pass(heads, point.batch_size))
         if isinstance(heads, DFlashHead):
-            return Passes(lambda _: _dflash_pass(heads, len(text), condition.batch_size))
-        timer = PassTimer(heads, text, condition.batch_size, most, cuda_graphs=self.settings.cuda_graphs)
-        return Passes(cache(lambda width: timer.draft(width, condition.sampling, rule)))
+            return Passes(lambda _: _dflash_pass(heads, len(tokens), point.batch_size))
+        passes = ModelPasses(heads, tokens, point.batch_size, max_tokens, cuda_graphs=self.settings.cuda_graphs)
+        return Passes(cache(lambda width: passes.draft(width, point.sampling, rule)))
 
-    def _decoder(self, trees: Sequence[TokenTree], condition: TimedCondition) -> tuple[Decoder, ChangeTree]:
-        """Return a decoder with room for every tree, and what has it draft another one."""
+    def _open_decoder(self, trees: Sequence[TokenTree], point: TimedPoint) -> tuple[Decoder, ChangeTree]:
+        """Return a decoder with room for every tree, and a function that switches its tree."""
         largest = max(trees, key=lambda tree: tree.nodes)
-        capacity = condition.context_tokens + ROOM_TOKENS
-        drafter = replace(self.drafter, capacity=capacity).filling(largest)
-        assert isinstance(drafter, FilledTreeDrafter | MedusaDrafter | DFlashDrafter)  # they fill any tree
+        capacity = point.context_tokens + ROOM_TOKENS
+        drafter = replace(self.drafter, capacity=capacity).make_with_tree(largest)
+        assert isinstance(drafter, LevelDrafter | MedusaDrafter | DFlashDrafter)  # they fill any tree
         decoder = Decoder(
             self.drafter.target,
             drafter,
-            sampling=condition.sampling,
+            sampling=point.sampling,
             max_text_tokens=capacity,
             cuda_graphs=self.settings.cuda_graphs,
         )
@@ -168,17 +160,15 @@ class DrafterTimes:
 
 
 def _medusa_pass(heads: MedusaHeads, batch_size: int) -> Work:
-    """Return the work of drafting all levels for `batch_size` texts."""
     target = heads.target
     hidden = torch.zeros((batch_size, target.config.hidden), dtype=target.dtype, device=target.device)
-    count = min(LIKELIEST, heads.tokens)
+    count = min(TOP_K, heads.tokens)
     return lambda: heads.likeliest(hidden, count)
 
 
 def _dflash_pass(head: DFlashHead, context_tokens: int, batch_size: int) -> Work:
-    """Return the work of drafting a block for `batch_size` texts after contexts of `context_tokens` tokens."""
     caches = head.new_caches(context_tokens, batch_size)
-    for each in caches:
-        head.read([head.zero_states(context_tokens)], [each])
-    roots, count = [0] * batch_size, min(LIKELIEST, head.tokens)
+    for block_cache in caches:
+        head.read([head.zero_states(context_tokens)], [block_cache])
+    roots, count = [0] * batch_size, min(TOP_K, head.tokens)
     return lambda: head.draft(roots, caches).topk(count)

@@ -1,1 +1,1 @@
-"""Times of passes and whole steps, over context lengths and batch sizes."""
+"""Latencies of passes and whole steps, over context lengths and batch sizes."""

@@ -1,4 +1,4 @@
-"""What running out of memory looks like, on any device."""
+"""Handling of out-of-memory errors, on any device."""
 
 import gc
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-SIGNS = (
+MESSAGES = (
     "out of memory",
     "can't allocate memory",
     "not enough memory",
@@ -15,23 +15,23 @@ SIGNS = (
 )
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out, on the device or on the host."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory ran out, on the device or on the host."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
+    return isinstance(error, RuntimeError) and any(message in str(error).lower() for message in MESSAGES)
 
 
-def give_back_memory() -> None:
-    """Return to the device what nothing holds any more."""
+def release_memory() -> None:
+    """Return unused memory to the device."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 @contextmanager
-def fast_collection() -> Iterator[None]:
-    """Leave out of garbage collection what exists already: giving memory back then takes milliseconds."""
+def freeze_existing_objects() -> Iterator[None]:
+    """Exclude existing objects from garbage collection, so that `release_memory` takes milliseconds."""
     frozen = gc.get_freeze_count()
     gc.freeze()
     try:

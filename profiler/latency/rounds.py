@@ -1,52 +1,66 @@
-"""Timing many sizes fairly: warm-up, rounds that visit every size, and where a curve bends."""
+"""Timing many sizes fairly: warm-up, and rounds that visit every size; and which sizes to time."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from treeopt.profiler.clock import Work
-from treeopt.profiler.recorder import Recorder
-from treeopt.records.steadiness import line_errors
+from treeopt.profiler.budget import NO_DEADLINE, Deadline
+from treeopt.profiler.checkpoint import Checkpoint
+from treeopt.profiler.clock import Clock, Work
+from treeopt.profiler.latency.disturbance import SampleFilter
+from treeopt.records.timing_quality import interpolation_errors
 
-EACH = 12
-"""Up to so many tokens every count is timed: chains are chosen among that differ by one node, and odd counts take longer."""
+DENSE_TOKENS = 12
+"""Up to here every count is timed: chains that differ by one node are compared, and odd counts take longer."""
+SEED = 0
 
-Step = Callable[[], object]
+Tick = Callable[[], object]
 """Called after every timed call, to move a progress bar."""
 
 
-def first_points(most: int) -> list[int]:
-    """Return every count up to EACH, then such that grow by about half each: 16, 24, 32, …, `most`.
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Times calls and stores the samples."""
+
+    clock: Clock
+    checkpoint: Checkpoint
+    tick: Tick = lambda: None
+    sample_filter: SampleFilter | None = None
+    """Drops samples that other programs disturbed; by default all count."""
+    generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED))
+    """Shuffles every round; shared by a whole run, so that orders do not repeat."""
+
+
+def first_points(max_tokens: int) -> list[int]:
+    """Return every count up to DENSE_TOKENS, then counts that grow by half.
 
     >>> first_points(20)
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 20]
     """
-    return sorted({*range(1, min(EACH, most) + 1), *coarse_points(most)})
+    return sorted({*range(1, min(DENSE_TOKENS, max_tokens) + 1), *coarse_points(max_tokens)})
 
 
-def coarse_points(most: int) -> list[int]:
-    """Return counts that grow by about half each, up to `most`.
+def coarse_points(max_tokens: int) -> list[int]:
+    """Return counts that grow by half.
 
     >>> coarse_points(20)
     [1, 2, 3, 4, 6, 8, 12, 16, 20]
     """
-    powers = [2**i for i in range(most.bit_length() + 1)]
-    return sorted({count for p in powers for count in (p, 3 * p // 2) if 1 <= count <= most} | {most})
+    powers = [2**i for i in range(max_tokens.bit_length() + 1)]
+    return sorted({count for p in powers for count in (p, 3 * p // 2) if 1 <= count <= max_tokens} | {max_tokens})
 
 
 def next_point(tokens: Sequence[int], seconds: Sequence[float]) -> int | None:
-    """Return the count in the middle of the line that is least sure; None if no count lies between two neighbours.
-
-    See `line_errors`.
-    """
+    """Return the count in the middle of the line with the largest `interpolation_errors`; None if all neighbours are adjacent."""
     if len(tokens) < 3 or np.diff(tokens).max() < 2:
         return None
-    errors = np.where(np.diff(tokens) < 2, -1.0, line_errors(tokens, seconds))
+    errors = np.where(np.diff(tokens) < 2, -1.0, interpolation_errors(tokens, seconds))
     widest = int(errors.argmax())
     return int((tokens[widest] + tokens[widest + 1]) // 2)
 
 
-def timed_rounds(
+def time_rounds(
     kind: str,
     works: Mapping[int, Work],
     rounds: int,
@@ -55,39 +69,45 @@ def timed_rounds(
     prepare: Callable[[int], object] = lambda _: None,
     lead: Callable[[int], object] | None = None,
     counted: Mapping[int, Sequence[float]] | None = None,
-    over: Callable[[], bool] = lambda: False,
+    deadline: Deadline = NO_DEADLINE,
     first_calls: int | None = None,
 ) -> None:
-    """Time every work until it has `rounds` samples, each round in a new random order, so that drift hits all alike.
+    """Time every work until it has `rounds` samples, each round in a new random order, so that drift affects all equally.
 
-    Of the samples that the journal holds, `counted` are those that count: by default all.  No round begins once `over`
-    returns True, save the first.  `first_calls` limits the warm-up of works that were never timed.
+    Before each timed call `prepare` and `lead` are called untimed, as often as the clock's warm-up demands.
 
-    Samples go to the journal under `kind`; those already there count.  Before each timed call `prepare` and `lead` are
-    called untimed, as often as the clock's warm-up says; `lead` leaves the hardware as decoding finds it, by default by
-    calls of the same work.  Without warm-up `prepare` alone is called.
+    Args:
+        kind: of the samples in the checkpoint.
+        works: by token count or other key.
+        rounds: samples of each, those in the checkpoint included.
+        recorder: the clock and the checkpoint.
+        prepare: called with the key before every call; without warm-up it is the only untimed call.
+        lead: called with the key to leave the hardware as decoding does; by default the work itself.
+        counted: the samples in the checkpoint that count; by default all.
+        deadline: after which no round is started, except the first.
+        first_calls: upper bound of the warm-up calls of a work without samples.
     """
-    clock, journal = recorder.clock, recorder.journal
-    before = lead or (lambda key: works[key]())
-    have = journal.samples(kind) if counted is None else {key: list(each) for key, each in counted.items()}
-    for key in works.keys() - have.keys():
-        for _ in range(
-            clock.warm_up.first_calls if first_calls is None else min(first_calls, clock.warm_up.first_calls)
-        ):
+    clock, checkpoint = recorder.clock, recorder.checkpoint
+    call_before = lead or (lambda key: works[key]())
+    max_first_calls = clock.warm_up.first_calls
+    first_calls = max_first_calls if first_calls is None else min(first_calls, max_first_calls)
+    samples = checkpoint.samples(kind) if counted is None else {key: list(each) for key, each in counted.items()}
+    for key in works.keys() - samples.keys():
+        for _ in range(first_calls):
             prepare(key)
             works[key]()
-    fewest = min((len(have.get(key, ())) for key in works), default=0)
+    fewest = min((len(samples.get(key, ())) for key in works), default=0)
     for number in range(fewest, rounds):
-        if number > fewest and over():
+        if number > fewest and deadline.over():
             return
-        due = [key for key in works if len(have.get(key, ())) <= number]
-        for key in recorder.order.permutation(due).tolist():
+        missing = [key for key in works if len(samples.get(key, ())) <= number]
+        for key in recorder.generator.permutation(missing).tolist():
             prepare(key)
-            for lead_number in range(clock.warm_up.lead_calls(have.get(key, ()))):
+            for lead_number in range(clock.warm_up.lead_calls(samples.get(key, ()))):
                 if lead_number:
                     prepare(key)
-                before(key)
+                call_before(key)
             seconds = clock.time_s(works[key])
-            journal.append(kind, key, (seconds,))
-            have.setdefault(key, []).append(seconds)
+            checkpoint.append(kind, key, (seconds,))
+            samples.setdefault(key, []).append(seconds)
             recorder.tick()

@@ -1,6 +1,6 @@
-"""Several processes under `torchrun`: prompts dealt out among them, or one target split over all of them.
+"""Several processes under `torchrun`: data parallel over the prompts, or one target split over all of them.
 
-They meet at collectives of torch.distributed; `exit_reasons` says which of them ended before the others.
+They communicate with collectives of torch.distributed; `exit_reasons` finds the process that ended first.
 """
 
 import time
@@ -19,24 +19,24 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.clock import Clock, WarmUp, Work
 from treeopt.profiler.processes.exit_reasons import ExitReasons
 from treeopt.profiler.processes.processes import Numbers, OneProcess, Processes
-from treeopt.runtime.models.pair import without_auto
+from treeopt.runtime.models.pair import resolve_device_name
 
 Result = TypeVar("Result")
 
-PATIENCE = timedelta(days=30)
-"""How long processes wait for one that is alive: for as long as it measures."""
-PAUSE_S = 0.1
+TIMEOUT = timedelta(days=30)
+"""Processes wait as long as another one measures."""
+POLL_S = 0.1
 
 
 def processes_for(environ: Mapping[str, str], *, tensor_parallel: bool, device: torch.device) -> Processes:
-    """Return the processes that `torchrun` started, this one among them; one alone where it did not.
+    """Return the processes that `torchrun` started, this one included, or one process without `torchrun`.
 
     Args:
-        environ: the environment, in which `torchrun` says how many there are.
-        tensor_parallel: the target is split over all of them; otherwise each has all of it.
-        device: this process's own, see `local_device`; NCCL joins GPUs, gloo CPUs.
+        environ: environment variables, with the number of processes.
+        tensor_parallel: whether the target is split over all of them; otherwise each has a whole one.
+        device: of this process, see `local_device`; GPUs communicate with NCCL, CPUs with gloo.
 
-    Raises TreeoptError when they do not find each other, InvalidValueError when one alone is to split a target.
+    Raises TreeoptError if they do not find each other, InvalidValueError for a split target with one process.
     """
     count = int(environ.get("WORLD_SIZE", "1"))
     if count == 1:
@@ -62,15 +62,15 @@ def processes_for(environ: Mapping[str, str], *, tensor_parallel: bool, device: 
 
 
 def local_device(name: str, environ: Mapping[str, str]) -> torch.device:
-    """Return the device of this process: among several each takes the GPU of its number on the machine.
+    """Return the device of this process: among several, each takes the GPU of its local rank.
 
     Args:
-        name: what the user asks for: auto, cpu, cuda, or with one process cuda:1.
-        environ: the environment, in which `torchrun` says which number this process has.
+        name: auto, cpu, cuda, or with one process cuda:1.
+        environ: environment variables, with the local rank.
 
-    Raises InvalidValueError where several processes are to share one GPU.
+    Raises InvalidValueError if several processes would share one GPU.
     """
-    name = without_auto(name)
+    name = resolve_device_name(name)
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -90,100 +90,90 @@ class DataParallel:
     """Each process has both models and counts its share of the prompts; process 0 alone takes the times."""
 
     conditions = ""
-    keeps_journal = True
+    writes_checkpoint = True
 
     def __init__(self, exit_reasons: ExitReasons) -> None:
         self.rank, self.count = exit_reasons.rank, exit_reasons.count
-        self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._exit_reasons = exit_reasons
 
     def owns(self, number: int) -> bool:
-        """Return whether a prompt is this process's: they are dealt out one after the other."""
         return number % self.count == self.rank
 
-    def together(self, done: Mapping[int, Numbers]) -> dict[int, Numbers]:
-        """Return what all processes counted."""
-        return {number: values for each in self._gathered(dict(done)) for number, values in each.items()}
+    def gather(self, counted: Mapping[int, Numbers]) -> dict[int, Numbers]:
+        return {number: values for counts in self._all_gather(dict(counted)) for number, values in counts.items()}
 
-    def from_first(self, make: Callable[[], Result]) -> Result:
-        """Return what process 0 makes while the others wait without using the processor."""
-        return self._of_first(make() if self.rank == 0 else None)
+    def run_on_first(self, make: Callable[[], Result]) -> Result:
+        """Return the result of process 0, while the others wait without using the processor."""
+        return self._broadcast(make() if self.rank == 0 else None)
 
     def clock(self, own: Clock) -> Clock:
-        """Return the process's own clock: no one else times."""
         return own
 
     @contextmanager
-    def watched(self, kept: Path | None) -> Iterator[None]:
-        """See `Processes`; afterwards they are processes no longer."""
-        with self._exit_reasons.watched(kept):
+    def supervise(self, checkpoint: Path | None) -> Iterator[None]:
+        """Also destroys the process group at the end."""
+        with self._exit_reasons.supervise(checkpoint):
             yield
         dist.destroy_process_group()
 
-    def _gathered(self, own: Result) -> list[Result]:
-        """Return what each process gives."""
-        self._meet()
-        found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, own, group=self._group)
-        return found
+    def _all_gather(self, own: Result) -> list[Result]:
+        self._wait_for_all()
+        results: list[Any] = [None] * self.count
+        dist.all_gather_object(results, own, group=self._group)
+        return results
 
-    def _of_first(self, own: Result | None) -> Result:
-        """Return what process 0 gives."""
-        self._meet()
-        found: list[Any] = [own]
-        dist.broadcast_object_list(found, src=0, group=self._group)
-        result: Result = found[0]
+    def _broadcast(self, own: Result | None) -> Result:
+        self._wait_for_all()
+        values: list[Any] = [own]
+        dist.broadcast_object_list(values, src=0, group=self._group)
+        result: Result = values[0]
         return result
 
-    def _meet(self) -> None:
+    def _wait_for_all(self) -> None:
         """Wait for all processes in a way that signals can interrupt."""
-        arrival = dist.barrier(group=self._group, async_op=True)
-        assert arrival is not None
-        while not arrival.is_completed():
-            time.sleep(PAUSE_S)
-        arrival.wait()
+        barrier = dist.barrier(group=self._group, async_op=True)
+        assert barrier is not None
+        while not barrier.is_completed():
+            time.sleep(POLL_S)
+        barrier.wait()
 
 
 class TensorParallel(DataParallel):
-    """All processes run every pass of a target that is split over them, each beside a whole draft model.
+    """All processes run every pass of a target that is split over them; each has a whole draft model.
 
-    All count the same prompts with the same seeds, and take what process 0 measures and decides.
+    All count the same prompts with the same seeds, and use the measurements and decisions of process 0.
     """
 
     def __init__(self, exit_reasons: ExitReasons) -> None:
         super().__init__(exit_reasons)
         self.conditions = f", target split over {self.count} processes"
-        self.keeps_journal = self.rank == 0
+        self.writes_checkpoint = self.rank == 0
 
     def owns(self, number: int) -> bool:
-        """Return that every process takes part in every prompt."""
         return number >= 0
 
-    def together(self, done: Mapping[int, Numbers]) -> dict[int, Numbers]:
-        """Return what every process counted.
-
-        Raises TreeoptError where they did not count the same.
-        """
-        own = dict(done)
-        others = [rank for rank, each in enumerate(self._gathered(own)) if each != own]
-        if others:
+    def gather(self, counted: Mapping[int, Numbers]) -> dict[int, Numbers]:
+        """Return the common counts; raises TreeoptError if the processes' counts differ."""
+        own = dict(counted)
+        different = [rank for rank, counts in enumerate(self._all_gather(own)) if counts != own]
+        if different:
             raise TreeoptError(
                 f"processes: expected equal counts of all, since they share one target. Got others from process "
-                f"{', '.join(map(str, others))}: use devices of one kind."
+                f"{', '.join(map(str, different))}: use devices of one kind."
             )
         return own
 
-    def from_first(self, make: Callable[[], Result]) -> Result:
-        """Return what process 0 makes; all make it, because passes of the target need all of them."""
-        return self._of_first(make())
+    def run_on_first(self, make: Callable[[], Result]) -> Result:
+        """Return the result of process 0; all run it, because passes of the target need all of them."""
+        return self._broadcast(make())
 
     def clock(self, own: Clock) -> Clock:
-        """Return a clock that shows the same to all."""
         return SharedClock(own, self._group)
 
 
 class SharedClock:
-    """The clock of process 0, shown to all, so that what is decided by times is decided alike.
+    """The clock of process 0 for all processes, so that all decide alike.
 
     Args:
         own: the clock of this process.
@@ -196,14 +186,13 @@ class SharedClock:
 
     @property
     def warm_up(self) -> WarmUp:
-        """What goes untimed before a call, in every process alike."""
         return self._own.warm_up
 
     def now_s(self) -> float:
         return self._own.now_s()
 
     def time_s(self, work: Work) -> float:
-        """Return the seconds of one call, which all processes make, by the clock of process 0."""
+        """Return the seconds of one call, made by all processes, by the clock of process 0."""
         seconds = torch.tensor(self._own.time_s(work), dtype=torch.float64)
         dist.broadcast(seconds, src=0, group=self._group)
         return float(seconds)

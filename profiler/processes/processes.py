@@ -13,74 +13,68 @@ Result = TypeVar("Result")
 
 
 class Processes(Protocol):
-    """What measuring needs to know of the other processes."""
+    """The communication among processes."""
 
     rank: int
     """This process; process 0 takes the times and writes the profile."""
     count: int
-    """How many there are."""
     conditions: str
-    """What a profile's conditions owe to them: how the target is split, empty where it is whole."""
-    keeps_journal: bool
-    """Whether this process measures what no other does, and must keep it."""
+    """Added to the conditions of a profile: how the target is split, empty if it is not."""
+    writes_checkpoint: bool
+    """Whether this process measures what no other does."""
 
     def owns(self, number: int) -> bool:
         """Return whether this process counts a prompt."""
 
-    def together(self, done: Mapping[int, Numbers]) -> dict[int, Numbers]:
-        """Return what all processes counted, prompt by prompt; each of them must call this."""
+    def gather(self, counted: Mapping[int, Numbers]) -> dict[int, Numbers]:
+        """Return the counts of all processes, by prompt; every process must call this."""
 
-    def from_first(self, make: Callable[[], Result]) -> Result:
-        """Return what process 0 makes; each of them must call this."""
+    def run_on_first(self, make: Callable[[], Result]) -> Result:
+        """Return the result of process 0; every process must call this."""
 
     def clock(self, own: Clock) -> Clock:
-        """Return the clock by which all of them measure, given that of this process's device."""
+        """Return the clock for common measurements, given that of this process's device."""
 
-    def watched(self, kept: Path | None) -> AbstractContextManager[None]:
-        """Return the context of all that they do together: when one of them ends, all end, and the error names it.
+    def supervise(self, checkpoint: Path | None) -> AbstractContextManager[None]:
+        """Return the context of all joint work: when one process ends, all end, with an error that names it.
 
         Args:
-            kept: the journal, which the error points to.
+            checkpoint: which the error points to.
         """
 
 
 class OneProcess:
-    """A process that is alone."""
+    """A single process."""
 
     rank = 0
     count = 1
     conditions = ""
-    keeps_journal = True
+    writes_checkpoint = True
 
     def owns(self, number: int) -> bool:
-        """Return that it counts every prompt."""
         return number >= 0
 
-    def together(self, done: Mapping[int, Numbers]) -> dict[int, Numbers]:
-        """Return what it counted."""
-        return dict(done)
+    def gather(self, counted: Mapping[int, Numbers]) -> dict[int, Numbers]:
+        return dict(counted)
 
-    def from_first(self, make: Callable[[], Result]) -> Result:
-        """Return what it makes."""
+    def run_on_first(self, make: Callable[[], Result]) -> Result:
         return make()
 
     def clock(self, own: Clock) -> Clock:
-        """Return its own clock."""
         return own
 
     @contextmanager
-    def watched(self, kept: Path | None) -> Iterator[None]:
-        """Say of an interruption where what was measured is kept."""
+    def supervise(self, checkpoint: Path | None) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            if kept is None or not kept.exists():
+            if checkpoint is None or not checkpoint.exists():
                 raise
-            raise InterruptionError(f"interrupted. {what_is_kept(kept)}") from None
+            raise InterruptionError(f"interrupted. {describe_checkpoint(checkpoint)}") from None
 
 
-def what_is_kept(journal: Path | str | None) -> str:
-    """Return the sentence that says where an unfinished profile is and how to go on; None keeps nothing."""
-    if journal is None:
+def describe_checkpoint(checkpoint: Path | str | None) -> str:
+    """Return a sentence with the location of an unfinished profile and how to resume it; None for no checkpoint."""
+    if checkpoint is None:
         return "Nothing was written."
-    return f"What was measured is in {journal}; the same command with --resume goes on from there."
+    return f"What was measured is in {checkpoint}; the same command with --resume goes on from there."

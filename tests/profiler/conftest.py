@@ -8,9 +8,8 @@ import torch
 
 from treeopt.runtime import Transformer
 from treeopt.runtime.models.config import ModelConfig
-from treeopt.runtime.models.layer import Layer
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.transformer import Weights
+from treeopt.runtime.models.transformer import Layer, Weights
 
 CONFIG = ModelConfig(
     vocabulary=23,

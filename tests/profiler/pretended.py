@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from treeopt.profiler.clock import WarmUp
-from treeopt.runtime.models.model import NOTHING, Output, Outputs
+from treeopt.runtime.models.model import NO_STATES, Output, Outputs
 
 NO_WARM_UP = WarmUp(first_calls=0, most_lead_calls=0)
 Seconds = Callable[[int, int, int], float]
@@ -66,16 +66,16 @@ class Machine:
     def run_on(self, model, name: str):
         """Return a model whose passes this machine pretends to run."""
 
-        def forward(feeds, wants=NOTHING, *, last_only=False):  # noqa: ARG001
-            tokens, batch = max(feed.nodes.rows for feed in feeds), len(feeds)
-            mean = np.mean([feed.cache.length for feed in feeds])
+        def forward(inputs, requested_states=NO_STATES, *, last_only=False):  # noqa: ARG001
+            tokens, batch = max(sequence.nodes.rows for sequence in inputs), len(inputs)
+            mean = np.mean([sequence.cache.length for sequence in inputs])
             context = min(self.contexts, key=lambda each: abs(each - mean))
             self.used.append((name, tokens, context, batch))
             self.passes_s += getattr(self, name)(tokens, context, batch)
-            sizes = [1 if last_only else feed.nodes.rows for feed in feeds]
+            sizes = [1 if last_only else sequence.nodes.rows for sequence in inputs]
             return Outputs(Output(torch.zeros(sum(sizes), model.config.vocabulary)), sizes)
 
-        def prefill(tokens, cache, wants=NOTHING):  # noqa: ARG001
+        def prefill(tokens, cache, requested_states=NO_STATES):  # noqa: ARG001
             cache.length = len(tokens)
             self.passes_s += 1e-9 * cache.length
 

@@ -4,7 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from tests.profiler.pretended import Machine
-from treeopt.profiler.latency.busy import Load
+from treeopt.profiler.latency.load import Load
 
 SLOWER = 9.0
 BLOCK_CALLS = 10
@@ -25,7 +25,7 @@ class SharedMachine(Machine):
         seconds = super().time_s(work)
         return seconds * SLOWER if self.timed - 1 in self.busy else seconds
 
-    def others(self) -> Load | None:
+    def read(self) -> Load | None:
         """Answer every so many calls: a block is disturbed where any of its calls is."""
         if self.timed - self.answered < BLOCK_CALLS:
             return None

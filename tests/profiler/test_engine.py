@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.support.fake_engine import FakeEngine, accepted_of
-from treeopt.engines.probes.client import Counters, Launch, PassTimes
+from treeopt.engines.clients.client import Counters, EngineConfig, PassTimes
 from treeopt.errors import EngineError, InfeasibleError, InvalidValueError
 from treeopt.planner import step_model
-from treeopt.planner.chains import fastest_length
-from treeopt.profiler import Journal
+from treeopt.planner.segments import fastest_length
+from treeopt.profiler import Checkpoint
 from treeopt.profiler.bench.engine import bench_engine
 from treeopt.profiler.engine import Probe, ProbeSettings, _check_counters
 from treeopt.profiler.engine_profile import engine_profile, machine_of, pair_of
@@ -18,15 +18,15 @@ from treeopt.records.identity import Identity
 from treeopt.records.profile import UNKNOWN, Profile
 from treeopt.trees import chain
 
-LAUNCH = Launch(target="t.gguf", draft="d.gguf", draft_tokens=0)
+CONFIG = EngineConfig(target="t.gguf", draft="d.gguf", draft_tokens=0)
 PROMPTS = ("a", "bb", "ccc", "dddd")
 SETTINGS = ProbeSettings(lengths=(0, 1, 3, 7), prompts=PROMPTS, rounds=2, max_new_tokens=41)
 
 
-def probed(engine, settings=SETTINGS, journal=None):
-    probe = Probe(engine, LAUNCH, settings, journal or Journal(None, "x"))
+def probed(engine, settings=SETTINGS, checkpoint=None):
+    probe = Probe(engine, CONFIG, settings, checkpoint or Checkpoint(None, "x"))
     probe.measure()
-    return engine_profile(engine, LAUNCH, settings, probe)
+    return engine_profile(engine, CONFIG, settings, probe)
 
 
 def tokens_per_step(length, settings=SETTINGS):
@@ -38,17 +38,17 @@ def tokens_per_step(length, settings=SETTINGS):
 class FewerAndFewer(FakeEngine):
     """An engine whose steps take a millisecond for every text that is still decoded."""
 
-    def start(self, launch):
-        running = super().start(launch)
-        answers = running.answers
+    def start(self, config):
+        running = super().start(config)
+        complete = running.complete
 
         def together(questions):
-            found = answers(questions)
+            found = complete(questions)
             left = sorted(each.steps for each in found)
             ends_s = np.cumsum(np.diff([0, *left]) * 0.001 * np.arange(len(left), 0, -1))
             return [each._replace(decode_s=float(ends_s[left.index(each.steps)])) for each in found]
 
-        running.answers = together
+        running.complete = together
         return running
 
 
@@ -134,8 +134,8 @@ def test_another_quantisation_under_the_same_name_is_another_pair(tmp_path):
     for content in (b"f16", b"q8_0"):
         for name in ("t.gguf", "d.gguf"):
             (tmp_path / name).write_bytes(content)
-        launch = replace(LAUNCH, target=str(tmp_path / "t.gguf"), draft=str(tmp_path / "d.gguf"))
-        identities.append(Identity.of(pair_of(launch), machine_of(FakeEngine(), launch)))
+        config = replace(CONFIG, target=str(tmp_path / "t.gguf"), draft=str(tmp_path / "d.gguf"))
+        identities.append(Identity.of(pair_of(config), machine_of(FakeEngine(), config)))
     assert identities[0].same_pair(identities[0])
     assert not identities[0].same_pair(identities[1])
 
@@ -149,7 +149,7 @@ def test_an_engine_of_which_nobody_knows_where_it_runs_is_on_an_unknown_machine(
     for device, processor in (("cpu", "A"), ("cuda:0", "B")):
         other = Identity.of(found.pair, replace(found.machine, device=device, processor=processor))
         assert unknown.differences(other) == other.differences(unknown) == ()
-    here = machine_of(FakeEngine(), LAUNCH)
+    here = machine_of(FakeEngine(), CONFIG)
     assert here.device == "cpu"
     assert UNKNOWN not in (here.processor, here.system)
 
@@ -157,10 +157,10 @@ def test_an_engine_of_which_nobody_knows_where_it_runs_is_on_an_unknown_machine(
 class TellingEngine(FakeEngine):
     """Tells its passes: 1 ms to verify a token, 2 ms to draft one."""
 
-    def start(self, launch):
-        running = super().start(launch)
-        running.passes = lambda questions: PassTimes(
-            0.001 * (1 + launch.draft_tokens) * len(questions), 0.002 * launch.draft_tokens
+    def start(self, config):
+        running = super().start(config)
+        running.measure_passes = lambda questions: PassTimes(
+            0.001 * (1 + config.draft_tokens) * len(questions), 0.002 * config.draft_tokens
         )
         return running
 
@@ -199,9 +199,9 @@ class TestAsking:
     @pytest.mark.parametrize("batch", [1, 2])
     def test_a_text_that_ends_at_once_is_left_out_and_counted(self, batch):
         settings = replace(SETTINGS, prompts=("a", "bb", "ends", "ccc"), batch_sizes=(1, batch)[-batch:])
-        probe = Probe(FakeEngine(ends_at_once=frozenset(["ends"])), LAUNCH, settings, Journal(None, "x"))
+        probe = Probe(FakeEngine(ends_at_once=frozenset(["ends"])), CONFIG, settings, Checkpoint(None, "x"))
         probe.measure()
-        found = engine_profile(FakeEngine(), LAUNCH, settings, probe)
+        found = engine_profile(FakeEngine(), CONFIG, settings, probe)
         assert probe.ended_at_once() == batch * settings.rounds * len(settings.lengths)
         left = replace(settings, prompts=("a", "bb", "ccc"))
         for each in found.acceptances[0].chains:
@@ -231,28 +231,28 @@ class TestAsking:
         """A token stands for at least one byte of UTF-8, so a prompt of n bytes has at most n."""
         engine, settings = FakeEngine(), replace(SETTINGS, prompts=("b", prompt), max_new_tokens=new_tokens, rounds=1)
         probed(engine, settings)
-        assert {launch.draft_tokens for launch in engine.started} == set(settings.lengths)
-        assert all(launch.context_tokens >= least + launch.draft_tokens * (least > 1024) for launch in engine.started)
+        assert {config.draft_tokens for config in engine.started} == set(settings.lengths)
+        assert all(config.context_tokens >= least + config.draft_tokens * (least > 1024) for config in engine.started)
 
     def test_an_engine_that_dies_loses_nothing(self, tmp_path):
         whole = probed(FakeEngine())
         path = tmp_path / "j.partial"
         with pytest.raises(EngineError, match="gone"):
-            probed(FakeEngine(dies_after=17), journal=Journal(path, "x"))
+            probed(FakeEngine(dies_after=17), checkpoint=Checkpoint(path, "x"))
         engine = FakeEngine()
-        found = probed(engine, journal=Journal(path, "x", resume=True))
+        found = probed(engine, checkpoint=Checkpoint(path, "x", resume=True))
         warm_ups_before, warm_ups = 4, 1 + len(SETTINGS.lengths)
-        assert engine.asked == warm_ups + SETTINGS.waves - (17 - warm_ups_before)
+        assert engine.asked == warm_ups + SETTINGS.batches - (17 - warm_ups_before)
         assert found.chain_latencies == whole.chain_latencies
         assert found.acceptances == whole.acceptances
 
     def test_a_resumed_probe_skips_nothing_where_the_batch_does_not_divide_the_prompts(self, tmp_path):
         settings = replace(SETTINGS, lengths=(0, 3), prompts=(*PROMPTS, "eeeee"), batch_sizes=(2,), rounds=2)
-        whole = Probe(FakeEngine(), LAUNCH, settings, Journal(None, "x"))
+        whole = Probe(FakeEngine(), CONFIG, settings, Checkpoint(None, "x"))
         whole.measure()
         path, one_round = tmp_path / "j.partial", 6  # samples: 3 waves of 2 texts
-        Probe(FakeEngine(), LAUNCH, replace(settings, rounds=1), Journal(path, "x")).measure()
-        probe = Probe(FakeEngine(), LAUNCH, settings, Journal(path, "x", resume=True))
+        Probe(FakeEngine(), CONFIG, replace(settings, rounds=1), Checkpoint(path, "x")).measure()
+        probe = Probe(FakeEngine(), CONFIG, settings, Checkpoint(path, "x", resume=True))
         assert len(probe.samples(3, 2)) == one_round
         probe.measure()
         assert len(probe.samples(3, 2)) == 2 * one_round
@@ -281,15 +281,15 @@ class TestAsking:
 
     def test_a_server_with_another_length_is_noticed(self):
         class Longer(FakeEngine):
-            def start(self, launch):
-                return super().start(replace(launch, draft_tokens=launch.draft_tokens * 3))
+            def start(self, config):
+                return super().start(replace(config, draft_tokens=config.draft_tokens * 3))
 
         with pytest.raises(EngineError, match=r"expected 1 to 2 tokens a step with 1 draft tokens.*another length"):
             probed(Longer(tells_positions=False))
 
         class Drafts(FakeEngine):
-            def start(self, launch):
-                return super().start(replace(launch, draft_tokens=3))
+            def start(self, config):
+                return super().start(replace(config, draft_tokens=3))
 
         with pytest.raises(EngineError, match=r"expected 1 token a step\..*another length"):
             probed(Drafts(tells_positions=False))
@@ -309,10 +309,10 @@ class TestAsking:
 
     def test_several_steps_in_a_chunk_are_refused_without_counters(self):
         class Coalesces(FakeEngine):
-            def start(self, launch):
-                running = super().start(launch)
-                answers = running.answers
-                running.answers = lambda asked: [each._replace(steps=None, coalesced=True) for each in answers(asked)]
+            def start(self, config):
+                running = super().start(config)
+                complete = running.complete
+                running.complete = lambda asked: [each._replace(steps=None, coalesced=True) for each in complete(asked)]
                 return running
 
         with pytest.raises(EngineError, match=r"several steps at once.*--stream-interval 1"):
@@ -324,21 +324,23 @@ class TestAsking:
             replace(SETTINGS, lengths=lengths)
 
     def test_lengths_measured_in_runs_of_their_own_are_those_measured_together(self, tmp_path):
-        """Each run goes on with the journal of those before; a length that was cut short is not there yet."""
+        """Each run goes on with the checkpoint of those before; a length that was cut short is not there yet."""
         together, path = probed(FakeEngine()), tmp_path / "j.partial"
         for run, length in enumerate((3, 0, 7)):
             probe = Probe(
-                FakeEngine(), LAUNCH, replace(SETTINGS, lengths=(length,)), Journal(path, "x", resume=run > 0)
+                FakeEngine(), CONFIG, replace(SETTINGS, lengths=(length,)), Checkpoint(path, "x", resume=run > 0)
             )
             probe.measure()
         assert probe.measured() == (0, 3, 7)
-        cut = Probe(FakeEngine(dies_after=3), LAUNCH, replace(SETTINGS, lengths=(1,)), Journal(path, "x", resume=True))
+        cut = Probe(
+            FakeEngine(dies_after=3), CONFIG, replace(SETTINGS, lengths=(1,)), Checkpoint(path, "x", resume=True)
+        )
         with pytest.raises(EngineError, match="gone"):
             cut.measure()
         assert cut.measured() == (0, 3, 7)
-        last = Probe(FakeEngine(), LAUNCH, replace(SETTINGS, lengths=(1,)), Journal(path, "x", resume=True))
+        last = Probe(FakeEngine(), CONFIG, replace(SETTINGS, lengths=(1,)), Checkpoint(path, "x", resume=True))
         last.measure()
-        found = engine_profile(FakeEngine(), LAUNCH, replace(SETTINGS, lengths=last.measured()), last)
+        found = engine_profile(FakeEngine(), CONFIG, replace(SETTINGS, lengths=last.measured()), last)
         assert found.chain_latencies == together.chain_latencies
         assert found.acceptances == together.acceptances
 
@@ -346,10 +348,10 @@ class TestAsking:
         """VLLM counts it: with the steps of the chunks, and with none, tokens per step are those of the texts."""
 
         class Beyond(FakeEngine):
-            def start(self, launch):
-                running = super().start(launch)
+            def start(self, config):
+                running = super().start(config)
                 counters = running.counters
-                if launch.draft_tokens:
+                if config.draft_tokens:
                     running.counters = lambda: _more(counters(), running.engine.asked)
                 return running
 
@@ -368,7 +370,7 @@ class TestRace:
     def test_rows_are_what_the_engine_did_and_regret_is_by_hand(self):
         model = step_model(probed(FakeEngine()))
         slower_now = FakeEngine(step_s=lambda length, _: 0.001 * (1 + 3 * length))
-        found = bench_engine(slower_now, LAUNCH, replace(SETTINGS, lengths=(0, 1, 3, 7, 9)), model, 7)
+        found = bench_engine(slower_now, CONFIG, replace(SETTINGS, lengths=(0, 1, 3, 7, 9)), model, 7)
         rates = {
             length: (tokens_per_step(length) if length else 1) / (0.001 * (1 + 3 * length))
             for length in (0, 1, 3, 7, 9)
@@ -384,13 +386,13 @@ class TestRace:
 
     def test_another_text_is_seen(self):
         class Differs(FakeEngine):
-            def start(self, launch):
-                running = super().start(launch)
-                if launch.draft_tokens == 3:
+            def start(self, config):
+                running = super().start(config)
+                if config.draft_tokens == 3:
                     answer = running._answer
                     running._answer = lambda *asked: answer(*asked)._replace(text="something else")
                 return running
 
         model = step_model(probed(FakeEngine()))
-        found = bench_engine(Differs(), LAUNCH, SETTINGS, model, 1)
+        found = bench_engine(Differs(), CONFIG, SETTINGS, model, 1)
         assert [row.identical for row in found.rows] == [True, True, False, True]

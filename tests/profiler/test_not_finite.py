@@ -9,9 +9,9 @@ from tests.profiler.pretended import FakeClock
 from tests.support.bench import bench
 from tests.support.head_acceptance import head_acceptance
 from treeopt.errors import TreeoptError, TreeoptWarning
-from treeopt.profiler import Journal, Measurement, Settings
-from treeopt.profiler.acceptance.draft_record import Recording, RecordSize, TextFiles
-from treeopt.profiler.acceptance.positions import AcceptanceText
+from treeopt.profiler import Checkpoint, Measurement, Settings
+from treeopt.profiler.acceptance.draft_record import RecordFiles, Recording, RecordSize
+from treeopt.profiler.acceptance.positions import AcceptanceSequence
 from treeopt.profiler.acceptance.traversal import count_reach
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
@@ -36,7 +36,7 @@ def broken(model, tokens=slice(None)):
 def test_a_profile_is_refused_before_anything_is_timed(target, draft, prompts, sampling):
     settings, clock = replace(SETTINGS, samplings=(sampling,)), FakeClock(lambda: pytest.fail("timed"))
     for models, message in (((target, broken(draft)), DRAFT), ((broken(target), draft), TARGET)):
-        measurement = Measurement(*models, prompts, settings, clock=clock, journal=Journal(None, ""))
+        measurement = Measurement(*models, prompts, settings, clock=clock, checkpoint=Checkpoint(None, ""))
         with pytest.raises(TreeoptError, match=message):
             measurement.profile(show_progress=False)
 
@@ -44,7 +44,7 @@ def test_a_profile_is_refused_before_anything_is_timed(target, draft, prompts, s
 @pytest.mark.parametrize("sampling", [GREEDY, EVEN])
 def test_texts_are_refused_where_they_come_by(target, draft, sampling):
     def counted(target, draft):
-        text = AcceptanceText(target, draft, Decoding(sampling=sampling), branching=3, depth=3)
+        text = AcceptanceSequence(target, draft, Decoding(sampling=sampling), branching=3, depth=3)
         return text.count([1, 2], 40).reached[0]
 
     assert counted(target, draft) == 40
@@ -64,7 +64,7 @@ def test_reach_of_trees_is_refused(target, draft):
 def test_draft_records_are_refused(target, draft, prompts):
     size = RecordSize(top_k=2, depth=3)
     for models, message in (((target, broken(draft)), DRAFT), ((broken(target), draft), TARGET)):
-        recording = Recording(*models, prompts, replace(SETTINGS, record=size), files=TextFiles(None))
+        recording = Recording(*models, prompts, replace(SETTINGS, record=size), files=RecordFiles(None))
         with pytest.raises(TreeoptError, match=message):
             recording.record(show_progress=False)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.profiler.pretended import FakeClock
 from treeopt import __version__
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.profiler import Journal, Measurement, MonotonicClock, Settings
+from treeopt.profiler import Checkpoint, Measurement, MonotonicClock, Settings
 from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.records.profile import Profile
@@ -20,8 +20,8 @@ SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, 
 ONE_SECOND = FakeClock(lambda: 1.0)
 
 
-def measurement(target, draft, prompts, settings=SETTINGS, *, clock=ONE_SECOND, journal=None):
-    return Measurement(target, draft, prompts, settings, clock=clock, journal=journal or Journal(None, ""))
+def measurement(target, draft, prompts, settings=SETTINGS, *, clock=ONE_SECOND, checkpoint=None):
+    return Measurement(target, draft, prompts, settings, clock=clock, checkpoint=checkpoint or Checkpoint(None, ""))
 
 
 def measured(*arguments, **keywords):
@@ -81,9 +81,9 @@ class TestProfile:
             np.testing.assert_allclose(profile.acceptance().table.p, [[1, 0, 0]] * 3, atol=1e-12)
 
     def test_every_text_has_noise_of_its_own(self, target, draft, prompts):
-        journal = Journal(None, "")
-        measured(target, draft, prompts[:1] * 6, replace(SETTINGS, samplings=(Sampling(1.0),)), journal=journal)
-        assert len({entry.values for entry in journal.entries("acceptance")}) == 6
+        checkpoint = Checkpoint(None, "")
+        measured(target, draft, prompts[:1] * 6, replace(SETTINGS, samplings=(Sampling(1.0),)), checkpoint=checkpoint)
+        assert len({entry.values for entry in checkpoint.entries("acceptance")}) == 6
 
     def test_branching_ends_at_the_vocabulary(self, target, draft, prompts):
         profile = measured(target, draft, prompts, replace(SETTINGS, branching=99, samplings=(Sampling(1.0),)))
@@ -94,9 +94,9 @@ class TestProfile:
         lengths = set()
         forward = target.forward
 
-        def spy(feeds, *arguments, **keywords):
-            lengths.update(feed.cache.length for feed in feeds)
-            return forward(feeds, *arguments, **keywords)
+        def spy(inputs, *arguments, **keywords):
+            lengths.update(sequence.cache.length for sequence in inputs)
+            return forward(inputs, *arguments, **keywords)
 
         measuring = measurement(target, draft, [[1, 2, 3], [4]], replace(SETTINGS, context_tokens=(50,)))
         monkeypatch.setattr(target, "forward", spy)
@@ -111,8 +111,8 @@ class TestProfile:
 
 
 class TestResuming:
-    def journal(self, path, target, draft, *, resume=False, settings=SETTINGS):
-        return Journal(path, settings.conditions(target, draft, [[1]]), resume=resume)
+    def checkpoint(self, path, target, draft, *, resume=False, settings=SETTINGS):
+        return Checkpoint(path, settings.conditions(target, draft, [[1]]), resume=resume)
 
     @pytest.mark.parametrize("temperature", [0.0, 0.8])
     @pytest.mark.parametrize("stop_after", [0, 3, 15, 17, 33, 36])
@@ -128,14 +128,14 @@ class TestResuming:
                 raise KeyboardInterrupt
             return 1.0
 
-        path = tmp_path / "journal"
-        journal = self.journal(path, target, draft, settings=settings)
+        path = tmp_path / "checkpoint"
+        checkpoint = self.checkpoint(path, target, draft, settings=settings)
         with pytest.raises(KeyboardInterrupt):
-            measured(target, draft, prompts, settings, clock=FakeClock(until_interrupted), journal=journal)
+            measured(target, draft, prompts, settings, clock=FakeClock(until_interrupted), checkpoint=checkpoint)
         timed = []
-        journal = self.journal(path, target, draft, resume=True, settings=settings)
+        checkpoint = self.checkpoint(path, target, draft, resume=True, settings=settings)
         clock = FakeClock(lambda: timed.append(1) or 1.0)
-        resumed = measured(target, draft, prompts, settings, clock=clock, journal=journal)
+        resumed = measured(target, draft, prompts, settings, clock=clock, checkpoint=checkpoint)
         assert stop_after + len(timed) == 2 * (8 + 8 + 3 + 2 * 2)  # passes, steps, and two lengths of prompts
         assert content(resumed, tmp_path) == content(whole, tmp_path)
 
@@ -146,7 +146,7 @@ class TestResuming:
         settings = replace(SETTINGS, samplings=(Sampling(temperature),))
         whole = measured(target, draft, prompts, settings)
         counted = []
-        true_texts = per_prompt.texts_together
+        true_texts = per_prompt.continue_prompt
 
         def until_interrupted(target, draft, texts, prompt, positions):
             counted.append(prompt)
@@ -154,39 +154,41 @@ class TestResuming:
                 raise KeyboardInterrupt
             return true_texts(target, draft, texts, prompt, positions)
 
-        monkeypatch.setattr(per_prompt, "texts_together", until_interrupted)
-        path = tmp_path / "journal"
+        monkeypatch.setattr(per_prompt, "continue_prompt", until_interrupted)
+        path = tmp_path / "checkpoint"
         with pytest.raises(KeyboardInterrupt):
-            measured(target, draft, prompts, settings, journal=self.journal(path, target, draft, settings=settings))
-        journal = self.journal(path, target, draft, resume=True, settings=settings)
+            measured(
+                target, draft, prompts, settings, checkpoint=self.checkpoint(path, target, draft, settings=settings)
+            )
+        checkpoint = self.checkpoint(path, target, draft, resume=True, settings=settings)
         resumed = measured(
-            target, draft, prompts, settings, clock=FakeClock(lambda: pytest.fail("timed again")), journal=journal
+            target, draft, prompts, settings, clock=FakeClock(lambda: pytest.fail("timed again")), checkpoint=checkpoint
         )
         assert counted == [*prompts[:3], *prompts[2:]]
         assert content(resumed, tmp_path) == content(whole, tmp_path)
 
     def test_a_torn_last_line_is_measured_again(self, target, draft, prompts, tmp_path):
-        path = tmp_path / "journal"
-        whole = measured(target, draft, prompts, journal=self.journal(path, target, draft))
+        path = tmp_path / "checkpoint"
+        whole = measured(target, draft, prompts, checkpoint=self.checkpoint(path, target, draft))
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(lines[:20]) + lines[20][:-5])
         for _ in range(2):
-            journal = self.journal(path, target, draft, resume=True)
-            resumed = measured(target, draft, prompts, journal=journal)
+            checkpoint = self.checkpoint(path, target, draft, resume=True)
+            resumed = measured(target, draft, prompts, checkpoint=checkpoint)
             assert content(resumed, tmp_path) == content(whole, tmp_path)
         assert len(path.read_text().splitlines()) == len(lines)
         assert all(map(json.loads, path.read_text().splitlines()))
 
     @pytest.mark.parametrize("changes", [{"rounds": 3}, {"samplings": (Sampling(0.5),)}, {"context_tokens": (21,)}])
     def test_other_settings_are_refused(self, target, draft, tmp_path, changes):
-        self.journal(tmp_path / "journal", target, draft)
+        self.checkpoint(tmp_path / "checkpoint", target, draft)
         with pytest.raises(TreeoptError, match="other conditions"):
-            self.journal(tmp_path / "journal", target, draft, resume=True, settings=replace(SETTINGS, **changes))
+            self.checkpoint(tmp_path / "checkpoint", target, draft, resume=True, settings=replace(SETTINGS, **changes))
 
     def test_other_models_are_refused(self, target, draft, tmp_path):
-        self.journal(tmp_path / "journal", target, draft)
+        self.checkpoint(tmp_path / "checkpoint", target, draft)
         with pytest.raises(TreeoptError, match="other conditions"):
-            self.journal(tmp_path / "journal", target, target, resume=True)
+            self.checkpoint(tmp_path / "checkpoint", target, target, resume=True)
 
 
 class TestRefusals:

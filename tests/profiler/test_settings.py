@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from treeopt.errors import TreeoptError
-from treeopt.profiler import Journal, RecordSize, Settings
+from treeopt.profiler import Checkpoint, RecordSize, Settings
 from treeopt.records.sampling import Sampling
 from treeopt.trees.drafter_setting import DrafterSetting
 
@@ -68,7 +68,7 @@ def test_so_do_both_models_and_every_token_of_the_prompts():
 
 @pytest.mark.parametrize("other", [{"prompts": [[1, 2], [4]]}, {"draft": "E"}])
 def test_a_journal_of_other_conditions_is_not_gone_on_with(other, tmp_path):
-    Journal(tmp_path / "journal", heading()).append("verify", 1, (0.5,))
+    Checkpoint(tmp_path / "checkpoint", heading()).append("verify", 1, (0.5,))
     with pytest.raises(TreeoptError, match="other conditions"):
-        Journal(tmp_path / "journal", heading(**other), resume=True)
-    assert Journal(tmp_path / "journal", heading(), resume=True).samples("verify") == {1: [0.5]}
+        Checkpoint(tmp_path / "checkpoint", heading(**other), resume=True)
+    assert Checkpoint(tmp_path / "checkpoint", heading(), resume=True).samples("verify") == {1: [0.5]}

@@ -8,9 +8,9 @@ import pytest
 
 from tests.profiler.pretended import FakeClock
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.profiler import Journal, Measurement, Settings
+from treeopt.profiler import Checkpoint, Measurement, Settings
 from treeopt.profiler.acceptance import per_prompt
-from treeopt.profiler.latency.passes import TextSteps
+from treeopt.profiler.latency.passes import SequenceSteps
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.trees import TokenTree, chain
@@ -33,12 +33,12 @@ TIMED = 2 * (4 + 4 + len(RULES) * 2 + 2 * 2)
 """Calls: of five probe trees two have up to 4 nodes, and prompts of two lengths are read."""
 
 
-def measured(target, draft, prompts, settings=SETTINGS, *, clock=ONE_SECOND, journal=None):
+def measured(target, draft, prompts, settings=SETTINGS, *, clock=ONE_SECOND, checkpoint=None):
     """Return a profile of which a planner finds one tree after the other the fastest, then the last again."""
     trees = iter([*TREES, TREES[-1]])
-    journal = journal or Journal(None, "")
+    checkpoint = checkpoint or Checkpoint(None, "")
     measurement = Measurement(
-        target, draft, prompts, settings, clock=clock, journal=journal, fastest_tree=lambda _: next(trees)
+        target, draft, prompts, settings, clock=clock, checkpoint=checkpoint, fastest_tree=lambda _: next(trees)
     )
     return measurement.profile(show_progress=False)
 
@@ -50,13 +50,13 @@ def content(profile, folder):
 
 
 @pytest.fixture(scope="module")
-def journal():
-    return Journal(None, "")
+def checkpoint():
+    return Checkpoint(None, "")
 
 
 @pytest.fixture(scope="module")
-def profile(target, draft, prompts, journal):
-    return measured(target, draft, prompts, journal=journal)
+def profile(target, draft, prompts, checkpoint):
+    return measured(target, draft, prompts, checkpoint=checkpoint)
 
 
 class TestProfile:
@@ -86,8 +86,8 @@ class TestProfile:
         )
 
     def test_steps_are_timed_under_their_own_rule(self, target, draft, prompts, monkeypatch):
-        made, prepare = [], TextSteps.prepare
-        monkeypatch.setattr(TextSteps, "prepare", lambda self, tree: made.append(self) or prepare(self, tree))
+        made, prepare = [], SequenceSteps.prepare
+        monkeypatch.setattr(SequenceSteps, "prepare", lambda self, tree: made.append(self) or prepare(self, tree))
         measured(target, draft, prompts)
         assert {timer._decoder.rule.name for timer in made} == set(RULES)
 
@@ -110,22 +110,22 @@ class TestProfile:
         np.testing.assert_allclose(ratio[0, :2], 1, atol=0.1)
         assert ratio[1, 0] > 1.02
 
-    def test_rounds_of_traversal_are_in_the_journal(self, journal):
-        kinds = list(journal._entries)
+    def test_rounds_of_traversal_are_in_the_journal(self, checkpoint):
+        kinds = list(checkpoint._entries)
         reach = [kind for kind in kinds if kind.startswith("reach")]
         assert reach == [f"reach 0.8 {turn} {tree.parents.tolist()}" for turn, tree in enumerate(TREES)]
-        assert all(len(list(journal.entries(kind))) == 6 for kind in reach)
+        assert all(len(list(checkpoint.entries(kind))) == 6 for kind in reach)
         assert {kind for kind in kinds if kind.startswith("step")} == {"step 20x1 sampled"}
-        counted = list(journal.entries("acceptance"))
+        counted = list(checkpoint.entries("acceptance"))
         assert {len(entry.values) for entry in counted} == {
             4 * (3 + 3 * 3 + 1 + 25)
         }  # sums, and ranks behind their number, of four rules, since one is on trees
 
     def test_every_text_of_a_round_has_noise_of_its_own(self, target, draft, prompts):
-        journal = Journal(None, "")
-        measured(target, draft, prompts[:1] * 6, journal=journal)
+        checkpoint = Checkpoint(None, "")
+        measured(target, draft, prompts[:1] * 6, checkpoint=checkpoint)
         for turn, tree in enumerate(TREES):
-            entries = journal.entries(f"reach 0.8 {turn} {tree.parents.tolist()}")
+            entries = checkpoint.entries(f"reach 0.8 {turn} {tree.parents.tolist()}")
             assert len({entry.values for entry in entries}) == 6
 
     def test_draft_sampling_is_used_and_kept(self, target, draft, prompts, profile, tmp_path):
@@ -166,8 +166,8 @@ class TestResuming:
         [
             (FakeClock, "time_s", 3),
             (FakeClock, "time_s", TIMED - 3),
-            (per_prompt, "texts_together", 0),
-            (per_prompt, "texts_together", 4),
+            (per_prompt, "continue_prompt", 0),
+            (per_prompt, "continue_prompt", 4),
             (per_prompt, "count_reach", 0),
             (per_prompt, "count_reach", 3),
             (per_prompt, "count_reach", 6),
@@ -176,21 +176,21 @@ class TestResuming:
         ],
     )
     def test_a_resumed_profile_equals_a_whole_one(
-        self, target, draft, prompts, profile, journal, tmp_path, monkeypatch, place, name, number
+        self, target, draft, prompts, profile, checkpoint, tmp_path, monkeypatch, place, name, number
     ):
         conditions = SETTINGS.conditions(target, draft, prompts)
-        path = tmp_path / "journal"
+        path = tmp_path / "checkpoint"
         with monkeypatch.context() as patch:
             interrupted_call(patch, place, name, number)
             with pytest.raises(KeyboardInterrupt):
-                measured(target, draft, prompts, journal=Journal(path, conditions))
+                measured(target, draft, prompts, checkpoint=Checkpoint(path, conditions))
         with monkeypatch.context() as patch:
-            places = ((FakeClock, "time_s"), (per_prompt, "texts_together"), (per_prompt, "count_reach"))
+            places = ((FakeClock, "time_s"), (per_prompt, "continue_prompt"), (per_prompt, "count_reach"))
             made = {each[1]: interrupted_call(patch, *each, -1) for each in places}
-            resumed = measured(target, draft, prompts, journal=Journal(path, conditions, resume=True))
+            resumed = measured(target, draft, prompts, checkpoint=Checkpoint(path, conditions, resume=True))
         assert content(resumed, tmp_path) == content(profile, tmp_path)
-        kinds = [kind.split()[0] for kind, entries in journal._entries.items() for _ in entries]
-        in_all = {"time_s": TIMED, "texts_together": kinds.count("acceptance"), "count_reach": kinds.count("reach")}
+        kinds = [kind.split()[0] for kind, entries in checkpoint._entries.items() for _ in entries]
+        in_all = {"time_s": TIMED, "continue_prompt": kinds.count("acceptance"), "count_reach": kinds.count("reach")}
         order = list(in_all)
         for each, calls in made.items():
             done = order.index(each) < order.index(name)
@@ -208,9 +208,9 @@ class TestResuming:
     )
     def test_other_rules_are_refused(self, target, draft, prompts, tmp_path, changes):
         conditions = (each.conditions(target, draft, prompts) for each in (SETTINGS, replace(SETTINGS, **changes)))
-        Journal(tmp_path / "journal", next(conditions))
+        Checkpoint(tmp_path / "checkpoint", next(conditions))
         with pytest.raises(TreeoptError, match="other conditions"):
-            Journal(tmp_path / "journal", next(conditions), resume=True)
+            Checkpoint(tmp_path / "checkpoint", next(conditions), resume=True)
 
 
 class TestRefusals:
@@ -248,15 +248,17 @@ class TestRefusals:
         self.without_a_planner(target, draft, prompts, replace(SETTINGS, rules=("traversal",), samplings=(GREEDY,)))
 
     def without_a_planner(self, target, draft, prompts, settings):
-        Measurement(target, draft, prompts, settings, clock=ONE_SECOND, journal=Journal(None, ""))
+        Measurement(target, draft, prompts, settings, clock=ONE_SECOND, checkpoint=Checkpoint(None, ""))
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_at_temperature_0_every_rule_accepts_the_same(target, draft, prompts, rule):
-    journal = Journal(None, "")
+    checkpoint = Checkpoint(None, "")
     plain = measured(target, draft, prompts, replace(SETTINGS, rules=("sequoia",), samplings=(GREEDY,)))
-    found = measured(target, draft, prompts, replace(SETTINGS, rules=(rule,), samplings=(GREEDY,)), journal=journal)
-    assert set(journal._entries) == {
+    found = measured(
+        target, draft, prompts, replace(SETTINGS, rules=(rule,), samplings=(GREEDY,)), checkpoint=checkpoint
+    )
+    assert set(checkpoint._entries) == {
         "verify 20x1 greedy",
         "draft 20x1 greedy",
         "step 20x1 greedy",

@@ -12,14 +12,14 @@ from tests.profiler.pretended import FakeClock
 from tests.support.markov import Memoryless
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import plan, step_model
-from treeopt.profiler import Journal, Measurement, Settings
+from treeopt.profiler import Checkpoint, Measurement, Settings
 from treeopt.profiler.acceptance import per_prompt
-from treeopt.profiler.acceptance.contexts import LongTexts, TextsAtContext, Window
-from treeopt.profiler.acceptance.per_prompt import Counting
+from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, Window
+from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
 from treeopt.profiler.processes.processes import OneProcess
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
-from treeopt.runtime.models.model import NOTHING, Output, Outputs
+from treeopt.runtime.models.model import NO_STATES, Output, Outputs
 from treeopt.trees import TokenTree, chain
 
 VOCABULARY, TRAINED, END = 8, 400, 7
@@ -40,24 +40,24 @@ class Counter(Memoryless):
         end_tokens = (END,) if ends else ()
         self.config = SimpleNamespace(vocabulary=VOCABULARY, max_positions=TRAINED, end_tokens=end_tokens)
 
-    def prefill(self, tokens, cache, wants=NOTHING):  # noqa: ARG002
+    def prefill(self, tokens, cache, requested_states=NO_STATES):  # noqa: ARG002
         cache.text = tokens.tolist()
         cache.length = len(cache.text)
 
-    def forward(self, feeds, wants=NOTHING, *, last_only=False):  # noqa: ARG002
-        found = [self.after(feed)[-1 if last_only else 0 :] for feed in feeds]
+    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):  # noqa: ARG002
+        found = [self.after(sequence)[-1 if last_only else 0 :] for sequence in inputs]
         return Outputs(Output(torch.cat(found)), [len(each) for each in found])
 
-    def after(self, feed):
+    def after(self, sequence):
         """Return the logits (n, V) after the tokens of a sequence."""
-        feed.cache.feed(feed)
-        logits = torch.full((feed.nodes.rows, VOCABULARY), -9.0)
-        for row, (token, depth) in enumerate(zip(feed.tokens.tolist(), feed.nodes.depth, strict=True)):
-            before = feed.cache.length + int(depth)
+        sequence.cache.feed(sequence)
+        logits = torch.full((sequence.nodes.rows, VOCABULARY), -9.0)
+        for row, (token, depth) in enumerate(zip(sequence.tokens.tolist(), sequence.nodes.depth, strict=True)):
+            before = sequence.cache.length + int(depth)
             ordered = [(token + 1) % 7, (token + 2) % 7]
             if not self.right(before):
                 ordered.reverse()
-            if before >= self.ends.get(next(iter(feed.cache.text), None), TRAINED):
+            if before >= self.ends.get(next(iter(sequence.cache.text), None), TRAINED):
                 ordered = [END, ordered[0]]
             logits[row, ordered] = torch.tensor([2.0, 1.0])
         return logits
@@ -74,14 +74,14 @@ SETTINGS = Settings(
 PROMPTS = [[number % 7, (number + 1) % 7, 3][: 1 + number] for number in range(4)]
 
 
-def measured(draft, target=None, settings=SETTINGS, prompts=PROMPTS, journal=None, fastest_tree=None) -> Profile:
+def measured(draft, target=None, settings=SETTINGS, prompts=PROMPTS, checkpoint=None, fastest_tree=None) -> Profile:
     measurement = Measurement(
         target or Counter(name="big"),
         draft,
         prompts,
         settings,
         clock=FakeClock(lambda: 1.0),
-        journal=journal or Journal(None, ""),
+        checkpoint=checkpoint or Checkpoint(None, ""),
         fastest_tree=fastest_tree,
     )
     latencies = tuple(
@@ -205,7 +205,8 @@ class TestAcceptance:
         ]
         for rule in ("sequoia", "traversal"):
             short, long = (
-                found.at_contexts(found.acceptance(rule=rule, temperature=1.0))[place].table.p for place in (0, 1)
+                found.acceptances_by_context(found.acceptance(rule=rule, temperature=1.0))[place].table.p
+                for place in (0, 1)
             )
             assert short[0, 0] > long[0, 0] + 0.1
 
@@ -220,7 +221,7 @@ def tree_for(profile: Profile) -> TokenTree:
 class TestTexts:
     def test_a_text_is_decoded_once_and_no_further_than_needed(self, monkeypatch):
         decoded = []
-        true = LongTexts._decoded
+        true = LongSequences._decode
 
         def spy(self, number, sampling):
             decoded.append((number, sampling))
@@ -228,7 +229,7 @@ class TestTexts:
             assert len(text) == Window.around(300, 20, TRAINED).prompt_tokens
             return text
 
-        monkeypatch.setattr(LongTexts, "_decoded", spy)
+        monkeypatch.setattr(LongSequences, "_decode", spy)
         measured(right_until(125))
         assert decoded == [(number, GREEDY) for number in range(4)]
 
@@ -238,11 +239,11 @@ class TestTexts:
                 raise AssertionError("decoded")
 
         prompts = [[number] * 350 for number in range(2)]
-        texts = LongTexts(Silent(), prompts, 291, Journal(None, ""))
+        texts = LongSequences(Silent(), prompts, 291, Checkpoint(None, ""))
         for context in CONTEXTS:
             window = Window.around(context, 20, TRAINED)
-            found = TextsAtContext(texts, window).prompt(1, GREEDY)
-            assert found == [1] * window.prompt_tokens
+            source = PromptsAtContext(sequences=texts, context_tokens=context, max_tokens=TRAINED)
+            assert source.prompt(1, GREEDY, 20) == [1] * window.prompt_tokens
 
     def test_texts_that_end_before_are_left_out(self):
         target = Counter(ends={1: 90, 2: 250})
@@ -282,7 +283,7 @@ class TestFiles:
         settings = replace(SETTINGS, samplings=(Sampling(1.0), GREEDY))
         draft, target = right_until(125), Counter(name="big")
         whole = measured(draft, target, settings)
-        true, calls = per_prompt.texts_together, itertools.count()
+        true, calls = per_prompt.continue_prompt, itertools.count()
 
         def until_interrupted(*given):
             if next(calls) == 9:
@@ -291,16 +292,16 @@ class TestFiles:
 
         heading = settings.conditions(target, draft, PROMPTS)
         with monkeypatch.context() as patch:
-            patch.setattr(per_prompt, "texts_together", until_interrupted)
+            patch.setattr(per_prompt, "continue_prompt", until_interrupted)
             with pytest.raises(KeyboardInterrupt):
-                measured(draft, target, settings, journal=Journal(tmp_path / "j", heading))
-        resumed = measured(draft, target, settings, journal=Journal(tmp_path / "j", heading, resume=True))
+                measured(draft, target, settings, checkpoint=Checkpoint(tmp_path / "j", heading))
+        resumed = measured(draft, target, settings, checkpoint=Checkpoint(tmp_path / "j", heading, resume=True))
         assert replace(resumed, created=whole.created) == whole
 
 
 def test_counting_without_texts_counts_behind_the_prompts():
-    counting = Counting(
-        Counter(), right_until(125), PROMPTS, SETTINGS, journal=Journal(None, ""), processes=OneProcess()
+    counting = AcceptanceCounter(
+        Counter(), right_until(125), PROMPTS, SETTINGS, checkpoint=Checkpoint(None, ""), processes=OneProcess()
     )
     (found,) = counting.measure(20, lambda: None)
     assert found.context_tokens is None

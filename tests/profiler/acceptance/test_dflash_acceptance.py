@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.support import dflash_heads as heads
-from treeopt.profiler.acceptance.heads import BLOCKS, dflash_children, head_text
+from treeopt.profiler.acceptance.heads import BLOCKS_PER_PASS, build_head_sequence, dflash_children
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime.drafters.dflash import load_dflash
 
@@ -30,14 +30,14 @@ def test_blocks_that_share_a_pass_see_what_they_see_alone(target, tmp_path, chan
     config["dflash_config"]["target_layer_ids"] = [-1, 0]
     assert config["vocab_size"] == target.config.vocabulary
     head = load_dflash(heads.save(tmp_path / "head", config | changes, tensors), target)
-    tokens = tokens_after(BLOCKS + 3)
-    text = head_text(target, PROMPT, tokens, GREEDY, head.wants)
+    tokens = tokens_after(BLOCKS_PER_PASS + 3)
+    text = build_head_sequence(target, PROMPT, tokens, GREEDY, head.requested_states)
     children = dflash_children(head, text, 3)
     assert children.shape == (len(text.tokens), head.levels, 3)
     whole = [*PROMPT, *tokens]
     for place in range(len(text.tokens)):
         before = whole[: len(PROMPT) + place]
         (cache,) = head.new_caches(len(before), 1)
-        head.read([target.states(torch.tensor(before[:-1]), head.wants)], [cache])
+        head.read([target.compute_states(torch.tensor(before[:-1]), head.requested_states)], [cache])
         alone = head.draft([before[-1]], [cache])[0].topk(3).indices
         assert children[place].tolist() == alone.tolist()

@@ -9,20 +9,20 @@ from tests.support.passes import logits_after
 from tests.support.slow_beam_expansion import best
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner.replay import Replay
-from treeopt.profiler import Journal, Recording, RecordSize, Settings, TextFiles
+from treeopt.profiler import Checkpoint, RecordFiles, Recording, RecordSize, Settings
 from treeopt.profiler.acceptance.expansion import Expander
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
 from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain
-from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
+from treeopt.trees.drafter_parameters import DynamicTree, pool_nodes
 
 SIZE = RecordSize(top_k=4, depth=4)
 SETTINGS = Settings(positions=42, record=SIZE)
 
 
 def recording(target, draft, prompts, settings=SETTINGS, *, folder=None, resume=False):
-    return Recording(target, draft, prompts, settings, files=TextFiles(folder, resume=resume))
+    return Recording(target, draft, prompts, settings, files=RecordFiles(folder, resume=resume))
 
 
 def recorded(*arguments, **keywords):
@@ -109,7 +109,7 @@ def bundled(bundled_pair):
 
 class TestContent:
     def test_roots_are_the_generated_positions(self, record):
-        assert (record.texts, record.roots, record.top_k, record.depth) == (6, 42, 4, 4)
+        assert (record.sequences, record.roots, record.top_k, record.depth) == (6, 42, 4, 4)
         assert record.text_starts.tolist() == [0, 7, 14, 21, 28, 35, 42]
         assert (record.temperature, record.top_p, record.target_top_k) == (0.0, 1.0, 0)
         assert record.pair == "large + small"
@@ -203,7 +203,7 @@ class TestReplay:
         decoder = Decoder(
             pair.target, ExpandingDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions), temperature=0.0
         )
-        decoded = [[len(step) for step in decoder.steps(prompt, 40)] for prompt in prompts]
+        decoded = [[len(step) for step in decoder.stream(prompt, 40)] for prompt in prompts]
         assert replayed(record, tree) == decoded
 
     def test_steps_are_those_of_sampling_along_the_text_that_it_drew(self, bundled):
@@ -215,12 +215,12 @@ class TestReplay:
         settings = Settings(positions=40, samplings=(Sampling(0.6),), record=RecordSize(top_k=6, depth=6))
         making = recording(pair.target, pair.draft, prompts, settings)
         for prompt in prompts:
-            steps = list(decoder.steps(prompt, 46))
+            steps = list(decoder.stream(prompt, 46))
             sampled = [token for committed in steps for token in committed]
             begins = np.cumsum([0, *map(len, steps[:-1])])
             roots = len(sampled) - tree.depth
-            record = making.along(prompt, sampled, roots)
-            found = Replay(record).texts(tree.top_k, tree.depth, np.array([tree.nodes]))
+            record = making.record_sequence(prompt, sampled, roots)
+            found = Replay(record).count_steps(tree.top_k, tree.depth, np.array([tree.nodes]))
             begun = [len(committed) for at, committed in zip(begins, steps, strict=True) if at < roots]
             assert (found.tokens.item(), found.steps.item()) == (sum(begun), len(begun))
 
@@ -267,7 +267,7 @@ class TestResuming:
         assert_same(recorded(target, draft, prompts, folder=folder), recorded(target, draft, prompts))
 
     def test_nothing_is_made_before_there_is_something_to_keep(self, tmp_path):
-        files = TextFiles(tmp_path / "texts")
+        files = RecordFiles(tmp_path / "texts")
         assert files.load(0) is None
         files.remove()
         assert list(tmp_path.iterdir()) == []
@@ -276,13 +276,13 @@ class TestResuming:
         (tmp_path / "texts").touch()
         with pytest.raises(TreeoptError, match="texts"):
             recorded(target, draft, prompts, folder=tmp_path / "texts", resume=True)
-        TextFiles(tmp_path / "texts")  # starts over
+        RecordFiles(tmp_path / "texts")  # starts over
         assert list(tmp_path.iterdir()) == []
 
     def test_starting_over_spares_the_folder_that_a_link_leads_to(self, tmp_path):
         (tmp_path / "mine").mkdir()
         (tmp_path / "texts").symlink_to("mine")
-        TextFiles(tmp_path / "texts")
+        RecordFiles(tmp_path / "texts")
         assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
 
     def test_what_is_recorded_is_a_condition_only_where_something_is(self, target, draft, tmp_path):
@@ -293,9 +293,9 @@ class TestResuming:
         assert len(conditions) == 4
         plain = replace(SETTINGS, record=None).conditions(target, draft, [[1]])
         assert "record" not in plain
-        Journal(tmp_path / "journal", plain)
+        Checkpoint(tmp_path / "checkpoint", plain)
         with pytest.raises(TreeoptError, match="other conditions"):
-            Journal(tmp_path / "journal", SETTINGS.conditions(target, draft, [[1]]), resume=True)
+            Checkpoint(tmp_path / "checkpoint", SETTINGS.conditions(target, draft, [[1]]), resume=True)
 
     @pytest.mark.parametrize("name", ["top_k", "depth"])
     def test_sizes_below_one(self, name):

@@ -16,9 +16,9 @@ from treeopt.trees import level_widths
 
 SOME = (1, 2, 5, 6, 9, 11, 14, 15, 20, 22)
 CASES = {
-    "some tokens": (speculators, {"boundaries": (0, 1), "ids": SOME, "norm_before_residual": True}),
-    "two layers": (speculators, {"boundaries": (1,), "layers": 2, "norm_output": True}),
-    "last state": (eagle1, {"boundaries": (), "eagle1": True}),
+    "some tokens": (speculators, {"layer_ids": (0, 1), "ids": SOME, "norm_before_residual": True}),
+    "two layers": (speculators, {"layer_ids": (1,), "layers": 2, "norm_output": True}),
+    "last state": (eagle1, {"layer_ids": (), "eagle1": True}),
 }
 
 
@@ -36,7 +36,7 @@ def heads(target, tmp_path):
 
 
 def new_text(target, head, prompt, positions, sampling=GREEDY):
-    return generated(target, prompt, positions, sampling, 1, head.wants)
+    return generated(target, prompt, positions, sampling, 1, head.requested_states)
 
 
 class TestChildren:
@@ -47,7 +47,7 @@ class TestChildren:
         text = new_text(target, head, prompt, 7, Sampling(1.0))
         children = eagle_children(head, text, 3, 4)
         tokens = [*text.before.tolist(), *text.tokens.tolist()]
-        states = [*text.states.boundaries, *([] if text.states.last is None else [text.states.last])]
+        states = [*text.states.layers, *([] if text.states.last is None else [text.states.last])]
         for place in range(len(text.tokens)):
             root = len(text.before) + place
             read = [[each[row].double().numpy() for each in states] for row in range(root - 1)]
@@ -75,7 +75,7 @@ class TestTable:
         tree = level_widths([3, 6, 6])
         drafter = EagleDrafter(head, tree, capacity=128)
         decoder = Decoder(target, drafter, temperature=1.0, seed=5)
-        lengths = [len(step) for prompt in prompts for step in decoder.steps(prompt, 40)]
+        lengths = [len(step) for prompt in prompts for step in decoder.stream(prompt, 40)]
         error = np.std(lengths) / np.sqrt(len(lengths))
         assert abs(np.mean(lengths) - found.table.expected_tokens(tree)) < 4 * error
 

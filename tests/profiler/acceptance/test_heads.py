@@ -11,11 +11,11 @@ from tests.support.passes import logits_after, new_cache
 from treeopt import bundled as bundle
 from treeopt import solve
 from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance.heads import HeadText
+from treeopt.profiler.acceptance.heads import HeadSequence
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder, distribution
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.runtime.models.model import States, Wants
+from treeopt.runtime.models.model import HiddenStates, RequestedStates
 from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain, level_widths
 
@@ -35,7 +35,9 @@ def random_heads(target, heads=3, seed=0):
 
 def fresh_pass(target, text):
     """Return the hidden state before the last token and the logits after it, from a pass over nothing but this text."""
-    states = target.prefill(torch.tensor(text[:-1], dtype=torch.int64), new_cache(target, len(text)), Wants(last=True))
+    states = target.prefill(
+        torch.tensor(text[:-1], dtype=torch.int64), new_cache(target, len(text)), RequestedStates(last=True)
+    )
     return states and states.last, logits_after(target, text)[None]
 
 
@@ -67,7 +69,7 @@ class TestCounting:
         heads = SimpleNamespace(
             heads=3, likeliest=lambda _, count: (torch.zeros(proposals.shape), torch.from_numpy(proposals)[..., :count])
         )
-        text = HeadText(States((), torch.zeros(places, 1)), distributions, tokens, tokens[:0])
+        text = HeadSequence(HiddenStates((), torch.zeros(places, 1)), distributions, tokens, tokens[:0])
         counts = head_counts(heads, text, branching)
         reached, accepted = slow_counts(proposals[..., :branching], distributions.numpy(), tokens.numpy())
         assert counts.reached.tolist() == reached.tolist()
@@ -148,7 +150,7 @@ class TestTable:
         heads = untrained(target)
         found = head_acceptance(target, heads, [[0, 1], [2, 3]], sampling=Sampling(1.0), positions=400)
         decoder = Decoder(target, MedusaDrafter(heads, tree), temperature=1.0, seed=5)
-        lengths = [len(step) for step in decoder.steps([0, 1], 1500)]
+        lengths = [len(step) for step in decoder.stream([0, 1], 1500)]
         error = np.std(lengths) / np.sqrt(len(lengths))
         assert abs(np.mean(lengths) - found.table.expected_tokens(tree)) < 4 * error
         assert error < 0.06
@@ -188,7 +190,7 @@ class TestBundled:
     def test_hidden_states_one_place_off_are_found(self, bundled):
         text = generated(bundled.target, bundled.prompts[0], 150, GREEDY)
         right = head_counts(bundled.heads, text, 4)
-        wrong = head_counts(bundled.heads, text._replace(states=States((), text.hidden.roll(1, 0))), 4)
+        wrong = head_counts(bundled.heads, text._replace(states=HiddenStates((), text.hidden.roll(1, 0))), 4)
         assert wrong.accepted[0, 0] < 0.8 * right.accepted[0, 0]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.profiler.acceptance.test_per_prompt import SETTINGS, measured
 from treeopt.planner import for_new_tokens
-from treeopt.records.acceptance_counts import LEAST_COUNT
+from treeopt.records.acceptance_counts import MIN_REACHED
 from treeopt.records.sampling import GREEDY, Sampling
 
 SHORT = 10
@@ -30,7 +30,7 @@ def test_it_is_what_a_profile_of_shorter_texts_holds(target, draft, prompts):
             np.testing.assert_allclose(ours.texts.accepted, theirs.texts.accepted, atol=1e-4)
             assert np.abs(ours.table.p - before.table.p).max() > 0.01  # negative control: they differ from whole texts
         else:
-            often = ours.table.counts >= LEAST_COUNT
+            often = ours.table.counts >= MIN_REACHED
             error = np.maximum(np.hypot(ours.table.standard_error, theirs.table.standard_error), 0.02)
             assert np.all(np.abs(ours.table.p - theirs.table.p)[often] < 4 * error[often])
 

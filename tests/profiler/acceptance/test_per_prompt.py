@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.profiler.pretended import FakeClock
-from treeopt.profiler import Journal, Measurement, Settings
-from treeopt.profiler.acceptance.positions import AcceptanceText, texts_together
+from treeopt.profiler import Checkpoint, Measurement, Settings
+from treeopt.profiler.acceptance.positions import AcceptanceSequence, continue_prompt
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
 
@@ -25,15 +25,15 @@ SETTINGS = Settings(
 )
 
 
-def measured(target, draft, prompts, settings=SETTINGS, journal=None):
+def measured(target, draft, prompts, settings=SETTINGS, checkpoint=None):
     measurement = Measurement(
-        target, draft, prompts, settings, clock=FakeClock(lambda: 1.0), journal=journal or Journal(None, "")
+        target, draft, prompts, settings, clock=FakeClock(lambda: 1.0), checkpoint=checkpoint or Checkpoint(None, "")
     )
     return measurement.profile(show_progress=False)
 
 
 def text_of(models, sampling, *, rule="sequoia", draft_sampling=None, seed=0):
-    return AcceptanceText(
+    return AcceptanceSequence(
         *models, Decoding(rule=rule, sampling=sampling, draft_sampling=draft_sampling), branching=3, depth=3, seed=seed
     )
 
@@ -64,10 +64,10 @@ class TestTogether:
         assert min(np.diff(values)) > 1e-3
 
     def test_every_prompt_is_passed_over_once(self, target, draft, prompts):
-        journal = Journal(None, "")
-        measured(target, draft, prompts, journal=journal)
-        assert [entry.key for entry in journal.entries("acceptance")] == list(range(len(prompts)))
-        assert len({len(entry.values) for entry in journal.entries("acceptance")}) == 1
+        checkpoint = Checkpoint(None, "")
+        measured(target, draft, prompts, checkpoint=checkpoint)
+        assert [entry.key for entry in checkpoint.entries("acceptance")] == list(range(len(prompts)))
+        assert len({len(entry.values) for entry in checkpoint.entries("acceptance")}) == 1
 
 
 class TestTimes:
@@ -91,7 +91,7 @@ class TestEnds:
     DISTRIBUTIONS = (GREEDY, Sampling(0.7), Sampling(1.0), Sampling(1.6))
 
     def together(self, models, prompt, seed, distributions=DISTRIBUTIONS):
-        return texts_together(
+        return continue_prompt(
             *models, [text_of(models, distribution, seed=seed) for distribution in distributions], prompt, 40
         )
 
@@ -129,7 +129,7 @@ class TestEnds:
         logits = np.zeros(5)
         logits[2] = 50.0
         models = (make_markov(logits, end_tokens=(2,)), make_markov(logits, end_tokens=(2,)))
-        found = texts_together(
+        found = continue_prompt(
             *models, [text_of(models, distribution) for distribution in (GREEDY, Sampling(1.0))], [1, 4], 30
         )
         assert [len(text.expected) for text in found] == [1, 1]

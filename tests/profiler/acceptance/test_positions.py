@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 from tests.support.drawn import examples
 from tests.support.passes import logits_after
 from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance.positions import AcceptanceText, texts_together
+from treeopt.profiler.acceptance.positions import AcceptanceSequence, continue_prompt
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import (
-    LEAST_COUNT,
+    MIN_REACHED,
     REJECTED,
     AcceptanceCounts,
-    conditional_counts,
-    rank_conditioned_counts,
-    text_sums,
+    combine_counts,
+    count_acceptance,
 )
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
@@ -38,20 +37,6 @@ def slow_counts(expected, accepted_rank, depth):
     return reached, accepted
 
 
-def slow_rank_counts(expected, accepted_rank, depth, parent_ranks):
-    """Look back from every position at every depth: the d - 1 positions before it must all have accepted a child."""
-    reached, accepted = np.zeros((depth, parent_ranks)), np.zeros((depth, parent_ranks, expected.shape[1]))
-    for level in range(depth):
-        for position in range(level, len(expected)):
-            above = [int(accepted_rank[position - back]) for back in range(level, 0, -1)]
-            if REJECTED not in above:
-                rank = above[-1] if above else 0
-                row = level, rank if rank < parent_ranks else parent_ranks - 1
-                reached[row] += 1
-                accepted[row] += expected[position]
-    return reached, accepted
-
-
 def random_text(seed, positions, branching, rate):
     generator = np.random.default_rng(seed)
     expected = generator.dirichlet(np.ones(branching + 1), positions)[:, :branching]
@@ -67,43 +52,16 @@ class TestCounting:
     @given(*TEXTS, st.integers(1, 8))
     def test_counts_are_those_of_a_slow_loop(self, seed, positions, branching, rate, depth):
         text = random_text(seed, positions, branching, rate)
-        counts = conditional_counts(*text, depth)
+        counts = count_acceptance(*text, depth)
         reached, accepted = slow_counts(*text, depth)
         np.testing.assert_allclose(counts.reached, reached)
         np.testing.assert_allclose(counts.accepted, accepted)
 
-    @settings(max_examples=examples(150), deadline=None)
-    @given(*TEXTS, st.integers(1, 8), st.integers(1, 5))
-    def test_counts_per_rank_of_the_parent_are_those_of_a_slow_loop(
-        self, seed, positions, branching, rate, depth, parent_ranks
-    ):
-        text = random_text(seed, positions, branching, rate)
-        counts = rank_conditioned_counts(*text, depth, parent_ranks)
-        reached, accepted = slow_rank_counts(*text, depth, parent_ranks)
-        assert counts.reached.tolist() == reached.tolist()
-        np.testing.assert_allclose(counts.accepted, accepted)
-
-    @settings(max_examples=examples(50), deadline=None)
-    @given(*TEXTS, st.integers(1, 8), st.integers(1, 5))
-    def test_over_all_ranks_of_the_parent_they_are_the_plain_counts(
-        self, seed, positions, branching, rate, depth, parent_ranks
-    ):
-        text = random_text(seed, positions, branching, rate)
-        counts, plain = rank_conditioned_counts(*text, depth, parent_ranks), conditional_counts(*text, depth)
-        np.testing.assert_allclose(counts.reached.sum(axis=1), plain.reached)
-        np.testing.assert_allclose(counts.accepted.sum(axis=1), plain.accepted)
-
     def test_a_short_example(self):
         expected = np.array([[0.5, 0.25], [1.0, 0.0], [0.125, 0.5]])
-        counts = conditional_counts(expected, np.array([1, REJECTED, 0]), 4)
+        counts = count_acceptance(expected, np.array([1, REJECTED, 0]), 4)
         assert counts.reached.tolist() == [3, 1, 0, 0]
         assert counts.accepted.tolist() == [[1.625, 0.75], [1.0, 0.0], [0, 0], [0, 0]]
-
-    def test_a_short_example_of_ranks_of_the_parent(self):
-        expected = np.array([[0.5, 0.25], [1.0, 0.0], [0.125, 0.5], [0.25, 0.25]])
-        counts = rank_conditioned_counts(expected, np.array([2, 0, REJECTED, 1]), 3, 2)
-        assert counts.reached.tolist() == [[4, 0], [1, 1], [1, 0]]  # rank 2 counts with rank 1
-        assert counts.accepted.tolist() == [[[1.875, 1.0], [0, 0]], [[0.125, 0.5], [1.0, 0.0]], [[0.125, 0.5], [0, 0]]]
 
     def test_numbers_of_one_row(self):
         counts = AcceptanceCounts(np.array([3.0, 1.0]), np.array([[1.5, 0.5, 0.25], [1.0, 0.0, 0.0]]))
@@ -128,7 +86,7 @@ class TestTable:
                 reached[min(level + 1, 1)] = accepted[0].sum() if level == 0 else reached[1]
             return AcceptanceCounts(reached.astype(float), accepted)
 
-        tables = [text_sums([text() for _ in range(60)]).table() for _ in range(400)]
+        tables = [combine_counts([text() for _ in range(60)]).table() for _ in range(400)]
         spread = np.std([table.p for table in tables], axis=0)
         stated = np.sqrt(np.mean([table.standard_error**2 for table in tables], axis=0))
         np.testing.assert_allclose(stated / spread, 1, atol=0.12)
@@ -136,32 +94,32 @@ class TestTable:
         assert stated[0, 0] > 1.5 * np.sqrt(rate * (1 - rate) / reached)  # positions of a text are not independent
 
     def test_depths_that_few_positions_reached_are_left_out(self):
-        half = LEAST_COUNT / 2
+        half = MIN_REACHED / 2
         texts = [AcceptanceCounts(np.array([30.0, half, half - 1, half]), np.full((4, 2), 2.0))] * 2
-        sums = text_sums(texts)
+        sums = combine_counts(texts)
         assert sums.accepted.shape == (2, 2, 2)
-        assert sums.reached.sum(axis=0).tolist() == [60, LEAST_COUNT]
+        assert sums.reached.sum(axis=0).tolist() == [60, MIN_REACHED]
 
     @pytest.mark.parametrize("texts", [0, 1])
     def test_too_few_texts(self, texts):
         with pytest.raises(TreeoptError, match=r"acceptance: expected two texts or more.*Measure more"):
-            text_sums([AcceptanceCounts(np.array([50.0]), np.array([[20.0]]))] * texts)
+            combine_counts([AcceptanceCounts(np.array([50.0]), np.array([[20.0]]))] * texts)
 
     def test_too_few_positions(self):
         with pytest.raises(TreeoptError, match="20 positions in all"):
-            text_sums([AcceptanceCounts(np.array([9.0]), np.array([[2.0]]))] * 2)
+            combine_counts([AcceptanceCounts(np.array([9.0]), np.array([[2.0]]))] * 2)
 
 
 def text_of(target, draft, *, temperature, top_p=1.0, branching=3, depth=4, seed=0):
     sampling = Sampling(temperature, top_p)
-    return AcceptanceText(target, draft, Decoding(sampling=sampling), branching=branching, depth=depth, seed=seed)
+    return AcceptanceSequence(target, draft, Decoding(sampling=sampling), branching=branching, depth=depth, seed=seed)
 
 
 class TestText:
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
     def test_a_draft_like_the_target_is_always_accepted(self, target, prompts, temperature):
         text = text_of(target, target, temperature=temperature)
-        table = text_sums([text.count(prompt, 20) for prompt in prompts]).table()
+        table = combine_counts([text.count(prompt, 20) for prompt in prompts]).table()
         assert table.p.shape == (4, 3)
         np.testing.assert_allclose(table.p[:, 0], 1, atol=1e-12)
         np.testing.assert_allclose(table.p[:, 1:], 0, atol=1e-12)
@@ -210,7 +168,7 @@ class TestText:
         end = text_after(free, prompts[0], 12)[5]
         target = make_model(seed=1, end_tokens=(end,))
         ways = [{"temperature": 0.0}, {"temperature": 2.0, "seed": 7}, {"temperature": 2.0, "seed": 12}]
-        together = texts_together(target, draft, [text_of(target, draft, **way) for way in ways], prompts[0], 40)
+        together = continue_prompt(target, draft, [text_of(target, draft, **way) for way in ways], prompts[0], 40)
         alone = [text_of(target, draft, **way).positions(prompts[0], 40) for way in ways]
         assert len({len(each.accepted_rank) for each in alone}) == 3  # they end at different places
         for one, other in zip(together, alone, strict=True):
@@ -234,7 +192,7 @@ class TestText:
     def test_a_chain_is_accepted_as_often_as_in_decoding(self, target, draft, prompts):
         depth, texts, prompt, sampling = 3, 180, prompts[3], {"temperature": 0.7, "top_p": 0.8}
         text = text_of(target, draft, branching=1, depth=depth, seed=1, **sampling)
-        table = text_sums([text.count(prompt, depth) for _ in range(texts)]).table()
+        table = combine_counts([text.count(prompt, depth) for _ in range(texts)]).table()
         plain = Decoder(target, None, chain(0), seed=2, **sampling)
         chains = [Decoder(target, draft, chain(levels), seed=3 + levels, **sampling) for levels in range(1, depth + 1)]
         reached, accepted = np.zeros(depth), np.zeros(depth)
@@ -254,7 +212,7 @@ class TestText:
     def test_siblings_are_accepted_as_often_as_in_decoding(self, target, draft, prompts):
         tree, steps = level_widths([3]), 400
         text = text_of(target, draft, temperature=1.0, branching=3, depth=1, seed=7)
-        table = text_sums([text.count(prompts[2], 1) for _ in range(steps)]).table()
+        table = combine_counts([text.count(prompts[2], 1) for _ in range(steps)]).table()
         decoder = Decoder(target, draft, tree, temperature=1.0, seed=8)
         accepted = np.zeros(3)
         for _ in range(steps):

@@ -8,7 +8,7 @@ from scipy import stats
 
 from tests.support.passes import logits_after
 from tests.support.slow_distribution import slow_distribution
-from treeopt.profiler.acceptance.positions import AcceptanceText
+from treeopt.profiler.acceptance.positions import AcceptanceSequence
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import REJECTED
 from treeopt.records.sampling import Sampling
@@ -21,7 +21,7 @@ BRANCHING = 3
 
 
 def text_of(target, draft, rule, *, sampling=WARM, draft_sampling=None, seed=0):
-    return AcceptanceText(
+    return AcceptanceSequence(
         target,
         draft,
         Decoding(rule=rule, sampling=sampling, draft_sampling=draft_sampling),
@@ -38,10 +38,10 @@ def generated(target, draft, prompts, monkeypatch):
     def generate(rule, *, sampling, draft_sampling=None, positions=80):
         fed, forward = [], target.forward
 
-        def seen(feeds, *arguments, **keywords):
-            (feed,) = feeds
-            fed.extend(feed.tokens.tolist())
-            return forward(feeds, *arguments, **keywords)
+        def seen(inputs, *arguments, **keywords):
+            (sequence,) = inputs
+            fed.extend(sequence.tokens.tolist())
+            return forward(inputs, *arguments, **keywords)
 
         monkeypatch.setattr(target, "forward", seen)
         found = text_of(target, draft, rule, sampling=sampling, draft_sampling=draft_sampling).positions(

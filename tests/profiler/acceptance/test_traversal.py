@@ -7,13 +7,13 @@ import torch
 from tests.profiler.pretended import FakeClock
 from tests.support.enumeration import expected_reach
 from tests.support.invented_texts import Text
-from treeopt.profiler import Journal, Measurement, Settings
+from treeopt.profiler import Checkpoint, Measurement, Settings
 from treeopt.profiler.acceptance.traversal import (
     LEAST_REACHED,
     MAX_ROUNDS,
     ReachSums,
     count_reach,
-    until_no_gain,
+    iterate_gain,
 )
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import Sampling
@@ -74,7 +74,7 @@ class TestCounting:
             for row, verifier in zip(reach, verifiers, strict=True):
                 verifier.test([tree], drafted.tokens, drafted.probs, distributions)
                 row += verifier.reach()
-            step = decoder.accepted(drafted.tokens.tolist(), verifiers[0].verdict(generator), output)
+            step = decoder.accept_verdict(drafted.tokens.tolist(), verifiers[0].verdict(generator), output)
             decoder.commit(step)
             steps, tokens = steps + 1, tokens + len(step.tokens)
         np.testing.assert_allclose(found, reach, rtol=1e-12)
@@ -168,7 +168,7 @@ class TestRounds:
             measured.append(tree)
             return ReachSums(tree, *(100.0 * factor**tree.depth for factor in sums[turn]))
 
-        return until_no_gain(fastest, measure, 3, 2), measured, asked
+        return iterate_gain(fastest, measure, 3, 2), measured, asked
 
     def test_they_end_when_the_fastest_tree_was_measured(self):
         gain, measured, asked = self.run([0, 0], [(0.9, 0.6)])
@@ -184,7 +184,7 @@ class TestRounds:
     def test_equal_trees_are_the_same_tree(self):
         trees = iter([chain(2), TokenTree([-1, 0, 1])])
         turns = []
-        until_no_gain(
+        iterate_gain(
             lambda _: next(trees), lambda turn, tree: turns.append(turn) or ReachSums(tree, *np.ones((2, 3))), 2, 1
         )
         assert turns == [0]
@@ -227,7 +227,7 @@ class TestPrediction:
         )
         prompts, clock = [[i % 2] for i in range(6)], FakeClock(lambda: 1.0)
         measurement = Measurement(
-            *models, prompts, asked, clock=clock, journal=Journal(None, ""), fastest_tree=lambda _: tree
+            *models, prompts, asked, clock=clock, checkpoint=Checkpoint(None, ""), fastest_tree=lambda _: tree
         )
         return measurement.profile(show_progress=False)
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from treeopt.errors import InvalidValueError, OutOfMemoryError
-from treeopt.planner.batch_rivals import BatchRivals
+from treeopt.planner.benchmarks import BatchCandidates
 from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.batches import PLAIN, BatchComparison, batch_bench
 from treeopt.profiler.bench.compare import Workload
@@ -31,9 +31,9 @@ class Seconds:
         """Let a target's pass take 1 s, 1.5 s over more than one token of a text, and a second more for each further text."""
         forward, prefill, new_caches = target.forward, target.prefill, target.new_caches
 
-        def timed_forward(feeds, *arguments, **keywords):
-            self.now_s += (1.5 if max(len(feed.tokens) for feed in feeds) > 1 else 1.0) + len(feeds) - 1
-            return forward(feeds, *arguments, **keywords)
+        def timed_forward(inputs, *arguments, **keywords):
+            self.now_s += (1.5 if max(len(sequence.tokens) for sequence in inputs) > 1 else 1.0) + len(inputs) - 1
+            return forward(inputs, *arguments, **keywords)
 
         def timed_prefill(*arguments):
             self.now_s += PREFILL_S
@@ -46,7 +46,7 @@ class Seconds:
         def slow_caches(*arguments):
             caches = new_caches(*arguments)
             for cache in caches:
-                cache.keep = partial(slow_keep, cache.keep)
+                cache.commit = partial(slow_keep, cache.commit)
             return caches
 
         target.forward, target.prefill, target.new_caches = timed_forward, timed_prefill, slow_caches
@@ -162,9 +162,9 @@ class TestTexts:
         target, _ = pair
         forward = target.forward
 
-        def other(feeds, *arguments, **keywords):
-            outputs = forward(feeds, *arguments, **keywords)
-            if len(feeds) == 1:
+        def other(inputs, *arguments, **keywords):
+            outputs = forward(inputs, *arguments, **keywords)
+            if len(inputs) == 1:
                 return outputs
             return Outputs(Output(outputs.logits.roll(1, -1), outputs.whole.states), outputs.sizes)
 
@@ -187,7 +187,7 @@ class TestRefused:
 
     def test_caches_that_do_not_fit_before_anything_is_decoded(self, comparison, pair, clock, monkeypatch):
         # one text has its memory when the decoder is made
-        each = decoder_bytes(*pair, None, text_tokens=10 + 12, max_nodes=4, sampling=GREEDY).total()
+        each = decoder_bytes(*pair, None, sequence_tokens=10 + 12, max_nodes=4, sampling=GREEDY).total()
         monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 3.5 * each)
         with pytest.raises(OutOfMemoryError, match="batch_size: expected at most 4"):
             measured(comparison, sizes=(1, 6))
@@ -195,12 +195,12 @@ class TestRefused:
 
 
 def test_predictions_stand_beside_what_was_measured(comparison):
-    rivals = {2: BatchRivals(trees=(PLAIN, chain(3)), chosen=PLAIN, predicted={})}
+    rivals = {2: BatchCandidates(trees=(PLAIN, chain(3)), chosen=PLAIN, predicted={})}
     found = batch_bench(comparison(), rivals, show_progress=False)
     (size,) = found.sizes
     assert (size.batch_size, found.prompts, found.max_new_tokens, found.rounds) == (2, 6, 12, 2)
     assert [row.predicted_tokens_per_s for row in size.rows] == [None, None]
     assert size.chosen.tree == PLAIN
     assert size.best.tree == chain(3)
-    assert size.regret == pytest.approx(8 / 2.5 - 1)
-    assert replace(size, rows=size.rows[1:]).regret is None
+    assert size.gap_to_best == pytest.approx(8 / 2.5 - 1)
+    assert replace(size, rows=size.rows[1:]).gap_to_best is None

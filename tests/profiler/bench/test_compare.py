@@ -17,9 +17,9 @@ def passes(target, monkeypatch):
     sizes = []
     forward = target.forward
 
-    def seen(feeds, *arguments, **keywords):
-        sizes.append(sum(feed.nodes.rows for feed in feeds))
-        return forward(feeds, *arguments, **keywords)
+    def seen(inputs, *arguments, **keywords):
+        sizes.append(sum(sequence.nodes.rows for sequence in inputs))
+        return forward(inputs, *arguments, **keywords)
 
     monkeypatch.setattr(target, "forward", seen)
     return sizes

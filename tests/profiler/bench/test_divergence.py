@@ -8,7 +8,7 @@ from tests.support.bench import bench
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.bench.text_divergence import NEAR_TIE_ULPS
 from treeopt.runtime import Decoder, Verdict, verify_greedy
-from treeopt.runtime.decoding.acceptance import AcceptLikeliest
+from treeopt.runtime.decoding.acceptance import GreedyAcceptance, child_ranges
 from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, level_widths
@@ -25,7 +25,7 @@ def accept_the_second_likeliest(_, drafts, logits, noise):  # noqa: ARG001
     """Verify greedily as if the target's second-likeliest token were what it wants, but for plain decoding."""
     (draft,) = drafts
     place = 1 if len(draft.tokens) > 1 else 0
-    return [verify_greedy(draft.children, draft.tokens, logits.topk(2).indices[:, place].tolist())]
+    return [verify_greedy(child_ranges(draft.tree), draft.tokens, logits.topk(2).indices[:, place].tolist())]
 
 
 class TestDivergence:
@@ -94,7 +94,7 @@ class TestBench:
         assert self.bench(target, draft, prompts[:1], temperature=0.5).divergences is None
 
     def test_a_decoder_that_takes_second_likeliest_tokens_is_found(self, target, draft, prompts, monkeypatch):
-        monkeypatch.setattr(AcceptLikeliest, "__call__", accept_the_second_likeliest)
+        monkeypatch.setattr(GreedyAcceptance, "__call__", accept_the_second_likeliest)
         measured = self.bench(target, draft, prompts)
         assert measured.identical is False
         assert [each.prompt for each in measured.divergences] == list(range(len(prompts)))
@@ -103,7 +103,7 @@ class TestBench:
         assert min(each.gap for each in measured.divergences) > 1e-4
 
     def test_each_text_counts_once_and_those_alike_do_not(self, target, draft, prompts, monkeypatch):
-        true_test, wrong = AcceptLikeliest.__call__, prompts[1][-1]
+        true_test, wrong = GreedyAcceptance.__call__, prompts[1][-1]
 
         def now_and_then(self, drafts, logits, noise):
             (draft,), (verdict,) = drafts, true_test(self, drafts, logits, noise)
@@ -113,7 +113,7 @@ class TestBench:
 
         kept = [prompt for prompt in prompts if wrong not in self.plain(target, prompt)] + [prompts[1]]
         assert len(kept) > 1
-        monkeypatch.setattr(AcceptLikeliest, "__call__", now_and_then)
+        monkeypatch.setattr(GreedyAcceptance, "__call__", now_and_then)
         (found,) = self.bench(target, draft, kept).divergences
         assert (found.prompt, found.place, found.near_tie) == (len(kept) - 1, 0, False)
 

@@ -8,12 +8,12 @@ import torch
 
 from tests.profiler.pretended import Machine
 from treeopt.planner import step_model
-from treeopt.planner.pace import at_pace, predict_at_pace
-from treeopt.profiler import Journal, Measurement, MonotonicClock, Settings
+from treeopt.planner.benchmarks import at_pace, predict_at_pace
+from treeopt.profiler import Checkpoint, Measurement, MonotonicClock, Settings
 from treeopt.profiler.bench import interleave as module
 from treeopt.profiler.bench import reference_passes as references_module
 from treeopt.profiler.bench.compare import Workload, bench_trees
-from treeopt.profiler.bench.interleave import WARM_UP_TOKENS, decode_run, interleave, order, repeated, whole_rounds
+from treeopt.profiler.bench.interleave import WARM_UP_TOKENS, collect_rounds, decode_run, interleave, order, repeated
 from treeopt.profiler.bench.reference_passes import reference_passes
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.results import Pace
@@ -133,9 +133,9 @@ def test_ctrl_c_keeps_whole_rounds(runs, rounds):
     started = interleave([decode, decode], 90, repeated(9, 1))
     if rounds is None:
         with pytest.raises(KeyboardInterrupt):
-            whole_rounds(started, 9, show_progress=False)
+            collect_rounds(started, 9, show_progress=False)
     else:
-        assert len(whole_rounds(started, 9, show_progress=False)) == rounds
+        assert len(collect_rounds(started, 9, show_progress=False)) == rounds
 
 
 def test_the_device_is_waited_for_before_and_after_a_run_and_never_within(target, draft, prompts, monkeypatch):
@@ -193,7 +193,7 @@ def slowing(make_model):
     )
     prompts = [[1 + number, 2, 3, 4, 5, 6, 7, 8] for number in range(6)]
     settings = Settings(context_tokens=(CONTEXT,), max_tokens=16, rounds=3, positions=60, depth=4, branching=3)
-    profile = Measurement(target, draft, prompts, settings, clock=machine, journal=Journal(None, "")).profile(
+    profile = Measurement(target, draft, prompts, settings, clock=machine, checkpoint=Checkpoint(None, "")).profile(
         show_progress=False
     )
     return machine, target, draft, prompts, step_model(profile)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from treeopt.profiler.bench.text_divergence import Decoded, near_tie_nats, text_divergence
+from treeopt.profiler.bench.text_divergence import Continuation, near_tie_nats, text_divergence
 from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED
 
 PROMPT = "once"
@@ -26,7 +26,7 @@ class Language:
 
 def found(after, plain, other, plain_tokens=9, other_tokens=9):
     return text_divergence(
-        7, PROMPT, Decoded(plain, plain_tokens), Decoded(other, other_tokens), Language(after), TOLERANCE
+        7, PROMPT, Continuation(plain, plain_tokens), Continuation(other, other_tokens), Language(after), TOLERANCE
     )
 
 
@@ -88,7 +88,7 @@ def test_a_text_that_ends_too_early_is_a_fault():
 
 
 def test_without_log_probabilities_nothing_is_checked():
-    told = text_divergence(0, PROMPT, Decoded("ab", 2), Decoded("ac", 2), None, TOLERANCE)
+    told = text_divergence(0, PROMPT, Continuation("ab", 2), Continuation("ac", 2), None, TOLERANCE)
     assert (told.verdict, told.gap, told.plain, told.other) == (UNCHECKED, None, "b", "c")
 
 

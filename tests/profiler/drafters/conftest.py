@@ -7,9 +7,9 @@ from tests.support.dflash_heads import make_oracle, save, z_lab
 from tests.support.eagle_heads import make_head, save_head, speculators
 from treeopt.runtime.drafters.dflash import load_dflash
 from treeopt.runtime.drafters.eagle import load_eagle
-from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafters.redrafter import RedrafterHead
+from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.linear import Linear
 
 

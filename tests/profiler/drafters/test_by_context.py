@@ -12,13 +12,14 @@ from tests.support.passes import logits_after
 from treeopt.errors import TreeoptError
 from treeopt.planner import drafter_choices
 from treeopt.planner.request import PlanRequest
-from treeopt.profiler import Journal
-from treeopt.profiler.acceptance.contexts import AroundContext, LongTexts, Stretch
-from treeopt.profiler.drafters import decodes, measuring
-from treeopt.profiler.drafters.acceptance import counted_acceptance, counter
-from treeopt.profiler.drafters.measuring import kept_settings
+from treeopt.profiler import Checkpoint
+from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, PromptSet
+from treeopt.profiler.drafters import decodes
+from treeopt.profiler.drafters.acceptance import measure_head_acceptance, root_counter
+from treeopt.profiler.drafters.one_drafter import select_settings
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.runtime import Decoder
 from treeopt.trees.drafter_setting import drafter_setting
 
 __all__ = ["few_texts"]
@@ -42,8 +43,8 @@ class TestByContext:
         (found,) = measured(target, draft, prompts, [drafter], settings=BY_CONTEXT).drafters
         items = found.trees_at(0.0)
         assert [each.context_tokens for each in items] == list(CONTEXTS)
-        texts = plain_texts(target, Stretch(dict(enumerate(prompts)), 80))
-        whole = counter(drafter, dict(enumerate(prompts)), texts, sampling=GREEDY, branching=3, depth=3)
+        texts = plain_texts(target, PromptSet(dict(enumerate(prompts)), 80))
+        whole = root_counter(drafter, dict(enumerate(prompts)), texts, sampling=GREEDY, branching=3, depth=3)
         for number, prompt in enumerate(prompts):
             counted, before = whole(number).ranks, len(prompt) - 1 + (name == "eagle" and len(prompt) == 1)
             for each, context in zip(items, CONTEXTS, strict=True):
@@ -87,7 +88,7 @@ class TestByContext:
     ):
         drafters = [loaded("medusa"), loaded("prompt-lookup")]
         settings = replace(BY_CONTEXT, samplings=(Sampling(0.8),), rules=("target",), context_tokens=(20, 60))
-        whole = measured(target, draft, prompts, drafters, Journal(tmp_path / "journal", ""), settings)
+        whole = measured(target, draft, prompts, drafters, Checkpoint(tmp_path / "checkpoint", ""), settings)
         whole.save(tmp_path / "p.yaml")
         again = Profile.load(tmp_path / "p.yaml")
         for context in (20, 31, 60):
@@ -97,34 +98,38 @@ class TestByContext:
         def never(*_):
             raise AssertionError("decoded again")
 
-        monkeypatch.setattr(measuring.Decoder, "whole_steps", never)
-        resumed = measured(target, draft, prompts, drafters, Journal(tmp_path / "journal", "", resume=True), settings)
+        monkeypatch.setattr(Decoder, "decode_steps", never)
+        resumed = measured(
+            target, draft, prompts, drafters, Checkpoint(tmp_path / "checkpoint", "", resume=True), settings
+        )
         assert resumed.drafters == whole.drafters
 
     def test_where_texts_end_before_they_are_left_out(self, target, prompts, loaded, monkeypatch):
-        texts = LongTexts(target, prompts, 61, Journal(None, ""))
-        true = LongTexts.text
-        monkeypatch.setattr(LongTexts, "text", lambda self, number, how: true(self, number, how)[: 20 + 8 * number])
-        places = [AroundContext(texts=texts, context_tokens=context, trained=128) for context in CONTEXTS]
-        assert [sorted(place.stretch(GREEDY, 20).prompts) for place in places] == [
+        texts = LongSequences(target, prompts, 61, Checkpoint(None, ""))
+        true = LongSequences.sequence
+        monkeypatch.setattr(
+            LongSequences, "sequence", lambda self, number, how: true(self, number, how)[: 20 + 8 * number]
+        )
+        sources = [PromptsAtContext(sequences=texts, context_tokens=context, max_tokens=128) for context in CONTEXTS]
+        assert [sorted(source.prompt_set(GREEDY, 20).prompts) for source in sources] == [
             [0, 1, 2, 3, 4, 5],
             [2, 3, 4, 5],
             [4, 5],
         ]
-        assert sorted(places[1].stretch(GREEDY, 20, 3).prompts) == [2, 3, 4]
-        stretch = places[1].stretch(GREEDY, 20)
-        count = counter(
-            loaded("medusa"), stretch.prompts, plain_texts(target, stretch), sampling=GREEDY, branching=3, depth=3
+        assert sorted(sources[1].prompt_set(GREEDY, 20, 3).prompts) == [2, 3, 4]
+        prompt_set = sources[1].prompt_set(GREEDY, 20)
+        count = root_counter(
+            loaded("medusa"), prompt_set.prompts, plain_texts(target, prompt_set), sampling=GREEDY, branching=3, depth=3
         )
-        journal = Journal(None, "")
-        found = counted_acceptance(count, range(6), GREEDY, "k", journal, lambda: None)
-        assert found == counted_acceptance(None, range(6), GREEDY, "k", journal, lambda: None)
+        checkpoint = Checkpoint(None, "")
+        found = measure_head_acceptance(count, range(6), GREEDY, "k", checkpoint, lambda: None)
+        assert found == measure_head_acceptance(None, range(6), GREEDY, "k", checkpoint, lambda: None)
         assert (found.acceptance.prompts, len(found.ranks.ranks)) == (4, 6)
         assert found.acceptance.texts.reached[:2].sum() == 0
         assert [len(each) for each in found.ranks.ranks] == [0, 0, 20, 20, 20, 20]
-        far = AroundContext(texts=texts, context_tokens=107, trained=128)
+        far = PromptsAtContext(sequences=texts, context_tokens=107, max_tokens=128)
         with pytest.raises(TreeoptError, match="acceptance at 107 tokens of context: expected two texts"):
-            far.stretch(GREEDY, 20)
+            far.prompt_set(GREEDY, 20)
 
     def test_prompts_as_long_as_the_models_are_cut(self, target, draft, loaded):
         long = [np.random.default_rng(seed).integers(23, size=127).tolist() for seed in range(3)]
@@ -135,7 +140,7 @@ class TestByContext:
 
 def test_settings_that_are_kept_are_the_fastest_of_every_context():
     a, b, c, d = (drafter_setting("prompt-lookup", length=length, ngram=2) for length in (1, 2, 3, 4))
-    assert kept_settings([[a, b, c]]) == [a, b]
-    assert kept_settings([[a]]) == [a]
-    assert kept_settings([[a, b, c], [a, c, b]]) == [a, b]
-    assert kept_settings([[a, b], [c, a], [d, a]]) == [a, c, d]
+    assert select_settings([[a, b, c]]) == [a, b]
+    assert select_settings([[a]]) == [a]
+    assert select_settings([[a, b, c], [a, c, b]]) == [a, b]
+    assert select_settings([[a, b], [c, a], [d, a]]) == [a, c, d]

@@ -6,9 +6,9 @@ import torch
 
 from tests.support.eagle_heads import eagle1, make_head, save_head, speculators
 from tests.support.head_acceptance import loaded
-from treeopt.profiler.drafters.acceptance import CountedRoots, counted_acceptance, counter
-from treeopt.profiler.journal import Journal
-from treeopt.records.root_ranks import RootRanks
+from treeopt.profiler.checkpoint import Checkpoint
+from treeopt.profiler.drafters.acceptance import RootCounts, measure_head_acceptance, root_counter
+from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.eagle import load_eagle
@@ -32,9 +32,9 @@ def drafters(target, tmp_path_factory):
     medusa = MedusaHeads(target, 0.4 * torch.randn(3, size, size, generator=noise), torch.zeros(3, size))
     heads = {
         "medusa": medusa,
-        "eagle": eagle(speculators, boundaries=(0, 1)),
-        "eagle, few tokens": eagle(speculators, boundaries=(0, 1), ids=list(range(3, 15))),
-        "eagle 1": eagle(eagle1, boundaries=(), eagle1=True),
+        "eagle": eagle(speculators, layer_ids=(0, 1)),
+        "eagle, few tokens": eagle(speculators, layer_ids=(0, 1), ids=list(range(3, 15))),
+        "eagle 1": eagle(eagle1, layer_ids=(), eagle1=True),
     }
     return {name: loaded(target, each) for name, each in heads.items()}
 
@@ -42,7 +42,7 @@ def drafters(target, tmp_path_factory):
 def counted(drafter, prompt, sampling=GREEDY, branching=23):
     decoder = Decoder(drafter.target, None, sampling=sampling, max_text_tokens=len(prompt) + LENGTH)
     tokens = list(decoder.generate(prompt, LENGTH, seed=0))
-    return counter(drafter, {0: prompt}, {0: tokens}, sampling=sampling, branching=branching, depth=3)(0)
+    return root_counter(drafter, {0: prompt}, {0: tokens}, sampling=sampling, branching=branching, depth=3)(0)
 
 
 @pytest.mark.parametrize("prompt", [[5], [5, 3], [1, 2, 3, 4, 9]])
@@ -52,8 +52,8 @@ def test_a_replay_takes_the_steps_that_decoding_takes(drafters, target, name, pr
     assert found.ranks.shape == (LENGTH - (len(prompt) == 1), 3)
     lengths = []
     for tree in TREES:
-        decoder = Decoder(target, drafters[name].filling(tree), sampling=GREEDY, max_text_tokens=128)
-        steps = [len(step.tokens) for step in decoder.whole_steps(prompt, LENGTH)]
+        decoder = Decoder(target, drafters[name].make_with_tree(tree), sampling=GREEDY, max_text_tokens=128)
+        steps = [len(step.tokens) for step in decoder.decode_steps(prompt, LENGTH)]
         if len(prompt) == 1:
             assert steps.pop(0) == 1  # the root's child has nothing to be drafted from
         place, replayed = 0, []
@@ -110,7 +110,7 @@ def test_sampling_counts_the_probability_of_every_child(drafters):
 
 def test_a_row_of_the_journal_gives_the_text_again(drafters, tmp_path):
     found = counted(drafters["eagle"], [1, 2, 3])
-    again = CountedRoots.of(found.numbers)
+    again = RootCounts.from_numbers(found.numbers)
     assert again.ranks.tolist() == found.ranks.tolist()
     assert again.counts.numbers == found.counts.numbers
 
@@ -118,9 +118,11 @@ def test_a_row_of_the_journal_gives_the_text_again(drafters, tmp_path):
         raise AssertionError(number)
 
     told = []
-    with_journal = lambda resume: Journal(tmp_path / "journal", "heading", resume=resume)
-    first = counted_acceptance(lambda _: found, range(3), GREEDY, "kind", with_journal(False), lambda: told.append(1))
-    second = counted_acceptance(never, range(3), GREEDY, "kind", with_journal(True), lambda: told.append(1))
+    with_journal = lambda resume: Checkpoint(tmp_path / "checkpoint", "heading", resume=resume)
+    first = measure_head_acceptance(
+        lambda _: found, range(3), GREEDY, "kind", with_journal(False), lambda: told.append(1)
+    )
+    second = measure_head_acceptance(never, range(3), GREEDY, "kind", with_journal(True), lambda: told.append(1))
     assert len(told) == 6
     assert first.acceptance.table.p.tolist() == second.acceptance.table.p.tolist()
     assert first.ranks.rows == second.ranks.rows

@@ -7,26 +7,27 @@ import pytest
 from tests.profiler.pretended import FakeClock
 from treeopt.planner import best_drafter, drafter_choices, requested_plan
 from treeopt.planner.request import PlanRequest
-from treeopt.profiler import Journal, Measurement, Settings
-from treeopt.profiler.drafters import measuring
+from treeopt.profiler import Checkpoint, Measurement, Settings
+from treeopt.profiler.drafters import one_drafter
 from treeopt.profiler.latency.passes import probe_trees
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
+from treeopt.runtime import Decoder
 from treeopt.trees import chain
-from treeopt.trees.drafter_setting import number_names
+from treeopt.trees.drafter_setting import parameter_names
 
 SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, depth=3, branching=3)
 NAMES = ("medusa", "dflash", "redrafter", "eagle", "eagle2", "specexec", "lookahead", "prompt-lookup")
 
 
-def measured(target, draft, prompts, drafters, journal=None, settings=SETTINGS, seconds=lambda: 1.0):
+def measured(target, draft, prompts, drafters, checkpoint=None, settings=SETTINGS, seconds=lambda: 1.0):
     measurement = Measurement(
         target,
         draft,
         prompts,
         settings,
         clock=FakeClock(seconds),
-        journal=journal or Journal(None, ""),
+        checkpoint=checkpoint or Checkpoint(None, ""),
         drafters=drafters,
     )
     return measurement.profile(show_progress=False)
@@ -35,8 +36,8 @@ def measured(target, draft, prompts, drafters, journal=None, settings=SETTINGS, 
 @pytest.fixture(autouse=True)
 def few_texts(monkeypatch):
     """Let candidates be found on little."""
-    monkeypatch.setattr(measuring, "TRIED_PROMPTS", 1)
-    monkeypatch.setattr(measuring, "TRIED_POSITIONS", 4)
+    monkeypatch.setattr(one_drafter, "TRIAL_PROMPTS", 1)
+    monkeypatch.setattr(one_drafter, "TRIAL_POSITIONS", 4)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "eagle2 with a head"])
@@ -44,8 +45,8 @@ def test_every_drafter_is_measured_saved_planned_and_not_measured_again(
     name, target, draft, prompts, loaded, tmp_path, monkeypatch
 ):
     drafter = loaded(name.partition(" ")[0], with_head="with a head" in name)
-    journal = Journal(tmp_path / "journal", "")
-    profile = measured(target, draft, prompts, [drafter], journal)
+    checkpoint = Checkpoint(tmp_path / "checkpoint", "")
+    profile = measured(target, draft, prompts, [drafter], checkpoint)
     profile.save(tmp_path / "p.yaml")
     again = Profile.load(tmp_path / "p.yaml")
     (found,) = again.drafters
@@ -62,19 +63,23 @@ def test_every_drafter_is_measured_saved_planned_and_not_measured_again(
         for each in decodes.settings:
             assert each.max_tokens <= 8
             assert sum(each.decoded.tokens) >= 60
-            assert tuple(value.name for value in each.values) == number_names(found.name)
+            assert tuple(value.name for value in each.values) == parameter_names(found.name)
     model, choice = drafter_choices(again, PlanRequest())
     assert model.option.drafter.name == "model"
     option = choice.option
     assert option.drafter.name == found.name
-    made = drafter.set_to(option.drafter) if option.drafter.own_trees else drafter.filling(option.tree)
+    made = (
+        drafter.make_with_setting(option.drafter)
+        if option.drafter.builds_own_trees
+        else drafter.make_with_tree(option.tree)
+    )
     assert made.max_tokens == option.max_nodes
 
     def never(*_):
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr(measuring.Decoder, "whole_steps", never)
-    resumed = measured(target, draft, prompts, [drafter], Journal(tmp_path / "journal", "", resume=True))
+    monkeypatch.setattr(Decoder, "decode_steps", never)
+    resumed = measured(target, draft, prompts, [drafter], Checkpoint(tmp_path / "checkpoint", "", resume=True))
     assert resumed.drafters == profile.drafters
 
 
@@ -91,9 +96,9 @@ def test_an_interrupted_profile_goes_on_as_if_it_never_was(target, draft, prompt
     whole = measured(target, draft, prompts, drafters, seconds=ticking)
     interrupted, calls = calls - 8, 0
     with pytest.raises(KeyboardInterrupt):
-        measured(target, draft, prompts, drafters, Journal(tmp_path / "journal", ""), seconds=ticking)
-    assert "decode prompt-lookup" in (tmp_path / "journal").read_text()
-    resumed = measured(target, draft, prompts, drafters, Journal(tmp_path / "journal", "", resume=True))
+        measured(target, draft, prompts, drafters, Checkpoint(tmp_path / "checkpoint", ""), seconds=ticking)
+    assert "decode prompt-lookup" in (tmp_path / "checkpoint").read_text()
+    resumed = measured(target, draft, prompts, drafters, Checkpoint(tmp_path / "checkpoint", "", resume=True))
     assert resumed.drafters == whole.drafters
 
 

@@ -5,10 +5,10 @@ import pytest
 
 from tests.cli.invented import invented
 from tests.profiler.pretended import FakeClock
-from treeopt.profiler import Journal, Settings
-from treeopt.profiler.budget import UNLIMITED
-from treeopt.profiler.drafters.times import DrafterTimes
-from treeopt.profiler.recorder import Recorder
+from treeopt.profiler import Checkpoint, Settings
+from treeopt.profiler.budget import NO_DEADLINE
+from treeopt.profiler.drafters.times import DrafterTimer
+from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.eagle import EagleHead
@@ -41,8 +41,8 @@ def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
             return original(self, *args, **options)
 
         monkeypatch.setattr(kind, method, counted)
-    times = DrafterTimes(drafter, list(range(9)), SETTINGS, Recorder(clock, Journal(None, "")))
-    return times.measure(latencies, UNLIMITED)
+    times = DrafterTimer(drafter, list(range(9)), SETTINGS, Recorder(clock, Checkpoint(None, "")))
+    return times.measure(latencies, NO_DEADLINE)
 
 
 @pytest.mark.parametrize("name", ["eagle", "medusa", "dflash"])
@@ -67,14 +67,14 @@ def test_conditions_beyond_memory_are_left_out(loaded, monkeypatch):
     from treeopt.errors import OutOfMemoryError
     from treeopt.profiler.drafters import times as module
 
-    made = module.DrafterTimes._passes
+    made = module.DrafterTimer._open_passes
 
     def passes(self, text, condition, most):
         if condition.batch_size > 1:
             raise OutOfMemoryError("out of memory")
         return made(self, text, condition, most)
 
-    monkeypatch.setattr(module.DrafterTimes, "_passes", passes)
+    monkeypatch.setattr(module.DrafterTimer, "_open_passes", passes)
     latencies = invented(conditions=CONDITIONS).latencies
     (found,) = times_of(loaded("eagle"), monkeypatch, latencies)
     assert found.batch_size == 1

@@ -2,10 +2,10 @@
 
 import pytest
 
-from treeopt.profiler.latency.passes import ROOM_TOKENS, BatchSteps, PassTimer, unlike_prompts
+from treeopt.profiler.latency.passes import ROOM_TOKENS, BatchSteps, ModelPasses, different_prompts
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.rules import rule_named
+from treeopt.runtime.rules import get_rule
 from treeopt.trees import chain, level_widths
 
 CONTEXT = [3, 1, 4, 1, 5, 9, 2, 6] * 5
@@ -16,9 +16,9 @@ def passes(target, monkeypatch):
     """Return what each pass of the target over several texts had: tokens and length of every text."""
     found, forward = [], target.forward
 
-    def seen(feeds, *arguments, **options):
-        found.append([(len(feed.tokens), feed.cache.length) for feed in feeds])
-        return forward(feeds, *arguments, **options)
+    def seen(inputs, *arguments, **options):
+        found.append([(len(sequence.tokens), sequence.cache.length) for sequence in inputs])
+        return forward(inputs, *arguments, **options)
 
     monkeypatch.setattr(target, "forward", seen)
     return found
@@ -26,8 +26,8 @@ def passes(target, monkeypatch):
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.8)], ids=str)
 def test_a_pass_is_one_over_texts_of_unlike_lengths(target, passes, sampling):
-    timer = PassTimer(target, [*CONTEXT, *[0] * ROOM_TOKENS], 3, 8)
-    verify, draft = timer.verify(5, sampling), timer.draft(2, sampling, rule_named("sequoia", lossy=False))
+    timer = ModelPasses(target, [*CONTEXT, *[0] * ROOM_TOKENS], 3, 8)
+    verify, draft = timer.verify(5, sampling), timer.draft(2, sampling, get_rule("sequoia", lossy=False))
     for _ in range(20):
         verify()
         draft()
@@ -48,7 +48,7 @@ def steps_of(target, draft, tree=None, **changes):
         cuda_graphs=False,
         **changes,
     )
-    return BatchSteps(decoder, unlike_prompts(CONTEXT, 3), decoder.change_tree)
+    return BatchSteps(decoder, different_prompts(CONTEXT, 3), decoder.change_tree)
 
 
 def test_a_step_is_one_of_all_texts_and_begins_anew_where_room_ends(target, draft, passes):

@@ -9,22 +9,21 @@ from hypothesis import strategies as st
 
 from tests.profiler.pretended import FakeClock
 from tests.support.drawn import examples
-from treeopt.profiler import Journal
-from treeopt.profiler.latency.curve import PILOT_ROUNDS, Curve, Passes
-from treeopt.profiler.latency.rounds import first_points
-from treeopt.profiler.recorder import Recorder
-from treeopt.records.steadiness import line_errors
+from treeopt.profiler import Checkpoint
+from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
+from treeopt.profiler.latency.rounds import Recorder, first_points
+from treeopt.records.timing_quality import interpolation_errors
 
 MOST = 200
 
 
-def curve_of(seconds, journal=None, most=MOST):
+def curve_of(seconds, checkpoint=None, most=MOST):
     last = [0]
-    return Curve(
+    return LatencyCurve(
         "verify",
         lambda: Passes(lambda tokens: lambda: last.__setitem__(0, tokens)),
         most,
-        Recorder(FakeClock(lambda: seconds(last[0])), journal or Journal(None, "")),
+        Recorder(FakeClock(lambda: seconds(last[0])), checkpoint or Checkpoint(None, "")),
     )
 
 
@@ -79,7 +78,7 @@ class TestBend:
         curve = bent(staircase((64, 128)), 10_000, least_error=0.01)
         table = curve.table()
         assert 0 < curve.added < 60
-        assert line_errors(table.tokens.tolist(), table.medians_s.tolist()).max() < 0.01
+        assert interpolation_errors(table.tokens.tolist(), table.medians_s.tolist()).max() < 0.01
         everywhere = np.arange(1, MOST + 1)
         truth = [staircase((64, 128))(count) for count in everywhere.tolist()]
         np.testing.assert_allclose(table.seconds(everywhere), truth, rtol=0.01)
@@ -94,11 +93,11 @@ class TestBend:
 
 class TestJournal:
     def test_counts_of_the_journal_are_kept(self):
-        journal = Journal(None, "")
-        first = curve_of(staircase((64,)), journal)
+        checkpoint = Checkpoint(None, "")
+        first = curve_of(staircase((64,)), checkpoint)
         first.pilot(9)
         first.bend(9)
-        again = curve_of(lambda _: pytest.fail("timed again"), journal)
+        again = curve_of(lambda _: pytest.fail("timed again"), checkpoint)
         again.pilot(9)
         assert again.added == first.added == 1
         assert again.table().tokens.tolist() == first.table().tokens.tolist()

@@ -9,11 +9,11 @@ import pytest
 
 from tests.profiler.pretended import FakeClock, draft_s, faults, machine_and_pair, verify_s
 from treeopt.errors import OutOfMemoryError, TreeoptError
-from treeopt.profiler import Journal, Settings
+from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.latency.grid import LatencyGrid
-from treeopt.profiler.latency.prefill import PrefillTimes
-from treeopt.profiler.recorder import Recorder
+from treeopt.profiler.latency.prefill import PrefillTimer
+from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.sampling import GREEDY, Sampling
 
 CONTEXTS, BATCHES = (30, 400), (1, 3)
@@ -26,9 +26,9 @@ def exchanged(context):
     return CONTEXTS[1 - CONTEXTS.index(context)]
 
 
-def measured(make_model, settings=SETTINGS, journal=None, **machine):
+def measured(make_model, settings=SETTINGS, checkpoint=None, **machine):
     clock, target, draft = machine_and_pair(make_model, CONTEXTS, **machine)
-    grid = LatencyGrid(target, draft, [1, 2, 3], settings, clock=clock, journal=journal or Journal(None, ""))
+    grid = LatencyGrid(target, draft, [1, 2, 3], settings, clock=clock, checkpoint=checkpoint or Checkpoint(None, ""))
     return clock, grid.measure(lambda: None)
 
 
@@ -42,7 +42,7 @@ def slow_to_keep(clock, new_caches):
     def make(capacity, texts):
         caches = new_caches(capacity, texts)
         for cache in caches:
-            cache.keep = partial(slow, cache.keep)
+            cache.commit = partial(slow, cache.commit)
         return caches
 
     return make
@@ -123,7 +123,9 @@ class TestLatencyGrid:
         settings = replace(SETTINGS, context_tokens=(30,), max_tokens=8, rounds=2)
         clock, target, draft = machine_and_pair(make_model, CONTEXTS)
         target.new_caches = slow_to_keep(clock, target.new_caches)
-        found = LatencyGrid(target, draft, [1, 2, 3], settings, clock=clock, journal=Journal(None, "")).measure(int)
+        found = LatencyGrid(target, draft, [1, 2, 3], settings, clock=clock, checkpoint=Checkpoint(None, "")).measure(
+            int
+        )
         one, three = (each.overhead.median_s for each in found)
         assert one == pytest.approx(KEEP_S, abs=2e-5)
         assert three == pytest.approx(3 * KEEP_S, abs=2e-5)
@@ -136,8 +138,8 @@ class TestLatencyGrid:
 class TestWays:
     def test_greedy_and_sampled_times_are_separate(self, make_model):
         settings = replace(SETTINGS, samplings=(WARM, GREEDY, Sampling(1.2)), max_tokens=4, batch_sizes=(1,), rounds=2)
-        journal = Journal(None, "")
-        _, found = measured(make_model, settings, journal)
+        checkpoint = Checkpoint(None, "")
+        _, found = measured(make_model, settings, checkpoint)
         assert [(each.sampled, each.context_tokens) for each in found] == [
             (True, 30),
             (True, 400),
@@ -145,13 +147,13 @@ class TestWays:
             (False, 400),
         ]
         for way in ("greedy", "sampled"):
-            assert len(journal.samples(f"verify 30x1 {way}")[4]) == 2
-            assert len(journal.samples(f"step 400x1 {way}")) == 2
+            assert len(checkpoint.samples(f"verify 30x1 {way}")[4]) == 2
+            assert len(checkpoint.samples(f"step 400x1 {way}")) == 2
 
     def test_what_is_in_the_journal_is_not_timed_again(self, make_model):
-        settings, journal = replace(SETTINGS, max_tokens=12), Journal(None, "")
-        _, first = measured(make_model, settings, journal)
-        clock, again = measured(make_model, settings, journal, verify=lambda *_: 9.0, draft=lambda *_: 9.0)
+        settings, checkpoint = replace(SETTINGS, max_tokens=12), Checkpoint(None, "")
+        _, first = measured(make_model, settings, checkpoint)
+        clock, again = measured(make_model, settings, checkpoint, verify=lambda *_: 9.0, draft=lambda *_: 9.0)
         assert clock.timed == 0
         assert [each.verify.medians_s.tolist() for each in again] == [each.verify.medians_s.tolist() for each in first]
 
@@ -159,7 +161,7 @@ class TestWays:
 class TestMemory:
     """Memory ends between batches and contexts: caches of more tokens than `room` in all cannot be made."""
 
-    def limited(self, make_model, room, settings, journal, tried):
+    def limited(self, make_model, room, settings, checkpoint, tried):
         """Return what is measured; `tried` gets the tokens of the caches that there were, at every cache."""
         clock, target, draft = machine_and_pair(make_model, CONTEXTS)
         new_caches, caches = target.new_caches, weakref.WeakSet()
@@ -173,22 +175,22 @@ class TestMemory:
             return made
 
         target.new_caches = limited_caches
-        return LatencyGrid(target, draft, [1], settings, clock=clock, journal=journal).measure(lambda: None)
+        return LatencyGrid(target, draft, [1], settings, clock=clock, checkpoint=checkpoint).measure(lambda: None)
 
     def test_a_condition_that_does_not_fit_is_left_out_and_not_tried_again(self, make_model):
-        settings, journal, tried = replace(SETTINGS, max_tokens=4, rounds=2), Journal(None, ""), []
-        found = self.limited(make_model, 1000, settings, journal, tried)
+        settings, checkpoint, tried = replace(SETTINGS, max_tokens=4, rounds=2), Checkpoint(None, ""), []
+        found = self.limited(make_model, 1000, settings, checkpoint, tried)
         assert [(each.context_tokens, each.batch_size) for each in found] == [(30, 1), (30, 3), (400, 1)]
         assert faults(found, verify_s, draft_s) == []
         assert max(tried) > 1000
         tried.clear()
-        again = self.limited(make_model, 1000, settings, journal, tried)
+        again = self.limited(make_model, 1000, settings, checkpoint, tried)
         assert [each.verify.medians_s.tolist() for each in again] == [each.verify.medians_s.tolist() for each in found]
         assert tried == []
 
     def test_where_one_text_does_not_fit_more_are_not_tried(self, make_model):
         tried = []
-        found = self.limited(make_model, 450, replace(SETTINGS, max_tokens=4, rounds=1), Journal(None, ""), tried)
+        found = self.limited(make_model, 450, replace(SETTINGS, max_tokens=4, rounds=1), Checkpoint(None, ""), tried)
         assert [(each.context_tokens, each.batch_size) for each in found] == [(30, 1), (30, 3)]
         assert sum(tokens > 450 for tokens in tried) == 1  # of one text behind 400 tokens
 
@@ -204,24 +206,24 @@ class TestMemory:
             max_tokens=8,
             rounds=7,
         )
-        journal = Journal(None, "")
+        checkpoint = Checkpoint(None, "")
         clock = FakeClock(lambda: 1e-3, WarmUp())
-        LatencyGrid(target, draft, [1, 2], settings, clock=clock, journal=journal).measure(lambda: None)
-        PrefillTimes(target, draft, [1, 2], 40, Recorder(clock, journal)).measure(3)
+        LatencyGrid(target, draft, [1, 2], settings, clock=clock, checkpoint=checkpoint).measure(lambda: None)
+        PrefillTimer(target, draft, [1, 2], 40, Recorder(clock, checkpoint)).measure(3)
         assert {name: max(counts) for name, counts in most.items()} == {"large": batch, "small": batch}
 
     def test_where_nothing_fits_there_is_one_clear_error(self, make_model):
-        settings, journal = replace(SETTINGS, max_tokens=4, rounds=1), Journal(None, "")
+        settings, checkpoint = replace(SETTINGS, max_tokens=4, rounds=1), Checkpoint(None, "")
         for _ in range(2):
             with pytest.raises(TreeoptError, match=r"memory ran out before a single token was timed\. Use a smaller"):
-                self.limited(make_model, 10, settings, journal, [])
+                self.limited(make_model, 10, settings, checkpoint, [])
 
     def test_batches_that_do_not_fit_are_refused_before_anything_is_timed(self, make_model, monkeypatch):
         clock, target, draft = machine_and_pair(make_model, CONTEXTS)
         settings = replace(SETTINGS, max_tokens=4, batch_sizes=(1, 3, 100_000))
-        grid = LatencyGrid(target, draft, [1], settings, clock=clock, journal=Journal(None, ""))
+        grid = LatencyGrid(target, draft, [1], settings, clock=clock, checkpoint=Checkpoint(None, ""))
         monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 5e6)
-        with pytest.raises(OutOfMemoryError, match=r"batch_size: expected at most \d+, because each text takes"):
+        with pytest.raises(OutOfMemoryError, match=r"batch_size: expected at most \d+, because each sequence takes"):
             grid.measure(lambda: None)
         assert clock.timed == 0
 
@@ -229,4 +231,6 @@ class TestMemory:
         clock, target, draft = machine_and_pair(make_model, CONTEXTS)
         target.new_caches = lambda *_: (_ for _ in ()).throw(RuntimeError("shapes differ"))
         with pytest.raises(RuntimeError, match="shapes differ"):
-            LatencyGrid(target, draft, [1], SETTINGS, clock=clock, journal=Journal(None, "")).measure(lambda: None)
+            LatencyGrid(target, draft, [1], SETTINGS, clock=clock, checkpoint=Checkpoint(None, "")).measure(
+                lambda: None
+            )

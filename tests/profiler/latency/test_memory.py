@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from tests.profiler.pretended import FakeClock
-from treeopt.profiler import Journal
-from treeopt.profiler.latency.curve import LIMIT, Curve, Passes
-from treeopt.profiler.latency.memory import out_of_memory
-from treeopt.profiler.latency.rounds import first_points
-from treeopt.profiler.recorder import Recorder
+from treeopt.profiler import Checkpoint
+from treeopt.profiler.latency.curve import LIMIT, LatencyCurve, Passes
+from treeopt.profiler.latency.memory import is_out_of_memory
+from treeopt.profiler.latency.rounds import Recorder, first_points
 
 ROUNDS, MOST, KIND = 4, 128, "verify 8x1 greedy"
 ERRORS = [
@@ -24,12 +23,12 @@ ERRORS = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_errors_of_memory_are_known(error):
-    assert out_of_memory(error)
+    assert is_out_of_memory(error)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), ValueError("out of memory"), KeyboardInterrupt()])
 def test_other_errors_are_not(error):
-    assert not out_of_memory(error)
+    assert not is_out_of_memory(error)
 
 
 class Machine:
@@ -51,9 +50,9 @@ class Machine:
 
         return work
 
-    def table(self, journal, extra=6):
-        curve = Curve(
-            KIND, lambda: Passes(self.make_work), MOST, Recorder(FakeClock(lambda: 1.0 + self.calls % 3), journal)
+    def table(self, checkpoint, extra=6):
+        curve = LatencyCurve(
+            KIND, lambda: Passes(self.make_work), MOST, Recorder(FakeClock(lambda: 1.0 + self.calls % 3), checkpoint)
         )
         curve.pilot(ROUNDS)
         while curve.added < extra and curve.bend(ROUNDS):
@@ -66,21 +65,21 @@ class Machine:
 @pytest.mark.parametrize("in_call", [False, True])
 class TestLimit:
     def test_smaller_counts_keep_all_samples_and_larger_ones_are_not_tried(self, error, in_call):
-        machine, journal = Machine(48, error, in_call=in_call), Journal(None, "")
-        curve, table = machine.table(journal)
+        machine, checkpoint = Machine(48, error, in_call=in_call), Checkpoint(None, "")
+        curve, table = machine.table(checkpoint)
         assert table.max_tokens == 32
         assert set(first_points(32)) <= set(table.tokens.tolist())
         assert {len(timing.samples_s) for timing in table.timings} == {ROUNDS}
         assert machine.tried.count(48) == 1
         assert max(machine.tried) == 48
         assert curve.limit_tokens == 48
-        assert [entry.key for entry in journal.entries(LIMIT + KIND)] == [48]
+        assert [entry.key for entry in checkpoint.entries(LIMIT + KIND)] == [48]
 
     def test_a_resumed_curve_is_the_same_and_tries_nothing_larger(self, error, in_call, tmp_path):
-        path = tmp_path / "journal"
-        _, table = Machine(48, error, in_call=in_call).table(Journal(path, "h"))
+        path = tmp_path / "checkpoint"
+        _, table = Machine(48, error, in_call=in_call).table(Checkpoint(path, "h"))
         machine = Machine(48, error, in_call=in_call)
-        _, resumed = machine.table(Journal(path, "h", resume=True))
+        _, resumed = machine.table(Checkpoint(path, "h", resume=True))
         assert machine.calls == 0
         assert machine.tried == []
         assert resumed.tokens.tolist() == table.tokens.tolist()
@@ -89,24 +88,24 @@ class TestLimit:
 
 def test_memory_that_ends_later_ends_the_largest_counts():
     machine = Machine(100, ERRORS[0], in_call=True, late=56)  # in the last round
-    _, table = machine.table(Journal(None, ""), extra=0)
+    _, table = machine.table(Checkpoint(None, ""), extra=0)
     assert table.max_tokens == 96
     assert {len(timing.samples_s) for timing in table.timings} == {ROUNDS}
 
 
 @pytest.mark.parametrize("in_call", [False, True])
 def test_a_single_token_that_does_not_fit_is_no_limit(in_call):
-    journal = Journal(None, "")
+    checkpoint = Checkpoint(None, "")
     with pytest.raises(MemoryError):
-        Machine(1, MemoryError(), in_call=in_call).table(journal)
-    assert list(journal.entries(LIMIT + KIND)) == []
+        Machine(1, MemoryError(), in_call=in_call).table(checkpoint)
+    assert list(checkpoint.entries(LIMIT + KIND)) == []
 
 
 def test_another_error_is_passed_on():
-    journal = Journal(None, "")
+    checkpoint = Checkpoint(None, "")
     with pytest.raises(RuntimeError, match="shapes differ"):
-        Machine(48, RuntimeError("shapes differ")).table(journal)
-    assert list(journal.entries(LIMIT + KIND)) == []
+        Machine(48, RuntimeError("shapes differ")).table(checkpoint)
+    assert list(checkpoint.entries(LIMIT + KIND)) == []
 
 
 class Activations:
@@ -129,9 +128,9 @@ def test_a_failed_pass_is_gone_before_memory_is_given_back_and_passes_go_on(monk
         return work
 
     monkeypatch.setattr(
-        "treeopt.profiler.latency.curve.give_back_memory", lambda: alive.extend(each() for each in allocated)
+        "treeopt.profiler.latency.curve.release_memory", lambda: alive.extend(each() for each in allocated)
     )
-    curve = Curve(KIND, lambda: Passes(make_work), MOST, Recorder(FakeClock(lambda: 1.0), Journal(None, "")))
+    curve = LatencyCurve(KIND, lambda: Passes(make_work), MOST, Recorder(FakeClock(lambda: 1.0), Checkpoint(None, "")))
     curve.pilot(ROUNDS)
     curve.sample(ROUNDS)
     assert len(allocated) == 1

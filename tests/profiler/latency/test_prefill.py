@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.profiler.pretended import FakeClock
-from treeopt.profiler import Journal
-from treeopt.profiler.budget import Slice
+from treeopt.profiler import Checkpoint
+from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import WarmUp
-from treeopt.profiler.latency.prefill import MOST_ROUNDS, PrefillTimes, prompt_lengths
-from treeopt.profiler.recorder import Recorder
+from treeopt.profiler.latency.prefill import MAX_ROUNDS, PrefillTimer, prompt_lengths
+from treeopt.profiler.latency.rounds import Recorder
 from treeopt.runtime import Transformer
 
 
@@ -39,9 +39,9 @@ def clock(monkeypatch):
     return FakeClock(since)
 
 
-def timed(target, draft, clock, *, longest=100, journal=None, rounds=25, **given):
-    recorder = Recorder(clock, journal or Journal(None, ""))
-    return PrefillTimes(target, draft, [3, 1, 4], longest, recorder).measure(rounds, **given)
+def timed(target, draft, clock, *, longest=100, checkpoint=None, rounds=25, **given):
+    recorder = Recorder(clock, checkpoint or Checkpoint(None, ""))
+    return PrefillTimer(target, draft, [3, 1, 4], longest, recorder).measure(rounds, **given)
 
 
 def test_they_are_what_the_clock_says_of_each_model(target, draft, clock):
@@ -49,7 +49,7 @@ def test_they_are_what_the_clock_says_of_each_model(target, draft, clock):
     for table, model in ((found.target, target), (found.draft, draft)):
         assert table.tokens.tolist() == [16, 32, 64, 100]
         np.testing.assert_allclose(table.medians_s, [read_s(model, each) for each in table.tokens])
-        assert {len(each.samples_s) for each in table.timings} == {MOST_ROUNDS}
+        assert {len(each.samples_s) for each in table.timings} == {MAX_ROUNDS}
 
 
 def test_no_prompt_is_longer_than_the_models_take(target, draft, clock):
@@ -58,27 +58,31 @@ def test_no_prompt_is_longer_than_the_models_take(target, draft, clock):
 
 
 @pytest.mark.parametrize(
-    ("over", "lengths", "rounds"), [(0, [16], 1), (2, [16, 32, 64], 1), (10**9, [16, 32, 64, 100], MOST_ROUNDS)]
+    ("over", "lengths", "rounds"), [(0, [16], 1), (2, [16, 32, 64], 1), (10**9, [16, 32, 64, 100], MAX_ROUNDS)]
 )
 def test_prompts_grow_and_rounds_follow_only_while_there_is_time(target, draft, clock, over, lengths, rounds):
     """Time is asked for before every prompt but the first, and after every round: `over` of the answers are no."""
     asked = []
-    time = Slice(lambda: asked.append(1) or float(len(asked) > over), 0.5)
-    found = timed(target, draft, clock, time=time)
+    time = Deadline(lambda: asked.append(1) or float(len(asked) > over), 0.5)
+    found = timed(target, draft, clock, deadline=time)
     assert found.target.tokens.tolist() == lengths
     assert {len(each.samples_s) for each in found.target.timings} == {rounds}
     assert found.draft.tokens[0] == 16
 
 
 def test_what_the_journal_holds_is_not_timed_again(target, draft, clock, tmp_path):
-    path = tmp_path / "journal"
-    whole = timed(target, draft, clock, journal=Journal(path, "x"))
+    path = tmp_path / "checkpoint"
+    whole = timed(target, draft, clock, checkpoint=Checkpoint(path, "x"))
     calls = []
-    again = timed(target, draft, FakeClock(lambda: calls.append(1) or 9.0), journal=Journal(path, "x", resume=True))
+    again = timed(
+        target, draft, FakeClock(lambda: calls.append(1) or 9.0), checkpoint=Checkpoint(path, "x", resume=True)
+    )
     assert (again, calls) == (whole, [])
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-3]))
-    part = timed(target, draft, FakeClock(lambda: calls.append(1) or 9.0), journal=Journal(path, "x", resume=True))
+    part = timed(
+        target, draft, FakeClock(lambda: calls.append(1) or 9.0), checkpoint=Checkpoint(path, "x", resume=True)
+    )
     assert len(calls) == 3
     assert part.target == replace(whole).target
 
@@ -91,7 +95,7 @@ def test_a_prompt_is_read_behind_steps_of_another_text(target, draft, monkeypatc
 
         def noted(self, read, *arguments, method=method, original=original, **keywords):
             passes.append(
-                (method, self.name, len(read) if method == "prefill" else [len(feed.tokens) for feed in read])
+                (method, self.name, len(read) if method == "prefill" else [len(sequence.tokens) for sequence in read])
             )
             return original(self, read, *arguments, **keywords)
 

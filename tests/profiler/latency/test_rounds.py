@@ -10,22 +10,21 @@ from hypothesis import strategies as st
 
 from tests.profiler.pretended import FakeClock
 from tests.support.drawn import examples
-from treeopt.profiler import Journal, MonotonicClock, clock_for
+from treeopt.profiler import Checkpoint, MonotonicClock, clock_for
 from treeopt.profiler.clock import WarmUp
-from treeopt.profiler.latency.curve import PILOT_ROUNDS, Curve, Passes
-from treeopt.profiler.latency.rounds import first_points, next_point
-from treeopt.profiler.latency.rounds import timed_rounds as timed_rounds_into
-from treeopt.profiler.recorder import Recorder
+from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
+from treeopt.profiler.latency.rounds import Recorder, first_points, next_point
+from treeopt.profiler.latency.rounds import time_rounds as timed_rounds_into
 
 WARM_UP_CALLS = WarmUp().first_calls
 
 
-def timed_rounds(kind, works, rounds, clock, journal, step=lambda: None, **more):
-    timed_rounds_into(kind, works, rounds, Recorder(clock, journal, step), **more)
+def time_rounds(kind, works, rounds, clock, checkpoint, step=lambda: None, **more):
+    timed_rounds_into(kind, works, rounds, Recorder(clock, checkpoint, step), **more)
 
 
 def memory():
-    return Journal(None, "")
+    return Checkpoint(None, "")
 
 
 class Bench:
@@ -60,20 +59,20 @@ class TestClock:
 
 class TestTimedRounds:
     def test_samples_are_what_the_clock_says(self):
-        bench, journal = Bench(lambda size: size + 0.5), memory()
-        timed_rounds("verify", bench.works([1, 2, 4]), 5, bench.clock, journal)
-        assert journal.samples("verify") == {1: [1.5] * 5, 2: [2.5] * 5, 4: [4.5] * 5}
+        bench, checkpoint = Bench(lambda size: size + 0.5), memory()
+        time_rounds("verify", bench.works([1, 2, 4]), 5, bench.clock, checkpoint)
+        assert checkpoint.samples("verify") == {1: [1.5] * 5, 2: [2.5] * 5, 4: [4.5] * 5}
 
     def test_every_round_visits_every_size_once_in_a_new_order(self):
         bench, sizes = Bench(lambda _: 1.0), [1, 2, 3, 4, 6, 8]
-        timed_rounds("verify", bench.works(sizes), 10, bench.clock, memory())
+        time_rounds("verify", bench.works(sizes), 10, bench.clock, memory())
         rounds = np.reshape(bench.timed, (10, len(sizes))).tolist()
         assert all(sorted(visited) == sizes for visited in rounds)
         assert len(set(map(tuple, rounds))) > 5
 
     def test_no_order_repeats_from_call_to_call(self):
-        bench, sizes, journal = Bench(lambda _: 1.0), [1, 2, 3, 4, 6, 8], memory()
-        recorder = Recorder(bench.clock, journal)
+        bench, sizes, checkpoint = Bench(lambda _: 1.0), [1, 2, 3, 4, 6, 8], memory()
+        recorder = Recorder(bench.clock, checkpoint)
         for rounds in range(1, 11):
             timed_rounds_into("verify", bench.works(sizes), rounds, recorder)
         orders = np.reshape(bench.timed, (10, len(sizes))).tolist()
@@ -81,13 +80,13 @@ class TestTimedRounds:
 
     def test_drift_hits_all_sizes_alike(self):
         ticks = iter(range(60))
-        bench, journal = Bench(lambda _: 1.0 + next(ticks) // 6), memory()
-        timed_rounds("verify", bench.works(range(1, 7)), 10, bench.clock, journal)
-        assert {tuple(samples) for samples in journal.samples("verify").values()} == {tuple(range(1, 11))}
+        bench, checkpoint = Bench(lambda _: 1.0 + next(ticks) // 6), memory()
+        time_rounds("verify", bench.works(range(1, 7)), 10, bench.clock, checkpoint)
+        assert {tuple(samples) for samples in checkpoint.samples("verify").values()} == {tuple(range(1, 11))}
 
     def test_warm_up_calls_are_not_timed(self):
         bench = Bench(lambda _: 1.0, WarmUp())
-        timed_rounds("verify", bench.works([1, 5]), 4, bench.clock, memory())
+        time_rounds("verify", bench.works([1, 5]), 4, bench.clock, memory())
         warm_up, rounds = np.split(np.array(bench.called), [2 * WARM_UP_CALLS])
         assert Counter(warm_up.tolist()) == {1: WARM_UP_CALLS, 5: WARM_UP_CALLS}
         assert Counter(bench.timed) == {1: 4, 5: 4}
@@ -99,7 +98,7 @@ class TestTimedRounds:
         def prepare(size):
             prepared.append((size, len(bench.called)))
 
-        timed_rounds("step", bench.works([1, 2]), 3, bench.clock, memory(), prepare=prepare)
+        time_rounds("step", bench.works([1, 2]), 3, bench.clock, memory(), prepare=prepare)
         warm_up = 2 * WARM_UP_CALLS
         assert prepared[:warm_up] == [(size, before) for before, size in enumerate(bench.called[:warm_up])]
         assert prepared[warm_up:] == [(size, warm_up + 2 * before) for before, size in enumerate(bench.timed)]
@@ -111,42 +110,47 @@ class TestTimedRounds:
             return lambda size: events.append((name, size))
 
         works = {1: lambda: (bench.called.append(1), events.append(("work", 1)))}
-        timed_rounds("step", works, 2, bench.clock, memory(), prepare=note("prepare"), lead=note("lead"))
+        time_rounds("step", works, 2, bench.clock, memory(), prepare=note("prepare"), lead=note("lead"))
         first = [("prepare", 1), ("work", 1)] * WARM_UP_CALLS
         leads = [[("prepare", 1), ("lead", 1)] * count for count in (1, 3)]  # 0.01 s of calls of 0.004 s
         assert events == [*first, *leads[0], ("work", 1), *leads[1], ("work", 1)]
 
     def test_without_warm_up_every_call_is_prepared_and_timed(self):
         bench, prepared = Bench(lambda _: 1.0), []
-        timed_rounds("step", bench.works([1, 2]), 3, bench.clock, memory(), prepare=prepared.append)
+        time_rounds("step", bench.works([1, 2]), 3, bench.clock, memory(), prepare=prepared.append)
         assert bench.called == bench.timed == prepared
 
     def test_step_is_called_once_for_every_sample(self):
         bench, steps = Bench(lambda _: 1.0), []
-        timed_rounds(
+        time_rounds(
             "verify", bench.works([1, 2, 3]), 4, bench.clock, memory(), step=lambda: steps.append(len(bench.timed))
         )
         assert steps == list(range(1, 13))
 
     def test_samples_that_are_there_count(self):
-        bench, journal = Bench(lambda _: 1.0), memory()
+        bench, checkpoint = Bench(lambda _: 1.0), memory()
         for size, count in ((1, 4), (2, 1), (7, 3)):
             for _ in range(count):
-                journal.append("verify", size, (9.0,))
-        journal.append("draft", 3, (9.0,))
-        timed_rounds("verify", bench.works([1, 2, 3]), 3, bench.clock, journal)
+                checkpoint.append("verify", size, (9.0,))
+        checkpoint.append("draft", 3, (9.0,))
+        time_rounds("verify", bench.works([1, 2, 3]), 3, bench.clock, checkpoint)
         assert Counter(bench.timed) == {2: 2, 3: 3}
-        assert {size: len(samples) for size, samples in journal.samples("verify").items()} == {1: 4, 2: 3, 3: 3, 7: 3}
+        assert {size: len(samples) for size, samples in checkpoint.samples("verify").items()} == {
+            1: 4,
+            2: 3,
+            3: 3,
+            7: 3,
+        }
 
     def test_the_order_is_the_same_every_time(self):
         first, second = Bench(lambda _: 1.0), Bench(lambda _: 1.0)
         for bench in (first, second):
-            timed_rounds("verify", bench.works([1, 2, 3, 4]), 6, bench.clock, memory())
+            time_rounds("verify", bench.works([1, 2, 3, 4]), 6, bench.clock, memory())
         assert first.timed == second.timed
 
     @pytest.mark.parametrize("stop_after", [0, 1, 5, 11, 17])
     def test_an_interrupted_run_measures_only_what_is_missing(self, tmp_path, stop_after):
-        path = tmp_path / "journal"
+        path = tmp_path / "checkpoint"
 
         def until_interrupted(_):
             if len(bench.timed) > stop_after:
@@ -155,10 +159,10 @@ class TestTimedRounds:
 
         bench = Bench(until_interrupted)
         with pytest.raises(KeyboardInterrupt):
-            timed_rounds("verify", bench.works([1, 2, 3]), 6, bench.clock, Journal(path, "h"))
-        bench, journal = Bench(lambda _: 2.0), Journal(path, "h", resume=True)
-        timed_rounds("verify", bench.works([1, 2, 3]), 6, bench.clock, journal)
-        samples = journal.samples("verify")
+            time_rounds("verify", bench.works([1, 2, 3]), 6, bench.clock, Checkpoint(path, "h"))
+        bench, checkpoint = Bench(lambda _: 2.0), Checkpoint(path, "h", resume=True)
+        time_rounds("verify", bench.works([1, 2, 3]), 6, bench.clock, checkpoint)
+        samples = checkpoint.samples("verify")
         assert [len(each) for each in samples.values()] == [6, 6, 6]
         assert np.concatenate([*samples.values()]).tolist().count(1.0) == stop_after
         assert len(bench.timed) == 18 - stop_after
@@ -172,8 +176,10 @@ class TestTimedRounds:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            timed_rounds("verify", {1: work}, 9, FakeClock(lambda: 1.0, WarmUp()), Journal(tmp_path / "journal", "h"))
-        assert Journal(tmp_path / "journal", "h", resume=True).samples("verify") == {1: [1.0, 1.0]}
+            time_rounds(
+                "verify", {1: work}, 9, FakeClock(lambda: 1.0, WarmUp()), Checkpoint(tmp_path / "checkpoint", "h")
+            )
+        assert Checkpoint(tmp_path / "checkpoint", "h", resume=True).samples("verify") == {1: [1.0, 1.0]}
 
 
 class TestPoints:
@@ -232,9 +238,9 @@ def time_with_kink(tokens, kink):
     return 1.0 + 0.05 * max(0, tokens - kink)
 
 
-def latency_table(kind, make_work, most, *, rounds, extra_points, clock, journal):
+def latency_table(kind, make_work, most, *, rounds, extra_points, clock, checkpoint):
     """Return a curve as profiles without a time budget measure it."""
-    curve = Curve(kind, lambda: Passes(make_work), most, Recorder(clock, journal))
+    curve = LatencyCurve(kind, lambda: Passes(make_work), most, Recorder(clock, checkpoint))
     curve.pilot(rounds)
     while curve.added < extra_points and curve.bend(rounds):
         pass
@@ -248,7 +254,7 @@ class TestCurve:
     def curve(self, tokens):
         return float(np.interp(tokens, *self.KINKS))
 
-    def measured(self, extra_points, rounds=7, journal=None, curve=None):
+    def measured(self, extra_points, rounds=7, checkpoint=None, curve=None):
         bench = Bench(curve or self.curve)
         table = latency_table(
             "verify",
@@ -257,7 +263,7 @@ class TestCurve:
             rounds=rounds,
             extra_points=extra_points,
             clock=bench.clock,
-            journal=journal or memory(),
+            checkpoint=checkpoint or memory(),
         )
         return bench, table
 
@@ -295,13 +301,15 @@ class TestCurve:
 
     def test_every_count_is_measured_where_there_are_few(self):
         bench = Bench(lambda size: 1.0 + size)
-        table = latency_table("verify", bench.work, 7, rounds=3, extra_points=50, clock=bench.clock, journal=memory())
+        table = latency_table(
+            "verify", bench.work, 7, rounds=3, extra_points=50, clock=bench.clock, checkpoint=memory()
+        )
         assert table.tokens.tolist() == [1, 2, 3, 4, 5, 6, 7]
 
     @pytest.mark.parametrize("stop_after", [2, 40, 52, 60, 100])
     def test_an_interrupted_table_measures_only_what_is_missing(self, tmp_path, stop_after):
         _, whole = self.measured(5)
-        path = tmp_path / "journal"
+        path = tmp_path / "checkpoint"
 
         def until_interrupted(tokens):
             timed.append(tokens)
@@ -311,16 +319,16 @@ class TestCurve:
 
         timed = []
         with pytest.raises(KeyboardInterrupt):
-            self.measured(5, journal=Journal(path, "h"), curve=until_interrupted)
-        bench, resumed = self.measured(5, journal=Journal(path, "h", resume=True))
+            self.measured(5, checkpoint=Checkpoint(path, "h"), curve=until_interrupted)
+        bench, resumed = self.measured(5, checkpoint=Checkpoint(path, "h", resume=True))
         assert resumed.tokens.tolist() == whole.tokens.tolist()
         assert {len(timing.samples_s) for timing in resumed.timings} == {7}
         assert len(bench.timed) + stop_after == 7 * len(whole.tokens)
 
     def test_a_finished_table_is_not_measured_again(self, tmp_path):
-        path = tmp_path / "journal"
-        _, whole = self.measured(5, journal=Journal(path, "h"))
-        bench, again = self.measured(5, journal=Journal(path, "h", resume=True), curve=lambda _: 99.0)
+        path = tmp_path / "checkpoint"
+        _, whole = self.measured(5, checkpoint=Checkpoint(path, "h"))
+        bench, again = self.measured(5, checkpoint=Checkpoint(path, "h", resume=True), curve=lambda _: 99.0)
         assert bench.timed == []
         assert again.tokens.tolist() == whole.tokens.tolist()
         assert again.medians_s.tolist() == whole.medians_s.tolist()

@@ -11,14 +11,14 @@ class TestExitReasons:
     @pytest.fixture
     def final(self, monkeypatch, tmp_path):
         monkeypatch.setattr("treeopt.profiler.processes.exit_reasons.WAIT_S", 0.2)
-        kept = tmp_path / "journal"
+        kept = tmp_path / "checkpoint"
         kept.touch()
 
         def final(error, rank=0, **others):
             store = dist.HashStore()
             for other, reason in others.items():
                 store.set(other[1:], reason)
-            said = ExitReasons(rank, 3, store)._final(error, kept)
+            said = ExitReasons(rank, 3, store)._final_error(error, kept)
             return str(said).split(". What was")[0] if isinstance(said, TreeoptError) else said
 
         return final
@@ -64,5 +64,5 @@ class TestExitReasons:
 
     def test_without_a_journal_nothing_is_kept(self, monkeypatch):
         monkeypatch.setattr("treeopt.profiler.processes.exit_reasons.WAIT_S", 0.2)
-        said = ExitReasons(0, 2, dist.HashStore())._final(TreeoptError("no disk"), None)
+        said = ExitReasons(0, 2, dist.HashStore())._final_error(TreeoptError("no disk"), None)
         assert str(said) == "process 0 of 2 ended (no disk). Nothing was written."

@@ -21,7 +21,7 @@ import torch
 from tests.profiler.pretended import FakeClock
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.profiler import Journal, Measurement, Settings
+from treeopt.profiler import Checkpoint, Measurement, Settings
 from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.processes.distributed import DataParallel, local_device, processes_for
 from treeopt.profiler.processes.processes import OneProcess
@@ -51,20 +51,20 @@ def fastest_tree(profile):
     return k_ary(2, 2) if profile.acceptances[0].table.p[0, 0] > 0.5 else chain(3)
 
 
-def measured(case, journal, settings, processes=None, *, seconds=1.0):
+def measured(case, checkpoint, settings, processes=None, *, seconds=1.0):
     processes = processes or OneProcess()
     return Measurement(
         *case,
         settings,
         clock=processes.clock(FakeClock(lambda: seconds)),
-        journal=journal,
+        checkpoint=checkpoint,
         fastest_tree=fastest_tree,
         processes=processes,
     ).profile(show_progress=False)
 
 
 def journal_of(path, *, resume=False, processes=None):
-    return Journal(path, "conditions", resume=resume, processes=processes)
+    return Checkpoint(path, "conditions", resume=resume, processes=processes)
 
 
 def saved(profile, path):
@@ -74,7 +74,7 @@ def saved(profile, path):
 
 def ends_after(prompts, how, journal_path):
     """Make this process end once it has counted so many prompts, and once others have kept some too."""
-    texts_together, counted = per_prompt.texts_together, []
+    continue_prompt, counted = per_prompt.continue_prompt, []
 
     def until_then(*arguments):
         if len(counted) == prompts:
@@ -82,9 +82,9 @@ def ends_after(prompts, how, journal_path):
                 time.sleep(0.05)
             how()
         counted.append(1)
-        return texts_together(*arguments)
+        return continue_prompt(*arguments)
 
-    per_prompt.texts_together = until_then
+    per_prompt.continue_prompt = until_then
 
 
 def run_out_of_memory():
@@ -116,27 +116,27 @@ def work(folder, task, processes):
 def made_first(processes):
     """Return what comes of a call that process 0 decides, and how often this process made it."""
     calls = []
-    return [processes.from_first(lambda: calls.append(1) or processes.rank + 40), len(calls)]
+    return [processes.run_on_first(lambda: calls.append(1) or processes.rank + 40), len(calls)]
 
 
 def shares(folder, case, processes):
     """Measure anew, go on with what one process began, and measure while numbers are forgotten."""
     for name, resume in (("whole", False), ("resumed", True)):
-        journal = journal_of(folder / f"{name}.partial", resume=resume, processes=processes)
-        profile = measured(case, journal, SETTINGS, processes)
+        checkpoint = journal_of(folder / f"{name}.partial", resume=resume, processes=processes)
+        profile = measured(case, checkpoint, SETTINGS, processes)
         if processes.rank == 0:
             (folder / f"{name}.files").write_text(json.dumps([each.name for each in folder.glob(f"{name}.partial*")]))
             saved(profile, folder / f"{name}.yaml")
-            journal.remove()
+            checkpoint.remove()
     made = made_first(processes)
     refusal = None
-    true_gathered = DataParallel._gathered
-    DataParallel._gathered = lambda self, own: [*true_gathered(self, own)[:-1], {}]
+    true_gathered = DataParallel._all_gather
+    DataParallel._all_gather = lambda self, own: [*true_gathered(self, own)[:-1], {}]
     try:
         measured(case, journal_of(None), SETTINGS, processes)
     except KeyError as error:
         refusal = f"prompt {error} is missing"
-    DataParallel._gathered = true_gathered
+    DataParallel._all_gather = true_gathered
     (folder / f"{processes.rank}.json").write_text(json.dumps([made, refusal]))
 
 
@@ -146,7 +146,7 @@ def splits(folder, processes):
 
     target, draft = (load_adapter(folder / "llama", tensor_parallel=split) for split in (True, False))
     text = torch.arange(20)[None] % 7
-    logits = target.text_logits(text).double(), draft.text_logits(text).double()
+    logits = target.reference_logits(text).double(), draft.reference_logits(text).double()
     shape = list(target._model.model.layers[0].mlp.up_proj.weight.to_local().shape)
     case = target, draft, [[1, 2, 3], [4, 5], [6], [7, 8]]
     path = folder / "split.partial"
@@ -156,7 +156,7 @@ def splits(folder, processes):
     saved(profile, folder / f"split.{processes.rank}.yaml")
     files = sorted(each.name for each in folder.glob("split.partial*"))
     try:
-        processes.together({0: (float(processes.rank),)})
+        processes.gather({0: (float(processes.rank),)})
         refusal = ""
     except TreeoptError as error:
         refusal = str(error)
@@ -175,7 +175,7 @@ def splits(folder, processes):
 def main(folder, task):
     processes = processes_for(os.environ, tensor_parallel=task == "split", device=local_device("cpu", os.environ))
     try:
-        with processes.watched(folder / "profile.yaml.partial"):
+        with processes.supervise(folder / "profile.yaml.partial"):
             work(folder, task, processes)
     except TreeoptError as error:
         print(f"Error of {processes.rank}: {error}", file=sys.stderr, flush=True)
@@ -245,7 +245,7 @@ def whole(case, tmp_path_factory):
 
 @contextmanager
 def interrupted_after(prompts, monkeypatch):
-    true_texts, counted = per_prompt.texts_together, []
+    true_texts, counted = per_prompt.continue_prompt, []
 
     def until_interrupted(*arguments):
         if len(counted) == prompts:
@@ -254,7 +254,7 @@ def interrupted_after(prompts, monkeypatch):
         return true_texts(*arguments)
 
     with monkeypatch.context() as patches:
-        patches.setattr(per_prompt, "texts_together", until_interrupted)
+        patches.setattr(per_prompt, "continue_prompt", until_interrupted)
         yield
 
 
@@ -402,13 +402,13 @@ class TestOneProcess:
             processes_for({"WORLD_SIZE": "4"}, tensor_parallel=False, device=CPU)
 
     def test_an_interruption_says_what_is_kept(self, tmp_path):
-        path = tmp_path / "journal"
+        path = tmp_path / "checkpoint"
         for kept in (None, path):
-            with pytest.raises(KeyboardInterrupt), OneProcess().watched(kept):
+            with pytest.raises(KeyboardInterrupt), OneProcess().supervise(kept):
                 raise KeyboardInterrupt
         path.touch()
         said = f"interrupted. What was measured is in {path}; the same command"
-        with pytest.raises(TreeoptError, match=said), OneProcess().watched(path):
+        with pytest.raises(TreeoptError, match=said), OneProcess().supervise(path):
             raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""A journal keeps every measurement and goes on after an interruption."""
+"""A checkpoint keeps every measurement and goes on after an interruption."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.profiler import Journal
+from treeopt.profiler import Checkpoint
 from treeopt.profiler.processes.processes import OneProcess
 
 HEADING = "machine A, rounds 3, größe 1"
@@ -24,7 +24,7 @@ class Second(OneProcess):
 class Follower(Second):
     """Stands for process 1 of 2 that measures what process 0 measures."""
 
-    keeps_journal = False
+    writes_checkpoint = False
     conditions = ", split"
 
 
@@ -34,30 +34,30 @@ def path(tmp_path):
 
 
 def filled(path):
-    journal = Journal(path, HEADING)
+    checkpoint = Checkpoint(path, HEADING)
     for kind, key, values in (("verify", 4, (0.25,)), ("verify", 1, (0.125,)), ("acceptance", 0, (3.0, 1.5, 0.0))):
-        journal.append(kind, key, values)
-    return journal
+        checkpoint.append(kind, key, values)
+    return checkpoint
 
 
-def listed(journal, kind):
-    return [(entry.key, entry.values) for entry in journal.entries(kind)]
+def listed(checkpoint, kind):
+    return [(entry.key, entry.values) for entry in checkpoint.entries(kind)]
 
 
 def test_measurements_by_kind_in_the_order_they_were_made(path):
-    journal = filled(path)
-    journal.append("verify", 4, (0.5,))
-    assert listed(journal, "verify") == [(4, (0.25,)), (1, (0.125,)), (4, (0.5,))]
-    assert journal.samples("verify") == {1: [0.125], 4: [0.25, 0.5]}
-    assert list(journal.samples("verify")) == [1, 4]
-    assert listed(journal, "acceptance") == [(0, (3.0, 1.5, 0.0))]
-    assert journal.samples("step") == {}
+    checkpoint = filled(path)
+    checkpoint.append("verify", 4, (0.5,))
+    assert listed(checkpoint, "verify") == [(4, (0.25,)), (1, (0.125,)), (4, (0.5,))]
+    assert checkpoint.samples("verify") == {1: [0.125], 4: [0.25, 0.5]}
+    assert list(checkpoint.samples("verify")) == [1, 4]
+    assert listed(checkpoint, "acceptance") == [(0, (3.0, 1.5, 0.0))]
+    assert checkpoint.samples("step") == {}
 
 
 def test_every_measurement_is_on_disk_at_once(path):
-    journal = Journal(path, HEADING)
+    checkpoint = Checkpoint(path, HEADING)
     for count in range(1, 4):
-        journal.append("verify", 2, (0.1 * count,))
+        checkpoint.append("verify", 2, (0.1 * count,))
         lines = path.read_text("utf-8").splitlines()
         assert json.loads(lines[0]) == {"conditions": HEADING}
         assert len(lines) == 1 + count
@@ -65,24 +65,24 @@ def test_every_measurement_is_on_disk_at_once(path):
 
 
 def test_without_a_file_measurements_are_kept_in_memory():
-    journal = filled(None)
-    assert journal.samples("verify") == {1: [0.125], 4: [0.25]}
-    journal.remove()
+    checkpoint = filled(None)
+    assert checkpoint.samples("verify") == {1: [0.125], 4: [0.25]}
+    checkpoint.remove()
 
 
 def test_resuming_brings_everything_back(path):
     filled(path)
-    resumed = Journal(path, HEADING, resume=True)
+    resumed = Checkpoint(path, HEADING, resume=True)
     resumed.append("verify", 1, (1 / 3,))
-    for journal in (resumed, Journal(path, HEADING, resume=True)):
-        assert journal.samples("verify") == {1: [0.125, 1 / 3], 4: [0.25]}
-        assert listed(journal, "acceptance") == [(0, (3.0, 1.5, 0.0))]
+    for checkpoint in (resumed, Checkpoint(path, HEADING, resume=True)):
+        assert checkpoint.samples("verify") == {1: [0.125, 1 / 3], 4: [0.25]}
+        assert listed(checkpoint, "acceptance") == [(0, (3.0, 1.5, 0.0))]
 
 
 def test_not_resuming_starts_anew(path):
     filled(path)
-    assert Journal(path, "other").samples("verify") == {}
-    assert Journal(path, "other", resume=True).samples("verify") == {}
+    assert Checkpoint(path, "other").samples("verify") == {}
+    assert Checkpoint(path, "other", resume=True).samples("verify") == {}
 
 
 @pytest.mark.parametrize("cut", range(1, 31))
@@ -90,12 +90,12 @@ def test_a_torn_last_line_is_left_out(path, cut):
     filled(path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut])
-    resumed = Journal(path, HEADING, resume=True)
+    resumed = Checkpoint(path, HEADING, resume=True)
     assert listed(resumed, "acceptance") == []
     assert resumed.samples("verify") == {1: [0.125], 4: [0.25]}
     resumed.append("acceptance", 0, (3.0, 1.5, 0.0))
     assert path.read_bytes() == whole
-    assert listed(Journal(path, HEADING, resume=True), "acceptance") == [(0, (3.0, 1.5, 0.0))]
+    assert listed(Checkpoint(path, HEADING, resume=True), "acceptance") == [(0, (3.0, 1.5, 0.0))]
 
 
 def test_other_conditions_are_refused_and_nothing_is_lost(path):
@@ -103,13 +103,13 @@ def test_other_conditions_are_refused_and_nothing_is_lost(path):
     before = path.read_bytes() + b'["ver'
     path.write_bytes(before)
     with pytest.raises(TreeoptError, match=r"measured under other conditions \(machine A.*asked for now \(machine B\)"):
-        Journal(path, "machine B", resume=True)
+        Checkpoint(path, "machine B", resume=True)
     assert path.read_bytes() == before
 
 
 def test_nothing_to_resume(path):
     with pytest.raises(TreeoptError, match=f"{path}: no such file"):
-        Journal(path, HEADING, resume=True)
+        Checkpoint(path, HEADING, resume=True)
     assert not path.exists()
 
 
@@ -132,20 +132,20 @@ def test_nothing_to_resume(path):
 )
 def test_something_else_is_refused(path, content):
     path.write_text(content)
-    with pytest.raises(FormatError, match=f"{path}: content: expected a journal of measurements"):
-        Journal(path, "c", resume=True)
+    with pytest.raises(FormatError, match=f"{path}: content: expected a checkpoint of measurements"):
+        Checkpoint(path, "c", resume=True)
     assert path.read_text() == content
 
 
 def test_removing(path):
-    journal = filled(path)
-    journal.remove()
+    checkpoint = filled(path)
+    checkpoint.remove()
     assert not path.exists()
-    journal.remove()
+    checkpoint.remove()
 
 
 def test_a_file_that_cannot_be_written(path, monkeypatch):
-    journal = filled(path)
+    checkpoint = filled(path)
     before = path.read_bytes()
 
     def refuse(*_, **__):
@@ -153,9 +153,9 @@ def test_a_file_that_cannot_be_written(path, monkeypatch):
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(TreeoptError, match=rf"{path}: cannot be written \(Permission denied\)"):
-        journal.append("verify", 1, (0.1,))
+        checkpoint.append("verify", 1, (0.1,))
     with pytest.raises(TreeoptError, match=rf"{path}: cannot be written"):
-        Journal(path, HEADING)
+        Checkpoint(path, HEADING)
     monkeypatch.undo()
     assert path.read_bytes() == before
 
@@ -183,52 +183,52 @@ class TestFullDisk:
             disk_of(room),
             pytest.raises(TreeoptError, match=rf"{path}: cannot be written \(.+\)\. Make room, or choose another"),
         ):
-            Journal(path, HEADING).append("verify", 4, (0.25,))
+            Checkpoint(path, HEADING).append("verify", 4, (0.25,))
         assert list(path.parent.iterdir()) == []
 
     def test_measurements_are_kept_and_the_next_run_goes_on(self, path):
-        journal = filled(path)
+        checkpoint = filled(path)
         with (
             disk_of(path.stat().st_size + 7),
             pytest.raises(
                 TreeoptError, match=rf"{path}: cannot be written \(.+\)\. What was measured is in .*--resume"
             ),
         ):
-            journal.append("verify", 8, (0.5,))
-        resumed = Journal(path, HEADING, resume=True)
+            checkpoint.append("verify", 8, (0.5,))
+        resumed = Checkpoint(path, HEADING, resume=True)
         assert resumed.samples("verify") == {1: [0.125], 4: [0.25]}
         resumed.append("verify", 8, (0.75,))
-        assert Journal(path, HEADING, resume=True).samples("verify") == {1: [0.125], 4: [0.25], 8: [0.75]}
+        assert Checkpoint(path, HEADING, resume=True).samples("verify") == {1: [0.125], 4: [0.25], 8: [0.75]}
 
     @pytest.mark.parametrize(("measured", "kept"), [(False, False), (True, True)])
     def test_so_it_is_with_a_resumed_file(self, path, measured, kept):
-        journal = Journal(path, HEADING)
+        checkpoint = Checkpoint(path, HEADING)
         if measured:
-            journal.append("verify", 4, (0.25,))
-        journal = Journal(path, HEADING, resume=True)
+            checkpoint.append("verify", 4, (0.25,))
+        checkpoint = Checkpoint(path, HEADING, resume=True)
         with disk_of(path.stat().st_size), pytest.raises(TreeoptError, match="cannot be written"):
-            journal.append("verify", 8, (0.5,))
+            checkpoint.append("verify", 8, (0.5,))
         assert path.exists() is kept
 
 
 def test_samples_are_the_callers_own(path):
-    journal = filled(path)
-    journal.samples("verify")[4].append(9.0)
-    journal.samples("verify")[5] = [9.0]
-    assert journal.samples("verify") == {1: [0.125], 4: [0.25]}
+    checkpoint = filled(path)
+    checkpoint.samples("verify")[4].append(9.0)
+    checkpoint.samples("verify")[5] = [9.0]
+    assert checkpoint.samples("verify") == {1: [0.125], 4: [0.25]}
 
 
 class TestSeveralProcesses:
     def test_each_has_a_file_of_its_own_and_all_begin_with_all(self, path):
         filled(path)
-        second = Journal(path, HEADING, resume=True, processes=Second())
+        second = Checkpoint(path, HEADING, resume=True, processes=Second())
         second.append("acceptance", 1, (4.0,))
         assert json.loads(Path(f"{path}.1").read_text().splitlines()[-1]) == ["acceptance", 1, [4.0]]
         assert len(Path(f"{path}.1").read_text().splitlines()) == 2
         whole = Path(f"{path}.1").read_bytes()
         Path(f"{path}.1").write_bytes(whole + b'["torn')
         for processes in (OneProcess(), Second()):
-            resumed = Journal(path, HEADING, resume=True, processes=processes)
+            resumed = Checkpoint(path, HEADING, resume=True, processes=processes)
             assert listed(resumed, "acceptance") == [(0, (3.0, 1.5, 0.0)), (1, (4.0,))]
         assert Path(f"{path}.1").read_bytes() == whole
 
@@ -236,34 +236,34 @@ class TestSeveralProcesses:
         theirs = Path(f"{path}.notes")
         for name in (".1", ".2", ".11", ".notes"):
             Path(f"{path}{name}").write_text("left by an earlier run")
-        journal = Journal(path, HEADING)
+        checkpoint = Checkpoint(path, HEADING)
         assert sorted(path.parent.glob("*.partial*")) == [path, theirs]
-        Journal(path, HEADING, resume=True, processes=Second())
-        journal.remove()
+        Checkpoint(path, HEADING, resume=True, processes=Second())
+        checkpoint.remove()
         assert sorted(path.parent.glob("*.partial*")) == [theirs]
 
     def test_a_file_of_another_under_other_conditions_is_refused(self, path):
         filled(path)
         Path(f"{path}.1").write_text(json.dumps({"conditions": "machine B"}) + "\n")
         with pytest.raises(TreeoptError, match=rf"{path}.1: was measured under other conditions"):
-            Journal(path, HEADING, resume=True)
+            Checkpoint(path, HEADING, resume=True)
 
     def test_what_process_0_measures_too_is_kept_once(self, path):
         filled(path)
         with pytest.raises(TreeoptError, match="other conditions"):
-            Journal(path, HEADING, resume=True, processes=Follower())
+            Checkpoint(path, HEADING, resume=True, processes=Follower())
         path.write_text(path.read_text().replace('1"}', '1, split"}'))
-        journal = Journal(path, HEADING, resume=True, processes=Follower())
-        journal.append("acceptance", 1, (4.0,))
-        assert [key for key, _ in listed(journal, "acceptance")] == [0, 1]
+        checkpoint = Checkpoint(path, HEADING, resume=True, processes=Follower())
+        checkpoint.append("acceptance", 1, (4.0,))
+        assert [key for key, _ in listed(checkpoint, "acceptance")] == [0, 1]
         assert list(path.parent.glob("*.partial*")) == [path]
-        assert [key for key, _ in listed(Journal(path, HEADING + ", split", resume=True), "acceptance")] == [0]
+        assert [key for key, _ in listed(Checkpoint(path, HEADING + ", split", resume=True), "acceptance")] == [0]
 
 
 def test_refused_conditions_name_the_parts_that_differ(path):
-    Journal(path, "treeopt 1, device cpu, context_tokens (256, 512), rounds 25").append("verify", 1, (0.5,))
+    Checkpoint(path, "treeopt 1, device cpu, context_tokens (256, 512), rounds 25").append("verify", 1, (0.5,))
     with pytest.raises(TreeoptError) as refused:
-        Journal(path, "treeopt 1, device cpu, context_tokens (256,), rounds 25", resume=True)
+        Checkpoint(path, "treeopt 1, device cpu, context_tokens (256,), rounds 25", resume=True)
     reason = str(refused.value)
     assert "(context_tokens (256, 512)) than asked for now (context_tokens (256,))" in reason
     assert "device" not in reason

@@ -1,12 +1,13 @@
-"""A journal knows what its numbers are of: another version's, or one of other probe trees, is never read as this one's."""
+"""A checkpoint knows what its numbers are of: another version's, or one of other probe trees, is never read as this one's."""
 
 import json
 
 import pytest
 
 from treeopt.errors import TreeoptError
-from treeopt.profiler import Journal, Measurement, MonotonicClock, Settings, heading
-from treeopt.profiler.heading import check_edition, edition
+from treeopt.profiler import Checkpoint, Measurement, MonotonicClock, Settings
+from treeopt.profiler import checkpoint as checkpoint_module
+from treeopt.profiler.checkpoint import check_origin, describe_origin
 from treeopt.profiler.latency import passes
 from treeopt.profiler.latency.steps import step_key
 from treeopt.records.rules import RULES
@@ -22,11 +23,11 @@ def path(tmp_path):
 
 
 def journal_at(path, pair, prompts, *, resume=False, settings=SETTINGS):
-    return Journal(path, settings.conditions(*pair, prompts), resume=resume)
+    return Checkpoint(path, settings.conditions(*pair, prompts), resume=resume)
 
 
 def probe_with(patch, trees):
-    for module in (passes, heading):
+    for module in (passes, checkpoint_module):
         patch.setattr(module, "PROBE_TREES", trees)
 
 
@@ -34,13 +35,13 @@ def test_times_of_other_probe_trees_are_not_taken_for_ones_own(path, target, dra
     """A step with a chain of two must not be resumed as one with a chain of one."""
     with monkeypatch.context() as patch:
         probe_with(patch, OTHER_TREES)
-        journal = journal_at(path, (target, draft), prompts)
-        Measurement(target, draft, prompts, SETTINGS, clock=MonotonicClock(), journal=journal).profile(
+        checkpoint = journal_at(path, (target, draft), prompts)
+        Measurement(target, draft, prompts, SETTINGS, clock=MonotonicClock(), checkpoint=checkpoint).profile(
             show_progress=False
         )
-        check_edition(path)
+        check_origin(path)
     before = path.read_bytes()
-    for refuse in (check_edition, lambda path: journal_at(path, (target, draft), prompts, resume=True)):
+    for refuse in (check_origin, lambda path: journal_at(path, (target, draft), prompts, resume=True)):
         with pytest.raises(TreeoptError, match=r"Start over with --force in place of --resume, or ") as refusal:
             refuse(path)
         assert "\n" not in str(refusal.value)
@@ -48,37 +49,39 @@ def test_times_of_other_probe_trees_are_not_taken_for_ones_own(path, target, dra
 
 
 def test_another_version_is_refused_and_named(path, target, draft, prompts, monkeypatch):
-    for name, value in (("__version__", "0.0.7rc1"), ("JOURNAL_VERSION", 1)):
+    for name, value in (("__version__", "0.0.7rc1"), ("CHECKPOINT_VERSION", 1)):
         with monkeypatch.context() as patch:
-            patch.setattr(heading, name, value)
-            theirs = edition()
+            patch.setattr(checkpoint_module, name, value)
+            theirs = describe_origin()
             journal_at(path, (target, draft), prompts)
-        assert theirs != edition()
-        with pytest.raises(TreeoptError, match=f"^{path}: was measured by {theirs}, which .* than this {edition()}"):
-            check_edition(path)
+        assert theirs != describe_origin()
+        with pytest.raises(
+            TreeoptError, match=f"^{path}: was measured by {theirs}, which .* than this {describe_origin()}"
+        ):
+            check_origin(path)
 
 
 def test_a_journal_that_does_not_tell_its_version_is_refused(path):
     for conditions in ("device cpu, processor x", "treeopt \x1b[2J, journal 1, probe trees 00000000, device cpu", ""):
         path.write_text(json.dumps({"conditions": conditions}) + "\n")
-        with pytest.raises(TreeoptError, match="was measured by a treeopt that does not tell its version, which"):
-            check_edition(path)
+        with pytest.raises(TreeoptError, match="was measured by a treeopt of unknown version, which"):
+            check_origin(path)
 
 
 def test_what_is_no_journal_is_left_to_the_journal(path):
-    check_edition(path)
+    check_origin(path)
     for content in (b"", b"{", b"[]\n", b'{"conditions": 3}\n', b"\xff\n", b'{"conditions": "'):
         path.write_bytes(content)
-        check_edition(path)
+        check_origin(path)
         with pytest.raises(TreeoptError):
-            Journal(path, edition(), resume=True)
+            Checkpoint(path, describe_origin(), resume=True)
     path.write_bytes(b"[" * 100_000)
-    check_edition(path)
+    check_origin(path)
 
 
 def test_other_options_of_the_same_version_are_told_by_the_journal(path, target, draft, prompts):
     journal_at(path, (target, draft), prompts)
-    check_edition(path)
+    check_origin(path)
     with pytest.raises(TreeoptError, match="measured under other conditions"):
         journal_at(path, (target, target), prompts, resume=True)
 

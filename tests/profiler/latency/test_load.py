@@ -10,9 +10,19 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from treeopt.profiler.latency import busy, programs
-from treeopt.profiler.latency.busy import LOOK_S, Load, ProcessorTimes, Ticks, load_between, ticks
-from treeopt.profiler.latency.programs import Program, Sight, look, wait_for_quiet
+from treeopt.profiler.latency import load as load_module
+from treeopt.profiler.latency.load import (
+    LOAD_WINDOW_S,
+    CpuLoadReader,
+    CpuTimes,
+    Load,
+    LoadReport,
+    Program,
+    load_between,
+    read_cpu_times,
+    report_load,
+    wait_until_idle,
+)
 
 
 class Times(NamedTuple):
@@ -22,7 +32,7 @@ class Times(NamedTuple):
     idle: float
 
 
-START = Ticks(now_s=100.0, counted_s=1000.0, idle_s=500.0, own_s=7.0, processors=2, cores=2)
+START = CpuTimes(now_s=100.0, counted_s=1000.0, idle_s=500.0, own_s=7.0, processors=2, cores=2)
 
 
 def later(span_s, *, idle_s, own_s, counted_s=None, **changes):
@@ -61,8 +71,8 @@ class TestPolicy:
         assert Load(1.5, 2, 1).share == 0.75
 
     def test_a_sight_of_nothing_disturbs_nobody(self):
-        assert not Sight(None, ()).disturbs(1)
-        assert Sight(Load(2.0, 2, 2), ()).disturbs(1)
+        assert not LoadReport(None, ()).disturbs(1)
+        assert LoadReport(Load(2.0, 2, 2), ()).disturbs(1)
 
 
 class TestLoad:
@@ -72,8 +82,8 @@ class TestLoad:
         assert load_between(START, later(2.0, idle_s=0.0, own_s=0.0)) == Load(2.0, 2, 2)
 
     def test_rounding_makes_it_neither_negative_nor_more_than_all(self):
-        assert load_between(START, later(1.0, idle_s=1.0, own_s=1.02)).others == 0.0
-        assert load_between(START, later(1.0, idle_s=-0.02, own_s=0.0)).others == 2.0
+        assert load_between(START, later(1.0, idle_s=1.0, own_s=1.02)).used == 0.0
+        assert load_between(START, later(1.0, idle_s=-0.02, own_s=0.0)).used == 2.0
 
     def test_counts_that_stand_still_tell_nothing(self):
         """Some sandboxes give counts that never change: nothing was idle, but nothing was busy either."""
@@ -83,7 +93,7 @@ class TestLoad:
         assert load_between(START, later(2.0, idle_s=2.0, own_s=1.0, processors=4)) is None
 
     def test_those_of_this_machine(self):
-        first, second = ticks(), ticks()
+        first, second = read_cpu_times(), read_cpu_times()
         assert 1 <= first.cores <= first.processors == second.processors <= psutil.cpu_count()
         assert first.now_s < second.now_s
         assert first.own_s < second.own_s
@@ -94,45 +104,47 @@ class TestLoad:
         monkeypatch.setattr(psutil, "cpu_times", lambda percpu: every if percpu else None)
         monkeypatch.setattr(psutil, "cpu_count", lambda logical: 4 if logical else 2)
         for usable, idle_s, cores in (([1, 2], 6.0, 1), ([0, 1, 2, 3], 15.0, 2), ([0, 9], 15.0, 2), ([], 15.0, 2)):
-            busy._processors.cache_clear()
+            load_module._usable_processors.cache_clear()
             process = type("Process", (), {"cpu_affinity": lambda _, usable=usable: usable})
             with monkeypatch.context() as patch:
                 patch.setattr(psutil, "Process", process)
-                found = ticks()
+                found = read_cpu_times()
             assert (found.idle_s, found.cores) == (idle_s, cores)
         with monkeypatch.context() as patch:  # macOS does not say
-            busy._processors.cache_clear()
+            load_module._usable_processors.cache_clear()
             patch.setattr(psutil, "Process", type("Process", (), {}))
-            assert ticks().processors == 4
-        busy._processors.cache_clear()
+            assert read_cpu_times().processors == 4
+        load_module._usable_processors.cache_clear()
 
 
 class TestReader:
     def test_it_answers_after_half_a_second_and_of_that_time(self, monkeypatch):
         now_s = [START.now_s]
         counts = iter([START, later(0.6, idle_s=0.6, own_s=0.0), later(1.2, idle_s=1.8, own_s=0.0)])
-        monkeypatch.setattr(busy, "ticks", lambda: next(counts))
-        monkeypatch.setattr(busy.time, "monotonic", lambda: now_s[0])
-        reader, found = ProcessorTimes(), []
+        monkeypatch.setattr(load_module, "read_cpu_times", lambda: next(counts))
+        monkeypatch.setattr(load_module.time, "monotonic", lambda: now_s[0])
+        reader, found = CpuLoadReader(), []
         for second in (0.0, 0.3, 0.6, 0.7, 1.0, 1.2):
             now_s[0] = START.now_s + second
-            found.append(reader.others())
-        assert [None if load is None else round(load.others, 9) for load in found] == [None, None, 1.0, None, None, 0.0]
+            found.append(reader.read())
+        assert [None if load is None else round(load.used, 9) for load in found] == [None, None, 1.0, None, None, 0.0]
 
 
 class TestSight:
     def test_it_is_told_in_one_line(self):
         seen = (Program("python", 123, 1.0), Program("cc1", 77, 0.904))
-        assert str(Sight(Load(1.9, 2, 2), seen)) == "95% of 2 processors: python (pid 123, 100%), cc1 (pid 77, 90%)"
+        assert (
+            str(LoadReport(Load(1.9, 2, 2), seen)) == "95% of 2 processors: python (pid 123, 100%), cc1 (pid 77, 90%)"
+        )
         many = [Program(f"p{number}", number, 0.5) for number in range(1, 7)]
-        assert str(Sight(Load(3.0, 4, 4), tuple(many))).endswith(
+        assert str(LoadReport(Load(3.0, 4, 4), tuple(many))).endswith(
             "p1 (pid 1, 50%), p2 (pid 2, 50%), p3 (pid 3, 50%), 3 more"
         )
 
     def test_programs_that_cannot_be_seen_are_said_to_be_none(self):
-        assert str(Sight(Load(8.0, 64, 64), ())) == "12% of 64 processors: none seen from here"
-        assert str(Sight(Load(0.5, 1, 1), ())) == "50% of 1 processor: none seen from here"
-        assert "unknown" in str(Sight(None, ()))
+        assert str(LoadReport(Load(8.0, 64, 64), ())) == "12% of 64 processors: none seen from here"
+        assert str(LoadReport(Load(0.5, 1, 1), ())) == "50% of 1 processor: none seen from here"
+        assert "unknown" in str(LoadReport(None, ()))
 
     def test_a_name_does_not_reach_the_terminal_raw(self):
         assert str(Program("evil\x1b[2J\nError: x", 5, 0.5)) == "evil?[2J?Error: x (pid 5, 50%)"
@@ -145,19 +157,19 @@ class TestLook:
         after = {(0, "Idle"): 1.0, (me, "python"): 5.5, (11, "child"): 1.5, (12, "cc1"): 2.4, (13, "sshd"): 3.01}
         used = iter([before, {**after, (14, "new"): 9.0}])
         counts = iter([START, later(1.0, idle_s=0.59, own_s=0.5)])
-        monkeypatch.setattr(programs, "_used", lambda: next(used))
-        monkeypatch.setattr(programs, "_tree", lambda _: {me, 11})
-        monkeypatch.setattr(programs, "ticks", lambda: next(counts))
+        monkeypatch.setattr(load_module, "_process_seconds", lambda: next(used))
+        monkeypatch.setattr(load_module, "_process_tree", lambda _: {me, 11})
+        monkeypatch.setattr(load_module, "read_cpu_times", lambda: next(counts))
         waited = []
-        sight = look(sleep=waited.append)
-        assert waited == [LOOK_S]
+        sight = report_load(sleep=waited.append)
+        assert waited == [LOAD_WINDOW_S]
         assert [(each.name, each.pid) for each in sight.programs] == [("cc1", 12)]
         assert sight.programs[0].processors == pytest.approx(0.4)
-        assert sight.load.others == pytest.approx(2 - 0.59 - 0.5 - 0.5)  # less the child's
+        assert sight.load.used == pytest.approx(2 - 0.59 - 0.5 - 0.5)  # less the child's
 
     def test_the_tree_of_a_process(self):
-        assert programs._tree(os.getpid()) >= {os.getpid()}
-        assert programs._tree(2**22 + 1) == {2**22 + 1, os.getpid()}  # gone meanwhile
+        assert load_module._process_tree(os.getpid()) >= {os.getpid()}
+        assert load_module._process_tree(2**22 + 1) == {2**22 + 1, os.getpid()}  # gone meanwhile
 
     @pytest.mark.slow
     @pytest.mark.process
@@ -166,11 +178,11 @@ class TestLook:
         started = [subprocess.Popen([sys.executable, "-c", compute]) for _ in range(psutil.cpu_count())]
         try:
             for root_pid, seen in ((None, False), (started[0].pid, len(started) > 1)):
-                named = {each.pid for each in look(root_pid).programs}
+                named = {each.pid for each in report_load(root_pid).programs}
                 assert (not named.isdisjoint(each.pid for each in started)) is seen
-            reader = ProcessorTimes()
-            time.sleep(LOOK_S + 0.1)
-            load = reader.others()
+            reader = CpuLoadReader()
+            time.sleep(LOAD_WINDOW_S + 0.1)
+            load = reader.read()
             assert load is not None
             assert load.share > 0.5
             assert load.disturbs(load.cores)
@@ -181,7 +193,7 @@ class TestLook:
 
 
 class TestWait:
-    BUSY, QUIET = Sight(Load(2.0, 2, 2), ()), Sight(Load(0.0, 2, 2), ())
+    BUSY, QUIET = LoadReport(Load(2.0, 2, 2), ()), LoadReport(Load(0.0, 2, 2), ())
 
     def wait(self, sights, wait_s):
         """Look once a second; return what was seen last, what was told and the seconds waited."""
@@ -191,7 +203,7 @@ class TestWait:
             now_s[0] += 1.0
             return next(seen)
 
-        last = wait_for_quiet(see, 2, wait_s, lambda sight, left_s: told.append((sight, left_s)), lambda: now_s[0])
+        last = wait_until_idle(see, 2, wait_s, lambda sight, left_s: told.append((sight, left_s)), lambda: now_s[0])
         return last, told, now_s[0]
 
     def test_it_goes_on_at_once_where_it_is_quiet(self):
@@ -210,4 +222,4 @@ class TestWait:
         assert self.wait([self.BUSY], 0.0) == (self.BUSY, [], 1.0)
 
     def test_where_nobody_knows_it_does_not_wait(self):
-        assert self.wait([Sight(None, ())], 60.0)[2] == 1.0
+        assert self.wait([LoadReport(None, ())], 60.0)[2] == 1.0

@@ -8,14 +8,14 @@ import torch
 from tests.profiler.pretended import NO_WARM_UP, machine_and_pair
 from treeopt.errors import TreeoptWarning
 from treeopt.planner.certainty import Certainty, certainty
-from treeopt.profiler import Journal, Measurement, Settings, profile_run
-from treeopt.profiler.acceptance.in_slices import FIRST_TEXTS
+from treeopt.profiler import Checkpoint, Measurement, Settings, profile_run
+from treeopt.profiler.acceptance.incremental import MIN_SEQUENCES
 from treeopt.profiler.budget import Budget
 from treeopt.records.sampling import Sampling
-from treeopt.records.steadiness import FEWEST_SAMPLES
-from treeopt.runtime.drafters.loaded import LoadedDrafter
-from treeopt.runtime.models.grid import last_outputs, positions_of
-from treeopt.runtime.models.model import NOTHING, Output, Outputs
+from treeopt.records.timing_quality import MIN_SAMPLES
+from treeopt.runtime.drafters.registry import LoadedDrafter
+from treeopt.runtime.models.model import NO_STATES, Output, Outputs
+from treeopt.runtime.models.padded_batch import compute_positions, last_outputs
 from treeopt.trees import chain
 
 CONTEXT = 30
@@ -46,7 +46,7 @@ class Run:
         draft=fast_draft_s,
         sigma=0.02,
         plan=certainty,
-        journal=None,
+        checkpoint=None,
         budget_s=BUDGET_S,
         drafters=(),
         draft_model=True,
@@ -56,17 +56,17 @@ class Run:
         self.machine, *models = machine_and_pair(make_model, (CONTEXT,), **machine)
         target, small = (undecided(model) for model in models)
         small = small if draft_model else None
-        self.journal = journal or Journal(None, "")
+        self.checkpoint = checkpoint or Checkpoint(None, "")
         self.plans = []
         self.plan = plan
-        self.budget = Budget(budget_s, self.journal, now_s=lambda: self.machine.passes_s)
+        self.budget = Budget(budget_s, self.checkpoint, now_s=lambda: self.machine.passes_s)
         self.measurement = Measurement(
             target,
             small,
             PROMPTS,
             replace(SETTINGS, time_budget_s=budget_s, **changes),
             clock=self.machine,
-            journal=self.journal,
+            checkpoint=self.checkpoint,
             certainty=self._certainty,
             budget=self.budget,
             fastest_tree=lambda _: chain(2),
@@ -88,9 +88,12 @@ def undecided(model):
     """Return a pretended model whose likeliest token changes with the text, so that drafts are accepted now and then."""
     forward = model.forward
 
-    def spread(feeds, wants=NOTHING, *, last_only=False):
-        outputs = forward(feeds, wants)
-        tokens, positions = torch.cat([feed.tokens for feed in feeds]), torch.from_numpy(positions_of(feeds))
+    def spread(inputs, requested_states=NO_STATES, *, last_only=False):
+        outputs = forward(inputs, requested_states)
+        tokens, positions = (
+            torch.cat([sequence.tokens for sequence in inputs]),
+            torch.from_numpy(compute_positions(inputs)),
+        )
         ahead = (3 * tokens + positions) % 7 + (model.name == "small") * (positions % 3 == 0)
         logits = outputs.logits + torch.nn.functional.one_hot(ahead, outputs.logits.shape[-1])
         found = Outputs(Output(logits), outputs.sizes)
@@ -118,8 +121,8 @@ def test_a_clear_winner_ends_it_early(make_model):
     assert run.measurement.certainty.probability >= 0.9
     assert run.machine.passes_s < 15.0
     (latency,) = profile.latencies
-    assert len(latency.verify.timings[0].samples_s) >= FEWEST_SAMPLES
-    assert profile.acceptance().prompts >= FIRST_TEXTS
+    assert len(latency.verify.timings[0].samples_s) >= MIN_SAMPLES
+    assert profile.acceptance().prompts >= MIN_SEQUENCES
     assert certainty(profile, temperature=0.0, context_tokens=CONTEXT, batch_size=1).probability >= 0.9
 
 
@@ -140,7 +143,7 @@ def test_a_real_plan_that_is_uncertain_uses_the_budget_and_becomes_surer(make_mo
 
 @pytest.mark.parametrize("part", ["verify", "draft", "overhead", "acceptance"])
 def test_what_is_least_certain_gets_most_of_the_time(make_model, monkeypatch, part):
-    monkeypatch.setattr("treeopt.profiler.until_certain.MOST_SAMPLES", 10**6)
+    monkeypatch.setattr("treeopt.profiler.refinement.MAX_SAMPLES", 10**6)
     spent = Run(make_model, plan=answer(0.5, part), budget_s=6.0)
     spent.profile()
     other = Run(make_model, plan=answer(0.5, "draft" if part == "verify" else "verify"), budget_s=6.0)
@@ -154,16 +157,16 @@ def test_what_is_certain_still_has_the_samples_that_statistics_need(make_model):
     (latency,) = profile.latencies
     for tokens in (4, 6):
         place = latency.verify.tokens.tolist().index(tokens)
-        assert len(latency.verify.timings[place].samples_s) >= FEWEST_SAMPLES
-    assert min(len(each.steps.samples_s) for each in latency.steps[0].trees) >= FEWEST_SAMPLES
-    assert profile.acceptance().prompts == FIRST_TEXTS
+        assert len(latency.verify.timings[place].samples_s) >= MIN_SAMPLES
+    assert min(len(each.steps.samples_s) for each in latency.steps[0].trees) >= MIN_SAMPLES
+    assert profile.acceptance().prompts == MIN_SEQUENCES
     assert run.machine.passes_s < BUDGET_S
 
 
 @pytest.mark.parametrize("interrupted", [30, 200, 900])
 def test_a_resumed_run_keeps_all_samples_and_has_the_time_that_is_left(make_model, tmp_path, interrupted):
-    path = tmp_path / "journal"
-    first = Run(make_model, plan=answer(0.5), journal=Journal(path, "h"))
+    path = tmp_path / "checkpoint"
+    first = Run(make_model, plan=answer(0.5), checkpoint=Checkpoint(path, "h"))
     time_s = first.machine.time_s
 
     def until(work):
@@ -175,13 +178,13 @@ def test_a_resumed_run_keeps_all_samples_and_has_the_time_that_is_left(make_mode
     with pytest.raises(KeyboardInterrupt):
         first.profile()
     spent_s = first.machine.passes_s
-    kept = {kind: Journal(path, "h", resume=True).samples(kind) for kind in first.journal.kinds()}
-    run = Run(make_model, plan=answer(0.5), journal=Journal(path, "h", resume=True))
+    kept = {kind: Checkpoint(path, "h", resume=True).samples(kind) for kind in first.checkpoint.kinds()}
+    run = Run(make_model, plan=answer(0.5), checkpoint=Checkpoint(path, "h", resume=True))
     run.profile()
     assert run.machine.passes_s + spent_s == pytest.approx(BUDGET_S, rel=0.06)
     for kind, samples in kept.items():
         for key, values in samples.items():
-            assert run.journal.samples(kind)[key][: len(values)] == values
+            assert run.checkpoint.samples(kind)[key][: len(values)] == values
 
 
 def test_every_condition_counts_and_the_least_certain_one_is_refined(make_model):
@@ -208,7 +211,7 @@ def test_acceptance_is_counted_further_on_the_same_texts_where_all_were_counted(
 def test_a_fixed_amount_has_no_budget(make_model):
     machine, *models = machine_and_pair(make_model, (CONTEXT,), warm_up=NO_WARM_UP)
     settings = replace(SETTINGS, time_budget_s=None, rounds=3, positions=120)
-    measurement = Measurement(*models, PROMPTS, settings, clock=machine, journal=Journal(None, ""))
+    measurement = Measurement(*models, PROMPTS, settings, clock=machine, checkpoint=Checkpoint(None, ""))
     profile = measurement.profile(show_progress=False)
     assert measurement.budget is None
     assert {len(each.samples_s) for each in profile.latencies[0].verify.timings} == {3}
@@ -220,7 +223,7 @@ def test_other_drafters_are_within_the_budget_too(make_model, names):
     run = Run(make_model, plan=answer(0.5), drafters=names, budget_s=20.0)
     profile = run.profile()
     assert [each.name for each in profile.drafters] == list(names)
-    assert all(decodes.plain.texts >= 2 for each in profile.drafters for decodes in each.decodes)
+    assert all(decodes.plain.count >= 2 for each in profile.drafters for decodes in each.decodes)
     assert run.machine.passes_s < 1.1 * 20.0
     assert run.budget.spent_s["drafters"] > 20.0 / 6
 
@@ -231,7 +234,7 @@ def test_a_target_alone_has_times_and_drafters_within_the_budget(make_model):
     assert profile.acceptances == ()
     assert run.plans == []
     assert run.machine.passes_s < 1.1 * 20.0
-    assert len(profile.latencies[0].verify.timings[0].samples_s) >= FEWEST_SAMPLES
+    assert len(profile.latencies[0].verify.timings[0].samples_s) >= MIN_SAMPLES
 
 
 @pytest.mark.parametrize(("confidence", "asked", "texts"), [(0.95, 1, 8), (0.5, 3, len(PROMPTS))])
@@ -244,12 +247,12 @@ def test_drafters_decode_more_prompts_until_the_choice_among_them_is_certain(
     run = Run(make_model, drafters=("prompt-lookup", "lookahead"), draft_model=False, budget_s=10_000.0)
     profile = run.profile()
     decoded = [decodes for each in profile.drafters for decodes in each.decodes]
-    assert [each.plain.texts for each in decoded] == [texts, texts]
+    assert [each.plain.count for each in decoded] == [texts, texts]
     assert len(answers) == asked  # not after the last prompt
     assert [len(choices) for choices in answers] == [3] * len(answers)  # plain decoding is one of them
     assert run.measurement.choice_confidence == confidence
-    kinds = [kind for kind in run.journal.kinds() if kind.startswith("decode plain")]
-    assert [len([*run.journal.entries(kind)]) for kind in kinds] == [texts, texts]  # no prompt was decoded twice
+    kinds = [kind for kind in run.checkpoint.kinds() if kind.startswith("decode plain")]
+    assert [len([*run.checkpoint.entries(kind)]) for kind in kinds] == [texts, texts]  # no prompt was decoded twice
 
 
 def test_traversal_on_trees_is_within_the_budget_too(make_model):

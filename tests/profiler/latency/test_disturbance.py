@@ -7,14 +7,14 @@ import pytest
 from tests.profiler.pretended import draft_s, faults, verify_s
 from tests.profiler.shared_machine import ALL, BLOCK_CALLS, NONE, shared_machine_and_pair
 from treeopt.errors import TreeoptError
-from treeopt.profiler import Journal, Settings
-from treeopt.profiler.latency.busy import Load
+from treeopt.profiler import Checkpoint, Settings
+from treeopt.profiler.latency.disturbance import OTHERS, LoadLog, Sample, SampleFilter, read_samples
 from treeopt.profiler.latency.grid import LatencyGrid
+from treeopt.profiler.latency.load import Load
 from treeopt.profiler.latency.passes import PROBE_TREES
-from treeopt.profiler.latency.watch import OTHERS, Sample, Watch, Watched, samples_of
-from treeopt.records.steadiness import FEWEST_SAMPLES
-from treeopt.records.step_latency import Disturbance
-from treeopt.report.times_warnings import warnings
+from treeopt.records.step_latency import Interference
+from treeopt.records.timing_quality import MIN_SAMPLES
+from treeopt.report.plan_warnings import times_warnings
 
 CONTEXTS = (30,)
 SETTINGS = Settings(context_tokens=CONTEXTS, max_tokens=8, rounds=12)
@@ -24,14 +24,14 @@ CALLS = SETTINGS.rounds * KEYS
 EVER = range(10**9)
 
 
-def measured(make_model, busy, settings=SETTINGS, *, journal=None, watched=True):
-    """Return the machine, the grid's one latency, and the journal."""
+def measured(make_model, busy, settings=SETTINGS, *, checkpoint=None, watched=True):
+    """Return the machine, the grid's one latency, and the checkpoint."""
     machine, target, draft = shared_machine_and_pair(make_model, CONTEXTS, busy)
-    journal = journal or Journal(None, "")
+    checkpoint = checkpoint or Checkpoint(None, "")
     load = (lambda: machine) if watched else None
-    grid = LatencyGrid(target, draft, [1, 2], settings, clock=machine, journal=journal, load=load)
+    grid = LatencyGrid(target, draft, [1, 2], settings, clock=machine, checkpoint=checkpoint, load=load)
     (latency,) = grid.measure(lambda: None)
-    return machine, latency, journal
+    return machine, latency, checkpoint
 
 
 def counts(latency):
@@ -52,8 +52,8 @@ class TestBurst:
         assert exact(latency)
         assert counts(latency) == {SETTINGS.rounds}
         assert machine.timed == CALLS + len(self.BURST)
-        assert latency.disturbance == Disturbance(calls=len(self.BURST) / machine.timed, samples=0.0, processors=1.0)
-        assert warnings([latency]) == []
+        assert latency.interference == Interference(calls=len(self.BURST) / machine.timed, samples=0.0, processors=1.0)
+        assert times_warnings([latency]) == []
 
     def test_steps_are_told_apart_too(self, make_model):
         _, latency, _ = measured(make_model, self.BURST)
@@ -64,7 +64,7 @@ class TestBurst:
         """Negative control: the burst is one that would be seen in the profile."""
         _, latency, _ = measured(make_model, self.BURST, watched=False)
         assert not exact(latency)
-        assert latency.disturbance is None
+        assert latency.interference is None
 
     def test_a_resumed_profile_still_knows_which_they_are(self, make_model, tmp_path):
         class Until:
@@ -73,16 +73,16 @@ class TestBurst:
                     raise KeyboardInterrupt
                 return call in TestBurst.BURST
 
-        path = tmp_path / "journal"
+        path = tmp_path / "checkpoint"
         with pytest.raises(KeyboardInterrupt):
-            measured(make_model, Until(), journal=Journal(path, "h"))
+            measured(make_model, Until(), checkpoint=Checkpoint(path, "h"))
         spoiled = tmp_path / "spoiled"
         spoiled.write_text("".join(line for line in path.read_text().splitlines(True) if OTHERS not in line))
-        machine, latency, _ = measured(make_model, (), journal=Journal(path, "h", resume=True))
+        machine, latency, _ = measured(make_model, (), checkpoint=Checkpoint(path, "h", resume=True))
         assert exact(latency)
         assert counts(latency) == {SETTINGS.rounds}
         assert machine.timed + 200 == CALLS + len(self.BURST)
-        _, latency, _ = measured(make_model, (), journal=Journal(spoiled, "h", resume=True))
+        _, latency, _ = measured(make_model, (), checkpoint=Checkpoint(spoiled, "h", resume=True))
         assert not exact(latency)
 
 
@@ -92,24 +92,24 @@ class TestForEver:
     def test_all_samples_stay_and_a_warning_says_so(self, make_model):
         machine, latency, _ = measured(make_model, EVER)
         assert machine.timed == CALLS  # where no moment was quiet no more are tried
-        assert latency.disturbance.samples == latency.disturbance.calls > 0.95  # the last calls: nobody knows
-        (warning,) = warnings([latency])
-        assert "other programs used 100% of the processors during" in str(warning)
+        assert latency.interference.samples == latency.interference.calls > 0.95  # the last calls: nobody knows
+        (warning,) = times_warnings([latency])
+        assert "other programs used 100 % of the processors during" in str(warning)
         assert "became" not in str(warning)
 
     def test_from_late_on_the_undisturbed_rounds_are_enough(self, make_model):
         machine, latency, _ = measured(make_model, range(10 * KEYS, 10**9))
         assert machine.timed <= CALLS + 5 * KEYS
         assert exact(latency)
-        assert FEWEST_SAMPLES < min(counts(latency)) < SETTINGS.rounds
-        assert 0 < latency.disturbance.calls < 0.6
-        assert latency.disturbance.samples == 0
+        assert MIN_SAMPLES < min(counts(latency)) < SETTINGS.rounds
+        assert 0 < latency.interference.calls < 0.6
+        assert latency.interference.samples == 0
 
     def test_from_early_on_what_is_undisturbed_is_too_little(self, make_model):
         _, latency, _ = measured(make_model, range(CALLS // 4, 10**9))
         assert not exact(latency)
-        assert latency.disturbance.samples > 0.5
-        assert "and profile again" in str(warnings([latency])[0])
+        assert latency.interference.samples > 0.5
+        assert "and profile again" in str(times_warnings([latency])[0])
 
 
 class TestEffort:
@@ -125,62 +125,64 @@ class TestEffort:
         settings = replace(SETTINGS, rounds=2)
         _, latency, _ = measured(make_model, range(KEYS), settings)
         assert exact(latency)
-        assert latency.disturbance.samples == 0
+        assert latency.interference.samples == 0
 
     def test_a_quiet_machine_costs_nothing(self, make_model):
-        machine, latency, journal = measured(make_model, ())
+        machine, latency, checkpoint = measured(make_model, ())
         assert machine.timed == CALLS
-        assert latency.disturbance == Disturbance(calls=0.0, samples=0.0)
-        lines = sum(1 for what in ("verify", "draft", "step") for _ in journal.entries(f"{OTHERS}{what} 30x1 greedy"))
+        assert latency.interference == Interference(calls=0.0, samples=0.0)
+        lines = sum(
+            1 for what in ("verify", "draft", "step") for _ in checkpoint.entries(f"{OTHERS}{what} 30x1 greedy")
+        )
         assert lines < CALLS / BLOCK_CALLS + 50
 
 
 class TestJournal:
     @pytest.fixture
-    def journal(self):
-        journal = Journal(None, "")
+    def checkpoint(self):
+        checkpoint = Checkpoint(None, "")
         for seconds in (1.0, 2.0, 3.0):
             for key in (1, 4):
-                journal.append("verify", key, (seconds * key,))
-        return journal
+                checkpoint.append("verify", key, (seconds * key,))
+        return checkpoint
 
-    def test_a_block_is_what_came_since_the_last(self, journal):
+    def test_a_block_is_what_came_since_the_last(self, checkpoint):
         loads = iter([None, ALL, None, NONE, ALL])
-        reader = type("Reader", (), {"others": lambda _: next(loads)})()
-        watch = Watch(journal, ["verify", "draft"], reader)
+        reader = type("Reader", (), {"read": lambda _: next(loads)})()
+        watch = LoadLog(checkpoint, ["verify", "draft"], reader)
         for _ in range(5):
-            watch.look()
-            journal.append("verify", 4, (9.0,))
-            journal.append("draft", 1, (5.0,))
-        assert [entry.values[0] for entry in journal.entries(OTHERS + "verify")] == [1, 2, 1]
-        found = samples_of(journal, "verify")
+            watch.update()
+            checkpoint.append("verify", 4, (9.0,))
+            checkpoint.append("draft", 1, (5.0,))
+        assert [entry.values[0] for entry in checkpoint.entries(OTHERS + "verify")] == [1, 2, 1]
+        found = read_samples(checkpoint, "verify")
         assert [each.load for each in found[1]] == [None] * 3  # from before
         assert [each.load for each in found[4]] == [None, None, None, ALL, NONE, NONE, ALL, None]
-        assert [each.load for each in samples_of(journal, "draft")[1]] == [ALL, NONE, NONE, ALL, None]
+        assert [each.load for each in read_samples(checkpoint, "draft")[1]] == [ALL, NONE, NONE, ALL, None]
         assert list(found) == [1, 4]
         assert found[1][0] == Sample(1.0, None)
 
-    def test_what_is_kept_follows_from_how_many_are_undisturbed(self, journal):
-        journal.append(OTHERS + "verify", 1, (3.0, 2.0, 2.0, 2.0))  # key 4 twice, key 1 once
+    def test_what_is_kept_follows_from_how_many_are_undisturbed(self, checkpoint):
+        checkpoint.append(OTHERS + "verify", 1, (3.0, 2.0, 2.0, 2.0))  # key 4 twice, key 1 once
         for enough, kept in ((1, {1: [1.0, 3.0], 4: [12.0]}), (2, {1: [1.0, 3.0], 4: [4.0, 8.0, 12.0]})):
-            watched = Watched(journal, threads=2, enough=enough)
-            assert watched.kept("verify") == kept
+            watched = SampleFilter(checkpoint, threads=2, enough=enough)
+            assert watched.usable("verify") == kept
             assert watched.undisturbed("verify") == {1: [1.0, 3.0], 4: [12.0]}
-            assert watched.fewest("verify", [1, 4]) == 1
-            assert watched.fewest("verify", [1, 7]) == 0
-            assert watched.quiet_calls(["verify"]) == 0  # of the others nobody knows
+            assert watched.min_undisturbed("verify", [1, 4]) == 1
+            assert watched.min_undisturbed("verify", [1, 7]) == 0
+            assert watched.count_undisturbed(["verify"]) == 0  # of the others nobody knows
             disturbed = 0 if enough == 1 else 2
-            assert watched.disturbance(["verify"]) == Disturbance(
+            assert watched.interference(["verify"]) == Interference(
                 calls=0.5, samples=disturbed / sum(map(len, kept.values())), processors=1.0
             )
 
-    def test_where_nobody_looked_nobody_knows(self, journal):
-        assert Watched(journal).disturbance(["verify", "draft"]) is None
-        assert Watched(journal, enough=9).kept("verify") == journal.samples("verify")
+    def test_where_nobody_looked_nobody_knows(self, checkpoint):
+        assert SampleFilter(checkpoint).interference(["verify", "draft"]) is None
+        assert SampleFilter(checkpoint, enough=9).usable("verify") == checkpoint.samples("verify")
 
-    def test_blocks_that_are_none_are_refused(self, journal):
-        journal.append(OTHERS + "verify", 1, (10**9, 0.0, 2.0, 2.0))  # longer than there are samples
-        assert [each.load for each in samples_of(journal, "verify")[4]] == [NONE, NONE, NONE]
+    def test_blocks_that_are_none_are_refused(self, checkpoint):
+        checkpoint.append(OTHERS + "verify", 1, (10**9, 0.0, 2.0, 2.0))  # longer than there are samples
+        assert [each.load for each in read_samples(checkpoint, "verify")[4]] == [NONE, NONE, NONE]
         infinite, nothing = float("inf"), float("nan")
         for key, values in (
             (0, ()),
@@ -193,19 +195,19 @@ class TestJournal:
             (-1, (1.0, 0.0, 2.0, 2.0)),
             (0, (0.0, 0.0, 2.0, 2.0)),
         ):
-            broken = Journal(None, "")
+            broken = Checkpoint(None, "")
             broken.append("verify", 1, (1.0,))
             broken.append(OTHERS + "verify", key, values)
             with pytest.raises(
-                TreeoptError, match=r"journal: expected a block .* start over with --force in place of --resume"
+                TreeoptError, match=r"checkpoint: expected a block .* start over with --force in place of --resume"
             ):
-                samples_of(broken, "verify")
+                read_samples(broken, "verify")
 
 
 def test_the_load_of_a_block_is_kept_as_it_was():
-    journal, load = Journal(None, ""), Load(1.25, 8, 4)
-    reader = type("Reader", (), {"others": lambda _: load})()
-    watch = Watch(journal, ["draft"], reader)
-    journal.append("draft", 2, (0.5,))
-    watch.look()
-    assert samples_of(journal, "draft") == {2: [Sample(0.5, load)]}
+    checkpoint, load = Checkpoint(None, ""), Load(1.25, 8, 4)
+    reader = type("Reader", (), {"read": lambda _: load})()
+    watch = LoadLog(checkpoint, ["draft"], reader)
+    checkpoint.append("draft", 2, (0.5,))
+    watch.update()
+    assert read_samples(checkpoint, "draft") == {2: [Sample(0.5, load)]}

@@ -1,0 +1,101 @@
+"""Acceptance counted in increments: every prompt in random order, then again on four times as many positions."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from treeopt.errors import TreeoptError
+from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
+from treeopt.profiler.budget import Deadline
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+
+FIRST_POSITIONS = 64
+"""Positions of each sequence in the first pass over the prompts."""
+MAX_POSITIONS = 4096
+GROWTH = 4
+MIN_SEQUENCES = 8
+"""Sequences that a plan needs before it is trusted."""
+SEED = 0
+
+
+def position_levels(room_tokens: int) -> tuple[int, ...]:
+    """Return the positions per sequence of each pass over the prompts, at most `room_tokens`.
+
+    >>> position_levels(40), position_levels(1000)
+    ((40,), (64, 256, 1000))
+    """
+    levels = [min(FIRST_POSITIONS, room_tokens)]
+    while levels[-1] < min(room_tokens, MAX_POSITIONS):
+        levels.append(min(GROWTH * levels[-1], room_tokens, MAX_POSITIONS))
+    return tuple(levels)
+
+
+class IncrementalAcceptance:
+    """The acceptance of the prompts counted so far.
+
+    Args:
+        counters: one per context length, each with its ascending levels of positions.
+        prompts: number of prompts; their order is random, because neighbours may be alike.
+    """
+
+    def __init__(self, counters: Sequence[tuple[AcceptanceCounter, Sequence[int]]], prompts: int) -> None:
+        self._counters = counters
+        self.numbers: list[int] = np.random.default_rng(SEED).permutation(prompts).tolist()
+        """Prompt numbers in the order of counting."""
+        levels = range(max(len(levels) for _, levels in counters))
+        self._pending = [
+            (counter, number, positions[level])
+            for level, number in product(levels, self.numbers)
+            for counter, positions in counters
+            if level < len(positions)
+        ][::-1]
+        self._total = len(self._pending)
+        while self._pending and self._pending[-1][0].has_counted(*self._pending[-1][1:]):  # by an interrupted run
+            self._pending.pop()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every prompt was counted on the most positions."""
+        return not self._pending
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences counted; one that was counted again counts twice."""
+        return (self._total - len(self._pending)) // len(self._counters)
+
+    @property
+    def missing(self) -> int:
+        """The number of sequences that a plan still needs before it is trusted."""
+        return max(0, min(MIN_SEQUENCES, len(self.numbers)) - self.sequences)
+
+    def add(self, deadline: Deadline, at_least: int = 1, at_most: int | None = None) -> None:
+        """Count further sequences at every context until the deadline.
+
+        Args:
+            deadline: after which no sequence is started.
+            at_least: sequences that are counted however long they take.
+            at_most: sequences after which to stop; by default all.
+        """
+        before = len(self._pending)
+        while self._pending:
+            added = (before - len(self._pending)) // len(self._counters)
+            if added == at_most or (added >= at_least and deadline.over()):
+                return
+            self._count_next()
+
+    def _count_next(self) -> None:
+        counter, number, positions = self._pending.pop()
+        counter.count(number, positions)
+
+    def acceptances(self) -> tuple[MeasuredAcceptance, ...]:
+        """Return the acceptance so far, after counting more sequences if fewer than two are long enough."""
+        while True:
+            try:
+                return tuple(
+                    acceptance for counter, levels in self._counters for acceptance in counter.acceptances(levels)
+                )
+            except TreeoptError:
+                if self.exhausted:
+                    raise
+                self._count_next()

@@ -1,0 +1,145 @@
+"""Which timed calls were disturbed by other programs.
+
+The load is read after blocks of calls and stored in the checkpoint.  The entry of kind `others verify …` has as its key the
+index of the block's first sample of kind `verify …`, and as its values the number of samples and the load.  The load of
+samples outside all blocks is unknown.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import fmean
+
+from treeopt.errors import TreeoptError
+from treeopt.profiler.checkpoint import Checkpoint, Entry
+from treeopt.profiler.latency.load import Load, LoadReader
+from treeopt.records.step_latency import Interference
+
+OTHERS = "others "
+"""Prefix of the checkpoint's entries with the load during samples of a kind."""
+
+
+class LoadLog:
+    """Stores the load of other programs next to the samples taken meanwhile.
+
+    Args:
+        checkpoint: where samples and loads are stored.
+        kinds: of the samples.
+        reader: where loads come from.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, kinds: Sequence[str], reader: LoadReader) -> None:
+        self._checkpoint = checkpoint
+        self._reader = reader
+        self._counts = {kind: self._count(kind) for kind in kinds}
+
+    def update(self) -> None:
+        """Store the load since the last update, if the reader has one.  Cheap enough to call after every sample."""
+        load = self._reader.read()
+        if load is None:
+            return
+        for kind, count in self._counts.items():
+            if new := self._count(kind) - count:
+                self._checkpoint.append(OTHERS + kind, count, (new, load.used, load.processors, load.cores))
+                self._counts[kind] += new
+
+    def _count(self, kind: str) -> int:
+        return sum(1 for _ in self._checkpoint.entries(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timed call."""
+
+    seconds: float
+    load: Load | None
+    """During the call; None if unknown."""
+
+
+def read_samples(checkpoint: Checkpoint, kind: str) -> dict[int, list[Sample]]:
+    """Return the samples of one kind with their loads, by ascending key."""
+    entries = list(checkpoint.entries(kind))
+    loads: list[Load | None] = [None] * len(entries)
+    for block in checkpoint.entries(OTHERS + kind):
+        end, load = _read_block(block)
+        loads[block.key : end] = [load] * len(loads[block.key : end])
+    samples: dict[int, list[Sample]] = {}
+    for entry, entry_load in zip(entries, loads, strict=True):
+        samples.setdefault(entry.key, []).extend(Sample(seconds, entry_load) for seconds in entry.values)
+    return dict(sorted(samples.items()))
+
+
+def _read_block(entry: Entry) -> tuple[int, Load]:
+    """Return the end of a block and its load; raises TreeoptError for impossible values."""
+    with suppress(ValueError, OverflowError):
+        count, used, processors, cores = entry.values
+        end, load = entry.key + int(count), Load(used, int(processors), int(cores))
+        if 0 <= entry.key < end and load.cores >= 1 and 0 <= load.used <= load.processors > 0:
+            return end, load
+    raise TreeoptError(
+        f"checkpoint: expected a block of samples and the load of other programs. Got {entry.kind!r:.60} with "
+        f"{entry.values!r:.60}: start over with --force in place of --resume."
+    )
+
+
+class SampleFilter:
+    """Separates the samples of a checkpoint that other programs disturbed.
+
+    Args:
+        checkpoint: where samples and loads are stored.
+        threads: that compute at the same time in a timed call.
+        enough: undisturbed samples of a key from which on disturbed ones are left out.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, *, threads: int = 1, enough: int = 1) -> None:
+        self._checkpoint = checkpoint
+        self._threads = threads
+        self._enough = enough
+
+    def undisturbed(self, kind: str) -> dict[int, list[float]]:
+        """Return the seconds of samples not known to be disturbed, by key; a list may be empty."""
+        return {
+            key: [sample.seconds for sample in samples if not self._disturbed(sample)]
+            for key, samples in read_samples(self._checkpoint, kind).items()
+        }
+
+    def usable(self, kind: str) -> dict[int, list[float]]:
+        """Return the seconds of the undisturbed samples of each key if they are enough, otherwise of all."""
+        return {key: [sample.seconds for sample in samples] for key, samples in self._usable(kind).items()}
+
+    def count_undisturbed(self, kinds: Sequence[str]) -> int:
+        """Return the number of samples known to be undisturbed."""
+        return sum(sample.load is not None and not self._disturbed(sample) for sample in self._all_samples(kinds))
+
+    def min_undisturbed(self, kind: str, keys: Iterable[int]) -> int:
+        """Return the smallest number of undisturbed samples of any key."""
+        undisturbed = self.undisturbed(kind)
+        return min(len(undisturbed.get(key, ())) for key in keys)
+
+    def interference(self, kinds: Sequence[str]) -> Interference | None:
+        """Return how far other programs disturbed the samples of some kinds; None if no load is known."""
+        all_samples = self._all_samples(kinds)
+        if all(sample.load is None for sample in all_samples):
+            return None
+        usable = [sample for kind in kinds for samples in self._usable(kind).values() for sample in samples]
+        shares = [sample.load.share for sample in all_samples if sample.load is not None and self._disturbed(sample)]
+        return Interference(
+            calls=len(shares) / len(all_samples),
+            samples=sum(map(self._disturbed, usable)) / len(usable),
+            processors=fmean(shares) if shares else None,
+        )
+
+    def _all_samples(self, kinds: Sequence[str]) -> list[Sample]:
+        return [
+            sample for kind in kinds for samples in read_samples(self._checkpoint, kind).values() for sample in samples
+        ]
+
+    def _usable(self, kind: str) -> dict[int, list[Sample]]:
+        usable = {}
+        for key, samples in read_samples(self._checkpoint, kind).items():
+            undisturbed = [sample for sample in samples if not self._disturbed(sample)]
+            usable[key] = undisturbed if len(undisturbed) >= self._enough else samples
+        return usable
+
+    def _disturbed(self, sample: Sample) -> bool:
+        return sample.load is not None and sample.load.disturbs(self._threads)

@@ -1,0 +1,300 @@
+"""The latencies of a profile at one operating point: passes of every size, and whole steps under every rule."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import numpy as np
+
+from treeopt.planner.certainty import Certainty
+from treeopt.profiler.budget import Deadline
+from treeopt.profiler.clock import Work
+from treeopt.profiler.latency.curve import LEAST_ERROR, MAX_SAMPLES, PILOT_ROUNDS, LatencyCurve, Passes
+from treeopt.profiler.latency.disturbance import LoadLog, SampleFilter
+from treeopt.profiler.latency.load import LoadReader, timing_threads
+from treeopt.profiler.latency.passes import (
+    PROBE_TREES,
+    ROOM_TOKENS,
+    ChangeTree,
+    ModelPasses,
+    TimedPoint,
+    decoding_steps,
+    probe_trees,
+)
+from treeopt.profiler.latency.rounds import Recorder, Tick
+from treeopt.profiler.latency.steps import StepTimer
+from treeopt.profiler.settings import Settings
+from treeopt.records.latency import LatencyTable
+from treeopt.records.sampling import resolve_draft_sampling
+from treeopt.records.step_latency import StepLatency
+from treeopt.records.timing_quality import MIN_SAMPLES
+from treeopt.runtime import Decoder
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.rules import get_rule
+from treeopt.trees import TokenTree, chain
+
+ROUNDS_PER_BLOCK = 5
+EXTRA_POINTS = 8
+"""Token counts added to a curve where it bends, without a time budget."""
+COARSE_TOKENS, COARSE_WIDTH = max(tree.nodes for tree in PROBE_TREES), 16
+"""The largest verification and drafting passes that are timed even after the deadline: those of the probe trees."""
+BENDS_SHARE = 1 / 3
+"""Fraction of the time for a curve that finding its bends may take."""
+COARSE_STEPS = 3
+"""Rounds of whole steps for a first plan."""
+Spending = Callable[[str], AbstractContextManager[None]]
+WIDTHS_BEFORE = (1, 2, 1)
+"""Draft passes before a timed verification, which leave the hardware's caches as decoding does."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointPasses:
+    """The passes and plain steps that are timed at one operating point; each method allocates caches."""
+
+    target: LanguageModel
+    draft_model: LanguageModel | None
+    tokens: Sequence[int]
+    """The context, and ROOM_TOKENS more."""
+    point: TimedPoint
+    settings: Settings
+
+    def open_verification(self) -> Passes:
+        """Return the target's passes, each after some passes of the draft model, if any."""
+        target, draft_works = self._passes(self.target), list[Work]()
+        if self.draft_model is not None:
+            make_draft = self.open_drafting(self.draft_model)
+            draft_works = [make_draft(width) for width in WIDTHS_BEFORE if width <= self.settings.max_tokens]
+
+        def draft_levels(_: int) -> None:
+            for work in draft_works:
+                work()
+
+        return Passes(partial(target.verify, sampling=self.point.sampling), between=draft_levels)
+
+    def open_drafting(self, model: LanguageModel) -> Callable[[int], Work]:
+        """Return a function from the width of a level to the work of drafting it."""
+        settings, sampling = self.settings, self.point.sampling
+        rule = get_rule(settings.rules[0], lossy=True)
+        draft_sampling = resolve_draft_sampling(sampling, settings.own_draft_sampling(sampling))
+        passes = self._passes(model)
+        return cache(lambda width: passes.draft(width, draft_sampling, rule))
+
+    def open_plain_steps(self) -> Passes:
+        """Return whole steps of plain decoding, which stand for the verification of one token."""
+        context = self.tokens[: self.point.context_tokens]
+        decoder = Decoder(
+            self.target,
+            None,
+            chain(0),
+            sampling=self.point.sampling,
+            max_text_tokens=len(context) + ROOM_TOKENS,
+            cuda_graphs=self.settings.cuda_graphs,
+        )
+        steps = decoding_steps(decoder, context, self.point.batch_size)
+        return Passes(lambda _: steps.step, prepare=lambda _: steps.prepare(chain(0)))
+
+    def _passes(self, model: LanguageModel) -> ModelPasses:
+        settings = self.settings
+        return ModelPasses(
+            model, self.tokens, self.point.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs
+        )
+
+
+class PointTimer:
+    """Times the passes and steps of one pair at one operating point.
+
+    Args:
+        target, draft: the models; with None for the draft only verification is timed.
+        tokens: the context, and ROOM_TOKENS more.
+        point: the operating point.
+        settings: how much to measure.
+        recorder: times the calls.
+        load: reads the load of other programs; None for no reading.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        draft: LanguageModel | None,
+        tokens: Sequence[int],
+        point: TimedPoint,
+        settings: Settings,
+        recorder: Recorder,
+        *,
+        load: LoadReader | None = None,
+    ) -> None:
+        self._target = target
+        self._context = tokens[: point.context_tokens]
+        self._point = point
+        self._settings = settings
+        checkpoint = recorder.checkpoint
+        self._kinds = [point.kind(call) for call in ("verify", "draft", "step")]
+        self._load_log = None if load is None else LoadLog(checkpoint, self._kinds, load)
+        self._filter = SampleFilter(
+            checkpoint, threads=timing_threads(target.device), enough=min(MIN_SAMPLES, settings.rounds)
+        )
+        self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), sample_filter=self._filter)
+        passes = PointPasses(target, draft, tokens, point, settings)
+        self._verify = self._curve("verify", passes.open_verification, open_single=passes.open_plain_steps)
+        self._curves = [self._verify]
+        self._timers: dict[str, LatencyCurve | StepTimer] = {"verify": self._verify}
+        self._draft: LatencyCurve | None = None
+        self._steps: StepTimer | None = None
+        if draft is not None:
+            self._draft = self._curve("draft", lambda: Passes(passes.open_drafting(draft)))
+            self._steps = self._step_timer(draft)
+            self._curves.append(self._draft)
+            self._timers |= {"draft": self._draft, "overhead": self._steps}
+        self._open_part: str | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What can be refined: `verify`, and with a draft model `draft` and `overhead`."""
+        return tuple(self._timers)
+
+    def measure(self) -> StepLatency:
+        """Time as many rounds as the settings have, those in the checkpoint included."""
+        rounds, timers = self._settings.rounds, list(self._timers.values())
+        for curve in self._curves:
+            curve.pilot(rounds)
+            while curve.added < EXTRA_POINTS and curve.bend(rounds):
+                pass
+            curve.close()
+        for block in [*range(ROUNDS_PER_BLOCK, rounds, ROUNDS_PER_BLOCK), rounds]:
+            for timer in timers:  # interleaved, so that drift affects all equally
+                timer.sample(block)
+                timer.close()
+        self._repeat_disturbed(timers, rounds)
+        return self.latency()
+
+    def coarse(self, spending: Spending, deadline: Deadline) -> None:
+        """Time enough of each part for a first plan.
+
+        Args:
+            spending: returns the context in which a part is timed, by its name.
+            deadline: after which only the necessary minimum is timed.
+        """
+        amounts = {
+            "verify": (COARSE_TOKENS, deadline.part(0.5)),
+            "draft": (COARSE_WIDTH, deadline),
+            "overhead": (COARSE_STEPS, deadline),
+        }
+        for part, timer in self._timers.items():
+            with spending(part):
+                timer.coarse(*amounts[part])
+                timer.close()
+
+    def sample(self, deadline: Deadline) -> None:
+        """Time every part until the deadline, after adding counts where curves bend."""
+        timers = list(self._timers.values())
+        for number, timer in enumerate(timers):
+            share = deadline.part(1 / (len(timers) - number))
+            if isinstance(timer, LatencyCurve):
+                bends = share.part(BENDS_SHARE)
+                while not bends.over() and timer.bend(PILOT_ROUNDS, least_error=LEAST_ERROR):
+                    pass
+            timer.sample(MAX_SAMPLES, share)
+            timer.close()
+
+    def refine(self, part: str, certainty: Certainty, deadline: Deadline, rounds: int = MAX_SAMPLES) -> None:
+        """Time one part near the sizes that decide, until the deadline or for some rounds."""
+        if part != self._open_part:
+            self.close()
+        self._open_part = part
+        timer = self._timers.get(part)
+        if isinstance(timer, StepTimer):
+            timer.refine(deadline, rounds)
+        elif timer is not None:
+            timer.refine(_deciding_sizes(part, certainty), deadline, rounds)
+
+    def close(self) -> None:
+        """Free all caches."""
+        for timer in self._timers.values():
+            timer.close()
+
+    def samples(self, part: str, certainty: Certainty) -> int:
+        """Return the smallest number of samples of any size that decides."""
+        timer = self._timers[part]
+        if isinstance(timer, StepTimer):
+            return timer.samples
+        sizes = _deciding_sizes(part, certainty)
+        return timer.samples(sizes) if sizes or part == "verify" else MAX_SAMPLES
+
+    def latency(self) -> StepLatency:
+        """Return the latencies measured so far."""
+        latency = StepLatency(
+            context_tokens=self._point.context_tokens,
+            batch_size=self._point.batch_size,
+            verify=self._verify.table(),
+            sampled=not self._point.sampling.greedy,
+            limit_tokens=self._verify.limit_tokens,
+            interference=self._filter.interference(self._kinds),
+        )
+        if self._steps is None or self._draft is None:
+            return latency
+        draft = self._draft.table()
+        overheads = self._steps.overheads(lambda tree: passes_s(latency.verify, draft, tree))
+        return replace(
+            latency,
+            draft=draft,
+            overhead=overheads[0].overhead,
+            rule_overheads=overheads if len(overheads) > 1 else (),
+            host=self._steps.host,
+            steps=self._steps.timed_steps(),
+        )
+
+    def _repeat_disturbed(self, timers: Sequence[LatencyCurve | StepTimer], rounds: int) -> None:
+        """Replace samples that other programs disturbed, as long as that yields undisturbed ones."""
+        before = 0
+        for repeated in range(0, rounds, ROUNDS_PER_BLOCK):
+            undisturbed = self._filter.count_undisturbed(self._kinds)
+            fewest = min(timer.min_undisturbed for timer in timers)
+            if undisturbed == before or fewest >= rounds:
+                return
+            before = undisturbed
+            for timer in timers:
+                timer.sample_again(min(fewest + ROUNDS_PER_BLOCK, fewest + rounds - repeated, rounds))
+                timer.close()
+
+    def _after_call(self, tick: Tick) -> None:
+        if self._load_log is not None:
+            self._load_log.update()
+        tick()
+
+    def _curve(
+        self, call: str, open_passes: Callable[[], Passes], open_single: Callable[[], Passes] | None = None
+    ) -> LatencyCurve:
+        max_tokens = self._settings.max_tokens
+        return LatencyCurve(self._point.kind(call), open_passes, max_tokens, self._recorder, open_single=open_single)
+
+    def _step_timer(self, draft: LanguageModel) -> StepTimer:
+        settings, sampling = self._settings, self._point.sampling
+        trees = probe_trees(settings.max_tokens)
+
+        def open_decoder(rule: str) -> tuple[Decoder, ChangeTree]:
+            decoder = Decoder(
+                self._target,
+                draft,
+                trees[0],
+                rule=rule,
+                sampling=sampling,
+                draft_sampling=settings.own_draft_sampling(sampling),
+                lossy=settings.lossy,
+                max_text_tokens=len(self._context) + ROOM_TOKENS,
+                max_nodes=max(tree.nodes for tree in trees),
+                cuda_graphs=settings.cuda_graphs,
+            )
+            return decoder, decoder.change_tree
+
+        return StepTimer(open_decoder, self._context, self._point, settings.rules, trees, recorder=self._recorder)
+
+
+def _deciding_sizes(part: str, certainty: Certainty) -> frozenset[int]:
+    return certainty.draft_widths if part == "draft" else certainty.verify_tokens
+
+
+def passes_s(verify: LatencyTable, draft: LatencyTable, tree: TokenTree, *, per_block: bool = False) -> float:
+    """Return the seconds of the passes in a step: verification, and drafting level by level or in one pass."""
+    draft_sizes = np.array([tree.max_depth]) if per_block else tree.draft_widths
+    return float(verify.seconds(tree.nodes)) + float(draft.seconds(draft_sizes).sum())
