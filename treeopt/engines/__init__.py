@@ -1,7 +1,6 @@
-"""Plan to engine: the settings of other programs, one module each."""
+"""Other engines: exporters of plans, importers of measurements, and clients of running engines."""
 
-from treeopt.engines.engine import Engine
-from treeopt.engines.settings import (
+from treeopt.engines.exporters import (
     eagle,
     exllamav3,
     hf,
@@ -13,6 +12,7 @@ from treeopt.engines.settings import (
     tensorrt_llm,
     vllm,
 )
+from treeopt.engines.exporters.engine import Engine
 
 __all__ = ["ENGINES"]
 
@@ -28,9 +28,8 @@ ENGINES: tuple[Engine, ...] = (
     openvino.ENGINE,
     eagle.ENGINE,
 )
-"""All that settings can be written for, the most used ones first."""
+"""Engines that `treeopt export` writes configurations for, the most used first."""
 
 
 def __dir__() -> list[str]:
-    """Return the public names: what tab completion shows."""
     return __all__

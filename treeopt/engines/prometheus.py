@@ -1,6 +1,6 @@
-"""Counters of speculation in Prometheus text, for whoever reads them: a probe of a server, or the importer of a file.
+"""Speculation counters in Prometheus text or JSON, for probes of servers and importers of files.
 
-vLLM and llama.cpp count under the same names, with or without the ending `_total`, vLLM once per engine:
+vLLM and llama.cpp use the same names, with or without the ending `_total`. vLLM labels them by engine:
 
     vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 100.0
     vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 300.0
@@ -8,8 +8,8 @@ vLLM and llama.cpp count under the same names, with or without the ending `_tota
     vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 80.0
     llamacpp:spec_decode_num_drafts_total 100
 
-Lines of TYPE and HELP are not needed: a Prometheus that federates others passes on none. What Prometheus' own API answers
-to a query is the same in JSON.
+TYPE and HELP lines are not required, because a Prometheus that federates others omits them. Prometheus' own API returns
+the same counters as JSON.
 """
 
 import re
@@ -28,23 +28,21 @@ MAX_LINE = 4000
 
 
 class Counter(NamedTuple):
-    """One counter."""
-
     place: str
-    """Where it stands, such as `line 3`."""
+    """Its place in the text, such as `line 3`."""
     program: str
-    """Its prefix, such as `vllm`."""
+    """Prefix of the name, such as `vllm`."""
     name: str
     """`DRAFTS`, `DRAFTED`, `ACCEPTED` or `BY_POSITION`."""
     position: int | None
-    """Of `BY_POSITION`, from 0."""
+    """Draft position from 0; None for totals."""
     labels: tuple[tuple[str, str], ...]
-    """All others, in alphabetical order: an engine has the same on all its counters."""
+    """All other labels, sorted by name; all counters of one engine share them."""
     value: float
 
 
 class CounterError(ValueError):
-    """A line that is no counter; `place` is where it stands."""
+    """A broken counter; `place` is its place in the text."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(reason)
@@ -52,7 +50,7 @@ class CounterError(ValueError):
 
 
 def read_counters(lines: Iterable[str]) -> Iterator[Counter]:
-    """Yield the counters of Prometheus text; raises CounterError for a line of theirs that is torn.
+    """Yield the speculation counters of Prometheus text; raises CounterError for a broken line of one.
 
     >>> next(read_counters(['vllm:spec_decode_num_drafts{engine="0"} 7'])).value
     7.0
@@ -73,56 +71,54 @@ def read_counters(lines: Iterable[str]) -> Iterator[Counter]:
                 f"expected a counter of Prometheus, a name, labels and a value ({error!s:.60}). Is the line complete?"
             )
             raise CounterError(place, " ".join(reason.split())) from None
-        if counter := _counter(place, sample.name, dict(sample.labels), float(sample.value)):
+        if counter := _build_counter(place, sample.name, dict(sample.labels), float(sample.value)):
             yield counter
 
 
-def is_api_answer(content: object) -> bool:
-    """Return whether parsed JSON is what Prometheus' `/api/v1/query` answers about such counters."""
-    return any(NAME.fullmatch(str(metric.get("__name__", ""))) for metric, _ in _series(content))
+def is_api_response(content: object) -> bool:
+    """Return whether parsed JSON is a response of Prometheus' `/api/v1/query` with speculation counters."""
+    return any(NAME.fullmatch(str(metric.get("__name__", ""))) for metric, _ in _read_series(content))
 
 
-def read_api_answer(content: object) -> Iterator[Counter]:
-    """Yield the counters of an answer of `/api/v1/query` or `/api/v1/query_range`, of the latter their last values."""
-    for number, (metric, value) in enumerate(_series(content)):
-        place = f"data.result[{number}]"
-        name, labels = (
-            str(metric.get("__name__", "")),
-            {key: str(each) for key, each in metric.items() if key != "__name__"},
-        )
+def read_api_response(content: object) -> Iterator[Counter]:
+    """Yield the counters of a response of `/api/v1/query`, or the last values of `/api/v1/query_range`."""
+    for index, (metric, value) in enumerate(_read_series(content)):
+        place = f"data.result[{index}]"
+        name = str(metric.get("__name__", ""))
+        labels = {label: str(text) for label, text in metric.items() if label != "__name__"}
         try:
-            counter = _counter(place, name, labels, float(value))
+            counter = _build_counter(place, name, labels, float(value))
         except (TypeError, ValueError):
             raise CounterError(
-                place, f"expected a time and a number as text. Got {value!r:.40}: save the answer again."
+                place, f"expected a time and a number as text. Got {value!r:.40}: save the response again."
             ) from None
         if counter:
             yield counter
 
 
-def _series(content: object) -> list[tuple[dict[str, Any], Any]]:
-    """Return the labels and the last value of every series in an answer; none of anything else."""
+def _read_series(content: object) -> list[tuple[dict[str, Any], Any]]:
+    """Return the labels and the last value of every series in a response; empty for other content."""
     data = content.get("data") if isinstance(content, dict) else None
     result = data.get("result") if isinstance(data, dict) else None
     series = []
-    for each in result if isinstance(result, list) else []:
-        if isinstance(each, dict) and isinstance(metric := each.get("metric"), dict):
-            values = each.get("values")
-            pair = values[-1] if isinstance(values, list) and values else each.get("value")
-            series.append((metric, pair[1] if isinstance(pair, list) and len(pair) == 2 else None))
+    for item in result if isinstance(result, list) else []:
+        if isinstance(item, dict) and isinstance(metric := item.get("metric"), dict):
+            values = item.get("values")
+            sample = values[-1] if isinstance(values, list) and values else item.get("value")
+            series.append((metric, sample[1] if isinstance(sample, list) and len(sample) == 2 else None))
     return series
 
 
-def _counter(place: str, name: str, labels: dict[str, str], value: float) -> Counter | None:
-    """Return a counter, None for another name; raises CounterError for a position that no draft has."""
-    parts = NAME.fullmatch(name)
-    if parts is None:
+def _build_counter(place: str, name: str, labels: dict[str, str], value: float) -> Counter | None:
+    """Return a counter, None for another name; raises CounterError for a position that is not a whole number."""
+    match = NAME.fullmatch(name)
+    if match is None:
         return None
     position = None
-    if parts[2] == BY_POSITION:
+    if match[2] == BY_POSITION:
         label = labels.pop("position", "")
         try:
             position = parse_position(label)
         except ValueError:
             raise CounterError(place, f"position: expected a whole number from 0. Got {label!r:.60}.") from None
-    return Counter(place, parts[1], parts[2], position, tuple(sorted(labels.items())), value)
+    return Counter(place, match[1], match[2], position, tuple(sorted(labels.items())), value)

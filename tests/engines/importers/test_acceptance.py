@@ -1,4 +1,4 @@
-"""Acceptance of other programs: rates, counts and vectors, against what they mean for a chain."""
+"""Acceptance from rates, counts and vectors, against what they mean for a chain."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from scipy import stats
 from tests.engines.importers.samples import METRICS
 from tests.support.drawn import examples
 from treeopt.engines.importers import read_acceptance
-from treeopt.engines.importers.acceptance_tables import table_of_counts, table_of_rates, vector_of_ranks
+from treeopt.engines.importers.acceptance_tables import acceptance_from_vector, table_from_counts, table_from_rates
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.trees import chain
 
@@ -41,18 +41,18 @@ def refused(tmp_path, content, field, reason, **options):
 class TestRates:
     @settings(deadline=None, derandomize=True, max_examples=examples(100))
     @given(st.lists(st.floats(1e-9, 1), min_size=1, max_size=12))
-    def test_a_chain_yields_one_token_and_the_sum_of_the_rates(self, rates):
+    def test_chain_yields_one_token_plus_the_sum_of_rates(self, rates):
         rates = sorted(rates, reverse=True)
-        table = table_of_rates(rates)
+        table = table_from_rates(rates)
         for length in range(1, len(rates) + 1):
             assert table.expected_tokens(chain(length)) == pytest.approx(1 + sum(rates[:length]))
 
-    def test_a_plain_list_is_of_positions(self, tmp_path):
-        found = read(tmp_path, [0.8, 0.4, 0.1])
-        assert found.table.p == pytest.approx(np.array([[0.8], [0.5], [0.25]]))
-        assert (found.rule, found.temperature, found.top_p) == ("sequoia", 0.6, 1.0)
-        assert found.prompts is found.positions is found.table.counts is found.table.standard_error is None
-        assert [(each.what, each.source) for each in found.imported] == [("acceptance", "file (rates per position)")]
+    def test_plain_list_contains_rates_per_position(self, tmp_path):
+        result = read(tmp_path, [0.8, 0.4, 0.1])
+        assert result.table.p == pytest.approx(np.array([[0.8], [0.5], [0.25]]))
+        assert (result.rule, result.temperature, result.top_p) == ("sequoia", 0.6, 1.0)
+        assert result.prompts is result.positions is result.table.counts is result.table.standard_error is None
+        assert [(each.what, each.source) for each in result.imported] == [("acceptance", "file (rates per position)")]
 
     def test_positions_never_reached_are_left_out(self, tmp_path):
         assert read(tmp_path, [0.8, 0.0, 0.0, 0.0]).table.p.tolist() == [[0.8], [0.0]]
@@ -66,10 +66,10 @@ class TestRates:
 
 class TestEncodings:
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-    def test_text_is_read_in_the_encoding_it_begins_with(self, tmp_path, encoding):
+    def test_byte_order_marks_select_the_encoding(self, tmp_path, encoding):
         assert read(tmp_path, "[0.8,\r\n 0.4]".encode(encoding)).table.p.tolist() == [[0.8], [0.5]]
 
-    def test_json_whose_second_line_begins_with_a_brace_is_no_json_lines(self, tmp_path):
+    def test_indented_json_is_not_read_as_json_lines(self, tmp_path):
         """As `jq` and editors lay it out: the first line ends with a key."""
         counts = (
             '{"metrics":\n{"speculative_decoding": {"num_spec_tokens": 3, "acceptance_histogram": [10, 10, 10, 10]}}}\n'
@@ -80,33 +80,34 @@ class TestEncodings:
 class TestCounts:
     @pytest.mark.parametrize("ending", ["_total", ""])
     def test_metrics_are_summed_over_engines(self, tmp_path, ending):
-        found = read(tmp_path, METRICS.replace("_total", ending))
-        assert found.positions == 100
-        assert found.table.p == pytest.approx(np.array([[0.8], [0.5], [0.5]]))
-        assert found.table.counts.tolist() == [100, 80, 40]
+        result = read(tmp_path, METRICS.replace("_total", ending))
+        assert result.positions == 100
+        assert result.table.p == pytest.approx(np.array([[0.8], [0.5], [0.5]]))
+        assert result.table.counts.tolist() == [100, 80, 40]
         wanted = [stats.beta(k + 0.5, n - k + 0.5).std() for k, n in ((80, 100), (40, 80), (20, 40))]
-        assert found.table.standard_error[:, 0].tolist() == pytest.approx(wanted)
-        assert found.imported[0].source == "file (vLLM metrics)"
+        assert result.table.standard_error[:, 0].tolist() == pytest.approx(wanted)
+        assert result.imported[0].source == "file (vLLM metrics)"
 
-    def test_json_says_the_same(self, tmp_path):
+    def test_json_counts_match_metrics(self, tmp_path):
         counts = read(tmp_path, {"num_drafts": 100, "accepted_per_pos": [80, 40, 20]})
         metrics = read(tmp_path, METRICS)
         assert counts.table.p.tolist() == metrics.table.p.tolist()
         assert counts.table.standard_error.tolist() == metrics.table.standard_error.tolist()
 
-    def test_the_errors_are_those_of_repeated_counting(self):
+    def test_standard_errors_match_repeated_sampling(self):
         rng = np.random.default_rng(3)
         drafts, p = 400, [0.8, 0.5]
         reached = [np.full(4000, drafts)]
         for chance in p:
             reached.append(rng.binomial(reached[-1], chance))
         drawn = np.stack([after / before for before, after in pairwise(reached)])
-        table = table_of_counts(drafts, [320.0, 160.0])
+        table = table_from_counts(drafts, [320.0, 160.0])
         assert drawn.std(axis=1).tolist() == pytest.approx(table.standard_error[:, 0].tolist(), rel=0.05)
 
     @pytest.mark.parametrize(
         ("content", "field", "reason"),
         [
+            ({"synthetic_acceptance_rates": [[0.8]]}, "synthetic_acceptance_rates", "Got a list of lists"),
             ({"num_drafts": 100, "accepted_per_pos": [101]}, "accepted_per_pos", "shares from 0 to 1 of all drafts"),
             ({"num_drafts": 100, "accepted_per_pos": [50, 60]}, "accepted_per_pos", "never to rise"),
             ({"num_drafts": 100, "accepted_per_pos": []}, "accepted_per_pos", "at least one"),
@@ -137,36 +138,36 @@ class TestVectors:
         torch.save(torch.tensor(content) if isinstance(content, list) else content, file)
         return file.getvalue()
 
-    def test_entries_that_sum_to_1_end_in_what_nobody_accepted(self, tmp_path):
-        found = read(tmp_path, self.torch_bytes([0.0, 0.6, 0.2, 0.1, 0.1]))
-        assert found.table.p == pytest.approx(np.array([0.6, 0.2, 0.1]))
-        assert found.table.position_invariant
-        assert found.imported[0].source == "file (acceptance vector; last entry, nothing accepted, left out)"
+    def test_last_entry_is_dropped_if_entries_sum_to_1(self, tmp_path):
+        result = read(tmp_path, self.torch_bytes([0.0, 0.6, 0.2, 0.1, 0.1]))
+        assert result.table.p == pytest.approx(np.array([0.6, 0.2, 0.1]))
+        assert result.table.position_invariant
+        assert result.imported[0].source == "file (acceptance vector; last entry, nothing accepted, left out)"
 
-    def test_entries_that_do_not_are_all_ranks(self, tmp_path):
-        found = read(tmp_path, self.torch_bytes([0.0, 0.6, 0.2, 0.1]))
-        assert found.table.p == pytest.approx(np.array([0.6, 0.2, 0.1]))
-        assert found.imported[0].source == "file (acceptance vector)"
+    def test_all_entries_are_ranks_if_they_sum_to_less(self, tmp_path):
+        result = read(tmp_path, self.torch_bytes([0.0, 0.6, 0.2, 0.1]))
+        assert result.table.p == pytest.approx(np.array([0.6, 0.2, 0.1]))
+        assert result.imported[0].source == "file (acceptance vector)"
 
-    def test_where_nobody_can_tell_nothing_is_dropped_and_that_is_said(self, tmp_path):
-        found = read(tmp_path, [0.6, 0.2, 0.1, 0.099], kind="ranks")
-        assert found.table.p.tolist() == [0.6, 0.2, 0.1, 0.099]
-        assert "last entry kept as a rank, may be nothing accepted" in found.imported[0].source
+    def test_ambiguous_last_entry_is_kept_with_a_remark(self, tmp_path):
+        result = read(tmp_path, [0.6, 0.2, 0.1, 0.099], kind="ranks")
+        assert result.table.p.tolist() == [0.6, 0.2, 0.1, 0.099]
+        assert "last entry kept as a rank, may be nothing accepted" in result.imported[0].source
 
-    def test_a_list_of_ranks_is_not_one_of_positions(self, tmp_path):
+    def test_kind_selects_ranks_or_positions(self, tmp_path):
         assert read(tmp_path, [0.5, 0.25], kind="ranks").table.p.tolist() == [0.5, 0.25]
         assert read(tmp_path, [0.5, 0.25], kind="positions").table.p.tolist() == [[0.5], [0.5]]
-        assert vector_of_ranks([0.0, 0.5, 0.25]).table.p.tolist() == [0.5, 0.25]
+        assert acceptance_from_vector([0.0, 0.5, 0.25]).table.p.tolist() == [0.5, 0.25]
         with pytest.raises(InvalidValueError, match="kind: expected one of auto, positions, ranks"):
             read(tmp_path, [0.5], kind="depths")
 
     @pytest.mark.source
     @shared
     def test_sequoias_shipped_vector(self):
-        found = read_acceptance(SEQUOIA / "acceptance-rate-vector.pt", temperature=0.6, rule="sequoia")
+        result = read_acceptance(SEQUOIA / "acceptance-rate-vector.pt", temperature=0.6, rule="sequoia")
         published = json.loads((SEQUOIA / "acceptance.json").read_bytes())["shipped_vector"]
-        assert found.table.p.tolist() == pytest.approx(published["p"], abs=1e-8)
-        assert 1 - found.table.p.sum() == pytest.approx(published["none_accepted"], abs=1e-6)
+        assert result.table.p.tolist() == pytest.approx(published["p"], abs=1e-8)
+        assert 1 - result.table.p.sum() == pytest.approx(published["none_accepted"], abs=1e-6)
 
     @pytest.mark.source
     @shared
@@ -181,7 +182,7 @@ class TestVectors:
 
     @pytest.mark.source
     @shared
-    def test_a_growmap_is_no_vector(self, tmp_path):
+    def test_growmap_is_refused(self, tmp_path):
         refused(tmp_path, (SEQUOIA / "8-chain.pt").read_bytes(), "content", "Is it an acceptance vector")
 
     def test_what_is_refused(self, tmp_path):

@@ -1,4 +1,4 @@
-"""Logs and results of engines: what they are read as, against counts made by hand or by a simulated engine."""
+"""Acceptance in logs and results of engines, against counts made by hand or by a simulated engine."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 from tests.engines.importers.samples import META, SPECDEC, TRTLLM, VLLM_BENCH
 from treeopt.engines.importers import read_acceptance, read_latency
-from treeopt.engines.importers.mean_acceptance import geometric
+from treeopt.engines.importers.acceptance_tables import acceptance_from_mean
 from treeopt.errors import FormatError
 from treeopt.trees import chain
 
@@ -47,7 +47,7 @@ class TestVllmBench:
     def test_shorter_drafts_are_named(self, tmp_path):
         assert "shorter drafts" in read(tmp_path, VLLM_BENCH | {"spec_decode_draft_tokens": 100}).imported[0].source
 
-    def test_what_contradicts_itself_is_refused(self, tmp_path):
+    def test_contradictions_are_refused(self, tmp_path):
         rates = "spec_decode_per_position_acceptance_rates"
         refused(tmp_path, VLLM_BENCH | {"spec_decode_accepted_tokens": 90}, rates, "expected 90")
         refused(tmp_path, VLLM_BENCH | {"spec_decode_num_drafts": 0}, "spec_decode_num_drafts", "at least 1")
@@ -60,7 +60,7 @@ class TestVllmBench:
 
 
 class TestVllmLog:
-    def test_all_lines_count_by_their_drafts(self, tmp_path):
+    def test_lines_are_weighted_by_their_drafts(self, tmp_path):
         """Three drafts that were all accepted, at the end, change little of 4,900 before them."""
         rng = np.random.default_rng(5)
         parts = [rng.binomial(1, 0.9, 1400), rng.binomial(1, 0.6, 3500), np.ones(3, int)]
@@ -70,7 +70,7 @@ class TestVllmLog:
         assert result.table.p[0, 0] == pytest.approx(np.concatenate(parts).mean(), abs=1e-3)
         assert len(result.texts.reached) == 3, "intervals differ, so they are kept apart for the error"
 
-    def test_positions_against_the_drafts_themselves(self, tmp_path):
+    def test_positions_match_the_drafts(self, tmp_path):
         rng = np.random.default_rng(6)
         drafts = [np.minimum(rng.geometric(0.4, 500) - 1, 4) for _ in range(6)]
         result = read(tmp_path, "".join(vllm_line(part, 4) for part in drafts))
@@ -78,7 +78,7 @@ class TestVllmLog:
         wanted = [np.mean(every[every >= place] > place) for place in range(4)]
         assert result.table.p[:, 0] == pytest.approx(wanted, abs=2e-3)
 
-    def test_lines_without_drafts_are_passed_over(self, tmp_path):
+    def test_lines_without_drafts_are_skipped(self, tmp_path):
         nothing = "Accepted: 0 tokens, Drafted: 0 tokens, Per-position acceptance rate: 0.000\n"
         assert read(tmp_path, nothing + vllm_line([1, 0, 1, 1], 1)).positions == 4
 
@@ -111,11 +111,11 @@ class TestSglang:
         assert read(tmp_path, "\n".join(map(json.dumps, lines))).prompts == 1
         refused(tmp_path, lines[:1], "meta_info", "spec_accept_histogram of at least one request")
 
-    def test_what_contradicts_itself_is_refused(self, tmp_path):
+    def test_contradictions_are_refused(self, tmp_path):
         refused(tmp_path, META | {"spec_verify_ct": 41}, "spec_accept_histogram", "expected 41 steps")
         refused(tmp_path, META | {"completion_tokens": 50}, "completion_tokens", "at least about the 60")
 
-    def test_a_log_has_the_mean_only(self, tmp_path):
+    def test_log_contains_only_a_mean(self, tmp_path):
         line = "[2026-01-01] Decode batch, #running-req: {}, #token: 9, accept len: {}, accept rate: {}, gen throughput: 3\n"
         result = read(tmp_path, line.format(1, 1.5, 0.25) + line.format(3, 2.5, 0.75))
         assert result.table.expected_tokens(chain(2)) == pytest.approx(2.25), "a mean over running requests"
@@ -123,7 +123,7 @@ class TestSglang:
         assert "taken for equal" in result.imported[0].source
         refused(tmp_path, line.format(1, 2.4, 0.9), "accept len", "expected a draft length")
 
-    def test_a_mean_without_a_length_is_refused(self, tmp_path):
+    def test_mean_without_draft_length_is_refused(self, tmp_path):
         refused(tmp_path, {"backend": "sglang", "accept_length": 2.5}, "content", "take SGLang's responses")
 
 
@@ -134,7 +134,7 @@ class TestLlamaServer:
     )
     RATES = "#acc rate/pos = (0.750, 0.500, 0.250), "
 
-    def test_the_last_line_holds_all_before_it(self, tmp_path):
+    def test_last_line_includes_earlier_ones(self, tmp_path):
         log = self.LINE.format(40, 120, 60, self.RATES, 90.0) + self.LINE.format(100, 300, 150, self.RATES, 300.0)
         result = read(tmp_path, log)
         assert result.table.p == pytest.approx(QUARTERS)
@@ -142,16 +142,16 @@ class TestLlamaServer:
         (draft,) = read_latency(tmp_path / "file", default_pass="draft")
         assert draft.draft.medians_s.tolist() == pytest.approx([1e-3]), "300 ms for 300 tokens"
 
-    def test_a_restart_counts_anew(self, tmp_path):
+    def test_restart_begins_new_totals(self, tmp_path):
         log = self.LINE.format(100, 300, 150, self.RATES, 300.0) + self.LINE.format(40, 120, 60, self.RATES, 90.0)
         assert read(tmp_path, log).positions == 140
 
-    def test_without_rates_the_mean_is_taken(self, tmp_path):
+    def test_mean_is_used_without_rates(self, tmp_path):
         result = read(tmp_path, self.LINE.format(100, 200, 75, "", 200.0))
         assert result.table.expected_tokens(chain(2)) == pytest.approx(1.75)
         assert "taken for equal" in result.imported[0].source
 
-    def test_verification_is_not_in_it(self, tmp_path):
+    def test_log_has_no_verification_times(self, tmp_path):
         (tmp_path / "file").write_text(self.LINE.format(100, 300, 150, self.RATES, 300.0))
         with pytest.raises(FormatError, match="give it to --acceptance or --draft-latency"):
             read_latency(tmp_path / "file")
@@ -163,7 +163,7 @@ class TestSpecdecBench:
         assert result.table.p == pytest.approx(QUARTERS)
         assert result.positions == 40
 
-    def test_what_contradicts_itself_is_refused(self, tmp_path):
+    def test_contradictions_are_refused(self, tmp_path):
         refused(tmp_path, SPECDEC | {"Average_AL": 3.0}, "Average_AL", "expected 2.5")
         refused(
             tmp_path,
@@ -175,8 +175,8 @@ class TestSpecdecBench:
 
 class TestMeans:
     @pytest.mark.parametrize(("mean", "length"), [(1.0, 3), (1.3, 1), (2.5, 3), (4.0, 3), (7.9, 8)])
-    def test_the_chain_comes_to_its_mean(self, mean, length):
-        table = geometric(mean, length)
+    def test_chain_has_the_given_mean(self, mean, length):
+        table = acceptance_from_mean(mean, length, "log").table
         assert len(table.p) == length
         assert table.expected_tokens(chain(length)) == pytest.approx(mean, abs=1e-9)
 
@@ -193,7 +193,7 @@ class TestMeans:
         ([0.8, -0.1], "content", "Got -0.1 at position 1"),
     ],
 )
-def test_rates_in_another_form_are_refused_with_what_to_do(tmp_path, content, field, reason):
+def test_other_rates_are_refused_with_advice(tmp_path, content, field, reason):
     refused(tmp_path, content, field, reason)
 
 
@@ -205,9 +205,7 @@ class TestOtherVersions:
 
     @pytest.mark.parametrize("drafted_tokens", [2, 3, 7])
     @pytest.mark.parametrize("own_token_in_rate", [True, False])
-    def test_the_draft_length_of_a_sglang_log_follows_from_rates_of_either_kind(
-        self, tmp_path, drafted_tokens, own_token_in_rate
-    ):
+    def test_sglang_draft_length_follows_from_either_kind_of_rate(self, tmp_path, drafted_tokens, own_token_in_rate):
         """Older versions count the target's own token as drafted and accepted."""
         rng = np.random.default_rng(drafted_tokens)
         means = 1 + rng.uniform(0.2, 0.9, 12) * drafted_tokens
@@ -217,19 +215,19 @@ class TestOtherVersions:
         assert len(table.p) == drafted_tokens
         assert table.expected_tokens(chain(drafted_tokens)) == pytest.approx(means.mean(), abs=0.005)
 
-    def test_the_draft_length_in_server_args_comes_first(self, tmp_path):
+    def test_sglang_draft_length_in_server_args_has_priority(self, tmp_path):
         arguments = "server_args=ServerArgs(model_path='m', speculative_num_steps=3, speculative_eagle_topk=1)\n"
         without_rates = self.SGLANG.format(2.5, 0).replace(", accept rate: 0", "")
         assert len(read(tmp_path, arguments + without_rates).table.p) == 3
         refused(tmp_path, without_rates, "accept len", "speculative_num_steps")
 
-    def test_lines_of_changing_draft_lengths_have_none(self, tmp_path):
+    def test_sglang_log_with_changing_draft_lengths_is_refused(self, tmp_path):
         log = (
             self.SGLANG.format("2.50", "0.50") + self.SGLANG.format("1.90", "0.90") + self.SGLANG.format("2.00", "0.20")
         )
         refused(tmp_path, log, "accept len", "take SGLang's responses")
 
-    def test_requests_of_llama_server_against_their_steps(self, tmp_path):
+    def test_llama_server_requests_match_their_steps(self, tmp_path):
         rng = np.random.default_rng(7)
         requests = [np.minimum(rng.geometric(0.4, steps) - 1, 3) for steps in (200, 90, 150)]
         rates = [", ".join(f"{np.mean(each > place):.3f}" for place in range(3)) for each in requests]
@@ -252,7 +250,7 @@ class TestOtherVersions:
             assert (result.prompts, result.positions) == (3, 440)
             assert len(result.texts.reached) == 3
 
-    def test_requests_of_llama_server_without_rates_have_a_mean(self, tmp_path):
+    def test_llama_server_requests_without_rates_have_a_mean(self, tmp_path):
         """As at the default verbosity; a request of which nothing was accepted counts too."""
         log = self.SLOT.format(150, 300, "mean len =  2.50") + self.SLOT.format(0, 30, "mean len =  1.00")
         result = read(tmp_path, log)
@@ -260,19 +258,19 @@ class TestOtherVersions:
         assert "all 3 positions taken for equal" in result.imported[0].source
         refused(tmp_path, self.SLOT.format(150, 300, ""), "draft acceptance", "take the server's /metrics")
 
-    def test_requests_of_llama_server_are_not_added_to_its_statistics(self, tmp_path):
+    def test_llama_server_requests_are_not_added_to_its_statistics(self, tmp_path):
         rates = "mean acceptance length = 2.50, acceptance rate per position = (0.750, 0.500, 0.250)"
         statistics = TestLlamaServer.LINE.format(100, 300, 150, TestLlamaServer.RATES, 300.0)
         assert read(tmp_path, self.SLOT.format(150, 300, rates) + statistics).positions == 100
         (draft,) = read_latency(tmp_path / "file", default_pass="draft")
         assert draft.draft.medians_s.tolist() == pytest.approx([1e-3])
 
-    def test_requests_of_llama_server_have_no_times(self, tmp_path):
+    def test_llama_server_requests_have_no_times(self, tmp_path):
         (tmp_path / "file").write_text(self.SLOT.format(150, 300, "mean len =  2.50"))
         with pytest.raises(FormatError, match=r"expected times of draft passes\. Got none"):
             read_latency(tmp_path / "file", default_pass="draft")
 
-    def test_two_ways_of_drafting_are_told_apart_by_statistics(self, tmp_path):
+    def test_llama_server_statistics_separate_drafting_methods(self, tmp_path):
         """A slot's rates are of both ways together."""
         rates = "mean acceptance length = 2.50, acceptance rate per position = (0.900, 0.500, 0.250)"
         statistics = TestLlamaServer.LINE.format(100, 300, 150, TestLlamaServer.RATES, 300.0)
@@ -281,7 +279,7 @@ class TestOtherVersions:
         assert result.table.p == pytest.approx(QUARTERS)
         assert "draft-simple" in result.imported[0].source
 
-    def test_runs_that_were_appended_are_read_together(self, tmp_path):
+    def test_appended_vllm_runs_are_pooled(self, tmp_path):
         result = read(tmp_path, json.dumps(VLLM_BENCH) + "\n" + json.dumps(VLLM_BENCH) + "\n")
         assert result.table.p == pytest.approx(QUARTERS)
         assert result.positions == 80
@@ -292,7 +290,7 @@ class TestOtherVersions:
         assert result.table.p == pytest.approx(QUARTERS)
         assert result.table.counts is None
 
-    def test_rates_of_specdec_bench_are_those_of_its_histogram(self, tmp_path):
+    def test_specdec_bench_rates_must_match_its_histogram(self, tmp_path):
         """A length that no step had is left out of all three."""
         lengths = {"1": 10, "3": 20, "4": 10}
         joint, conditional = {"1": 1.0, "3": 0.75, "4": 0.25}, {"1": 1.0, "3": 0.75, "4": 1 / 3}
@@ -305,6 +303,6 @@ class TestOtherVersions:
         for name, rates in (("Joint_Acceptance_Rate", joint), ("Conditional_Acceptance_Rate", conditional)):
             refused(tmp_path, content | {name: rates | {"4": 0.6}}, f"{name}.4", "Acceptance_Length_Histogram")
 
-    def test_a_mean_of_sglang_that_its_histogram_has_not(self, tmp_path):
+    def test_sglang_mean_must_match_its_histogram(self, tmp_path):
         assert read(tmp_path, META | {"spec_accept_length": 2.5}).positions == 40
         refused(tmp_path, META | {"spec_accept_length": 3.5}, "spec_accept_length", "expected 2.5")

@@ -1,4 +1,4 @@
-"""Curves of other programs, against numbers worked out by hand and against what treeopt itself exports."""
+"""Latencies of other programs, against numbers computed by hand and against treeopt's own exports."""
 
 import json
 
@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import invented
+from tests.engines.exporters.named import engine_named
 from tests.engines.importers.samples import CSV, SGLANG_ADDITIVE, SGLANG_SAMPLES, TENSORRT_LLM
-from tests.engines.settings.named import engine_named
-from treeopt.engines.importers import read_latency
-from treeopt.engines.importers.combine import with_imported
-from treeopt.engines.settings.setting import setting
-from treeopt.engines.settings.source import Source
+from treeopt.engines.exporters.choose import choose_setting
+from treeopt.engines.exporters.setting import Source
+from treeopt.engines.importers import read_latency, with_imported
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.planner import plan
 from treeopt.records.acceptance import AcceptanceTable
@@ -33,21 +32,21 @@ def refused(tmp_path, content, field, reason, **options):
 
 
 class TestCsv:
-    def test_lines_of_one_count_are_samples(self, tmp_path):
-        (found,) = read(tmp_path, CSV)
-        assert (found.context_tokens, found.batch_size, found.source) == (None, 1, "file (CSV)")
-        assert found.verify.tokens.tolist() == [1, 4]
-        np.testing.assert_allclose(found.verify.timings[0].samples_s, [0.010, 0.012])
-        np.testing.assert_allclose(found.verify.medians_s, [0.011, 0.016])
-        np.testing.assert_allclose(found.draft.medians_s, [0.002, 0.003])
-        np.testing.assert_allclose(found.overhead.samples_s, [0.0005])
+    def test_rows_of_one_token_count_are_samples(self, tmp_path):
+        (latency,) = read(tmp_path, CSV)
+        assert (latency.context_tokens, latency.batch_size, latency.source) == (None, 1, "file (CSV)")
+        assert latency.verify.tokens.tolist() == [1, 4]
+        np.testing.assert_allclose(latency.verify.timings[0].samples_s, [0.010, 0.012])
+        np.testing.assert_allclose(latency.verify.medians_s, [0.011, 0.016])
+        np.testing.assert_allclose(latency.draft.medians_s, [0.002, 0.003])
+        np.testing.assert_allclose(latency.overhead.samples_s, [0.0005])
 
     @pytest.mark.parametrize(
         ("unit", "one"), [("seconds", "0.01"), ("s", "1e-2"), ("ms", "10"), ("Milliseconds", " 10 "), ("us", "10000")]
     )
     def test_units(self, tmp_path, unit, one):
-        (found,) = read(tmp_path, f"\ufeff{unit},tokens\r\n{one},1\r\n")
-        assert found.verify.medians_s.tolist() == pytest.approx([0.01])
+        (latency,) = read(tmp_path, f"\ufeff{unit},tokens\r\n{one},1\r\n")
+        assert latency.verify.medians_s.tolist() == pytest.approx([0.01])
 
     @pytest.mark.parametrize(
         "content",
@@ -109,37 +108,37 @@ class TestCsv:
     @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
     def test_dialects(self, tmp_path, content, encoding):
         (tmp_path / "file").write_bytes(content.encode(encoding))
-        (found,) = read_latency(tmp_path / "file")
-        assert found.verify.tokens.tolist() == [1, 8]
-        assert found.verify.medians_s.tolist() == pytest.approx([0.0105, 0.0112])
+        (latency,) = read_latency(tmp_path / "file")
+        assert latency.verify.tokens.tolist() == [1, 8]
+        assert latency.verify.medians_s.tolist() == pytest.approx([0.0105, 0.0112])
 
-    def test_a_unit_in_the_bytes_of_a_spreadsheet(self, tmp_path):
+    def test_micro_sign_in_windows_encoding(self, tmp_path):
         (tmp_path / "file").write_bytes("tokens;Latency [µs]\n1;10,5\n8;11,2\n".encode("cp1252"))
-        (found,) = read_latency(tmp_path / "file")
-        assert found.verify.medians_s.tolist() == pytest.approx([10.5e-6, 11.2e-6])
+        (latency,) = read_latency(tmp_path / "file")
+        assert latency.verify.medians_s.tolist() == pytest.approx([10.5e-6, 11.2e-6])
 
-    def test_three_decimals_are_no_thousands_where_the_file_shows_its_mark(self, tmp_path):
-        (found,) = read(tmp_path, "tokens;us\n1;10,512\n8;11,203\n")
-        assert found.verify.medians_s.tolist() == pytest.approx([10.512e-6, 11.203e-6])
-        (found,) = read(tmp_path, "tokens\tus\n1\t10,512\n8\t11,2\n")
-        assert found.verify.medians_s.tolist() == pytest.approx([10.512e-6, 11.2e-6])
-        (found,) = read(tmp_path, "tokens,us\n1.000,10.512\n8.000,11.203\n")
-        assert found.verify.medians_s.tolist() == pytest.approx([10.512e-6, 11.203e-6])
+    def test_three_decimals_are_read_if_the_decimal_mark_is_known(self, tmp_path):
+        (latency,) = read(tmp_path, "tokens;us\n1;10,512\n8;11,203\n")
+        assert latency.verify.medians_s.tolist() == pytest.approx([10.512e-6, 11.203e-6])
+        (latency,) = read(tmp_path, "tokens\tus\n1\t10,512\n8\t11,2\n")
+        assert latency.verify.medians_s.tolist() == pytest.approx([10.512e-6, 11.2e-6])
+        (latency,) = read(tmp_path, "tokens,us\n1.000,10.512\n8.000,11.203\n")
+        assert latency.verify.medians_s.tolist() == pytest.approx([10.512e-6, 11.203e-6])
 
     @pytest.mark.parametrize("name", ["batch", "Batch Size", "bs", "num_seqs"])
     @pytest.mark.parametrize("context", ["ctx", "context (tokens)", "kvLen", "past-len"])
-    def test_conditions_by_any_usual_name(self, tmp_path, name, context):
+    def test_condition_columns_have_aliases(self, tmp_path, name, context):
         """A column of one value is no less a condition."""
-        (found,) = read(tmp_path, f"{context},{name},tokens,ms\n512,4,1,10\n512,4,8,11\n")
-        assert (found.context_tokens, found.batch_size) == (512, 4)
+        (latency,) = read(tmp_path, f"{context},{name},tokens,ms\n512,4,1,10\n512,4,8,11\n")
+        assert (latency.context_tokens, latency.batch_size) == (512, 4)
 
-    def test_tokens_of_a_whole_batch_are_divided(self, tmp_path):
+    def test_batch_tokens_are_divided_by_the_batch_size(self, tmp_path):
         four, one = read(tmp_path, "batch_tokens,batch,ms\n4,4,10\n32,4,11\n1,1,9\n")
         assert four.verify.tokens.tolist() == [1, 8]
         assert one.verify.tokens.tolist() == [1]
         refused(tmp_path, "batch_tokens,batch,ms\n4,4,10\n6,4,11\n", "line 3", "a multiple of the batch of 4. Got 6")
 
-    def test_an_unnamed_last_column_is_no_row_name(self, tmp_path):
+    def test_unnamed_last_column_is_refused(self, tmp_path):
         """Shifted by one, its values would be times."""
         refused(tmp_path, "tokens,ms\n1,10,3\n2,11,4\n", "line 2", "expected 2 values, one per name. Got 3")
 
@@ -154,7 +153,7 @@ class TestCsv:
             ("run_id", "1 2 1 2", True),
         ],
     )
-    def test_settings_may_not_differ_and_results_may(self, tmp_path, column, values, accepted):
+    def test_settings_must_be_constant_and_results_may_vary(self, tmp_path, column, values, accepted):
         rows = zip((1, 1, 8, 8), (10, 12, 14, 16), values.split(), strict=True)
         text = f"tokens,ms,{column}\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
         if accepted:
@@ -162,21 +161,21 @@ class TestCsv:
         else:
             refused(tmp_path, text, "line 1", f"one value in the column '{column}'.*remove the column")
 
-    def test_settings_of_a_single_point_may_not_differ(self, tmp_path):
+    def test_settings_of_a_single_point_must_be_constant(self, tmp_path):
         refused(tmp_path, "tokens,ms,threads\n1,1,4\n1,2,8\n", "line 1", "one value in the column 'threads'")
 
-    def test_drafting_that_takes_no_time_is_refused_with_what_to_do(self, tmp_path):
+    def test_zero_drafting_time_is_refused_with_advice(self, tmp_path):
         refused(tmp_path, "tokens,ms\n1,0\n", "line 2", "such as 1 us", default_pass="draft")
 
     def test_every_context_and_batch_is_a_condition(self, tmp_path):
-        found = read(tmp_path, 'context,batch,tokens,"seconds"\n512,4,1,0.1\n256,1,1,0.2\n512,4,2,0.3\n,,1,0.4\n')
-        assert [(each.context_tokens, each.batch_size) for each in found] == [(512, 4), (256, 1), (None, 1)]
-        assert found[0].verify.medians_s.tolist() == [0.1, 0.3]
+        latency = read(tmp_path, 'context,batch,tokens,"seconds"\n512,4,1,0.1\n256,1,1,0.2\n512,4,2,0.3\n,,1,0.4\n')
+        assert [(each.context_tokens, each.batch_size) for each in latency] == [(512, 4), (256, 1), (None, 1)]
+        assert latency[0].verify.medians_s.tolist() == [0.1, 0.3]
 
-    def test_lines_without_a_pass_are_what_is_asked_for(self, tmp_path):
-        (found,) = read(tmp_path, "tokens,seconds\n1,0.1\n", default_pass="draft")
-        assert found.verify is None
-        assert found.draft.medians_s.tolist() == [0.1]
+    def test_rows_without_a_pass_use_the_default_pass(self, tmp_path):
+        (latency,) = read(tmp_path, "tokens,seconds\n1,0.1\n", default_pass="draft")
+        assert latency.verify is None
+        assert latency.draft.medians_s.tolist() == [0.1]
         with pytest.raises(InvalidValueError, match="default_pass"):
             read(tmp_path, CSV, default_pass="target")
 
@@ -221,7 +220,7 @@ class TestCsv:
             ("tokens,seconds,context\n1,0.1,-1\n", "line 2", "context: expected a whole number of at least 0"),
             ("tokens,seconds,pass\n1,-1,overhead\n", "line 2", "a time of at least 0"),
             ("tokens,s,batch\n" + "".join(f"1,1,{b}\n" for b in range(1, 1003)), "line 1002", "at most 1000 pairs"),
-            ('tokens,seconds\n1,"0.1\n', "line 2", "values with ',' between"),
+            ('tokens,seconds\n1,"0.1\n', "line 2", "values separated by ','"),
             ("tokens,seconds\n4,0.1\n8,0.2\n", "tokens", "verify: .*from 1 token, plain decoding's pass.* first at 4"),
             ("tokens,seconds,pass\n1,0.1,\n2,0.2,draft\n", "tokens", "draft: .*a level of one node.* first at 2"),
         ],
@@ -232,12 +231,12 @@ class TestCsv:
 
 class TestEngineTables:
     def test_steps_per_second(self, tmp_path):
-        (found,) = read(tmp_path, SGLANG_SAMPLES)
-        assert (found.context_tokens, found.batch_size) == (None, 1)
-        assert found.source == "file (SGLang cost table)"
-        assert found.verify.tokens.tolist() == [1, 8, 64]
-        assert found.verify.medians_s.tolist() == pytest.approx([0.01, 0.0125, 0.02])
-        assert found.draft is found.overhead is None
+        (latency,) = read(tmp_path, SGLANG_SAMPLES)
+        assert (latency.context_tokens, latency.batch_size) == (None, 1)
+        assert latency.source == "file (SGLang cost table)"
+        assert latency.verify.tokens.tolist() == [1, 8, 64]
+        assert latency.verify.medians_s.tolist() == pytest.approx([0.01, 0.0125, 0.02])
+        assert latency.draft is latency.overhead is None
 
     @pytest.mark.parametrize("table", [SGLANG_ADDITIVE, TENSORRT_LLM], ids=["sglang", "tensorrt-llm"])
     def test_every_probed_batch_size_is_a_condition(self, tmp_path, table):
@@ -249,31 +248,31 @@ class TestEngineTables:
         assert four.verify.tokens.tolist() == [1, 4]
         assert four.verify.medians_s.tolist() == pytest.approx([0.0148, 0.0268])
 
-    def test_counts_that_a_batch_does_not_divide_are_taken_on_both_sides(self, tmp_path):
+    def test_token_counts_are_rounded_both_ways_to_multiples_of_the_batch(self, tmp_path):
         table = SGLANG_ADDITIVE | {"bs_probes": [3], "alpha_seconds": [0.0]}
-        (found,) = read(tmp_path, table)
-        assert found.verify.tokens.tolist() == [1, 2, 5]
+        (latency,) = read(tmp_path, table)
+        assert latency.verify.tokens.tolist() == [1, 2, 5]
         between = [0.01 + 0.003 * 2 / 3, 0.013 + 0.012 * 2 / 12, 0.013 + 0.012 * 11 / 12]
-        assert found.verify.medians_s.tolist() == pytest.approx([0.001 + each for each in between])
+        assert latency.verify.medians_s.tolist() == pytest.approx([0.001 + each for each in between])
 
-    def test_a_table_with_bias_is_additive_as_sglang_reads_it(self, tmp_path):
-        (found, _) = read(tmp_path, SGLANG_ADDITIVE | {"remark": "any"})
-        assert found.verify.max_tokens == 16
+    def test_table_with_bias_is_additive(self, tmp_path):
+        (latency, _) = read(tmp_path, SGLANG_ADDITIVE | {"remark": "any"})
+        assert latency.verify.max_tokens == 16
 
     @pytest.mark.parametrize("batch", [1, 2])
-    def test_what_is_exported_to_sglang_comes_back(self, tmp_path, batch):
+    def test_sglang_export_can_be_imported(self, tmp_path, batch):
         from tests.cli.invented import invented
 
         profile = invented(conditions=[(256, batch)])
-        emitted = setting(engine_named("sglang"), Source(profile=profile)).emitted
-        text = emitted.files["FILE.sps.json"]
+        output = choose_setting(engine_named("sglang"), Source(profile=profile)).output
+        text = output.files["FILE.sps.json"]
         if batch == 2:  # tokens of the batch, from 2 on
             refused(tmp_path, text, "sample_batch_tokens", "from 1 token.* first at 2: time 1 token too")
             return
-        (found,) = read(tmp_path, text)
+        (latency,) = read(tmp_path, text)
         wanted = profile.latencies[0].verify
-        assert found.verify.tokens.tolist() == wanted.tokens.tolist()
-        np.testing.assert_allclose(found.verify.medians_s, wanted.medians_s, rtol=1e-5)
+        assert latency.verify.tokens.tolist() == wanted.tokens.tolist()
+        np.testing.assert_allclose(latency.verify.medians_s, wanted.medians_s, rtol=1e-5)
 
     @pytest.mark.parametrize(
         ("content", "field", "reason"),
@@ -314,7 +313,7 @@ class TestEngineTables:
     def test_what_is_refused(self, tmp_path, content, field, reason):
         refused(tmp_path, content, field, reason)
 
-    def test_a_table_is_not_of_drafting(self, tmp_path):
+    def test_cost_table_has_no_drafting_times(self, tmp_path):
         refused(
             tmp_path,
             SGLANG_SAMPLES,
@@ -344,7 +343,7 @@ LLAMA_BENCH = [
     )
 ]
 
-LLAMA_BENCH_TABLE = """ggml_cuda_init: found 1 CUDA devices:
+LLAMA_BENCH_TABLE = """ggml_cuda_init: latency 1 CUDA devices:
 | model | size | backend | threads | test | t/s |
 | --- | ---: | --- | ---: | ---: | ---: |
 | llama 1B Q4_0 | 606.54 MiB | CPU | 8 | pp8 | 800.00 ± 0.10 |
@@ -358,7 +357,7 @@ build: abc (123)
 
 
 class TestLlamaBench:
-    def test_the_table_that_it_prints(self, tmp_path):
+    def test_markdown_table(self, tmp_path):
         """n_ubatch is 512 where the table does not name it; other lines are its log."""
         text = LLAMA_BENCH_TABLE
         empty, deep = read(tmp_path, text)
@@ -370,12 +369,12 @@ class TestLlamaBench:
         refused(tmp_path, text.replace("800.00", "0.00"), "line 4", "a number above 0")
         refused(tmp_path, text.replace("CPU | 8 | pp8", "CPU | 4 | pp8"), "line 5.threads", "one value in all rows")
 
-    def test_a_draft_model_is_timed_the_same_way(self, tmp_path):
+    def test_draft_model(self, tmp_path):
         empty, _ = read(tmp_path, LLAMA_BENCH, default_pass="draft")
         assert empty.verify is None
         assert empty.draft.tokens.tolist() == [1, 8]
 
-    def test_rows_may_lack_settings_of_others(self, tmp_path):
+    def test_rows_may_lack_settings(self, tmp_path):
         fewer = [{key: row[key] for key in row if key != "model_type"} for row in LLAMA_BENCH[1:]]
         assert read(tmp_path, [LLAMA_BENCH[0], *fewer])[0].verify.tokens.tolist() == [1, 8]
 
@@ -431,8 +430,8 @@ class TestBlocks:
 
     def imported(self, tmp_path, text):
         (tmp_path / "block.csv").write_text(text)
-        (found,) = read_latency(tmp_path / "block.csv")
-        return found
+        (latency,) = read_latency(tmp_path / "block.csv")
+        return latency
 
     @pytest.mark.parametrize(
         "text",
@@ -442,17 +441,17 @@ class TestBlocks:
             "tokens;block_s;verify_s;overhead_s\n1;;0.01;0.0005\n8;0.003;0.012;\n4;0.002;;\n",
         ],
     )
-    def test_they_are_read_from_rows_and_from_columns(self, tmp_path, text):
-        found = self.imported(tmp_path, text)
-        assert found.per_block
-        assert found.verify.seconds(np.array([1, 8])) == pytest.approx([0.01, 0.012])
-        assert found.draft.tokens.tolist() == [1, 4, 8]
-        assert found.draft.medians_s == pytest.approx([0.002, 0.002, 0.003])
-        assert found.overhead.median_s == pytest.approx(0.0005)
+    def test_rows_and_columns(self, tmp_path, text):
+        latency = self.imported(tmp_path, text)
+        assert latency.per_block
+        assert latency.verify.seconds(np.array([1, 8])) == pytest.approx([0.01, 0.012])
+        assert latency.draft.tokens.tolist() == [1, 4, 8]
+        assert latency.draft.medians_s == pytest.approx([0.002, 0.002, 0.003])
+        assert latency.overhead.median_s == pytest.approx(0.0005)
 
-    def test_one_column_named_after_a_part_is_of_that_part(self, tmp_path):
-        found = self.imported(tmp_path, "tokens,verify_ms\n1,10\n8,12\n")
-        assert (found.draft, found.per_block) == (None, False)
+    def test_single_column_named_after_a_part(self, tmp_path):
+        latency = self.imported(tmp_path, "tokens,verify_ms\n1,10\n8,12\n")
+        assert (latency.draft, latency.per_block) == (None, False)
         (tmp_path / "verify.csv").write_text("tokens,verify_ms\n1,10\n8,12\n")
         with pytest.raises(FormatError, match=r"expected times of draft passes\. Got those of verify"):
             read_latency(tmp_path / "verify.csv", default_pass="draft")
@@ -466,17 +465,17 @@ class TestBlocks:
             ("tokens,verify_ms,block_ms\n1,10,0\n", "expected a time above 0"),
         ],
     )
-    def test_what_contradicts_itself_is_refused(self, tmp_path, text, reason):
+    def test_contradictions_are_refused(self, tmp_path, text, reason):
         with pytest.raises(FormatError, match=reason):
             self.imported(tmp_path, text)
 
-    def test_a_plan_pays_for_one_pass_and_is_no_deeper(self, tmp_path):
+    def test_plan_adds_one_pass_and_is_no_deeper_than_measured(self, tmp_path):
         """Steps against a sum by hand: the pass of as many levels as the tree has, whatever their width."""
         verify = {n: 10 + 0.1 * n for n in range(1, 33)}
         block = {1: 2.0, 3: 3.0}
         rows = [f"{n},{ms}," for n, ms in verify.items()] + [f"{n},{ms},block" for n, ms in block.items()]
-        found = self.imported(tmp_path, "tokens,ms,pass\n" + "\n".join(rows) + "\n,0.5,overhead\n")
-        profile = with_imported(invented(tables=[AcceptanceTable([[0.9, 0.05]] * 6)]), latencies=[found])
+        latency = self.imported(tmp_path, "tokens,ms,pass\n" + "\n".join(rows) + "\n,0.5,overhead\n")
+        profile = with_imported(invented(tables=[AcceptanceTable([[0.9, 0.05]] * 6)]), latencies=[latency])
         found_plan = plan(profile, max_nodes=16)
         tree = found_plan.choice.tree
         assert tree.max_depth == 3

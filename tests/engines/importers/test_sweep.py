@@ -1,4 +1,4 @@
-"""Sweeps over the draft length: lengths that were left out are predicted, and wrong conventions are refused."""
+"""Sweeps over the draft length: prediction of unmeasured lengths, and refusal of wrong conventions."""
 
 import json
 import random
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import call
-from tests.engines.importers.test_combine import mutated
+from tests.engines.importers.test_profiles import mutated
 from treeopt.engines.importers import read_latency, sweep_profile
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.records.profile import Profile
@@ -40,17 +40,17 @@ def written(path, batches=(1, 8), shift=0.0, knee=32):
     return path
 
 
-def made(path):
+def import_sweep(path):
     return sweep_profile([path], sampling=GREEDY, context_tokens=256)
 
 
 @pytest.mark.parametrize(("place", "knee", "within"), [(0, 32, 0.02), (1, 32, 0.02), (1, 24, 0.06)])
-def test_lengths_left_out_are_predicted_and_the_choice_is_near_the_best(tmp_path, place, knee, within):
+def test_unmeasured_lengths_are_predicted_and_the_choice_is_near_the_best(tmp_path, place, knee, within):
     """A knee at 24 tokens lies at length 2 of batch 8, between measured lengths, where nobody can see it."""
-    found = made(written(tmp_path / "sweep.csv", knee=knee))
-    latency = found.chain_latencies[place]
+    profile = import_sweep(written(tmp_path / "sweep.csv", knee=knee))
+    latency = profile.chain_latencies[place]
     steps = latency.whole_steps
-    survival = np.cumprod(np.ravel(found.acceptances[0].table.p))
+    survival = np.cumprod(np.ravel(profile.acceptances[0].table.p))
     survival = np.concatenate([survival, survival[-1] * RATES[-1] ** np.arange(1, 8)])
     times = np.interp(
         range(8),
@@ -65,30 +65,30 @@ def test_lengths_left_out_are_predicted_and_the_choice_is_near_the_best(tmp_path
     assert actual[int(np.argmax(predicted))] > (1 - within) * max(actual)
 
 
-def test_accept_length_of_another_convention_is_refused(tmp_path):
+def test_accept_length_above_the_draft_length_is_refused(tmp_path):
     with pytest.raises(FormatError, match="target's own token"):
-        made(written(tmp_path / "sweep.csv", shift=1.0))
+        import_sweep(written(tmp_path / "sweep.csv", shift=1.0))
 
 
-def test_an_accept_length_of_0_at_plain_decoding_names_the_convention(tmp_path):
+def test_plain_accept_length_of_0_excludes_the_target_token(tmp_path):
     """SGLang and vLLM count the target's own token, others do not: the row of plain decoding tells."""
     lines = ["k,accept_len,tokens_per_second", "0,0,100", "1,0.6,140", "3,0.95,150"]
     (tmp_path / "s.csv").write_text("\n".join(lines))
-    table = made(tmp_path / "s.csv").acceptances[0].table
+    table = import_sweep(tmp_path / "s.csv").acceptances[0].table
     assert table.p[0, 0] == pytest.approx(0.6)
 
 
-def test_rows_of_several_kinds_of_text_are_no_sweep(tmp_path):
+def test_several_workloads_are_refused(tmp_path):
     lines = ["workload,k,accept_len,tokens_per_second", "a,0,1,100", "b,0,1,100", "a,1,1.6,140", "b,1,1.5,140"]
     (tmp_path / "s.csv").write_text("\n".join(lines))
     with pytest.raises(FormatError, match=r"'workload'\. Got 'a', 'b': keep the rows of one"):
-        made(tmp_path / "s.csv")
+        import_sweep(tmp_path / "s.csv")
 
 
-def test_what_is_no_sweep_is_told_where_it_belongs(tmp_path):
+def test_other_files_are_directed_to_their_option(tmp_path):
     (tmp_path / "rates.json").write_text("[0.8, 0.4]")
     with pytest.raises(FormatError, match="give it to --acceptance"):
-        made(tmp_path / "rates.json")
+        import_sweep(tmp_path / "rates.json")
     with pytest.raises(FormatError, match="give it to --sweep"):
         read_latency(written(tmp_path / "sweep.csv"))
 
@@ -99,27 +99,27 @@ def without_plain(path, lengths):
     return path
 
 
-def test_plain_decoding_that_was_not_measured_is_extrapolated_and_said_to_be(tmp_path, monkeypatch):
+def test_missing_plain_decoding_is_extrapolated_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (latency,) = made(without_plain(tmp_path / "s.jsonl", (1, 3))).chain_latencies
+    (latency,) = import_sweep(without_plain(tmp_path / "s.jsonl", (1, 3))).chain_latencies
     assert [each.length for each in latency.chains] == [0, 1, 3]
     assert float(latency.chains[0].steps.median_s) == pytest.approx(step_s(0, 1))
     result = call("profile", "--sweep", "s.jsonl", "-o", "p.yaml")
     assert "plain decoding was not measured" in " ".join(result.stderr.split())
 
 
-def test_a_single_length_is_no_sweep(tmp_path):
+def test_single_length_is_refused(tmp_path):
     with pytest.raises(FormatError, match="measure plain decoding too"):
-        made(without_plain(tmp_path / "s.jsonl", (3,)))
+        import_sweep(without_plain(tmp_path / "s.jsonl", (3,)))
 
 
-def test_broken_files_are_read_or_refused_in_one_line(tmp_path):
+def test_mutated_files_are_read_or_refused_in_one_line(tmp_path):
     rng, read = random.Random(1), 0
     original = written(tmp_path / "whole.csv").read_bytes()
     for _ in range(200):
         (tmp_path / "s.csv").write_bytes(mutated(rng, original))
         try:
-            made(tmp_path / "s.csv").save(tmp_path / "p.yaml")
+            import_sweep(tmp_path / "s.csv").save(tmp_path / "p.yaml")
             Profile.load(tmp_path / "p.yaml")
             read += 1
         except TreeoptError as error:
@@ -127,7 +127,7 @@ def test_broken_files_are_read_or_refused_in_one_line(tmp_path):
     assert 20 < read < 190
 
 
-def test_result_files_of_vllm_are_one_sweep(tmp_path):
+def test_vllm_result_files_form_one_sweep(tmp_path):
     paths = []
     for length in MEASURED:
         row = {"max_concurrency": 4, "mean_tpot_ms": 1e3 * step_s(length, 4) / accept_length(length)}
@@ -141,6 +141,14 @@ def test_result_files_of_vllm_are_one_sweep(tmp_path):
     assert float(np.mean(latency.chains[2].steps.samples_s)) == pytest.approx(step_s(3, 4))
 
 
+@pytest.mark.parametrize(("drafts", "drafted"), [(100, "Infinity"), ("Infinity", "Infinity")])
+def test_infinite_counters_are_refused(tmp_path, drafts, drafted):
+    row = f'{{"tps": 100, "gamma": 3, "spec_decode_num_drafts": {drafts}, "spec_decode_draft_tokens": {drafted}}}'
+    (tmp_path / "s.json").write_text(row, "utf-8")
+    with pytest.raises(FormatError, match="spec_decode_num_draft_tokens: expected a whole number"):
+        import_sweep(tmp_path / "s.json")
+
+
 def test_from_sweep_to_plan_on_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "sweep.csv")
@@ -152,14 +160,14 @@ def test_from_sweep_to_plan_on_the_command_line(tmp_path, monkeypatch):
     assert "verify times: measured" not in solved.output
 
 
-def test_options_of_what_is_measured_are_refused_beside_a_sweep(tmp_path, monkeypatch):
+def test_measurement_options_are_refused_with_a_sweep(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "sweep.csv")
     assert call("profile", "--sweep", "sweep.csv", "--rounds", "3", "-o", "p.yaml").exit_code == 2
     assert call("profile", "--sweep", "sweep.csv", "--acceptance", "sweep.csv", "-o", "p.yaml").exit_code == 2
 
 
-def test_trees_are_left_out_with_a_warning(tmp_path, monkeypatch):
+def test_trees_are_skipped_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [
         {"steps": k, "topk": t, "acc_length": a, "step_time": 0.01} for k, t, a in ((0, 1, 1), (3, 1, 2), (3, 4, 3))

@@ -1,4 +1,4 @@
-"""Acceptance in the files of other programs: what `treeopt export` writes of a profile without planning anything."""
+"""Files of other programs that `treeopt export` writes of a profile's acceptance, without planning."""
 
 import json
 from collections.abc import Callable
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 
-from treeopt.engines.importers.speculation_profile import (
+from treeopt.engines.importers.model_optimizer import (
     BY_LENGTH,
     CONDITIONAL,
     HISTOGRAM,
     LENGTH,
     MARGINAL,
+    MAX_LENGTH,
     MEAN,
     METHOD,
-    MOST_LENGTH,
     PREFIX,
     VERSION,
 )
@@ -24,13 +24,13 @@ from treeopt.records.machine import Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 
 TRAVERSAL = "traversal"
-WHOLE = 1e-6
-"""Counts are whole within this share."""
+COUNT_ROUNDING = 1e-6
+"""Relative distance within which a count is a whole number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceFormat:
-    """A file that holds a chain's acceptance."""
+    """A file that contains the acceptance of a chain."""
 
     name: str
     """As in `treeopt export --to`."""
@@ -38,23 +38,23 @@ class AcceptanceFormat:
     versions: str
     needs: str
     write: Callable[..., str]
-    """As `speculation_profile`: from an acceptance and its pair, with `max_depth` and `method`."""
+    """Signature of `speculation_profile`."""
     takes: tuple[str, ...]
-    """Options of `treeopt export` that change its file."""
+    """Options of `treeopt export` that change the file."""
 
 
 def speculation_profile(
     acceptance: MeasuredAcceptance, pair: Pair, *, max_depth: int | None = None, method: str | None = None
 ) -> str:
-    """Return the JSON of a chain's acceptance, that of rank 0.
+    """Return the JSON of the acceptance of rank 0, that of a chain.
 
     Args:
         acceptance: as measured.
-        pair: the models it is of.
-        max_depth: the longest draft that is told; by default all that was measured.
-        method: Model-Optimizer's name of how is drafted; None is a draft model.
+        pair: the models that it was measured with.
+        max_depth: the longest draft; by default all that was measured.
+        method: Model-Optimizer's name of the drafting method; by default a draft model.
 
-    Raises InfeasibleError for a depth beyond what was measured, without one where all depths are alike, and for a rule
+    Raises InfeasibleError for a depth beyond what was measured, a missing depth if all depths are alike, and a rule
     that does not accept the longest prefix.
     """
     if acceptance.rule == TRAVERSAL:
@@ -67,12 +67,12 @@ def speculation_profile(
     if depth is None:
         raise InfeasibleError(
             "max_depth: expected how many draft tokens, because the acceptance is the same at every depth. Got none: "
-            "say it with --depth.",
+            "set it with --depth.",
             field="max_depth",
         )
     if depth < 1:
         raise InfeasibleError(
-            f"max_depth: expected at least 1 draft token. Got {depth}: ask for more.", field="max_depth"
+            f"max_depth: expected at least 1 draft token. Got {depth}: set a larger --depth.", field="max_depth"
         )
     conditional = [float(rate) for rate in table.rows(depth)[:, 0, 0]]
     marginal = list(accumulate(conditional, mul))
@@ -86,14 +86,14 @@ def speculation_profile(
         "target_model": pair.target,
         LENGTH: depth,
         "block_size": None,
-        MOST_LENGTH: depth,
+        MAX_LENGTH: depth,
         METHOD: PREFIX,
         CONDITIONAL: conditional,
         MARGINAL: marginal,
         MEAN: mean,
         "accept_length_model": "chain_analytic",
         BY_LENGTH: {str(depth): mean},
-        HISTOGRAM: _whole_histogram(table, depth),
+        HISTOGRAM: _build_histogram(table, depth),
         "measurement_conditions": {
             "rule": acceptance.rule,
             "temperature": acceptance.temperature,
@@ -101,25 +101,25 @@ def speculation_profile(
             "top_k": acceptance.top_k,
             "prompts": acceptance.prompts,
             "positions": acceptance.positions,
-            "imported": [each.source for each in acceptance.imported],
+            "imported": [imported.source for imported in acceptance.imported],
         },
     }
     return json.dumps(content, indent=2) + "\n"
 
 
-def _whole_histogram(table: AcceptanceTable, depth: int) -> dict[str, int] | None:
-    """Return the steps by their tokens where the table was counted on whole steps of one length; None where not."""
+def _build_histogram(table: AcceptanceTable, depth: int) -> dict[str, int] | None:
+    """Return the steps by the tokens that they yielded; None if the table was not counted on chains of that depth."""
     if table.counts is None or table.branching > 1 or table.max_depth != depth:
         return None
-    last = float(table.counts[-1] * table.p[-1].item())
-    survived = [*map(float, table.counts), last]
-    taken = [float(count * rate) for count, rate in zip(table.counts, table.p.ravel(), strict=True)]
+    reached = [float(count) for count in table.counts]
+    accepted = [float(count * rate) for count, rate in zip(table.counts, table.p.ravel(), strict=True)]
+    survived = [*reached, float(table.counts[-1] * table.p[-1].item())]
     whole = [round(count) for count in survived]
-    if any(abs(count - near) > WHOLE * max(1, near) for count, near in zip(survived, whole, strict=True)):
-        return None
-    if any(abs(count - near) > WHOLE * max(1, near) for count, near in zip(taken, whole[1:], strict=True)):
-        return None
-    return {str(place + 1): before - after for place, (before, after) in enumerate(pairwise([*whole, 0]))}
+    for counts, nearest in ((survived, whole), (accepted, whole[1:])):
+        pairs = zip(counts, nearest, strict=True)
+        if any(abs(count - near) > COUNT_ROUNDING * max(1, near) for count, near in pairs):
+            return None
+    return {str(tokens): before - after for tokens, (before, after) in enumerate(pairwise([*whole, 0]), start=1)}
 
 
 SPECULATION_PROFILE = AcceptanceFormat(

@@ -1,39 +1,103 @@
-"""From what engines report to an acceptance table: rates, counts and vectors."""
+"""Rates, counts, means and vectors that engines report, as acceptance tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from treeopt.arrays import Float64
+from treeopt.engines.importers.importer import ImportedAcceptance
 from treeopt.errors import InvalidValueError
-from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.acceptance import AcceptanceTable, SequenceSums
 from treeopt.records.proportions import independent_positions, posterior_error
 
 MAX_DRAFTS = 1e15
 SUM_ROUNDING = 1e-5
-"""A vector whose entries sum to 1 within this, the rounding of 32-bit numbers, ends in the share of nothing accepted."""
+"""The last entry of a vector that sums to 1 within this, the rounding of float32, is the share of nothing accepted."""
 SUM_DOUBT = 5e-3
-"""Within this, the rounding of printed numbers, it may."""
+"""Within this, the rounding of printed numbers, it may be that share."""
+MAX_GROUPS = 256
+"""More requests are summed in this many groups of neighbours, whose errors are as independent."""
+HALVINGS = 60
+SHORTER_DRAFTS = "shorter drafts count as rejected"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vector:
-    """Acceptance by rank, and how its last entry was read."""
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """Steps of one request that tried a draft token at positions 1, 2, …, and those that accepted it.
 
-    table: AcceptanceTable
-    remark: str
-    """Empty where nothing had to be decided."""
+    >>> StepCounts.from_lengths({0: 40, 1: 30, 2: 30}, 3)
+    StepCounts(reached=(100, 60, 30), accepted=(60, 30, 0))
+    """
+
+    reached: tuple[int, ...]
+    accepted: tuple[int, ...]
+
+    @classmethod
+    def from_lengths(cls, steps: Mapping[int, int], depth: int) -> "StepCounts":
+        """Return the counts of steps, all of which drafted `depth` tokens, by the draft tokens that they accepted."""
+        tried = min(depth, max(steps, default=0) + 1)  # no step reached the later positions
+        survived = tuple(accumulate(steps.get(length, 0) for length in range(tried, -1, -1)))[::-1]
+        return cls(survived[:-1], survived[1:])
+
+    @classmethod
+    def from_steps(cls, accepted: Sequence[int], drafted: Sequence[int]) -> "StepCounts":
+        """Return the counts of steps that may differ in the number of tokens they drafted.
+
+        >>> StepCounts.from_steps([2, 0, 1], [2, 2, 1])
+        StepCounts(reached=(3, 1), accepted=(2, 1))
+        """
+        taken, tried = np.array(accepted, np.int64), np.array(drafted, np.int64)
+        positions = range(int(tried.max(initial=0)))
+        reached = tuple(int(np.count_nonzero((taken >= position) & (tried > position))) for position in positions)
+        return cls(reached, tuple(int(np.count_nonzero(taken > position)) for position in positions))
+
+    @classmethod
+    def from_rates(cls, rates: Sequence[float], drafts: int) -> "StepCounts":
+        """Return the counts of rounded rates, each the share of all drafts that accepted a position.
+
+        >>> StepCounts.from_rates([0.667, 0.333, 0.0, 0.0], 3)
+        StepCounts(reached=(3, 2, 1), accepted=(2, 1, 0))
+        """
+        accepted = tuple(min(drafts, round(rate * drafts)) for rate in rates)
+        reached = (drafts, *accepted[:-1])
+        depth = sum(count > 0 for count in reached)
+        return cls(reached[:depth], accepted[:depth])
 
 
-def table_of_rates(rates: Sequence[float]) -> AcceptanceTable:
-    """Return the chain's table of the rates at which a step accepts at least 1, 2, … draft tokens.
+def pool_steps(
+    counts: Sequence[StepCounts],
+    kind: str,
+    *,
+    prompts: int | None = None,
+    positions: int | None = None,
+    one_sequence: bool = True,
+) -> ImportedAcceptance:
+    """Return the chain acceptance of all requests together, without positions that no step reached.
 
-    p[d, 0] is a rate over the one before it; positions behind a rate of 0 were never reached and are left out.
-    Raises InvalidValueError for rates outside 0 to 1 and for one above the one before it.
+    With several requests the errors are those of requests. With one they are those of one sequence, in which positions
+    are alike, or with `one_sequence` false those of independent positions.
+    Raises InvalidValueError if no step drafted anything.
+    """
+    reached = _sum_groups([request.reached for request in counts])
+    accepted = _sum_groups([request.accepted for request in counts])
+    depth = int(np.count_nonzero(reached.sum(axis=0)))  # a position is reached through those before it
+    if depth == 0:
+        raise InvalidValueError("steps: expected at least one that drafted. Got none: has it drafted yet?")
+    reached, accepted = reached[:, :depth], accepted[:, :depth]
+    texts = None if len(reached) == 1 else SequenceSums(reached, accepted[:, :, None])
+    table = table_from_steps(reached[0], accepted[0], one_sequence=one_sequence) if texts is None else texts.table()
+    return ImportedAcceptance(table=table, kind=kind, prompts=prompts, positions=positions, texts=texts)
 
-    >>> table_of_rates([0.8, 0.4]).p.tolist()
+
+def table_from_rates(rates: Sequence[float]) -> AcceptanceTable:
+    """Return the chain's table from the rates at which a step accepts at least 1, 2, … draft tokens.
+
+    p[d, 0] is a rate over the one before it. Positions after a rate of 0 were never reached and are left out.
+    Raises InvalidValueError for rates outside 0 to 1, and for a rate above the one before it.
+
+    >>> table_from_rates([0.8, 0.4]).p.tolist()
     [[0.8], [0.5]]
     """
     _check_rates(rates)
@@ -41,36 +105,35 @@ def table_of_rates(rates: Sequence[float]) -> AcceptanceTable:
     return AcceptanceTable([[rate / reached] for rate, reached in zip(rates, before, strict=True) if reached > 0])
 
 
-def table_of_conditional(p: Sequence[float]) -> AcceptanceTable:
-    """Return the chain's table of acceptance at each position, given that the one before it was accepted."""
+def table_from_conditional(p: Sequence[float]) -> AcceptanceTable:
+    """Return the chain's table from the acceptance of each position, given that the one before it was accepted."""
     return AcceptanceTable([[value] for value in p])
 
 
-def table_of_counts(drafts: float, accepted: Sequence[float]) -> AcceptanceTable:
-    """Return the chain's table of how many drafts there were and how many had each position accepted.
+def table_from_counts(drafts: float, accepted: Sequence[float]) -> AcceptanceTable:
+    """Return the chain's table from the number of drafts, and how many of them had each position accepted.
 
-    With counts and standard errors, as if positions were independent.
-    Raises InvalidValueError where nothing was drafted, and for a count above the one before it.
+    Its standard errors assume independent positions.
+    Raises InvalidValueError without drafts, and for a count above the one before it.
 
-    >>> table_of_counts(100, [80, 40]).standard_error.round(3).tolist()
+    >>> table_from_counts(100, [80, 40]).standard_error.round(3).tolist()
     [[0.04], [0.055]]
     """
     if not 0 < drafts <= MAX_DRAFTS:
         raise InvalidValueError(f"drafts: expected at least one, at most {MAX_DRAFTS:g}. Got {drafts:g}.")
     _check_rates([count / drafts for count in accepted], "accepted")
     pairs = [(before, count) for before, count in zip([drafts, *accepted[:-1]], accepted, strict=True) if before > 0]
-    return table_of_reached([before for before, _ in pairs], [count for _, count in pairs])
+    return table_from_steps([before for before, _ in pairs], [count for _, count in pairs])
 
 
-def table_of_reached(
+def table_from_steps(
     reached: Sequence[float] | Float64, accepted: Sequence[float] | Float64, *, one_sequence: bool = False
 ) -> AcceptanceTable:
-    """Return the chain's table of how many drafts reached each position and how many of these accepted it.
+    """Return the chain's table from the drafts that reached each position, at least one, and those that accepted it.
 
-    With counts and standard errors, as if positions were independent, unless they are of one sequence, in which they are
-    alike; every position must be reached.
+    Its standard errors assume independent positions, or with `one_sequence` positions that are alike.
 
-    >>> table_of_reached([100, 60], [80, 15]).p.tolist()
+    >>> table_from_steps([100, 60], [80, 15]).p.tolist()
     [[0.8], [0.25]]
     """
     counts = np.array(reached, np.float64)
@@ -79,20 +142,53 @@ def table_of_reached(
     return AcceptanceTable(p, counts=counts, standard_error=posterior_error(p, positions))
 
 
-def vector_of_ranks(values: Sequence[float]) -> Vector:
-    """Return the row that holds at every depth, of a vector such as Sequoia's (Chen et al., 2024).
+def acceptance_from_mean(
+    mean_tokens: float, length: int, kind: str, *, prompts: int | None = None, positions: int | None = None
+) -> ImportedAcceptance:
+    """Return the chain of `length` draft tokens, all accepted with the same p, that has a mean of tokens per step.
 
-    A leading 0 is its unused entry for the root. The last is the share of nothing accepted where all sum to 1, and a
-    rank where they do not.  Where rounding may be the difference nobody can tell: it is kept as a rank.
-    Raises InvalidValueError where nothing is left, and as AcceptanceTable does.
+    p solves mean = 1 + p + p² + … + p^length. The kind contains this assumption.
+
+    >>> acceptance_from_mean(1.75, 2, "log").table.p.round(6).tolist()
+    [[0.5], [0.5]]
+    """
+    return ImportedAcceptance(
+        table=table_from_conditional([solve_constant_rate(mean_tokens - 1, length)] * length),
+        kind=f"{kind}; mean only, all {length} positions taken for equal",
+        prompts=prompts,
+        positions=positions,
+    )
+
+
+def solve_constant_rate(accepted_tokens: float, length: int) -> float:
+    """Return the p from 0 to 1 for which p + p² + … + p^length is nearest to a mean number of accepted tokens."""
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if sum(middle**power for power in range(1, length + 1)) < accepted_tokens:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def acceptance_from_vector(values: Sequence[float]) -> ImportedAcceptance:
+    """Return the acceptance by rank, the same at every depth, of a vector such as Sequoia's (Chen et al., 2024).
+
+    A leading 0 is Sequoia's unused entry of the root. The last entry is the share of nothing accepted if all sum to 1,
+    and a rank if they do not. If rounding may be the difference, it stays a rank, and the kind contains that.
+    Raises InvalidValueError for a vector without ranks, and as AcceptanceTable does.
     """
     ranks = list(values[1:] if values[:1] in ([0], [0.0]) else values)
     missing = 1 - sum(ranks)
-    if len(ranks) < 2 or missing > SUM_DOUBT:
-        return Vector(table=AcceptanceTable(ranks), remark="")
-    if -SUM_DOUBT <= missing <= SUM_ROUNDING:
-        return Vector(table=AcceptanceTable(ranks[:-1]), remark="last entry, nothing accepted, left out")
-    return Vector(table=AcceptanceTable(ranks), remark="last entry kept as a rank, may be nothing accepted")
+    kind = "acceptance vector"
+    if len(ranks) > 1 and missing <= SUM_DOUBT:
+        if -SUM_DOUBT <= missing <= SUM_ROUNDING:
+            ranks.pop()
+            kind += "; last entry, nothing accepted, left out"
+        else:
+            kind += "; last entry kept as a rank, may be nothing accepted"
+    return ImportedAcceptance(table=AcceptanceTable(ranks), kind=kind)
 
 
 def _check_rates(rates: Sequence[float], name: str = "rates") -> None:
@@ -110,3 +206,12 @@ def _check_rates(rates: Sequence[float], name: str = "rates") -> None:
                 f"{name}: expected never to rise, each counted over all drafts. Got {after:g} after {before:g} at "
                 f"position {position}: conditional ones go below the key conditional."
             )
+
+
+def _sum_groups(rows: Sequence[Sequence[int]]) -> Float64:
+    """Return a row per request, or per group of neighbours, with zeros after the shorter ones."""
+    groups = min(len(rows), MAX_GROUPS)
+    sums = np.zeros((groups, max(map(len, rows), default=0)))
+    for index, row in enumerate(rows):
+        sums[index * groups // len(rows), : len(row)] += row
+    return sums

@@ -1,8 +1,8 @@
 """Rows of CSV as pandas, numpy, R, spreadsheets and people write them: separators, decimal commas, index columns.
 
-A file is separated by tabs, semicolons, commas or spaces, the first of these that its line of names contains. A decimal
-comma is known by a number that can be nothing else (`10,5`), and assumed with semicolons. Lines without values and lines
-that start with # are skipped; the names may stand in such a line.
+The separator is a tab, semicolon, comma or space, the first of these that the header contains. The decimal mark is a
+comma if a number can be nothing else (`10,5`), and with semicolons. Empty lines and lines that start with # are skipped,
+but the header may be such a line.
 """
 
 import csv
@@ -19,9 +19,9 @@ SEPARATORS = ("\t", ";", ",", " ")
 SPREADSHEET_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 """A first line that tells a spreadsheet the separator."""
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}([.,]\d{3})+")
-"""Digits that may be a whole number with thousands separators, or one with three decimals."""
+"""A whole number with thousands separators, or one with three decimals."""
 DECIMAL = re.compile(r"[+-]?\d*([.,])\d+(e[+-]?\d+)?", re.IGNORECASE)
-MOST = 2**31 - 1
+MAX_WHOLE = 2**31 - 1
 REPEATS = frozenset(
     [
         "run",
@@ -43,7 +43,7 @@ REPEATS = frozenset(
 )
 """Words of columns that number or date the samples."""
 SETTINGS = frozenset(["gpu", "device", "model", "host", "machine", "engine", "backend", "kernel", "config", "version"])
-"""Words of columns that name a setting, as `gpu_id` does."""
+"""Words of columns that name a setting, such as `gpu_id`."""
 SPREADS = frozenset(
     [
         "std",
@@ -69,24 +69,24 @@ SPREADS = frozenset(
         "upper",
     ]
 )
-"""Words of columns that tell how samples spread."""
+"""Words of columns that contain the spread of samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class CsvRow:
-    """One line of values, by the names of their columns in lower case."""
+    """One line of values by column name in lower case."""
 
     file: ForeignFile
     line: str
     cells: dict[str, str]
     decimal: str
-    """The decimal mark of numbers that could have thousands separators: a point, a comma, or empty where both are used."""
+    """Decimal mark of numbers that may have thousands separators: a point, a comma, or empty if the file has both."""
 
     def whole(self, name: str, *, least: int = 1) -> int:
-        """Return a whole number, which may be written as 8.0; raises FormatError for anything else."""
+        """Return a whole number, also if written as 8.0; raises FormatError for anything else."""
         text = self.cells[name]
         number = parse_number(text, self.decimal)
-        if not (least <= number <= MOST) or number != int(number):
+        if not (least <= number <= MAX_WHOLE) or number != int(number):
             raise self.error(f"{name}: expected a whole number of at least {least}. Got {text!r:.60}{_hint(text)}.")
         return int(number)
 
@@ -100,43 +100,40 @@ class CsvRow:
         return number
 
     def error(self, reason: str) -> FormatError:
-        """Return the error of the line."""
         return self.file.error(self.line, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class CsvRows:
-    """The lines of a file, and the names of its columns in their order."""
+    """All lines of values of a file."""
 
-    line: str
-    """Of the names."""
+    header_line: str
     names: list[str]
     rows: list[CsvRow]
 
-    def check_constant(self, known: frozenset[str], key: Callable[[CsvRow], Hashable]) -> None:
-        """Refuse a column of unknown meaning that looks like a setting with several values.
+    def check_constant(self, known_columns: frozenset[str], key: Callable[[CsvRow], Hashable]) -> None:
+        """Refuse an unknown column that looks like a setting with several values.
 
-        Rows of several settings are no samples of one time. Columns that number samples or tell their spread may
+        Rows of several settings are not samples of one time. Columns that number samples or contain their spread may
         differ, and so may results: numbers that no two measured points share.
 
         Args:
-            known: columns of known meaning.
+            known_columns: names of columns that are not checked.
             key: the measured point of a row.
 
         Raises FormatError naming the column.
         """
         keys = [key(row) for row in self.rows]
         for name in self.names:
-            parts = set(words(name))
-            if name in known or (parts & (REPEATS | SPREADS) and not parts & SETTINGS):
+            parts = set(split_words(name))
+            if name in known_columns or (parts & (REPEATS | SPREADS) and not parts & SETTINGS):
                 continue
-            texts = [row.cells[name] for row in self.rows]
-            values = list(dict.fromkeys(texts))
+            values = list(dict.fromkeys(row.cells[name] for row in self.rows))
             if len(values) > 1 and not self._are_results(name, keys):
-                shown = ", ".join(map(repr, islice(values, 3)))
+                examples = ", ".join(map(repr, islice(values, 3)))
                 raise self.rows[0].file.error(
-                    self.line,
-                    f"expected one value in the column {name!r:.40}. Got {shown[:80]}: keep the rows of one, or remove "
+                    self.header_line,
+                    f"expected one value in the column {name!r:.40}. Got {examples[:80]}: keep the rows of one, or remove "
                     "the column.",
                 )
 
@@ -149,23 +146,23 @@ class CsvRows:
         return len(pairs) == len(set(keys)) or any(number != int(number) for number in numbers)
 
 
-def words(name: str) -> list[str]:
+def split_words(name: str) -> list[str]:
     """Return the words of a column's name.
 
-    >>> words("Latency [ms]"), words("n_tokens")
+    >>> split_words("Latency [ms]"), split_words("n_tokens")
     (['latency', 'ms'], ['n', 'tokens'])
     """
     return [word for word in re.split(r"[^0-9a-zµμ]+", name.lower()) if word]
 
 
 def parse_number(text: str, decimal: str) -> float:
-    """Return a number with the decimal mark of its file; NaN for anything else, and where thousands are possible.
+    """Return a number with the decimal mark of its file; NaN for anything else, and if thousands are possible.
 
     >>> parse_number("10,5", ","), parse_number("1.234", "."), parse_number("1.234", ",")
     (10.5, 1.234, nan)
     """
-    unclear = THOUSANDS.fullmatch(text) and (not decimal or decimal not in text)
-    if unclear or "_" in text or ("," in text and "." in text):
+    ambiguous = THOUSANDS.fullmatch(text) and (not decimal or decimal not in text)
+    if ambiguous or "_" in text or ("," in text and "." in text):
         return math.nan
     try:
         return float(text.replace(",", "."))
@@ -173,106 +170,119 @@ def parse_number(text: str, decimal: str) -> float:
         return math.nan
 
 
-def header_names(file: ForeignFile) -> list[str]:
-    """Return the names of the columns, in lower case; empty for files that are no CSV.
+def read_header(file: ForeignFile) -> list[str]:
+    """Return the column names in lower case; empty for files that are not CSV.
 
-    With spaces between them, the next line must have as many values, as prose seldom has.
+    If spaces separate them, the next line must have as many values, which prose seldom has.
     """
     if file.is_json:
         return []
     try:
-        _, names, separator, lines = _header(file)
-        values = len(_cells(file, *lines[0], separator)) if separator == " " and lines else len(names)
+        header = _find_header(file)
+        first_values = len(header.names)
+        if header.separator == " " and header.lines:
+            first_values = len(_split_cells(file, *header.lines[0], header.separator))
     except FormatError:
         return []
-    return names if values in (len(names), len(names) + 1) else []
+    return header.names if first_values in (len(header.names), len(header.names) + 1) else []
 
 
 def read_rows(file: ForeignFile) -> CsvRows:
-    """Return all rows under a line of names; raises FormatError naming the line.
+    """Return all rows under the header; raises FormatError naming the line.
 
-    A first column without a name, as pandas and R write one, is left out, and so are empty last ones, and the lines of
-    names of files that were put together.
+    Leaves out a first column without a name, which pandas and R write, empty last columns, and repeated headers of
+    concatenated files.
     """
-    line, names, separator, lines = _header(file)
-    written = ((number, _cells(file, number, text, separator)) for number, text in lines)
-    cells_of_lines = [(number, cells) for number, cells in written if any(cells) and _lower(cells) != names]
+    header = _find_header(file)
+    names, separator = header.names, header.separator
+    numbered = [(number, _split_cells(file, number, line, separator)) for number, line in header.lines]
+    numbered = [(number, cells) for number, cells in numbered if any(cells) and _normalize_names(cells) != names]
     while names and not names[-1]:
         names.pop()
-    for _, cells in cells_of_lines:
+    for _, cells in numbered:
         while len(cells) > len(names) and not cells[-1]:
             cells.pop()
-    quoted = all(text.lstrip().startswith('"') for _, text in lines)
-    if quoted and lines and all(len(cells) == len(names) + 1 for _, cells in cells_of_lines):
-        names = ["", *names]  # R's write.table leaves the name of its row names out
-    for number, cells in cells_of_lines:
+    quoted = all(line.lstrip().startswith('"') for _, line in header.lines)
+    if quoted and header.lines and all(len(cells) == len(names) + 1 for _, cells in numbered):
+        names = ["", *names]  # R's write.table writes no name for its row names
+    for number, cells in numbered:
         if len(cells) != len(names):
             raise file.error(number, f"expected {len(names)} values, one per name. Got {len(cells)}.")
-    if not cells_of_lines:
+    if not numbered:
         raise file.error("content", "expected at least one line of numbers under the names. Got none.")
-    decimal = _decimal_mark([cell for _, cells in cells_of_lines for cell in cells], separator)
+    decimal = _find_decimal_mark([cell for _, cells in numbered for cell in cells], separator)
     rows = [
         CsvRow(file, number, {name: cell for name, cell in zip(names, cells, strict=True) if name}, decimal)
-        for number, cells in cells_of_lines
+        for number, cells in numbered
     ]
-    named = [name for name in names if name]
-    if twice := [name for name in named if named.count(name) > 1]:
-        raise file.error(line, f"expected each column once. Got {twice[0]!r:.60} twice: rename one.")
-    return CsvRows(line, named, rows)
+    names = [name for name in names if name]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise file.error(header.number, f"expected each column once. Got {repeated[0]!r:.60} twice: rename one.")
+    return CsvRows(header.number, names, rows)
 
 
-def _header(file: ForeignFile) -> tuple[str, list[str], str, list[tuple[str, str]]]:
-    """Return the line of the names, the names, the separator, and the numbered lines under it."""
+@dataclass(frozen=True, slots=True)
+class _Header:
+    number: str
+    names: list[str]
+    separator: str
+    lines: list[tuple[str, str]]
+    """The numbered lines below."""
+
+
+def _find_header(file: ForeignFile) -> _Header:
     lines = [(f"line {number}", line) for number, line in enumerate(file.lines, start=1) if line.strip()]
     separator = ""
-    if lines and (told := SPREADSHEET_SEPARATOR.fullmatch(lines[0][1].strip())):
-        separator = told[1]
+    if lines and (match := SPREADSHEET_SEPARATOR.fullmatch(lines[0][1].strip())):
+        separator = match[1]
         lines.pop(0)
-    first = next((place for place, (_, line) in enumerate(lines) if not _is_comment(line)), len(lines))
-    content = [each for each in lines[first:] if not _is_comment(each[1])]
+    start = next((index for index, (_, line) in enumerate(lines) if not _is_comment(line)), len(lines))
+    content = [(number, line) for number, line in lines[start:] if not _is_comment(line)]
     if not content:
         raise file.error("content", "expected a line of names, and lines of numbers under it. Got none.")
     number, header = content[0]
-    separator = separator or _separator(header)
-    names = _cells(file, number, header, separator)
-    if first and all(math.isfinite(parse_number(cell, ".")) for cell in names):
-        above = _cells(file, lines[first - 1][0], lines[first - 1][1].lstrip(" \t#"), separator)
-        if len(above) == len(names):  # numpy's savetxt comments the names out
-            return lines[first - 1][0], _lower(above), separator, content
-    return number, _lower(names), separator, content[1:]
+    separator = separator or _find_separator(header)
+    cells = _split_cells(file, number, header, separator)
+    if start and all(math.isfinite(parse_number(cell, ".")) for cell in cells):
+        comment_number, comment = lines[start - 1]
+        names = _split_cells(file, comment_number, comment.lstrip(" \t#"), separator)
+        if len(names) == len(cells):  # numpy's savetxt writes the header as a comment
+            return _Header(comment_number, _normalize_names(names), separator, content)
+    return _Header(number, _normalize_names(cells), separator, content[1:])
 
 
 def _is_comment(line: str) -> bool:
     return line.lstrip().startswith("#")
 
 
-def _separator(header: str) -> str:
-    return next((each for each in SEPARATORS if each in header.strip()), ",")
+def _find_separator(header: str) -> str:
+    return next((separator for separator in SEPARATORS if separator in header.strip()), ",")
 
 
-def _decimal_mark(cells: list[str], separator: str) -> str:
-    """Return the mark that numbers without thousands separators show; with both of them, neither is certain."""
-    marks = {found[1] for cell in cells if (found := DECIMAL.fullmatch(cell)) and not THOUSANDS.fullmatch(cell)}
+def _find_decimal_mark(cells: list[str], separator: str) -> str:
+    """Return the mark of numbers without thousands separators; empty if both marks occur."""
+    matches = (DECIMAL.fullmatch(cell) for cell in cells if not THOUSANDS.fullmatch(cell))
+    marks = {match[1] for match in matches if match}
     if len(marks) == 1:
         return marks.pop()
-    if marks or (separator == "\t" and any("," in cell and THOUSANDS.fullmatch(cell) for cell in cells)):
-        return ""
     has_comma = any("," in cell and THOUSANDS.fullmatch(cell) for cell in cells)
+    if marks or (separator == "\t" and has_comma):
+        return ""
     return "," if separator == ";" and has_comma else "."
 
 
-def _cells(file: ForeignFile, number: str, line: str, separator: str) -> list[str]:
+def _split_cells(file: ForeignFile, number: str, line: str, separator: str) -> list[str]:
     try:
         cells = next(csv.reader([line.strip("\r ")], strict=True, delimiter=separator, skipinitialspace=True))
     except (csv.Error, StopIteration) as error:
-        raise file.error(number, f"expected values with {separator!r} between ({str(error) or 'none'}).") from None
+        raise file.error(number, f"expected values separated by {separator!r} ({str(error) or 'none'}).") from None
     return [cell.strip() for cell in cells]
 
 
-def _lower(cells: list[str]) -> list[str]:
-    """Return names in lower case with _ between words; the name that pandas gives a nameless column is empty.
+def _normalize_names(cells: list[str]) -> list[str]:
+    """Return names in lower case with _ between words; pandas' name of a nameless column becomes empty.
 
-    >>> _lower(["stepTimeMs", "Unnamed: 0", "Tokens"])
+    >>> _normalize_names(["stepTimeMs", "Unnamed: 0", "Tokens"])
     ['step_time_ms', '', 'tokens']
     """
     names = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cell).lower() for cell in cells]

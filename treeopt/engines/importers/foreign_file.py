@@ -1,17 +1,70 @@
-"""A file that another program wrote: its bytes, and the same as text and as JSON, parsed once for all importers."""
+"""A file that another program wrote: its bytes, text and JSON, parsed once for all importers."""
 
 import codecs
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from treeopt.engines.importers.content import JsonObject, as_objects
 from treeopt.errors import FormatError
+from treeopt.files.fields import Fields
 from treeopt.files.json_file import parse_json
 
 BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 OPENING = ("{", "[")
+MAX_NAME = 80
+MAX_STEP_TOKENS = 10_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """One JSON object of a file."""
+
+    path: Path | str
+    place: str
+    """Its line or index in the file; empty for the whole file."""
+    content: dict[str, Any]
+
+    @property
+    def fields(self) -> Fields:
+        return Fields(self.path, self.content, self.place)
+
+    def inner(self, *names: str) -> "JsonObject":
+        """Return the object under these names without its null values.
+
+        Raises FormatError for a value that is not an object.
+        """
+        content: Any = self.content
+        for name in names:
+            content = content[name]
+        place = ", ".join(filter(None, (self.place, ".".join(names))))
+        Fields(self.path, content, place)  # refuses anything but an object
+        return JsonObject(self.path, place, {name: value for name, value in content.items() if value is not None})
+
+    def read_counts(self, field: str) -> dict[int, int]:
+        """Return the counts above 0 of a histogram: a list, or an object with whole numbers as keys.
+
+        Raises FormatError for keys above `MAX_STEP_TOKENS` and negative counts.
+        """
+        fields, histogram = self.fields, self.content.get(field)
+        if isinstance(histogram, dict):
+            values = fields.mapping(field)
+            for key in histogram:
+                if not (key.isascii() and key.isdecimal() and len(key) <= len(str(MAX_STEP_TOKENS))):
+                    raise fields.error(field, f"expected whole numbers as names. Got {key!r:.40}.")
+            counts = {int(key): values.integer(key, least=0) for key in histogram}
+        else:
+            counts = dict(enumerate(fields.integers(field)))
+        if max(counts, default=0) > MAX_STEP_TOKENS or min(counts.values(), default=0) < 0:
+            raise fields.error(
+                field,
+                f"expected counts of at least 0 for at most {MAX_STEP_TOKENS} tokens. Got others: is the file "
+                "complete?",
+            )
+        return {tokens: count for tokens, count in counts.items() if count}
 
 
 @dataclass(frozen=True)
@@ -21,19 +74,19 @@ class ForeignFile:
     path: Path | str
     data: bytes
     default_pass: str = "verify"
-    """What rows of CSV are that do not name a pass: `verify`, `draft` or `overhead`."""
+    """The pass of CSV rows that do not name one: `verify`, `draft` or `overhead`."""
     ranks: bool = False
-    """Whether a plain list of numbers is acceptance by rank, not rates per position."""
+    """Whether a plain list of numbers is acceptance by rank; otherwise it is rates per position."""
 
     @cached_property
     def text(self) -> str:
-        """The text, with its lines ended by a newline only; empty for bytes that are no text."""
+        """The text with Unix line ends; empty for bytes that are not text."""
         encoding = next((name for mark, name in BYTE_ORDER_MARKS if self.data.startswith(mark)), "utf-8")
         try:
             text = self.data.decode(encoding)
         except UnicodeDecodeError:
             try:
-                text = self.data.replace(b"\xb5", b"u").decode("ascii")  # µs as spreadsheets write it in plain CSV
+                text = self.data.replace(b"\xb5", b"u").decode("ascii")  # µs, as spreadsheets write it in plain CSV
             except UnicodeDecodeError:
                 return ""
         text = text.replace("\r\n", "\n")
@@ -41,14 +94,13 @@ class ForeignFile:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines of the text."""
         return self.text.split("\n")
 
     @cached_property
     def json(self) -> Any:
-        """The value of a file that is one JSON value; None for JSON Lines and for other text.
+        """The JSON value of the file; None for JSON Lines and for other text.
 
-        Raises FormatError for text that begins as JSON does and is neither.
+        Raises FormatError for text that begins like JSON and is neither.
         """
         if not self.text.lstrip().startswith(OPENING):
             return None
@@ -61,7 +113,7 @@ class ForeignFile:
 
     @cached_property
     def is_json(self) -> bool:
-        """Whether the file is JSON or JSON Lines, whole and not torn."""
+        """Whether the file is complete JSON or JSON Lines."""
         try:
             return self.json is not None or bool(self._json_lines)
         except FormatError:
@@ -69,37 +121,71 @@ class ForeignFile:
 
     @cached_property
     def objects(self) -> list[JsonObject]:
-        """The JSON objects: of JSON Lines, of a JSON list of objects, or the single one; none for anything else.
+        """The JSON objects: of JSON Lines, of a list of objects, or the single one; empty for anything else.
 
-        Lines before the first object are skipped, and words after the last: programs print a heading and a summary there.
-        Raises FormatError naming the line for JSON Lines that are torn.
+        Skips lines before the first object and words after the last, because programs print a heading and a summary.
+        Raises FormatError naming the line of broken JSON Lines.
         """
         value = self.json
-        return as_objects(value) if value is not None else self._json_lines
+        if value is None:
+            return self._json_lines
+        if isinstance(value, dict):
+            return [JsonObject(self.path, "", value)]
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            return []
+        return [JsonObject(self.path, f"[{index}]", item) for index, item in enumerate(value)]
 
     @cached_property
     def _json_lines(self) -> list[JsonObject]:
-        """The objects of JSON Lines; none where the first line with a brace is no object by itself."""
+        """The objects of JSON Lines; empty if the first line with a brace is not a complete object."""
         numbered = [(number, line) for number, line in enumerate(self.lines, start=1) if line.strip()]
         while numbered and numbered[-1][1].lstrip()[0].isalpha():
-            numbered.pop()  # what a program logs at its end
-        first = next((place for place, (_, line) in enumerate(numbered) if line.lstrip().startswith("{")), None)
-        if first is None or not _is_object(numbered[first][1]):
+            numbered.pop()  # a summary that the program prints at its end
+        start = next((index for index, (_, line) in enumerate(numbered) if line.lstrip().startswith("{")), None)
+        if start is None or not _is_object(numbered[start][1]):
             return []
-        found = []
-        for number, line in numbered[first:]:
+        objects = []
+        for number, line in numbered[start:]:
             place = f"line {number}"
-            content = parse_json(self.path, line, place=place, unique_keys=True)
+            content = parse_json(self.path, line, field=place, unique_keys=True)
             if not isinstance(content, dict):
-                raise FormatError(
-                    self.path, place, f"expected a JSON object. Got {line.strip()!r:.40}: delete the line."
-                )
-            found.append(JsonObject(place, content))
-        return found
+                raise self.error(place, f"expected a JSON object. Got {line.strip()!r:.40}: delete the line.")
+            objects.append(JsonObject(self.path, place, content))
+        return objects
+
+    def build(self, field: str, make: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+        """Return what `make` returns; reports its InvalidValueError as the FormatError of a field."""
+        return Fields(self.path, {}).build(field, make, *arguments, **keywords)
 
     def error(self, field: str, reason: str) -> FormatError:
-        """Return the error for one line or field of the file."""
         return FormatError(self.path, field, reason)
+
+
+def check_equal(fields: Fields, field: str, *, expected: float, got: float, within: float, why: str) -> None:
+    """Raise FormatError for a number that contradicts the others of its file."""
+    if not abs(got - expected) <= within:
+        raise fields.error(
+            field, f"expected {expected:.6g}, {why}. Got {got:.6g}: one of them is wrong, write it again."
+        )
+
+
+def markdown_cells(line: str) -> list[str]:
+    """Return the cells of a row of a Markdown table; empty for other lines.
+
+    >>> markdown_cells("| pp8 | 740.00 ± 0.10 |")
+    ['pp8', '740.00 ± 0.10']
+    """
+    return [cell.strip() for cell in line.split("|")[1:-1]] if line.lstrip().startswith("|") else []
+
+
+def source_text(path: Path | str, kind: str) -> str:
+    """Return the name of an imported file in a profile.
+
+    >>> source_text("measured/costs.json", "SGLang cost table")
+    'costs.json (SGLang cost table)'
+    """
+    name = "".join(letter if letter.isprintable() else "?" for letter in Path(path).name)
+    return f"{name[:MAX_NAME]} ({kind})"
 
 
 def _is_object(line: str) -> bool:

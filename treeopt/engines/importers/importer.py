@@ -1,13 +1,60 @@
-"""What an importer is: one kind of file that another program writes, and the function that reads it."""
+"""An importer, a function that reads one kind of file, and the records that it returns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from treeopt.engines.importers.foreign_file import ForeignFile
-from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
-from treeopt.engines.importers.imported_latency import ImportedLatency
+from treeopt.errors import InvalidValueError
+from treeopt.records.acceptance import AcceptanceTable, SequenceSums
+from treeopt.records.latency import LatencyTable, Timing
 
 ACCEPTANCE, TIMES, DRAFT_TIMES, SWEEP = "acceptance", "times", "draft times", "a sweep over the draft length"
+MIN_S, MAX_S = 1e-9, 1e6
+"""Seconds of a pass outside this range are a wrong unit or a broken file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedAcceptance:
+    """Acceptance of one file, without the rule and the sampling, which files do not contain."""
+
+    table: AcceptanceTable
+    kind: str
+    """The kind of file, and caveats about it."""
+    prompts: int | None = None
+    """Requests; None if the file does not contain their number."""
+    positions: int | None = None
+    """Steps that drafted; None if the file does not contain their number."""
+    texts: SequenceSums | None = None
+    """Sums per request that the table was made of; None if the file does not separate requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedLatency:
+    """Times at one context length and batch size; at least one of the three.
+
+    Raises InvalidValueError for a curve that does not begin at 1 token, and without any times.
+    """
+
+    context_tokens: int | None
+    """Tokens in the cache; None if the file does not contain it."""
+    batch_size: int
+    verify: LatencyTable | None = None
+    """The target's pass against the nodes of one sequence, `batch_size` of which are verified together."""
+    draft: LatencyTable | None = None
+    """Drafting one level against the internal nodes of a sequence; if `per_block`, all levels against their number."""
+    per_block: bool = False
+    overhead: Timing | None = None
+    """Host overhead of a step; None if `verify` includes it."""
+    source: str
+    """The file and its kind."""
+
+    def __post_init__(self) -> None:
+        if self.verify is None and self.draft is None and self.overhead is None:
+            raise InvalidValueError("latency: expected times of verification, drafting or overhead. Got none.")
+        _check_start("verify", self.verify, "plain decoding's pass, against which speedups count")
+        _check_start("draft", self.draft, "a level of one node, as in a chain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,18 +64,18 @@ class SweepRow:
     length: int
     """Draft tokens; 0 is plain decoding."""
     tree: bool
-    """Whether trees were drafted, not chains."""
+    """Whether the engine drafted trees instead of chains."""
     batch_size: int
     context_tokens: int | None
-    """None where the file does not contain it."""
+    """None if the file does not contain it."""
     step_s: float
     tokens_per_step: float
-    """Of one sequence, with the target's own token."""
+    """Of one sequence, including the target's own token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """What one file contains; at least one of the fields is set."""
+    """Content of one file; at least one field is set."""
 
     acceptance: ImportedAcceptance | None = None
     latencies: tuple[ImportedLatency, ...] = ()
@@ -37,15 +84,67 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importer:
-    """One kind of file: a row of `IMPORTERS`, which `treeopt import --list` prints."""
+    """One kind of file: an entry of `IMPORTERS` and of `treeopt import --list`.
+
+    A new kind is one module with an `Importer`, and one line in `IMPORTERS`.
+    """
 
     name: str
     title: str
     contains: tuple[str, ...]
-    """Of `ACCEPTANCE`, `TIMES`, `DRAFT_TIMES` and `SWEEP`; empty for files whose reader only says what to take instead."""
+    """Of `ACCEPTANCE`, `TIMES`, `DRAFT_TIMES` and `SWEEP`; empty for a kind that is always refused with advice."""
     needs: str
-    """What such a file must hold, in words."""
+    """What such a file must contain, in words."""
     matches: Callable[[ForeignFile], bool]
     """Whether a file is of this kind, judged by its content."""
     read: Callable[[ForeignFile], Measurements]
     """Raises FormatError naming the file, the line or field, and the reason."""
+
+
+def build_curve(samples_s: Mapping[int, Sequence[float]]) -> LatencyTable:
+    """Return the latency table of seconds by token count; raises InvalidValueError for seconds out of range."""
+    counts = sorted(samples_s)
+    return LatencyTable(counts, [_build_timing(count, samples_s[count]) for count in counts])
+
+
+def build_latencies(
+    samples_s: Mapping[int, Mapping[int, Sequence[float]]], *, drafts: bool, source: str
+) -> tuple[ImportedLatency, ...]:
+    """Return one latency of batch size 1 per context.
+
+    Args:
+        samples_s: seconds by context and token count.
+        drafts: whether the passes are the draft model's.
+        source: the file and its kind.
+
+    Raises InvalidValueError for a curve that does not begin at 1 token, and for seconds out of range.
+    """
+    curves = {context: build_curve(times) for context, times in sorted(samples_s.items())}
+    return tuple(
+        ImportedLatency(
+            context_tokens=context,
+            batch_size=1,
+            verify=None if drafts else curve,
+            draft=curve if drafts else None,
+            source=source,
+        )
+        for context, curve in curves.items()
+    )
+
+
+def _build_timing(tokens: int, samples_s: Sequence[float]) -> Timing:
+    samples = np.array(samples_s, np.float64)
+    in_range = (samples >= MIN_S) & (samples <= MAX_S)
+    if not np.all(in_range):
+        raise InvalidValueError(
+            f"seconds: expected {MIN_S:g} to {MAX_S:g}. Got {samples[~in_range][0]:g} at {tokens} tokens: is it another "
+            "unit?"
+        )
+    return Timing(samples)
+
+
+def _check_start(name: str, curve: LatencyTable | None, first_point: str) -> None:
+    if curve is not None and curve.tokens[0] != 1:
+        raise InvalidValueError(
+            f"{name}: expected times from 1 token, {first_point}. Got the first at {curve.tokens[0]}: time 1 token too."
+        )

@@ -1,105 +1,150 @@
-"""Acceptance in plain JSON: rates per position, conditional rates, counts, or the acceptance table itself."""
+"""Acceptance in plain JSON, as rates per position, conditional rates, counts or a table, and Sequoia's torch vector."""
 
-from collections.abc import Callable
+import io
+import warnings
+from pathlib import Path
 from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import (
-    Vector,
-    table_of_conditional,
-    table_of_counts,
-    table_of_rates,
-    vector_of_ranks,
+    acceptance_from_vector,
+    table_from_conditional,
+    table_from_counts,
+    table_from_rates,
 )
 from treeopt.engines.importers.foreign_file import ForeignFile
-from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
-from treeopt.engines.importers.importer import Measurements
+from treeopt.engines.importers.importer import ACCEPTANCE, ImportedAcceptance, Importer, Measurements
 from treeopt.files.fields import Fields
+from treeopt.files.torch_pickle import LEGACY_START, inspect_torch_file
 from treeopt.records.acceptance import AcceptanceTable
 
 RATES, CONDITIONAL, TABLE = "synthetic_acceptance_rates", "conditional", "p"
 DRAFTS, ACCEPTED = "num_drafts", "accepted_per_pos"
 KEYS = frozenset({CONDITIONAL, TABLE, RATES, ACCEPTED})
 RATES_KIND = "rates per position"
+ZIP_START = b"PK"
+MAX_RANKS = 100_000
 
 
-def is_plain_acceptance(file: ForeignFile) -> bool:
+def is_plain(file: ForeignFile) -> bool:
     """Return whether a file is a JSON list of numbers, a list of lists, or an object with one of the keys."""
     content = file.json
     if isinstance(content, dict):
-        return bool(content.keys() & KEYS or _inner_tables(content) or _other_keys(content))
-    return isinstance(content, list) and not any(isinstance(each, dict) for each in content)
+        return bool(content.keys() & KEYS or _table_names(content) or _unknown_names(content))
+    return isinstance(content, list) and not any(isinstance(item, dict) for item in content)
 
 
-def read_plain_acceptance(file: ForeignFile) -> Measurements:
+def read_plain(file: ForeignFile) -> Measurements:
     """Return the acceptance of a list or an object; raises FormatError naming the field."""
-    content = file.json
-    return Measurements(acceptance=_of_list(file, content) if isinstance(content, list) else _of_object(file, content))
+    read = _read_list if isinstance(file.json, list) else _read_object
+    return Measurements(acceptance=read(file, file.json))
 
 
-def vector_acceptance(file: ForeignFile, values: list[float]) -> ImportedAcceptance:
-    """Return the acceptance by rank, the same at every depth, of a vector such as Sequoia's."""
-    vector: Vector = _build(file, "content", vector_of_ranks, values)
-    kind = "; ".join(["acceptance vector", *([vector.remark] if vector.remark else [])])
-    return ImportedAcceptance(table=vector.table, kind=kind)
-
-
-def _of_list(file: ForeignFile, content: list[Any]) -> ImportedAcceptance:
-    numbers = _numbers(file, "content", content)
+def _read_list(file: ForeignFile, content: list[Any]) -> ImportedAcceptance:
+    numbers = _read_numbers(file, "content", content)
     if isinstance(numbers[0], list):
-        return ImportedAcceptance(table=_build(file, "content", AcceptanceTable, numbers), kind="acceptance table")
+        return ImportedAcceptance(table=file.build("content", AcceptanceTable, numbers), kind="acceptance table")
     if file.ranks:
-        return vector_acceptance(file, numbers)
-    return ImportedAcceptance(table=_build(file, "content", table_of_rates, numbers), kind=RATES_KIND)
+        return file.build("content", acceptance_from_vector, numbers)
+    return ImportedAcceptance(table=file.build("content", table_from_rates, numbers), kind=RATES_KIND)
 
 
-def _of_object(file: ForeignFile, content: dict[str, Any]) -> ImportedAcceptance:
-    present = sorted(content.keys() & KEYS)
-    if other := _other_keys(content):
+def _read_object(file: ForeignFile, content: dict[str, Any]) -> ImportedAcceptance:
+    keys = sorted(content.keys() & KEYS)
+    if unknown := _unknown_names(content):
         raise file.error(
-            other[0],
+            unknown[0],
             f"unknown key. Rename it to {RATES} if its rates are over all drafts, or to {CONDITIONAL} if each is over the drafts "
             "that came so far.",
         )
-    if not present:
-        names = ", ".join(_inner_tables(content))[:60]
+    if not keys:
+        names = ", ".join(_table_names(content))[:60]
         raise file.error("content", f"expected one table. Got several tables ({names}): write one of them into a file.")
-    if len(present) != 1:
-        reason = f"expected one of the keys {', '.join(sorted(KEYS))}. Got {', '.join(present)}: keep one of them."
+    if len(keys) > 1:
+        reason = f"expected one of the keys {', '.join(sorted(KEYS))}. Got {', '.join(keys)}: keep one of them."
         raise file.error("content", reason)
-    key, fields = present[0], Fields(file.path, content)
+    (key,) = keys
     if key == ACCEPTED:
+        fields = Fields(file.path, content)
         drafts = float(fields.integer(DRAFTS))
-        table = _build(file, ACCEPTED, table_of_counts, drafts, fields.numbers(ACCEPTED))
+        table = file.build(ACCEPTED, table_from_counts, drafts, fields.numbers(ACCEPTED))
         return ImportedAcceptance(table=table, kind="counts per position", positions=max(1, round(drafts)))
-    numbers = _numbers(file, key, content[key])
+    numbers = _read_numbers(file, key, content[key])
     if key == RATES:
-        return ImportedAcceptance(table=_build(file, key, table_of_rates, numbers), kind=RATES_KIND)
+        if isinstance(numbers[0], list):
+            raise file.error(key, "expected a list of rates. Got a list of lists: name a table p.")
+        return ImportedAcceptance(table=file.build(key, table_from_rates, numbers), kind=RATES_KIND)
     if key == CONDITIONAL and not isinstance(numbers[0], list):
-        table = _build(file, key, table_of_conditional, numbers)
+        table = file.build(key, table_from_conditional, numbers)
         return ImportedAcceptance(table=table, kind="conditional rates per position")
-    return ImportedAcceptance(table=_build(file, key, AcceptanceTable, numbers), kind="acceptance table")
+    return ImportedAcceptance(table=file.build(key, AcceptanceTable, numbers), kind="acceptance table")
 
 
-def _inner_tables(content: dict[str, Any]) -> list[str]:
-    """Return the names of the acceptance tables that an object contains."""
+def _table_names(content: dict[str, Any]) -> list[str]:
     return [key for key, value in content.items() if isinstance(value, dict) and TABLE in value]
 
 
-def _other_keys(content: dict[str, Any]) -> list[str]:
-    """Return the keys of an object that may be meant for rates, where none of the known ones is there."""
+def _unknown_names(content: dict[str, Any]) -> list[str]:
+    """Return the keys that may be meant for rates, if the object has none of the known keys."""
     if content.keys() & KEYS:
         return []
     return [key for key, value in content.items() if "accept" in key.lower() and isinstance(value, list)]
 
 
-def _numbers(file: ForeignFile, field: str, values: object) -> list[Any]:
-    """Return lists of numbers as nested as they are; raises FormatError for others and for none."""
+def _read_numbers(file: ForeignFile, field: str, values: object) -> list[Any]:
+    """Return nested lists of numbers; raises FormatError for anything else, and for an empty list."""
     numbers = Fields(file.path, {field: values}).nested_numbers(field)
     if not numbers:
         raise file.error(field, "expected at least one number. Got none.")
     return numbers
 
 
-def _build(file: ForeignFile, field: str, make: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what `make` returns, its refusal reported as one of a field."""
-    return Fields(file.path, {}).build(field, make, *arguments)
+def is_torch_vector(file: ForeignFile) -> bool:
+    """Return whether a file begins like a torch file or another pickle."""
+    return file.data.startswith((ZIP_START, LEGACY_START, b"\x80"))
+
+
+def read_torch_vector(file: ForeignFile) -> Measurements:
+    """Return the acceptance of a tensor or list of any device; executes nothing in the file.
+
+    Raises FormatError for anything but one row of finite numbers.
+    """
+    return Measurements(acceptance=file.build("content", acceptance_from_vector, _load_vector(file)))
+
+
+def _load_vector(file: ForeignFile) -> list[float]:
+    inspect_torch_file(Path(file.path), io.BytesIO(file.data))
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            content = torch.load(io.BytesIO(file.data), map_location="cpu", weights_only=True)
+            vector = content if isinstance(content, torch.Tensor) else torch.tensor(content, dtype=torch.float64)
+            fits = vector.ndim == 1 and 0 < vector.numel() <= MAX_RANKS  # before an expanded tensor is copied
+            valid = fits and bool(torch.isfinite(vector).all())
+            values: list[float] = vector.detach().to(torch.float64).tolist() if valid else []
+    except Exception as error:  # noqa: BLE001, a torn pickle raises whatever its bytes lead to
+        reason = f"expected one row of numbers ({type(error).__name__}). Is it an acceptance vector?"
+        raise file.error("content", reason) from None
+    if not values:
+        raise file.error("content", "expected one row of finite numbers. Got another tensor: is it a vector?")
+    return values
+
+
+PLAIN = Importer(
+    name="acceptance",
+    title="rates, counts or a table (JSON)",
+    contains=(ACCEPTANCE,),
+    needs="a list of rates per position, or an object with conditional, p, synthetic_acceptance_rates, or num_drafts "
+    "and accepted_per_pos",
+    matches=is_plain,
+    read=read_plain,
+)
+TORCH_VECTOR = Importer(
+    name="acceptance-vector",
+    title="Sequoia's acceptance vector (torch file)",
+    contains=(ACCEPTANCE,),
+    needs="one row of numbers: acceptance by rank, the same at every depth",
+    matches=is_torch_vector,
+    read=read_torch_vector,
+)

@@ -1,131 +1,216 @@
-"""The profile of a sweep over the draft length, made of what another program measured."""
+"""Sweeps over the draft length: rows of speed and accept length, as CSV or JSON."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+import math
+from dataclasses import dataclass
+from typing import Any
 
-from treeopt.engines.importers.content import source_text
-from treeopt.engines.importers.importer import SweepRow
-from treeopt.engines.importers.mean_acceptance import equal_rate
-from treeopt.engines.importers.read import read_sweep
-from treeopt.errors import FormatError, InvalidValueError
-from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.engine import ChainLatency, EngineRun, EngineSetting, TimedChain
-from treeopt.records.latency import Timing
-from treeopt.records.machine import Machine, Pair
-from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
-from treeopt.records.profile import IMPORTED, UNKNOWN, Profile
-from treeopt.records.rules import GIVEN_TOKENS
-from treeopt.records.sampling import Sampling
-from treeopt.records.step_latency import Imported
-from treeopt.version import TOOL
+from treeopt.engines.importers.csv_rows import REPEATS, CsvRow, read_header, read_rows, split_words
+from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.importer import SWEEP, Importer, Measurements, SweepRow
+from treeopt.errors import FormatError
 
-LEFT_OUT, EXTRAPOLATED = "left out", "plain decoding"
+LENGTH = (
+    "k",
+    "num_speculative_tokens",
+    "num_spec_tokens",
+    "draft_length",
+    "draft_len",
+    "gamma",
+    "spec_len",
+    "speculative_tokens",
+    "steps",
+    "num_steps",
+)
+ROOTED = ("num_draft_tokens",)
+"""Includes the root, as in SGLang."""
+BATCH = ("batch", "batch_size", "bs", "concurrency", "max_concurrency")
+CONTEXT = ("context", "context_tokens", "context_length")
+TOP_K = ("topk", "top_k", "eagle_topk")
+STEP = {"step_time": 1.0, "step_time_s": 1.0, "step_s": 1.0, "step_time_ms": 1e-3, "step_ms": 1e-3}
+PER_TOKEN = {"tpot_s": 1.0, "tpot_ms": 1e-3, "mean_tpot_ms": 1e-3}
+OF_BATCH = (
+    "tokens_per_second",
+    "tokens_per_s",
+    "tok_s",
+    "tps",
+    "throughput",
+    "output_throughput",
+    "tok_s_total",
+)
+PER_SEQUENCE = ("tokens_per_second_per_user", "tok_s_per_user", "per_user")
+ACCEPT = (
+    "accept_length",
+    "accept_len",
+    "acc_length",
+    "acceptance_length",
+    "mean_acceptance_length",
+    "spec_decode_acceptance_length",
+)
+"""Including the target's own token."""
+ACCEPTED = ("accepted_tokens", "mean_accepted_tokens", "accepted_per_step")
+"""Excluding it."""
+MAX_WHOLE = 10_000_000
 
 
-def sweep_profile(
-    paths: Sequence[Path],
-    *,
-    sampling: Sampling,
-    context_tokens: int,
-    target: str = UNKNOWN,
-    draft: str = UNKNOWN,
-) -> Profile:
-    """Return the profile of a sweep; rows of equal length, batch and context are samples of one time.
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the file by column name in lower case, with _ between words."""
 
-    Where plain decoding was not measured, its step time is extrapolated from the two shortest lengths, and an engine
-    setting says so.
-    Raises FormatError for a file that is no sweep, or a condition with a single length above 0.
-    """
-    every = [row for path in paths for row in read_sweep(path)]
-    rows, trees = [row for row in every if not row.tree], sum(row.tree for row in every)
-    survival, smoothed = fitted_survival(rows) if any(row.length for row in rows) else ([], False)
-    if not survival:
-        raise FormatError(paths[0], "content", "expected rows of chains that draft. Got none: add them.")
-    remark = "sweep, inconsistent accept lengths smoothed" if smoothed else "sweep"
-    settings = [EngineSetting(name=LEFT_OUT, value=f"{trees} rows of trees (top-k above 1)")] if trees else []
+    file: ForeignFile
+    place: str
+    values: dict[str, Any]
+
+    def number(self, names: tuple[str, ...], default: float = math.nan) -> float:
+        """Return the value of the first of the columns that has one."""
+        for name in names:
+            value = self.values.get(name)
+            if value is None or value == "":
+                continue
+            try:
+                return float(value)
+            except (TypeError, ValueError):
+                raise self.error(f"{name}: expected a number. Got {value!r:.40}.") from None
+        return default
+
+    def whole(self, value: float, name: str, *, least: int) -> int:
+        """Return a value of a column as a whole number; raises FormatError for anything else."""
+        if not (least <= value <= MAX_WHOLE and value == int(value)):
+            raise self.error(f"{name}: expected a whole number of at least {least}. Got {value:g}.")
+        return int(value)
+
+    def error(self, reason: str) -> FormatError:
+        return self.file.error(self.place, reason)
+
+
+def is_sweep(file: ForeignFile) -> bool:
+    """Return whether the first row has a speed, and a draft length or what vLLM's benchmark writes instead."""
+    objects = file.objects if file.is_json else []
+    names = {_normalize_name(name) for name in (objects[0].content if objects else read_header(file))}
+    speeds = {*STEP, *PER_TOKEN, *OF_BATCH, *PER_SEQUENCE}
+    return bool(names & speeds) and bool(names & {*LENGTH, *ROOTED, *ACCEPTED, "max_concurrency"})
+
+
+def read_sweep(file: ForeignFile) -> Measurements:
+    """Return the rows; raises FormatError naming the row."""
+    rows = _read_rows(file)
+    plain = [row.number(ACCEPT, 1.0) for row in rows if row.number(LENGTH) == 0]
+    # an accept length of 0 for plain decoding does not include the target's own token
+    own_token = 1.0 if plain and all(tokens == 0 for tokens in plain) else 0.0
+    return Measurements(sweep=tuple(_build_row(row, own_token) for row in rows))
+
+
+def _read_rows(file: ForeignFile) -> list[_Row]:
+    """Return the rows; raises FormatError for text columns with several values, such as several models."""
+    if file.is_json:
+        return [
+            _Row(
+                file,
+                result.place or "content",
+                {_normalize_name(name): value for name, value in result.content.items()},
+            )
+            for result in file.objects
+        ]
+    table = read_rows(file)
+    rows = [
+        _Row(file, row.line, {_normalize_name(name): _parse_cell(row, name) for name in table.names})
+        for row in table.rows
+    ]
+    for name in table.names:
+        texts = {str(value) for row in rows if isinstance(value := row.values[_normalize_name(name)], str)}
+        if len(texts) > 1 and not set(split_words(name)) & REPEATS:
+            examples = ", ".join(map(repr, sorted(texts)[:3]))
+            raise file.error(
+                table.header_line,
+                f"expected one value in the column {name!r:.40}. Got {examples:.80}: keep the rows of one.",
+            )
+    return rows
+
+
+def _parse_cell(row: CsvRow, name: str) -> float | str | None:
+    """Return a cell as a number, otherwise as text; None if it is empty or a missing value."""
+    text = row.cells[name]
+    if text.lower() in ("", "na", "nan", "null", "none", "-"):
+        return None
     try:
-        latencies, extrapolated = _latencies(rows, context_tokens)
-    except InvalidValueError as error:
-        raise FormatError(paths[0], "content", str(error)) from None
-    if extrapolated:
-        settings.append(EngineSetting(name=EXTRAPOLATED, value="extrapolated from the two shortest draft lengths"))
-    return Profile(
-        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        tool=TOOL,
-        machine=Machine(
-            device=IMPORTED, processor=UNKNOWN, threads=None, system=UNKNOWN, python=UNKNOWN, torch=UNKNOWN
-        ),
-        pair=Pair(target=target, draft=draft, dtype=UNKNOWN),
-        engine=EngineRun(name=IMPORTED, version=UNKNOWN, settings=tuple(settings)),
-        chain_latencies=latencies,
-        acceptances=(
-            MeasuredAcceptance(
-                rule=GIVEN_TOKENS,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                prompts=None,
-                positions=None,
-                table=AcceptanceTable(_conditional(survival)),
-                imported=(Imported(what=ACCEPTANCE, source=source_text(paths[0], remark)),),
-            ),
-        ),
+        return row.number(name)
+    except FormatError:
+        return text
+
+
+def _normalize_name(name: str) -> str:
+    return "_".join(name.strip().lower().replace("-", " ").replace("/", " ").split())
+
+
+def _build_row(row: _Row, own_token: float) -> SweepRow:
+    length = _read_length(row)
+    batch_size = row.whole(row.number(BATCH, 1.0), BATCH[0], least=1)
+    context = row.number(CONTEXT, -1.0)
+    tree = row.number(TOP_K, 1.0) > 1
+    tokens = _read_accept_length(row, length, own_token)
+    return SweepRow(
+        length=length,
+        tree=tree,
+        batch_size=batch_size,
+        context_tokens=None if context < 0 else row.whole(context, CONTEXT[0], least=0),
+        step_s=_read_step_s(row, batch_size, tokens),
+        tokens_per_step=tokens,
     )
 
 
-def fitted_survival(rows: Sequence[SweepRow]) -> tuple[list[float], bool]:
-    """Return the share of steps that accept at least 1, 2, … draft tokens, and whether accept lengths had to be changed.
-
-    Between two measured lengths every further token is accepted with one conditional rate, which makes the difference
-    of the accept lengths.
-    """
-    by_length: dict[int, list[float]] = {}
-    for row in rows:
-        if row.length:
-            by_length.setdefault(row.length, []).append(row.tokens_per_step)
-    survival: list[float] = []
-    last, reached, smoothed = 1.0, 1.0, False
-    for length in sorted(by_length):
-        mean = sum(by_length[length]) / len(by_length[length])
-        count, more = length - len(survival), mean - reached
-        smoothed |= not 0 <= more <= count * last + 1e-9
-        rate = equal_rate(more / last, count) if last > 0 and more > 0 else 0.0
-        block = [last * rate**power for power in range(1, count + 1)]
-        survival += block
-        last, reached = block[-1], reached + sum(block)
-    return survival, smoothed
+def _read_length(row: _Row) -> int:
+    drafts = row.number(("spec_decode_num_drafts",), 0.0)
+    drafted = row.number(("spec_decode_num_draft_tokens", "spec_decode_draft_tokens"), 0.0)
+    if drafts > 0 and drafted > 0:
+        ratio = drafted / drafts
+        length = round(ratio) if math.isfinite(ratio) else ratio
+        return row.whole(length, "spec_decode_num_draft_tokens", least=1)
+    length = row.number(LENGTH)
+    if math.isnan(length):
+        length = row.number(ROOTED) - 1
+    if not math.isnan(length):
+        return row.whole(length, LENGTH[0], least=0)
+    if {"max_concurrency", "mean_tpot_ms"} <= row.values.keys() and not row.values.keys() & {*ACCEPT, *ACCEPTED}:
+        return 0  # vllm bench serve of a server that does not speculate
+    raise row.error(f"expected the draft length as one of {', '.join(LENGTH)}. Got none: add the column.")
 
 
-def _conditional(survival: Sequence[float]) -> list[list[float]]:
-    before = [1.0, *survival]
-    return [[min(1.0, now / then)] if then > 0 else [0.0] for then, now in zip(before, survival, strict=False)]
-
-
-def _latencies(rows: Sequence[SweepRow], context_tokens: int) -> tuple[tuple[ChainLatency, ...], bool]:
-    """Return the step times of every condition, and whether plain decoding of one was extrapolated."""
-    conditions: dict[tuple[int, int], dict[int, list[float]]] = {}
-    for row in rows:
-        context = context_tokens if row.context_tokens is None else row.context_tokens
-        conditions.setdefault((context, row.batch_size), {}).setdefault(row.length, []).append(row.step_s)
-    without = [times for times in conditions.values() if 0 not in times and len(times) > 1]
-    for times in without:
-        plain_s = _extrapolated_s(times)
-        if plain_s > 0:
-            times[0] = [plain_s]
-    latencies = tuple(
-        ChainLatency(
-            context_tokens=context,
-            batch_size=batch,
-            chains=tuple(TimedChain(length=length, steps=Timing(times[length])) for length in sorted(times)),
+def _read_accept_length(row: _Row, length: int, own_token: float) -> float:
+    if length == 0:
+        return 1.0
+    tokens = own_token + row.number(ACCEPT)
+    if math.isnan(tokens):
+        tokens = 1 + row.number(ACCEPTED)
+    if not 1 <= tokens <= 1 + length:
+        raise row.error(
+            f"expected an accept length from 1 to {1 + length}, with the target's own token. Got {tokens:g}: where it is "
+            f"not counted, name the column {ACCEPTED[0]}.",
         )
-        for (context, batch), times in sorted(conditions.items())
-    )
-    return latencies, bool(without)
+    return tokens
 
 
-def _extrapolated_s(times: dict[int, list[float]]) -> float:
-    """Return the seconds of a plain step on the line through the two shortest lengths, at most those of the shortest."""
-    first, second = sorted(times)[:2]
-    first_s, second_s = (sum(times[length]) / len(times[length]) for length in (first, second))
-    return first_s - max(0.0, second_s - first_s) / (second - first) * first
+def _read_step_s(row: _Row, batch_size: int, tokens: float) -> float:
+    for units, factor in ((STEP, 1.0), (PER_TOKEN, tokens)):
+        for name, unit_s in units.items():
+            value = row.number((name,))
+            if not math.isnan(value):
+                return _check_positive(row, value * unit_s * factor)
+    speed = row.number(PER_SEQUENCE)
+    if math.isnan(speed):
+        speed = row.number(OF_BATCH) / batch_size
+    return tokens / _check_positive(row, speed)
+
+
+def _check_positive(row: _Row, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise row.error(f"expected a speed above 0, as one of {', '.join((*OF_BATCH, *STEP))}. Got {value:g}.")
+    return value
+
+
+SWEEP_ROWS = Importer(
+    name="sweep",
+    title="speed by draft length (CSV, JSON, JSON Lines)",
+    contains=(SWEEP,),
+    needs="a draft length, accept length and step time or tokens per second in each row; plain decoding is length 0",
+    matches=is_sweep,
+    read=read_sweep,
+)

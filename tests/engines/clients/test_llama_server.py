@@ -1,0 +1,109 @@
+"""Child processes: they start, report, and end with treeopt."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from treeopt.engines.clients.child import Child, module_command
+from treeopt.errors import EngineError
+
+XLLAMACPP = importlib.util.find_spec("xllamacpp") is not None
+WAITS = 'import sys; print(\'{"address": "here"}\', flush=True); sys.stdin.read()'
+
+
+def gone(pid, within_s=5.0):
+    until_s = time.monotonic() + within_s
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class TestChild:
+    def test_it_is_ready_and_ends_when_closed(self):
+        child = Child("e", [sys.executable, "-c", WAITS], timeout_s=20)
+        assert child.ready == {"address": "here"}
+        child.close()
+        assert child._process.returncode == 0
+
+    @pytest.mark.parametrize(
+        ("program", "reason"),
+        [
+            ("import sys; sys.exit('no such model')", "It ended: no such model"),
+            ("import time; time.sleep(9)", "within 0.5 s"),
+        ],
+    )
+    def test_one_that_does_not_start_is_one_line(self, program, reason):
+        with pytest.raises(EngineError, match=reason):
+            Child("e", [sys.executable, "-c", program], timeout_s=0.5 if "sleep" in program else 20)
+
+    @pytest.mark.process
+    def test_it_ends_with_a_parent_that_is_killed(self):
+        """Its standard input ends."""
+        code = (
+            "import sys, time\nfrom treeopt.engines.clients.child import Child\n"
+            f"child = Child('e', [sys.executable, '-c', {WAITS!r}], timeout_s=20)\n"
+            "print(child._process.pid, flush=True)\ntime.sleep(60)"
+        )
+        parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        pid = int(parent.stdout.readline())
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
+        assert gone(pid)
+
+
+SPAWNS = """
+import subprocess, sys
+worker = [sys.executable, "-c", "import time; time.sleep(300)"]
+pids = [subprocess.Popen(worker, start_new_session=each).pid for each in {sessions}]
+print('{{"pids": %s}}' % pids, flush=True)
+"""
+"""A program with workers, each of them in the program's session or in its own."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "ending", ["sys.stdin.read()", "import time; time.sleep(300)"], ids=["ends with its input", "has to be killed"]
+)
+def test_workers_of_a_closed_child_are_gone(ending):
+    """They would keep the memory that the next server needs."""
+    child = Child("e", [sys.executable, "-c", SPAWNS.format(sessions=(False, True)) + ending], timeout_s=20)
+    pids = child.ready["pids"]
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    child.close()
+    assert all(gone(pid, within_s=0) for pid in pids)
+
+
+@pytest.mark.process
+def test_workers_that_outlive_a_child_are_gone_once_it_is_closed():
+    child = Child("e", [sys.executable, "-c", SPAWNS.format(sessions=(False,))], timeout_s=20)
+    child._process.wait()
+    (pid,) = child.ready["pids"]
+    assert not gone(pid, within_s=0)
+    child.close()
+    assert gone(pid, within_s=0)
+
+
+@pytest.mark.process
+def test_a_missing_model_is_one_line(tmp_path):
+    if not XLLAMACPP:
+        pytest.skip("xllamacpp is not installed: pip install 'treeopt[engines]'")
+    asked = {
+        "target": str(tmp_path / "none.gguf"),
+        "draft": None,
+        "draft_tokens": 0,
+        "slots": 1,
+        "context_tokens": 64,
+        "threads": 1,
+    }
+    with pytest.raises(EngineError, match="llama-server: expected it to start"):
+        Child("llama-server", module_command("treeopt.engines.clients.llama_process", json.dumps(asked)), timeout_s=30)

@@ -1,0 +1,244 @@
+"""mlx-lm with a fake of its Python functions, and with the real package if it is installed."""
+
+import importlib.util
+import json
+import shutil
+import sys
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from treeopt.bundled import DRAFT, TARGET
+from treeopt.engines.clients import client as client_module
+from treeopt.engines.clients import mlx_lm
+from treeopt.engines.clients.client import CompletionRequest, EngineConfig
+from treeopt.engines.clients.registry import create_client
+from treeopt.errors import EngineError, InvalidValueError
+from treeopt.profiler import Checkpoint
+from treeopt.profiler.engine import Probe, ProbeSettings
+from treeopt.profiler.engine_profile import engine_profile
+
+INSTALLED = importlib.util.find_spec("mlx_lm") is not None and importlib.util.find_spec("mlx") is not None
+CONFIG = EngineConfig(target=str(TARGET), draft=str(DRAFT), draft_tokens=3)
+REQUEST = CompletionRequest("abc", 12, 0.0)
+PROMPT_S, STEP_S, TOKEN_S = 7.0, 1.0, 0.01
+"""Seconds of the prefill, of a step, and between the tokens of a step."""
+
+
+class FakeMlx:
+    """A fake of mlx and mlx-lm whose steps accept `accepted` draft tokens in turn, on a clock of its own."""
+
+    def __init__(self, accepted=(2, 0, 3, 1)):
+        self.accepted = accepted
+        self.now_s = 0.0
+        self.loaded, self.seeds, self.temperatures, self.asked = [], [], [], []
+        self.load_error = self.stream_error = None
+        self.end_token_at = None
+        self.own_length = None
+        """Draft tokens instead of those requested."""
+
+    def perf_counter(self):
+        return self.now_s
+
+    def load(self, folder):
+        if self.load_error:
+            raise self.load_error
+        self.loaded.append(folder)
+        return f"model {folder}", SimpleNamespace(eos_token_ids={0})
+
+    def make_sampler(self, temp):
+        self.temperatures.append(temp)
+        return f"sampler {temp}"
+
+    def stream_generate(self, model, tokenizer, prompt, max_tokens, sampler, draft_model=None, num_draft_tokens=None):
+        self.asked.append((model, draft_model, num_draft_tokens, sampler))
+        length = self.own_length or num_draft_tokens or 0
+        done, turn = 0, 0
+        while done < max_tokens:
+            self.now_s += STEP_S if done else PROMPT_S
+            if self.stream_error:
+                raise self.stream_error
+            drafted = min(self.accepted[turn % len(self.accepted)], length, max_tokens - done)
+            turn += 1
+            for from_draft in [True] * drafted + [False] * (done + drafted < max_tokens):
+                done += 1
+                self.now_s += TOKEN_S
+                yield SimpleNamespace(text="x", from_draft=from_draft, prompt_tokens=len(prompt))
+                if done == self.end_token_at and tokenizer.eos_token_ids:
+                    return
+
+
+@pytest.fixture
+def mlx(monkeypatch):
+    """Return the fake, installed as both packages and the clock."""
+    fake = FakeMlx()
+    packages = {name: ModuleType(name) for name in ("mlx", "mlx.core", "mlx_lm", "mlx_lm.sample_utils")}
+    packages["mlx"].core = packages["mlx.core"]
+    packages["mlx.core"].random = SimpleNamespace(seed=fake.seeds.append)
+    packages["mlx.core"].default_device = lambda: "Device(cpu, 0)"
+    packages["mlx_lm"].load, packages["mlx_lm"].stream_generate = fake.load, fake.stream_generate
+    packages["mlx_lm.sample_utils"].make_sampler = fake.make_sampler
+    for name, package in packages.items():
+        monkeypatch.setitem(sys.modules, name, package)
+    monkeypatch.setattr(client_module, "version", {"mlx-lm": "1.2", "mlx": "3.4"}.__getitem__)
+    monkeypatch.setattr(mlx_lm, "time", SimpleNamespace(perf_counter=fake.perf_counter))
+    return fake
+
+
+def engine():
+    return create_client("mlx-lm", url=None, threads=None, timeout_s=60)
+
+
+def answer(config=CONFIG, request=REQUEST):
+    return engine().start(config).complete([request])[0]
+
+
+class TestCompletions:
+    def test_first_step_is_the_prefill(self, mlx):
+        """Steps of 3, 1, 4, 2 and 2 tokens: the last has room for 2 of its 3, and ends on a drafted token."""
+        found = answer()
+        assert (found.tokens, found.steps, found.accepted) == (1 + 9, 4, (3, 2, 1))
+        assert found.decode_s == pytest.approx(4 * STEP_S + 9 * TOKEN_S)
+        assert (found.text, found.prompt_tokens) == ("x" * 12, 3)
+        assert mlx.asked[0][1:3] == (f"model {DRAFT}", 3)
+
+    def test_plain_decoding_has_no_draft_model(self, mlx):
+        found = answer(replace(CONFIG, draft_tokens=0))
+        assert (found.tokens, found.steps, found.accepted) == (12, 11, ())
+        assert found.decode_s == pytest.approx(11 * (STEP_S + TOKEN_S))
+        assert mlx.asked == [(f"model {TARGET}", None, None, "sampler 0.0")]
+
+    @pytest.mark.parametrize(
+        ("drafted", "steps"),
+        [
+            ([False], [(1, 0)]),
+            ([True], [(1, 1)]),
+            ([False, False], [(1, 0), (1, 0)]),
+            ([True, True, False], [(3, 2)]),
+            ([True, False, True, True], [(2, 1), (2, 2)]),
+        ],
+    )
+    def test_steps_end_with_the_targets_own_tokens(self, drafted, steps):
+        assert mlx_lm.split_steps(drafted) == steps
+
+    def test_an_end_token_does_not_shorten_the_text(self, mlx):
+        mlx.end_token_at = 1
+        assert answer().tokens == 10
+
+    def test_it_is_sampled_as_asked(self, mlx):
+        answer(request=CompletionRequest("abc", 12, 0.7, 5))
+        assert (mlx.seeds, mlx.temperatures) == ([5], [0.7])
+
+    def test_models_are_loaded_once_for_all_lengths(self, mlx):
+        client = engine()
+        for length in (0, 1, 3):
+            client.start(replace(CONFIG, draft_tokens=length))
+        assert mlx.loaded == [str(TARGET), str(DRAFT)]
+
+    @pytest.mark.usefixtures("mlx")
+    def test_profile_contains_its_steps(self):
+        settings = ProbeSettings(lengths=(0, 1, 3), prompts=("a", "b"), rounds=1, max_new_tokens=41)
+        client = engine()
+        measured = Probe(client, CONFIG, settings, Checkpoint(None, "x"))
+        measured.measure()
+        found = engine_profile(client, CONFIG, settings, measured)
+        assert (found.engine.name, found.engine.version) == ("mlx-lm", "1.2 on mlx 3.4")
+        assert found.engine.settings[0].value == "Device(cpu, 0)"
+        by_length = {each.length: each for each in found.acceptances[0].chains}
+        # behind the first step, of 3: 1, 4, 2, 3 over and over, and 38 tokens are 3 turns, 1, 4, 2 and 1 of a step cut short
+        assert (by_length[3].tokens, by_length[3].steps) == ((38, 38), (16, 16))
+        # behind the first step, of 2: 1, 2, 2, 2 over and over, and 39 tokens are 5 turns, 1, 2 and 1 of a step cut short
+        assert (by_length[1].tokens, by_length[1].steps) == ((39, 39), (23, 23))
+
+
+class TestRefusals:
+    @pytest.mark.usefixtures("mlx")
+    @pytest.mark.parametrize(
+        ("options", "reason"), [({"url": "0=http://a:1"}, "no --url"), ({"threads": 2}, "no --threads")]
+    )
+    def test_unsupported_options(self, options, reason):
+        with pytest.raises(EngineError, match=reason):
+            create_client("mlx-lm", **{"url": None, "threads": None, "timeout_s": 1} | options)
+
+    def test_a_package_that_is_missing(self, monkeypatch):
+        def missing(name):
+            raise PackageNotFoundError(name)
+
+        monkeypatch.setattr(client_module, "version", missing)
+        assert mlx_lm.describe_engine().version is None
+        with pytest.raises(EngineError, match=r"not installed: pip install 'mlx-lm\[cpu\]'"):
+            engine()
+
+    @pytest.mark.usefixtures("mlx")
+    def test_mlx_without_a_backend(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "mlx.core", None)
+        monkeypatch.delattr(sys.modules["mlx"], "core")
+        with pytest.raises(EngineError, match="expected mlx with a backend"):
+            engine()
+
+    @pytest.mark.usefixtures("mlx")
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"slots": 2}, "expected a batch of 1"),
+            ({"draft": None}, "expected two models"),
+            ({"target": "someone/model"}, "expected folders in Hugging Face's layout. Got 'someone/model'"),
+        ],
+    )
+    def test_unsupported_configurations(self, changes, reason):
+        with pytest.raises(EngineError, match=reason):
+            engine().start(replace(CONFIG, **changes))
+
+    @pytest.mark.parametrize("error", [FileNotFoundError, ValueError, RuntimeError, KeyError, TypeError])
+    def test_models_that_do_not_load(self, mlx, error):
+        mlx.load_error = error("no\nsuch weights")
+        with pytest.raises(EngineError, match="models that it can load") as found:
+            engine().start(CONFIG)
+        assert "\n" not in str(found.value)
+
+    def test_another_tokenizer(self, mlx, tmp_path):
+        """As many tokens, of which two have changed places."""
+        draft = shutil.copytree(DRAFT, tmp_path / "draft")
+        content = json.loads((draft / "tokenizer.json").read_text("utf-8"))
+        ids = content["model"]["vocab"]
+        first, second = (token for token, number in ids.items() if number in (97, 98))
+        ids[first], ids[second] = ids[second], ids[first]
+        (draft / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+        with pytest.raises(InvalidValueError, match="2 ids stand for other tokens"):
+            engine().start(replace(CONFIG, draft=str(draft)))
+        assert mlx.loaded == []
+
+    def test_models_that_do_not_decode(self, mlx):
+        mlx.stream_error = ValueError("not trimmable")
+        with pytest.raises(EngineError, match="Got: not trimmable"):
+            answer()
+
+    def test_an_answer_that_takes_too_long(self, mlx):
+        assert answer(replace(CONFIG, timeout_s=PROMPT_S + 5)).tokens == 10
+        with pytest.raises(EngineError, match=r"within 9\.5 s"):
+            answer(replace(CONFIG, timeout_s=PROMPT_S + 2.5))
+        assert mlx.now_s < 2 * (PROMPT_S + 5)
+
+    def test_more_drafted_tokens_than_asked_for(self, mlx):
+        mlx.own_length = 3
+        with pytest.raises(EngineError, match=r"at most 1 drafted tokens in a step\. Got 3"):
+            answer(replace(CONFIG, draft_tokens=1))
+
+
+@pytest.mark.slow
+def test_the_real_one_agrees_with_itself():
+    """Outputs equal plain decoding's, and tokens are steps plus accepted drafts."""
+    if not INSTALLED:
+        pytest.skip("mlx-lm is not installed: make engines-mlx, and run this test with build/engines/mlx-lm/bin/python")
+    client = engine()
+    request = CompletionRequest("class Parser:\n    def parse(self", 24, 0.0)
+    plain, *drafted = (
+        client.start(replace(CONFIG, draft_tokens=length)).complete([request])[0] for length in (0, 1, 3)
+    )
+    assert (plain.tokens, plain.steps) == (24, 23)
+    for each in drafted:
+        assert each.text == plain.text
+        assert each.steps + sum(each.accepted) - each.after_first in (0, 1)  # 1 where the last step is cut short
+        assert each.decode_s > 0

@@ -1,0 +1,119 @@
+"""The real llama-server with the bundled pair: probed, planned and benchmarked, with plain decoding's output."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invented import call
+from treeopt import bundled
+from treeopt.records.profile import Profile
+
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.source]
+TOOL = Path(__file__).parents[3] / "tools" / "make_gguf.py"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    for package in ("xllamacpp", "gguf"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install {package}")
+    folder = tmp_path_factory.mktemp("gguf")
+    for role, source in (("target", bundled.TARGET), ("draft", bundled.DRAFT)):
+        subprocess.run([sys.executable, TOOL, source, "--type", "f16", "-o", folder / f"{role}.gguf"], check=True)
+    return ("--target", str(folder / "target.gguf"), "--draft", str(folder / "draft.gguf"), "--threads", "1")
+
+
+PROMPTS = ("--prompts", str(bundled.PROMPTS))
+"""The default prompts are too long for a model whose tokens are bytes."""
+
+
+def test_plan_from_a_probe_is_benchmarked(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    quick = (*PROMPTS, "--max-prompts", "8", "--max-new-tokens", "40")
+    probed = call("probe", "llama-server", *models, *quick, "--rounds", "2", "--batch-sizes", "1,2")
+    assert probed.exit_code == 0, probed.output
+    profile = Profile.load("profile.yaml")
+    assert profile.engine.version.startswith("xllamacpp ")
+    assert [each.batch_size for each in profile.chain_latencies] == [1, 2]
+    counted = [each.tokens_per_step for each in profile.acceptances[0].chains]
+    assert 1.3 < counted[0] < counted[1] < counted[2] < 8
+    assert call("solve").exit_code == 0
+    benchmarked = call("bench", "engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json", "--strict")
+    assert benchmarked.exit_code == 0, benchmarked.output
+    rows = json.loads(Path("bench.json").read_text())["rows"]
+    assert [row["length"] for row in rows] == [0, 1, 3, 7]
+    assert all(row["identical"] for row in rows)
+
+
+def test_a_server_with_another_target_is_caught(models, tmp_path, monkeypatch):
+    """The server runs the draft model as the target if it drafts."""
+    from treeopt.engines.clients.llama_server import LlamaServer
+
+    start = LlamaServer.start
+    monkeypatch.chdir(tmp_path)
+    quick = (*PROMPTS, "--max-prompts", "8", "--max-new-tokens", "40")
+    assert call("probe", "llama-server", *models, *quick, "--rounds", "1", "--lengths", "0,3").exit_code == 0
+    monkeypatch.setattr(
+        LlamaServer,
+        "start",
+        lambda self, config: start(self, replace(config, target=config.draft) if config.draft_tokens else config),
+    )
+    benchmarked = call("bench", "engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json", "--strict")
+    assert benchmarked.exit_code == 1
+    rows = json.loads(Path("bench.json").read_text())["rows"]
+    assert any(each["verdict"] == "fault" for each in rows[1]["divergences"])
+
+
+def test_it_drafts_from_the_text_itself(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    method = ("--method", "ngram", "--ngram-tokens", "3", "--lengths", "0,4", "--threads", "1")
+    probed = call(
+        "probe", "llama-server", *models[:2], *method, *PROMPTS, "--max-prompts", "8", "--max-new-tokens", "96"
+    )
+    assert probed.exit_code == 0, probed.output
+    (counts,) = Profile.load("profile.yaml").acceptances[0].chains
+    assert 1.02 < counts.tokens_per_step < 5
+
+
+def test_another_length_than_asked_for_is_noticed(models, tmp_path, monkeypatch):
+    """Negative control: the server drafts twice as many tokens as requested."""
+    from treeopt.engines.clients.llama_server import LlamaServer
+
+    start = LlamaServer.start
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        LlamaServer,
+        "start",
+        lambda self, config: start(
+            self, config.__class__(**{**_fields(config), "draft_tokens": 2 * config.draft_tokens})
+        ),
+    )
+    quick = (*PROMPTS, "--max-prompts", "4", "--max-new-tokens", "40", "--lengths", "0,3")
+    refused = call("probe", "llama-server", *models, *quick)
+    assert refused.exit_code == 1
+    assert "another length" in refused.stderr
+
+
+def test_a_draft_of_another_vocabulary_is_named(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = shutil.copytree(bundled.DRAFT, "swapped")
+    tokenizer = json.loads(Path(folder, "tokenizer.json").read_text("utf-8"))
+    ids = tokenizer["model"]["vocab"]
+    first, second = (token for token, number in ids.items() if number in (97, 98))
+    ids[first], ids[second] = ids[second], ids[first]
+    Path(folder, "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
+    subprocess.run([sys.executable, TOOL, folder, "--type", "f16", "-o", "swapped.gguf"], check=True)
+    quick = (*PROMPTS, "--max-prompts", "4", "--max-new-tokens", "8", "--lengths", "0,3")
+    refused = call("probe", "llama-server", *models[:2], "--draft", "swapped.gguf", *quick)
+    assert refused.exit_code == 1
+    assert "expected a draft model with the target's vocabulary" in refused.stderr
+
+
+def _fields(record):
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}

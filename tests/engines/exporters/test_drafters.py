@@ -1,0 +1,168 @@
+"""Exports of tree files that name a drafter."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.engines.exporters.named import engine_named, render
+from treeopt.engines import ENGINES
+from treeopt.engines.exporters.choose import choose_setting
+from treeopt.engines.exporters.setting import Source
+from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.trees import Provenance, chain, k_ary
+from treeopt.trees.drafter_setting import DRAFTERS, drafter_setting
+
+LOOKUP = drafter_setting("prompt-lookup", ngram=3, length=6)
+HEAD = drafter_setting("eagle", source="heads/e3")
+BLOCK = drafter_setting("dflash", source="heads/block")
+DYNAMIC = {"top_k": 4, "depth": 4, "nodes": 16}
+OF_THE_DRAFT, OF_A_HEAD = drafter_setting("eagle2", **DYNAMIC), drafter_setting("eagle2", source="heads/e3", **DYNAMIC)
+WRITTEN = {
+    ("vllm", LOOKUP): {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 3, "prompt_lookup_min": 1},
+    ("vllm", HEAD): {"method": "eagle3", "model": "heads/e3", "num_speculative_tokens": 4},
+    ("vllm", OF_A_HEAD): {"method": "eagle3", "model": "heads/e3", "num_speculative_tokens": 4},
+    ("sglang", LOOKUP): (
+        "--speculative-algorithm NGRAM --speculative-num-draft-tokens 7 --speculative-ngram-max-bfs-breadth 1\n"
+    ),
+    ("sglang", HEAD): (
+        "--speculative-algorithm EAGLE3 --speculative-draft-model-path heads/e3 --speculative-num-steps 4 "
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 5\n"
+    ),
+    ("sglang", OF_A_HEAD): (
+        "--speculative-algorithm EAGLE3 --speculative-draft-model-path heads/e3 --speculative-num-steps 4 "
+        "--speculative-eagle-topk 4 --speculative-num-draft-tokens 16\n"
+    ),
+    ("sglang", OF_THE_DRAFT): (
+        "--speculative-algorithm STANDALONE --speculative-draft-model-path DRAFT --speculative-num-steps 4 "
+        "--speculative-eagle-topk 4 --speculative-num-draft-tokens 16\n"
+    ),
+    ("sglang", BLOCK): (
+        "--speculative-algorithm DFLASH --speculative-draft-model-path heads/block --speculative-dflash-block-size 5\n"
+    ),
+    ("vllm", BLOCK): {"method": "dflash", "model": "heads/block", "num_speculative_tokens": 4},
+    ("llama-cpp", BLOCK): (
+        "--spec-type draft-dflash --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/block\n"
+    ),
+    ("hf", LOOKUP): {"prompt_lookup_num_tokens": 6, "max_matching_ngram_size": 3},
+    ("openvino", LOOKUP): {"num_assistant_tokens": 6, "max_ngram_size": 3},
+    ("openvino", HEAD): {"num_assistant_tokens": 4, "assistant_confidence_threshold": 0.0},
+    ("openvino", OF_A_HEAD): {"num_assistant_tokens": 15, "branching_factor": 4, "tree_depth": 4},
+    ("tensorrt-llm", LOOKUP): (
+        "speculative_config:\n  decoding_type: NGram\n  max_draft_len: 6\n  max_matching_ngram_size: 3\n"
+    ),
+    ("tensorrt-llm", HEAD): (
+        "speculative_config:\n  decoding_type: Eagle3\n  speculative_model: heads/e3\n  max_draft_len: 4\n"
+    ),
+    ("tensorrt-llm", OF_A_HEAD): (
+        "speculative_config:\n  decoding_type: Eagle3\n  speculative_model: heads/e3\n  max_draft_len: 4\n"
+        "  use_dynamic_tree: true\n  dynamic_tree_max_topK: 4\n  max_total_draft_tokens: 15\n"
+    ),
+    ("llama-cpp", HEAD): (
+        "--spec-type draft-eagle3 --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/e3\n"
+    ),
+    ("llama-cpp", OF_A_HEAD): (
+        "--spec-type draft-eagle3 --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/e3\n"
+    ),
+    ("lmdeploy", HEAD): (
+        "--speculative-num-draft-tokens 4 --speculative-algorithm eagle3 --speculative-draft-model heads/e3\n"
+    ),
+    ("lmdeploy", OF_A_HEAD): (
+        "--speculative-num-draft-tokens 4 --speculative-algorithm eagle3 --speculative-draft-model heads/e3\n"
+    ),
+    ("lmdeploy", BLOCK): (
+        "--speculative-num-draft-tokens 4 --speculative-algorithm dflash --speculative-draft-model heads/block\n"
+    ),
+    ("eagle", HEAD): "--total-token 5 --depth 3 --top-k 1\n",
+    ("eagle", OF_A_HEAD): "--total-token 16 --depth 3 --top-k 4\n",
+}
+"""By the engines' own documents; every pair that is not here is refused."""
+OTHERS = (
+    drafter_setting("medusa"),
+    drafter_setting("redrafter", width=2, length=3),
+    drafter_setting("specexec", budget=8, branching=4, batch=4, max_passes=4),
+    drafter_setting("lookahead", window=2, ngram=3, candidates=2),
+)
+
+
+def choose(name, drafter, **source):
+    return choose_setting(engine_named(name), Source(**({"tree": chain(4), "drafter": drafter} | source)))
+
+
+def test_drafters_are_written_for_engines_that_have_them():
+    assert {each.name for each in (*OTHERS, LOOKUP, HEAD, BLOCK, OF_THE_DRAFT)} == {*DRAFTERS} - {"model"}
+    for engine in ENGINES:
+        for drafter in (LOOKUP, HEAD, BLOCK, OF_THE_DRAFT, OF_A_HEAD, *OTHERS):
+            wanted = WRITTEN.get((engine.name, drafter))
+            if wanted is None:
+                with pytest.raises(InfeasibleError, match=rf"Got {drafter.name}: run it with treeopt run"):
+                    choose(engine.name, drafter)
+                continue
+            found = choose(engine.name, drafter)
+            text = found.output.files["FILE"]
+            assert (json.loads(text) if isinstance(wanted, dict) else text) == wanted, (engine.name, drafter)
+            assert found.predictions == {}, "nobody measured it there"
+
+
+def test_method_of_another_kind_of_drafter_is_refused():
+    for name, method in (("vllm", "eagle3"), ("sglang", "STANDALONE"), ("hf", "assistant"), ("openvino", "eagle3")):
+        with pytest.raises(InvalidValueError, match=r"method: expected .* for prompt-lookup\. Got .*: leave it out"):
+            choose(name, LOOKUP, method=method)
+    with pytest.raises(InvalidValueError, match=r"expected eagle3 for eagle\. Got 'ngram'"):
+        choose("vllm", HEAD, method="ngram")
+    assert '"method": "eagle"' in choose("vllm", HEAD, method="eagle").output.files["FILE"]
+
+
+def test_replaced_tree_is_warned_of():
+    for found, said in (
+        (
+            choose("vllm", HEAD, tree=k_ary(2, 3)),
+            "vLLM loads no static tree: it gets a chain as long as the tree of 15 nodes is deep",
+        ),
+        (choose("vllm", OF_A_HEAD), "vLLM drafts chains only: it gets the depth of the dynamic tree of 16 nodes"),
+        (choose("sglang", LOOKUP), "SGLang chooses the number of tokens that it looks up"),
+    ):
+        (warning,) = found.warnings
+        assert said in warning.problem
+        assert warning.action == "Bench it before you serve."
+    assert '"num_speculative_tokens": 3' in choose("vllm", HEAD, tree=k_ary(2, 3)).output.files["FILE"]
+
+
+def test_other_layers_than_the_configuration_are_warned_of():
+    for name, head in (("vllm", HEAD), ("sglang", OF_A_HEAD)):
+        assert "boundaries" not in " ".join(map(str, choose(name, head).warnings))
+        told = [str(each) for each in choose(name, replace(head, layers=(2, 6, 9))).warnings]
+        (warning,) = [each for each in told if "boundaries 2,6,9" in each]
+        assert warning.endswith(". Name them in that file before you serve.")
+
+
+def test_root_alone_turns_speculation_off():
+    found = choose("vllm", HEAD, tree=chain(0))
+    assert (found.request, found.output) == (None, engine_named("vllm").off)
+    assert "vLLM is set to decode plainly" in str(found.warnings[0])
+
+
+def test_prediction_of_the_tree_file_is_a_remark():
+    promised = Provenance(speedup=1.25, target="models/big")
+    found = choose("vllm", HEAD, provenance=promised)
+    assert found.remarks == ("Predicted in treeopt's decoder: 1.25x plain decoding.",)
+    assert found.target_model == "models/big"
+    assert choose("vllm", HEAD, provenance=Provenance()).remarks == ()
+
+
+def test_mtp_and_ngram_methods_name_no_draft_model():
+    from treeopt.engines.exporters.engine import SettingRequest
+    from treeopt.trees.drafter_parameters import DynamicTree
+
+    def text(name, method):
+        asked = SettingRequest(tree=DynamicTree.chain(3), draft_model="drafts/small", method=method)
+        return render(name, asked).files["FILE"]
+
+    assert json.loads(text("vllm", "mtp")) == {"method": "mtp", "num_speculative_tokens": 3}
+    assert json.loads(text("vllm", "ngram")) == {"method": "ngram", "num_speculative_tokens": 3}
+    assert text("sglang", "NEXTN") == (
+        "--speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 1 "
+        "--speculative-num-draft-tokens 4\n"
+    )
+    assert text("tensorrt-llm", "MTP") == "speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n"
+    assert "drafts" not in text("tensorrt-llm", "NGram") + text("sglang", "NGRAM") + text("hf", "prompt_lookup")

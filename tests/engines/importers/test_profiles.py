@@ -1,0 +1,308 @@
+"""Profiles of imported parts: reported sources, refusals, and mutated files of every kind."""
+
+import dataclasses
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.cli.invented import call, invented, solved_json
+from tests.engines.importers.samples import ACCEPTANCE_FILES, LATENCY_FILES
+from treeopt import planner
+from treeopt.engines.importers import imported_profile, read_acceptance, read_latency, step_latencies, with_imported
+from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
+from treeopt.planner import plan
+from treeopt.records.profile import INCLUDED, Profile
+from treeopt.records.step_latency import Imported
+
+DRAFT = "tokens,seconds,batch\n1,0.0005,1\n32,0.0006,1\n1,0.001,4\n32,0.0012,4\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in (LATENCY_FILES | ACCEPTANCE_FILES | {"draft.csv": DRAFT}).items():
+        (tmp_path / name).write_text(text, "utf-8")
+    return tmp_path
+
+
+def drafts(folder):
+    return read_latency(folder / "draft.csv", default_pass="draft")
+
+
+def acceptance(folder, name="rates.json"):
+    return read_acceptance(folder / name, temperature=0.0, rule="sequoia")
+
+
+def everything(folder, curve="costs.json", table="rates.json"):
+    return imported_profile(
+        [*read_latency(folder / curve), *drafts(folder)],
+        [acceptance(folder, table)],
+        context_tokens=1024,
+        target="T",
+        draft="D",
+    )
+
+
+class TestAllImported:
+    def test_missing_facts_are_unknown(self, folder):
+        profile = everything(folder)
+        profile.save(folder / "p.yaml")
+        content = yaml.safe_load((folder / "p.yaml").read_bytes())
+        assert content["machine"] | content["pair"] == {
+            **dict.fromkeys(("processor", "system", "python", "torch", "dtype"), "unknown"),
+            "device": "imported",
+            "target": "T",
+            "draft": "D",
+        }
+        assert {"prompts", "positions", "texts", "counts"} & set(content["acceptance"][0]) == set()
+        again = Profile.load(folder / "p.yaml")
+        assert (again.machine, again.pair) == (profile.machine, profile.pair)
+        assert [each.imported for each in again.latencies] == [each.imported for each in profile.latencies]
+
+    def test_imported_whole_steps_have_zero_overhead(self, folder):
+        latency = everything(folder).latencies[0]
+        assert (latency.context_tokens, latency.overhead.samples_s.tolist()) == (1024, [0.0])
+        source = "costs.json (TensorRT-LLM cost table)"
+        assert latency.imported == (
+            Imported(what="verify", source=source),
+            Imported(what="draft", source="draft.csv (CSV)"),
+            Imported(what="overhead", source=INCLUDED),
+        )
+
+    def test_plan_uses_the_imported_numbers(self, folder):
+        """The chain of 3 yields 1 + .71 + .52 + .38 tokens in 3 drafts and a pass over 4 nodes, 14.2 ms."""
+        profile = everything(folder)
+        prediction = planner.step_model(profile).predict(planner.planning.chain(3))
+        assert prediction.tokens_per_step.value == pytest.approx(2.61)
+        draft_s = 0.0005
+        assert prediction.step_s.value == pytest.approx(0.0142 + 3 * draft_s)
+        assert prediction.speedup.value == pytest.approx(2.61 * 0.0112 / (0.0142 + 3 * draft_s))
+        assert plan(profile, 4).choice.kind == "chain"
+
+    def test_counts_give_intervals(self, folder):
+        tokens = plan(everything(folder, table="metrics.txt"), 4).chain.tokens_per_step
+        assert tokens.low < tokens.value < tokens.high
+
+    def test_batch_sizes_are_conditions(self, folder):
+        assert [each.batch_size for each in everything(folder).latencies] == [1, 4]
+        assert plan(everything(folder), 4, batch_size=4).model.point.batch_size == 4
+
+    def test_missing_curve_is_refused(self, folder):
+        with pytest.raises(
+            InfeasibleError,
+            match=r"draft_latency: expected times of drafting for 8 tokens of context x batch 1, as in samples\.json",
+        ):
+            step_latencies(read_latency(folder / "samples.json"), context_tokens=8)
+        with pytest.raises(InfeasibleError, match=r"^latency: expected times of verification"):
+            step_latencies(drafts(folder), context_tokens=8)
+
+    def test_repeated_curve_is_refused(self, folder):
+        twice = [*read_latency(folder / "samples.json"), *read_latency(folder / "curve.csv")]
+        with pytest.raises(InvalidValueError, match=r"verify: expected one .* samples\.json .* and curve\.csv"):
+            step_latencies(twice, context_tokens=8)
+
+
+class TestWithMeasurements:
+    def test_measured_drafting_is_kept(self, folder):
+        measured = invented()
+        profile = with_imported(measured, read_latency(folder / "samples.json"))
+        (latency,) = profile.latencies
+        assert latency.draft is measured.latencies[0].draft
+        assert latency.verify.max_tokens == 64
+        assert latency.overhead.samples_s.tolist() == [0.0]
+        assert [each.what for each in latency.imported] == ["verify", "overhead"]
+        assert profile.acceptances == measured.acceptances
+
+    def test_imported_drafting_replaces_only_drafting(self, folder):
+        measured = dataclasses.replace(invented().latencies[0], sampled=True)
+        (latency,) = step_latencies(drafts(folder)[:1], [measured], context_tokens=256)
+        assert (latency.verify, latency.overhead) == (measured.verify, measured.overhead)
+        assert latency.sampled is True
+        assert [each.what for each in latency.imported] == ["draft"]
+
+    def test_earlier_imports_are_kept(self, folder):
+        once = with_imported(invented(), read_latency(folder / "samples.json"))
+        twice = with_imported(once, drafts(folder)[:1])
+        assert [each.what for each in twice.latencies[0].imported] == ["verify", "draft", "overhead"]
+
+    def test_imported_overhead(self, folder):
+        (latency,) = step_latencies(read_latency(folder / "curve.csv"), context_tokens=256, sampled=False)
+        np.testing.assert_allclose(latency.overhead.samples_s, [0.0005])
+        assert latency.sampled is False
+        assert {each.source for each in latency.imported} == {"curve.csv (CSV)"}
+
+    def test_conditions_that_were_not_imported_are_left_out(self, folder):
+        profile = with_imported(invented(conditions=[(256, 1), (4096, 1)]), read_latency(folder / "samples.json"))
+        assert [each.context_tokens for each in profile.latencies] == [256]
+
+    def test_acceptance_alone(self, folder):
+        measured = invented()
+        profile = with_imported(measured, acceptances=[acceptance(folder)])
+        assert profile.latencies == measured.latencies
+        assert profile.acceptances[0].imported[0].source == "rates.json (rates per position)"
+
+
+class TestReportedSources:
+    LINE = (
+        "verify times: imported from samples.json (SGLang cost table); draft times: measured; "
+        "acceptance: imported from rates.json (rates per position)"
+    )
+
+    def mixed(self, folder):
+        return with_imported(invented(), read_latency(folder / "samples.json"), [acceptance(folder)])
+
+    def test_solve_prints_sources(self, folder):
+        self.mixed(folder).save(folder / "profile.yaml")
+        result = call("solve", "--profile", folder / "profile.yaml", "--budget", 4, "-o", folder / "tree.json")
+        assert result.exit_code == 0, result.output
+        assert result.stdout.splitlines()[1] == self.LINE
+        from treeopt.trees import load_file
+
+        assert load_file(folder / "tree.json").provenance.source == f"{folder / 'profile.yaml'}; {self.LINE}"
+
+    def test_json_contains_sources(self, folder, monkeypatch):
+        monkeypatch.chdir(folder)
+        origins = solved_json(folder, self.mixed(folder), "--budget", 4)["origins"]
+        assert origins == {
+            "verify": "samples.json (SGLang cost table)",
+            "draft": "measured",
+            "overhead": INCLUDED,
+            "acceptance": "rates.json (rates per position)",
+        }
+
+    def test_export_provenance_contains_sources(self, folder):
+        self.mixed(folder).save(folder / "profile.yaml")
+        out = folder / "flags.txt"
+        result = call("export", folder / "profile.yaml", "--to", "sglang", "-o", out)
+        assert result.exit_code == 0, result.output
+        sidecar = (folder / "flags.txt.provenance.json").read_text("utf-8")
+        assert "samples.json (SGLang cost table)" in sidecar
+        assert "rates.json (rates per position)" in sidecar
+
+    def test_numbers_without_errors_cause_a_warning(self, folder, monkeypatch):
+        monkeypatch.chdir(folder)
+        (warning,) = solved_json(folder, self.mixed(folder), "--budget", 4)["warnings"]
+        assert warning.startswith("imported without errors: acceptance, verification time. Intervals")
+        counted = with_imported(invented(), acceptances=[acceptance(folder, "counts.json")])
+        warnings = solved_json(folder, counted, "--budget", 4)["warnings"]
+        assert not any("without errors" in each for each in warnings)
+
+    def test_measured_profile_mentions_no_imports(self, folder, monkeypatch):
+        monkeypatch.chdir(folder)
+        assert set(solved_json(folder, invented(), "--budget", 4)["origins"].values()) == {"measured"}
+        invented().save(folder / "profile.yaml")
+        result = call("solve", "--profile", folder / "profile.yaml", "--budget", 4, "-o", folder / "tree.json")
+        assert "imported" not in result.stdout
+
+
+def test_curves_without_a_context_hold_at_named_contexts(tmp_path):
+    verify = read_latency(written(tmp_path / "v.csv", b"tokens,ms,context\n1,10,0\n8,11,0\n1,12,512\n8,14,512\n"))
+    draft = read_latency(written(tmp_path / "d.csv", b"tokens,ms\n1,1\n"), default_pass="draft")
+    steps = step_latencies([*verify, *draft], context_tokens=256)
+    assert [(each.context_tokens, each.verify.medians_s[0], each.draft.medians_s[0]) for each in steps] == [
+        (0, 0.010, 0.001),
+        (512, 0.012, 0.001),
+    ]
+    alone = read_latency(written(tmp_path / "a.csv", b"tokens,ms\n1,10\n8,11\n"))
+    assert [each.context_tokens for each in step_latencies([*alone, *draft], context_tokens=256)] == [256]
+    with pytest.raises(InvalidValueError, match="verify: expected one for 0 tokens"):
+        step_latencies([*verify, *alone, *draft], context_tokens=256)
+
+
+def test_contexts_of_other_batch_sizes_are_ignored(tmp_path):
+    verify = read_latency(written(tmp_path / "v.csv", b"tokens,ms,context,batch\n1,10,512,1\n1,12,1024,4\n"))
+    draft = read_latency(written(tmp_path / "d.csv", b"tokens,ms,batch\n1,1,1\n1,2,4\n"), default_pass="draft")
+    steps = step_latencies([*verify, *draft], context_tokens=256)
+    assert [(each.context_tokens, each.batch_size, each.draft.medians_s[0]) for each in steps] == [
+        (512, 1, 0.001),
+        (1024, 4, 0.002),
+    ]
+
+
+ODD = [
+    b"-1",
+    b"0",
+    b"1e999",
+    b"NaN",
+    b"9" * 5000,
+    b"null",
+    b"[]",
+    b"{}",
+    b'""',
+    b",",
+    b"\n",
+    b"\xff",
+    b"\x00",
+    b"#",
+    b'"',
+]
+
+
+def mutated(rng: random.Random, data: bytes) -> bytes:
+    """Return the bytes with one or two faults."""
+    for _ in range(rng.randint(1, 2)):
+        start = rng.randrange(len(data) + 1)
+        end = min(len(data), start + rng.randint(1, 8))
+        fault = rng.choice(["bit", "cut", "gone", "odd", "twice"])
+        if fault == "bit" and start < len(data):
+            data = data[:start] + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
+        elif fault == "cut" and rng.random() < 0.3:
+            data = data[:start]
+        elif fault == "gone":
+            data = data[:start] + data[end:]
+        elif fault == "odd":
+            data = data[:start] + rng.choice(ODD) + data[end:]
+        else:
+            data = data[:end] + data[start:end] + data[end:]
+    return data
+
+
+@pytest.mark.parametrize("name", [*LATENCY_FILES, *ACCEPTANCE_FILES, "vector.pt"])
+def test_mutated_files_are_read_or_refused(tmp_path, name):
+    """What is read makes a profile that can be saved, loaded and saved again as it was."""
+    original = (LATENCY_FILES | ACCEPTANCE_FILES).get(name, "").encode() or vector(tmp_path)
+    rng, read, refused = random.Random(name), 0, 0
+    curve = read_latency(written(tmp_path / "whole.csv", b"tokens,ms,pass\n1,10,verify\n8,20,verify\n1,1,draft\n"))
+    table = read_acceptance(written(tmp_path / "whole.json", b"[0.5]"), temperature=0.0, rule="sequoia")
+    draft = [dataclasses.replace(curve[0], verify=None)]
+    for _ in range(120):
+        path = written(tmp_path / name, mutated(rng, original))
+        try:
+            if name in LATENCY_FILES:
+                latencies = [each for each in read_latency(path) if each.batch_size == 1 and each.verify is not None][
+                    :1
+                ]
+                parts = (
+                    [dataclasses.replace(each, draft=None, context_tokens=None) for each in latencies] + draft
+                    if latencies
+                    else curve
+                )
+                profile = imported_profile(parts, [table], context_tokens=2, created="now")
+            else:
+                imported_table = read_acceptance(path, temperature=0.0, rule="sequoia")
+                profile = imported_profile(curve, [imported_table], context_tokens=2, created="now")
+        except TreeoptError as error:
+            assert "\n" not in str(error)  # noqa: PT017, one line is what the command prints
+            refused += 1
+            continue
+        profile.save(tmp_path / "p.yaml")
+        once = (tmp_path / "p.yaml").read_bytes()
+        Profile.load(tmp_path / "p.yaml").save(tmp_path / "p.yaml")
+        assert (tmp_path / "p.yaml").read_bytes() == once
+        read += 1
+    assert refused > 10
+    assert read > 0
+
+
+def written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def vector(tmp_path: Path) -> bytes:
+    import torch
+
+    torch.save(torch.tensor([0.0, 0.6, 0.2, 0.1, 0.1]), tmp_path / "whole.pt")
+    return (tmp_path / "whole.pt").read_bytes()

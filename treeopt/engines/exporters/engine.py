@@ -1,0 +1,103 @@
+"""The exporter contract: an `Engine` refuses a request by its `limits`, or renders it as the engine's own files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from treeopt.errors import Warning
+from treeopt.trees import TokenTree
+from treeopt.trees.drafter_parameters import DynamicTree
+
+Json = dict[str, Any]
+MAIN = "FILE"
+"""Placeholder for the main file's name, also in the names of the files next to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLength:
+    """The fastest number of draft tokens for a range of batch sizes, both ends included."""
+
+    first_batch: int
+    last_batch: int
+    length: int
+    """Draft tokens of a chain, the root not counted; 0 is plain decoding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRequest:
+    """The setting to export, in treeopt's terms; the root counts as a node."""
+
+    tree: DynamicTree
+    """A chain of K draft tokens is `DynamicTree.chain(K)`."""
+    schedule: tuple[BatchLength, ...] = ()
+    """Chain lengths by batch size, from 1 on without gaps, none above the tree's depth; empty for trees, and if one batch
+    size was measured."""
+    survival: tuple[float, ...] = ()
+    """For a chain: the probability that a step accepts at least 1, 2, … draft tokens; empty if not predicted."""
+    verify_s: Mapping[int, float] = field(default_factory=dict)
+    """Measured seconds of a verification pass, by tokens in ascending order; empty without a profile."""
+    draft_model: str
+    """Path or name of the draft model."""
+    method: str | None = None
+    """The engine's own name of the draft method; None is the exporter's default, a separate draft model."""
+    ngram: int | None = None
+    """Longest n-gram of methods that look up n-grams; None is the engine's default."""
+    engine_version: str | None = None
+    """Version that will read the files; None is the newest one that the exporter supports."""
+    static_tree: TokenTree | None = None
+    """Tree for treeopt's own decoder, if the engine can load that."""
+    rule: str = "sequoia"
+    """Verification rule of that decoder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingFiles:
+    """The files of a setting."""
+
+    files: Mapping[str, str]
+    """Texts by name, the main one first: `FILE`, `FILE.kwargs.json`, …"""
+    usage: str
+    """Command or code that starts the engine; `TARGET` stands for the target model, `FILE` for the main file."""
+    warnings: tuple[Warning, ...] = ()
+
+
+def _accept_all(_: SettingRequest) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """An engine that settings can be exported to."""
+
+    name: str
+    """As in `treeopt export --to`."""
+    title: str
+    versions: str
+    """Versions that the exporter was checked against."""
+    checked: tuple[str, str] | None = None
+    """Oldest and newest of them; None if releases have no numbers."""
+    needs: str
+    """What it accepts, and whether it counts the root."""
+    dynamic: bool
+    """Whether it drafts dynamic trees; if not, chains only."""
+    schedules: bool = False
+    """Whether its files can contain a schedule; if not, one length serves all batch sizes."""
+    default: DynamicTree | None
+    """What it drafts without a length; None if it needs one."""
+    limits: Callable[[SettingRequest], str | None] = _accept_all
+    """Returns why the engine does not accept a request: field, what is expected, what came; None if it does."""
+    render: Callable[[SettingRequest], SettingFiles]
+    """Returns the files of a request within the limits."""
+    off: SettingFiles
+    """The files of plain decoding."""
+    static: bool = False
+    """Whether it can load treeopt's own decoder, and so any static tree."""
+    takes: tuple[str, ...] = ("draft_model", "method", "engine_version")
+    """Fields of a request, besides the plan, that change its files."""
+    method_names: tuple[str, ...] = ()
+    """Its own names of draft methods; empty if there is no choice."""
+    old_method_names: tuple[str, ...] = ()
+    """Those that the newest version no longer has."""
+    methods: Mapping[str, str | None] = field(default_factory=dict)
+    """Its own method names by treeopt's names of drafters other than a draft model, None for its default method: `eagle`
+    for EAGLE heads, `dflash`, `prompt-lookup`, and `eagle2` for dynamic trees of the draft model."""

@@ -1,0 +1,93 @@
+"""Cost tables that SGLang and TensorRT-LLM measure of themselves for DSpark: a model of a step's seconds.
+
+    step_s(batch, tokens) = fixed + overhead(batch) + pass(tokens)
+
+Tokens are those of the whole batch: a batch of b sequences of n nodes each has b n tokens. The tables mean what they mean
+to `speculative/dspark_components/dspark_sps.py` of SGLang 0.5.23 and `_torch/speculative/dspark_planner.py` of
+TensorRT-LLM. Other keys are ignored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from treeopt.engines.importers.foreign_file import ForeignFile, source_text
+from treeopt.engines.importers.importer import ImportedLatency, build_curve
+from treeopt.files.fields import Fields
+
+MAX_TIMES = 100_000
+"""Token counts times batch sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """Measured values at rising counts, two fields of a table."""
+
+    field: str
+    """Name of the counts."""
+    counts: list[int]
+    values: list[float]
+
+    @classmethod
+    def read(cls, fields: Fields, counts_field: str, values_field: str, *, unit: float = 1.0) -> "Probes":
+        counts, values = fields.integers(counts_field), fields.numbers(values_field)
+        if not counts or counts[0] < 1 or any(after <= before for before, after in pairwise(counts)):
+            raise fields.error(counts_field, f"expected rising counts of at least 1. Got {counts!s:.60}.")
+        if len(values) != len(counts):
+            raise fields.error(values_field, f"expected {len(counts)}, one per count. Got {len(values)}.")
+        return cls(field=counts_field, counts=counts, values=[value * unit for value in values])
+
+
+def build_additive_latencies(
+    file: ForeignFile, kind: str, *, fixed_s: float, batches: Probes, passes: Probes
+) -> tuple[ImportedLatency, ...]:
+    """Return a curve for every probed batch size, at whole nodes per sequence at and next to the probed tokens.
+
+    Raises FormatError for a batch size whose plain decoding was not probed.
+    """
+    if len(batches.counts) * len(passes.counts) > MAX_TIMES:
+        raise file.error(passes.field, f"expected at most {MAX_TIMES} times over all batch sizes. Got more.")
+    latencies = []
+    for batch_size, overhead_s in zip(batches.counts, batches.values, strict=True):
+        nodes = _nodes_per_sequence(batch_size, passes.counts)
+        if not nodes or nodes[0] > 1:
+            raise file.error(
+                passes.field,
+                f"expected {batch_size} tokens in their range, plain decoding's for the batch of {batch_size}. Got "
+                f"{passes.counts[0]} to {passes.counts[-1]}: probe them too, or take that batch size out.",
+            )
+        with np.errstate(over="ignore", invalid="ignore"):  # such seconds are refused
+            pass_s = np.interp(batch_size * np.array(nodes), passes.counts, passes.values)
+            step_s = fixed_s + overhead_s + pass_s
+        latencies.append(build_latency(file, kind, batch_size, nodes, step_s.tolist(), passes.field))
+    return tuple(latencies)
+
+
+def build_latency(
+    file: ForeignFile, kind: str, batch_size: int, tokens: Sequence[int], step_s: Sequence[float], field: str
+) -> ImportedLatency:
+    """Return the verification times of a batch size, one sample for each token count.
+
+    Raises FormatError naming the field, for times out of range and a curve that does not begin at 1 token.
+    """
+    curve = file.build(field, build_curve, {count: [seconds] for count, seconds in zip(tokens, step_s, strict=True)})
+    return file.build(
+        field,
+        ImportedLatency,
+        context_tokens=None,
+        batch_size=batch_size,
+        verify=curve,
+        source=source_text(file.path, kind),
+    )
+
+
+def _nodes_per_sequence(batch_size: int, tokens: Sequence[int]) -> list[int]:
+    """Return nodes per sequence at the probed tokens of a batch, or on both sides of them, within their range.
+
+    >>> _nodes_per_sequence(4, [1, 4, 10, 16])
+    [1, 2, 3, 4]
+    """
+    candidates = {count // batch_size for count in tokens} | {-(-count // batch_size) for count in tokens}
+    return sorted(nodes for nodes in candidates if nodes > 0 and tokens[0] <= batch_size * nodes <= tokens[-1])

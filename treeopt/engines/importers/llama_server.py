@@ -1,0 +1,220 @@
+"""Acceptance and drafting time in the log of llama.cpp's llama-server.
+
+When a request ends, its slot prints
+
+    slot print_timing: … draft acceptance = 0.66237 (257 accepted / 388 generated), mean acceptance length = 3.65,
+    acceptance rate per position = (0.804, 0.701, 0.629, 0.515)
+
+Other versions print `mean len = 3.65`, and the rates on the next line as `acc per pos = (…)`, at -lv 4 only. Rates are
+over the request's steps, which are accepted / sum of the rates, or accepted / (mean - 1).
+
+Each drafting method then prints its totals since the start of the server, in newer versions at -lv 4 only:
+
+    statistics draft-simple: #calls(b,g,a) = 1 100 100, #gen drafts = 100, …, #gen tokens = 300, #acc tokens = 150,
+    #acc rate/pos = (0.750, 0.500, 0.250), dur(b,g,a) = 0.005, 300.0, 0.1 ms
+
+Only the last line of each method before a restart counts. The second duration is that of drafting.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treeopt.engines.importers.acceptance_tables import (
+    SHORTER_DRAFTS,
+    StepCounts,
+    acceptance_from_mean,
+    pool_steps,
+    table_from_counts,
+)
+from treeopt.engines.importers.foreign_file import ForeignFile, source_text
+from treeopt.engines.importers.importer import (
+    ACCEPTANCE,
+    DRAFT_TIMES,
+    ImportedAcceptance,
+    ImportedLatency,
+    Importer,
+    Measurements,
+    build_curve,
+)
+
+KIND = "llama-server log"
+_NUMBER = r"\d{1,15}(?:\.\d{1,9})?"
+_STATISTICS_MARK = re.compile(r"statistics\s{1,20}[\w-]{1,40}: #calls")
+_STATISTICS = re.compile(r"statistics\s{1,20}([\w-]{1,40}): #calls(.{0,4000})")
+_COUNT = r"\s{0,9}=\s{0,20}(\d{1,15})"
+_STATISTICS_RATES = re.compile(rf"#acc rate/pos = \(({_NUMBER}(?:, {_NUMBER}){{0,500}})\)")
+_DURATIONS = re.compile(rf"dur\(b,g,a\) = {_NUMBER},\s{{0,20}}({_NUMBER}),")
+
+REQUESTS_KIND = "llama-server log, requests"
+_REQUEST_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
+_REQUEST_MARK = re.compile(r"draft acceptance(?: rate)? =")
+_REQUEST = re.compile(
+    r"draft acceptance(?: rate)? =.{0,40}?\(\s{0,20}(\d{1,12}) accepted /\s{0,20}(\d{1,12}) generated\)"
+)
+_REQUEST_MEAN = re.compile(rf"mean (?:acceptance length|len) =\s{{0,9}}({_REQUEST_NUMBER})")
+_REQUEST_RATES = re.compile(
+    rf"(?:acceptance rate per position|acc per pos) = \(({_REQUEST_NUMBER}(?:, {_REQUEST_NUMBER}){{0,500}})\)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Statistics:
+    """Totals of one drafting method."""
+
+    drafts: int
+    drafted_tokens: int
+    accepted_tokens: int
+    rates: tuple[float, ...]
+    """By position; empty if the line has none."""
+    draft_ms: float | None
+
+
+@dataclass(slots=True)
+class _Request:
+    accepted: int
+    drafted: int
+    mean_tokens: float | None
+    rates: tuple[float, ...] = ()
+    """By position; empty if the log has none."""
+
+    @property
+    def steps(self) -> int | None:
+        """Steps that drafted; None if they follow neither from rates nor from a mean above 1."""
+        if self.rates:
+            total = sum(self.rates)
+            return round(self.accepted / total) if total else -(-self.drafted // len(self.rates))
+        if self.mean_tokens is None or self.mean_tokens <= 1:
+            return None
+        return round(self.accepted / (self.mean_tokens - 1))
+
+
+def is_log(file: ForeignFile) -> bool:
+    return any(mark.search(file.text) for mark in (_STATISTICS_MARK, _REQUEST_MARK)) and not file.is_json
+
+
+def read_log(file: ForeignFile) -> Measurements:
+    """Return the acceptance, and the seconds per drafted token of the method that drafted most.
+
+    With one method and rates per position of requests the acceptance is that of the requests, otherwise that of the
+    totals, or if there are none the mean of the requests.
+    """
+    by_method = _read_statistics(file)
+    method, runs = max(by_method.items(), key=lambda item: sum(run.drafts for run in item[1]), default=("", []))
+    requests = _read_requests(file)
+    acceptance = _pool_requests(file, requests) if len(by_method) < 2 else None
+    if not by_method and _REQUEST_MARK.search(file.text):
+        return Measurements(acceptance=acceptance or _average_requests(file, requests))
+    drafted = sum(run.drafted_tokens for run in runs)
+    if not drafted:
+        raise file.error("statistics", "expected #gen drafts above 0. Got none: has the server drafted yet?")
+    return Measurements(
+        acceptance=acceptance or _sum_runs(file, method, runs), latencies=_build_draft_latency(file, runs, drafted)
+    )
+
+
+def _read_statistics(file: ForeignFile) -> dict[str, list[_Statistics]]:
+    """Return the totals of each run of the server by drafting method."""
+    by_method: dict[str, list[_Statistics]] = {}
+    for method, line in _STATISTICS.findall(file.text):
+        drafts = _read_count("#gen drafts", line)
+        if not drafts:
+            continue
+        rates, durations = _STATISTICS_RATES.search(line), _DURATIONS.search(line)
+        drafted = _read_count("#gen tokens", line)
+        runs = by_method.setdefault(method, [])
+        if runs and drafts >= runs[-1].drafts:
+            runs.pop()  # the later totals include it
+        runs.append(
+            _Statistics(
+                drafts=drafts,
+                drafted_tokens=drafted,
+                accepted_tokens=min(_read_count("#acc tokens", line), drafted),
+                rates=tuple(map(float, rates[1].split(","))) if rates else (),
+                draft_ms=float(durations[1]) if durations else None,
+            )
+        )
+    return by_method
+
+
+def _read_count(name: str, line: str) -> int:
+    match = re.search(name + _COUNT, line)
+    return int(match[1]) if match else 0
+
+
+def _sum_runs(file: ForeignFile, method: str, runs: Sequence[_Statistics]) -> ImportedAcceptance:
+    drafts = sum(run.drafts for run in runs)
+    depth = min(len(run.rates) for run in runs)
+    kind = f"{KIND}, {method}"
+    if depth:
+        accepted = [float(sum(round(run.rates[position] * run.drafts) for run in runs)) for position in range(depth)]
+        table = file.build("#acc rate/pos", table_from_counts, float(drafts), accepted)
+        return ImportedAcceptance(table=table, kind=kind, positions=drafts)
+    mean = 1 + sum(run.accepted_tokens for run in runs) / drafts
+    length = max(1, round(sum(run.drafted_tokens for run in runs) / drafts))
+    return acceptance_from_mean(mean, length, kind, positions=drafts)
+
+
+def _build_draft_latency(file: ForeignFile, runs: Sequence[_Statistics], drafted: int) -> tuple[ImportedLatency, ...]:
+    """Return the seconds of drafting one token; none if a run does not have them."""
+    durations_ms = [run.draft_ms for run in runs if run.draft_ms]
+    if len(durations_ms) < len(runs):
+        return ()
+    draft = file.build("dur(b,g,a)", build_curve, {1: [sum(durations_ms) / drafted * 1e-3]})
+    return (ImportedLatency(context_tokens=None, batch_size=1, draft=draft, source=source_text(file.path, KIND)),)
+
+
+def _read_requests(file: ForeignFile) -> list[_Request]:
+    requests: list[_Request] = []
+    for line in file.lines:
+        if totals := _REQUEST.search(line):
+            mean = _REQUEST_MEAN.search(line)
+            requests.append(_Request(int(totals[1]), int(totals[2]), float(mean[1]) if mean else None))
+        if requests and (rates := _REQUEST_RATES.search(line)):
+            requests[-1].rates = tuple(map(float, rates[1].split(",")))
+    return [request for request in requests if request.accepted <= request.drafted and request.drafted]
+
+
+def _pool_requests(file: ForeignFile, requests: Sequence[_Request]) -> ImportedAcceptance | None:
+    """Return the acceptance of the requests that have rates per position; None if none has."""
+    counted = [(request, steps) for request in requests if request.rates and (steps := request.steps)]
+    if not counted:
+        return None
+    has_shorter = any(request.drafted < steps * len(request.rates) for request, steps in counted)
+    return file.build(
+        "acceptance rate per position",
+        pool_steps,
+        [StepCounts.from_rates(request.rates, steps) for request, steps in counted],
+        f"{REQUESTS_KIND}; {SHORTER_DRAFTS}" if has_shorter else REQUESTS_KIND,
+        prompts=len(counted),
+        positions=sum(steps for _, steps in counted),
+    )
+
+
+def _average_requests(file: ForeignFile, requests: Sequence[_Request]) -> ImportedAcceptance:
+    """Return the mean acceptance of all requests.
+
+    Requests without accepted tokens are taken to have drafted as many tokens per step as the others.
+    Raises FormatError if no request has a mean above 1.
+    """
+    counted = [(request, steps) for request in requests if (steps := request.steps)]
+    if not counted:
+        raise file.error(
+            "draft acceptance",
+            "expected a mean length above 1 of a request. Got none: take the server's /metrics (--metrics).",
+        )
+    drafted_per_step = sum(request.drafted for request, _ in counted) / sum(steps for _, steps in counted)
+    all_steps = sum(request.drafted for request in requests) / drafted_per_step
+    mean = 1 + sum(request.accepted for request in requests) / all_steps
+    length = max(1, round(drafted_per_step))
+    return acceptance_from_mean(mean, length, REQUESTS_KIND, prompts=len(requests), positions=round(all_steps))
+
+
+LOG = Importer(
+    name="llama-server-log",
+    title="llama-server's log",
+    contains=(ACCEPTANCE, DRAFT_TIMES),
+    needs="lines with draft acceptance, or with statistics of drafts (-lv 4), which have seconds of drafting too",
+    matches=is_log,
+    read=read_log,
+)

@@ -1,0 +1,127 @@
+"""Acceptance in Prometheus counters: `/metrics` of vLLM or llama.cpp, or the response of Prometheus' API to a query."""
+
+from collections import defaultdict
+
+from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, table_from_counts
+from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.importer import ACCEPTANCE, ImportedAcceptance, Importer, Measurements
+from treeopt.engines.prometheus import (
+    ACCEPTED,
+    DRAFTED,
+    DRAFTS,
+    MARK,
+    Counter,
+    CounterError,
+    is_api_response,
+    read_api_response,
+    read_counters,
+)
+
+PROGRAMS = {"vllm": "vLLM", "llamacpp": "llama.cpp"}
+MAX_COUNT = 1e18
+AT_ONCE = 1e-3
+"""Relative difference of counters that were read while a step ended."""
+
+_Values = dict[tuple[str, int | None], float]
+"""Values of one engine by counter and position."""
+
+
+def is_metrics(file: ForeignFile) -> bool:
+    return (file.is_json and is_api_response(file.json)) or MARK.search(file.text) is not None
+
+
+def read_metrics(file: ForeignFile) -> Measurements:
+    """Return the acceptance of all engines together.
+
+    Raises FormatError naming the line, for a repeated counter, counters of several models or programs, and totals that
+    contradict the positions.
+    """
+    engines: dict[tuple[tuple[str, str], ...], _Values] = defaultdict(dict)
+    programs, models = set[str](), set[str]()
+    try:
+        for counter in read_api_response(file.json) if file.is_json else read_counters(file.lines):
+            programs.add(counter.program)
+            models.add(dict(counter.labels).get("model_name", ""))
+            _add_counter(file, engines[counter.labels], counter)
+    except CounterError as error:
+        raise file.error(error.place, str(error)) from None
+    if len(programs) > 1:
+        names = " and ".join(PROGRAMS.get(program, program) for program in sorted(programs))
+        raise file.error("content", f"expected the counters of one program. Got those of {names}: keep those of one.")
+    if len(models) > 1:
+        raise file.error("model_name", f"expected the counters of one model. Got {len(models)}: keep those of one.")
+    return Measurements(acceptance=_build_acceptance(file, list(engines.values()), "".join(programs)))
+
+
+def _add_counter(file: ForeignFile, values: _Values, counter: Counter) -> None:
+    if not 0 <= counter.value < MAX_COUNT:
+        raise file.error(
+            counter.place, f"expected a count from 0 to {MAX_COUNT:g}. Got {counter.value!s:.60}: save /metrics again."
+        )
+    key = (counter.name, counter.position)
+    if key in values:
+        raise file.error(
+            counter.place,
+            f"expected each counter once. Got {counter.name} twice: keep the last of several readings.",
+        )
+    values[key] = counter.value
+
+
+def _build_acceptance(file: ForeignFile, engines: list[_Values], program: str) -> ImportedAcceptance:
+    accepted_by_engine = [_accepted_by_position(values) for values in engines]
+    for values, accepted in zip(engines, accepted_by_engine, strict=True):
+        _check_totals(file, program, values, sum(accepted.values()))
+    drafts = sum(values.get((DRAFTS, None), 0.0) for values in engines)
+    positions = {position for accepted in accepted_by_engine for position in accepted}
+    depth = max(positions, default=-1) + 1
+    if not drafts or not positions or len(positions) != depth:
+        raise file.error(
+            "content",
+            f"expected {program}:spec_decode_num_drafts above 0, and {program}:spec_decode_num_accepted_tokens_per_pos "
+            f"for every position from 0 on. Got {drafts:g} drafts and {len(positions)} positions: has it drafted yet?",
+        )
+    sums = [sum(accepted.get(position, 0.0) for accepted in accepted_by_engine) for position in range(depth)]
+    kind = f"{PROGRAMS.get(program, program)} metrics"
+    has_shorter = any(
+        values[DRAFTED, None] < values.get((DRAFTS, None), 0.0) * depth
+        for values in engines
+        if (DRAFTED, None) in values
+    )
+    return ImportedAcceptance(
+        table=file.build("content", table_from_counts, drafts, sums),
+        kind=f"{kind}; {SHORTER_DRAFTS}" if has_shorter else kind,
+        positions=max(1, round(drafts)),
+    )
+
+
+def _accepted_by_position(values: _Values) -> dict[int, float]:
+    return {position: value for (_, position), value in values.items() if position is not None}
+
+
+def _check_totals(file: ForeignFile, program: str, values: _Values, accepted_in_positions: float) -> None:
+    """Refuse an accepted total other than the sum over positions, and more accepted than drafted tokens."""
+    drafted, accepted = values.get((DRAFTED, None)), values.get((ACCEPTED, None))
+    has_positions = any(position is not None for _, position in values)
+    most = max(accepted or 0.0, accepted_in_positions)
+    field = f"{program}:spec_decode_num_accepted_tokens"
+    if accepted is not None and has_positions and abs(accepted - accepted_in_positions) > AT_ONCE * most:
+        raise file.error(
+            field,
+            f"expected {accepted_in_positions:g}, the sum over positions. Got {accepted:g}: save all of /metrics at one "
+            "moment.",
+        )
+    if drafted is not None and most > drafted * (1 + AT_ONCE):
+        raise file.error(
+            field,
+            f"expected at most {drafted:g}, the drafted ones. Got {most:g}: save all of /metrics at one moment.",
+        )
+
+
+METRICS = Importer(
+    name="metrics",
+    title="/metrics of vLLM or llama.cpp, or a response of Prometheus' /api/v1/query",
+    contains=(ACCEPTANCE,),
+    needs="spec_decode_num_drafts and spec_decode_num_accepted_tokens_per_pos, of one moment and one model",
+    matches=is_metrics,
+    read=read_metrics,
+)

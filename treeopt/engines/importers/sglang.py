@@ -1,0 +1,270 @@
+"""SGLang: per-request metadata in its responses, its log and `/metrics`, and its cost tables.
+
+`meta_info` is in a response, in one of its choices, or alone. With trees, lengths are those of the best path:
+
+    spec_accept_histogram, spec_correct_drafts_histogram: index j counts the steps that accepted j draft tokens
+    spec_verify_ct: steps
+    spec_accept_length: completion_tokens / steps
+    completion_tokens: the first comes from prefill, the last step may be cut off
+
+Log and metrics have a mean number of tokens per step only, so all positions are taken to have the same acceptance.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treeopt.engines.importers.acceptance_tables import StepCounts, acceptance_from_mean, pool_steps
+from treeopt.engines.importers.cost_tables import Probes, build_additive_latencies, build_latency
+from treeopt.engines.importers.foreign_file import ForeignFile, JsonObject, check_equal
+from treeopt.engines.importers.importer import ACCEPTANCE, TIMES, Importer, Measurements
+from treeopt.files.fields import Fields
+
+META = "meta_info"
+HISTOGRAMS = ("spec_accept_histogram", "spec_correct_drafts_histogram")
+STEPS, TOKENS, MEAN = "spec_verify_ct", "completion_tokens", "spec_accept_length"
+MEAN_KEY = "accept_length"
+LOG_MARK = "accept len: "
+_NUMBER = r"\d{1,9}(?:\.\d{1,17})?"
+_LOG_LINE = re.compile(
+    rf"Decode batch.{{0,400}}?#running-req: (\d{{1,6}}).{{0,400}}?accept len: ({_NUMBER})(?:, accept rate: ({_NUMBER}))?"
+)
+_LOG_LENGTH = re.compile(r"speculative_num_steps=(\d{1,3})\b")
+_GAUGE = re.compile(
+    rf"^sglang:spec_(accept_length|accept_rate|num_steps)(?:\{{[^}}\n]{{0,2000}}\}})?[ \t]{{1,9}}({_NUMBER})",
+    re.MULTILINE,
+)
+MAX_LENGTH = 256
+COST_TABLE = "SGLang cost table"
+
+
+def is_responses(file: ForeignFile) -> bool:
+    return any(_find_meta(response) is not None for response in file.objects)
+
+
+def read_responses(file: ForeignFile) -> Measurements:
+    """Return the acceptance of all requests that have a histogram."""
+    metas = [meta for response in file.objects if (meta := _find_meta(response)) is not None]
+    counted = [meta for meta in metas if any(meta.content.get(name) for name in HISTOGRAMS)]
+    if not counted:
+        raise file.error(
+            META, f"expected {HISTOGRAMS[0]} of at least one request. Got none: does the server draft? Update SGLang."
+        )
+    histograms = [histogram for histogram in map(_read_histogram, counted) if histogram]
+    depth = max((max(histogram) for histogram in histograms), default=0)
+    return Measurements(
+        acceptance=file.build(
+            META,
+            pool_steps,
+            [StepCounts.from_lengths(histogram, max(depth, 1)) for histogram in histograms],
+            "SGLang responses; of a tree's best paths if it drafted trees",
+            prompts=len(histograms),
+            positions=sum(sum(histogram.values()) for histogram in histograms),
+        )
+    )
+
+
+def _find_meta(response: JsonObject) -> JsonObject | None:
+    choices = response.content.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    meta: Any = response.content.get(META, first.get(META))
+    if meta is None and response.content.keys() & {*HISTOGRAMS}:
+        meta = response.content
+    return JsonObject(response.path, response.place, meta) if isinstance(meta, dict) else None
+
+
+def _read_histogram(meta: JsonObject) -> dict[int, int]:
+    """Return the steps by accepted draft tokens; raises FormatError for totals that contradict them."""
+    name = next(name for name in HISTOGRAMS if meta.content.get(name))
+    fields, histogram = meta.fields, meta.read_counts(name)
+    if not histogram:
+        return histogram
+    steps, accepted = sum(histogram.values()), sum(length * count for length, count in histogram.items())
+    if meta.content.get(STEPS) is not None and (total := fields.integer(STEPS, least=0)) != steps:
+        raise fields.error(name, f"expected {total} steps, as {STEPS} has. Got {steps}: one is wrong, save it again.")
+    if meta.content.get(TOKENS) is not None:
+        total = fields.integer(TOKENS, least=0)
+        if accepted > total + max(histogram):  # the last step may be cut off
+            raise fields.error(
+                TOKENS,
+                f"expected at least about the {accepted} accepted tokens. Got {total}: one is wrong, save it again.",
+            )
+    if meta.content.get(MEAN) is not None:
+        expected, within = 1 + accepted / steps, 0.01 + (2 + max(histogram)) / steps  # first token, cut at the end
+        why = f"1 + accepted tokens / steps of {name}"
+        check_equal(fields, MEAN, expected=expected, got=fields.number(MEAN), within=within, why=why)
+    return histogram
+
+
+class _Mean(NamedTuple):
+    """A mean number of tokens per step and the acceptance rate next to it, as printed; older versions print no rate."""
+
+    weight: int
+    tokens: str
+    rate: str
+
+
+def is_log(file: ForeignFile) -> bool:
+    return LOG_MARK in file.text and not file.is_json
+
+
+def read_log(file: ForeignFile) -> Measurements:
+    """Return the mean acceptance of all lines, weighted by their running requests."""
+    lines = [_Mean(int(requests), tokens, rate) for requests, tokens, rate in _LOG_LINE.findall(file.text)]
+    means = [mean for mean in lines if mean.weight and float(mean.tokens) >= 1]
+    if not means:
+        raise file.error("content", "expected lines with #running-req and accept len. Got none: is it whole?")
+    tokens = sum(mean.weight * float(mean.tokens) for mean in means) / sum(mean.weight for mean in means)
+    configured = set(map(int, _LOG_LENGTH.findall(file.text)))
+    length = _find_length(file, LOG_MARK.strip(" :"), means, configured)
+    return Measurements(acceptance=acceptance_from_mean(tokens, length, "SGLang log"))
+
+
+def is_metrics(file: ForeignFile) -> bool:
+    return _GAUGE.search(file.text) is not None
+
+
+def read_metrics(file: ForeignFile) -> Measurements:
+    """Return the mean acceptance of the gauges."""
+    gauges = dict(_GAUGE.findall(file.text))
+    for name in ("accept_length", "accept_rate"):
+        if name not in gauges:
+            raise file.error(f"sglang:spec_{name}", "is missing. Save all of /metrics.")
+    mean = _Mean(1, gauges["accept_length"], gauges["accept_rate"])
+    configured = {int(float(gauges["num_steps"]))} if "num_steps" in gauges else set[int]()
+    length = _find_length(file, "sglang:spec_accept_length", [mean], configured)
+    return Measurements(acceptance=acceptance_from_mean(float(mean.tokens), length, "SGLang metrics"))
+
+
+def _find_length(file: ForeignFile, field: str, means: Sequence[_Mean], configured: set[int]) -> int:
+    """Return the draft tokens of a step: the configured number, otherwise the one that fits all means and rates.
+
+    A rate is (mean - 1) / length, or mean / (length + 1) in older versions; the newer if both fit.
+    """
+    longest = max(float(mean.tokens) for mean in means)
+    if len(configured) == 1 and (length := min(configured)) and longest <= length + 1:
+        return length
+    with_rate = [mean for mean in means if mean.rate]
+    for own_token in (1, 0):
+        ratios = [(float(mean.tokens) - own_token) / float(mean.rate) for mean in with_rate if float(mean.rate)]
+        divisor = round(sorted(ratios)[len(ratios) // 2]) if ratios else 0
+        length = divisor - (1 - own_token)
+        fits = all(_fits(mean, own_token, divisor) for mean in with_rate)
+        if 1 <= length <= MAX_LENGTH and longest <= length + 1 and fits:
+            return length
+    raise file.error(
+        field,
+        "expected a draft length: speculative_num_steps in the log's server_args, or rates that make one with the means. "
+        "Got none: take SGLang's responses with meta_info, which have spec_accept_histogram.",
+    )
+
+
+def _fits(mean: _Mean, own_token: int, divisor: int) -> bool:
+    """Return whether rate times divisor is the mean minus the target's own token, within the rounding of both."""
+    rounding = _rounding(mean.tokens) + divisor * _rounding(mean.rate)
+    return abs(float(mean.rate) * divisor - (float(mean.tokens) - own_token)) < rounding - 1e-9
+
+
+def _rounding(number: str) -> float:
+    decimals = len(number.partition(".")[2])
+    return 0.5 * float(10.0**-decimals)
+
+
+def is_mean_only(file: ForeignFile) -> bool:
+    """Return whether objects have a mean acceptance but no draft length, such as those of SGLang's bench_serving."""
+    return any(MEAN_KEY in result.content and "steps" not in result.content for result in file.objects)
+
+
+def refuse_mean_only(file: ForeignFile) -> Measurements:
+    place = next(result.place for result in file.objects if MEAN_KEY in result.content) or "content"
+    raise file.error(
+        place,
+        f"expected acceptance by position. Got the mean {MEAN_KEY} only: take SGLang's responses with meta_info, which have "
+        "spec_accept_histogram, or probe the server with treeopt probe openai.",
+    )
+
+
+def is_sampled_costs(file: ForeignFile) -> bool:
+    return isinstance(file.json, dict) and "sample_batch_tokens" in file.json
+
+
+def read_sampled_costs(file: ForeignFile) -> Measurements:
+    """Return the curve of `sample_steps_per_sec`, taken as that of batch size 1."""
+    fields = Fields(file.path, file.json)
+    probes = Probes.read(fields, "sample_batch_tokens", "sample_steps_per_sec")
+    if min(probes.values) <= 0:
+        raise fields.error("sample_steps_per_sec", f"expected numbers above 0. Got {min(probes.values):g}.")
+    with np.errstate(over="ignore"):  # infinite seconds are refused
+        step_s = 1 / np.array(probes.values)
+    latency = build_latency(file, COST_TABLE, 1, probes.counts, step_s.tolist(), probes.field)
+    return Measurements(latencies=(latency,))
+
+
+def is_additive_costs(file: ForeignFile) -> bool:
+    return isinstance(file.json, dict) and "bias_seconds" in file.json
+
+
+def read_additive_costs(file: ForeignFile) -> Measurements:
+    """Return a curve for every batch size of `bs_probes`."""
+    fields = Fields(file.path, file.json)
+    latencies = build_additive_latencies(
+        file,
+        COST_TABLE,
+        fixed_s=fields.number("bias_seconds", least=-math.inf),
+        batches=Probes.read(fields, "bs_probes", "alpha_seconds"),
+        passes=Probes.read(fields, "m_probes", "theta_seconds"),
+    )
+    return Measurements(latencies=latencies)
+
+
+LOG = Importer(
+    name="sglang-log",
+    title="SGLang's log",
+    contains=(ACCEPTANCE,),
+    needs="lines with accept len, and accept rate or server_args; positions are taken for equal",
+    matches=is_log,
+    read=read_log,
+)
+METRICS = Importer(
+    name="sglang-metrics",
+    title="/metrics of SGLang",
+    contains=(ACCEPTANCE,),
+    needs="spec_accept_length and spec_accept_rate; positions are taken for equal",
+    matches=is_metrics,
+    read=read_metrics,
+)
+RESPONSES = Importer(
+    name="sglang-responses",
+    title="responses of SGLang (JSON Lines)",
+    contains=(ACCEPTANCE,),
+    needs="meta_info with spec_accept_histogram",
+    matches=is_responses,
+    read=read_responses,
+)
+MEAN_ONLY = Importer(
+    name="mean-acceptance",
+    title="results with a mean accept_length only, such as SGLang's bench_serving",
+    contains=(),
+    needs="refused: neither positions nor the draft length are known",
+    matches=is_mean_only,
+    read=refuse_mean_only,
+)
+SAMPLED_COSTS = Importer(
+    name="sglang-samples",
+    title="SGLang's cost table of steps per second",
+    contains=(TIMES,),
+    needs="sample_batch_tokens and sample_steps_per_sec",
+    matches=is_sampled_costs,
+    read=read_sampled_costs,
+)
+ADDITIVE_COSTS = Importer(
+    name="sglang-additive",
+    title="SGLang's additive cost table",
+    contains=(TIMES,),
+    needs="bias_seconds, bs_probes, alpha_seconds, m_probes and theta_seconds",
+    matches=is_additive_costs,
+    read=read_additive_costs,
+)

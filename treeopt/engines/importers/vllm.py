@@ -1,0 +1,127 @@
+"""Acceptance that vLLM reports of a server: its log, and results of `vllm bench serve --save-result`.
+
+The log has a line every ten seconds, of the drafts since the last one:
+
+    SpecDecoding metrics: Mean acceptance length: 1.93, …, Accepted: 1300 tokens, Drafted: 1400 tokens,
+    Per-position acceptance rate: 0.929, …
+
+The benchmark counts its own window. With --append-result its file has a line for every run:
+
+    spec_decode_num_drafts: steps that drafted; missing in servers that do not count them
+    spec_decode_draft_tokens, spec_decode_accepted_tokens: drafted and accepted tokens
+    spec_decode_per_position_acceptance_rates: the share of all drafts that accepted the token at each position
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+
+from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, StepCounts, pool_steps, table_from_rates
+from treeopt.engines.importers.foreign_file import ForeignFile, check_equal
+from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer, Measurements
+from treeopt.engines.importers.sweep import is_sweep, read_sweep
+from treeopt.files.fields import Fields
+from treeopt.records.engine import MAX_POSITIONS
+
+LOG_MARK = "Per-position acceptance rate:"
+_NUMBER = r"\d{1,15}(?:\.\d{1,17})?"
+_LOG_RATES = re.compile(rf"{LOG_MARK}\s{{0,9}}({_NUMBER}(?:,\s{{0,9}}{_NUMBER}){{0,{MAX_POSITIONS}}})")
+_LOG_DRAFTED = re.compile(r"Drafted: (\d{1,15}) tokens")
+DRAFTS, DRAFTED, ACCEPTED = "spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"
+RATES = "spec_decode_per_position_acceptance_rates"
+
+
+def is_log(file: ForeignFile) -> bool:
+    return LOG_MARK in file.text and not file.is_json
+
+
+def read_log(file: ForeignFile) -> Measurements:
+    """Return the acceptance of all lines, each weighted by its drafts: its drafted tokens over its positions."""
+    intervals: list[tuple[list[float], int | None]] = []
+    for line in file.lines:
+        if (numbers := _LOG_RATES.search(line)) is not None:
+            rates = [float(rate) for rate in numbers[1].split(",")]
+            drafted = _LOG_DRAFTED.search(line)
+            intervals.append((rates, None if drafted is None else int(drafted[1]) // len(rates)))
+    if not intervals:
+        raise file.error("content", f"expected numbers separated by commas after {LOG_MARK!r}. Got none.")
+    counted = [(rates, drafts) for rates, drafts in intervals if drafts]
+    if not counted:
+        return Measurements(acceptance=_average_rates(file, [rates for rates, _ in intervals]))
+    return Measurements(
+        acceptance=file.build(
+            "content",
+            pool_steps,
+            # rounded rates may rise, counts may not
+            [StepCounts.from_rates(list(accumulate(rates, min)), drafts) for rates, drafts in counted],
+            f"vLLM log, {len(counted)} line{'s' * (len(counted) > 1)}",
+            positions=sum(drafts for _, drafts in counted),
+            one_sequence=False,
+        )
+    )
+
+
+def _average_rates(file: ForeignFile, intervals: Sequence[Sequence[float]]) -> ImportedAcceptance:
+    """Return the mean rates of the lines that have as many positions as the last."""
+    rows = [rates for rates in intervals if len(rates) == len(intervals[-1])]
+    means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    table = file.build("content", table_from_rates, means)
+    return ImportedAcceptance(table=table, kind=f"vLLM log, mean of {len(rows)} lines without counts")
+
+
+def is_bench(file: ForeignFile) -> bool:
+    return any(RATES in result.content for result in file.objects)
+
+
+def read_bench(file: ForeignFile) -> Measurements:
+    """Return the acceptance of all runs, and the rows of a sweep.
+
+    Raises FormatError for totals that contradict the rates.
+    """
+    runs = [result.inner().fields for result in file.objects if RATES in result.content]
+    sweep = read_sweep(file).sweep if is_sweep(file) else ()
+    return Measurements(acceptance=_pool_runs(file, runs), sweep=sweep)
+
+
+def _pool_runs(file: ForeignFile, runs: Sequence[Fields]) -> ImportedAcceptance:
+    kind = "vLLM benchmark result"
+    if len(runs) == 1 and DRAFTS not in runs[0]:
+        table = runs[0].build(RATES, table_from_rates, runs[0].numbers(RATES))
+        return ImportedAcceptance(table=table, kind=f"{kind}, rates only")
+    counts, has_shorter = [], False
+    for run in runs:
+        drafts, rates = run.integer(DRAFTS), run.numbers(RATES)
+        run.build(RATES, table_from_rates, rates)  # refuses rates that are not shares, and rates that rise
+        steps = StepCounts.from_rates(rates, drafts)
+        if ACCEPTED in run:
+            accepted, within = run.integer(ACCEPTED, least=0), 0.5 * len(rates)  # each count was rounded
+            why = f"{ACCEPTED}, over all drafts"
+            check_equal(run, RATES, expected=accepted, got=sum(steps.accepted), within=within, why=why)
+        has_shorter |= DRAFTED in run and run.integer(DRAFTED, least=0) < drafts * len(rates)
+        counts.append(steps)
+    return file.build(
+        RATES,
+        pool_steps,
+        counts,
+        f"{kind}; {SHORTER_DRAFTS}" if has_shorter else kind,
+        positions=sum(steps.reached[0] for steps in counts),
+        one_sequence=False,
+    )
+
+
+LOG = Importer(
+    name="vllm-log",
+    title="vLLM's log",
+    contains=(ACCEPTANCE,),
+    needs="lines with Drafted and Per-position acceptance rate; all lines count",
+    matches=is_log,
+    read=read_log,
+)
+BENCH = Importer(
+    name="vllm-bench",
+    title="result of vllm bench serve --save-result",
+    contains=(ACCEPTANCE, SWEEP),
+    needs="spec_decode_per_position_acceptance_rates, and spec_decode_num_drafts for the errors",
+    matches=is_bench,
+    read=read_bench,
+)

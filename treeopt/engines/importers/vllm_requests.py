@@ -1,0 +1,228 @@
+"""Acceptance of single requests: metrics in vLLM's responses, and AIPerf's records, which contain the same.
+
+As vLLM's page on per-request acceptance metrics and AIPerf's `SpecDecodeAcceptanceRecord` define them:
+
+    acceptance_histogram[j]: steps that accepted j draft tokens
+    num_spec_steps = sum of acceptance_histogram
+    num_accepted_draft_tokens = sum of j acceptance_histogram[j]
+    mean_acceptance_length = 1 + num_accepted_draft_tokens / num_spec_steps
+    per_step_accepted[i] <= per_step_drafted[i] <= num_spec_tokens
+
+vLLM writes the histogram as a list, AIPerf as an object without zeros. Only the histogram or `per_step_accepted` is
+required. Fields that are not named here are ignored.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, StepCounts, pool_steps
+from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
+from treeopt.engines.importers.importer import ACCEPTANCE, Importer, Measurements
+from treeopt.files.fields import Fields
+
+AIPERF, VLLM = "spec_decode_acceptance", "speculative_decoding"
+ROUNDING = 5e-3
+"""Means and rates have two decimals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """Steps of one request; fields are None if the file does not contain them."""
+
+    histogram: Mapping[int, int]
+    """Steps by accepted draft tokens."""
+    accepted: tuple[int, ...] | None
+    """Accepted draft tokens of each step."""
+    drafted: tuple[int, ...] | None
+    """Draft tokens of each step."""
+    depth: int | None
+    """Most draft tokens of a step."""
+    drafted_tokens: int | None
+
+    @property
+    def steps(self) -> int:
+        return sum(self.histogram.values())
+
+    @property
+    def has_shorter_drafts(self) -> bool:
+        """Whether some steps drafted less than others, and it is not known which."""
+        if self.drafted is not None or self.depth is None or self.drafted_tokens is None:
+            return False
+        return self.drafted_tokens < self.steps * self.depth
+
+    def step_counts(self, depth: int) -> StepCounts:
+        """Return the counts; `depth` is the draft length if the request does not contain it."""
+        if self.accepted is not None and self.drafted is not None:
+            return StepCounts.from_steps(self.accepted, self.drafted)
+        return StepCounts.from_lengths(self.histogram, depth if self.depth is None else self.depth)
+
+
+def is_requests(file: ForeignFile) -> bool:
+    """Return whether one of the objects is a vLLM response with metrics, such metrics alone, or a record of AIPerf."""
+    contents = [response.content for response in file.objects]
+    return any(_metrics_path(content) is not None or {"metadata", "metrics"} <= content.keys() for content in contents)
+
+
+def read_requests(file: ForeignFile) -> Measurements:
+    """Return the acceptance of all requests that have metrics.
+
+    Raises FormatError naming the line and the field, for numbers that contradict each other, and if nothing was
+    drafted.
+    """
+    located = [
+        (response, path)
+        for response in file.objects
+        if (path := _metrics_path(response.content)) is not None and _value_at(response.content, path) is not None
+    ]
+    if not located:
+        raise file.error(
+            "content",
+            f"expected {AIPERF} or metrics.{VLLM} of at least one request. Got none: start vLLM with "
+            "--per-request-spec-decode-metrics detailed, and AIPerf with --export-level records.",
+        )
+    _check_one(file, "model", [response.content.get("model") for response, _ in located])
+    metrics = [response.inner(*path) for response, path in located]
+    _check_one(file, "engine", [request.content.get("engine") for request in metrics])
+    requests = [request for request in map(_read_request, metrics) if request.histogram]
+    depth = max((max(max(request.histogram), request.depth or 0) for request in requests), default=0)
+    kind = "AIPerf records" if located[0][1] == (AIPERF,) else "vLLM request metrics"
+    return Measurements(
+        acceptance=file.build(
+            "content",
+            pool_steps,
+            [request.step_counts(depth) for request in requests],
+            f"{kind}; {SHORTER_DRAFTS}" if any(request.has_shorter_drafts for request in requests) else kind,
+            prompts=len(requests),
+            positions=sum(request.steps for request in requests),
+        )
+    )
+
+
+def _metrics_path(content: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the keys under which an object has metrics of a request; none if it is the metrics itself."""
+    metrics = content.get("metrics")
+    if AIPERF in content:
+        return (AIPERF,)
+    if isinstance(metrics, dict) and VLLM in metrics:
+        return "metrics", VLLM
+    if VLLM in content:
+        return (VLLM,)
+    return () if content.keys() & {"num_spec_steps", "per_step_accepted"} else None
+
+
+def _value_at(content: Any, path: Sequence[str]) -> object:
+    for name in path:
+        content = content[name]
+    return content
+
+
+def _check_one(file: ForeignFile, name: str, values: Sequence[object]) -> None:
+    names = {value for value in values if isinstance(value, str)}
+    if len(names) > 1:
+        raise file.error(name, f"expected the requests of one {name}. Got {len(names)}: keep the lines of one.")
+
+
+def _read_request(metrics: JsonObject) -> _Request:
+    fields = metrics.fields
+    depth = _read_whole(fields, "num_spec_tokens")
+    limit = MAX_STEP_TOKENS if depth is None else min(depth, MAX_STEP_TOKENS)
+    accepted = _read_steps(fields, "per_step_accepted")
+    drafted = None if accepted is None else _read_steps(fields, "per_step_drafted")
+    if accepted is not None and drafted is not None:
+        _check_steps(fields, accepted, drafted)
+    histogram: Mapping[int, int] | None = None if accepted is None else Counter(accepted)
+    if "acceptance_histogram" in fields:
+        counts = metrics.read_counts("acceptance_histogram")
+        if histogram is not None and histogram != counts:
+            raise fields.error(
+                "acceptance_histogram",
+                "expected the steps of per_step_accepted. Got other counts: one is wrong, write them again.",
+            )
+        histogram = counts
+    if histogram is None:
+        raise fields.error(
+            "acceptance_histogram",
+            "is missing, and per_step_accepted too. Totals do not contain positions: take the engine's /metrics.",
+        )
+    longest = max([*histogram, *(drafted or ())], default=0)
+    if longest > limit:
+        raise fields.error(
+            "num_spec_tokens",
+            f"expected at least the draft tokens of every step. Got {limit}, and a step of {longest}.",
+        )
+    drafted_tokens = _read_totals(fields, histogram, limit, None if drafted is None else sum(drafted))
+    return _Request(histogram=histogram, accepted=accepted, drafted=drafted, depth=depth, drafted_tokens=drafted_tokens)
+
+
+def _read_whole(fields: Fields, field: str) -> int | None:
+    return fields.integer(field, least=0) if field in fields else None
+
+
+def _read_steps(fields: Fields, field: str) -> tuple[int, ...] | None:
+    if field not in fields:
+        return None
+    tokens = tuple(fields.integers(field))
+    if not 0 <= min(tokens, default=0) <= max(tokens, default=0) <= MAX_STEP_TOKENS:
+        raise fields.error(
+            field, f"expected 0 to {MAX_STEP_TOKENS} tokens in every step. Got {min(tokens)} to {max(tokens)}."
+        )
+    return tokens
+
+
+def _check_steps(fields: Fields, accepted: Sequence[int], drafted: Sequence[int]) -> None:
+    if len(drafted) != len(accepted):
+        raise fields.error(
+            "per_step_drafted",
+            f"expected {len(accepted)}, one per step of per_step_accepted. Got {len(drafted)}: write both again.",
+        )
+    for step, (taken, tried) in enumerate(zip(accepted, drafted, strict=True)):
+        if taken > tried:
+            raise fields.error(
+                f"per_step_accepted[{step}]",
+                f"expected at most the {tried} draft tokens of that step. Got {taken}: write the file again.",
+            )
+
+
+def _read_totals(fields: Fields, histogram: Mapping[int, int], limit: int, drafted_in_steps: int | None) -> int | None:
+    """Return the drafted tokens, if the file contains them; raises FormatError for totals that contradict the steps."""
+    steps = sum(histogram.values())
+    accepted = sum(length * count for length, count in histogram.items())
+    totals = {
+        name: _read_whole(fields, name) for name in ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens")
+    }
+    for (name, total), expected in zip(totals.items(), (steps, accepted, drafted_in_steps), strict=True):
+        if None not in (total, expected) and total != expected:
+            raise fields.error(
+                name, f"expected {expected}, the total of the steps. Got {total}: one is wrong, write them again."
+            )
+    drafted = totals["num_draft_tokens"]
+    if drafted is not None and not accepted <= drafted <= steps * limit:
+        raise fields.error(
+            "num_draft_tokens",
+            f"expected from {accepted} accepted to {steps * limit}, {limit} in every step. Got {drafted}.",
+        )
+    completion = _read_whole(fields, "completion_tokens")
+    if completion is not None and accepted > completion + max(histogram, default=0):  # the last step may be cut off
+        raise fields.error(
+            "completion_tokens",
+            f"expected at least about the {accepted} that were accepted. Got {completion}: the server counts wrongly.",
+        )
+    if steps and "mean_acceptance_length" in fields:
+        mean, why = fields.number("mean_acceptance_length"), "1 + accepted draft tokens / steps"
+        check_equal(fields, "mean_acceptance_length", expected=1 + accepted / steps, got=mean, within=ROUNDING, why=why)
+    if drafted and "draft_acceptance_rate" in fields:
+        rate, why = fields.number("draft_acceptance_rate"), "accepted / drafted tokens"
+        check_equal(fields, "draft_acceptance_rate", expected=accepted / drafted, got=rate, within=ROUNDING, why=why)
+    return drafted
+
+
+REQUESTS = Importer(
+    name="requests",
+    title="responses of vLLM, or records of AIPerf",
+    contains=(ACCEPTANCE,),
+    needs="metrics.speculative_decoding or spec_decode_acceptance of at least one request",
+    matches=is_requests,
+    read=read_requests,
+)

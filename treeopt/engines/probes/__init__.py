@@ -1,1 +1,0 @@
-"""Probes: engines that can be run and asked, one module each, behind one client protocol."""
