@@ -30,7 +30,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the readers of all formats on first use (PEP 562), from a layer above this package."""
+    """Import `load` and `load_file` on first use (PEP 562), from a layer above this package."""
     from importlib import import_module
 
     if name not in ("load", "load_file"):
@@ -41,5 +41,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names: what tab completion shows."""
     return __all__

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from treeopt.arguments import instance
+from treeopt.arguments import check_instance
 from treeopt.arrays import Float64
-from treeopt.files.picture_file import checked_suffix, save_drawing
+from treeopt.files.figure_file import check_suffix, write_figure
 from treeopt.trees.figure import tree_figure
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import TreeFile
+from treeopt.trees.tree_file import checked_reach
 
 
 def save_figure(
@@ -22,16 +22,16 @@ def save_figure(
 
     Args:
         tree: the tree to draw.
-        path: file to write, ending in .svg, .png or .pdf.
+        path: the file.
         reach: float64 (n,), probability that a step reaches each node; without it all nodes look the same.
         title: a line above the tree, such as `treeopt.trees.headline` returns.
         subtitle: a smaller line below the title.
 
-    Raises InvalidValueError for another suffix or when `reach` does not fit the tree, TreeoptError when the file
+    Raises InvalidValueError for another suffix and for a `reach` that does not fit the tree, TreeoptError if the file
     cannot be written.
     """
-    checked_suffix(path)
-    instance("tree", tree, TokenTree, "make one with treeopt.TokenTree(parents)")
+    check_suffix(path)
+    check_instance("tree", tree, TokenTree, "make one with treeopt.TokenTree(parents)")
     if reach is not None:
-        reach = TreeFile(tree=tree, reach=reach).reach  # checks that they fit
-    save_drawing(tree_figure(tree, reach, title=title or "", subtitle=subtitle or ""), path)
+        reach = checked_reach(tree, reach)
+    write_figure(tree_figure(tree, reach, title=title or "", subtitle=subtitle or ""), path)

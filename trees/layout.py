@@ -1,4 +1,4 @@
-"""What all diagrams of trees share: places, branches, paths, which nodes to draw first, and percentages."""
+"""Tree layout and what else the diagrams share: branches, paths, drawing order, percentages."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from treeopt.arrays import Float64, Int32
 
 
 class Drawable(Protocol):
-    """The part of a `TokenTree` that diagrams read: that class draws itself in notebooks, so they do not import it."""
+    """The part of `TokenTree` that diagrams read; that class imports them to draw itself in notebooks."""
 
     @property
     def nodes(self) -> int: ...
@@ -27,16 +27,13 @@ class Drawable(Protocol):
     def level_widths(self) -> Int32: ...
 
 
-def node_places(parents: Int32) -> Float64:
-    """Return the place of each node within its level, float64 (n,) from 0 on, without crossing branches.
+def node_positions(parents: Int32) -> Float64:
+    """Return the position of each node within its level, float64 (n,) from 0 on, without crossing branches.
 
     Siblings are in rank order, a parent is above the middle of its children, and neighbours on a level are at least 1 apart
     (after Reingold and Tilford, 1981).
-
-    Args:
-        parents: int32 (n,) in level order, as `TokenTree.parents`.
     """
-    x = np.zeros(len(parents))  # relative to the parent, until the last lines
+    x = np.zeros(len(parents))  # relative to the parent, until the last loop
     first: list[int] = np.searchsorted(parents, np.arange(len(parents) + 1), side="left").tolist()
     # The leftmost and rightmost x of every level of a subtree, relative to its root.
     left: dict[int, Float64] = {}
@@ -66,7 +63,7 @@ def branch_curves(points: Float64, parents: Int32, *, sideways: bool = False) ->
     Args:
         points: float64 (n, 2), x and y of every node.
         parents: int32 (n,) in level order.
-        sideways: whether the levels are side by side, not one below the other.
+        sideways: whether the levels are columns instead of rows.
     """
     starts, ends = points[parents[1:]], points[1:]
     curves = np.stack([starts, starts, ends, ends], axis=1)
@@ -75,26 +72,26 @@ def branch_curves(points: Float64, parents: Int32, *, sideways: bool = False) ->
     return curves
 
 
-def rank_paths(parents: Int32, rank: Int32) -> list[tuple[int, ...]]:
+def rank_paths(tree: Drawable) -> list[tuple[int, ...]]:
     """Return the ranks on the path from the root to every node; `()` for the root."""
     paths: list[tuple[int, ...]] = [()]
-    for parent, own_rank in zip(parents[1:].tolist(), rank[1:].tolist(), strict=True):
-        paths.append((*paths[parent], own_rank))
+    for parent, rank in zip(tree.parents[1:].tolist(), tree.rank[1:].tolist(), strict=True):
+        paths.append((*paths[parent], rank))
     return paths
 
 
-def most_reached_first(parents: Int32, rank: Int32, reach: Float64 | None) -> npt.NDArray[np.intp]:
-    """Return the nodes sorted by reach, never one before its parent or an earlier sibling; in level order without `reach`."""
+def sort_by_reach(tree: Drawable, reach: Float64 | None) -> npt.NDArray[np.intp]:
+    """Return the nodes by decreasing reach, each after its parent and earlier siblings; in level order without `reach`."""
     if reach is None:
-        return np.arange(len(parents))
+        return np.arange(tree.nodes)
     capped = reach.copy()
-    for node in range(1, len(parents)):
-        sibling = capped[node - 1] if rank[node] else 1.0
-        capped[node] = min(capped[node], capped[parents[node]], sibling)
+    for node in range(1, tree.nodes):
+        sibling = capped[node - 1] if tree.rank[node] else 1.0
+        capped[node] = min(capped[node], capped[tree.parents[node]], sibling)
     return np.argsort(-capped, kind="stable")
 
 
-def percent(probability: float) -> str:
+def format_percent(probability: float) -> str:
     """Return a percentage in at most three characters, with at most two significant digits below 10."""
     value = 100 * probability
     if 0 < value < 0.05:

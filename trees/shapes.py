@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from treeopt.arguments import items, whole
+from treeopt.arguments import check_integer, check_list
 from treeopt.trees.token_tree import TokenTree
 
 
@@ -21,7 +21,7 @@ def chains(count: int, depth: int) -> TokenTree:
     >>> chains(2, 2).parents.tolist()
     [-1, 0, 0, 1, 2]
     """
-    count, depth = whole("count", count, 1), whole("depth", depth, 0)
+    count, depth = check_integer("count", count, 1), check_integer("depth", depth, 0)
     first_level = [0] * count if depth else []
     deeper = [1 + i for i in range(count * (depth - 1))] if depth else []
     return TokenTree([-1, *first_level, *deeper])
@@ -33,7 +33,7 @@ def k_ary(branching: int, depth: int) -> TokenTree:
     >>> k_ary(2, 2).parents.tolist()
     [-1, 0, 0, 1, 1, 2, 2]
     """
-    branching, depth = whole("branching", branching, 1), whole("depth", depth, 0)
+    branching, depth = check_integer("branching", branching, 1), check_integer("depth", depth, 0)
     inner = sum(branching**level for level in range(depth))
     return TokenTree([-1, *(node for node in range(inner) for _ in range(branching))])
 
@@ -41,14 +41,14 @@ def k_ary(branching: int, depth: int) -> TokenTree:
 def level_widths(widths: Sequence[int]) -> TokenTree:
     """Return the tree with `widths` nodes at depth 1, 2, …, split as evenly as possible.
 
-    Where the division has a remainder, the first nodes of a level get one child more.
+    If the division has a remainder, the first nodes of a level get one more child.
 
     >>> level_widths([2, 3]).parents.tolist()
     [-1, 0, 0, 1, 1, 2]
     """
     parents, above = [-1], [0]
-    for depth, value in enumerate(items("widths", widths), start=1):
-        width = whole(f"width at depth {depth}", value, 1)
+    for depth, value in enumerate(check_list("widths", widths), start=1):
+        width = check_integer(f"width at depth {depth}", value, 1)
         quotient, remainder = divmod(width, len(above))
         counts = [quotient + (i < remainder) for i in range(len(above))]
         start = len(parents)
@@ -69,7 +69,7 @@ def kind_of(tree: TokenTree) -> str:
 
 
 def describe_tree(tree: TokenTree) -> str:
-    """Return a tree in words.
+    """Return a short description.
 
     >>> describe_tree(chain(0)), describe_tree(chain(3)), describe_tree(k_ary(2, 2))
     ('plain decoding', 'chain of 3 draft tokens', 'tree of 7 nodes, depth 2')

@@ -5,21 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from treeopt.arrays import Bool, Int32, Integers
 from treeopt.errors import InvalidValueError
-from treeopt.files.whole_files import write_text
+from treeopt.files.atomic_files import write_text
 from treeopt.tabular import Row
 
 FORMAT, VERSION = "treeopt-tree", 1
-"""Format and version of the tree file."""
 MAX_NODES = 65_536
 """Most nodes of a tree in a file."""
 SHOWN_WIDTHS = 16
-"""Levels whose widths `repr` lists, from the root."""
+"""Most level widths in `repr`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,12 +45,12 @@ class TokenTree:
     """int32 (n,): order among siblings, 0 first; 0 for the root."""
 
     def __init__(self, parents: Sequence[int] | Integers) -> None:
-        array = _integers(parents)
-        depth, rank = _depth_and_rank(array.tolist())
-        for name, value in (("parents", array), ("depth", depth), ("rank", rank)):
-            frozen = np.array(value, np.int32)
-            frozen.flags.writeable = False
-            object.__setattr__(self, name, frozen)
+        checked = _check_indices(parents)
+        depth, rank = _depth_and_rank(checked.tolist())
+        for name, values in (("parents", checked), ("depth", depth), ("rank", rank)):
+            array = np.array(values, np.int32)
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
 
     @classmethod
     def ordered(cls, parents: Sequence[int] | Integers) -> "TokenTree":
@@ -62,7 +61,7 @@ class TokenTree:
         >>> TokenTree.ordered([-1, 0, 1, 0]).parents.tolist()
         [-1, 0, 0, 1]
         """
-        array = _integers(parents)
+        array = _check_indices(parents)
         if len(array) == 0 or array[0] != -1 or any(not 0 <= array[i] < i for i in range(1, len(array))):
             raise InvalidValueError("parents: expected -1 first and then, for every node, a parent before it.")
         children: list[list[int]] = [[] for _ in array]
@@ -102,8 +101,8 @@ class TokenTree:
     @property
     def levels(self) -> tuple[slice, ...]:
         """One slice of node indices per depth, root level first."""
-        edges = np.searchsorted(self.depth, np.arange(self.max_depth + 2))
-        return tuple(slice(int(a), int(b)) for a, b in pairwise(edges))
+        starts = np.searchsorted(self.depth, np.arange(self.max_depth + 2))
+        return tuple(slice(int(start), int(stop)) for start, stop in pairwise(starts))
 
     @property
     def level_widths(self) -> Int32:
@@ -124,7 +123,7 @@ class TokenTree:
     @property
     def ancestor_mask(self) -> Bool:
         """Bool (n, n): row i marks node i and its ancestors, the tree tokens that node i may attend to."""
-        rows = [bytearray(self.nodes)]  # bytes, because a numpy call per level is slower
+        rows = [bytearray(self.nodes)]  # bytes are faster than a numpy call per level
         for node, parent in enumerate(self.parents.tolist()):
             rows.append(rows[parent + 1].copy())
             rows[-1][node] = True
@@ -196,7 +195,7 @@ def check_size(nodes: int) -> None:
         raise InvalidValueError(f"expected at most {MAX_NODES} nodes. Got {nodes}.")
 
 
-def _integers(parents: Sequence[int] | Integers) -> Int32:
+def _check_indices(parents: Sequence[int] | Integers) -> Int32:
     try:
         array = np.asarray(parents)
     except ValueError:  # lists of different lengths
@@ -216,13 +215,12 @@ def _integers(parents: Sequence[int] | Integers) -> Int32:
 
 
 def _depth_and_rank(parents: list[int]) -> tuple[list[int], list[int]]:
-    """Return depth and rank of every node; raises InvalidValueError if the order is wrong."""
     if parents[0] != -1:
         raise InvalidValueError(f"parents[0]: expected -1, the root. Got {parents[0]}.")
     depth, rank, previous, first = [0], [0], -1, 1
     for node, parent in enumerate(parents[1:], start=1):
         if not previous <= parent < node or parent < 0:
-            _explain(node, parent, previous)
+            raise _order_error(node, parent, previous)
         if parent != previous:
             previous, first = parent, node
         depth.append(depth[parent] + 1)
@@ -230,12 +228,12 @@ def _depth_and_rank(parents: list[int]) -> tuple[list[int], list[int]]:
     return depth, rank
 
 
-def _explain(node: int, parent: int, previous: int) -> NoReturn:
+def _order_error(node: int, parent: int, previous: int) -> InvalidValueError:
     if parent < 0:
-        raise InvalidValueError(f"parents[{node}]: expected a node before {node}. Got {parent}, a second root.")
+        return InvalidValueError(f"parents[{node}]: expected a node before {node}. Got {parent}, a second root.")
     if parent >= node:
-        raise InvalidValueError(f"parents[{node}]: expected a node before {node}. Got {parent}.")
-    raise InvalidValueError(
+        return InvalidValueError(f"parents[{node}]: expected a node before {node}. Got {parent}.")
+    return InvalidValueError(
         f"parents[{node}]: expected level order with siblings together, so at least {previous}. "
-        f"Got {parent}; TokenTree.ordered() sorts nodes that stand in another order."
+        f"Got {parent}; TokenTree.ordered() sorts nodes in another order."
     )

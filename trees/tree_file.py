@@ -1,4 +1,4 @@
-"""The tree file, `tree.json`: a tree, its drafter and its prediction; docs/reference/tree-file.md is its specification."""
+"""The tree file, `tree.json`, as specified in docs/reference/tree-file.md."""
 
 import sys
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from treeopt.arguments import instance, number
+from treeopt.arguments import check_instance, check_number
 from treeopt.array_record import ArrayRecord, ShortRepr
-from treeopt.arrays import Float64, Int32
+from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
+from treeopt.files.atomic_files import write_text
 from treeopt.files.fields import Fields, check_format
 from treeopt.files.json_file import parse_json
-from treeopt.files.record_form import read_record, written_record
-from treeopt.files.whole_files import write_text
+from treeopt.files.serialization import read_record, serialize_record
 from treeopt.tabular import Row
 from treeopt.trees.drafter_setting import DrafterSetting, checked_setting
 from treeopt.trees.token_tree import FORMAT, VERSION, TokenTree, check_size, file_text
@@ -72,7 +72,7 @@ class Provenance(ShortRepr):
             value = getattr(self, name)
             if value is None:
                 continue
-            if not 0 <= number(name, value) <= sys.float_info.max:
+            if not 0 <= check_number(name, value) <= sys.float_info.max:
                 raise InvalidValueError(f"{name}: expected a finite number of at least 0. Got {value}.")
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are equal, so they have to give equal bytes
 
@@ -81,12 +81,12 @@ class Provenance(ShortRepr):
 class TreeFile(ArrayRecord):
     """The content of a tree file; two are equal if their files are.
 
-    Raises InvalidValueError if `reach` does not fit the tree, the tree has more than 65,536 nodes, or the drafter's settings
-    are not its own.
+    Raises InvalidValueError if `reach` does not fit the tree, the tree has more than 65,536 nodes, or the drafter has other
+    parameters.
     """
 
     tree: TokenTree
-    """For drafters with trees of their own: a chain as long as their longest draft."""
+    """For drafters that build their own trees: a chain as long as their longest draft."""
     drafter: DrafterSetting | None = None
     """None for the draft model; a setting named `model` becomes None."""
     reach: Float64 | None = None
@@ -94,10 +94,10 @@ class TreeFile(ArrayRecord):
     provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
-        instance("tree", self.tree, TokenTree, "make one with treeopt.TokenTree(parents)")
+        check_instance("tree", self.tree, TokenTree, "make one with treeopt.TokenTree(parents)")
         check_size(self.tree.nodes)
         if self.reach is not None:
-            object.__setattr__(self, "reach", _checked_reach(self.tree.parents, self.reach))
+            object.__setattr__(self, "reach", checked_reach(self.tree, self.reach))
         if self.drafter is not None:
             object.__setattr__(self, "drafter", None if checked_setting(self.drafter).name == "model" else self.drafter)
 
@@ -107,23 +107,19 @@ class TreeFile(ArrayRecord):
 
     def to_json(self) -> str:
         """Return the file's text; equal trees give equal bytes."""
-        return file_text(self.tree, self._fields())
-
-    def _fields(self) -> dict[str, Any]:
-        """Return what the file contains besides the tree, in the order of the file."""
         fields: dict[str, Any] = {}
         if self.drafter is not None:
-            fields["drafter"] = written_record(self.drafter)
+            fields["drafter"] = serialize_record(self.drafter)
         if self.reach is not None:
             fields["reach"] = [float(f"{value:.6g}") for value in self.reach]
         if self.provenance is not None:
-            fields["provenance"] = written_record(self.provenance)
-        return fields
+            fields["provenance"] = serialize_record(self.provenance)
+        return file_text(self.tree, fields)
 
     def to_records(self) -> list[Row]:
         """Return the rows of `TokenTree.to_records`, with the reach of every node, or None."""
-        known = [None] * self.tree.nodes if self.reach is None else self.reach.tolist()
-        return [{**row, "reach": reach} for row, reach in zip(self.tree.to_records(), known, strict=True)]
+        reaches = [None] * self.tree.nodes if self.reach is None else self.reach.tolist()
+        return [{**row, "reach": reach} for row, reach in zip(self.tree.to_records(), reaches, strict=True)]
 
     def _repr_svg_(self) -> str | None:
         from treeopt.trees.figure import inline_svg
@@ -143,19 +139,19 @@ def parse(path: Path | str, text: str) -> TreeFile:
     check_format(fields, FORMAT, VERSION)
     tree = read_parents(fields)
     drafter = _read_drafter(fields) if "drafter" in fields else None
-    reach = fields.build("reach", _checked_reach, tree.parents, fields.numbers("reach")) if "reach" in fields else None
+    reach = fields.build("reach", checked_reach, tree, fields.numbers("reach")) if "reach" in fields else None
     provenance = read_record(fields.mapping("provenance"), Provenance) if "provenance" in fields else None
     fields.end()
     return TreeFile(tree=tree, drafter=drafter, reach=reach, provenance=provenance)
 
 
 def _read_drafter(fields: Fields) -> DrafterSetting:
-    named = fields.mapping("drafter")
-    setting = read_record(named, DrafterSetting)
+    drafter = fields.mapping("drafter")
+    setting = read_record(drafter, DrafterSetting)
     try:
         return checked_setting(setting)
     except InvalidValueError as error:
-        raise named.error(error.field or "name", str(error)) from None
+        raise drafter.error(error.field or "name", str(error)) from None
 
 
 def read_parents(fields: Fields) -> TokenTree:
@@ -168,17 +164,17 @@ def read_parents(fields: Fields) -> TokenTree:
     return fields.build("parents", make, fields.integers("parents"))
 
 
-def _checked_reach(parents: Int32, values: Sequence[float] | Float64) -> Float64:
+def checked_reach(tree: TokenTree, values: Sequence[float] | Float64) -> Float64:
     """Return reach as float64 (n,), read-only; raises InvalidValueError if it does not fit the tree."""
     reach = np.array(values, np.float64)
-    if reach.shape != parents.shape:
-        raise InvalidValueError(f"expected {parents.size} numbers, one per node. Got shape {reach.shape}.")
+    if reach.shape != (tree.nodes,):
+        raise InvalidValueError(f"expected {tree.nodes} numbers, one per node. Got shape {reach.shape}.")
     if not np.all((reach >= 0) & (reach <= 1)):
         raise InvalidValueError("expected probabilities from 0 to 1.")
     if reach[0] != 1:
         raise InvalidValueError(f"expected 1 for the root, which every step yields. Got {reach[0]}.")
-    # Exactly, because rounding to six digits keeps this order, but not with a tolerance.
-    if np.any(reach[1:] > reach[parents[1:]]):
+    # Without tolerance, so that the order survives the file's rounding to six digits.
+    if np.any(reach[1:] > reach[tree.parents[1:]]):
         raise InvalidValueError("expected no node to be reached more often than its parent.")
     reach.flags.writeable = False
     return reach
@@ -188,46 +184,46 @@ def headline(content: TreeFile) -> tuple[str, str]:
     """Return a title with size and prediction, and a subtitle with the conditions of the prediction, empty if unknown.
 
     >>> from treeopt.trees import chain
-    >>> known = Provenance(pair="big + small", machine="CPU", threads=2, rule="sequoia", temperature=0.6, speedup=1.9)
-    >>> headline(TreeFile(tree=chain(4), provenance=known))
+    >>> origin = Provenance(pair="big + small", machine="CPU", threads=2, rule="sequoia", temperature=0.6, speedup=1.9)
+    >>> headline(TreeFile(tree=chain(4), provenance=origin))
     ('5 nodes, depth 4: predicted 1.90 times plain decoding', 'big + small on CPU (2 threads), sequoia at temperature 0.6')
     """
-    tree, known = content.tree, content.provenance or Provenance()
-    tokens = known.tokens_per_step
+    tree, provenance = content.tree, content.provenance or Provenance()
+    tokens, predictions = provenance.tokens_per_step, []
     if tokens is None and content.reach is not None:
         tokens = float(content.reach.sum())
-    promised = [
-        *([] if tokens is None else [f"{tokens:.2f} tokens per step"]),
-        *([] if known.speedup is None else [f"{known.speedup:.2f} times plain decoding"]),
-    ]
+    if tokens is not None:
+        predictions.append(f"{tokens:.2f} tokens per step")
+    if provenance.speedup is not None:
+        predictions.append(f"{provenance.speedup:.2f} times plain decoding")
     size = f"{tree.nodes} node{'s' * (tree.nodes > 1)}, depth {tree.max_depth}"
-    title = f"{size}: predicted {', '.join(promised)}" if promised else size
-    by = "" if content.drafter is None else content.drafter.words
-    return title, ", ".join(filter(None, (by, _conditions(known))))
+    title = f"{size}: predicted {', '.join(predictions)}" if predictions else size
+    drafter = "" if content.drafter is None else content.drafter.description
+    return title, ", ".join(filter(None, (drafter, _describe_conditions(provenance))))
 
 
-def drafted_by(content: TreeFile) -> str:
+def _describe_conditions(provenance: Provenance) -> str:
+    threads = "" if provenance.threads is None else f" ({provenance.threads} thread{'s' * (provenance.threads > 1)})"
+    machine = "" if provenance.machine is None else f"on {provenance.machine}{threads}"
+    rule = "" if provenance.rule is None else provenance.rule + " (lossy)" * bool(provenance.lossy)
+    temperature = "" if provenance.temperature is None else f"at temperature {provenance.temperature:g}"
+    parts = [" ".join(filter(None, pair)) for pair in ((provenance.pair, machine), (rule, temperature))]
+    day = "" if provenance.created is None else f"measured {provenance.created[:10]}"
+    return ", ".join(filter(None, (*parts, day)))
+
+
+def describe_drafter(content: TreeFile) -> str:
     """Return a sentence about the drafter of a tree, empty for the draft model.
 
     >>> from treeopt.trees import chain
     >>> from treeopt.trees.drafter_setting import drafter_setting
-    >>> drafted_by(TreeFile(tree=chain(4), drafter=drafter_setting("medusa", source="heads")))
+    >>> describe_drafter(TreeFile(tree=chain(4), drafter=drafter_setting("medusa", source="heads")))
     'Drafted by medusa, heads from heads.'
     """
     setting = content.drafter
     if setting is None:
         return ""
     heads = "" if setting.source is None else f", heads from {setting.source}"
-    read = f", reading boundaries {','.join(map(str, setting.layers))}" if setting.layers else ""
-    stand_in = ", with trees of its own: this one is as deep as they get" if setting.own_trees else ""
-    return f"Drafted by {setting.words}{heads}{read}{stand_in}."
-
-
-def _conditions(known: Provenance) -> str:
-    threads = "" if known.threads is None else f" ({known.threads} thread{'s' * (known.threads > 1)})"
-    where = "" if known.machine is None else f"on {known.machine}{threads}"
-    rule = "" if known.rule is None else known.rule + " (lossy)" * bool(known.lossy)
-    temperature = "" if known.temperature is None else f"at temperature {known.temperature:g}"
-    parts = [" ".join(filter(None, pair)) for pair in ((known.pair, where), (rule, temperature))]
-    day = "" if known.created is None else f"measured {known.created[:10]}"
-    return ", ".join(filter(None, (*parts, day)))
+    layers = f", reading hidden-state layers {','.join(map(str, setting.layers))}" if setting.layers else ""
+    own_trees = ", which builds its own trees: this chain is as deep as they get" if setting.builds_own_trees else ""
+    return f"Drafted by {setting.description}{heads}{layers}{own_trees}."

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
+from treeopt.files.atomic_files import read_text, write_text
 from treeopt.files.fields import Fields, check_format
 from treeopt.files.json_file import parse_json
-from treeopt.files.record_form import read_record, written_record
-from treeopt.files.whole_files import read_text, write_text
+from treeopt.files.serialization import read_record, serialize_record
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import Provenance, read_parents
 
@@ -20,11 +20,10 @@ HEAD_BYTES = 200
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class ScheduledTree(ShortRepr):
-    """A tree and its range of batch sizes."""
+    """A tree for the batch sizes from `first_texts` to `last_texts`."""
 
     first_texts: int
     last_texts: int
-    """The largest batch size; for the last tree the largest that was planned."""
     tree: TokenTree
 
 
@@ -40,32 +39,24 @@ class TreeSchedule(ShortRepr):
 
     def __post_init__(self) -> None:
         expected = 1
-        for each in self.trees:
-            if each.first_texts != expected or each.last_texts < each.first_texts:
+        for scheduled in self.trees:
+            first, last = scheduled.first_texts, scheduled.last_texts
+            if first != expected or last < first:
                 raise InvalidValueError(
-                    f"expected trees for 1, 2, … texts without gaps, the next from {expected} on. Got one for "
-                    f"{each.first_texts} to {each.last_texts}: plan again.",
+                    f"expected trees for batch sizes 1, 2, … without gaps, the next from {expected} on. "
+                    f"Got one for {first} to {last}: plan again.",
                     field="trees",
                 )
-            expected = each.last_texts + 1
+            expected = last + 1
         if not self.trees:
             raise InvalidValueError("expected at least one tree. Got none: plan again.", field="trees")
 
-    @property
-    def most_texts(self) -> int:
-        """The largest batch size that was planned."""
-        return self.trees[-1].last_texts
-
-    @property
-    def max_nodes(self) -> int:
-        """Nodes of the largest tree."""
-        return max(each.tree.nodes for each in self.trees)
-
-    def tree(self, texts: int) -> TokenTree:
-        """Return the tree for a batch of `texts` sequences; beyond `most_texts` the last tree."""
-        if texts < 1:
-            raise InvalidValueError(f"texts: expected at least 1. Got {texts}.")
-        return next((each.tree for each in self.trees if texts <= each.last_texts), self.trees[-1].tree)
+    def tree(self, batch_size: int) -> TokenTree:
+        """Return the tree for a batch size; beyond the planned ones the last tree."""
+        if batch_size < 1:
+            raise InvalidValueError(f"batch_size: expected at least 1. Got {batch_size}.")
+        fitting = (scheduled.tree for scheduled in self.trees if batch_size <= scheduled.last_texts)
+        return next(fitting, self.trees[-1].tree)
 
     def save(self, path: Path | str) -> None:
         """Write the file whole or not at all; '-' is standard output."""
@@ -73,44 +64,40 @@ class TreeSchedule(ShortRepr):
 
     def to_json(self) -> str:
         """Return the file's text; equal schedules give equal bytes."""
-        lines = [f'  "format": "{FORMAT}"', f'  "version": {VERSION}']
-        trees = ",\n".join(f"    {json.dumps(_fields(each))}" for each in self.trees)
-        lines.append(f'  "trees": [\n{trees}\n  ]')
+        trees = ",\n".join(f"    {json.dumps(_fields(scheduled))}" for scheduled in self.trees)
+        lines = [f'  "format": "{FORMAT}"', f'  "version": {VERSION}', f'  "trees": [\n{trees}\n  ]']
         if self.provenance is not None:
-            lines.append(f'  "provenance": {json.dumps(written_record(self.provenance), allow_nan=False)}')
+            lines.append(f'  "provenance": {json.dumps(serialize_record(self.provenance), allow_nan=False)}')
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def is_schedule(path: Path) -> bool:
-    """Return whether a file is a schedule, by its first line; False for pipes, which reading would empty."""
+    """Return whether a file begins like a schedule; False for pipes, which reading would empty."""
     if not path.is_file():
         return False
     try:
-        with path.open("rb") as opened:
-            return f'"{FORMAT}"'.encode() in opened.read(HEAD_BYTES)
+        with path.open("rb") as file:
+            return f'"{FORMAT}"'.encode() in file.read(HEAD_BYTES)
     except OSError:
         return False
 
 
 def load_schedule(path: Path | str) -> TreeSchedule:
-    """Return the content of a schedule file.
-
-    Raises FormatError naming the file, the field and the reason, and TreeoptError when it cannot be read.
-    """
+    """Return the content of a schedule file; raises FormatError naming the field, TreeoptError for an unreadable file."""
     fields = Fields(path, parse_json(path, read_text(path, limit_bytes=MAX_BYTES), unique_keys=True, constants=False))
     check_format(fields, FORMAT, VERSION)
-    trees = tuple(_tree(each) for each in fields.mappings("trees"))
+    trees = tuple(_read_tree(scheduled) for scheduled in fields.mappings("trees"))
     provenance = read_record(fields.mapping("provenance"), Provenance) if "provenance" in fields else None
     fields.end()
     return fields.build("trees", lambda: TreeSchedule(trees=trees, provenance=provenance))
 
 
-def _fields(each: ScheduledTree) -> dict[str, object]:
-    parents = each.tree.parents.tolist()
-    return {"first_texts": each.first_texts, "last_texts": each.last_texts, "parents": parents}
+def _fields(scheduled: ScheduledTree) -> dict[str, object]:
+    parents = scheduled.tree.parents.tolist()
+    return {"first_texts": scheduled.first_texts, "last_texts": scheduled.last_texts, "parents": parents}
 
 
-def _tree(fields: Fields) -> ScheduledTree:
+def _read_tree(fields: Fields) -> ScheduledTree:
     first, last = fields.integer("first_texts"), fields.integer("last_texts")
     tree = read_parents(fields)
     fields.end()

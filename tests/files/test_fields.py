@@ -1,4 +1,4 @@
-"""Wrong fields are named with the element that is wrong, and what to do."""
+"""Errors name the wrong field and element, and the remedy."""
 
 import math
 
@@ -16,7 +16,7 @@ def refusal(method, content):
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, "0.5", None, True, [1.0], 10**400])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_the_number_of_a_list_that_is_wrong_is_named(wrong, place):
+def test_a_wrong_number_in_a_list_is_named(wrong, place):
     values = [0.8, 0.7, 0.5]
     assert Fields("f.json", {"values": values}).numbers("values") == values
     values[place] = wrong
@@ -25,15 +25,15 @@ def test_the_number_of_a_list_that_is_wrong_is_named(wrong, place):
 
 
 def test_the_first_wrong_number_of_nested_lists_is_named():
-    assert "values[1]: " in (found := refusal("rows", {"values": [[1.0], [2.0, math.nan, math.nan]]}))
-    assert "Got nan at [1]" in found
+    assert "values[1]: " in (message := refusal("rows", {"values": [[1.0], [2.0, math.nan, math.nan]]}))
+    assert "Got nan at [1]" in message
 
 
 @pytest.mark.parametrize("wrong", [1.0, True, 2**31, "1"])
-def test_the_whole_number_of_a_list_that_is_wrong_is_named(wrong):
+def test_a_wrong_integer_in_a_list_is_named(wrong):
     assert f"expected a list of whole numbers. Got {wrong!r} at [1]" in refusal("integers", {"values": [1, wrong, 2]})
 
 
 @pytest.mark.parametrize("method", ["numbers", "integers", "text", "mapping"])
-def test_of_a_missing_field_it_is_said_what_to_do(method):
+def test_a_missing_field_names_the_remedy(method):
     assert refusal(method, {}) == "f.json: values: is missing. Add it, or give a complete file of this kind."

@@ -1,4 +1,4 @@
-"""JSON is read in one place: what it refuses, and how it says so."""
+"""JSON that is refused, and its errors."""
 
 import pytest
 
@@ -41,10 +41,10 @@ def test_files_are_limited_and_missing_ones_named(tmp_path):
         read_object(tmp_path / "b.json")
 
 
-def test_what_python_takes_though_it_is_no_json_is_refused_on_demand():
+def test_extensions_of_python_can_be_refused():
     assert parse_json("a", '{"x": 1, "x": 2}') == {"x": 2}
     assert parse_json("a", "[NaN]")[0] != 0
     with pytest.raises(FormatError, match=r"a: line 3: expected JSON .the key 'x' appears twice"):
-        parse_json("a", '{"x": 1, "x": 2}', place="line 3", unique_keys=True)
+        parse_json("a", '{"x": 1, "x": 2}', field="line 3", unique_keys=True)
     with pytest.raises(FormatError, match="NaN is not a JSON number"):
         parse_json("a", "[NaN]", constants=False)

@@ -1,4 +1,4 @@
-"""Reading what is no regular file: pipes are read to their end, devices are refused, and nothing waits forever."""
+"""Pipes are read to their end, devices are refused, and nothing waits forever."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ import pytest
 
 from treeopt.errors import TreeoptError
 from treeopt.files import pipes
-from treeopt.files.whole_files import read_bytes
+from treeopt.files.atomic_files import read_bytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 
@@ -51,7 +51,7 @@ def test_a_pipe_is_read_to_its_end(pipe: Path) -> None:
     writer.join(5)
 
 
-def test_a_slow_writer_is_waited_for(pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_writers(pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once somebody has opened the pipe to write, it takes as long as it takes."""
     monkeypatch.setattr(pipes, "WRITER_WAIT_S", 0.05)
     writer = written(pipe, b"slow", b"ly", pause_s=0.2)
@@ -60,18 +60,18 @@ def test_a_slow_writer_is_waited_for(pipe: Path, monkeypatch: pytest.MonkeyPatch
     writer.join(5)
 
 
-def test_without_a_writer_the_wait_ends(pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_without_a_writer(pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipes, "WRITER_WAIT_S", 0.05)
-    with pytest.raises(TreeoptError, match=r"pipe: expected a pipe that somebody writes into. Got none within 0.05 s"):
+    with pytest.raises(TreeoptError, match=r"pipe: expected a pipe with a writer. Got none within 0.05 s"):
         read_bytes(pipe, limit_bytes=10)
 
 
-def test_a_writer_that_says_nothing_ends_the_text(pipe: Path) -> None:
+def test_a_silent_writer(pipe: Path) -> None:
     written(pipe).join(0.01)
     assert read_bytes(pipe, limit_bytes=10) == b""
 
 
-def test_an_inherited_pipe_is_read_whether_its_writer_is_still_there_or_not(inherited: tuple[Path, int]) -> None:
+def test_an_inherited_pipe_is_read(inherited: tuple[Path, int]) -> None:
     path, writing = inherited
     os.write(writing, b"text")
     os.close(writing)
@@ -79,7 +79,7 @@ def test_an_inherited_pipe_is_read_whether_its_writer_is_still_there_or_not(inhe
     assert read_bytes(path, limit_bytes=10) == b""
 
 
-def test_the_limit_holds_for_pipes_and_little_memory_is_taken(pipe: Path) -> None:
+def test_size_limit_of_pipes(pipe: Path) -> None:
     def forever() -> None:
         with pipe.open("wb", buffering=0) as file, suppress(BrokenPipeError):
             while True:

@@ -1,4 +1,4 @@
-"""YAML of ours: what it says and nothing else."""
+"""YAML: round trips, and features that are refused."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_what_is_written_is_read():
         ("[" * (MAX_NESTING + 1) + "]" * (MAX_NESTING + 1), "line 1", "nested more than"),
     ],
 )
-def test_what_could_mean_something_else_is_refused(text, field, reason):
+def test_ambiguous_yaml_is_refused(text, field, reason):
     with pytest.raises(FormatError, match=reason) as caught:
         parse_yaml("file", text, kind="a profile")
     assert caught.value.field == field

@@ -1,4 +1,4 @@
-"""Prompts of every kind of file and folder, in its order; what is not one is told in one line."""
+"""Prompts of every kind of file and folder, and errors that name the row."""
 
 import json
 import os
@@ -40,12 +40,12 @@ class TestBundled:
         assert set(profile_prompts(prompts)).isdisjoint(bench_prompts(prompts))
         assert len(profile_prompts(prompts)) + len(bench_prompts(prompts)) == len(prompts)
 
-    def test_the_fewest_there_may_be_are_enough_for_both(self):
+    def test_three_prompts_suffice(self):
         assert (profile_prompts([1, 2, 3]), bench_prompts([1, 2, 3])) == ([2, 3], [1])
 
 
 def categorised(path, counts, *, interleaved):
-    """Write a file with so many prompts of each category, named by category and number."""
+    """Write a file with a number of prompts of each category, named by category and number."""
     rows = [
         {"category": name, "prompt": f"{name} {number}"} for name, count in counts.items() for number in range(count)
     ]
@@ -68,7 +68,7 @@ class TestDefault:
         for part, share in ((bench_prompts(texts), 4), (profile_prompts(texts), 12)):
             assert set(Counter(map(category_of.__getitem__, part)).values()) == {share}
 
-    def test_each_is_short_enough_to_be_used_whole_by_common_tokenizers(self):
+    def test_default_prompts_are_short(self):
         texts = load_prompts(DEFAULT_PROMPTS)
         assert max(len(text.encode()) for text in texts) < 512 * 3.5
         assert min(len(text) for text in texts) > 50
@@ -94,7 +94,7 @@ class TestCategories:
         assert sample_prompts(path, most=40).categories == {"a": 33, "b": 5, "c": 2}
 
     @pytest.mark.parametrize("interleaved", [False, True])
-    def test_no_prompt_of_a_profile_is_held_out_whatever_the_numbers_taken(self, tmp_path, interleaved):
+    def test_profile_and_bench_prompts_are_disjoint(self, tmp_path, interleaved):
         counts = {"a": 90, "b": 41, "c": 3, "d": 1, **{f"e{number}": 2 for number in range(30)}}
         path = categorised(tmp_path / "a.jsonl", counts, interleaved=interleaved)
         samples = [load_prompts(path, most=most) for most in (3, 4, 17, 24, 64, 150, 4096)]
@@ -110,16 +110,16 @@ class TestCategories:
         for text in load_prompts(path, most=80):
             numbers[text[0]].append(int(text[2:]))
         for name, rows in (("a", 1000), ("b", 600)):
-            found = sorted(numbers[name])
-            assert len(found) == 40
-            gaps = [after - before for before, after in zip([0, *found], [*found, rows], strict=True)]
+            chosen = sorted(numbers[name])
+            assert len(chosen) == 40
+            gaps = [after - before for before, after in zip([0, *chosen], [*chosen, rows], strict=True)]
             assert max(gaps) <= 3 * rows / 40
 
     def test_without_categories_too(self, tmp_path):
         path = write(tmp_path / "a.jsonl", lines(str(number) for number in range(1000)))
-        found = list(map(int, load_prompts(path, most=100)))
-        assert max(found) > 950
-        assert all(number % 4 == 0 for number in bench_prompts(found))
+        chosen = list(map(int, load_prompts(path, most=100)))
+        assert max(chosen) > 950
+        assert all(number % 4 == 0 for number in bench_prompts(chosen))
 
     def test_categories_alternate(self, tmp_path):
         path = categorised(tmp_path / "a.jsonl", dict.fromkeys("abcde", 20), interleaved=False)
@@ -131,18 +131,18 @@ class TestCategories:
         assert sample_prompts(write(tmp_path / "a.jsonl", lines(rows))).categories == {"": 3, "x": 1}
 
     @pytest.mark.parametrize("category", [5, ["a"], {"a": 1}, True, "x" * 65])
-    def test_a_wrong_one_is_refused_with_its_line(self, tmp_path, category):
+    def test_invalid_yaml_names_the_line(self, tmp_path, category):
         rows = [{"prompt": "a", "category": "x"}, {"prompt": "b", "category": category}, {"prompt": "c"}]
         path = write(tmp_path / "a.jsonl", lines(rows))
         with pytest.raises(FormatError, match=r"line 2\.category: expected a text of at most 64 characters") as caught:
             load_prompts(path)
         assert str(caught.value).startswith(f"{path}: ")
 
-    def test_what_a_terminal_would_obey_is_written_out(self, tmp_path):
+    def test_control_characters_are_escaped(self, tmp_path):
         path = write(tmp_path / "a.jsonl", lines([{"prompt": "a", "category": "red \x1b[31m"}, "b", "c"]))
         assert set(sample_prompts(path).categories) == {r"red \x1b[31m", ""}
 
-    def test_the_name_of_prompts_depends_on_all_of_them_and_not_on_how_many_are_taken(self, tmp_path):
+    def test_prompts_name_depends_on_all_prompts_of_the_file(self, tmp_path):
         path = categorised(tmp_path / "a.jsonl", {"a": 40, "b": 20}, interleaved=True)
         name = prompts_name(path, sample_prompts(path, most=5))
         assert name == prompts_name(path, sample_prompts(path, most=60))
@@ -179,15 +179,15 @@ class TestFiles:
     def test_every_kind(self, tmp_path, name, content):
         assert load_prompts(write(tmp_path / name, content)) == TEXTS
 
-    def test_a_text_without_blank_lines_has_a_prompt_in_each(self, tmp_path):
+    def test_without_blank_lines_each_line_is_a_prompt(self, tmp_path):
         assert load_prompts(write(tmp_path / "a.txt", "one\ntwo\nthree\n")) == ["one", "two", "three"]
         assert paragraphs("a\n\nb\nc") == ["a", "b\nc"]
 
-    def test_empty_prompts_are_passed_over(self, tmp_path):
+    def test_empty_prompts_are_skipped(self, tmp_path):
         rows = ["", {"messages": []}, "a", {"conversations": [{"from": "gpt", "value": "x"}]}, " \n", "b", "c"]
         assert load_prompts(write(tmp_path / "a.jsonl", lines(rows))) == ["a", "b", "c"]
 
-    def test_a_broken_row_is_named_however_few_are_taken(self, tmp_path):
+    def test_a_broken_row_is_named_for_any_sample_size(self, tmp_path):
         path = write(tmp_path / "a.jsonl", lines(TEXTS) + "no JSON")
         for most in (3, 64):
             with pytest.raises(FormatError, match="line 5: expected JSON"):
@@ -319,7 +319,7 @@ class TestFolders:
         write(tmp_path / "data" / "train.parquet", lines({"prompt": text} for text in TEXTS))
         assert load_prompts(tmp_path) == load_prompts(tmp_path / "data" / "train.parquet") == TEXTS
 
-    def test_garbage_for_parquet(self, tmp_path, monkeypatch):
+    def test_broken_parquet(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=FakeParquet))
         with pytest.raises(FormatError, match="content: expected parquet"):

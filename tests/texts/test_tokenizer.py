@@ -1,4 +1,4 @@
-"""Text to tokens and back with any folder's tokenizer, and messages in its chat template."""
+"""Tokenizers of any folder, and messages in chat templates."""
 
 import json
 import shutil
@@ -44,26 +44,26 @@ def without_transformers(monkeypatch):
 
 
 class TestFast:
-    def test_what_the_model_expects_at_the_start_is_put_there(self, tmp_path):
+    def test_encode_adds_special_tokens(self, tmp_path):
         tokenizer = Tokenizer(save_words(tmp_path))
         assert tokenizer.encode("hello world") == [0, 4, 5]
-        assert tokenizer.encode_inner("hello world") == [4, 5]
+        assert tokenizer.encode_without_special("hello world") == [4, 5]
 
-    def test_texts_are_neither_cut_nor_filled(self, tmp_path):
+    def test_no_truncation_or_padding(self, tmp_path):
         tokenizer = Tokenizer(save_words(tmp_path))
         assert tokenizer.encode("hello") == [0, 4]
         assert tokenizer.encode("hello " * 9) == [0] + [4] * 9
 
     @pytest.mark.parametrize("text", ["aé", "€ and ∑", "a🌳b", "🌳🌳", "é€🌳"])
-    def test_a_stream_shows_whole_characters_as_soon_as_they_are_there(self, text):
+    def test_stream_yields_whole_characters(self, text):
         tokenizer = Tokenizer(bundled.TARGET)
-        tokens = tokenizer.encode_inner(text)
+        tokens = tokenizer.encode_without_special(text)
         assert len(tokens) > len(text)  # a character is several tokens
         assert list(tokenizer.stream(iter(tokens))) == list(text)
 
-    def test_half_a_character_at_the_end_is_shown_for_what_it_is(self):
+    def test_an_incomplete_last_character_is_shown(self):
         tokenizer = Tokenizer(bundled.TARGET)
-        assert list(tokenizer.stream(tokenizer.encode_inner("a🌳")[:-1])) == ["a", "\ufffd"]
+        assert list(tokenizer.stream(tokenizer.encode_without_special("a🌳")[:-1])) == ["a", "\ufffd"]
 
     def test_added_tokens_are_in_the_vocabulary(self, tmp_path):
         assert Tokenizer(save_words(tmp_path)).vocabulary == {word: index for index, word in enumerate(WORDS)}
@@ -87,11 +87,11 @@ class TestStream:
         tokenizer.save(str(tmp_path / "tokenizer.json"))
         return Tokenizer(tmp_path)
 
-    def test_the_space_before_the_first_word_is_kept_behind_a_prompt(self, spaced):
+    def test_stream_keeps_the_space_after_a_prompt(self, spaced):
         prompt, text = spaced.encode("a b"), spaced.encode("a b a b")
         assert "a b" + "".join(spaced.stream(text[2:], after=prompt)) == "a b a b"
 
-    def test_a_text_of_its_own_begins_without_it(self, spaced):
+    def test_stream_without_a_prompt_has_no_leading_space(self, spaced):
         assert "".join(spaced.stream([0, 1])) == "a b"
 
 
@@ -111,7 +111,7 @@ class TestThroughTransformers:
         assert not tokenizer.has_chat_template
         ids = tokenizer.vocabulary
         assert all(ids[token] == index for token, index in Tokenizer(bundled.TARGET).vocabulary.items())
-        assert tokenizer.encode(text) == tokenizer.encode_inner(text) == list(text.encode())
+        assert tokenizer.encode(text) == tokenizer.encode_without_special(text) == list(text.encode())
         assert tokenizer.decode(text.encode()) == text
 
     @pytest.mark.usefixtures("without_transformers")
@@ -127,7 +127,7 @@ class TestThroughTransformers:
 
 
 class TestChat:
-    def test_a_message_in_the_template_begins_once(self, tmp_path):
+    def test_a_chat_message_has_one_beginning_token(self, tmp_path):
         folder = save_words(tmp_path, chat_template=TEMPLATE)
         assert Tokenizer(folder).chat("hello world") == [0, 2, 4, 5, 3]
 
@@ -135,7 +135,7 @@ class TestChat:
         (save_words(tmp_path) / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
         assert Tokenizer(tmp_path).chat("hello") == [0, 2, 4, 3]
 
-    def test_whether_there_is_a_template(self, tmp_path):
+    def test_has_chat_template(self, tmp_path):
         folders = [tmp_path / name for name in ("none", "setting", "file", "plain")]
         for folder in folders:
             folder.mkdir()
@@ -153,7 +153,7 @@ class TestChat:
             Tokenizer(save_words(tmp_path)).chat("hello")
 
     @pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.__class__.mro() }}"])
-    def test_a_template_that_refuses(self, tmp_path, template):
+    def test_template_errors(self, tmp_path, template):
         with pytest.raises(FormatError, match=r"chat_template: cannot be rendered .*--no-chat"):
             Tokenizer(save_words(tmp_path, chat_template=template)).chat("hello")
 
@@ -162,7 +162,7 @@ class TestChat:
         assert Tokenizer(save_words(tmp_path, chat_template=TEMPLATE)).chat("hello") == [0, 2, 4, 3]
 
     @pytest.mark.parametrize("template", [TEMPLATE, 4, [], [{"name": "tool_use", "template": "x"}]], ids=str)
-    def test_of_several_templates_the_default_is_taken(self, tmp_path, template):
+    def test_default_template_of_several(self, tmp_path, template):
         several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": TEMPLATE}]
         given = several if template == TEMPLATE else template
         tokenizer = Tokenizer(save_words(tmp_path, chat_template=given))

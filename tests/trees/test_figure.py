@@ -1,4 +1,4 @@
-"""The picture: where nodes stand, and which files come out."""
+"""Tree figures: layout, contents and files."""
 
 import subprocess
 import sys
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from matplotlib.transforms import Bbox
 
-from tests.support.pictures import Picture, box, common, drawn
+from tests.support.figures import DrawnFigure, box, common, drawn
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, chains, headline, k_ary
 from treeopt.trees.figure import MOST_OUTLINED, tree_figure
 from treeopt.trees.figure_file import save_figure
-from treeopt.trees.layout import node_places
+from treeopt.trees.layout import node_positions
 
 
 def random_tree(nodes: int, seed: int) -> TokenTree:
@@ -36,8 +36,8 @@ TREES = [TokenTree([-1]), chain(8), chains(3, 4), k_ary(4, 4), *(random_tree(n, 
 
 
 @pytest.mark.parametrize("tree", TREES, ids=repr)
-def test_nodes_of_a_level_stand_in_order_and_apart(tree: TokenTree) -> None:
-    x, y = node_places(tree.parents), tree.depth
+def test_nodes_of_a_level_are_ordered_and_apart(tree: TokenTree) -> None:
+    x, y = node_positions(tree.parents), tree.depth
     assert x.min() == 0
     np.testing.assert_array_equal(y, tree.depth)
     for level in tree.levels:
@@ -46,7 +46,7 @@ def test_nodes_of_a_level_stand_in_order_and_apart(tree: TokenTree) -> None:
 
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 def test_branches_do_not_cross(tree: TokenTree) -> None:
-    x = node_places(tree.parents)
+    x = node_positions(tree.parents)
     for level in tree.levels[1:]:
         assert np.all(np.diff(x[level]) > 0)
         assert np.all(np.diff(x[tree.parents[level]]) >= 0)
@@ -54,14 +54,14 @@ def test_branches_do_not_cross(tree: TokenTree) -> None:
 
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 def test_parents_stand_above_the_middle_of_their_children(tree: TokenTree) -> None:
-    x = node_places(tree.parents)
+    x = node_positions(tree.parents)
     for node in np.flatnonzero(tree.child_counts).tolist():
         children = tree.children(node)
         assert x[node] == pytest.approx((x[children[0]] + x[children[-1]]) / 2)
 
 
-def test_subtrees_stand_below_each_other_where_they_fit() -> None:
-    x = node_places(TokenTree([-1, 0, 0, 1, 1, 1]).parents)
+def test_subtrees_are_packed() -> None:
+    x = node_positions(TokenTree([-1, 0, 0, 1, 1, 1]).parents)
     assert x.tolist() == [1.5, 1.0, 2.0, 0.0, 1.0, 2.0]
 
 
@@ -96,45 +96,45 @@ def test_nodes_never_reached_are_drawn_too(tmp_path: Path) -> None:
 LONG = "a-target-with-a-long-name-instruct-v0.3 + a-draft-with-a-long-name on NVIDIA H100 80GB HBM3 (2 threads)"
 
 
-def picture(tree: TokenTree, path: Path) -> Picture:
+def picture(tree: TokenTree, path: Path) -> DrawnFigure:
     """Return a tree's picture below a title and a subtitle that are longer than it is wide."""
     return drawn(lambda at: save_figure(tree, at, reach=falling_reach(tree), title=LONG, subtitle=2 * LONG), path)
 
 
-def node_boxes(found: Picture) -> list[Bbox]:
-    """Return what each node covers, in pixels."""
-    axes = found.figure.axes[0]
+def node_boxes(drawing: DrawnFigure) -> list[Bbox]:
+    """Return the bounding boxes of the nodes, in pixels."""
+    axes = drawing.figure.axes[0]
     boxes = []
-    for nodes in (each for each in axes.collections if each.get_zorder() == 3):
+    for nodes in (collection for collection in axes.collections if collection.get_zorder() == 3):
         (size,) = nodes.get_sizes()
-        radius = np.sqrt(size) / 2 * found.figure.dpi / 72
+        radius = np.sqrt(size) / 2 * drawing.figure.dpi / 72
         boxes += [Bbox([centre - radius, centre + radius]) for centre in axes.transData.transform(nodes.get_offsets())]
     return boxes
 
 
 @pytest.mark.parametrize("tree", [*TREES[:3], chain(24), random_tree(20, 3)], ids=repr)
-def test_no_text_covers_another_or_a_node_or_is_cut(tmp_path: Path, tree: TokenTree) -> None:
-    found = picture(tree, tmp_path / "tree.png")
+def test_labels_do_not_overlap(tmp_path: Path, tree: TokenTree) -> None:
+    drawing = picture(tree, tmp_path / "tree.png")
 
-    assert "".join(LONG.split()) in "".join("".join(found.words).split())
-    assert found.cut_off() == []
-    assert found.overlapping() == []
-    nodes = node_boxes(found)
+    assert "".join(LONG.split()) in "".join("".join(drawing.words).split())
+    assert drawing.cut_off() == []
+    assert drawing.overlapping() == []
+    nodes = node_boxes(drawing)
     assert len(nodes) == tree.nodes
-    assert [text.get_text() for text in found.texts for node in nodes if common(box(text), node)] == []
+    assert [text.get_text() for text in drawing.texts for node in nodes if common(box(text), node)] == []
 
 
 @pytest.mark.parametrize("tree", [chain(2), chain(8), chain(24), chains(2, 12), random_tree(12, 4)], ids=repr)
-def test_steep_trees_fill_the_picture(tmp_path: Path, tree: TokenTree) -> None:
+def test_deep_trees_fill_the_figure(tmp_path: Path, tree: TokenTree) -> None:
     assert tree.max_depth >= tree.level_widths.max()
-    found = picture(tree, tmp_path / "tree.png")
+    drawing = picture(tree, tmp_path / "tree.png")
 
-    nodes = Bbox.union(node_boxes(found))
-    assert nodes.width > 0.6 * found.figure.bbox.width
+    nodes = Bbox.union(node_boxes(drawing))
+    assert nodes.width > 0.6 * drawing.figure.bbox.width
     assert nodes.height < 0.6 * nodes.width
 
 
-def test_large_trees_are_pixels_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_trees_are_rasterized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = random_tree(128, 1)
     save_figure(tree, tmp_path / "outlines.svg", reach=falling_reach(tree), title="128 nodes")
     monkeypatch.setattr("treeopt.trees.figure.MOST_OUTLINED", 127)
@@ -151,7 +151,7 @@ def test_large_trees_are_pixels_in_every_format(tmp_path: Path, monkeypatch: pyt
     assert MOST_OUTLINED * len(outlines) / 128 < 5e6
 
 
-def test_the_headline_says_what_was_promised_and_for_what() -> None:
+def test_headline_has_prediction_and_conditions() -> None:
     known = Provenance(pair="big + small", machine="CPU", threads=1, rule="typical", lossy=True, temperature=0.0)
     tree, reach = chain(2), np.array([1, 0.5, 0.25])
 
@@ -160,8 +160,8 @@ def test_the_headline_says_what_was_promised_and_for_what() -> None:
     assert headline(TreeFile(tree=tree, reach=reach, provenance=known))[1] == (
         "big + small on CPU (1 thread), typical (lossy) at temperature 0"
     )
-    promised = replace(known, tokens_per_step=1.7, speedup=1.2, machine=None, rule=None)
-    assert headline(TreeFile(tree=tree, reach=reach, provenance=promised)) == (
+    predicted = replace(known, tokens_per_step=1.7, speedup=1.2, machine=None, rule=None)
+    assert headline(TreeFile(tree=tree, reach=reach, provenance=predicted)) == (
         "3 nodes, depth 2: predicted 1.70 tokens per step, 1.20 times plain decoding",
         "big + small, at temperature 0",
     )
@@ -170,9 +170,12 @@ def test_the_headline_says_what_was_promised_and_for_what() -> None:
 def test_nodes_reached_more_often_are_larger_and_darker() -> None:
     reach = np.array([1.0, 0.5, 0.25, 0.01])
     axes = tree_figure(TokenTree([-1, 0, 0, 0]), reach).axes[0]
-    nodes = [each for each in axes.collections if each.get_zorder() == 3]
-    size = {round(float(each.get_offsets()[0, 0])): float(each.get_sizes()[0]) for each in nodes}
-    shade = {round(float(each.get_offsets()[0, 0])): float(each.get_facecolor()[0, :3].sum()) for each in nodes}
+    nodes = [collection for collection in axes.collections if collection.get_zorder() == 3]
+    size = {round(float(collection.get_offsets()[0, 0])): float(collection.get_sizes()[0]) for collection in nodes}
+    shade = {
+        round(float(collection.get_offsets()[0, 0])): float(collection.get_facecolor()[0, :3].sum())
+        for collection in nodes
+    }
     assert len(nodes) == 4
     order = sorted(size, key=lambda x: -size[x])
     assert [shade[x] for x in order] == sorted(shade.values())
@@ -207,7 +210,7 @@ def test_reach_must_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_matplotlib_comes_with_the_first_drawing_and_pyplot_never(tmp_path: Path) -> None:
+def test_matplotlib_is_imported_lazily(tmp_path: Path) -> None:
     program = (
         "import sys, treeopt.trees as trees\n"
         "assert 'matplotlib' not in sys.modules\n"

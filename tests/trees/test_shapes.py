@@ -1,4 +1,4 @@
-"""Named shapes: their sizes, their widths and the arguments they refuse."""
+"""Named shapes: sizes, widths and invalid arguments."""
 
 import pytest
 from hypothesis import given, settings
@@ -60,7 +60,7 @@ def test_k_ary_trees_are_complete(branching, depth):
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 12), max_size=6))
-def test_level_widths_are_as_asked_and_even(widths):
+def test_level_widths_are_even(widths):
     tree = level_widths(widths)
     assert tree.level_widths.tolist() == [1, *widths]
     for level in tree.levels[:-1]:

@@ -1,4 +1,4 @@
-"""The text diagram: what it looks like, and that it accounts for every node within its bounds."""
+"""Text diagrams: appearance, and every node drawn or counted within the bounds."""
 
 import heapq
 import re
@@ -9,7 +9,8 @@ import pytest
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.trees import TokenTree, chain, k_ary
-from treeopt.trees.text_diagram import LEAST_ROWS, LEAST_WIDTH, WIDTH, draw_text, percent
+from treeopt.trees.layout import format_percent
+from treeopt.trees.text_diagram import MIN_ROWS, MIN_WIDTH, WIDTH, draw_text
 
 ACCEPTANCE = (0.73, 0.12, 0.05, 0.03, 0.02, 0.01, 0.008, 0.006)
 
@@ -35,7 +36,7 @@ def count_nodes(drawing: str) -> tuple[int, int]:
     return len(re.findall(r"●|(?<![+\d.])[\d.]+", lines)), sum(int(n) for n in re.findall(r"\+(\d+)", lines))
 
 
-def test_five_nodes_look_like_this() -> None:
+def test_diagram_of_five_nodes() -> None:
     tree, reach = TokenTree([-1, 0, 0, 1, 2]), np.array([1, 0.73, 0.12, 0.533, 0.0004])
     assert draw_text(tree, reach=reach) == (
         "5 nodes, depth 2, 2.38 expected tokens per step\n"
@@ -56,7 +57,7 @@ def test_without_reach_nodes_are_dots() -> None:
     ]
 
 
-def test_what_does_not_fit_is_counted_on_its_line_and_in_all() -> None:
+def test_omitted_nodes_are_counted() -> None:
     tree, reach = TokenTree([-1, 0, 0, 0, 0, 0, 1, 2]), np.array([1, 0.5, 0.2, 0.1, 0.08, 0.05, 0.4, 0.15])
     assert draw_text(tree, reach=reach, max_rows=10).splitlines()[6:] == [
         "reach % 100 ─┬─ 50 ──── 40 +3",
@@ -66,7 +67,7 @@ def test_what_does_not_fit_is_counted_on_its_line_and_in_all() -> None:
     ]
 
 
-@pytest.mark.parametrize("max_rows", [LEAST_ROWS, 64, 300])
+@pytest.mark.parametrize("max_rows", [MIN_ROWS, 64, 300])
 @pytest.mark.parametrize("nodes", [1, 8, 64, 512])
 @pytest.mark.parametrize("row", [ACCEPTANCE, (0.9, 0.05), (0.2,) * 5])
 def test_every_node_is_drawn_or_counted_within_the_bounds(nodes: int, row: tuple[float, ...], max_rows: int) -> None:
@@ -87,7 +88,7 @@ def test_every_node_is_drawn_or_counted_at_every_width() -> None:
         (k_ary(3000, 1), None),
     ]
     for tree, reach in trees:
-        for width in (LEAST_WIDTH, 40, 80, 92, 250):
+        for width in (MIN_WIDTH, 40, 80, 92, 250):
             drawing = draw_text(tree, reach=reach, max_rows=20, width=width)
             lines = drawing.splitlines()
             assert len(lines) <= 20
@@ -97,17 +98,17 @@ def test_every_node_is_drawn_or_counted_at_every_width() -> None:
             assert lines[0].startswith(f"{tree.nodes} nodes")
 
 
-def test_a_wider_line_shows_more() -> None:
+def test_wider_lines_show_more_nodes() -> None:
     tree, reach = most_reached(512)
-    drawn_nodes = [count_nodes(draw_text(tree, reach=reach, width=width))[0] for width in (LEAST_WIDTH, 40, 80, 160)]
+    drawn_nodes = [count_nodes(draw_text(tree, reach=reach, width=width))[0] for width in (MIN_WIDTH, 40, 80, 160)]
     assert drawn_nodes == sorted(drawn_nodes)
     assert drawn_nodes[0] < drawn_nodes[-1]
     assert draw_text(tree, reach=reach, width=100) == draw_text(tree, reach=reach)
 
 
-def test_narrow_lines_are_shorter_forms_and_cut_ends_are_marked() -> None:
+def test_narrow_lines_are_shortened_or_cut() -> None:
     tree, reach = most_reached(512)
-    said = {width: draw_text(tree, reach=reach, width=width).splitlines() for width in (100, 80, 40, LEAST_WIDTH)}
+    said = {width: draw_text(tree, reach=reach, width=width).splitlines() for width in (100, 80, 40, MIN_WIDTH)}
     assert [lines[0] for lines in said.values()] == [
         "512 nodes, depth 20, 7.14 expected tokens per step",
         "512 nodes, depth 20, 7.14 expected tokens per step",
@@ -117,10 +118,10 @@ def test_narrow_lines_are_shorter_forms_and_cut_ends_are_marked() -> None:
     assert re.fullmatch(r"\+n: n more nodes branch off there; left out: \d+ of 512 nodes, .* tokens", said[100][-1])
     assert re.fullmatch(r"\+n: n more nodes; left out: \d+ of 512 nodes, [\d.]+ of 7.14 tokens", said[80][-1])
     assert re.fullmatch(r"\+n: \d+ of 512 nodes left out", said[40][-1])
-    assert re.fullmatch(r"\+n: \d+ of 512 nodes le…", said[LEAST_WIDTH][-1])
+    assert re.fullmatch(r"\+n: \d+ of 512 nodes le…", said[MIN_WIDTH][-1])
 
 
-def test_no_node_left_out_is_reached_more_often_than_one_drawn() -> None:
+def test_the_most_reached_nodes_are_drawn() -> None:
     tree, reach = most_reached(512)
     drawing = draw_text(tree, reach=reach)
     drawn, left_out = count_nodes(drawing)
@@ -147,7 +148,7 @@ def test_levels_too_deep_to_draw_share_a_column() -> None:
     [(1, "100"), (0.9949, "99"), (0.0996, "10"), (0.0994, "9.9"), (0.0005, "0.1"), (0.0004, "<.1"), (0, "0")],
 )
 def test_percentages_take_three_characters(probability: float, text: str) -> None:
-    assert percent(probability) == text
+    assert format_percent(probability) == text
 
 
 def test_too_few_rows_and_wrong_reach_are_errors() -> None:

@@ -1,4 +1,4 @@
-"""TokenTree against slow definitions that use nothing but the parents."""
+"""TokenTree against slow definitions that use only the parents."""
 
 import copy
 import pickle
@@ -18,7 +18,7 @@ T, F = True, False
 
 @st.composite
 def level_orders(draw: st.DrawFn, max_nodes: int = 24) -> list[int]:
-    """Parents that never fall, each before its child: what TokenTree takes."""
+    """Parents in level order."""
     parents = [-1]
     for node in range(1, draw(st.integers(1, max_nodes))):
         parents.append(draw(st.integers(max(parents[-1], 0), node - 1)))
@@ -74,7 +74,7 @@ class TestDerivedArrays:
     @settings(deadline=None)
     @given(level_orders())
     @example([-1])
-    def test_first_child_is_where_the_children_stand_or_would_stand(self, parents):
+    def test_first_child(self, parents):
         tree = TokenTree(parents)
         for node, first in enumerate(tree.first_child.tolist()):
             children = children_of(parents, node)
@@ -117,7 +117,7 @@ class TestDerivedArrays:
         assert TokenTree(parents).leaf_paths.tolist() == expected
 
     @every_tree
-    def test_types_are_those_that_the_docstrings_promise(self, parents):
+    def test_array_dtypes(self, parents):
         tree = TokenTree(parents)
         stored = ["parents", "depth", "rank", "positions"]
         names = [*stored, "child_counts", "first_child", "level_widths", "draft_widths", "leaf_paths"]
@@ -226,7 +226,7 @@ class TestRejections:
             TokenTree([-1, 0, 2, -1, 0])
 
     @pytest.mark.parametrize("parents", [[], [0], [-1, -1], [-1, 1], [-1, 2, 0], [-1, 0.5], [-1, 0, -1]])
-    def test_ordered_rejects_what_no_order_makes_a_tree(self, parents):
+    def test_ordered_rejects_invalid_parents(self, parents):
         with pytest.raises(InvalidValueError, match=r"^parents"):
             TokenTree.ordered(parents)
 
@@ -257,7 +257,7 @@ class TestImmutability:
         with pytest.raises(FrozenInstanceError):
             setattr(TokenTree([-1, 0]), name, np.zeros(2, np.int32))
 
-    def test_the_array_that_was_given_stays_apart(self):
+    def test_parents_are_copied(self):
         given_array = np.array([-1, 0, 0], np.int32)
         tree = TokenTree(given_array)
         given_array[2] = 1
@@ -279,7 +279,7 @@ class TestEquality:
         assert (TokenTree(one) == TokenTree(other)) == (one == other)
 
     @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
-    def test_the_integer_type_given_makes_no_difference(self, dtype):
+    def test_any_integer_dtype_is_accepted(self, dtype):
         tree, other = TokenTree([-1, 0, 0]), TokenTree(np.array([-1, 0, 0], dtype))
         assert tree == other
         assert hash(tree) == hash(other)
@@ -288,7 +288,7 @@ class TestEquality:
     def test_a_list_of_parents_is_no_tree(self):
         assert TokenTree([-1, 0]) != [-1, 0]
 
-    def test_repr_tells_the_size(self):
+    def test_repr_has_the_size(self):
         assert repr(TokenTree([-1, 0, 0, 1])) == "TokenTree(nodes=4, max_depth=2, widths=[1, 2, 1])"
 
 

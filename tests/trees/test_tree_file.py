@@ -1,4 +1,4 @@
-"""The tree file of docs/reference/tree-file.md: golden bytes, round trips, and every way in which a file can be wrong."""
+"""The tree file of docs/reference/tree-file.md: golden bytes, round trips, and invalid files."""
 
 import dataclasses
 import errno
@@ -17,12 +17,12 @@ from treeopt.errors import FormatError, InvalidValueError, TreeoptError, printab
 from treeopt.trees import Provenance, TokenTree, TreeFile, load, load_file
 from treeopt.trees.drafter_setting import (
     DRAFTERS,
-    FROM_FOLDER,
+    HEAD_DRAFTERS,
     MAX_VALUE,
     DrafterSetting,
     SettingValue,
     drafter_setting,
-    number_names,
+    parameter_names,
 )
 from treeopt.trees.formats.detection import MAX_TEXT_BYTES
 from treeopt.trees.token_tree import MAX_NODES
@@ -91,14 +91,14 @@ class TestGoldenFiles:
 
     @golden
     def test_read_contents(self, name):
-        found, expected = load_file(DATA / name), GOLDEN[name]
-        assert load(DATA / name) == found.tree == expected.tree
-        assert found.provenance == expected.provenance
-        assert found.drafter == expected.drafter
-        assert found == expected
-        assert (found.reach is None) == (expected.reach is None)
+        loaded, expected = load_file(DATA / name), GOLDEN[name]
+        assert load(DATA / name) == loaded.tree == expected.tree
+        assert loaded.provenance == expected.provenance
+        assert loaded.drafter == expected.drafter
+        assert loaded == expected
+        assert (loaded.reach is None) == (expected.reach is None)
         if expected.reach is not None:
-            np.testing.assert_allclose(found.reach, expected.reach, rtol=1e-6)
+            np.testing.assert_allclose(loaded.reach, expected.reach, rtol=1e-6)
 
     @golden
     def test_schema_accepts(self, name):
@@ -123,8 +123,8 @@ class TestGoldenFiles:
         page, schema = SPECIFICATION.read_text("utf-8"), VALIDATOR.schema["properties"]["drafter"]
         assert tuple(schema["properties"]["name"]["enum"]) == DRAFTERS
         for name in DRAFTERS:
-            numbers = ", ".join(f"`{each}`" for each in number_names(name)) or "none"
-            heads = "read" if name in FROM_FOLDER else "none"
+            numbers = ", ".join(f"`{parameter}`" for parameter in parameter_names(name)) or "none"
+            heads = "read" if name in HEAD_DRAFTERS else "none"
             named = f"`{name}`, also absent" if name == "model" else f"`{name}`"
             assert f"| {named} | {numbers} | {heads}" in page
 
@@ -141,8 +141,10 @@ class TestGoldenFiles:
 @st.composite
 def drafters(draw: st.DrawFn) -> DrafterSetting:
     name = draw(st.sampled_from(DRAFTERS[1:]))
-    text = TEXT if name in FROM_FOLDER else st.none()
-    values = tuple(SettingValue(name=each, value=draw(st.integers(1, 65_536))) for each in number_names(name))
+    text = TEXT if name in HEAD_DRAFTERS else st.none()
+    values = tuple(
+        SettingValue(name=parameter, value=draw(st.integers(1, 65_536))) for parameter in parameter_names(name)
+    )
     setting = DrafterSetting(name=name, source=draw(text), digest=draw(text), values=values)
     layers = st.lists(st.integers(0, MAX_VALUE), max_size=4, unique=True).map(tuple)
     return dataclasses.replace(setting, layers=draw(layers)) if setting.eagle_head else setting
@@ -178,20 +180,20 @@ def tree_files(draw: st.DrawFn) -> TreeFile:
 class TestRoundTrip:
     @settings(deadline=None)
     @given(tree_files())
-    def test_what_is_saved_is_loaded(self, tmp_path_factory, tree_file):
+    def test_save_and_load(self, tmp_path_factory, tree_file):
         path = tmp_path_factory.getbasetemp() / "round-trip.json"
         tree_file.save(path)
-        found = load_file(path)
-        assert found.tree == tree_file.tree
-        assert found.provenance == tree_file.provenance
-        assert found.drafter == tree_file.drafter
+        loaded = load_file(path)
+        assert loaded.tree == tree_file.tree
+        assert loaded.provenance == tree_file.provenance
+        assert loaded.drafter == tree_file.drafter
         if tree_file.reach is None:
-            assert found.reach is None
+            assert loaded.reach is None
         else:
-            np.testing.assert_allclose(found.reach, tree_file.reach, rtol=5.1e-6, atol=1e-300)
-        assert found.to_json() == path.read_text("utf-8")
-        assert found == tree_file
-        assert hash(found) == hash(tree_file)
+            np.testing.assert_allclose(loaded.reach, tree_file.reach, rtol=5.1e-6, atol=1e-300)
+        assert loaded.to_json() == path.read_text("utf-8")
+        assert loaded == tree_file
+        assert hash(loaded) == hash(tree_file)
         VALIDATOR.validate(json.loads(path.read_bytes()))
 
     def test_any_json_layout_is_read(self, tmp_path):
@@ -404,7 +406,7 @@ def cases(table: dict[str, tuple]) -> list:
 
 
 class TestMalformed:
-    def test_the_document_that_the_cases_spoil_is_good(self, tmp_path):
+    def test_the_valid_document_loads(self, tmp_path):
         (tmp_path / "t.json").write_bytes(document())
         assert load(tmp_path / "t.json") == TokenTree([-1, 0, 0, 1])
 
@@ -491,28 +493,28 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 @golden
 def test_mutated_files_load_as_valid_trees_or_raise_a_known_error(name, tmp_path):
     rng, original = random.Random(f"seed 1 {name}"), (DATA / name).read_bytes()
-    loaded = refused = unnamed = 0
+    valid = refused = unnamed = 0
     for number in range(700):
         path = tmp_path / f"{number}.json"  # a new file each time: overwriting one is slow on some disks
         path.write_bytes(mutate(rng, original))
         try:
-            found = load_file(path)
+            loaded = load_file(path)
         except TreeoptError as error:
             unnamed += not str(error).startswith(f"{path}: ")
             refused += 1
         else:
-            assert TokenTree(found.tree.parents.tolist()) == found.tree
+            assert TokenTree(loaded.tree.parents.tolist()) == loaded.tree
             again = path.with_suffix(".again")
-            again.write_text(found.to_json(), "utf-8")
-            assert load_file(again) == found
-            loaded += 1
+            again.write_text(loaded.to_json(), "utf-8")
+            assert load_file(again) == loaded
+            valid += 1
     assert unnamed == 0
-    assert loaded > 5
+    assert valid > 5
     assert refused > 400
 
 
 class TestRecords:
-    def test_a_drafter_that_no_file_can_hold_is_refused(self):
+    def test_invalid_drafters_are_refused(self):
         with pytest.raises(InvalidValueError, match=r"the numbers length, width of redrafter\. Got no numbers"):
             TreeFile(tree=TokenTree([-1]), drafter=DrafterSetting(name="redrafter"))
         with pytest.raises(InvalidValueError, match="once each, in the order"):
@@ -523,7 +525,8 @@ class TestRecords:
     def test_files_with_other_drafters_differ(self):
         tree = TokenTree([-1, 0])
         files = [
-            TreeFile(tree=tree, drafter=each) for each in (None, drafter_setting("medusa"), drafter_setting("eagle"))
+            TreeFile(tree=tree, drafter=drafter)
+            for drafter in (None, drafter_setting("medusa"), drafter_setting("eagle"))
         ]
         assert len({file.to_json() for file in files}) == len(set(files)) == 3
 
@@ -545,11 +548,11 @@ class TestRecords:
 
     @pytest.mark.parametrize("name", ["temperature", "tokens_per_step", "step_s", "speedup"])
     @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
-    def test_numbers_that_no_file_can_hold(self, name, value):
+    def test_invalid_numbers(self, name, value):
         with pytest.raises(InvalidValueError, match=f"{name}: expected a finite number"):
             Provenance(**{name: value})
 
-    def test_what_is_not_lossy_is_not_said(self):
+    def test_lossy_is_never_false(self):
         with pytest.raises(InvalidValueError, match=r"lossy: expected True or None\. Got False: leave it out"):
             Provenance(lossy=False)
 
@@ -563,7 +566,7 @@ class TestRecords:
         TreeFile(tree=TokenTree([-1, 0, 1, 2]), reach=reach).save(tmp_path / "t.json")
         assert load_file(tmp_path / "t.json").reach.tolist() == [1, 0.500001, 0.5, 0.5]
 
-    def test_reach_is_kept_apart_and_read_only(self):
+    def test_reach_is_copied_and_read_only(self):
         given_array = np.array([1, 0.5])
         tree_file = TreeFile(tree=TokenTree([-1, 0]), reach=given_array)
         given_array[1] = 0.9
@@ -580,7 +583,7 @@ class TestRecords:
 
 class TestWriting:
     def test_a_failing_rename_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch):
-        """The promise that nobody finds half a file: the new bytes go beside the old ones and are renamed at the end."""
+        """New bytes go to a temporary file, which is renamed at the end."""
         path = tmp_path / "t.json"
         GOLDEN["tree-chain.json"].save(path)
 

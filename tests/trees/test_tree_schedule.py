@@ -1,4 +1,4 @@
-"""The schedule file: bytes, round trips, and every way in which it can be wrong."""
+"""The schedule file: bytes, round trips, and invalid files."""
 
 import json
 from pathlib import Path
@@ -31,19 +31,18 @@ TEXT = """{
 """
 
 
-def test_it_is_written_and_read_as_it_is(tmp_path: Path) -> None:
+def test_save_and_load_schedule(tmp_path: Path) -> None:
     SCHEDULE.save(tmp_path / "schedule.json")
 
     assert (tmp_path / "schedule.json").read_text("utf-8") == TEXT
     assert load_schedule(tmp_path / "schedule.json") == SCHEDULE
 
 
-def test_every_number_of_texts_has_its_tree() -> None:
-    found = [SCHEDULE.tree(texts).nodes for texts in range(1, 11)]
+def test_every_batch_size_has_its_tree() -> None:
+    nodes = [SCHEDULE.tree(batch_size).nodes for batch_size in range(1, 11)]
 
-    assert found == [4, 4, 3, 1, 1, 1, 1, 1, 1, 1]  # beyond 8, as for 8
-    assert (SCHEDULE.most_texts, SCHEDULE.max_nodes) == (8, 4)
-    with pytest.raises(InvalidValueError, match=r"texts: expected at least 1\. Got 0"):
+    assert nodes == [4, 4, 3, 1, 1, 1, 1, 1, 1, 1]  # beyond 8, as for 8
+    with pytest.raises(InvalidValueError, match=r"batch_size: expected at least 1\. Got 0"):
         SCHEDULE.tree(0)
 
 
@@ -73,6 +72,6 @@ def test_a_wrong_file_is_named_with_its_field(tmp_path: Path, change: dict[str, 
     path = tmp_path / "schedule.json"
     path.write_text(json.dumps(json.loads(TEXT) | change), "utf-8")
 
-    with pytest.raises(FormatError) as found:
+    with pytest.raises(FormatError) as caught:
         load_schedule(path)
-    assert found.value.field == field
+    assert caught.value.field == field

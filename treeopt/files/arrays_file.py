@@ -1,4 +1,4 @@
-"""Numpy archives (`.npz`) read without pickle: nothing in them is executed, and every array is checked when it is taken."""
+"""Numpy archives (`.npz`), read without pickle and with a check of every array."""
 
 import io
 import tokenize
@@ -6,6 +6,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,20 +20,17 @@ T = TypeVar("T")
 
 MAX_ARRAYS = 100_000
 MAX_REASON = 120
-"""Characters of a library's reason that are told; some quote the file."""
+"""Most characters of a library's error, which may quote the file."""
 
 _UNREADABLE = (
     *(ValueError, TypeError, KeyError, SyntaxError, OSError, EOFError),
     *(NotImplementedError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
 )
-"""What `zipfile` and numpy raise for archives that are torn or made to deceive."""
+"""What `zipfile` and numpy raise for broken archives."""
 
 
 class Arrays:
-    """The arrays of one file, each checked when it is taken.
-
-    Every method raises FormatError naming the file, the array and what was expected.
-    """
+    """The arrays of a file; every method raises FormatError naming the file, the array and what was expected."""
 
     def __init__(self, path: Path | str, arrays: Mapping[str, Array]) -> None:
         self._path = path
@@ -40,7 +38,7 @@ class Arrays:
 
     @classmethod
     def read(cls, path: Path | str, data: bytes, *, limit_bytes: int) -> "Arrays":
-        """Return the arrays of an archive's bytes, which unpacked may be `limit_bytes` at most."""
+        """Return the arrays of an archive of at most `limit_bytes` uncompressed."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 items = archive.infolist()
@@ -59,7 +57,6 @@ class Arrays:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all arrays."""
         return tuple(self._arrays)
 
     def take(self, name: str, kind: str, dimensions: int | None = None, *, finite: bool = True) -> Array:
@@ -83,11 +80,9 @@ class Arrays:
         return array
 
     def text(self, name: str) -> str:
-        """Return one text."""
         return str(self.take(name, "U", 0))
 
     def integer(self, name: str) -> int:
-        """Return one whole number."""
         return int(self.take(name, "i", 0))
 
     def indices(self, name: str, dimensions: int, least: int, end: int) -> Int32:
@@ -98,7 +93,7 @@ class Arrays:
         return np.ascontiguousarray(array, np.int32)
 
     def build(self, name: str, make: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
-        """Return what `make` makes of arrays already taken, its refusal told as this array's."""
+        """Return `make(...)`, and raise its InvalidValueError as this array's FormatError."""
         try:
             return make(*arguments, **keywords)
         except InvalidValueError as error:
@@ -108,24 +103,19 @@ class Arrays:
         return name in self._arrays
 
     def error(self, name: str, reason: str) -> FormatError:
-        """Return the error for one array."""
         return FormatError(self._path, name, reason)
 
 
 def _array(data: bytes) -> Array:
-    """Return the array of one `.npy` file; ValueError where its header promises more than is there."""
+    """Return the array of a `.npy` file; raises ValueError if its header describes more bytes than follow."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # for headers that look like those of Python 2
+        warnings.simplefilter("ignore")  # about headers of Python 2
         shape, _, dtype = header(file)
-    promised = dtype.itemsize
-    for length in shape:
-        promised *= length
-    if dtype.hasobject or promised != len(data) - file.tell():
-        raise ValueError(f"{len(data) - file.tell()} bytes where shape {shape}, {dtype} needs {promised}")
-    file.seek(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        expected_bytes, actual_bytes = dtype.itemsize * prod(shape), len(data) - file.tell()
+        if dtype.hasobject or expected_bytes != actual_bytes:
+            raise ValueError(f"{actual_bytes} bytes where shape {shape}, {dtype} needs {expected_bytes}")
+        file.seek(0)
         return np.lib.format.read_array(file, allow_pickle=False)

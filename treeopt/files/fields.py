@@ -1,7 +1,8 @@
-"""Reading the fields of a parsed file one by one, so that every wrong one is named with its path and the reason."""
+"""The fields of a parsed file, each checked when it is read."""
 
 import math
-from collections.abc import Callable, Sequence
+import reprlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,9 +11,15 @@ from treeopt.errors import CONTROL, FormatError, InvalidValueError, printable
 T = TypeVar("T")
 MISSING = "is missing. Add it, or give a complete file of this kind."
 
+_REPR = reprlib.Repr()
+_REPR.maxlist = _REPR.maxtuple = 8
+_REPR.maxstring = _REPR.maxother = 60
+_PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
+_MAX_CHARS = 80
+
 
 class Fields:
-    """One mapping of a parsed file; every field is read exactly once, and `end` refuses what nobody read.
+    """One mapping of a parsed file; every field is read once, and `end` refuses the others.
 
     Every method raises FormatError naming the file, the field and what was expected.
     """
@@ -25,16 +32,16 @@ class Fields:
         self._content = dict(content)
 
     def text(self, field: str) -> str:
-        """Return a field that must be text without control characters, which a terminal would obey."""
+        """Return text without control characters, which a terminal would obey."""
         value = self._take(field)
         if not isinstance(value, str):
-            raise self.error(field, f"expected text. Got {_short(value)}.")
-        if found := CONTROL.search(value):
-            raise self.error(field, f"expected printable text. Got {printable(found[0])}: remove it.")
+            raise self.error(field, f"expected text. Got {abbreviate(value)}.")
+        if match := CONTROL.search(value):
+            raise self.error(field, f"expected printable text. Got {printable(match[0])}: remove it.")
         return value
 
     def texts(self, field: str) -> list[str]:
-        """Return a field that must be a list of texts without control characters."""
+        """Return a list of texts without control characters."""
         return self._checked(
             field,
             self._take(field),
@@ -43,93 +50,94 @@ class Fields:
         )
 
     def true(self, field: str) -> bool:
-        """Return a field that must be true, which is said by leaving it out where it is not."""
+        """Return a field that must be true, because a file omits it otherwise."""
         value = self._take(field)
         if value is not True:
-            raise self.error(field, f"expected true, or no such field. Got {_short(value)}.")
+            raise self.error(field, f"expected true, or no such field. Got {abbreviate(value)}.")
         return True
 
     def flag(self, field: str) -> bool:
-        """Return a field that must be true or false."""
         value = self._take(field)
         if not isinstance(value, bool):
-            raise self.error(field, f"expected true or false. Got {_short(value)}.")
+            raise self.error(field, f"expected true or false. Got {abbreviate(value)}.")
         return value
 
     def number(self, field: str, *, least: float = 0.0, most: float = math.inf) -> float:
-        """Return a field that must be a finite number from `least` to `most`."""
+        """Return a finite number from `least` to `most`."""
         value = self._take(field)
         if not _is_number(value) or not least <= value <= most:
             limit = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-            raise self.error(field, f"expected a number {limit}. Got {_short(value)}.")
+            raise self.error(field, f"expected a number {limit}. Got {abbreviate(value)}.")
         return float(value)
 
     def integer(self, field: str, *, least: int = 1) -> int:
-        """Return a field that must be a whole number of at least `least`."""
+        """Return a whole number of at least `least`."""
         value = self._take(field)
         if type(value) is not int or not least <= value < 2**63:
-            raise self.error(field, f"expected a whole number of at least {least}. Got {_short(value)}.")
+            raise self.error(field, f"expected a whole number of at least {least}. Got {abbreviate(value)}.")
         return value
 
     def integers(self, field: str) -> list[int]:
-        """Return a field that must be a list of whole numbers below 2**31."""
+        """Return a list of whole numbers below 2**31."""
         return self._integers(field, self._take(field))
 
     def integer_rows(self, field: str) -> list[list[int]]:
-        """Return a field that must be a list of lists of whole numbers below 2**31."""
+        """Return a list of lists of whole numbers below 2**31."""
         rows = self._take(field)
         if not isinstance(rows, list):
-            raise self.error(field, f"expected a list of lists. Got {_short(rows)}.")
+            raise self.error(field, f"expected a list of lists. Got {abbreviate(rows)}.")
         return [self._integers(f"{field}[{i}]", row) for i, row in enumerate(rows)]
 
     def numbers(self, field: str) -> list[float]:
-        """Return a field that must be a list of finite numbers."""
+        """Return a list of finite numbers."""
         return self._numbers(field, self._take(field))
 
     def rows(self, field: str) -> list[list[float]]:
-        """Return a field that must be a list of lists of finite numbers."""
+        """Return a list of lists of finite numbers."""
         return self._nested(field, self._take(field), 2)
 
     def lists_of_rows(self, field: str) -> list[list[list[float]]]:
-        """Return a field that must be a list of such lists of lists."""
+        """Return a list of lists of lists of finite numbers."""
         return self._nested(field, self._take(field), 3)
 
     def nested_numbers(self, field: str) -> list[Any]:
-        """Return a field that must be what `numbers`, `rows` or `lists_of_rows` takes, whichever it is."""
+        """Return a list of finite numbers, or lists nested up to three deep."""
         values = self._take(field)
         return self._nested(field, values, max(1, _nesting(values, most=3)))
 
     def mapping(self, field: str) -> "Fields":
-        """Return a field that must hold fields of its own."""
+        """Return the fields of a mapping."""
         return Fields(self._path, self._take(field), self._full(field))
 
     def mappings(self, field: str, *, least: int = 1) -> list["Fields"]:
-        """Return a field that must be a list, at least `least` long, of things with fields of their own."""
+        """Return the fields of each mapping in a list of at least `least`."""
         items = self._take(field)
         if not isinstance(items, list) or len(items) < least:
-            raise self.error(field, f"expected a list of at least {'one' if least else 'none'}. Got {_short(items)}.")
+            raise self.error(
+                field, f"expected a list of at least {'one' if least else 'none'}. Got {abbreviate(items)}."
+            )
         return [Fields(self._path, item, self._full(f"{field}[{i}]")) for i, item in enumerate(items)]
 
     def build(self, field: str, make: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
-        """Return what `make` makes of values already read, its refusal told as this field's."""
+        """Return `make(...)`, and raise its InvalidValueError as this field's FormatError."""
         try:
             return make(*arguments, **keywords)
         except InvalidValueError as error:
             raise self.error(field, str(error)) from None
 
     def any(self, field: str) -> Any:
-        """Return a field whatever it holds."""
+        """Return a field without a check."""
         return self._take(field)
 
     def __contains__(self, field: str) -> bool:
         return field in self._content
 
     def names(self) -> list[str]:
-        """Return the names of the fields that were not read, in alphabetical order."""
+        """Return the sorted names of the fields that were not read."""
         return sorted(self._content)
 
     def require(self, field: str) -> None:
-        """Raise FormatError where a field is missing."""
+        """Raise FormatError if a field is missing."""
         if field not in self._content:
             raise self.error(field, MISSING)
 
@@ -139,7 +147,6 @@ class Fields:
             raise self.error(next(iter(self._content)), "unknown field. Remove it, or update treeopt.")
 
     def error(self, field: str, reason: str) -> FormatError:
-        """Return the error for one field of this mapping."""
         return FormatError(self._path, self._full(field), reason)
 
     def _take(self, field: str) -> Any:
@@ -150,11 +157,10 @@ class Fields:
         return f"{self._name}.{field}" if self._name else field
 
     def _nested(self, field: str, values: object, depth: int) -> list[Any]:
-        """Return lists nested so deep, the innermost of finite numbers."""
         if depth == 1:
             return self._numbers(field, values)
         if not isinstance(values, list):
-            raise self.error(field, f"expected a list of lists. Got {_short(values)}.")
+            raise self.error(field, f"expected a list of lists. Got {abbreviate(values)}.")
         return [self._nested(f"{field}[{i}]", value, depth - 1) for i, value in enumerate(values)]
 
     def _integers(self, field: str, values: object) -> list[int]:
@@ -164,29 +170,29 @@ class Fields:
         return [float(value) for value in self._checked(field, values, _is_number, "finite numbers")]
 
     def _checked(self, field: str, values: object, allows: Callable[[object], bool], kind: str) -> list[Any]:
-        """Return a list of allowed values; of others, the error names the first."""
+        """Return a list of allowed values; the error names the first other one."""
         if not isinstance(values, list):
-            raise self.error(field, f"expected a list of {kind}. Got {_short(values)}.")
-        wrong = next((place for place, value in enumerate(values) if not allows(value)), None)
+            raise self.error(field, f"expected a list of {kind}. Got {abbreviate(values)}.")
+        wrong = next((index for index, value in enumerate(values) if not allows(value)), None)
         if wrong is not None:
             raise self.error(
-                field, f"expected a list of {kind}. Got {_short(values[wrong])} at [{wrong}]: replace or remove it."
+                field, f"expected a list of {kind}. Got {abbreviate(values[wrong])} at [{wrong}]: replace or remove it."
             )
         return values
 
 
 def check_format(fields: Fields, name: str, version: int) -> None:
     """Read the `format` and `version` fields; raise FormatError for another format or version."""
-    found = fields.text("format")
-    if found != name:
-        raise fields.error("format", f"expected {name!r}. Got {found!r}: is it another kind of file?")
-    number = fields.integer("version")
-    if number != version:
-        raise fields.error("version", f"expected {version}. Got {number}: update treeopt to read it.")
+    actual_name = fields.text("format")
+    if actual_name != name:
+        raise fields.error("format", f"expected {name!r}. Got {actual_name!r}: is it another kind of file?")
+    actual_version = fields.integer("version")
+    if actual_version != version:
+        raise fields.error("version", f"expected {version}. Got {actual_version}: update treeopt to read it.")
 
 
 def _nesting(values: object, most: int) -> int:
-    """Return how deep lists are nested, looking no deeper than `most`."""
+    """Return the depth of nested lists, at most `most`."""
     if not isinstance(values, list) or most == 0:
         return 0
     return 1 + max((_nesting(value, most - 1) for value in values), default=0)
@@ -199,9 +205,20 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def _short(value: object) -> str:
+def abbreviate(value: object) -> str:
+    r"""Return a value in at most 80 characters of one line.
+
+    >>> abbreviate([0, 1, 0]), abbreviate("two\nlines")
+    ('[0, 1, 0]', "'two\\nlines'")
+    """
     try:
-        text = f"{len(value)} items" if isinstance(value, Sequence) and not isinstance(value, str) else repr(value)
+        text = _REPR.repr(value) if isinstance(value, _PLAIN) else type(value).__name__
     except ValueError:  # an integer of more digits than Python is willing to write
         text = "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 3]}..."
+
+
+def quote_name(name: str) -> str:
+    """Return a name from a file: unchanged if it is an identifier, else quoted and abbreviated."""
+    return name if name.isidentifier() and len(name) <= _MAX_CHARS else abbreviate(name)

@@ -1,4 +1,4 @@
-"""Reading and writing YAML: what a text says and nothing else, without what blows a file up, hides fields or names types."""
+"""YAML files without aliases, tags, merge keys and repeated keys."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Loader(_Parser):  # type: ignore[misc]
-    """The safe loader, which takes the last of two equal keys and lets `<<` hide some, made to refuse both."""
+    """The safe loader, but it refuses repeated keys and the merge key `<<`, which would hide fields."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value]
@@ -30,14 +30,14 @@ def parse_yaml(path: Path | str, text: str, *, kind: str) -> Any:
     """Return the value of YAML text.
 
     Args:
-        path: where it stands.
+        path: the file, for errors.
         text: the text.
-        kind: what the file ought to be, such as `a profile`, for errors.
+        kind: the expected content for errors, such as `a profile`.
 
-    Raises FormatError naming the path and the line for text that is no YAML, or has what no file of ours may have.
+    Raises FormatError naming the line for invalid YAML and for refused features.
     """
     try:
-        _refuse_tricks(path, text)
+        _refuse_unsafe(path, text)
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:
         problem = " ".join(str(error).split())
@@ -45,12 +45,12 @@ def parse_yaml(path: Path | str, text: str, *, kind: str) -> Any:
 
 
 def yaml_text(content: dict[str, Any]) -> str:
-    """Return content as YAML, its fields in their order, lists of numbers in lines of at most 120 characters."""
+    """Return content as YAML, in the order of its fields."""
     return str(yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, default_flow_style=None))
 
 
-def _refuse_tricks(path: Path | str, text: str) -> None:
-    """Refuse aliases, which can blow a small file up, tags, which name types, and deep nesting."""
+def _refuse_unsafe(path: Path | str, text: str) -> None:
+    """Refuse aliases, which can expand a small file without limit, tags, which name types, and deep nesting."""
     depth = 0
     for event in yaml.parse(text, Loader=_Parser):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):

@@ -1,1 +1,1 @@
-"""Texts and tokens without a model: tokenizers, prompts, data sets, where a text stops."""
+"""Tokenizers, chat templates, prompts, data sets and stopping criteria."""

@@ -1,4 +1,4 @@
-"""A user's message in a model's chat template, rendered in jinja2's sandbox with the names that Hugging Face templates use."""
+"""Chat templates, rendered in jinja2's sandbox with the names that Hugging Face templates use."""
 
 import json
 from collections.abc import Mapping
@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.errors import FormatError
+from treeopt.files.atomic_files import read_text
 from treeopt.files.json_file import read_object
-from treeopt.files.whole_files import read_text
 
 SETTINGS_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_BYTES = 64_000_000
 DEFAULT = "default"
-"""Name of the template that is taken of several."""
+"""Name of the template to use of several."""
 
 
 def chat_template(folder: Path) -> str | None:
@@ -24,8 +24,8 @@ def chat_template(folder: Path) -> str | None:
         return read_text(folder / TEMPLATE_FILE, limit_bytes=MAX_BYTES)
     template = _read_settings(folder / SETTINGS_FILE).get("chat_template")
     if isinstance(template, list):
-        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
-        template = named.get(DEFAULT)
+        templates = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = templates.get(DEFAULT)
     if template is not None and not isinstance(template, str):
         raise FormatError(
             folder / SETTINGS_FILE, "chat_template", f"expected a text, or a list with one named {DEFAULT}."
@@ -35,24 +35,24 @@ def chat_template(folder: Path) -> str | None:
 
 def special_tokens(folder: Path) -> dict[str, str]:
     """Return the special tokens that templates refer to by name, such as `bos_token`."""
-    found: dict[str, str] = {}
+    tokens: dict[str, str] = {}
     for name in (SPECIAL_TOKENS_FILE, SETTINGS_FILE):
         for key, value in _read_settings(folder / name).items():
             token = value.get("content") if isinstance(value, dict) else value
             if key.endswith("_token") and isinstance(token, str):
-                found[key] = token
-    return found
+                tokens[key] = token
+    return tokens
 
 
 def render_message(template: str, text: str, tokens: Mapping[str, str]) -> str:
-    """Return a user's message in a chat template, up to where the answer begins.
+    """Return a user's message in a chat template, with the generation prompt.
 
     Args:
         template: jinja2 source.
         text: the message.
         tokens: special tokens by name.
 
-    Raises jinja2.TemplateError, and whatever else a template raises.
+    Raises jinja2.TemplateError, and any error of the template.
     """
     from jinja2 import TemplateError
     from jinja2.ext import Extension, loopcontrols
@@ -61,7 +61,7 @@ def render_message(template: str, text: str, tokens: Mapping[str, str]) -> str:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """Marks an assistant's tokens for training; here its content is rendered as it is."""
+        """Ignores the marks of an assistant's tokens, which training uses."""
 
         tags = {"generation"}  # noqa: RUF012, jinja2's own declaration
 
@@ -78,7 +78,7 @@ def render_message(template: str, text: str, tokens: Mapping[str, str]) -> str:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
-    environment.filters["tojson"] = to_json  # jinja2's own escapes for HTML
+    environment.filters["tojson"] = to_json  # jinja2's own filter escapes HTML
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     messages = [{"role": "user", "content": text}]

@@ -1,4 +1,4 @@
-"""Rows of Hugging Face datasets: folders of `save_to_disk` through datasets or pyarrow, parquet files through pyarrow."""
+"""Rows of Hugging Face datasets: folders of `save_to_disk`, read with datasets or pyarrow, and parquet files."""
 
 import importlib
 from collections.abc import Iterator
@@ -12,21 +12,21 @@ from treeopt.files.json_file import read_object
 STATE = "state.json"
 SPLITS = "dataset_dict.json"
 STATE_MAX_BYTES = 16_000_000
-ROWS_AT_ONCE = 64
+BATCH_ROWS = 64
 
 
 def is_saved_dataset(folder: Path) -> bool:
-    """Whether datasets' `save_to_disk` wrote a folder: one dataset, or one for each of several splits."""
+    """Return whether datasets' `save_to_disk` wrote a folder: one dataset, or one per split."""
     return (folder / STATE).is_file() or (folder / SPLITS).is_file()
 
 
 def arrow_rows(folder: Path) -> Iterator[object]:
-    """Yield the rows of a saved dataset, of several splits those of the first.
+    """Return the rows of a saved dataset, or of the first of several splits.
 
-    Raises TreeoptError where neither datasets nor pyarrow is installed, FormatError where it cannot be read.
+    Raises TreeoptError if neither datasets nor pyarrow is installed, FormatError if the dataset cannot be read.
     """
     folder = _first_split(folder)
-    datasets = _package("datasets")
+    datasets = _import_if_installed("datasets")
     if datasets is None:
         return _stream_rows(folder)
     try:
@@ -37,26 +37,26 @@ def arrow_rows(folder: Path) -> Iterator[object]:
 
 def parquet_rows(path: Path) -> Iterator[object]:
     """Yield the rows of a parquet file; raises as `arrow_rows` does."""
-    parquet = _package("pyarrow.parquet")
+    parquet = _import_if_installed("pyarrow.parquet")
     if parquet is None:
         raise TreeoptError(f"{path}: parquet files are read by pyarrow. Install it, or write the prompts as .jsonl.")
     try:
         with parquet.ParquetFile(str(path)) as file:
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+            for batch in file.iter_batches(batch_size=BATCH_ROWS):
                 yield from batch.to_pylist()
-    except (ValueError, OSError, NotImplementedError) as error:  # what pyarrow's errors are
+    except (ValueError, OSError, NotImplementedError) as error:  # the bases of pyarrow's errors
         raise FormatError(path, "content", f"expected parquet ({error}).") from None
 
 
 def _stream_rows(folder: Path) -> Iterator[object]:
-    arrow = _package("pyarrow")
+    arrow = _import_if_installed("pyarrow")
     if arrow is None:
         raise TreeoptError(
             f"{folder}: a saved dataset is read by datasets or pyarrow. Install one, or write the prompts as .jsonl."
         )
-    names = _json(folder / STATE, "_data_files")
-    for name in names if isinstance(names, list) else []:
-        path = folder / Path(str(name.get("filename") if isinstance(name, dict) else name)).name
+    entries = _read_field(folder / STATE, "_data_files")
+    for entry in entries if isinstance(entries, list) else []:
+        path = folder / Path(str(entry.get("filename") if isinstance(entry, dict) else entry)).name
         try:
             with arrow.memory_map(str(path)) as source:
                 for batch in arrow.ipc.open_stream(source):
@@ -68,21 +68,20 @@ def _stream_rows(folder: Path) -> Iterator[object]:
 def _first_split(folder: Path) -> Path:
     if (folder / STATE).is_file():
         return folder
-    splits = _json(folder / SPLITS, "splits")
+    splits = _read_field(folder / SPLITS, "splits")
     if not isinstance(splits, list) or not splits or not (folder / Path(str(splits[0])).name / STATE).is_file():
         raise FormatError(folder / SPLITS, "splits", "expected the names of folders that save_to_disk wrote.")
     return folder / Path(str(splits[0])).name
 
 
-def _json(path: Path, field: str) -> object:
+def _read_field(path: Path, field: str) -> object:
     content = read_object(path, limit_bytes=STATE_MAX_BYTES)
     if field not in content:
         raise FormatError(path, field, MISSING)
     return content[field]
 
 
-def _package(name: str) -> ModuleType | None:
-    """Return a package that treeopt does not depend on, None where it is not installed."""
+def _import_if_installed(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
     except ImportError:

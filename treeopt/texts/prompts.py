@@ -1,4 +1,4 @@
-"""Prompts for profiles and benchmarks: the default ones, or those of a text, JSON or JSONL file or a datasets folder."""
+"""Prompts for profiles and benchmarks, of a text, JSON, JSONL or parquet file or of a datasets folder."""
 
 import heapq
 import re
@@ -12,32 +12,32 @@ from zlib import crc32
 
 from treeopt import bundled as bundle
 from treeopt.errors import FormatError, TreeoptError, printable
+from treeopt.files.atomic_files import read_bytes
 from treeopt.files.json_file import parse_json
-from treeopt.files.whole_files import read_bytes
 from treeopt.texts.datasets import arrow_rows, is_saved_dataset, parquet_rows
 
 DEFAULT_PROMPTS = Path(__file__).parent / "default_prompts.jsonl"
-"""Prompts for every pair but the bundled one, which was trained on Python source and has `treeopt.bundled.PROMPTS`."""
+"""For all pairs except the bundled one, which was trained on Python source and has `treeopt.bundled.PROMPTS`."""
 MAX_BYTES = 64_000_000
-"""Of a text or JSON file, and of a line of a JSONL file."""
+"""Largest text or JSON file, and line of a JSONL file."""
 MAX_PROMPTS = 4096
 LEAST_PROMPTS = 3
 """Two for a profile and one for a benchmark."""
 BENCH_EVERY = 4
-"""Every fourth prompt is held out for benchmarks, the others are for profiles."""
+"""Every fourth prompt is for benchmarks, the others are for profiles."""
 FIELDS = ("text", "prompt", "question", "instruction", "messages", "turns", "conversations", "conversation")
-"""Fields of an object that hold its prompt; the first one that is there counts."""
+"""Fields of an object that may contain its prompt; the first one counts."""
 CATEGORY = "category"
 """Field of an object with the category of its prompt."""
 MAX_CATEGORY_CHARACTERS = 64
 USERS = ("user", "human")
 SUFFIXES = (".parquet", ".jsonl", ".json", ".txt")
-"""Of a folder the files of the first kind that is there are read."""
+"""In a folder, only files of the first suffix that occurs are read."""
 NOT_PROMPTS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 
 Prompt = TypeVar("Prompt")
 Row = tuple[Path, str, object]
-"""A file, the place in it, and what it holds there."""
+"""A file, a field of it such as `line 3`, and the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,21 +45,21 @@ class PromptSample:
     """Prompts of a file, spread evenly over its rows and categories."""
 
     texts: tuple[str, ...]
-    """The prompts; `profile_prompts` and `bench_prompts` split them, each part even over the categories."""
+    """The prompts; `profile_prompts` and `bench_prompts` split them, each evenly over the categories."""
     categories: Mapping[str, int]
-    """How many prompts of each category were taken; `""` is the category of prompts without one."""
+    """Prompts of each category; `""` for prompts without one."""
     available: int
     """Prompts in the file."""
     checksum: int
     """CRC-32 of all prompts in the file."""
     text_categories: tuple[str, ...] = ()
-    """The category of each of `texts`; empty where nobody recorded them."""
+    """The category of each prompt; empty if unknown."""
 
 
 def load_prompts(path: Path | str = bundle.PROMPTS, *, most: int = MAX_PROMPTS) -> list[str]:
-    """Return the prompts of a file or a datasets folder, at most `most`; by default those of the bundled pair.
+    """Return at most `most` prompts of a file or a datasets folder, by default those of the bundled pair.
 
-    See `sample_prompts`, which also returns their categories, and raises the same errors.
+    Sampling and errors are those of `sample_prompts`.
     """
     return list(sample_prompts(path, most=most).texts)
 
@@ -68,16 +68,16 @@ def sample_prompts(path: Path | str, *, most: int = MAX_PROMPTS) -> PromptSample
     """Return at most `most` prompts of a file or a datasets folder, evenly over its categories and its rows.
 
     Files are `.txt` (blank lines between prompts; without blank lines each line is a prompt), `.json` (a list) and
-    `.jsonl`, of texts or objects with one of `FIELDS` and perhaps a `CATEGORY`; of a conversation the user's first
-    message counts.  Empty prompts are skipped.  Folders are those that datasets' `save_to_disk` writes, or hold files
-    of one of these kinds or `.parquet`.
+    `.jsonl`, of texts or objects with one of `FIELDS` and optionally a `CATEGORY`; of a conversation the user's first
+    message counts. Empty prompts are skipped. Folders are those that datasets' `save_to_disk` writes, or contain files of
+    one of these kinds or `.parquet`.
 
     Whether a row is held out for benchmarks does not depend on `most`: a profile of few prompts and a benchmark of
-    many share none.  Rows without categories stay in the order of the file.  Files are read twice, and only the
-    returned prompts are kept in memory.
+    many share none. Rows without categories stay in the order of the file. Files are read twice, and only the returned
+    prompts are kept in memory.
 
-    Raises FormatError naming the first row without a prompt, or with a category that is none, and if there are fewer
-    than three prompts; TreeoptError if the path is a pipe, cannot be read, or needs a package that is not installed.
+    Raises FormatError naming the first row without a prompt or with an invalid category, and for fewer than three
+    prompts; TreeoptError if the path is a pipe, cannot be read, or needs a package that is not installed.
     """
     path = Path(path)
     if path.is_fifo():
@@ -85,75 +85,75 @@ def sample_prompts(path: Path | str, *, most: int = MAX_PROMPTS) -> PromptSample
             f"{path}: expected a file, because prompts are read twice. Got a pipe: save it to a file first."
         )
     counts, checksum = Counter[str](), 0
-    for category, text in _categorised(path):
+    for category, text in _read_prompts(path):
         counts[category] += 1
         checksum = crc32(text.encode() + b"\0", checksum)
     available = counts.total()
     if available < LEAST_PROMPTS:
         raise FormatError(path, "content", f"expected at least {LEAST_PROMPTS} prompts. Got {available}.")
-    order = _chosen_rows(counts, min(most, available))
-    places = {row: place for place, row in enumerate(order)}
-    texts, seen = [""] * len(order), Counter[str]()
-    for category, text in _categorised(path):
-        place = places.get((category, seen[category]))
-        seen[category] += 1
-        if place is not None:
-            texts[place] = text
+    rows = _choose_rows(counts, min(most, available))
+    positions = {row: position for position, row in enumerate(rows)}
+    texts, read = [""] * len(rows), Counter[str]()
+    for category, text in _read_prompts(path):
+        position = positions.get((category, read[category]))
+        read[category] += 1
+        if position is not None:
+            texts[position] = text
     if "" in texts:
         raise FormatError(path, "content", "changed while it was read. Try again.")
     return PromptSample(
         texts=tuple(texts),
-        categories=Counter(row[0] for row in order),
+        categories=Counter(category for category, _ in rows),
         available=available,
         checksum=checksum,
-        text_categories=tuple(row[0] for row in order),
+        text_categories=tuple(category for category, _ in rows),
     )
 
 
-def _categorised(path: Path) -> Iterator[tuple[str, str]]:
+def _read_prompts(path: Path) -> Iterator[tuple[str, str]]:
     """Yield category and text of every prompt that is not blank."""
     for row in _rows(path):
-        category, text = _category_of(*row), prompt_of(*row)
+        category, text = _read_category(*row), _read_prompt(*row)
         if text.strip():
             yield category, text
 
 
-def _chosen_rows(counts: Mapping[str, int], wanted: int) -> list[tuple[str, int]]:
-    """Return the rows to take, each as its category and its number within it; every fourth is held out.
+def _choose_rows(counts: Mapping[str, int], size: int) -> list[tuple[str, int]]:
+    """Return `size` rows, each as its category and its number within it; every fourth is held out for benchmarks.
 
-    Held out is every fourth row of the file sorted by category, so that the held-out rows are even over categories
-    and the same whatever `wanted` is.
+    Every fourth row of the file sorted by category is held out, so that the held-out rows are even over categories and
+    independent of `size`.
     """
     starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
     held_out = {name: _multiples(start + counts[name]) - _multiples(start) for name, start in starts.items()}
     others = {name: counts[name] - held_out[name] for name in counts}
-    bench_quotas = _quotas(held_out, _multiples(wanted), Counter())
-    profile_quotas = _quotas(others, wanted - _multiples(wanted), bench_quotas)
-    first = {name: -start % BENCH_EVERY for name, start in starts.items()}  # held out of each category
+    bench_quotas = _quotas(held_out, _multiples(size), Counter())
+    profile_quotas = _quotas(others, size - _multiples(size), bench_quotas)
+    first = {name: -start % BENCH_EVERY for name, start in starts.items()}  # held-out row of each category
     bench = ((name, first[name] + BENCH_EVERY * row) for name, row in _spread(held_out, bench_quotas))
     profile = ((name, _other_row(row, first[name])) for name, row in _spread(others, profile_quotas))
-    return [next(profile if place % BENCH_EVERY else bench) for place in range(wanted)]
+    return [next(profile if position % BENCH_EVERY else bench) for position in range(size)]
 
 
 def _multiples(end: int) -> int:
-    """Return how many multiples of `BENCH_EVERY` are in `range(end)`."""
+    """Return the number of multiples of `BENCH_EVERY` in `range(end)`."""
     return -(-end // BENCH_EVERY)
 
 
 def _other_row(number: int, first: int) -> int:
-    """Return the row with this number among those that are not held out, where `first` is the first held-out row."""
+    """Return the row with this number among those that are not held out; `first` is the first held-out row."""
     return number if number < first else number + 1 + (number - first) // (BENCH_EVERY - 1)
 
 
-def _quotas(counts: Mapping[str, int], wanted: int, taken: Mapping[str, int]) -> Counter[str]:
-    """Return how many of `wanted` rows each category gives, so that with those already taken all give alike.
+def _quotas(counts: Mapping[str, int], size: int, taken: Mapping[str, int]) -> Counter[str]:
+    """Return the rows of each category among `size` rows, so that with those already taken the categories are even.
 
-    Ties are broken by checksums, so that neither the first nor the last categories of a file are preferred.
+    Ties are broken by checksums, so that the order of categories in a file does not matter.
     """
     quotas = Counter[str]()
     queue = [(taken[name], crc32(name.encode()), name) for name, count in counts.items() if count]
     heapq.heapify(queue)
-    for _ in range(wanted):
+    for _ in range(size):
         total, tie, name = heapq.heappop(queue)
         quotas[name] += 1
         if quotas[name] < counts[name]:
@@ -162,31 +162,31 @@ def _quotas(counts: Mapping[str, int], wanted: int, taken: Mapping[str, int]) ->
 
 
 def _spread(counts: Mapping[str, int], quotas: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield rows at equal distances within each category, the categories alternating."""
+    """Return rows at equal distances within each category, with alternating categories."""
     rows = [
         ((row + 0.5) / quotas[name], name, row * counts[name] // quotas[name])
         for name in counts
         for row in range(quotas[name])
     ]
-    return ((name, row) for _, name, row in sorted(rows, key=lambda each: each[0]))
+    return ((name, row) for _, name, row in sorted(rows, key=lambda row: row[0]))
 
 
 class PlacedPrompt(NamedTuple):
     """A prompt of a file."""
 
     place: str
-    """Where it stands, such as `line 3`, or `[2]` for the third of a list."""
+    """Its field, such as `line 3`, or `[2]` for the third of a list."""
     text: str
-    """Blank where there is none."""
+    """May be blank."""
 
 
-def every_prompt(path: Path | str) -> list[PlacedPrompt]:
-    """Return all prompts of a file or a datasets folder, blank ones too; see `load_prompts`.
+def load_all_prompts(path: Path | str) -> list[PlacedPrompt]:
+    """Return all prompts of a file or a datasets folder, blank ones too.
 
-    Raises what `load_prompts` raises, but for too few; FormatError where all are blank, or more than `MAX_PROMPTS`.
+    Raises FormatError if all are blank or there are more than `MAX_PROMPTS`; other errors are those of `sample_prompts`.
     """
     path = Path(path)
-    prompts = [PlacedPrompt(row[1], prompt_of(*row)) for row in islice(_rows(path), MAX_PROMPTS + 1)]
+    prompts = [PlacedPrompt(row[1], _read_prompt(*row)) for row in islice(_rows(path), MAX_PROMPTS + 1)]
     if not any(prompt.text.strip() for prompt in prompts):
         raise FormatError(path, "content", "expected at least one prompt. Got none.")
     if len(prompts) > MAX_PROMPTS:
@@ -195,7 +195,7 @@ def every_prompt(path: Path | str) -> list[PlacedPrompt]:
 
 
 def prompts_name(path: Path, sample: PromptSample) -> str:
-    """Return the name of prompts in files: that of their file or folder, and a checksum of all prompts in it.
+    """Return the name of prompts in profiles: of their file or folder, and a checksum of all prompts in it.
 
     >>> sample = PromptSample(texts=("a", "b", "c"), categories={"": 3}, available=3, checksum=0x6A861398)
     >>> prompts_name(Path("mine.txt"), sample)
@@ -210,43 +210,42 @@ def profile_prompts(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 
 def bench_prompts(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Return the prompts kept for benchmarks, none of which a profile has seen."""
+    """Return the prompts for benchmarks, which profiles do not use."""
     return list(prompts[::BENCH_EVERY])
 
 
-def prompt_of(path: Path, place: str, row: object) -> str:
-    """Return the prompt of a row, empty where it has none to give; raises FormatError where it holds something else."""
-    field = place
+def _read_prompt(path: Path, field: str, row: object) -> str:
+    """Return the prompt of a row, empty for a conversation without a user's message; raises FormatError for other rows."""
     if isinstance(row, dict):
         name = next((name for name in FIELDS if row.get(name) is not None), None)
         if name is None:
-            raise FormatError(path, place, f"expected one of the fields {', '.join(FIELDS)}.")
-        field, row = f"{place}.{name}", row[name]
+            raise FormatError(path, field, f"expected one of the fields {', '.join(FIELDS)}.")
+        field, row = f"{field}.{name}", row[name]
         if isinstance(row, list):
             row = next((text for text in map(_user_text, row) if text is not None), "")
     if not isinstance(row, str):
         raise FormatError(path, field, "expected a text, or messages of a user.")
     try:
         row.encode("utf-8")
-    except UnicodeEncodeError:  # half a character, which JSON can write
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can contain
         raise FormatError(path, field, "expected a text of whole characters.") from None
     return row
 
 
-def _category_of(path: Path, place: str, row: object) -> str:
-    """Return the category of a row, "" where it has none; raises FormatError for anything but a short text."""
+def _read_category(path: Path, field: str, row: object) -> str:
+    """Return the category of a row, "" by default; raises FormatError for anything but a short text."""
     category = row.get(CATEGORY) if isinstance(row, dict) else None
     if category is None:
         return ""
     if not isinstance(category, str) or len(category) > MAX_CATEGORY_CHARACTERS:
-        got = f"{len(category)} characters" if isinstance(category, str) else f"{category!r:.40}"
+        actual = f"{len(category)} characters" if isinstance(category, str) else f"{category!r:.40}"
         expected = f"expected a text of at most {MAX_CATEGORY_CHARACTERS} characters"
-        raise FormatError(path, f"{place}.{CATEGORY}", f"{expected}. Got {got}: rename the field, or leave it out.")
+        raise FormatError(path, f"{field}.{CATEGORY}", f"{expected}. Got {actual}: rename the field, or leave it out.")
     return printable(category.strip())
 
 
 def _user_text(message: object) -> object:
-    """Return what a message of a conversation says, None where it is not the user's."""
+    """Return the content of a user's message, None for other messages."""
     if not isinstance(message, dict):
         return message
     return message.get("content", message.get("value")) if message.get("role", message.get("from")) in USERS else None
@@ -266,10 +265,10 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _files(folder: Path) -> list[Path]:
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name not in NOT_PROMPTS]
-    shown = [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+    visible = [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
     for suffix in SUFFIXES:
-        if found := [file for file in shown if file.suffix == suffix]:
-            return found
+        if matching := [file for file in visible if file.suffix == suffix]:
+            return matching
     raise TreeoptError(f"{folder}: no prompts. Expected files that end in {', '.join(SUFFIXES)}.")
 
 
@@ -290,7 +289,7 @@ def _numbered(path: Path, rows: Iterable[object]) -> Iterator[Row]:
 
 
 def paragraphs(text: str) -> list[str]:
-    r"""Return the parts of a text between blank lines, or its lines where there are none.
+    r"""Return the parts of a text between blank lines, or its lines if it has no blank lines.
 
     >>> paragraphs("a\nb\n\nc\n"), paragraphs("a\nb\n")
     (['a\nb', 'c'], ['a', 'b'])
@@ -302,7 +301,7 @@ def paragraphs(text: str) -> list[str]:
 
 def _json_rows(path: Path) -> Iterator[Row]:
     text = _text(path)
-    if not text.lstrip().startswith("["):  # often JSONL by another name
+    if not text.lstrip().startswith("["):  # often JSONL with the suffix of JSON
         return _line_rows(path)
     rows = parse_json(path, text)
     assert isinstance(rows, list)
@@ -310,23 +309,23 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 
 def _line_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a JSONL file line by line: it may be larger than memory."""
+    """Yield the rows of a JSONL file line by line, because it may be larger than memory."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES), b""), start=1):
-                place = f"line {number}"
+                field = f"line {number}"
                 if line.strip():
-                    yield path, place, parse_json(path, _decoded(path, place, line), place=place)
+                    yield path, field, parse_json(path, _decode(path, field, line), field=field)
     except OSError as error:
         raise TreeoptError(f"{path}: cannot be read ({error.strerror}). Expected a readable file.") from None
 
 
 def _text(path: Path) -> str:
-    return _decoded(path, "content", read_bytes(path, limit_bytes=MAX_BYTES))
+    return _decode(path, "content", read_bytes(path, limit_bytes=MAX_BYTES))
 
 
-def _decoded(path: Path, place: str, data: bytes) -> str:
+def _decode(path: Path, field: str, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FormatError(path, place, f"expected UTF-8 text (byte {error.start}).") from None
+        raise FormatError(path, field, f"expected UTF-8 text (byte {error.start}).") from None

@@ -1,4 +1,4 @@
-"""Which token ids two tokenizers share."""
+"""Comparison of the vocabularies of two tokenizers."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -8,12 +8,10 @@ from typing import Protocol
 from treeopt.errors import InvalidValueError
 
 LEAST_SHARED = 0.5
-"""Share of the target's tokens below which a draft's tokenizer is another one."""
+"""Smallest fraction of the target's tokens that the draft's tokenizer shares."""
 
 
 class Vocabulary(Protocol):
-    """The tokens of a tokenizer."""
-
     @property
     def vocabulary(self) -> Mapping[str, int]:
         """Token ids by token, added ones included."""
@@ -25,10 +23,10 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SharedTokens:
-    """How two tokenizers compare, in numbers of ids."""
+    """Token ids that two tokenizers share, and the numbers of the others."""
 
     ids: tuple[int, ...]
-    """Ids that stand for the same token in both, in rising order."""
+    """Ids of the same token in both, sorted."""
     differing: int
     """Ids of special or added tokens that differ."""
     target_only: int
@@ -36,11 +34,10 @@ class SharedTokens:
 
     @property
     def identical(self) -> bool:
-        """Whether both tokenizers have the same tokens."""
         return not (self.differing or self.target_only or self.draft_only)
 
     def note(self, target_logits: int, draft_logits: int) -> str:
-        """Return one line on what was compared."""
+        """Return the comparison in one line."""
         return (
             f"Vocabularies: {len(self.ids)} shared ids, {self.differing} that differ, {self.target_only} in the target "
             f"only, {self.draft_only} in the draft only; {target_logits} logits in the target, {draft_logits} in the "
@@ -49,13 +46,15 @@ class SharedTokens:
 
 
 def compare_tokens(target: Vocabulary, draft: Vocabulary) -> SharedTokens:
-    """Return which ids two tokenizers share.
+    """Return the ids that two tokenizers share.
 
     Special and added tokens may differ, and either tokenizer may have more tokens.
 
     Raises InvalidValueError if an ordinary token differs, or if the target shares fewer than half of its tokens.
     """
-    tokens, draft_tokens = ({index: token for token, index in each.vocabulary.items()} for each in (target, draft))
+    tokens, draft_tokens = (
+        {index: token for token, index in tokenizer.vocabulary.items()} for tokenizer in (target, draft)
+    )
     shared = {index for _, index in target.vocabulary.items() & draft.vocabulary.items()}
     differing = (tokens.keys() & draft_tokens.keys()) - shared
     ordinary = sorted(differing - target.added_ids - draft.added_ids) if differing else []

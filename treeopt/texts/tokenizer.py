@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the tokenizer of a model folder."""
+"""The tokenizer of a model folder."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -11,20 +11,20 @@ from treeopt.errors import FormatError, TreeoptError
 from treeopt.texts.chat_template import chat_template, render_message, special_tokens
 
 UNFINISHED = "\ufffd"
-"""What a decoder writes for a character whose last bytes are still to come."""
+"""Decoded text ends with it if the last character is incomplete."""
 FAST_FILE = "tokenizer.json"
 WITHOUT_CHAT = "Or use --no-chat, which leaves prompts as they are."
 SLOW_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "tiktoken.model", "qwen.tiktoken", "spiece.model")
-"""Vocabularies that only transformers can read."""
+"""Vocabularies that only transformers reads."""
 CONTEXT_TOKENS = 8
-"""Tokens before a text that decide how its first one is written."""
+"""Previous tokens that may change how a token is decoded."""
 
 
 class Tokenizer:
-    """Encodes and decodes with the fast tokenizer of a folder, or with transformers' where there is none.
+    """The fast tokenizer of a folder, or that of transformers if there is none.
 
-    Raises TreeoptError when the folder has no tokenizer, or one that needs transformers and they are not installed;
-    FormatError when it cannot be read.
+    Raises TreeoptError if the folder has no tokenizer, or one that needs transformers, which is not installed;
+    FormatError if the tokenizer cannot be read.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -42,11 +42,11 @@ class Tokenizer:
         return frozenset(self._backend.added_ids())
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, after what the model expects at the start of one."""
+        """Return the token ids of a text, with special tokens such as the beginning of a sequence."""
         return self._backend.encode(text, special=True)
 
-    def encode_inner(self, text: str) -> list[int]:
-        """Return the token ids of a text within another: nothing is put at its start."""
+    def encode_without_special(self, text: str) -> list[int]:
+        """Return the token ids of a text without adding special tokens."""
         return self._backend.encode(text, special=False)
 
     @property
@@ -55,41 +55,40 @@ class Tokenizer:
         return self._template is not None
 
     def chat(self, text: str) -> list[int]:
-        """Return the token ids of `chat_text`, which contains what belongs at the start; raises what that raises."""
-        return self.encode_inner(self.chat_text(text))
+        """Return the token ids of `chat_text`, whose template contains the special tokens."""
+        return self.encode_without_special(self.chat_text(text))
 
     def chat_text(self, text: str) -> str:
-        """Return a user's message in the folder's chat template, up to where the answer begins.
+        """Return a user's message in the folder's chat template, with the generation prompt.
 
-        Raises TreeoptError where the folder has no chat template, FormatError where it cannot be rendered.
+        Raises TreeoptError if the folder has no chat template, FormatError if it cannot be rendered.
         """
         if self._template is None:
             raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then use --no-chat.")
         try:
             return render_message(self._template, text, self._special_tokens)
-        except Exception as error:  # noqa: BLE001, jinja's errors, and whatever a template raises
+        except Exception as error:  # noqa: BLE001, a template may raise anything
             raise FormatError(self._folder, "chat_template", f"cannot be rendered ({error}). {WITHOUT_CHAT}") from None
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of token ids."""
         return self._backend.decode(list(tokens))
 
     def stream(self, tokens: Iterable[int], after: Sequence[int] = ()) -> Iterator[str]:
-        """Yield the text of a sequence of token ids piece by piece, never half a character.
+        """Yield the text of token ids piece by piece, in whole characters.
 
-        Tokens are decoded behind a few that were shown already, or that stand before them, `after`, because some
-        tokenizers write the first token of a text differently from one in the middle.
+        Tokens are decoded with the previous ones, at first the last of `after`, because some tokenizers decode the first
+        token of a text differently.
         """
-        shown: list[int] = list(after[-CONTEXT_TOKENS:])
-        waiting: list[int] = []
+        previous: list[int] = list(after[-CONTEXT_TOKENS:])
+        pending: list[int] = []
         for token in tokens:
-            waiting.append(token)
-            before, text = self.decode(shown), self.decode([*shown, *waiting])
+            pending.append(token)
+            text = self.decode([*previous, *pending])
             if not text.endswith(UNFINISHED):
-                yield text[len(before) :]
-                shown, waiting = waiting, []
-        if waiting:
-            yield self.decode([*shown, *waiting])[len(self.decode(shown)) :]
+                yield text[len(self.decode(previous)) :]
+                previous, pending = pending, []
+        if pending:
+            yield self.decode([*previous, *pending])[len(self.decode(previous)) :]
 
     @cached_property
     def _template(self) -> str | None:
@@ -107,15 +106,13 @@ class _Backend(Protocol):
     def decode(self, tokens: list[int]) -> str: ...
 
 
-class _Fast:
-    """A `tokenizer.json`."""
-
+class _FastBackend:
     def __init__(self, path: Path) -> None:
         try:
             self._tokenizer = FastTokenizer.from_file(str(path))
         except Exception as error:  # noqa: BLE001, the library raises nothing more specific
             raise FormatError(path, "content", f"expected a fast tokenizer ({error}).") from None
-        self._tokenizer.no_truncation()  # the file may keep settings of the training
+        self._tokenizer.no_truncation()  # the file may contain settings of the training
         self._tokenizer.no_padding()
 
     def vocabulary(self) -> dict[str, int]:
@@ -135,43 +132,39 @@ class _Fast:
         return text
 
 
-class _Slow:
-    """Any tokenizer that transformers can read."""
-
+class _TransformersBackend:
     def __init__(self, folder: Path) -> None:
-        self.tokenizer = _from_transformers(folder, "AutoTokenizer", "a tokenizer without tokenizer.json")
+        try:
+            import transformers
+        except ImportError:
+            raise TreeoptError(
+                f"{folder}: a tokenizer without tokenizer.json needs transformers. Install treeopt[hf]."
+            ) from None
+        try:
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # noqa: BLE001, missing packages, unknown classes, broken files
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise FormatError(folder, "tokenizer", f"transformers cannot read it ({reason}).") from None
 
     def vocabulary(self) -> dict[str, int]:
-        tokens: dict[str, int] = self.tokenizer.get_vocab()
+        tokens: dict[str, int] = self._tokenizer.get_vocab()
         return tokens
 
     def added_ids(self) -> Iterable[int]:
-        return {*self.tokenizer.added_tokens_decoder, *self.tokenizer.all_special_ids}
+        return {*self._tokenizer.added_tokens_decoder, *self._tokenizer.all_special_ids}
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special)
         return ids
 
     def decode(self, tokens: list[int]) -> str:
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
 
 def _backend(folder: Path) -> _Backend:
     if (folder / FAST_FILE).is_file():
-        return _Fast(folder / FAST_FILE)
+        return _FastBackend(folder / FAST_FILE)
     if any((folder / name).is_file() for name in SLOW_FILES):
-        return _Slow(folder)
-    raise TreeoptError(f"{folder / FAST_FILE}: no such file. Expected the model's tokenizer beside its weights.")
-
-
-def _from_transformers(folder: Path, kind: str, purpose: str) -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise TreeoptError(f"{folder}: {purpose} needs transformers. Install treeopt[hf].") from None
-    try:
-        return getattr(transformers, kind).from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # noqa: BLE001, missing packages, unknown classes, broken files: all kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise FormatError(folder, "tokenizer", f"transformers cannot read it ({reason}).") from None
+        return _TransformersBackend(folder)
+    raise TreeoptError(f"{folder / FAST_FILE}: no such file. Expected the model's tokenizer next to its weights.")

@@ -1,6 +1,6 @@
-"""Trees written as links between nodes: the children of every node, the parent of every node, or a matrix.
+"""Trees as links between nodes: the children of every node, the parent of every node, or a matrix.
 
-NxD Inference's token tree names the children, `{"0": [1, 2], "1": [3]}`; its own files write them as strings, and list
+NxD Inference's token tree lists the children, `{"0": [1, 2], "1": [3]}`; its own files write nodes as strings, and include
 leaves with no children. A list of parents is `[-1, 0, 0, 1]`, or the same under `parents`. `tree_adj` contains children by
 node, a matrix of parents and children, or an attention mask.
 """
@@ -9,18 +9,20 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 from treeopt.errors import FormatError, InfeasibleError
-from treeopt.trees.formats.topology import MASK_NODES, TopologyFormat, TreeFormat, WriteOptions, Written, label, short
+from treeopt.files.fields import abbreviate, quote_name
+from treeopt.trees.formats.topology import MASK_NODES, TopologyFormat, TreeFormat, WriteOptions
 from treeopt.trees.token_tree import MAX_NODES, TokenTree
 
 PARENTS_KEY, ADJACENCY_KEY = "parents", "tree_adj"
 
 
-def child_lists(tree: TokenTree) -> list[list[int]]:
+def list_children(tree: TokenTree) -> list[list[int]]:
     """Return the children of every node, in rank order.
 
-    >>> child_lists(TokenTree([-1, 0, 0, 1]))
+    >>> list_children(TokenTree([-1, 0, 0, 1]))
     [[1, 2], [3], [], []]
     """
     lists: list[list[int]] = [[] for _ in range(tree.nodes)]
@@ -29,17 +31,17 @@ def child_lists(tree: TokenTree) -> list[list[int]]:
     return lists
 
 
-def tree_of_child_lists(
-    children: Sequence[Sequence[int]], fault: Callable[[int, str], FormatError], *, any_order: bool = False
+def tree_from_children(
+    children: Sequence[Sequence[int]], error: Callable[[int, str], FormatError], *, any_order: bool = False
 ) -> TokenTree:
     """Return the tree in which `children[i]` are the children of node i, in rank order.
 
     Args:
         children: for every node.
-        fault: returns the error for a node and a reason.
+        error: returns the error for a node and a reason.
         any_order: accept nodes numbered in any order; the tree has them in level order.
 
-    Raises `fault(node, reason)` for an unknown node, two parents, an unreachable node, a cycle, or numbers that are not in
+    Raises `error(node, reason)` for an unknown node, two parents, an unreachable node, a cycle, or numbers that are not in
     level order.
     """
     nodes = len(children)
@@ -47,32 +49,31 @@ def tree_of_child_lists(
     for node, ids in enumerate(children):
         for child in ids:
             if not 0 < child < nodes:
-                what = "the root, which has no parent" if child == 0 else short(child)
-                raise fault(node, f"expected nodes from 1 to {nodes - 1}. Got {what}.")
+                actual = "the root, which has no parent" if child == 0 else abbreviate(child)
+                raise error(node, f"expected nodes from 1 to {nodes - 1}. Got {actual}.")
             if parents[child] >= 0:
-                raise fault(node, f"expected one parent for node {child}. Got two, {parents[child]} and {node}.")
+                raise error(node, f"expected one parent for node {child}. Got two, {parents[child]} and {node}.")
             parents[child] = node
     for node in range(1, nodes):
         if parents[node] < 0:
-            raise fault(node, f"expected a parent for every node. Got none for {node}: it cannot be reached.")
+            raise error(node, f"expected a parent for every node. Got none for {node}: it cannot be reached.")
     order = [0]
     for node in order:  # grows during the loop: a breadth-first walk
         order.extend(children[node])
     if len(order) < nodes:
-        lost = min(set(range(nodes)).difference(order))
-        raise fault(lost, f"expected a way from the root to node {lost}. Got a cycle.")
+        unreached = min(set(range(nodes)).difference(order))
+        raise error(unreached, f"expected a path from the root to node {unreached}. Got a cycle.")
     if any_order:
         position_of = {node: position for position, node in enumerate(order)}
         return TokenTree([-1, *(position_of[parents[node]] for node in order[1:])])
     for position, node in enumerate(order):
         if node != position:
-            raise fault(parents[node], f"expected nodes numbered level by level, so {position} here. Got {node}.")
+            raise error(parents[node], f"expected nodes numbered level by level, so {position} here. Got {node}.")
     return TokenTree(parents)
 
 
-def write_nxdi(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
-    """Return the JSON, without the leaves; raises InfeasibleError for the root alone, and more than 65,536 nodes."""
-    del options, suffix
+def write_nxdi(tree: TokenTree, _: WriteOptions) -> bytes:
+    """Return the JSON, without the leaves; raises InfeasibleError for the root alone and for more than 65,536 nodes."""
     if tree.nodes == 1:
         raise InfeasibleError(
             "tree: expected at least one draft token, because NxD Inference loads no tree without. Got the root alone: decode "
@@ -80,8 +81,8 @@ def write_nxdi(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
         )
     if tree.nodes > MAX_NODES:
         raise InfeasibleError(f"nodes: expected at most {MAX_NODES}. Got {tree.nodes}: solve with a smaller --budget.")
-    children = {str(node): ids for node, ids in enumerate(child_lists(tree)) if ids}
-    return Written(data=f"{json.dumps(children)}\n".encode())
+    children = {str(node): ids for node, ids in enumerate(list_children(tree)) if ids}
+    return f"{json.dumps(children)}\n".encode()
 
 
 def read_nxdi(path: Path, content: Mapping[str, object]) -> TokenTree:
@@ -90,7 +91,7 @@ def read_nxdi(path: Path, content: Mapping[str, object]) -> TokenTree:
     for key, value in content.items():
         node = _node(path, key)
         if node in children:
-            raise FormatError(path, label(key), f"expected node {node} once. Got it twice: remove one.")
+            raise FormatError(path, quote_name(key), f"expected node {node} once. Got it twice: remove one.")
         children[node] = _ids(path, key, value)
     nodes = {0, *children}.union(*children.values())
     if len(nodes) > MAX_NODES:
@@ -98,19 +99,15 @@ def read_nxdi(path: Path, content: Mapping[str, object]) -> TokenTree:
     if nodes != set(range(len(nodes))):
         missing = min(set(range(len(nodes))) - nodes)
         raise FormatError(
-            path, str(missing), f"expected nodes 0 to {short(max(nodes))} without a gap. Got no {missing}."
+            path, str(missing), f"expected nodes 0 to {abbreviate(max(nodes))} without a gap. Got no {missing}."
         )
     lists = [children.get(node, []) for node in range(len(nodes))]
-
-    def fault(node: int, reason: str) -> FormatError:
-        return FormatError(path, str(node), reason)
-
-    return tree_of_child_lists(lists, fault, any_order=True)
+    return tree_from_children(lists, lambda node, reason: FormatError(path, str(node), reason), any_order=True)
 
 
 def _node(path: Path, key: str) -> int:
     if not re.fullmatch("0|[1-9][0-9]{0,8}", key, re.ASCII):
-        raise FormatError(path, label(key), 'unknown field. Expected the numbers of nodes, such as "0".')
+        raise FormatError(path, quote_name(key), 'unknown field. Expected the numbers of nodes, such as "0".')
     return int(key)
 
 
@@ -118,100 +115,98 @@ def _ids(path: Path, key: str, value: object) -> list[int]:
     if value is None:
         return []
     if not isinstance(value, list) or not set(map(type, value)) <= {int, str}:
-        raise FormatError(path, key, f"expected a list of nodes. Got {short(value)}.")
-    ids = [_node(path, each) if isinstance(each, str) else each for each in value]
+        raise FormatError(path, key, f"expected a list of nodes. Got {abbreviate(value)}.")
+    ids = [_node(path, child) if isinstance(child, str) else child for child in value]
     if ids and min(ids) < 1:
-        what = "the root, which has no parent" if min(ids) == 0 else short(min(ids))
-        raise FormatError(path, key, f"expected nodes of at least 1. Got {what}.")
+        actual = "the root, which has no parent" if min(ids) == 0 else abbreviate(min(ids))
+        raise FormatError(path, key, f"expected nodes of at least 1. Got {actual}.")
     return ids
 
 
-def is_parents(content: object) -> bool:
+def is_parents(content: object) -> TypeGuard[list[object]]:
     """Return whether a value is a list that begins with the root's parent, -1 or null."""
     return isinstance(content, list) and bool(content) and content[0] in (-1, None)
 
 
 def read_parents(path: Path, content: object) -> TokenTree:
-    """Return the tree of a list of parents, nodes in any order but for the root, the first.
+    """Return the tree of a list of parents, the root first and other nodes in any order.
 
     Siblings are ranked in the order of their numbers. Raises FormatError naming the file, the node and the reason.
     """
     if not is_parents(content):
-        raise FormatError(path, PARENTS_KEY, f"expected parents that begin with -1, the root's. Got {short(content)}.")
-    assert isinstance(content, list)  # as checked
+        raise FormatError(
+            path, PARENTS_KEY, f"expected parents that begin with -1, the root's. Got {abbreviate(content)}."
+        )
     if len(content) > MAX_NODES:
         raise FormatError(path, PARENTS_KEY, f"expected at most {MAX_NODES} nodes. Got {len(content)}.")
     children: list[list[int]] = [[] for _ in content]
     for node, parent in enumerate(content[1:], start=1):
         if type(parent) is not int or not 0 <= parent < len(content):
-            reason = f"expected a parent from 0 to {len(content) - 1}. Got {short(parent)}."
+            reason = f"expected a parent from 0 to {len(content) - 1}. Got {abbreviate(parent)}."
             raise FormatError(path, f"{PARENTS_KEY}[{node}]", reason)
         children[parent].append(node)
-
-    def fault(node: int, reason: str) -> FormatError:
-        return FormatError(path, f"{PARENTS_KEY}[{node}]", reason)
-
-    return tree_of_child_lists(children, fault, any_order=True)
+    return tree_from_children(
+        children, lambda node, reason: FormatError(path, f"{PARENTS_KEY}[{node}]", reason), any_order=True
+    )
 
 
 def read_adjacency(path: Path, content: object) -> TokenTree:
     """Return the tree under `tree_adj`; raises FormatError naming the file, the row and the reason."""
     if isinstance(content, dict):
         return read_nxdi(path, content)
-    children = _child_lists(content)
-    if children is not None:
-        return tree_of_child_lists(children, _fault(path), any_order=True)
-    rows = _matrix(path, content)
+    hint = ""
+
+    def error(node: int, reason: str) -> FormatError:
+        return FormatError(path, f"{ADJACENCY_KEY}[{node}]", reason + hint)
+
+    if _is_child_lists(content):
+        return tree_from_children(content, error, any_order=True)
+    rows = _read_matrix(path, content)
     diagonal = {rows[node][node] for node in range(len(rows))}
     if diagonal == {0}:
         children = [[child for child, edge in enumerate(row) if edge] for row in rows]
     elif diagonal == {1}:
-        children = _of_mask(path, rows)
+        children = _children_from_mask(path, rows)
     else:
         reason = (
             "expected zeros on the diagonal, children of each node in its row, or ones, an attention mask. Got both."
         )
         raise FormatError(path, ADJACENCY_KEY, reason)
-
     hint = " Rows are parents and columns children: transpose the matrix if its rows are children."
-    return tree_of_child_lists(children, _fault(path, hint), any_order=True)
+    return tree_from_children(children, error, any_order=True)
 
 
-def _fault(path: Path, hint: str = "") -> Callable[[int, str], FormatError]:
-    return lambda node, reason: FormatError(path, f"{ADJACENCY_KEY}[{node}]", reason + hint)
-
-
-def _child_lists(content: object) -> list[list[int]] | None:
-    """Return the children of every node, or None for a matrix, which has n x n entries instead of n - 1 children."""
+def _is_child_lists(content: object) -> TypeGuard[list[list[int]]]:
+    """Return whether a value lists n - 1 children of n nodes; a matrix has n x n entries."""
     if not isinstance(content, list) or not all(isinstance(row, list) for row in content):
-        return None
+        return False
     if len(content) < 2 or sum(map(len, content)) != len(content) - 1 or len(content) > MASK_NODES:
-        return None
-    return content if all(type(child) is int for row in content for child in row) else None
+        return False
+    return all(type(child) is int for row in content for child in row)
 
 
-def _matrix(path: Path, content: object) -> list[list[int]]:
+def _read_matrix(path: Path, content: object) -> list[list[int]]:
     if not isinstance(content, list) or not content:
-        raise FormatError(path, ADJACENCY_KEY, f"expected children by node, or a matrix. Got {short(content)}.")
+        raise FormatError(path, ADJACENCY_KEY, f"expected children by node, or a matrix. Got {abbreviate(content)}.")
     if len(content) > MASK_NODES:
         raise FormatError(path, ADJACENCY_KEY, f"expected at most {MASK_NODES} nodes. Got {len(content)}.")
     for node, row in enumerate(content):
-        if not isinstance(row, list) or len(row) != len(content) or not all(each in (0, 1) for each in row):
-            reason = f"expected {len(content)} entries of 0 and 1, one per node. Got {short(row)}."
+        if not isinstance(row, list) or len(row) != len(content) or not all(entry in (0, 1) for entry in row):
+            reason = f"expected {len(content)} entries of 0 and 1, one per node. Got {abbreviate(row)}."
             raise FormatError(path, f"{ADJACENCY_KEY}[{node}]", reason)
-    return [[int(each) for each in row] for row in content]
+    return [[int(entry) for entry in row] for row in content]
 
 
-def _of_mask(path: Path, rows: list[list[int]]) -> list[list[int]]:
+def _children_from_mask(path: Path, rows: list[list[int]]) -> list[list[int]]:
     """Return the children of every node from a mask whose rows mark a node and its ancestors."""
     children: list[list[int]] = [[] for _ in rows]
     depth = [sum(row) - 1 for row in rows]
     for node, row in enumerate(rows):
-        ancestors = [other for other, seen in enumerate(row) if seen and other != node]
+        ancestors = [other for other, marked in enumerate(row) if marked and other != node]
         if node == 0 and not ancestors:
             continue
         parents = [other for other in ancestors if depth[other] == depth[node] - 1]
-        if len(parents) != 1 or {*ancestors} != {other for other, seen in enumerate(rows[parents[0]]) if seen}:
+        if len(parents) != 1 or set(ancestors) != {other for other, marked in enumerate(rows[parents[0]]) if marked}:
             reason = (
                 "expected ones for the node and its ancestors only, as in the mask of a tree. Got others: "
                 "transpose the matrix if its columns mark ancestors."

@@ -14,9 +14,16 @@ import safetensors
 import safetensors.numpy
 
 from treeopt.arrays import Array
-from treeopt.errors import FormatError, InfeasibleError
+from treeopt.errors import FormatError
 from treeopt.files.arrays_file import Arrays
-from treeopt.trees.formats.topology import MASK_NODES, TopologyFormat, WriteOptions, Written, difference, label, short
+from treeopt.files.fields import abbreviate, quote_name
+from treeopt.trees.formats.topology import (
+    MASK_NODES,
+    TopologyFormat,
+    WriteOptions,
+    check_mask_nodes,
+    describe_difference,
+)
 from treeopt.trees.token_tree import TokenTree
 
 ARRAYS = ("parents", "mask")
@@ -26,23 +33,19 @@ METADATA = {"format": "treeopt-tree-arrays", "version": "1"}
 """Metadata of the safetensors file."""
 _ADVICE = {"format": "is it a model?", "version": "update treeopt to read it."}
 _UNREADABLE = (safetensors.SafetensorError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
-_OTHER_FILES = {
+_OTHER_FORMATS = {
     "treeopt-solution": "a solution. Take a tree out of it with: treeopt show FILE --budget N -o tree.json",
-    "treeopt-draft-record": "a draft record, which holds no tree. Give a tree instead.",
+    "treeopt-draft-record": "a draft record, which contains no tree. Give a tree instead.",
 }
 
 
-def arrays_of_tree(tree: TokenTree) -> dict[str, Array]:
-    """Return both arrays, little-endian; raises InfeasibleError for more nodes than a mask may have."""
-    if tree.nodes > MASK_NODES:
-        raise InfeasibleError(
-            f"nodes: expected at most {MASK_NODES}, because the file holds an n x n mask. Got {tree.nodes}: "
-            "solve again with a smaller --budget."
-        )
+def arrays_from_tree(tree: TokenTree) -> dict[str, Array]:
+    """Return both arrays, little-endian; raises InfeasibleError for more than 4096 nodes."""
+    check_mask_nodes(tree, MASK_NODES)
     return {"parents": tree.parents.astype("<i4"), "mask": tree.ancestor_mask}
 
 
-def tree_of_arrays(arrays: Arrays) -> TokenTree:
+def tree_from_arrays(arrays: Arrays) -> TokenTree:
     """Return the tree of `parents`; `mask` may be absent.
 
     Raises FormatError naming the file, the array and the reason, such as a mask of another tree.
@@ -50,39 +53,37 @@ def tree_of_arrays(arrays: Arrays) -> TokenTree:
     for name in arrays.names:
         if name not in ARRAYS:
             raise arrays.error(
-                label(name), f"unknown array. A tree has {' and '.join(ARRAYS)}: is it another kind of file?"
+                quote_name(name), f"unknown array. A tree has {' and '.join(ARRAYS)}: is it another kind of file?"
             )
     parents = arrays.take("parents", "i", 1)
     if len(parents) > MASK_NODES:
         raise arrays.error("parents", f"expected at most {MASK_NODES} nodes. Got {len(parents)}.")
     tree = arrays.build("parents", TokenTree, parents)
-    reason = difference(arrays.take("mask", "b"), tree.ancestor_mask) if "mask" in arrays else None
+    reason = describe_difference(arrays.take("mask", "b"), tree.ancestor_mask) if "mask" in arrays else None
     if reason:
         raise arrays.error("mask", f"{reason} It has to agree with parents.")
     return tree
 
 
-def write_npz(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
-    """Return the archive, uncompressed; raises InfeasibleError as `arrays_of_tree` does."""
-    del options, suffix
+def write_npz(tree: TokenTree, _: WriteOptions) -> bytes:
+    """Return the archive, uncompressed; raises InfeasibleError for more than 4096 nodes."""
     file = io.BytesIO()
-    np.savez(file, **arrays_of_tree(tree))  # type: ignore[arg-type]
-    return Written(data=file.getvalue())
+    np.savez(file, **arrays_from_tree(tree))  # type: ignore[arg-type]
+    return file.getvalue()
 
 
 def read_npz(path: Path, data: bytes) -> TokenTree:
     """Return the tree of an archive's bytes; raises FormatError naming the file, the array and the reason."""
     start = _format_entry(data)
-    for name, what in _OTHER_FILES.items():
+    for name, description in _OTHER_FORMATS.items():
         if name.encode("utf-32-le") in start:
-            raise FormatError(path, "format", f"expected the arrays of a tree. Got {what}")
-    return tree_of_arrays(Arrays.read(path, data, limit_bytes=MAX_BYTES))
+            raise FormatError(path, "format", f"expected the arrays of a tree. Got {description}")
+    return tree_from_arrays(Arrays.read(path, data, limit_bytes=MAX_BYTES))
 
 
-def write_safetensors(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
-    """Return the file; raises InfeasibleError as `arrays_of_tree` does."""
-    del options, suffix
-    return Written(data=_ordered(safetensors.numpy.save(arrays_of_tree(tree), METADATA)))
+def write_safetensors(tree: TokenTree, _: WriteOptions) -> bytes:
+    """Return the file; raises InfeasibleError for more than 4096 nodes."""
+    return _sort_header(safetensors.numpy.save(arrays_from_tree(tree), METADATA))
 
 
 def read_safetensors(path: Path, data: bytes) -> TokenTree:
@@ -93,14 +94,14 @@ def read_safetensors(path: Path, data: bytes) -> TokenTree:
         arrays = Arrays(path, safetensors.numpy.load(data))
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or METADATA
     except _UNREADABLE as error:
-        reason = f"expected a safetensors file ({short(str(error))}). Is it complete?"
+        reason = f"expected a safetensors file ({abbreviate(str(error))}). Is it complete?"
         raise FormatError(path, "content", reason) from None
     for key, expected in METADATA.items():
         if metadata.get(key, expected) != expected:
             raise FormatError(
-                path, f"metadata.{key}", f"expected {expected!r}. Got {short(metadata[key])}: {_ADVICE[key]}"
+                path, f"metadata.{key}", f"expected {expected!r}. Got {abbreviate(metadata[key])}: {_ADVICE[key]}"
             )
-    return tree_of_arrays(arrays)
+    return tree_from_arrays(arrays)
 
 
 def _format_entry(data: bytes) -> bytes:
@@ -112,8 +113,8 @@ def _format_entry(data: bytes) -> bytes:
         return b""
 
 
-def _ordered(data: bytes) -> bytes:
-    """Return a file with its header's keys in alphabetical order, so that equal trees give equal bytes."""
+def _sort_header(data: bytes) -> bytes:
+    """Return a safetensors file with the keys of its header sorted, so that equal trees give equal bytes."""
     start, end = 8, 8 + int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[start:end]), sort_keys=True, separators=(",", ":"))
     return data[:start] + header.encode().ljust(end - start) + data[end:]

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.errors import FormatError, InvalidValueError
+from treeopt.files.fields import abbreviate, quote_name
 from treeopt.files.json_file import MAX_BYTES, parse_json
 from treeopt.files.yaml_file import parse_yaml
 from treeopt.trees import token_tree, tree_file
 from treeopt.trees.formats import adjacency, arrays, growmap, medusa, paths
 from treeopt.trees.formats.python_text import MAX_CHARS, syntax_tree, value_of
-from treeopt.trees.formats.topology import TopologyFormat, TreeFormat, label, short
+from treeopt.trees.formats.topology import TopologyFormat, TreeFormat
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import Provenance, TreeFile
 
@@ -30,8 +31,6 @@ FORMATS: tuple[TopologyFormat, ...] = (
 )
 READABLE: tuple[TreeFormat, ...] = (*FORMATS, paths.VLLM, medusa.CONFIG_FORMAT, adjacency.PARENTS, adjacency.ADJACENCY)
 """All formats that are read."""
-OWN = "treeopt"
-"""Name of treeopt's own tree file."""
 MAX_TEXT_BYTES = 20_000_000
 MAX_OBJECTS = 1000
 CONFIG = re.compile(
@@ -42,17 +41,17 @@ CONFIG = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The format of a file, and the function that reads it."""
+    """The format of a file, None for treeopt's own, and the function that reads it."""
 
-    name: str
+    tree_format: TreeFormat | None
     read: Callable[[], TreeFile | TokenTree | dict[str, TokenTree]]
-    """Return the tree, or all trees of the file by their names."""
+    """Returns the tree, or all trees of the file by their names."""
 
 
 def parse(path: Path | str, data: bytes) -> dict[str | None, TreeFile]:
-    """Return every tree of a file's bytes by its name, which is None where the format has no names.
+    """Return every tree of a file's bytes by its name, which is None in formats without names.
 
-    A tree of another program has that program as its provenance. Nothing in the file is executed.
+    The provenance of another program's tree is that program. Nothing in the file is executed.
 
     Raises FormatError naming the file, the field and the reason.
     """
@@ -60,21 +59,27 @@ def parse(path: Path | str, data: bytes) -> dict[str | None, TreeFile]:
     content = reader.read()
     if isinstance(content, TreeFile):
         return {None: content}
-    provenance = Provenance(source=str(path), tool=next(each.title for each in READABLE if each.name == reader.name))
+    provenance = Provenance(source=str(path), tool=reader.tree_format.title if reader.tree_format else None)
     trees = content if isinstance(content, dict) else {None: content}
     return {name: TreeFile(tree=tree, provenance=provenance) for name, tree in trees.items()}
 
 
 def detect(path: Path, data: bytes) -> Reader:
     """Return the reader of a file's bytes; raises FormatError for an unknown format."""
-    # First, because the file starts with the length of its JSON header, which may look like any other format.
+    # First, because a safetensors file starts with the length of its JSON header, which may look like any other format.
     if data[4:9] == b"\x00\x00\x00\x00{":
-        return Reader("safetensors", partial(arrays.read_safetensors, path, data))
+        return Reader(arrays.SAFETENSORS, partial(arrays.read_safetensors, path, data))
     if data[:2] == b"PK":
         return _detect_archive(path, data)
-    if data[:1] == b"\x80":  # every binary pickle starts so
-        return Reader("sequoia", partial(growmap.read_sequoia, path, data))
-    return _detect_text(path, _text(path, data))
+    if data[:1] == b"\x80":  # the first byte of every binary pickle
+        return Reader(growmap.SEQUOIA, partial(growmap.read_sequoia, path, data))
+    if len(data) > MAX_TEXT_BYTES:
+        raise FormatError(path, "content", f"expected at most {MAX_TEXT_BYTES} bytes of text. Got {len(data)}.")
+    try:
+        text = data.decode("utf-8-sig")  # without the byte order mark of Windows editors
+    except UnicodeDecodeError as error:
+        raise _unknown_format(path, f"bytes that are no text (byte {error.start})") from None
+    return _detect_text(path, text)
 
 
 def _detect_archive(path: Path, data: bytes) -> Reader:
@@ -82,20 +87,11 @@ def _detect_archive(path: Path, data: bytes) -> Reader:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
-        reason = f"expected a numpy archive or a torch file ({short(str(error))}). Is it complete?"
+        reason = f"expected a numpy archive or a torch file ({abbreviate(str(error))}). Is it complete?"
         raise FormatError(path, "content", reason) from None
     if any(name.endswith(".npy") for name in names):
-        return Reader("npz", partial(arrays.read_npz, path, data))
-    return Reader("sequoia", partial(growmap.read_sequoia, path, data))
-
-
-def _text(path: Path, data: bytes) -> str:
-    if len(data) > MAX_TEXT_BYTES:
-        raise FormatError(path, "content", f"expected at most {MAX_TEXT_BYTES} bytes of text. Got {len(data)}.")
-    try:
-        return data.decode("utf-8-sig")  # without the byte order mark of Windows editors
-    except UnicodeDecodeError as error:
-        raise _unknown(path, f"bytes that are no text (byte {error.start})") from None
+        return Reader(arrays.NPZ, partial(arrays.read_npz, path, data))
+    return Reader(growmap.SEQUOIA, partial(growmap.read_sequoia, path, data))
 
 
 def _detect_text(path: Path, text: str) -> Reader:
@@ -106,20 +102,20 @@ def _detect_text(path: Path, text: str) -> Reader:
         try:
             content = parse_json(path, text, unique_keys=True)
             if adjacency.is_parents(content):
-                return Reader("parents", partial(adjacency.read_parents, path, content))
-            return Reader("medusa", partial(medusa.read_list, path, content))
+                return Reader(adjacency.PARENTS, partial(adjacency.read_parents, path, content))
+            return Reader(medusa.FORMAT, partial(medusa.read_list, path, content))
         except FormatError:  # it may be a Python list: tuples, a trailing comma
             if len(text) > MAX_CHARS:
                 raise
     if CONFIG.search(text):
-        content = _yaml(path, text)
+        content = _read_yaml(path, text)
         if isinstance(content, dict):
             reader = _detect_object(path, text, content)
-            return replace(reader, name=medusa.CONFIG_FORMAT.name) if reader.name == medusa.FORMAT.name else reader
+            return replace(reader, tree_format=medusa.CONFIG_FORMAT) if reader.tree_format is medusa.FORMAT else reader
     return _detect_python(path, text)
 
 
-def _yaml(path: Path, text: str) -> object:
+def _read_yaml(path: Path, text: str) -> object:
     """Return the value of YAML with all keys as text; None for Python, whose annotations look like YAML."""
     try:
         module = syntax_tree(text)
@@ -139,11 +135,11 @@ def _with_text_keys(value: object) -> object:
 
 
 def _detect_object(path: Path, text: str, content: dict[str, Any]) -> Reader:
-    own = content.get("format")
-    if own == token_tree.FORMAT:
-        return Reader(OWN, partial(tree_file.parse, path, text))
-    for find in (_detect_by_names, _detect_by_content):
-        matches = list(_outermost(path, content, find))
+    name = content.get("format")
+    if name == token_tree.FORMAT:
+        return Reader(None, partial(tree_file.parse, path, text))
+    for detect_object in (_detect_by_names, _detect_by_content):
+        matches = list(_outermost(path, content, detect_object))
         if len(matches) > 1:
             (first, _), (second, _) = matches[:2]
             reason = (
@@ -152,47 +148,47 @@ def _detect_object(path: Path, text: str, content: dict[str, Any]) -> Reader:
             raise FormatError(path, "content", reason)
         if matches:
             return matches[0][1]
-    what = f"JSON with the keys {short(list(content))}" if own is None else f"a file of the format {short(own)}"
-    raise _unknown(path, what)
+    actual = f"a file of the format {abbreviate(name)}" if name else f"JSON with the keys {abbreviate(list(content))}"
+    raise _unknown_format(path, actual)
 
 
 def _detect_by_names(path: Path, content: dict[str, Any]) -> Reader | None:
     """Return the reader of an object with a field that only trees have, or None."""
     if len(content.keys() & set(growmap.KEYS)) > 1:
-        return Reader("umbrella", partial(growmap.read_umbrella, path, content))
+        return Reader(growmap.UMBRELLA, partial(growmap.read_umbrella, path, content))
     if paths.VLLM_TREE in content:
-        return Reader("vllm-tree", partial(paths.read_vllm_config, path, content))
+        return Reader(paths.VLLM, partial(paths.read_vllm_config, path, content))
     if adjacency.ADJACENCY_KEY in content:
-        return Reader("tree-adj", partial(adjacency.read_adjacency, path, content[adjacency.ADJACENCY_KEY]))
+        return Reader(adjacency.ADJACENCY, partial(adjacency.read_adjacency, path, content[adjacency.ADJACENCY_KEY]))
     if any(key in content for key in medusa.CONFIG_KEYS):
-        return Reader("medusa", partial(medusa.read_object, path, content))
+        return Reader(medusa.FORMAT, partial(medusa.read_object, path, content))
     return None
 
 
 def _detect_by_content(path: Path, content: dict[str, Any]) -> Reader | None:
     """Return the reader of an object whose fields may be those of a tree or of another configuration, or None."""
     if paths.VLLM_COUNT in content:
-        return Reader("vllm-tree", partial(paths.read_vllm_config, path, content))
+        return Reader(paths.VLLM, partial(paths.read_vllm_config, path, content))
     if "0" in content:
-        return Reader("nxdi", partial(adjacency.read_nxdi, path, content))
+        return Reader(adjacency.NXDI, partial(adjacency.read_nxdi, path, content))
     if any(key in content for key in medusa.KEYS) or any(map(medusa.looks_like_paths, content.values())):
-        return Reader("medusa", partial(medusa.read_object, path, content))
+        return Reader(medusa.FORMAT, partial(medusa.read_object, path, content))
     if adjacency.PARENTS_KEY in content:
-        return Reader("parents", partial(adjacency.read_parents, path, content[adjacency.PARENTS_KEY]))
+        return Reader(adjacency.PARENTS, partial(adjacency.read_parents, path, content[adjacency.PARENTS_KEY]))
     return None
 
 
 def _outermost(
-    path: Path, content: dict[str, Any], find: Callable[[Path, dict[str, Any]], Reader | None]
+    path: Path, content: dict[str, Any], detect_object: Callable[[Path, dict[str, Any]], Reader | None]
 ) -> Iterator[tuple[str, Reader]]:
-    """Yield place and reader of every object with a tree that is not inside another such object."""
+    """Yield field and reader of every object with a tree that is not inside another such object."""
     objects = [("", content)]
-    for place, fields in objects:  # grows during the loop
-        if reader := find(path, fields):
-            yield place, reader
+    for field, fields in objects:  # grows during the loop
+        if reader := detect_object(path, fields):
+            yield field, reader
             continue
         for key, value in fields.items():
-            name = f"{place}.{label(key)}" if place else label(key)
+            name = f"{field}.{quote_name(key)}" if field else quote_name(key)
             items = (
                 [(f"{name}[{i}]", item) for i, item in enumerate(value)] if isinstance(value, list) else [(name, value)]
             )
@@ -200,25 +196,24 @@ def _outermost(
 
 
 def _detect_python(path: Path, text: str) -> Reader:
-    own = re.match(r"format: *(treeopt-[\w-]+)", text)
-    if own:
-        raise _unknown(path, f"a file of the format {own[1]!r}")
+    if match := re.match(r"format: *(treeopt-[\w-]+)", text):
+        raise _unknown_format(path, f"a file of the format {match[1]!r}")
     try:
         module = syntax_tree(text)
     except InvalidValueError as error:
-        raise _unknown(path, f"text that is no JSON and {error}") from None
+        raise _unknown_format(path, f"text that is no JSON and {error}") from None
     value = value_of(module)
     if adjacency.is_parents(value):
-        return Reader("parents", partial(adjacency.read_parents, path, value))
+        return Reader(adjacency.PARENTS, partial(adjacency.read_parents, path, value))
     if isinstance(value, list | tuple) and value and isinstance(value[0], tuple):
-        return Reader("vllm-tree", partial(paths.read_vllm_list, path, value))
+        return Reader(paths.VLLM, partial(paths.read_vllm_list, path, value))
     if isinstance(value, list | tuple):
-        return Reader("medusa", partial(medusa.read_list, path, value))
+        return Reader(medusa.FORMAT, partial(medusa.read_list, path, value))
     if any(isinstance(line, ast.Assign | ast.AnnAssign) for line in module.body):
-        return Reader("medusa", partial(medusa.read_python, path, module))
-    raise _unknown(path, "text without a list of paths")
+        return Reader(medusa.FORMAT, partial(medusa.read_python, path, module))
+    raise _unknown_format(path, "text without a list of paths")
 
 
-def _unknown(path: Path, what: str) -> FormatError:
-    names = ", ".join([OWN, *(each.name for each in READABLE)])
-    return FormatError(path, "content", f"expected a tree in one of the formats {names}. Got {what}.")
+def _unknown_format(path: Path, actual: str) -> FormatError:
+    names = ", ".join(["treeopt", *(tree_format.name for tree_format in READABLE)])
+    return FormatError(path, "content", f"expected a tree in one of the formats {names}. Got {actual}.")

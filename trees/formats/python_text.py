@@ -1,4 +1,4 @@
-"""Literals in Python text, read from its syntax tree: nothing in the text is executed."""
+"""Literals in Python source, read from its syntax tree without executing anything."""
 
 import ast
 import warnings
@@ -7,20 +7,19 @@ from pathlib import Path
 from treeopt.errors import FormatError, InvalidValueError
 
 MAX_CHARS = 128_000
-"""Longest text: its syntax tree takes about a thousand times as many bytes."""
+"""A syntax tree takes about a thousand times as many bytes."""
 
 _UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
-"""Errors of Python's parser for invalid or hostile text."""
 
 
 def literal(path: Path, field: str, text: str) -> object:
     """Return the value of text that is one literal; raises FormatError naming the file, the field and the reason."""
     try:
-        value, what = value_of(syntax_tree(text)), "something else"
+        value, actual = value_of(syntax_tree(text)), "something else"
     except InvalidValueError as error:
-        value, what = None, str(error)
+        value, actual = None, str(error)
     if value is None:
-        raise FormatError(path, field, f"expected a Python list such as [(0,), (1,), (0, 0)]. Got {what}.")
+        raise FormatError(path, field, f"expected a Python list such as [(0,), (1,), (0, 0)]. Got {actual}.")
     return value
 
 
@@ -30,11 +29,11 @@ def syntax_tree(text: str) -> ast.Module:
         raise InvalidValueError(f"more than {MAX_CHARS} characters")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as for a wrong escape in text that is not ours
+            warnings.simplefilter("ignore")  # about invalid escapes
             return ast.parse(text.strip())
     except _UNREADABLE as error:
-        what = error.msg if isinstance(error, SyntaxError) else type(error).__name__
-        raise InvalidValueError(f"no Python ({what})") from None
+        reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
+        raise InvalidValueError(f"no Python ({reason})") from None
 
 
 def value_of(module: ast.Module) -> object:

@@ -1,41 +1,29 @@
-"""A topology format, and what the readers of all formats share."""
+"""Descriptions of the formats of other programs, and helpers of their readers and writers."""
 
-import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from treeopt.arrays import Array
-from treeopt.errors import Warning
+from treeopt.errors import InfeasibleError
+from treeopt.files.fields import abbreviate
 from treeopt.trees.token_tree import TokenTree
 
 MASK_NODES = 4096
-"""Most nodes in formats that hold an n x n mask."""
-
-_REPR = reprlib.Repr()
-_REPR.maxlist = _REPR.maxtuple = 8
-_REPR.maxstring = _REPR.maxother = 60
-_PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
-_LONGEST = 80
+"""Most nodes in formats with an n x n mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """Options of some formats."""
 
+    suffix: str = ".json"
+    """Suffix of the file, in formats that may be JSON or Python."""
     name: str | None = None
     """Name of the tree, in formats with names."""
     max_depth: int | None = None
     """Heads of a Medusa-like model, the depth of its deepest tree; None is unknown, and not checked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """A file's bytes, and warnings for the user."""
-
-    data: bytes
-    warnings: tuple[Warning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,37 +45,27 @@ class TopologyFormat(TreeFormat):
 
     text: bool
     """Whether its files are text."""
-    write: Callable[[TokenTree, WriteOptions, str], Written]
-    """Returns the file of a tree, given options and the suffix of its path; raises InfeasibleError for unsuitable trees."""
+    write: Callable[[TokenTree, WriteOptions], bytes]
+    """Returns the file of a tree; raises InfeasibleError for unsuitable trees."""
     takes: tuple[str, ...] = ()
     """Fields of the options that have an effect."""
 
 
-def short(value: object) -> str:
-    r"""Return a value in at most 80 characters of one line.
-
-    >>> short([0, 1, 0]), short("two\nlines")
-    ('[0, 1, 0]', "'two\\nlines'")
-    """
-    try:
-        text = _REPR.repr(value) if isinstance(value, _PLAIN) else type(value).__name__
-    except ValueError:  # an integer of more digits than Python is willing to write
-        text = "a number of thousands of digits"
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+def check_mask_nodes(tree: TokenTree, max_nodes: int) -> None:
+    """Raise InfeasibleError for more nodes than a format with an n x n mask may have."""
+    if tree.nodes > max_nodes:
+        raise InfeasibleError(
+            f"nodes: expected at most {max_nodes}, because the file contains an n x n mask. Got {tree.nodes}: "
+            "solve again with a smaller --budget."
+        )
 
 
-def label(name: str) -> str:
-    """Return a name from a file: unchanged if it is an identifier, else quoted and shortened."""
-    return name if name.isidentifier() and len(name) <= _LONGEST else short(name)
-
-
-def difference(found: Array, expected: Array) -> str | None:
+def describe_difference(actual: Array, expected: Array) -> str | None:
     """Return the first difference between two arrays as a sentence, or None if they are equal."""
-    if found.shape != expected.shape:
-        return f"expected shape {expected.shape}. Got {short(found.shape)}."
-    wrong = np.argwhere(found != expected)
-    if not len(wrong):
+    if actual.shape != expected.shape:
+        return f"expected shape {expected.shape}. Got {abbreviate(actual.shape)}."
+    differing = np.argwhere(actual != expected)
+    if not len(differing):
         return None
-    place = tuple(wrong[0].tolist())
-    return f"expected {expected[place].item()} at {list(place)}. Got {found[place].item()}."
+    index = tuple(differing[0].tolist())
+    return f"expected {expected[index].item()} at {list(index)}. Got {actual[index].item()}."

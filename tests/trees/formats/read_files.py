@@ -1,4 +1,4 @@
-"""What the readers make of a file."""
+"""Helpers that read a file in any format."""
 
 from pathlib import Path
 
@@ -9,7 +9,8 @@ from treeopt.trees.formats.detection import detect
 
 def detected_format(path: Path) -> str:
     """Return the name of the format of a file's content."""
-    return detect(path, path.read_bytes()).name
+    tree_format = detect(path, path.read_bytes()).tree_format
+    return "treeopt" if tree_format is None else tree_format.name
 
 
 def read_trees(path: Path) -> dict[str | None, TreeFile]:

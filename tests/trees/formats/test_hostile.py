@@ -1,4 +1,4 @@
-"""Files made to run code, to take all memory, or to look like what they are not."""
+"""Files that try to run code or to exhaust memory, or that imitate another format."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from treeopt.trees import k_ary, load_file
 from treeopt.trees.formats import WriteOptions, format_named
 
 TREE = k_ary(2, 3)
-GROWMAP = format_named("sequoia").write(TREE, WriteOptions(), ".pt").data
+GROWMAP = format_named("sequoia").write(TREE, WriteOptions())
 
 
 class Writes:
@@ -72,7 +72,7 @@ class TestPickle:
         assert [path.name for path in tmp_path.iterdir()] == ["g.pt"]
 
     @pytest.mark.parametrize("legacy", [False, True])
-    def test_memory_that_is_only_asked_for(self, tmp_path, legacy):
+    def test_large_requested_allocations(self, tmp_path, legacy):
         (tmp_path / "g.pt").write_bytes(torch_file({"roots": Asks()}, legacy=legacy))
         with pytest.raises(FormatError, match=r"bytearray.* may be code"):
             read_trees(tmp_path / "g.pt")
@@ -84,7 +84,7 @@ class TestPickle:
         with pytest.raises(FormatError, match=r"shape \(1073741824,\) in a storage of 11"):
             read_trees(tmp_path / "g.pt")
 
-    def test_a_class_named_in_a_newer_way(self, tmp_path):
+    def test_stack_global_is_refused(self, tmp_path):
         newer = pickle.dumps(Writes(tmp_path / "written"), protocol=4)
         (tmp_path / "g.pt").write_bytes(rewritten(GROWMAP, lambda name, data: newer if "pkl" in name else data))
         with pytest.raises(FormatError, match="which may be code and was not run"):
@@ -135,8 +135,8 @@ class TestPythonText:
 
     def test_nothing_in_it_is_run(self, tmp_path):
         (tmp_path / "choices.py").write_text(self.module(tmp_path / "written"))
-        ((name, found),) = read_trees(tmp_path / "choices.py").items()
-        assert (name, found.tree.nodes) == ("mine", 4)
+        ((name, content),) = read_trees(tmp_path / "choices.py").items()
+        assert (name, content.tree.nodes) == ("mine", 4)
         assert [path.name for path in tmp_path.iterdir()] == ["choices.py"]
 
 
@@ -147,7 +147,7 @@ class TestArchives:
         with pytest.raises(FormatError, match="300000000 bytes, more than a file like this has"):
             read_trees(tmp_path / "bomb.npz")
 
-    def test_arrays_that_hold_objects(self, tmp_path):
+    def test_object_arrays(self, tmp_path):
         np.savez(tmp_path / "o.npz", parents=np.array([Writes(tmp_path / "written")], object))
         with pytest.raises(FormatError, match="expected a numpy archive"):
             read_trees(tmp_path / "o.npz")

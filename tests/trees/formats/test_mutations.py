@@ -1,4 +1,4 @@
-"""Spoilt files of every format: each is a valid tree or a known error, at once, in little memory."""
+"""Perturbed files of every format load as a valid tree or raise a known error, quickly and in little memory."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ import torch
 from treeopt.errors import TreeoptError
 from treeopt.trees import TokenTree
 from treeopt.trees.formats import WriteOptions, format_named, parse
-from treeopt.trees.formats.paths import paths_of_tree
+from treeopt.trees.formats.paths import paths_from_tree
 
 MUTANTS = 1_000
 TREE = TokenTree([-1, 0, 0, 1, 1, 2, 2])
@@ -35,7 +35,7 @@ ODD_VALUES: list[Any] = [
 ]
 
 
-def spoil_bytes(rng: random.Random, data: bytes) -> bytes:
+def perturb_bytes(rng: random.Random, data: bytes) -> bytes:
     """Return the bytes with one to three faults: a bit, a byte more or less, a slice moved or gone, or an odd token."""
     for _ in range(rng.randint(1, 3)):
         start, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
@@ -58,7 +58,7 @@ def spoil_bytes(rng: random.Random, data: bytes) -> bytes:
     return data
 
 
-def spoil_value(rng: random.Random, value: Any) -> Any:
+def perturb_value(rng: random.Random, value: Any) -> Any:
     """Return nested lists and mappings with one entry changed, gone, doubled or in another's place."""
     inside = list(value) if isinstance(value, list | tuple) else list(value.items()) if isinstance(value, dict) else []
     if not inside or rng.random() < 0.15:
@@ -73,53 +73,55 @@ def spoil_value(rng: random.Random, value: Any) -> Any:
         inside[at], inside[other] = inside[other], inside[at]
     elif isinstance(value, dict):
         key, entry = inside[at]
-        inside[at] = (str(rng.choice(ODD_VALUES)), entry) if fault == 3 else (key, spoil_value(rng, entry))
+        inside[at] = (str(rng.choice(ODD_VALUES)), entry) if fault == 3 else (key, perturb_value(rng, entry))
     else:
-        inside[at] = spoil_value(rng, inside[at])
+        inside[at] = perturb_value(rng, inside[at])
     return dict(inside) if isinstance(value, dict) else type(value)(inside)
 
 
-def spoil_json(rng: random.Random, data: bytes) -> bytes:
-    return json.dumps(spoil_value(rng, json.loads(data))).encode()
+def perturb_json(rng: random.Random, data: bytes) -> bytes:
+    return json.dumps(perturb_value(rng, json.loads(data))).encode()
 
 
-def spoil_config(rng: random.Random, data: bytes) -> bytes:
-    """Return a config whose paths are spoilt inside their text."""
+def perturb_config(rng: random.Random, data: bytes) -> bytes:
+    """Return a config whose paths are perturbed inside their text."""
     content = json.loads(data)
     paths = eval(content["speculative_token_tree"])
-    content["speculative_token_tree"] = str(spoil_value(rng, paths))
+    content["speculative_token_tree"] = str(perturb_value(rng, paths))
     return json.dumps(content).encode()
 
 
-def spoil_module(rng: random.Random, data: bytes) -> bytes:
+def perturb_module(rng: random.Random, data: bytes) -> bytes:
     name, _, text = data.decode().partition(" = ")
-    return f"{name} = {spoil_value(rng, eval(text))!r}\n".encode()
+    return f"{name} = {perturb_value(rng, eval(text))!r}\n".encode()
 
 
-def spoil_entry(rng: random.Random, data: bytes) -> bytes:
-    """Return an archive one of whose entries is spoilt, its checksum right."""
+def perturb_entry(rng: random.Random, data: bytes) -> bytes:
+    """Return an archive one of whose entries is perturbed, its checksum right."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(file, "w") as copy:
         items = archive.infolist()
         victim = rng.choice(items[:1] * 3 + items)  # the first is torch's pickle
         for item in items:
             content = archive.read(item)
-            copy.writestr(item.filename, spoil_bytes(rng, content) if item is victim else content)
+            copy.writestr(item.filename, perturb_bytes(rng, content) if item is victim else content)
     return file.getvalue()
 
 
-def spoil_growmap(rng: random.Random, data: bytes) -> bytes:
+def perturb_growmap(rng: random.Random, data: bytes) -> bytes:
     content = torch.load(io.BytesIO(data), weights_only=True)
     plain = {key: getattr(value, "tolist", lambda v=value: v)() for key, value in content.items()}
-    spoilt, file = spoil_value(rng, plain), io.BytesIO()
+    perturbed, file = perturb_value(rng, plain), io.BytesIO()
     for key in ("mask", "depth"):
         with contextlib.suppress(KeyError, TypeError, ValueError, RuntimeError, OverflowError, IndexError):
-            spoilt[key] = torch.tensor(spoilt[key], dtype=rng.choice([torch.int64] * 8 + [torch.int32, torch.float32]))
-    torch.save(spoilt, file, _use_new_zipfile_serialization=rng.random() < 0.7)
+            perturbed[key] = torch.tensor(
+                perturbed[key], dtype=rng.choice([torch.int64] * 8 + [torch.int32, torch.float32])
+            )
+    torch.save(perturbed, file, _use_new_zipfile_serialization=rng.random() < 0.7)
     return file.getvalue()
 
 
-def spoil_arrays(rng: random.Random, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def perturb_arrays(rng: random.Random, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays with one changed in a value, its shape or its kind, renamed, or gone."""
     name, fault = rng.choice([*arrays]), rng.randrange(6)
     array = arrays[name].copy()
@@ -134,21 +136,21 @@ def spoil_arrays(rng: random.Random, arrays: dict[str, np.ndarray]) -> dict[str,
     return others if fault == 5 else others | {rng.choice([name] * 9 + ["format", "x"]): changed}
 
 
-def spoil_npz(rng: random.Random, data: bytes) -> bytes:
+def perturb_npz(rng: random.Random, data: bytes) -> bytes:
     file = io.BytesIO()
-    np.savez(file, **spoil_arrays(rng, dict(np.load(io.BytesIO(data)))))
+    np.savez(file, **perturb_arrays(rng, dict(np.load(io.BytesIO(data)))))
     return file.getvalue()
 
 
-def spoil_safetensors(rng: random.Random, data: bytes) -> bytes:
+def perturb_safetensors(rng: random.Random, data: bytes) -> bytes:
     if rng.random() < 0.5:
-        return safetensors.numpy.save(spoil_arrays(rng, safetensors.numpy.load(data)))
+        return safetensors.numpy.save(perturb_arrays(rng, safetensors.numpy.load(data)))
     size = int.from_bytes(data[:8], "little")
-    header = spoil_json(rng, data[8 : 8 + size])
+    header = perturb_json(rng, data[8 : 8 + size])
     return len(header).to_bytes(8, "little") + header + data[8 + size :]
 
 
-Spoil = Callable[[random.Random, bytes], bytes]
+Perturbation = Callable[[random.Random, bytes], bytes]
 
 
 def legacy(data: bytes) -> bytes:
@@ -157,31 +159,31 @@ def legacy(data: bytes) -> bytes:
     return file.getvalue()
 
 
-def originals() -> dict[str, tuple[list[bytes], list[Spoil]]]:
-    """Return, for every format, good files and the ways to spoil each of them."""
+def originals() -> dict[str, tuple[list[bytes], list[Perturbation]]]:
+    """Return, for every format, good files and the perturbations of each."""
 
     def written(name: str, suffix: str = ".json") -> bytes:
-        return format_named(name).write(TREE, WriteOptions(), suffix).data
+        return format_named(name).write(TREE, WriteOptions(suffix=suffix))
 
-    paths = str(paths_of_tree(TREE))
+    paths = str(paths_from_tree(TREE))
     config = json.dumps({"num_speculative_tokens": TREE.nodes - 1, "speculative_token_tree": paths}).encode()
     return {
-        "sequoia": ([written("sequoia")], [spoil_bytes, spoil_entry, spoil_growmap]),
-        "sequoia, legacy": ([legacy(written("sequoia"))], [spoil_bytes]),
-        "umbrella": ([written("umbrella")], [spoil_bytes, spoil_json]),
-        "medusa": ([written("medusa"), b'{"choices": {"a": [[0], [1], [0, 0]], "b": [[0]]}}'], [spoil_bytes, spoil_json]),
-        "medusa, Python": ([written("medusa", ".py")], [spoil_bytes, spoil_module]),
-        "nxdi": ([written("nxdi")], [spoil_bytes, spoil_json]),
-        "npz": ([written("npz")], [spoil_bytes, spoil_entry, spoil_npz]),
-        "safetensors": ([written("safetensors")], [spoil_bytes, spoil_safetensors]),
-        "vllm-tree": ([config], [spoil_bytes, spoil_json, spoil_config]),
-        "vllm-tree, bare": ([paths.encode()], [spoil_bytes]),
+        "sequoia": ([written("sequoia")], [perturb_bytes, perturb_entry, perturb_growmap]),
+        "sequoia, legacy": ([legacy(written("sequoia"))], [perturb_bytes]),
+        "umbrella": ([written("umbrella")], [perturb_bytes, perturb_json]),
+        "medusa": ([written("medusa"), b'{"choices": {"a": [[0], [1], [0, 0]], "b": [[0]]}}'], [perturb_bytes, perturb_json]),
+        "medusa, Python": ([written("medusa", ".py")], [perturb_bytes, perturb_module]),
+        "nxdi": ([written("nxdi")], [perturb_bytes, perturb_json]),
+        "npz": ([written("npz")], [perturb_bytes, perturb_entry, perturb_npz]),
+        "safetensors": ([written("safetensors")], [perturb_bytes, perturb_safetensors]),
+        "vllm-tree": ([config], [perturb_bytes, perturb_json, perturb_config]),
+        "vllm-tree, bare": ([paths.encode()], [perturb_bytes]),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", originals())
 @pytest.mark.filterwarnings("ignore::treeopt.errors.TreeoptWarning")
-def test_a_spoilt_file_is_a_valid_tree_or_a_known_error(name):
+def test_perturbed_files_load_or_raise_a_known_error(name):
     files, ways = originals()[name]
     rng, slowest_s, read, reasons = random.Random(f"seed 1 {name}"), 0.0, 0, []
     most_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""Every format: what is read whatever the file is called, and every way in which a file can contradict itself."""
+"""Every format: detection by content, and inconsistent files."""
 
 import io
 import json
@@ -19,7 +19,7 @@ TREE = TokenTree([-1, 0, 0, 1, 1, 2])
 
 
 def written(name: str, suffix: str = ".json", tree: TokenTree = TREE) -> bytes:
-    return format_named(name).write(tree, WriteOptions(), suffix).data
+    return format_named(name).write(tree, WriteOptions(suffix=suffix))
 
 
 def growmap(**changes: object) -> dict[str, object]:
@@ -84,7 +84,7 @@ GROWMAPS = {
     "Successors true": ({"Successors": but(SUCCESSORS, (0, 0), True)}, "Successors[0][0]", "whole number. Got True"),
     "Successors float": ({"Successors": but(SUCCESSORS, (2, 0), 5.0)}, "Successors[2][0]", "whole number. Got 5.0"),
     "unreachable": ({"Successors": [[1, 2], [3, 4], [], [], [], []]}, "Successors[5]", "Got none for 5: it cannot"),
-    "cycle": ({"Successors": [[1], [3, 4], [5], [], [], [2]]}, "Successors[2]", "way from the root to node 2.* cycle"),
+    "cycle": ({"Successors": [[1], [3, 4], [5], [], [], [2]]}, "Successors[2]", "path from the root to node 2.* cycle"),
     "own child": ({"Successors": [[1], [3, 4, 5], [2], [], [], []]}, "Successors[2]", "Got a cycle"),
     "root a child": ({"Successors": [[1, 2], [3, 4], [0], [], [], []]}, "Successors[2]", "Got the root"),
     "two parents": ({"Successors": [[1, 2], [3, 4], [4], [], [], []]}, "Successors[2]", "node 4. Got two, 1 and 2"),
@@ -92,7 +92,7 @@ GROWMAPS = {
     "negative child": ({"Successors": [[1, 2], [3, 4], [-1], [], [], []]}, "Successors[2]", "from 1 to 5. Got -1"),
     "order": ({"Successors": [[1, 2], [3, 5], [4], [], [], []]}, "Successors[1]", "level by level, so 4.* Got 5"),
     "siblings turned": ({"Successors": [[2, 1], [3, 4], [5], [], [], []]}, "Successors[0]", "so 1 here. Got 2"),
-    "another tree": ({"Successors": [[1, 2], [3], [4, 5], [], [], []]}, "branches[1]", r"\[1, 2\], as .* Got \[2, 1\]"),
+    "another tree": ({"Successors": [[1, 2], [3], [4, 5], [], [], []]}, "branches[1]", r"\[1, 2\], which .* Got \[2, 1\]"),
     "roots short": ({"roots": [[0], [1, 2]]}, "roots", "expected 3 lists, one per level. Got 2"),
     "roots moved": ({"roots": [[0], [1, 2, 3], [4, 5]]}, "roots[1]", r"expected \[1, 2\].* Got \[1, 2, 3\]"),
     "roots turned": ({"roots": [[0], [2, 1], [3, 4, 5]]}, "roots[1]", r"Got \[2, 1\]"),
@@ -126,14 +126,18 @@ JSON_ARRAYS = {
 
 TENSORS = {
     "mask of floats": ({"mask": torch.tensor(MASK, dtype=torch.float32)}, "mask", "whole numbers. Got float32"),
-    "mask of bfloat16": ({"mask": torch.tensor(MASK, dtype=torch.bfloat16)}, "mask", "whole numbers. Got Tensor"),
+    "mask of bfloat16": (
+        {"mask": torch.tensor(MASK, dtype=torch.bfloat16)},
+        "mask",
+        "whole numbers. Got tensor of bfloat16",
+    ),
     "mask of booleans": ({"mask": torch.tensor(MASK, dtype=torch.bool)}, "mask", "whole numbers. Got bool"),
     "mask a list": ({"mask": MASK}, "mask", "array of whole numbers. Got "),
     "mask sparse": ({"mask": torch.tensor(MASK).to_sparse()}, "content", "may be code"),
     "mask stretched": ({"mask": torch.ones(1, 1, dtype=torch.int64).expand(9999, 9999)}, "mask", r"Got \(9999, 9999\)"),
-    "size a tensor": ({"size": torch.tensor(6)}, "size", "whole number from 1 to 4096. Got Tensor"),
+    "size a tensor": ({"size": torch.tensor(6)}, "size", "whole number from 1 to 4096. Got tensor of int64"),
     "one list many times": ({"roots": [list(range(2000))] * 2000}, "roots", "at most 6 entries.* Got 4000000"),
-    "Successors a tensor": ({"Successors": torch.zeros(6, 1)}, "Successors", "list of lists. Got Tensor"),
+    "Successors a tensor": ({"Successors": torch.zeros(6, 1)}, "Successors", "list of lists. Got tensor of float32"),
 }
 
 PATHS = {
@@ -370,7 +374,7 @@ class TestConfigurations:
 
     def test_keys_that_are_no_text_are_names(self, tmp_path):
         (tmp_path / "tree").write_text("choices:\n  3: [[0]]\n  2020-01-01: [[0], [1]]\n")
-        assert [each.tree.nodes for each in read_trees(tmp_path / "tree").values()] == [2, 3]
+        assert [content.tree.nodes for content in read_trees(tmp_path / "tree").values()] == [2, 3]
 
     def test_yaml_of_many_bytes_is_refused_before_it_is_parsed(self, tmp_path):
         (tmp_path / "tree").write_text("medusa_choices:\n" + "- [0]\n" * 200_000)
@@ -391,15 +395,15 @@ class TestConfigurations:
 class TestDetection:
     @pytest.mark.parametrize("suffix", [".pt", ".json", ".py", ".npz", ".safetensors", ".txt", ""])
     @pytest.mark.parametrize("name", GOOD)
-    def test_the_content_tells_whatever_the_name_says(self, tmp_path, name, suffix):
+    def test_format_is_detected_by_content(self, tmp_path, name, suffix):
         path = tmp_path / f"tree{suffix}"
         path.write_bytes(GOOD[name])
         assert detected_format(path) == name
-        assert [each.tree for each in read_trees(path).values()] == [TREE]
+        assert [content.tree for content in read_trees(path).values()] == [TREE]
         assert load_file(str(path)).tree == TREE
 
     @pytest.mark.parametrize(("name", "data"), MORE.values(), ids=MORE)
-    def test_other_forms_of_the_same(self, tmp_path, name, data):
+    def test_other_layouts(self, tmp_path, name, data):
         (tmp_path / "tree").write_bytes(data)
         assert detected_format(tmp_path / "tree") == name
         assert load_file(tmp_path / "tree").tree == TREE
@@ -438,13 +442,13 @@ class TestDetection:
             (sequoia()[:700], "expected a numpy archive or a torch file .*Is it complete"),
             (sequoia(legacy=True)[:-9], "expected a torch file .*Is it complete"),
             (safetensors_file()[:-1], "expected a safetensors file .*Is it complete"),
-            (torch_file(torch.tensor([0.0, 0.6])), r"Got a tensor of shape \(2,\): is it an acceptance vector"),
+            (torch_file(torch.tensor([0.0, 0.6])), r"Got tensor of float32, shape \(2,\): is it an acceptance vector"),
             (torch_file([1, 2]), r"Got \[1, 2\]: is it"),
             (torch_file({"fc.weight": torch.ones(2)}), "A growmap has the keys roots"),
             (torch_file({i: [[]] for i in range(99_999)}), "a pickle of more than 400000 bytes, as models have"),
         ],
     )  # fmt: skip
-    def test_what_holds_no_tree(self, tmp_path, data, reason):
+    def test_files_without_trees(self, tmp_path, data, reason):
         (tmp_path / "file").write_bytes(data)
         with pytest.raises(FormatError, match=reason) as caught:
             read_trees(tmp_path / "file")
@@ -454,7 +458,7 @@ class TestDetection:
         ("name", "advice"),
         [("treeopt-solution", "treeopt show FILE --budget N -o tree.json"), ("treeopt-draft-record", "no tree")],
     )
-    def test_archives_of_our_own_that_hold_no_tree(self, tmp_path, name, advice):
+    def test_own_archives_without_trees(self, tmp_path, name, advice):
         (tmp_path / "file.npz").write_bytes(npz(format=name))
         with pytest.raises(FormatError, match=re.escape(advice)):
             read_trees(tmp_path / "file.npz")
@@ -488,17 +492,20 @@ class TestDetection:
 class TestNames:
     TEXT = "small = [[0], [1]]\nlarge = [[0], [0, 0]]\nlarge = [[0], [1], [0, 0], [0, 1], [1, 0]]\nother = 'x'\n"
 
-    def test_every_tree_of_a_module_the_last_of_a_name(self, tmp_path):
+    def test_trees_of_a_python_module(self, tmp_path):
         (tmp_path / "choices.py").write_text(self.TEXT)
-        found = {name: each.tree for name, each in read_trees(tmp_path / "choices.py").items()}
-        assert found == {"small": TokenTree([-1, 0, 0]), "large": TREE}
+        trees = {name: content.tree for name, content in read_trees(tmp_path / "choices.py").items()}
+        assert trees == {"small": TokenTree([-1, 0, 0]), "large": TREE}
         assert load_file(tmp_path / "choices.py", "large").tree == TREE
 
     @pytest.mark.parametrize(
         ("name", "reason"),
-        [(None, "holds 2 trees, small, large. Choose one with --name"), ("huge", "no tree named huge. Choose one of")],
+        [
+            (None, "contains 2 trees, small, large. Choose one with --name"),
+            ("huge", "no tree named huge. Choose one of"),
+        ],
     )
-    def test_a_name_is_needed_and_must_be_there(self, tmp_path, name, reason):
+    def test_a_missing_or_unknown_name(self, tmp_path, name, reason):
         (tmp_path / "choices.py").write_text(self.TEXT)
         with pytest.raises(TreeoptError, match=reason):
             load_file(tmp_path / "choices.py", name)
@@ -509,23 +516,23 @@ class TestNames:
         with pytest.raises(TreeoptError, match=r"its tree has no name\. Got --name mine: leave it out"):
             load_file(tmp_path / "tree", "mine")
 
-    def test_names_that_are_no_words_stay_on_one_line(self, tmp_path):
+    def test_unusual_names_are_quoted(self, tmp_path):
         (tmp_path / "many.json").write_text(json.dumps({f"a\n{i}": [[0]] for i in range(500)}))
-        with pytest.raises(TreeoptError, match=r"holds 500 trees, 'a\\n0', .*, \.\.\.\. Choose one") as caught:
+        with pytest.raises(TreeoptError, match=r"contains 500 trees, 'a\\n0', .*, \.\.\.\. Choose one") as caught:
             load_file(tmp_path / "many.json")
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500
 
 
 class TestProvenance:
-    def test_a_tree_file_keeps_all_that_it_says(self, tmp_path):
+    def test_tree_file_is_kept_whole(self, tmp_path):
         reach, provenance = np.array([1, 0.5, 0.2, 0.3, 0.1, 0.1]), Provenance(tool="me", speedup=1.5)
         TreeFile(tree=TREE, reach=reach, provenance=provenance).save(tmp_path / "tree.json")
-        found = load_file(tmp_path / "tree.json")
-        assert (found.provenance, found.reach.tolist()) == (provenance, reach.tolist())
+        loaded = load_file(tmp_path / "tree.json")
+        assert (loaded.provenance, loaded.reach.tolist()) == (provenance, reach.tolist())
 
-    def test_another_file_tells_where_it_came_from(self, tmp_path):
+    def test_provenance_of_other_formats(self, tmp_path):
         (tmp_path / "g.pt").write_bytes(written("sequoia", tree=k_ary(2, 3)))
-        found = load_file(tmp_path / "g.pt")
-        assert found.provenance == Provenance(source=str(tmp_path / "g.pt"), tool=format_named("sequoia").title)
-        assert found.reach is None
+        loaded = load_file(tmp_path / "g.pt")
+        assert loaded.provenance == Provenance(source=str(tmp_path / "g.pt"), tool=format_named("sequoia").title)
+        assert loaded.reach is None

@@ -1,18 +1,18 @@
-"""Figures as files: formats by suffix, and equal bytes for equal figures."""
+"""Figure files: the format follows from the suffix, and equal figures give equal bytes."""
 
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treeopt.errors import InvalidValueError
-from treeopt.files.whole_files import file_path, write_bytes
-from treeopt.pictures.style import house_style
-from treeopt.pictures.svg import svg_text
+from treeopt.files.atomic_files import file_path, write_bytes
+from treeopt.plotting.style import house_style
+from treeopt.plotting.svg import svg_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Neither dates nor program versions, nor the user's own style: the same picture gives the same bytes.
+# no dates and versions, so that equal figures are equal bytes
 _METADATA: dict[str, dict[str, Any]] = {
     ".svg": {},
     ".png": {"Software": "treeopt"},
@@ -20,23 +20,17 @@ _METADATA: dict[str, dict[str, Any]] = {
 }
 
 
-def checked_suffix(path: Path | str, *others: str) -> str:
-    """Return `.svg`, `.png`, `.pdf` or one of the others, whichever a path ends in.
-
-    Raises InvalidValueError when it ends in none of them.
-    """
+def check_suffix(path: Path | str, *others: str) -> str:
+    """Return the suffix of a path; raises InvalidValueError unless it is `.svg`, `.png`, `.pdf` or one of the others."""
     suffix, expected = file_path(path).suffix.lower(), (*_METADATA, *others)
     if suffix not in expected:
         raise InvalidValueError(f"{path}: expected a file name ending in {', '.join(expected)}. Got {suffix!r}.")
     return suffix
 
 
-def save_drawing(figure: "Figure", path: Path | str) -> None:
-    """Write a figure, whole or not at all; equal figures give equal bytes.
-
-    Raises InvalidValueError as `checked_suffix` does, TreeoptError when the file cannot be written.
-    """
-    suffix = checked_suffix(path)
+def write_figure(figure: "Figure", path: Path | str) -> None:
+    """Write a figure atomically; raises InvalidValueError for another suffix, TreeoptError if it cannot be written."""
+    suffix = check_suffix(path)
     if suffix == ".svg":
         write_bytes(path, f'<?xml version="1.0" encoding="utf-8"?>\n{svg_text(figure)}\n'.encode())
         return

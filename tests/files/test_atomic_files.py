@@ -1,4 +1,4 @@
-"""Reading and writing: every failure is a TreeoptError that names the file, and nobody finds half of one."""
+"""Atomic writes, and errors that name the file."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from treeopt.errors import TreeoptError
-from treeopt.files.whole_files import check_writable, read_text, write_bytes, write_text
+from treeopt.files.atomic_files import check_writable, read_text, write_bytes, write_text
 
 
 def refuse(*_args, **_kwargs):
@@ -17,7 +17,7 @@ def refuse(*_args, **_kwargs):
 
 
 class TestReadText:
-    def test_text_comes_as_it_was_written(self, tmp_path):
+    def test_text_is_unchanged(self, tmp_path):
         (tmp_path / "a").write_bytes("ä\r\n∑".encode())
         assert read_text(tmp_path / "a", limit_bytes=100) == read_text(str(tmp_path / "a"), limit_bytes=7) == "ä\r\n∑"
 
@@ -53,7 +53,7 @@ class TestReadText:
 
 
 class TestCheckWritable:
-    def test_nothing_is_left_behind(self, tmp_path):
+    def test_no_temporary_file_remains(self, tmp_path):
         check_writable(tmp_path / "a")
         check_writable(str(tmp_path / "a"))
         assert list(tmp_path.iterdir()) == []
@@ -127,7 +127,7 @@ class TestWrite:
 
     @pytest.mark.skipif(os.name != "posix", reason="permission bits are those of POSIX")
     @pytest.mark.parametrize("umask", [0o002, 0o077])
-    def test_the_umask_counts_and_stays_as_it_was(self, tmp_path, umask):
+    def test_new_files_follow_the_umask(self, tmp_path, umask):
         before = os.umask(umask)
         try:
             write_text(tmp_path / "a", "text")
@@ -145,7 +145,7 @@ class TestWrite:
         assert (tmp_path / "a").read_text() == "new"
         assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == mode
 
-    def test_other_threads_never_see_another_umask(self, tmp_path, monkeypatch):
+    def test_umask_is_constant_for_other_threads(self, tmp_path, monkeypatch):
         monkeypatch.setattr(os, "umask", refuse)
         write_text(tmp_path / "a", "text")
         assert (tmp_path / "a").read_text() == "text"
@@ -163,7 +163,7 @@ class TestWrite:
         assert os.listdir(tmp_path / "folder") == ["a"]
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-    def test_a_pipe_or_device_stays_one(self, tmp_path):
+    def test_pipes_and_devices_are_not_replaced(self, tmp_path):
         """A rename onto /dev/null, which the root user may do, would break the whole machine."""
         os.mkfifo(tmp_path / "pipe")
         reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -175,7 +175,7 @@ class TestWrite:
         assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
     @pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
-    def test_a_failure_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch, step):
+    def test_failure_keeps_the_old_file(self, tmp_path, monkeypatch, step):
         (tmp_path / "a").write_text("old")
         monkeypatch.setattr(os, step, refuse)
         with pytest.raises(TreeoptError, match=r"a: cannot be written \(Permission denied\)"):
@@ -183,7 +183,7 @@ class TestWrite:
         assert (tmp_path / "a").read_text() == "old"
         assert os.listdir(tmp_path) == ["a"]
 
-    def test_an_interrupt_leaves_nothing_and_is_passed_on(self, tmp_path, monkeypatch):
+    def test_interrupt_leaves_no_file(self, tmp_path, monkeypatch):
         def interrupt(*_args):
             raise KeyboardInterrupt
 

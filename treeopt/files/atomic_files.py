@@ -1,4 +1,4 @@
-"""Reading and writing files so that nobody ever finds half of one."""
+"""Reading files up to a size limit, and writing them atomically."""
 
 import os
 import secrets
@@ -15,7 +15,6 @@ STANDARD_STREAM = "-"
 
 
 def file_path(path: Path | str) -> Path:
-    """Return the path of a file; raises InvalidValueError for what is none."""
     if not isinstance(path, str | os.PathLike):
         raise InvalidValueError(f"path: expected text or a pathlib.Path. Got {path!r:.60}: name a file.")
     return Path(path)
@@ -24,8 +23,7 @@ def file_path(path: Path | str) -> Path:
 def read_bytes(path: Path | str, *, limit_bytes: int) -> bytes:
     """Return the bytes of a file or a pipe of at most `limit_bytes`.
 
-    Raises TreeoptError naming the file and what to do when it is missing, unreadable, too large or a device, or a pipe
-    into which nobody writes.
+    Raises TreeoptError if it is missing, unreadable, too large, a device, or a pipe without a writer.
     """
     path = file_path(path)
     try:
@@ -49,7 +47,7 @@ def read_text(path: Path | str, *, limit_bytes: int) -> str:
 
 
 def _read(path: Path, limit_bytes: int) -> bytes | None:
-    """Return what is there, at most one byte more than the limit; None where the size alone says that it is more."""
+    """Return at most one byte more than the limit, None if the file's size exceeds it."""
     status = path.stat()
     if stat.S_ISFIFO(status.st_mode):
         return read_pipe(path, limit_bytes)
@@ -62,13 +60,15 @@ def _read(path: Path, limit_bytes: int) -> bytes | None:
 
 
 def is_stream(path: Path | str) -> bool:
-    """Return whether a path is '-', a device or a pipe: it is written in place, and nothing is kept beside it."""
-    found = Path(path)
-    return str(path) == STANDARD_STREAM or (found.exists() and not found.is_file() and not found.is_dir())
+    """Return whether a path is '-', a device or a pipe, which is written in place."""
+    if str(path) == STANDARD_STREAM:
+        return True
+    path = Path(path)
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def check_writable(path: Path | str) -> None:
-    """Raise TreeoptError now when `path` could not be written later; call it before any long work."""
+    """Raise TreeoptError if `path` cannot be written; call it before long work."""
     if str(path) == STANDARD_STREAM:
         return
     path = Path(path)
@@ -77,7 +77,7 @@ def check_writable(path: Path | str) -> None:
             raise TreeoptError(f"{path}: is a folder. Expected the path of a file to write.")
         if is_stream(path):
             return
-        folder = _final(path).parent
+        folder = _resolve(path).parent
         if not folder.is_dir():
             raise TreeoptError(f"{path}: its folder does not exist. Create {folder} first.")
         with tempfile.TemporaryFile(dir=folder):
@@ -87,11 +87,11 @@ def check_writable(path: Path | str) -> None:
 
 
 def write_bytes(path: Path | str, data: bytes) -> None:
-    """Write a whole file or nothing: temporary file in the same folder, flush, rename; '-' is standard output.
+    """Write a file atomically: temporary file in the same folder, flush, rename; '-' is standard output.
 
     An existing file keeps its permissions. A link is followed; a device or a pipe is written in place.
 
-    Raises TreeoptError naming the file and the reason, and OSError for standard output, as `print` does.
+    Raises TreeoptError if the file cannot be written, and OSError for standard output, as `print` does.
     """
     if str(path) == STANDARD_STREAM:
         _write_to_stdout(data)
@@ -102,7 +102,7 @@ def write_bytes(path: Path | str, data: bytes) -> None:
         if is_stream(path):
             path.write_bytes(data)
         else:
-            _replace(_final(path), data)
+            _replace(_resolve(path), data)
     except OSError as error:
         raise TreeoptError(f"{path}: cannot be written ({error.strerror}). Is the disk full?") from None
 
@@ -113,7 +113,7 @@ def write_text(path: Path | str, text: str) -> None:
 
 
 def _write_to_stdout(data: bytes) -> None:
-    """Write bytes as they are, whatever encoding standard output has for texts."""
+    """Write bytes independently of the encoding of standard output."""
     if sys.stdout is None:
         raise TreeoptError("standard output: is closed. Name a file.")
     buffer = getattr(sys.stdout, "buffer", None)
@@ -136,18 +136,18 @@ def _replace(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         if mode is not None:
-            os.chmod(temporary, mode)  # the umask has already set those of a new file
+            os.chmod(temporary, mode)  # those of a new file follow the umask
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
-def _final(path: Path) -> Path:
-    return Path(os.path.realpath(path))  # what a link points to; a rename would replace the link itself
+def _resolve(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # a rename would replace a link, not its target
 
 
 def numbered_files(path: Path) -> list[Path]:
-    """Return the files next to a file that have its name and a number: `profile.yaml.partial.1`, sorted."""
+    """Return the files with a path's name and a number, such as `profile.yaml.partial.1`, sorted."""
     files = path.parent.glob(f"{escape(path.name)}.*")
     return sorted(file for file in files if file.suffix[1:].isdecimal())

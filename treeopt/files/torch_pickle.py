@@ -1,7 +1,7 @@
-"""The content of a torch file, found without running its pickle and without reading its tensors.
+"""Inspection of a torch file without running its pickle and without reading its tensors.
 
 `torch.load(weights_only=True)` runs no code either, but a small file can make it allocate any amount of memory. Here the
-operations of the pickle are interpreted: functions and classes are names, and a tensor is a place in the file.
+operations of the pickle are interpreted: functions and classes are names, and a tensor is a view of a part of the file.
 """
 
 import io
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from treeopt.errors import FormatError
-from treeopt.trees.formats.topology import short
+from treeopt.files.fields import abbreviate
 
 MAX_PICKLE_BYTES = 400_000
 """Several times the pickle of the largest growmap."""
@@ -54,7 +54,7 @@ _UNREADABLE = (
 
 
 class Storage(NamedTuple):
-    """Numbers that lie together in a file."""
+    """Contiguous numbers in a file."""
 
     key: str
     dtype: str
@@ -70,6 +70,16 @@ class StoredTensor(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
+    def __repr__(self) -> str:
+        return f"tensor of {self.storage.dtype}, shape {self.shape}"
+
+    @property
+    def span(self) -> int:
+        """Items from the first to the last."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
 
 class TorchContent(NamedTuple):
     """A torch file, its tensors not read."""
@@ -80,19 +90,15 @@ class TorchContent(NamedTuple):
     """The first byte of each storage, by key."""
 
 
-class _Span(NamedTuple):
+class _ByteRange(NamedTuple):
     start: int
     length: int
 
 
 def inspect_torch_file(path: Path, file: BinaryIO) -> TorchContent:
-    """Return the content of a torch file; neither code is run nor a tensor read.
+    """Return the content of a torch file, without running code or reading a tensor.
 
-    Args:
-        path: for the error.
-        file: the open file, which is left at any position.
-
-    Raises FormatError for a torn file, for one that would unpack to more than its own size, and for one that contains
+    Raises FormatError for a truncated file, for one that would unpack to more than its own size, and for one that contains
     anything but numbers, strings, lists, dicts and tensors.
     """
     machine = _PickleMachine(path)
@@ -101,42 +107,42 @@ def inspect_torch_file(path: Path, file: BinaryIO) -> TorchContent:
         file_bytes = file.seek(0, io.SEEK_END)
         file.seek(0)
         if start[:2] == b"PK":
-            content, spans = _inspect_archive(path, file, file_bytes, machine)
+            content, ranges = _inspect_archive(path, file, file_bytes, machine)
         elif start == LEGACY_START:
-            content, spans = _inspect_legacy(path, file, machine)
+            content, ranges = _inspect_legacy(path, file, machine)
         else:
-            raise _fault(path, "a bare pickle, which may hold code and was not opened")
+            raise _error(path, "a bare pickle, which may hold code and was not opened")
         for storage in machine.storages.values():
-            span, needed = spans[storage.key], storage.items * storage.item_bytes
-            if span.length != needed or span.start + needed > file_bytes:
-                stored = min(span.length, file_bytes - span.start)
-                reason = f"expected a torch file with a storage of {needed} bytes. Got {stored}. Is it complete?"
+            stored, expected = ranges[storage.key], storage.items * storage.item_bytes
+            if stored.length != expected or stored.start + expected > file_bytes:
+                length = min(stored.length, file_bytes - stored.start)
+                reason = f"expected a torch file with a storage of {expected} bytes. Got {length}. Is it complete?"
                 raise FormatError(path, "content", reason)
     except _UNREADABLE as error:
-        raise _fault(path, f"a torn one ({short(str(error))})") from None
-    return TorchContent(content, {key: span.start for key, span in spans.items()})
+        raise _error(path, f"a torn one ({abbreviate(str(error))})") from None
+    return TorchContent(content, {key: stored.start for key, stored in ranges.items()})
 
 
 def _inspect_archive(
     path: Path, file: BinaryIO, file_bytes: int, machine: "_PickleMachine"
-) -> tuple[object, dict[str, _Span]]:
-    """Return the content of a zip archive and where its storages lie."""
+) -> tuple[object, dict[str, _ByteRange]]:
+    """Return the content of a zip archive and the byte ranges of its storages."""
     with zipfile.ZipFile(file) as archive:
         items = archive.infolist()
         packed = any(item.compress_type != zipfile.ZIP_STORED for item in items)
         if packed or sum(item.file_size for item in items) > file_bytes:
-            raise _fault(path, "an archive that is compressed, which torch's never are")
+            raise _error(path, "an archive that is compressed, which torch's never are")
         pickles = [item for item in items if item.filename.endswith("data.pkl")]
         if len(pickles) != 1:
-            raise _fault(path, f"an archive with {len(pickles)} files named data.pkl")
+            raise _error(path, f"an archive with {len(pickles)} files named data.pkl")
         _check_pickle_bytes(path, pickles[0].file_size)
         content = machine.run(io.BytesIO(archive.read(pickles[0])))
         folder = pickles[0].filename.removesuffix("data.pkl")
         if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
-            raise _fault(path, "numbers in big-endian order")
+            raise _error(path, "numbers in big-endian order")
     prefix = f"{folder}data/"
     return content, {
-        item.filename.removeprefix(prefix): _Span(_data_start(file, item), item.file_size)
+        item.filename.removeprefix(prefix): _ByteRange(_data_start(file, item), item.file_size)
         for item in items
         if item.filename.startswith(prefix)
     }
@@ -149,26 +155,26 @@ def _data_start(file: BinaryIO, item: zipfile.ZipInfo) -> int:
     return item.header_offset + 30 + int(name_bytes) + int(extra_bytes)
 
 
-def _inspect_legacy(path: Path, file: BinaryIO, machine: "_PickleMachine") -> tuple[object, dict[str, _Span]]:
-    """Return the content of a file before torch 1.6: pickles, then each storage after the number of its items."""
+def _inspect_legacy(path: Path, file: BinaryIO, machine: "_PickleMachine") -> tuple[object, dict[str, _ByteRange]]:
+    """Return the content of a file before torch 1.6: five pickles, then for each storage its number of items and its data."""
     stream = io.BytesIO(file.read(MAX_PICKLE_BYTES + 1))
     _, _, system, content, keys = [machine.run(stream) for _ in range(5)]
     if not isinstance(system, dict) or system.get("little_endian") is not True:
-        raise _fault(path, "numbers in big-endian order")
+        raise _error(path, "numbers in big-endian order")
     if not isinstance(keys, list) or len(keys) != len(machine.storages):
-        raise _fault(path, "another number of storages than its tensors need")
-    spans, start = {}, stream.tell()
+        raise _error(path, "another number of storages than its tensors need")
+    ranges, start = {}, stream.tell()
     for key in keys:
         storage = machine.storages[key]
         file.seek(start)
         (items,) = struct.unpack("<q", file.read(8))
-        spans[storage.key] = _Span(start + 8, items * storage.item_bytes)
+        ranges[storage.key] = _ByteRange(start + 8, items * storage.item_bytes)
         start += 8 + storage.items * storage.item_bytes
-    return content, spans
+    return content, ranges
 
 
 class _PickleMachine:
-    """A pickle's stack machine with the operations of torch's files only; a function or class stays a name."""
+    """A pickle's stack machine with only the operations of torch files; a function or class stays a name."""
 
     def __init__(self, path: Path) -> None:
         self.storages: dict[str, Storage] = {}
@@ -181,7 +187,7 @@ class _PickleMachine:
         """Return the object of the next pickle in a stream."""
         self._stack, self._marks, self._memo = [], [], {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # for a wrong escape in a foreign string
+            warnings.simplefilter("ignore")  # about invalid escapes in strings
             for code, argument, _ in pickletools.genops(stream):
                 _check_pickle_bytes(self._path, stream.tell())
                 self._apply(code.name, argument)
@@ -198,7 +204,7 @@ class _PickleMachine:
         elif operation in _HANDLERS:
             _HANDLERS[operation](self, argument)
         elif operation not in _SKIPPED:
-            raise self._refusal(operation)
+            raise self._refuse(operation)
 
     def _mark(self, _: Any) -> None:
         self._marks.append(len(self._stack))
@@ -235,26 +241,26 @@ class _PickleMachine:
 
     def _global(self, name: str) -> None:
         if name not in STORAGES and name not in _FUNCTIONS:
-            raise self._refusal(name)
+            raise self._refuse(name)
         self._stack.append(_Name(name))
 
     def _build(self, _: Any) -> None:
         """Drop the attributes of an OrderedDict."""
         self._stack.pop()
         if not isinstance(self._stack[-1], dict):
-            raise self._refusal("BUILD")
+            raise self._refuse("BUILD")
 
     def _reduce(self, _: Any) -> None:
         arguments, function = self._stack.pop(), self._stack.pop()
         if not isinstance(function, _Name) or function.name not in _FUNCTIONS:
-            raise self._refusal(getattr(function, "name", "REDUCE"))
+            raise self._refuse(getattr(function, "name", "REDUCE"))
         self._stack.append(_FUNCTIONS[function.name](*arguments))
 
     def _persistent_id(self, _: Any) -> None:
         tag, storage_class, key, _, items, *view = self._stack.pop()
         if tag != "storage" or type(key) is not str or view not in ([], [None]):
             raise TypeError("a storage of another kind")
-        _check_integers((items,))
+        _check_sizes((items,))
         storage = Storage(key, *STORAGES[storage_class.name], items)
         if self.storages.setdefault(key, storage) != storage:
             raise TypeError("one storage with two sizes")
@@ -266,14 +272,12 @@ class _PickleMachine:
         del self._stack[mark:]
         return items
 
-    def _refusal(self, name: str) -> FormatError:
-        named = short(name.replace(" ", "."))
-        return _fault(self._path, f"a pickle that asks for {named}, which may be code and was not run")
+    def _refuse(self, name: str) -> FormatError:
+        quoted = abbreviate(name.replace(" ", "."))
+        return _error(self._path, f"a pickle that asks for {quoted}, which may be code and was not run")
 
 
 class _Name(NamedTuple):
-    """A function or a class."""
-
     name: str
 
 
@@ -284,31 +288,22 @@ def _empty_dict(*arguments: object) -> dict[object, object]:
 
 
 def _size(shape: Any) -> tuple[int, ...]:
-    _check_integers(shape)
+    _check_sizes(shape)
     return tuple(shape)
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: object) -> StoredTensor:
-    """Return a tensor; raises ValueError where it needs more items than its storage has."""
     for numbers in ((offset,), shape, strides):
-        _check_integers(numbers)
+        _check_sizes(numbers)
     tensor = StoredTensor(storage, offset, tuple(shape), tuple(strides))
     if not isinstance(storage, Storage) or len(shape) != len(strides):
         raise TypeError("a tensor of another kind")
-    if offset + extent(tensor) > storage.items:
+    if offset + tensor.span > storage.items:
         raise ValueError(f"a tensor of shape {tensor.shape} in a storage of {storage.items}")
     return tensor
 
 
-def extent(tensor: StoredTensor) -> int:
-    """Return the number of items from a tensor's first one to its last."""
-    if 0 in tensor.shape:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
-
-
-def _check_integers(numbers: Any) -> None:
-    """Refuse anything but a few integers, before one of them is copied or used."""
+def _check_sizes(numbers: Any) -> None:
     if not isinstance(numbers, tuple | list) or len(numbers) > MAX_DIMENSIONS:
         raise TypeError("expected a size for each dimension")
     if not all(type(number) is int and 0 <= number < _SIZE_END for number in numbers):
@@ -317,10 +312,10 @@ def _check_integers(numbers: Any) -> None:
 
 def _check_pickle_bytes(path: Path, size: int) -> None:
     if size > MAX_PICKLE_BYTES:
-        raise _fault(path, f"a pickle of more than {MAX_PICKLE_BYTES} bytes, as models have")
+        raise _error(path, f"a pickle of more than {MAX_PICKLE_BYTES} bytes, as models have")
 
 
-def _fault(path: Path, what: str) -> FormatError:
+def _error(path: Path, what: str) -> FormatError:
     return FormatError(path, "content", f"expected a torch file of numbers, lists and tensors. Got {what}.")
 
 

@@ -1,9 +1,9 @@
-"""The three numbers of a dynamic tree."""
+"""Parameters of dynamic trees."""
 
 import pytest
 
 from treeopt.errors import InvalidValueError
-from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
+from treeopt.trees.drafter_parameters import DynamicTree, pool_nodes
 
 
 @pytest.mark.parametrize(("top_k", "depth"), [(k, d) for k in range(1, 5) for d in range(1, 5)])

@@ -1,4 +1,4 @@
-"""A record stands in a file as its annotations say: written and read again it is equal, and each wrong field is named."""
+"""Records are written and read again as their annotations say, and errors name the wrong field."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ import pytest
 
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import Fields
-from treeopt.files.record_form import in_file, read_record, written_record
+from treeopt.files.serialization import in_file, read_record, serialize_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Point:
 
 
 class Row:
-    """Says itself how it stands in a file."""
+    """Has its own file form."""
 
     def __init__(self, values: list[float]) -> None:
         self.values = values
@@ -76,11 +76,11 @@ FULL = Drawing(
 
 @pytest.mark.parametrize("drawing", [LEAST, FULL])
 def test_what_is_written_is_read(drawing):
-    assert read_record(Fields("file", written_record(drawing)), Drawing) == drawing
+    assert read_record(Fields("file", serialize_record(drawing)), Drawing) == drawing
 
 
-def test_what_stands_in_the_file():
-    assert written_record(LEAST) == {"name": "a", "row": {"values": [1.0]}, "values": [2.0], "sign": 1}
+def test_file_content():
+    assert serialize_record(LEAST) == {"name": "a", "row": {"values": [1.0]}, "values": [2.0], "sign": 1}
     names = [
         "name",
         "best",
@@ -95,8 +95,8 @@ def test_what_stands_in_the_file():
         "breadth",
         "sign",
     ]
-    assert list(written_record(FULL)) == names
-    assert written_record(FULL)["points"] == [{"x": 0.0, "count": 1}, {"x": -1.0, "count": 2}]
+    assert list(serialize_record(FULL)) == names
+    assert serialize_record(FULL)["points"] == [{"x": 0.0, "count": 1}, {"x": -1.0, "count": 2}]
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_what_stands_in_the_file():
     ],
 )
 def test_each_wrong_field_is_named(changes, wrong):
-    content = {name: value for name, value in (written_record(LEAST) | changes).items() if value is not None}
+    content = {name: value for name, value in (serialize_record(LEAST) | changes).items() if value is not None}
     with pytest.raises(FormatError, match=f"^file: {wrong}"):
         read_record(Fields("file", content), Drawing)
 
 
-def test_text_is_written_without_what_no_file_may_hold():
-    assert written_record(Drawing(name="\x1b", smooth=True, row=Row([]), beside=Row([])))["name"] == "\\x1b"
+def test_control_characters_are_escaped():
+    assert serialize_record(Drawing(name="\x1b", smooth=True, row=Row([]), beside=Row([])))["name"] == "\\x1b"
