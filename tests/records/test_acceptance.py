@@ -1,4 +1,4 @@
-"""The acceptance table: what it takes, what it refuses, and the reach of the nodes of a tree."""
+"""Acceptance tables and the reach of tree nodes."""
 
 import dataclasses
 from itertools import pairwise
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.drawn import examples
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.records.acceptance import NORMAL_95, ROUNDING, SUMS_ROUNDING, AcceptanceTable, TextSums
+from treeopt.records.acceptance import NORMAL_95, ROUNDING, SUMS_ROUNDING, AcceptanceTable, SequenceSums
 from treeopt.trees import TokenTree, chain, k_ary
 
 
@@ -48,7 +48,7 @@ class TestTable:
         with pytest.raises(InfeasibleError, match=r"max_depth: .*measured to depth 1\. Got 2: ask for at most 1"):
             AcceptanceTable([[0.7]]).rows(2)
 
-    def test_rounding_above_1_is_taken_back(self):
+    def test_sums_above_1_by_rounding_are_rescaled(self):
         """Otherwise the rounding of a file would come on top, and a saved table could not be loaded."""
         p = np.full(64, (1 + 0.9 * ROUNDING) / 64)
         written = [float(f"{value:.10g}") for value in AcceptanceTable(p).p]
@@ -56,7 +56,7 @@ class TestTable:
         assert AcceptanceTable(p).p.sum() == pytest.approx(1, abs=1e-14)
         assert sum(written) < 1 + 0.1 * ROUNDING
 
-    def test_it_is_kept_apart_and_read_only(self):
+    def test_arrays_are_read_only_copies(self):
         source = np.array([[0.5, 0.25]])
         table = AcceptanceTable(source, counts=np.array([9.0]), standard_error=source / 10)
         source[0, 0] = 0.1
@@ -69,7 +69,7 @@ class TestTable:
             table.p = source
 
     @pytest.mark.parametrize("p", [[1.0], [0.0, 0.0], [0.5, 0.5], [1 / 7] * 7, [1 + ROUNDING / 2], [[1e-300]], [1, 0]])
-    def test_edges_that_are_probabilities(self, p):
+    def test_probabilities_0_and_1_are_accepted(self, p):
         table = AcceptanceTable(p)
         assert table.p.max() <= 1
         np.testing.assert_allclose(table.p, p, rtol=0, atol=ROUNDING)
@@ -99,7 +99,7 @@ class TestTable:
             ([0.5, 0.5 + 2 * ROUNDING], "Row 0 sums to 1"),
         ],
     )
-    def test_no_probabilities(self, p, reason):
+    def test_invalid_probabilities_raise(self, p, reason):
         with pytest.raises(InvalidValueError, match=reason):
             AcceptanceTable(p)
 
@@ -119,12 +119,12 @@ class TestTable:
         ],
         ids=str,
     )
-    def test_counts_and_errors_that_do_not_fit(self, wrong):
+    def test_invalid_counts_and_errors_raise(self, wrong):
         with pytest.raises(InvalidValueError, match=next(iter(wrong))):
             AcceptanceTable([[0.5, 0.1], [0.4, 0.1]], **wrong)
 
     @pytest.mark.parametrize("wrong", [{"counts": [1.0, 2.0]}, {"standard_error": [[0.1, 0.1]] * 2}], ids=str)
-    def test_counts_and_errors_that_do_not_fit_ranks_of_the_parent(self, wrong):
+    def test_invalid_counts_and_errors_by_parent_rank_raise(self, wrong):
         with pytest.raises(InvalidValueError, match=next(iter(wrong))):
             AcceptanceTable([[[0.5, 0.1]] * 3] * 2, **wrong)
 
@@ -147,20 +147,20 @@ class TestReach:
     def test_chain_is_a_geometric_sum(self):
         assert AcceptanceTable([0.5]).expected_tokens(chain(9)) == 2 - 0.5**9
 
-    def test_children_of_a_full_tree_share_what_their_parent_has(self):
+    def test_reach_of_full_tree(self):
         reach = AcceptanceTable([0.5, 0.3, 0.2]).reach(k_ary(3, 4))
         tree = k_ary(3, 4)
         for level in tree.levels:
             assert reach[level].sum() == pytest.approx(1)
 
-    def test_ranks_never_measured_count_as_never_accepted(self):
+    def test_unmeasured_ranks_have_probability_0(self):
         assert AcceptanceTable([0.5, 0.25]).reach(TokenTree([-1, 0, 0, 0, 3])).tolist() == [1, 0.5, 0.25, 0, 0]
 
     def test_deeper_than_measured(self):
         with pytest.raises(InfeasibleError, match=r"depth 2\. Got 3"):
             AcceptanceTable([[0.5], [0.5]]).reach(chain(3))
 
-    def test_the_parents_rank_chooses_the_row(self):
+    def test_parent_rank_selects_row(self):
         p = [[[0.5, 0.25, 0.125], [0, 0, 0]], [[0.5, 0.125, 0], [0.25, 0.5, 0]], [[0.75, 0, 0], [0.5, 0, 0]]]
         tree = TokenTree([-1, 0, 0, 0, 1, 2, 2, 3, 6])
         # children of the root, a child of rank 0, two of rank 1, one of rank 2, which shares their row, and a grandchild
@@ -169,13 +169,13 @@ class TestReach:
 
     @settings(max_examples=examples(60), deadline=None)
     @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 4), st.integers(2, 14))
-    def test_reach_is_that_of_walking_down_every_path(self, seed, ranks, branching, nodes):
+    def test_reach_equals_product_along_every_path(self, seed, ranks, branching, nodes):
         generator = np.random.default_rng(seed)
         tree = TokenTree.ordered([-1, *(int(generator.integers(node)) for node in range(1, nodes))])
         p = generator.dirichlet(np.ones(branching + 1), (tree.max_depth, ranks))[..., :branching]
         np.testing.assert_allclose(AcceptanceTable(p).reach(tree), [walked(p, tree, node) for node in range(nodes)])
 
-    def test_equal_rows_are_one_row_per_depth(self):
+    def test_equal_rows_by_parent_rank_equal_one_row_per_depth(self):
         """A negative control follows: other rows for other parents change the tokens."""
         plain = np.random.default_rng(1).dirichlet(np.ones(4), 3)[:, :3]
         tree = k_ary(3, 3)
@@ -184,7 +184,7 @@ class TestReach:
         repeated[1, 2] /= 2
         assert AcceptanceTable(repeated).expected_tokens(tree) < AcceptanceTable(plain).expected_tokens(tree) - 1e-3
 
-    def test_tokens_of_a_simulated_step(self):
+    def test_expected_tokens_match_simulation(self):
         """Accept children as the table says, again and again, with nothing but the table's own rows."""
         generator = np.random.default_rng(2)
         p = generator.dirichlet(np.ones(4), (3, 2))[..., :3]
@@ -219,7 +219,7 @@ class TestInterval:
     def test_none_without_errors(self):
         assert AcceptanceTable([0.5]).interval() is None
 
-    def test_two_standard_errors_in_the_middle_and_more_on_one_side_at_the_edges(self):
+    def test_interval_is_asymmetric_near_0_and_1(self):
         low, high = AcceptanceTable([[0.5, 0.01], [0.99, 0]], standard_error=[[0.01, 0.1], [0.1, 0]]).interval()
         half = 0.01 * NORMAL_95
         assert (low[0, 0], high[0, 0]) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-3)
@@ -231,34 +231,34 @@ class TestInterval:
 def random_texts(generator, *, texts=6, depth=3, branching=2):
     reached = np.sort(generator.integers(1, 60, (texts, depth)), axis=1)[:, ::-1].astype(float)
     shares = generator.dirichlet(np.ones(branching + 1), (texts, depth))[..., :branching]
-    return TextSums(reached, shares * reached[:, :, None])
+    return SequenceSums(reached, shares * reached[:, :, None])
 
 
-class TestTextSums:
-    def test_the_table_of_two_texts(self):
-        table = TextSums([[30, 20], [10, 5]], [[[15, 3], [4, 2]], [[9, 1], [1, 0]]]).table()
+class TestSequenceSums:
+    def test_table_of_two_sequences(self):
+        table = SequenceSums([[30, 20], [10, 5]], [[[15, 3], [4, 2]], [[9, 1], [1, 0]]]).table()
         np.testing.assert_allclose(table.p, [[0.6, 0.1], [0.2, 0.08]])
         assert table.counts.tolist() == [40, 25]
         # residuals of the two texts: a - p r = -3 and 3, so sqrt((9 + 9) * 2 / 1) / 40
         assert table.standard_error[0, 0] == pytest.approx(0.15)
 
-    def test_deviations_of_two_texts(self):
-        sums = TextSums([[30, 20], [10, 5]], [[[15], [4]], [[9], [1]]])
+    def test_deviations_of_two_sequences(self):
+        sums = SequenceSums([[30, 20], [10, 5]], [[[15], [4]], [[9], [1]]])
         # (15 - 0.6 x 30) / 40 and (4 - 0.2 x 20) / 25, times the root of 2 / (2 - 1)
         np.testing.assert_allclose(sums.deviations()[0, :, 0], [-3 / 40 * 2**0.5, 0], atol=1e-15)
         np.testing.assert_allclose(sums.deviations().sum(axis=0), 0, atol=1e-15)
 
-    def test_deviations_are_a_jackknife_over_texts_of_equal_length(self):
+    def test_deviations_equal_jackknife_for_equal_lengths(self):
         """With texts of one length the ratio is a mean, whose jackknife covariance is known to be exact."""
         generator = np.random.default_rng(3)
         texts = 7
         accepted = generator.uniform(0, 5, (texts, 2, 2))
-        deviations = TextSums(np.full((texts, 2), 10.0), accepted).deviations().reshape(texts, -1)
+        deviations = SequenceSums(np.full((texts, 2), 10.0), accepted).deviations().reshape(texts, -1)
         without = [np.delete(accepted, text, axis=0).sum(axis=0).ravel() / (10 * (texts - 1)) for text in range(texts)]
         jackknife = np.cov(without, rowvar=False, bias=True) * (texts - 1)
         np.testing.assert_allclose(deviations.T @ deviations, jackknife, atol=1e-15)
 
-    def test_drawn_tables_spread_like_tables_of_other_texts(self):
+    def test_drawn_tables_spread_like_tables_of_new_sequences(self):
         """Texts that differ at all depths alike: entries of different depths err together, and the draws know it."""
         generator = np.random.default_rng(4)
 
@@ -271,7 +271,7 @@ class TestTextSums:
                 accepted.append([reached])
             return sums, accepted
 
-        measured = [TextSums(*zip(*(text() for _ in range(50)), strict=True)) for _ in range(300)]
+        measured = [SequenceSums(*zip(*(text() for _ in range(50)), strict=True)) for _ in range(300)]
         between = np.cov([sums.p.ravel() for sums in measured], rowvar=False)
         deviations = [sums.deviations().reshape(50, 2) for sums in measured]
         stated = np.mean([d.T @ d for d in deviations], axis=0)
@@ -280,26 +280,26 @@ class TestTextSums:
 
     @settings(max_examples=examples(40), deadline=None)
     @given(st.integers(0, 10_000))
-    def test_standard_errors_are_the_diagonal_of_the_covariance(self, seed):
+    def test_standard_errors_are_covariance_diagonal(self, seed):
         sums = random_texts(np.random.default_rng(seed))
         deviations = sums.deviations().reshape(len(sums.reached), -1)
-        expected = np.maximum(np.sqrt(np.diag(deviations.T @ deviations)), sums.least_error().ravel())
+        expected = np.maximum(np.sqrt(np.diag(deviations.T @ deviations)), sums.min_error().ravel())
         np.testing.assert_allclose(sums.table().standard_error.ravel(), expected)
 
-    def test_it_is_kept_apart_and_read_only(self):
+    def test_arrays_are_read_only_copies(self):
         reached = np.array([[4.0], [5.0]])
-        sums = TextSums(reached, [[[2.0]], [[1.0]]])
+        sums = SequenceSums(reached, [[[2.0]], [[1.0]]])
         reached[0] = 0
         assert sums.reached.tolist() == [[4], [5]]
         for array in (sums.reached, sums.accepted):
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 0
 
-    def test_written_digits_may_bring_a_row_above_what_was_reached(self):
+    def test_rounding_may_exceed_reached(self):
         above = 1 + 0.9 * SUMS_ROUNDING
-        assert TextSums([[3.0], [3.0]], [[[3 * above]], [[3.0]]]).p.tolist() == [[1.0]]
+        assert SequenceSums([[3.0], [3.0]], [[[3 * above]], [[3.0]]]).p.tolist() == [[1.0]]
         with pytest.raises(InvalidValueError, match=r"accepted\[0, 0\]"):
-            TextSums([[3.0], [3.0]], [[[3 + 6.1 * SUMS_ROUNDING]], [[3.0]]])
+            SequenceSums([[3.0], [3.0]], [[[3 + 6.1 * SUMS_ROUNDING]], [[3.0]]])
 
     @pytest.mark.parametrize(
         ("reached", "accepted", "reason"),
@@ -329,6 +329,6 @@ class TestTextSums:
             ([[1e308], [1e308]], [[[3.0]]] * 2, "Depth 1 has inf"),
         ],
     )
-    def test_no_sums(self, reached, accepted, reason):
+    def test_invalid_sums_raise(self, reached, accepted, reason):
         with pytest.raises(InvalidValueError, match=reason):
-            TextSums(reached, accepted)
+            SequenceSums(reached, accepted)

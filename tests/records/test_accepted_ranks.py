@@ -1,4 +1,4 @@
-"""Replaying trees along measured accepted ranks, against walking them node by node."""
+"""Replays along accepted ranks, compared with walking node by node."""
 
 import numpy as np
 import pytest
@@ -37,20 +37,20 @@ texts = st.lists(st.lists(st.integers(MISS, 4), max_size=40), min_size=1, max_si
 
 @given(texts)
 @pytest.mark.parametrize("tree", TREES, ids=repr)
-def test_a_replay_walks_every_text(tree, ranks):
-    found = AcceptedRanks(ranks).replay(tree)
-    assert [tuple(each) for each in zip(*map(np.ndarray.tolist, found), strict=True)] == [
+def test_replay_walks_every_sequence(tree, ranks):
+    result = AcceptedRanks(ranks).replay(tree)
+    assert [tuple(each) for each in zip(*map(np.ndarray.tolist, result), strict=True)] == [
         walked(tree, r) for r in ranks
     ]
 
 
-def test_trees_with_equally_wide_levels_are_walked_each_by_itself():
+def test_replays_are_cached_by_tree():
     """Replays are kept: what one tree came to must not be told of another."""
     ranks = [[1, 0, 0, 1, 0, MISS, 0, 0, 1, 0] * 3]
     accepted_ranks, trees = AcceptedRanks(ranks), [TokenTree([-1, 0, 0, 1, 1]), TokenTree([-1, 0, 0, 2, 2])]
-    found = [tuple(int(each[0]) for each in accepted_ranks.replay(tree)) for tree in trees]
-    assert found == [walked(tree, ranks[0]) for tree in trees]
-    assert found[0] != found[1]
+    result = [tuple(int(each[0]) for each in accepted_ranks.replay(tree)) for tree in trees]
+    assert result == [walked(tree, ranks[0]) for tree in trees]
+    assert result[0] != result[1]
 
 
 def test_a_perfect_draft_accepts_every_level():
@@ -64,12 +64,12 @@ def test_plain_decoding_yields_one_token():
     assert (tokens.tolist(), steps.tolist()) == ([3], [3])
 
 
-def test_a_text_shorter_than_the_tree_has_no_whole_step():
+def test_sequence_shorter_than_tree_has_no_step():
     tokens, steps = AcceptedRanks([[0] * 5]).replay(chain(5))
     assert (tokens.tolist(), steps.tolist()) == ([0], [0])
 
 
-def test_steps_that_begin_late_are_not_cut_short():
+def test_late_steps_are_not_truncated():
     """Counting a step that the text's end cut off would make every other step seem longer or shorter."""
     rng = np.random.default_rng(0)
     ranks = [np.where(rng.random(12) < 0.8, 0, MISS) for _ in range(8_000)]
@@ -81,18 +81,18 @@ def test_steps_that_begin_late_are_not_cut_short():
 
 
 def starts(tree, ranks):
-    position, found = 0, []
+    position, result = 0, []
     while position < len(ranks):
-        found.append(position)
+        result.append(position)
         depth = 0
         while position < len(ranks) and depth < tree.max_depth and ranks[position] != MISS:
             position, depth = position + 1, depth + 1
         position += 1
-    return found
+    return result
 
 
 @given(texts)
-def test_the_table_counts_every_position_as_a_root(ranks):
+def test_table_counts_every_position_as_root(ranks):
     depths, branching = 3, 4
     reached, accepted = np.zeros(depths), np.zeros((depths, branching))
     for text in ranks:
@@ -106,11 +106,11 @@ def test_the_table_counts_every_position_as_a_root(ranks):
                     accepted[depth, rank] += 1
                 if rank == MISS:
                     break
-    found = AcceptedRanks(ranks).table(depths, branching)
-    np.testing.assert_allclose(found.p, accepted / np.maximum(reached, 1)[:, None])
+    result = AcceptedRanks(ranks).table(depths, branching)
+    np.testing.assert_allclose(result.p, accepted / np.maximum(reached, 1)[:, None])
 
 
 @pytest.mark.parametrize("ranks", [[], [[0, -2]], [[[0]]], [0, 1]], ids=str)
-def test_what_are_no_ranks(ranks):
+def test_invalid_ranks_raise(ranks):
     with pytest.raises(InvalidValueError, match="ranks: expected a list of ranks of at least -1 for every text"):
         AcceptedRanks(ranks)

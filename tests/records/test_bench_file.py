@@ -1,4 +1,4 @@
-"""Files of benches: every subcommand's record is read as it was written, and contradictions are refused."""
+"""Bench files: round trips and invalid content."""
 
 import json
 from dataclasses import replace
@@ -22,8 +22,8 @@ from tests.support.pages import (
     planned,
 )
 from treeopt.errors import FormatError
-from treeopt.files.record_form import written_record
-from treeopt.records.bench_file import Bench, FiledBench, is_bench, parse_benches
+from treeopt.files.serialization import serialize_record
+from treeopt.records.bench_file import Bench, BenchFile, is_bench, parse_benches
 from treeopt.records.results import TreePrediction
 
 TREE = bench_of(planned(), 1.5)
@@ -45,34 +45,34 @@ BENCHES: tuple[Bench, ...] = (
 
 
 def text_of(bench: Bench) -> str:
-    return FiledBench(HEADING, bench).text
+    return BenchFile(HEADING, bench).text
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda bench: type(bench).__name__)
-def test_a_bench_is_read_as_it_was_written(bench: Bench) -> None:
+def test_bench_round_trip(bench: Bench) -> None:
     text = text_of(bench)
     assert is_bench(text.encode())
-    (found,) = parse_benches("b.json", text)
-    assert found == FiledBench(HEADING, bench)
-    assert found.text == text
+    (result,) = parse_benches("b.json", text)
+    assert result == BenchFile(HEADING, bench)
+    assert result.text == text
 
 
-def test_a_list_of_benches_is_read_in_order() -> None:
+def test_list_of_benches_keeps_order() -> None:
     text = f"[{text_of(ENGINE)}, {text_of(TREE)}]"
     assert is_bench(text.encode())
     assert [each.bench for each in parse_benches("b.json", text)] == [ENGINE, TREE]
 
 
-def test_a_bench_begins_with_its_program_date_machine_and_pair() -> None:
+def test_file_begins_with_heading() -> None:
     content = json.loads(text_of(TREE))
     profile = invented()
     assert list(content)[:5] == ["tool", "created", "machine", "pair", "bench"]
-    assert content["pair"] == written_record(profile.pair)
-    assert content["machine"] == written_record(profile.machine)
+    assert content["pair"] == serialize_record(profile.pair)
+    assert content["machine"] == serialize_record(profile.machine)
     assert content["bench"] == "tree"
 
 
-def test_other_files_are_told_apart() -> None:
+def test_is_bench_recognises_benches() -> None:
     for data in (
         b'{"format": "treeopt-tree"}',
         b"format: treeopt-profile",
@@ -90,10 +90,20 @@ def test_other_files_are_told_apart() -> None:
         (TREE, (), {"nodes": 0}, "nodes: expected a whole number of at least 1"),
         (TREE, (), {"rule": "a\u001b[31m"}, "rule: expected printable text"),
         (TREE, ("measured",), {"speedup": "2"}, "measured.speedup: expected a number"),
-        (TREE, ("measured",), {"speedup_interval": [2.0, 1.0]}, "measured.speedup_interval: expected two numbers"),
-        (TREE, ("measured",), {"speedup_interval": [1.0]}, "measured.speedup_interval: expected two numbers"),
-        (TREE, ("predicted",), {"interval": [2.0, 1.0]}, "predicted.interval: expected two numbers"),
-        (TREE, ("predicted",), {"interval": [2.0]}, "predicted.interval: expected two numbers"),
+        (
+            TREE,
+            ("measured",),
+            {"speedup_interval": [2.0, 1.0]},
+            "measured.speedup_interval: expected two increasing numbers",
+        ),
+        (
+            TREE,
+            ("measured",),
+            {"speedup_interval": [1.0]},
+            "measured.speedup_interval: expected two increasing numbers",
+        ),
+        (TREE, ("predicted",), {"interval": [2.0, 1.0]}, "predicted.interval: expected two increasing numbers"),
+        (TREE, ("predicted",), {"interval": [2.0]}, "predicted.interval: expected two increasing numbers"),
         (TREE, ("measured",), {"divergences": {}}, "measured.divergences: expected a list"),
         (TREE, ("measured",), {"divergences": [{"prompt": 1}]}, r"divergences\[0\].place: is missing"),
         (TREE, ("measured",), {"tokens": None}, "tokens: expected a whole number"),
@@ -110,7 +120,7 @@ def test_other_files_are_told_apart() -> None:
         (ENGINE, ("rows", 3, "divergences", 0), {"verdict": "fine"}, "verdict: expected one of near-tie"),
         (BATCHES, (), {"sizes": []}, "sizes: expected a list of at least one"),
         (BATCHES, (), {"rounds": 0}, "rounds: expected a whole number"),
-        (BATCHES, ("sizes", 1), {"batch_size": 1}, "sizes: expected batch sizes that rise"),
+        (BATCHES, ("sizes", 1), {"batch_size": 1}, "sizes: expected increasing batch sizes"),
         (BATCHES, ("sizes", 0), {"batch_size": 2.0}, r"sizes\[0\].batch_size: expected a whole number"),
         (BATCHES, ("sizes", 1, "rows", 1), {"chosen": True}, r"sizes\[1\].rows: expected at most one"),
         (BATCHES, ("sizes", 0, "rows", 1), {"parents": [-1, 2, 0]}, r"rows\[1\].parents"),
@@ -121,9 +131,7 @@ def test_other_files_are_told_apart() -> None:
         (BATCHES, ("sizes", 1), {"pace": {"plain": -1}}, "pace.plain: expected a number"),
     ],
 )
-def test_what_no_bench_contains_is_refused(
-    bench: Bench, where: tuple[Any, ...], change: dict[str, object], reason: str
-) -> None:
+def test_invalid_content_raises(bench: Bench, where: tuple[Any, ...], change: dict[str, object], reason: str) -> None:
     content = json.loads(text_of(bench))
     inner = content
     for step in where:
@@ -134,7 +142,7 @@ def test_what_no_bench_contains_is_refused(
     assert "\n" not in str(refused.value)
 
 
-def test_json_of_other_commands_is_refused() -> None:
+def test_json_of_other_commands_raises() -> None:
     for text in ('{"tool": "treeopt 1", "load": {}}', '{"tool": "treeopt 1"', '{"tool": "treeopt 1", "nodes": NaN}'):
         with pytest.raises(FormatError):
             parse_benches("b.json", text)

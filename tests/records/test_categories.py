@@ -1,4 +1,4 @@
-"""Categories of prompts in profile files: round trips, the schema, and refusals that name the field."""
+"""Categories of prompts in profile files."""
 
 import json
 from dataclasses import replace
@@ -10,8 +10,8 @@ import yaml
 
 from tests.planner.test_categories import UNLIKE, TestDrafters, counted, with_lookup
 from treeopt.errors import FormatError
-from treeopt.records.categories import text_categories
-from treeopt.records.measured_drafter import ReplayedTexts
+from treeopt.records.measured_acceptance import select_categories
+from treeopt.records.measured_drafter import ReplayedSequences
 from treeopt.records.profile import Profile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ def whole():
     """Return a profile with categories at every place of the file."""
     decodes = counted(UNLIKE, TestDrafters.NAMES, TestDrafters.ROWS)
     (setting,) = decodes.settings
-    replayed = ReplayedTexts(
+    replayed = ReplayedSequences(
         tokens=(30, 10),
         steps=(10, 10),
         pass_tokens=(1, 4),
@@ -44,27 +44,27 @@ def content(path):
     return yaml.safe_load(path.read_bytes())
 
 
-def test_a_file_is_loaded_as_it_was_saved(path):
+def test_profile_round_trip(path):
     whole().save(path)
     first = path.read_bytes()
-    found = Profile.load(path)
-    assert found.acceptances[0].categories == ("copy", "new") * 8
-    (decodes,) = found.drafters[0].decodes
+    result = Profile.load(path)
+    assert result.acceptances[0].categories == ("copy", "new") * 8
+    (decodes,) = result.drafters[0].decodes
     assert decodes.categories == TestDrafters.NAMES
     assert decodes.settings[0].passes_by_text == whole().drafters[0].decodes[0].settings[0].passes_by_text
     assert decodes.settings[0].replayed == whole().drafters[0].decodes[0].settings[0].replayed
-    found.save(path)
+    result.save(path)
     assert path.read_bytes() == first
 
 
-def test_a_profile_without_categories_has_no_field_for_them(path):
+def test_profile_without_categories_omits_field(path):
     (acceptance,) = UNLIKE.acceptances
     replace(UNLIKE, acceptances=(replace(acceptance, categories=()),)).save(path)
     assert "categories" not in path.read_text()
 
 
 @pytest.mark.source
-def test_the_schema_describes_them(content):
+def test_schema_describes_categories(content):
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_bytes()))
     validator.validate(content)
     for wrong in ("copy", [], [1] * 16):
@@ -73,7 +73,7 @@ def test_the_schema_describes_them(content):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "field", "message"),
+    ("perturb", "field", "message"),
     [
         (
             lambda c: c["acceptance"][0]["categories"].pop(),
@@ -100,8 +100,8 @@ def test_the_schema_describes_them(content):
         (lambda c: replayed(c).update(categories=["copy"]), "categories", "expected one for each of 2 texts"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_field(content, path, spoil, field, message):
-    spoil(content)
+def test_inconsistent_content_raises_by_field(content, path, perturb, field, message):
+    perturb(content)
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     with pytest.raises(FormatError) as refused:
         Profile.load(path)
@@ -117,7 +117,7 @@ def replayed(content):
     return decodes(content)["settings"][0]["replayed"]
 
 
-def test_categories_of_some_prompts():
-    assert text_categories(("a", "", "b", "a"), [0, 1, 3]) == ("a", "", "a")
-    assert text_categories(("a", ""), [1]) == ("",)
-    assert text_categories(("", ""), [1]) == text_categories((), [1]) == ()
+def test_select_categories():
+    assert select_categories(("a", "", "b", "a"), [0, 1, 3]) == ("a", "", "a")
+    assert select_categories(("a", ""), [1]) == ("",)
+    assert select_categories(("", ""), [1]) == select_categories((), [1]) == ()

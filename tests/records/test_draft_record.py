@@ -1,4 +1,4 @@
-"""The draft record file: what was saved comes back, and whatever does not fit is refused by name."""
+"""The draft record file: round trips and invalid content."""
 
 import os
 from dataclasses import fields, replace
@@ -51,28 +51,33 @@ def wrapped(name):
 
 
 class TestFile:
-    def test_what_is_saved_comes_back(self, path):
+    def test_round_trip(self, path):
         RECORD.save(path)
         loaded = DraftRecord.load(path)
         for name in ARRAYS:
             one, other = np.asarray(getattr(RECORD, name)), np.asarray(getattr(loaded, name))
             np.testing.assert_array_equal(one, other)
             assert one.dtype == other.dtype
-        assert (loaded.top_k, loaded.roots, loaded.texts) == (2, 3, 2)
+        assert (loaded.top_k, loaded.roots, loaded.sequences) == (2, 3, 2)
         assert type(loaded.temperature) is float
 
-    def test_the_same_record_gives_the_same_bytes(self, path):
+    def test_archive_contains_only_fields(self, path):
+        RECORD.save(path)
+        with np.load(path) as archive:
+            assert set(archive.files) == {"format", "version", *ARRAYS}
+
+    def test_same_record_gives_same_bytes(self, path):
         RECORD.save(path)
         first = path.read_bytes()
         DraftRecord.load(path).save(path)
         assert path.read_bytes() == first
 
-    def test_wider_numbers_are_read_as_they_are_used(self, path):
+    def test_wider_dtypes_are_converted(self, path):
         saved_with(path, parent=RECORD.parent.astype(np.int64), log_probs=RECORD.log_probs.astype(np.float64))
         loaded = DraftRecord.load(path)
         assert (loaded.parent.dtype, loaded.log_probs.dtype) == (np.int32, np.float32)
 
-    def test_no_half_of_a_file_is_left(self, path, monkeypatch):
+    def test_failed_save_keeps_no_partial_file(self, path, monkeypatch):
         RECORD.save(path)
         before = path.read_bytes()
 
@@ -88,13 +93,13 @@ class TestFile:
 
 class TestMalformedFiles:
     @pytest.mark.parametrize("name", ["format", "version", *ARRAYS])
-    def test_every_array_is_needed(self, path, name):
+    def test_missing_array_raises(self, path, name):
         saved_with(path, **{name: None})
         with pytest.raises(FormatError, match=f"a.record.npz: {name}: is missing"):
             DraftRecord.load(path)
 
     @pytest.mark.parametrize("name", ["format", "version", *ARRAYS])
-    def test_every_array_has_its_kind_and_dimensions(self, path, name):
+    def test_wrong_dtype_or_dimensions_raise(self, path, name):
         kind = "i8" if name in ("format", "pair", "created") else "U3"
         for wrong in (np.zeros((2, 2, 2)), np.array(0, kind) if kind == "i8" else np.array("abc")):
             saved_with(path, **{name: wrong})
@@ -135,14 +140,14 @@ class TestMalformedFiles:
             ),
             (changed("outcome", (0, 0), 2), "outcome: expected -1 to 1"),
             (changed("outcome", (0, 0), -2), "outcome: expected -1 to 1"),
-            (changed("outcome", (0, 0), -1), "outcome: expected -1 at every depth behind the first"),
+            (changed("outcome", (0, 0), -1), "outcome: expected -1 at every depth after the first"),
             (
                 {"outcome": np.array([[1, -1, 0], [-1, -1, -1], [0, 1, -1]])},  # not only behind a first depth
-                "outcome: expected -1 at every depth behind the first",
+                "outcome: expected -1 at every depth after the first",
             ),
-            (changed("log_probs", (0, 0), 0.1), "log_probs: expected numbers of at most 0"),
-            (changed("log_probs", (1, 1), 0.0), "log_probs: .*do not rise"),
-            (changed("log_probs", (0, 1), np.nan), "log_probs: expected numbers of at most 0"),
+            (changed("log_probs", (0, 0), 0.1), "log_probs: expected non-increasing numbers of at most 0"),
+            (changed("log_probs", (1, 1), 0.0), "log_probs: expected non-increasing"),
+            (changed("log_probs", (0, 1), np.nan), "log_probs: expected non-increasing numbers of at most 0"),
             (wrapped("text_starts"), "text_starts: expected to rise"),
             (wrapped("node_starts"), "node_starts: expected to rise"),
             (wrapped("parent"), "parent: expected -1"),
@@ -150,18 +155,18 @@ class TestMalformedFiles:
             (wrapped("outcome"), "outcome: expected -1 to 1"),
         ],
     )
-    def test_what_does_not_fit_is_refused_by_name(self, path, changes, reason):
+    def test_inconsistent_array_raises_by_name(self, path, changes, reason):
         saved_with(path, **changes)
         with pytest.raises(FormatError, match=f"a.record.npz: .*{reason}"):
             DraftRecord.load(path)
 
     @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x05\x06" + bytes(18), b"PK\x03\x04" + bytes(60)])
-    def test_what_is_no_record(self, path, content):
+    def test_other_file_raises(self, path, content):
         path.write_bytes(content)
         with pytest.raises(FormatError, match=r"a.record.npz: (content|format):"):
             DraftRecord.load(path)
 
-    def test_a_record_that_was_cut_off(self, path):
+    def test_truncated_file_raises(self, path):
         RECORD.save(path)
         whole = path.read_bytes()
         for length in range(0, len(whole), 97):
@@ -174,7 +179,7 @@ class TestMalformedFiles:
         with pytest.raises(FormatError, match=r"a.record.npz: content: expected a numpy archive"):
             DraftRecord.load(path)
 
-    def test_a_file_that_is_not_there(self, path):
+    def test_missing_file_raises(self, path):
         with pytest.raises(TreeoptError, match="no such file"):
             DraftRecord.load(path)
 
@@ -191,7 +196,7 @@ class TestMalformedFiles:
     ],
     ids=str,
 )
-def test_a_record_that_can_be_built_can_be_saved_and_loaded(path, changes):
+def test_valid_record_can_be_saved_and_loaded(path, changes):
     record = replace(RECORD, **changes)
     record.save(path)
     assert DraftRecord.load(path) == record
@@ -202,7 +207,7 @@ def test_a_record_that_can_be_built_can_be_saved_and_loaded(path, changes):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        (changed("log_probs", (0, 0), np.nan), "log_probs: expected numbers of at most 0"),
+        (changed("log_probs", (0, 0), np.nan), "log_probs: expected non-increasing numbers of at most 0"),
         *((wrapped(name), f"{name}: expected") for name in ("text_starts", "node_starts", "parent", "rank", "outcome")),
         ({"parent": RECORD.parent.astype(np.float32)}, "parent: expected signed integers"),
         ({"rank": RECORD.rank.astype(np.uint32)}, "rank: expected signed integers"),
@@ -215,6 +220,6 @@ def test_a_record_that_can_be_built_can_be_saved_and_loaded(path, changes):
     ],
     ids=str,
 )
-def test_a_record_in_memory_is_checked_like_a_file(changes, reason):
+def test_record_in_memory_is_validated_like_file(changes, reason):
     with pytest.raises(InvalidValueError, match=reason):
         replace(RECORD, **changes)

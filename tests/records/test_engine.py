@@ -1,4 +1,4 @@
-"""Profiles of engines as files: the golden one follows its schema, and what contradicts itself is refused by field."""
+"""Profile files of engines."""
 
 import json
 from copy import deepcopy
@@ -47,9 +47,9 @@ def counts(content):
     return content["acceptance"][0]["chains"]
 
 
-SPOILT = {
-    "no plain decoding": (lambda c: chains(c).pop(0), r"chain_latency\[0\].chains: expected lengths that rise from 0"),
-    "lengths fall": (lambda c: chains(c).reverse(), r"chain_latency\[0\].chains: expected lengths that rise"),
+INVALID = {
+    "no plain decoding": (lambda c: chains(c).pop(0), r"chain_latency\[0\].chains: expected increasing lengths from 0"),
+    "lengths fall": (lambda c: chains(c).reverse(), r"chain_latency\[0\].chains: expected increasing lengths"),
     "no time": (
         lambda c: chains(c)[1].update(samples_s=[0.0]),
         r"chains\[1\].samples_s: samples_s: expected seconds above 0",
@@ -65,7 +65,7 @@ SPOILT = {
     "texts missing": (lambda c: counts(c)[0]["steps"].pop(), r"chains\[0\].steps: expected as many"),
     "length twice": (
         lambda c: counts(c)[1].update(length=1),
-        r"acceptance\[0\].chains: expected lengths that rise|tokens: expected",
+        r"acceptance\[0\].chains: expected increasing lengths|tokens: expected",
     ),
     "condition twice": (
         lambda c: c["chain_latency"].append(deepcopy(c["chain_latency"][0])),
@@ -77,27 +77,27 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize("name", SPOILT)
-def test_what_contradicts_itself_is_refused(content, load, name):
-    spoil, reason = SPOILT[name]
+@pytest.mark.parametrize("name", INVALID)
+def test_inconsistent_content_raises(content, load, name):
+    perturb, reason = INVALID[name]
     assert load(content)
-    spoil(content)
+    perturb(content)
     with pytest.raises(FormatError, match=reason):
         load(content)
 
 
 def test_plans_are_chains_or_plain_decoding(load, content):
-    found = plan(load(content), max_nodes=8)
-    assert found.choice.tree.nodes == found.choice.tree.max_depth + 1
+    result = plan(load(content), max_nodes=8)
+    assert result.choice.tree.nodes == result.choice.tree.max_depth + 1
 
 
-def test_nothing_is_said_of_longer_drafts_than_were_probed(load, content):
+def test_no_predictions_beyond_probed_lengths(load, content):
     model = step_model(load(content))
     with pytest.raises(InfeasibleError, match="probe with larger --lengths"):
         model.step_s(k_ary(2, 5))
 
 
-def test_a_longer_chain_is_not_padded_to(load, content):
+def test_passes_are_not_padded_to_longer_chain(load, content):
     """A step with fewer draft tokens is never taken to be as fast as one with more, whatever was measured."""
     chains(content)[1]["samples_s"] = [1.0]
     model = step_model(load(content))

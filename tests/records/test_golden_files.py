@@ -1,4 +1,4 @@
-"""Files that are read and written again are the same bytes."""
+"""Golden files are reproduced byte for byte."""
 
 from pathlib import Path
 
@@ -12,19 +12,19 @@ PROFILES = [*sorted((ROOT / "docs/profiles").glob("*.yaml")), *sorted((ROOT / "t
 TREES = sorted((ROOT / "tests/data").glob("tree-*.json"))
 
 
-def test_there_are_some():
+def test_golden_files_exist():
     assert len(PROFILES) > 5
     assert len(TREES) >= 6
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.name)
-def test_a_profile_written_again_is_the_same(path, tmp_path):
+def test_golden_profile_round_trip(path, tmp_path):
     treeopt.Profile.load(path).save(tmp_path / "again.yaml")
     assert (tmp_path / "again.yaml").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.name)
-def test_a_tree_written_again_is_the_same(path, tmp_path):
+def test_golden_tree_round_trip(path, tmp_path):
     file = load_file(path)
     file.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()

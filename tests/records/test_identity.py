@@ -1,4 +1,4 @@
-"""What a profile, a tree and a run are of: the same models by what they hold, and what else differs."""
+"""Identities of profiles, trees and runs: same models, and differences."""
 
 from dataclasses import replace
 
@@ -6,10 +6,9 @@ import pytest
 
 from tests.records.test_profile_file import GOLDEN
 from treeopt import bundled
-from treeopt.engines.importers.combine import UNKNOWN
 from treeopt.records.identity import Identity
-from treeopt.runtime.models.digest import SAMPLES, model_digest, path_digest
-from treeopt.runtime.models.folder import ModelFolder
+from treeopt.records.profile import UNKNOWN
+from treeopt.runtime.models.folder import SAMPLES, ModelFolder, hash_model, hash_path
 from treeopt.trees import Provenance
 
 HERE = Identity.of(GOLDEN.pair, GOLDEN.machine)
@@ -29,18 +28,18 @@ class TestSamePair:
         ],
         ids=str,
     )
-    def test_by_contents_else_by_name(self, changes, same):
+    def test_compares_digests_else_names(self, changes, same):
         other = replace(HERE, **changes)
         assert HERE.same_pair(other) is other.same_pair(HERE) is same
 
-    def test_models_that_nobody_looked_at_have_no_name(self):
+    def test_unknown_models_have_no_name(self):
         unknown = Identity.of(replace(GOLDEN.pair, target=UNKNOWN, target_digest=None), GOLDEN.machine)
         assert unknown.pair is None
         assert unknown.same_pair(replace(HERE, pair="others"))
 
 
 class TestDifferences:
-    def test_each_condition_is_told(self):
+    def test_every_condition_is_compared(self):
         other = replace(HERE, machine="another", device="cuda:0", dtype="bfloat16", threads=1)
         assert HERE.differences(other) == (
             "AMD EPYC 7763, not another",
@@ -49,12 +48,12 @@ class TestDifferences:
             "2 threads, not 1 thread",
         )
 
-    def test_what_one_leaves_open_is_no_difference(self):
+    def test_unknown_values_do_not_differ(self):
         assert HERE.differences(Identity()) == Identity().differences(HERE) == ()
         assert HERE.differences(replace(HERE, pair="others", target_digest="x")) == ()
 
 
-class TestModels:
+class TestModelOptions:
     @pytest.mark.parametrize(
         ("identity", "options", "bundled"),
         [
@@ -65,21 +64,21 @@ class TestModels:
             (Identity(), "", False),
         ],
     )
-    def test_options_load_them_where_it_is_known_where_they_are(self, identity, options, bundled):
-        assert (identity.models, identity.bundled) == (options, bundled)
+    def test_options_load_models_with_known_source(self, identity, options, bundled):
+        assert (identity.model_options, identity.bundled) == (options, bundled)
 
-    def test_a_draft_model_that_only_one_has_is_no_difference(self):
+    def test_missing_draft_model_does_not_differ(self):
         alone = replace(HERE, draft=None, draft_digest=None, pair="target")
         assert alone.same_pair(HERE)
         assert HERE.same_pair(alone)
         assert not replace(alone, target_digest="another").same_pair(HERE)
 
 
-def test_a_tree_keeps_what_it_was_planned_for():
+def test_provenance_gives_identity():
     provenance = Provenance(pair="a + b", target="x/a", draft="x/b", dtype="float32", machine="m", threads=4)
-    found = Identity.planned_for(provenance)
-    assert (found.pair, found.target, found.draft, found.machine, found.threads) == ("a + b", "x/a", "x/b", "m", 4)
-    assert Identity.planned_for(None) == Identity()
+    result = Identity.from_provenance(provenance)
+    assert (result.pair, result.target, result.draft, result.machine, result.threads) == ("a + b", "x/a", "x/b", "m", 4)
+    assert Identity.from_provenance(None) == Identity()
 
 
 class TestDigest:
@@ -88,34 +87,34 @@ class TestDigest:
         (tmp_path / "model.safetensors").write_bytes(bytes(1_000_000))
         return tmp_path / "model.safetensors"
 
-    def test_it_is_of_the_contents(self, file, tmp_path_factory):
+    def test_digest_depends_on_content(self, file, tmp_path_factory):
         copy = tmp_path_factory.mktemp("copy") / file.name
         copy.write_bytes(file.read_bytes())
-        assert model_digest({"layers": 1, "heads": 2}, [copy]) == model_digest({"heads": 2, "layers": 1}, [file])
+        assert hash_model({"layers": 1, "heads": 2}, [copy]) == hash_model({"heads": 2, "layers": 1}, [file])
 
-    def test_the_order_of_files_does_not_count(self, file):
+    def test_order_of_files_does_not_matter(self, file):
         other = file.with_name("more.safetensors")
         other.write_bytes(b"more")
-        assert model_digest({}, [file, other]) == model_digest({}, [other, file]) != model_digest({}, [file])
+        assert hash_model({}, [file, other]) == hash_model({}, [other, file]) != hash_model({}, [file])
 
     @pytest.mark.parametrize("place", [0, 65_535, 65_536, 65_536 + (1_000_000 - 65_536) * (SAMPLES - 1) // SAMPLES])
-    def test_another_weight_is_another_model(self, file, place):
-        before = model_digest({}, [file])
+    def test_changed_weight_changes_digest(self, file, place):
+        before = hash_model({}, [file])
         weights = bytearray(1_000_000)
         weights[place] = 1
         file.write_bytes(weights)
-        assert model_digest({}, [file]) != before
+        assert hash_model({}, [file]) != before
 
-    def test_so_is_another_configuration_and_another_size(self, file):
-        before, other = model_digest({}, [file]), model_digest({"layers": 2}, [file])
+    def test_changed_config_and_size_change_digest(self, file):
+        before, other = hash_model({}, [file]), hash_model({"layers": 2}, [file])
         file.write_bytes(bytes(1_000_001))
-        assert len({before, other, model_digest({}, [file])}) == 3
+        assert len({before, other, hash_model({}, [file])}) == 3
 
-    def test_a_folder_is_known_as_the_decoder_knows_it(self):
-        assert path_digest(str(bundled.TARGET)) == ModelFolder(bundled.TARGET).digest
+    def test_folder_has_digest_of_decoder(self):
+        assert hash_path(str(bundled.TARGET)) == ModelFolder(bundled.TARGET).digest
 
-    def test_a_folder_of_openvino_is_its_weights_and_its_graph(self, tmp_path):
-        found = set()
+    def test_openvino_folder_digest(self, tmp_path):
+        result = set()
         for name, content in (
             ("m.bin", b"1"),
             ("m.xml", b"<a/>"),
@@ -124,8 +123,8 @@ class TestDigest:
             ("m.xml", b"<b/>"),
         ):
             (tmp_path / name).write_bytes(content)
-            found.add(path_digest(str(tmp_path)))
-        assert len(found) == 4  # an empty configuration is none
+            result.add(hash_path(str(tmp_path)))
+        assert len(result) == 4  # an empty configuration is none
 
-    def test_what_is_no_model_here_has_none(self, tmp_path):
-        assert [path_digest(each) for each in (None, "org/name", str(tmp_path))] == [None] * 3
+    def test_other_paths_have_no_digest(self, tmp_path):
+        assert [hash_path(each) for each in (None, "org/name", str(tmp_path))] == [None] * 3

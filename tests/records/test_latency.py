@@ -1,4 +1,4 @@
-"""Timings and latency tables: medians, their intervals, and straight lines between measured counts."""
+"""Timings and latency tables: medians, intervals, and interpolation."""
 
 import dataclasses
 import time
@@ -12,14 +12,14 @@ from treeopt.records.latency import Estimate, LatencyTable, Timing
 
 
 class TestTiming:
-    def test_the_median_is_the_middle_sample_or_the_middle_of_two(self):
+    def test_median_of_odd_and_even_counts(self):
         assert Timing([0.3, 0.1, 0.2]).median_s == 0.2
         assert Timing([4, 1, 2, 8]).median_s == 3
 
-    def test_one_interruption_does_not_move_it(self):
+    def test_median_is_robust_to_one_interruption(self):
         assert Timing([1.0] * 9 + [1000.0]).median_s == 1.0
 
-    def test_samples_keep_their_order_and_are_read_only(self):
+    def test_samples_keep_order_and_are_read_only(self):
         source = np.array([0.3, 0.1])
         timing = Timing(source)
         source[0] = 9
@@ -30,12 +30,12 @@ class TestTiming:
             timing.samples_s = source
 
     @pytest.mark.parametrize("samples", [[], [[0.1]], 0.1, [float("nan")], [0.1, float("inf")]], ids=str)
-    def test_no_finite_samples(self, samples):
+    def test_non_finite_samples_raise(self, samples):
         with pytest.raises(InvalidValueError, match="samples_s: expected at least one finite number"):
             Timing(samples)
 
     @pytest.mark.parametrize("samples", [[0.0], [0.1, -0.1]], ids=str)
-    def test_times_take_time_but_their_differences_need_not(self, samples):
+    def test_only_differences_may_be_negative(self, samples):
         with pytest.raises(InvalidValueError, match=r"samples_s: expected seconds above 0\. Got -?0"):
             Timing(samples)
         assert Timing(samples, allow_negative=True).samples_s.tolist() == samples
@@ -45,7 +45,7 @@ class TestTiming:
 
 
 class TestInterval:
-    def test_as_many_left_out_as_95_percent_allow(self):
+    def test_interval_excludes_as_many_as_95_percent_allows(self):
         """The median lies below all that is left when at most so many samples fall below it, each with chance 1/2."""
         for count in [*range(6, 200), 500, 1023, 1024, 1025, 2500]:
             low, high = Timing(np.random.default_rng(count).permutation(np.arange(1.0, count + 1))).interval_s
@@ -55,7 +55,7 @@ class TestInterval:
             assert binom.cdf(left_out + 1, count, 0.5) > 0.025
 
     @pytest.mark.parametrize("count", range(1, 6))
-    def test_the_extremes_of_too_few(self, count):
+    def test_few_samples_give_range(self, count):
         assert Timing(np.arange(1.0, count + 1)).interval_s == (1, count)
 
     def test_covers_the_true_median(self):
@@ -64,7 +64,7 @@ class TestInterval:
         covered = np.mean((intervals[:, 0] <= 1) & (intervals[:, 1] >= 1))
         assert covered >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 2000)
 
-    def test_very_many_samples_take_no_time(self):
+    def test_many_samples_are_fast(self):
         start = time.perf_counter()
         assert Timing(np.ones(10_000)).interval_s == (1, 1)
         assert time.perf_counter() - start < 5
@@ -75,39 +75,39 @@ def table(tokens, medians) -> LatencyTable:
 
 
 class TestTable:
-    def test_straight_lines_between_the_measured_counts(self):
-        found = table([1, 4, 8], [1.0, 4.0, 2.0])
-        assert found.max_tokens == 8
-        assert found.medians_s.tolist() == [1, 4, 2]
-        assert found.seconds(np.arange(1, 9)).tolist() == [1, 2, 3, 4, 3.5, 3, 2.5, 2]
-        assert float(found.seconds(2)) == 2
-        assert found.seconds(np.array([[1, 8], [4, 4]])).tolist() == [[1, 2], [4, 4]]
-        assert found.seconds(np.array([], np.int64)).shape == (0,)
+    def test_seconds_are_interpolated_linearly(self):
+        result = table([1, 4, 8], [1.0, 4.0, 2.0])
+        assert result.max_tokens == 8
+        assert result.medians_s.tolist() == [1, 4, 2]
+        assert result.seconds(np.arange(1, 9)).tolist() == [1, 2, 3, 4, 3.5, 3, 2.5, 2]
+        assert float(result.seconds(2)) == 2
+        assert result.seconds(np.array([[1, 8], [4, 4]])).tolist() == [[1, 2], [4, 4]]
+        assert result.seconds(np.array([], np.int64)).shape == (0,)
 
-    def test_between_two_counts_an_interval_spans_both_of_theirs(self):
-        found = LatencyTable([1, 3, 4], [Timing([1.0, 2.0, 3.0]), Timing([3.0, 3.0, 7.0]), Timing([2.0])])
-        low, high = found.interval_s(np.array([1, 2, 3, 4]))
+    def test_interval_between_counts_spans_both(self):
+        result = LatencyTable([1, 3, 4], [Timing([1.0, 2.0, 3.0]), Timing([3.0, 3.0, 7.0]), Timing([2.0])])
+        low, high = result.interval_s(np.array([1, 2, 3, 4]))
         assert low.tolist() == [1, 1, 3, 2]
         assert high.tolist() == [3, 7, 7, 2]
-        assert [float(end) for end in found.interval_s(2)] == [1, 7]
+        assert [float(end) for end in result.interval_s(2)] == [1, 7]
 
     def test_one_count_alone(self):
         assert table([3], [0.5]).seconds(3) == 0.5
 
     @pytest.mark.parametrize("tokens", [1, 9, np.array([2, 9]), np.array([1, 8])], ids=str)
-    def test_what_was_not_measured_is_not_invented(self, tokens):
-        found = table([2, 8], [1.0, 2.0])
-        for ask in (found.seconds, found.interval_s):
+    def test_outside_measured_range_raises(self, tokens):
+        result = table([2, 8], [1.0, 2.0])
+        for ask in (result.seconds, result.interval_s):
             with pytest.raises(InfeasibleError, match=r"measured for 2 to 8 tokens\. Got [19]: ask for fewer"):
                 ask(tokens)
 
     @pytest.mark.parametrize("tokens", [[], [0, 1], [-1, 1], [2, 2], [3, 1], [[1, 2]]], ids=str)
-    def test_counts_that_do_not_rise_from_1(self, tokens):
-        with pytest.raises(InvalidValueError, match=r"tokens: expected rising counts of at least 1\. Got "):
+    def test_counts_that_do_not_increase_from_1_raise(self, tokens):
+        with pytest.raises(InvalidValueError, match=r"tokens: expected increasing counts of at least 1\. Got "):
             table(tokens, [1.0] * len(tokens))
 
     @pytest.mark.parametrize("count", [0, 1, 3])
-    def test_as_many_timings_as_counts(self, count):
+    def test_timings_must_match_counts(self, count):
         with pytest.raises(InvalidValueError, match=f"timings: expected 2, one per token count. Got {count}"):
             table([1, 2], [1.0] * count)
 

@@ -1,4 +1,4 @@
-"""Profiles with drafters as files: the golden one follows its schema, and what contradicts itself is refused by field."""
+"""Profile files with drafters."""
 
 import json
 from copy import deepcopy
@@ -34,7 +34,7 @@ def load(tmp_path):
 def test_the_golden_file_follows_the_schema(content):
     validator = jsonschema.Draft202012Validator(SCHEMA)
     validator.validate(content)
-    for spoil in (
+    for perturb in (
         lambda c: c["drafters"][0].pop("trees"),
         lambda c: c["drafters"][1].update(name="medusa"),
         lambda c: c["drafters"][0].update(name="model"),
@@ -44,11 +44,11 @@ def test_the_golden_file_follows_the_schema(content):
         lambda c: as_eagle(c, layers=[2, 2]),
     ):
         wrong = deepcopy(content)
-        spoil(wrong)
+        perturb(wrong)
         assert not validator.is_valid(wrong)
 
 
-def test_what_a_file_holds(content, load):
+def test_file_content(content, load):
     profile = load(content)
     medusa, lookup = profile.drafters
     assert (medusa.name, medusa.source, medusa.digest) == ("medusa", "heads/medusa", "0123456789abcdef")
@@ -60,7 +60,7 @@ def test_what_a_file_holds(content, load):
     assert medusa.trees_at(0.6) == ()
     (sampled,) = lookup.decodes_at(0.6)
     assert (sampled.sampling.top_p, sampled.sampling.top_k) == (0.9, 50)
-    assert lookup.setting(sampled.settings[0].values).words == "prompt-lookup: length 2, ngram 2"
+    assert lookup.setting(sampled.settings[0].values).description == "prompt-lookup: length 2, ngram 2"
     assert sampled.settings[0].decoded.tokens_per_step == sampled.settings[0].tokens_per_step == pytest.approx(26 / 17)
     replayed = lookup.decodes_at(0.0)[0].settings[0]
     assert (replayed.decoded.tokens_per_step, replayed.tokens_per_step) == pytest.approx((26 / 12, 67 / 42))
@@ -70,7 +70,7 @@ def as_eagle(content, **more):
     content["drafters"][0].update(name="eagle", **more)
 
 
-def test_boundaries_that_were_given_are_kept_and_reach_the_plans_setting(content, load, tmp_path):
+def test_layers_reach_the_plans_setting(content, load, tmp_path):
     assert "layers" not in GOLDEN.read_text("utf-8")
     assert load(content).drafters[0].setting().layers == ()
     as_eagle(content, layers=[9, 2, 6])
@@ -80,7 +80,7 @@ def test_boundaries_that_were_given_are_kept_and_reach_the_plans_setting(content
     assert Profile.load(tmp_path / "again.yaml").drafters[0].setting().layers == (9, 2, 6)
 
 
-def test_without_drafters_it_is_version_1(content, load, tmp_path):
+def test_file_without_drafters_is_version_1(content, load, tmp_path):
     content.pop("drafters")
     load(content).save(tmp_path / "again.yaml")
     assert yaml.safe_load((tmp_path / "again.yaml").read_bytes())["version"] == 1
@@ -102,11 +102,11 @@ def setting(content):
     return decodes(content)["settings"][0]
 
 
-SPOILT = {
+INVALID = {
     "version 2": (lambda c: c.update(version=2), "version: expected 1. Got 2"),
     "an engine's": (
         lambda c: engine(c),
-        r"drafters: drafters: expected beside latency|drafters: expected beside latency",
+        r"drafters: expected with latency",
     ),
     "twice": (lambda c: c["drafters"].append(deepcopy(c["drafters"][0])), "drafters: expected each once. Got medusa"),
     "none": (lambda c: c.update(drafters=[]), "drafters: expected a list of at least one"),
@@ -116,7 +116,7 @@ SPOILT = {
     "no folder belongs": (lambda c: c["drafters"][1].update(source="x"), r"drafters\[1\].source: expected none"),
     "layers of none": (lambda c: c["drafters"][0].update(layers=[2]), r"drafters\[0\].layers: .*medusa reads no EAGLE"),
     "layers of nothing": (lambda c: as_eagle(c, layers=[]), r"drafters\[0\].layers: expected a list of at least one"),
-    "layer below 0": (lambda c: as_eagle(c, layers=[-2]), r"drafters\[0\].layers: expected boundaries from 0"),
+    "layer below 0": (lambda c: as_eagle(c, layers=[-2]), r"drafters\[0\].layers: expected layer ids from 0"),
     "layer twice": (lambda c: as_eagle(c, layers=[2, 2]), r"drafters\[0\].layers: .*each once"),
     "wrong way": (lambda c: c["drafters"][1].update(name="redrafter"), r"drafters\[1\].values: expected the numbers"),
     "no trees": (lambda c: c["drafters"][0].pop("trees"), r"drafters\[0\].trees: expected trees of medusa"),
@@ -186,7 +186,7 @@ SPOILT = {
     "a number too large": (lambda c: setting(c)["values"].update(ngram=10**6), r"drafters\[1\].values: expected ngram"),
     "sizes fall": (
         lambda c: setting(c)["pass_tokens"].reverse(),
-        r"settings\[0\].pass_tokens: expected sizes that rise",
+        r"settings\[0\].pass_tokens: expected increasing sizes",
     ),
     "too large a pass": (lambda c: setting(c).update(max_tokens=4), r"settings\[0\].pass_tokens: expected at most 4"),
     "passes missing": (lambda c: setting(c)["passes"].pop(), r"settings\[0\].passes: expected a number"),
@@ -216,21 +216,21 @@ def engine(content):
     content.update({name: theirs[name] for name in ("engine", "chain_latency", "acceptance")})
 
 
-def check_refused(content, load, spoilt):
-    """Check that a content is read, and refused with the reason that is told where it is spoilt."""
+def check_invalid(content, load, invalid):
+    """Check that the content loads, and that each perturbation raises with its reason."""
     assert load(content)
-    for spoil, reason in spoilt.values():
+    for perturb, reason in invalid.values():
         wrong = deepcopy(content)
-        spoil(wrong)
+        perturb(wrong)
         with pytest.raises(FormatError, match=reason):
             load(wrong)
 
 
-def test_what_contradicts_itself_is_refused(content, load):
-    check_refused(content, load, SPOILT)
+def test_inconsistent_content_raises(content, load):
+    check_invalid(content, load, INVALID)
 
 
-def test_its_acceptance_says_no_context_of_its_own(content, load):
+def test_acceptance_has_no_context_tokens(content, load):
     content["drafters"][0]["trees"][0]["acceptance"]["context_tokens"] = 5
     with pytest.raises(FormatError, match="acceptance: expected context_tokens beside it"):
         load(content)
@@ -244,7 +244,7 @@ def contexts(content):
 
 
 @pytest.mark.source
-def test_every_context_has_an_item(content, load, tmp_path):
+def test_one_item_per_context(content, load, tmp_path):
     contexts(content)
     jsonschema.Draft202012Validator(SCHEMA).validate(content)
     profile = load(content)
@@ -263,7 +263,7 @@ SPOILT_CONTEXTS = {
     ),
     "another sampling": (
         lambda c: decodes(c).update(top_p=0.5),
-        r"drafters\[1\].decodes: expected one way of sampling at each temperature: profile again",
+        r"drafters\[1\].decodes: expected one top-p and top-k at each temperature: profile again",
     ),
     "other settings": (
         lambda c: setting(c)["values"].update(ngram=3),
@@ -276,6 +276,6 @@ SPOILT_CONTEXTS = {
 }
 
 
-def test_contexts_that_contradict_one_another_are_refused(content, load):
+def test_inconsistent_contexts_raise(content, load):
     contexts(content)
-    check_refused(content, load, SPOILT_CONTEXTS)
+    check_invalid(content, load, SPOILT_CONTEXTS)

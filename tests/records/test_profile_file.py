@@ -1,4 +1,4 @@
-"""The profile file of docs/reference/profile-file.md: golden bytes, round trips, and every way in which a file can be wrong."""
+"""The profile file of docs/reference/profile-file.md: golden bytes, round trips, and invalid files."""
 
 import copy
 import dataclasses
@@ -20,17 +20,17 @@ from tests.support.drawn import examples
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError, printable
 from treeopt.files import yaml_file
 from treeopt.files.yaml_file import MAX_NESTING
-from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.acceptance import AcceptanceTable, SequenceSums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
-from treeopt.records.profile import INCLUDED, MAX_BYTES, Profile, origins, origins_text
+from treeopt.records.profile import INCLUDED, MAX_BYTES, Profile, describe_origins, trace_origins
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import (
     LATENCY_PARTS,
-    Disturbance,
     Imported,
+    Interference,
     RuleOverhead,
     RuleSteps,
     StepLatency,
@@ -85,7 +85,7 @@ PER_DEPTH = AcceptanceTable(
     counts=[4096, 3701.25],
     standard_error=[[0.0102344, 0.00557934, 0.00416838], [0.00997731, 0.0121307, 0.00551078]],
 )
-TEXTS = TextSums(
+TEXTS = SequenceSums(
     [[2048, 1850.5], [2048, 1850.75]],
     [[[1516, 250, 100.5], [1340.25, 0, 181.125]], [[1474.08, 241.52, 104.3], [1303.5, 0, 189]]],
 )
@@ -106,7 +106,7 @@ GOLDEN = Profile(
             sampled=False,
             imported=(Imported(what="verify", source="costs.json (SGLang cost table)"),),
             limit_tokens=96,
-            disturbance=Disturbance(calls=0.25, samples=0.125, processors=0.95),
+            interference=Interference(calls=0.25, samples=0.125, processors=0.95),
             steps=(
                 RuleSteps(
                     rule="typical",
@@ -140,13 +140,13 @@ GOLDEN = Profile(
 )
 
 
-def check_same(found: Profile, expected: Profile) -> None:
+def check_same(result: Profile, expected: Profile) -> None:
     """Expect equal profiles, up to the digits that the file keeps."""
-    assert found.prefill == expected.prefill
+    assert result.prefill == expected.prefill
     for name in ("created", "tool", "machine", "pair"):
-        assert getattr(found, name) == getattr(expected, name)
-    for one, other in zip(found.latencies, expected.latencies, strict=True):
-        for name in ("context_tokens", "batch_size", "sampled", "imported", "limit_tokens", "disturbance"):
+        assert getattr(result, name) == getattr(expected, name)
+    for one, other in zip(result.latencies, expected.latencies, strict=True):
+        for name in ("context_tokens", "batch_size", "sampled", "imported", "limit_tokens", "interference"):
             assert getattr(one, name) == getattr(other, name)
         for table, wanted in ((one.verify, other.verify), (one.draft, other.draft)):
             assert table.tokens.tolist() == wanted.tokens.tolist()
@@ -161,7 +161,7 @@ def check_same(found: Profile, expected: Profile) -> None:
         assert [each.rule for each in one.rule_overheads] == [each.rule for each in other.rule_overheads]
         for overhead, wanted_overhead in zip(one.rule_overheads, other.rule_overheads, strict=True):
             close(overhead.overhead.samples_s, wanted_overhead.overhead.samples_s)
-    for one, other in zip(found.acceptances, expected.acceptances, strict=True):
+    for one, other in zip(result.acceptances, expected.acceptances, strict=True):
         for name in ("rule", "temperature", "top_p", "top_k", "draft_sampling", "prompts", "positions", "imported"):
             assert getattr(one, name) == getattr(other, name)
         np.testing.assert_allclose(one.table.p, other.table.p, rtol=5.1e-10, atol=1e-300)
@@ -181,11 +181,11 @@ def ranks_of(acceptance: MeasuredAcceptance) -> list[list[int]] | None:
     return acceptance.accepted_ranks and [ranks.tolist() for ranks in acceptance.accepted_ranks.ranks]
 
 
-def close(found: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(found, expected, rtol=5.1e-6, atol=1e-300)
+def close(result: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(result, expected, rtol=5.1e-6, atol=1e-300)
 
 
-def test_all_profiles_of_the_docs_are_read() -> None:
+def test_all_profiles_of_the_docs_load() -> None:
     for path in (ROOT / "docs" / "profiles").glob("*.yaml"):
         assert Profile.load(path).acceptances, path
 
@@ -210,7 +210,7 @@ class TestGoldenFile:
     def test_schema_accepts(self):
         VALIDATOR.validate(yaml.safe_load(GOLDEN_FILE.read_bytes()))
 
-    def test_it_has_every_key_of_the_schema_in_order(self):
+    def test_golden_file_has_every_schema_key_in_order(self):
         self.check_keys(yaml.safe_load(GOLDEN_FILE.read_bytes()), VALIDATOR.schema)
 
     def check_keys(self, content, schema):
@@ -222,10 +222,10 @@ class TestGoldenFile:
         elif isinstance(content, list) and "items" in schema:
             self.check_keys(content[0], schema["items"])
 
-    def test_the_specification_shows_it(self):
+    def test_specification_shows_golden_file(self):
         assert f"```yaml\n{GOLDEN_FILE.read_text('utf-8')}```" in SPECIFICATION.read_text("utf-8")
 
-    def test_its_table_is_that_of_its_texts(self):
+    def test_table_matches_sums(self):
         close(TEXTS.table().p, PER_DEPTH.p)
         close(TEXTS.table().counts, PER_DEPTH.counts)
         close(TEXTS.table().standard_error, PER_DEPTH.standard_error)
@@ -266,13 +266,13 @@ def arrays(shape: list[int], numbers: st.SearchStrategy[float]) -> st.SearchStra
 
 
 @st.composite
-def text_sums(draw: st.DrawFn) -> TextSums:
+def sequence_sums(draw: st.DrawFn) -> SequenceSums:
     texts, depth, branching = draw(st.integers(2, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     reached = draw(arrays([texts, depth], st.just(0.0) | st.floats(1e-3, 1e6)))
     reached[0] += 0.5
     shares = draw(arrays([texts, depth, branching], st.floats(0, 1)))
     shares = shares / np.maximum(shares.sum(axis=-1, keepdims=True), 1.0)
-    return TextSums(reached, shares * reached[:, :, None])
+    return SequenceSums(reached, shares * reached[:, :, None])
 
 
 COUNT = st.none() | WHOLE
@@ -301,9 +301,9 @@ LATENCIES = st.builds(
     ).map(tuple),
     sampled=st.none() | st.booleans(),
     imported=imports(LATENCY_PARTS),
-    disturbance=st.none()
-    | st.just(Disturbance(calls=0.0, samples=0.0))
-    | st.builds(Disturbance, calls=SHARES.filter(bool), samples=SHARES, processors=SHARES),
+    interference=st.none()
+    | st.just(Interference(calls=0.0, samples=0.0))
+    | st.builds(Interference, calls=SHARES.filter(bool), samples=SHARES, processors=SHARES),
 )
 ACCEPTANCES = st.builds(
     MeasuredAcceptance,
@@ -326,7 +326,7 @@ ACCEPTANCES_OF_TEXTS = st.builds(
         accepted_ranks=AcceptedRanks((ranks * len(texts.reached))[: len(texts.reached)]) if ranks else None,
     ),
     ACCEPTANCES,
-    text_sums(),
+    sequence_sums(),
     st.lists(st.lists(st.integers(-1, 2**31 - 1), max_size=4), max_size=3),
 )
 PROFILES = st.builds(
@@ -345,16 +345,16 @@ PROFILES = st.builds(
 class TestRoundTrip:
     @settings(deadline=None, derandomize=True, max_examples=examples(120, fast=10))
     @given(PROFILES)
-    def test_what_is_saved_is_loaded(self, tmp_path_factory, profile):
+    def test_round_trip(self, tmp_path_factory, profile):
         path = tmp_path_factory.getbasetemp() / "round-trip.yaml"
         profile.save(path)
-        found, text = Profile.load(path), path.read_bytes()
-        check_same(found, profile)
+        result, text = Profile.load(path), path.read_bytes()
+        check_same(result, profile)
         VALIDATOR.validate(yaml.safe_load(text))
-        found.save(path)
+        result.save(path)
         assert path.read_bytes() == text
 
-    def test_a_row_for_every_depth_stays_one(self, tmp_path):
+    def test_single_row_stays_single_row(self, tmp_path):
         """Written as a list of one row it came back as a table of depth 1."""
         GOLDEN.save(tmp_path / "p.yaml")
         one_row = Profile.load(tmp_path / "p.yaml").acceptances[1].table
@@ -366,13 +366,13 @@ class TestRoundTrip:
         table = AcceptanceTable(p, counts=[[100, 0], [75, 25]], standard_error=np.full((2, 2, 2), 0.01))
         acceptance = dataclasses.replace(GOLDEN.acceptances[1], table=table)
         dataclasses.replace(GOLDEN, acceptances=(acceptance,)).save(tmp_path / "p.yaml")
-        found = Profile.load(tmp_path / "p.yaml").acceptance().table
-        assert found.p.tolist() == p
-        assert found.counts.tolist() == [[100, 0], [75, 25]]
-        assert found.standard_error.tolist() == table.standard_error.tolist()
+        result = Profile.load(tmp_path / "p.yaml").acceptance().table
+        assert result.p.tolist() == p
+        assert result.counts.tolist() == [[100, 0], [75, 25]]
+        assert result.standard_error.tolist() == table.standard_error.tolist()
         VALIDATOR.validate(yaml.safe_load((tmp_path / "p.yaml").read_bytes()))
 
-    def test_a_row_that_ten_digits_bring_above_1(self, tmp_path):
+    def test_row_above_1_by_rounding(self, tmp_path):
         """Such a row was scaled on loading, and saved again it had other digits."""
         p = [0.70000000006, 0.10000000006, 0.10000000006, 0.09999999982]
         acceptance = dataclasses.replace(GOLDEN.acceptances[1], table=AcceptanceTable(p))
@@ -382,47 +382,47 @@ class TestRoundTrip:
         assert (tmp_path / "again.yaml").read_bytes() == (tmp_path / "p.yaml").read_bytes()
 
     def test_a_file_without_overheads_of_rules(self, tmp_path):
-        (tmp_path / "p.yaml").write_bytes(spoiled("latency", 0, "rule_overheads"))
-        found = Profile.load(tmp_path / "p.yaml")
-        assert found.latencies[0].rule_overheads == ()
-        found.save(tmp_path / "again.yaml")
+        (tmp_path / "p.yaml").write_bytes(perturbed("latency", 0, "rule_overheads"))
+        result = Profile.load(tmp_path / "p.yaml")
+        assert result.latencies[0].rule_overheads == ()
+        result.save(tmp_path / "again.yaml")
         assert b"rule_overheads" not in (tmp_path / "again.yaml").read_bytes()
 
     @pytest.mark.parametrize(
         "where", [("latency", 0, "timed"), ("latency", 0, "imported"), ("acceptance", 0, "imported")], ids=str
     )
-    def test_a_file_that_says_nothing_of_imports(self, tmp_path, where):
-        (tmp_path / "p.yaml").write_bytes(spoiled(*where))
-        found = Profile.load(tmp_path / "p.yaml")
-        record = found.latencies[0] if where[0] == "latency" else found.acceptances[0]
+    def test_file_without_imports(self, tmp_path, where):
+        (tmp_path / "p.yaml").write_bytes(perturbed(*where))
+        result = Profile.load(tmp_path / "p.yaml")
+        record = result.latencies[0] if where[0] == "latency" else result.acceptances[0]
         assert (record.sampled is None) if where[2] == "timed" else record.imported == ()
-        found.save(tmp_path / "again.yaml")
+        result.save(tmp_path / "again.yaml")
         again = yaml.safe_load((tmp_path / "again.yaml").read_bytes())
         assert where[2] not in again[where[0]][0]
 
-    def test_an_older_file_does_not_say_what_other_programs_did(self, tmp_path):
-        (tmp_path / "p.yaml").write_bytes(spoiled("latency", 0, "disturbed"))
-        found = Profile.load(tmp_path / "p.yaml")
-        assert found.latencies[0].disturbance is None
-        found.save(tmp_path / "again.yaml")
+    def test_older_file_without_interference(self, tmp_path):
+        (tmp_path / "p.yaml").write_bytes(perturbed("latency", 0, "disturbed"))
+        result = Profile.load(tmp_path / "p.yaml")
+        assert result.latencies[0].interference is None
+        result.save(tmp_path / "again.yaml")
         assert b"disturbed" not in (tmp_path / "again.yaml").read_bytes()
 
-    def test_an_older_file_does_not_say_how_long_prompts_take(self, tmp_path):
-        (tmp_path / "p.yaml").write_bytes(spoiled("prefill"))
-        found = Profile.load(tmp_path / "p.yaml")
-        assert found.prefill is None
-        found.save(tmp_path / "again.yaml")
+    def test_older_file_without_prefill(self, tmp_path):
+        (tmp_path / "p.yaml").write_bytes(perturbed("prefill"))
+        result = Profile.load(tmp_path / "p.yaml")
+        assert result.prefill is None
+        result.save(tmp_path / "again.yaml")
         assert b"prefill" not in (tmp_path / "again.yaml").read_bytes()
 
     def test_a_file_without_texts(self, tmp_path):
         without = yaml.safe_load(GOLDEN_FILE.read_bytes())
         del without["acceptance"][0]["texts"], without["acceptance"][0]["outcomes"]
         (tmp_path / "p.yaml").write_text(yaml.safe_dump(without))
-        found = Profile.load(tmp_path / "p.yaml").acceptances[0]
-        assert found.texts is None
-        np.testing.assert_allclose(found.table.p, PER_DEPTH.p, rtol=5.1e-10)
+        result = Profile.load(tmp_path / "p.yaml").acceptances[0]
+        assert result.texts is None
+        np.testing.assert_allclose(result.table.p, PER_DEPTH.p, rtol=5.1e-10)
 
-    def test_any_layout_is_read(self, tmp_path):
+    def test_any_yaml_layout_loads(self, tmp_path):
         content = dict(reversed(yaml.safe_load(GOLDEN_FILE.read_bytes()).items()))
         block = yaml.safe_dump(content, sort_keys=False, default_flow_style=False, indent=5)
         flow = yaml.safe_dump(content, sort_keys=False, default_flow_style=True, width=40)
@@ -431,7 +431,7 @@ class TestRoundTrip:
             check_same(Profile.load(tmp_path / name), GOLDEN)
 
 
-def spoiled(*where: object, value: object = ...) -> bytes:
+def perturbed(*where: object, value: object = ...) -> bytes:
     """Return the bytes of the golden file with one value replaced; ... takes it away."""
     content = copy.deepcopy(yaml.safe_load(GOLDEN_FILE.read_bytes()))
     holder = content
@@ -447,7 +447,7 @@ def spoiled(*where: object, value: object = ...) -> bytes:
 def repeated(field: str) -> bytes:
     """Return the bytes of the golden file with the first item of a list once more at its end."""
     content = yaml.safe_load(GOLDEN_FILE.read_bytes())
-    return spoiled(field, value=[*content[field], copy.deepcopy(content[field][0])])
+    return perturbed(field, value=[*content[field], copy.deepcopy(content[field][0])])
 
 
 def replaced(old: str, new: str) -> bytes:
@@ -501,267 +501,291 @@ FIRST = ("acceptance", 0)
 TEXTS_AT = (*FIRST, "texts")
 TIMED = {"parents": [-1, 0], "samples_s": [0.1]}
 WRONG_SHAPE = {
-    "no format": (spoiled("format"), "format", "is missing"),
-    "other format": (spoiled("format", value="treeopt-tree"), "format", "'treeopt-profile'. Got 'treeopt-tree'"),
-    "format null": (spoiled("format", value=None), "format", "expected text. Got None"),
-    "no version": (spoiled("version"), "version", "is missing"),
-    "version 0": (spoiled("version", value=0), "version", "at least 1. Got 0"),
-    "newer version": (spoiled("version", value=2), "version", "expected 1. Got 2: update treeopt"),
-    "version true": (spoiled("version", value=True), "version", "whole number.* Got True"),
-    "created as a date": (replaced("'2026-11-20T11:12:00Z'", "2026-11-20"), "created", "expected text. Got datetime"),
-    "torch as a number": (spoiled("machine", "torch", value=2.8), "machine.torch", "expected text. Got 2.8"),
-    "no system": (spoiled("machine", "system"), "machine.system", "is missing"),
-    "threads null": (spoiled("machine", "threads", value=None), "machine.threads", "at least 1. Got None"),
-    "threads 0": (spoiled("machine", "threads", value=0), "machine.threads", "at least 1. Got 0"),
-    "threads 1.5": (spoiled("machine", "threads", value=1.5), "machine.threads", "whole number.* Got 1.5"),
-    "machine text": (spoiled("machine", value="mine"), "machine", "expected fields with names"),
-    "pair null": (spoiled("pair", value=None), "pair", "expected fields with names"),
+    "no format": (perturbed("format"), "format", "is missing"),
+    "other format": (perturbed("format", value="treeopt-tree"), "format", "'treeopt-profile'. Got 'treeopt-tree'"),
+    "format null": (perturbed("format", value=None), "format", "expected text. Got None"),
+    "no version": (perturbed("version"), "version", "is missing"),
+    "version 0": (perturbed("version", value=0), "version", "at least 1. Got 0"),
+    "newer version": (perturbed("version", value=2), "version", "expected 1. Got 2: update treeopt"),
+    "version true": (perturbed("version", value=True), "version", "whole number.* Got True"),
+    "created as a date": (replaced("'2026-11-20T11:12:00Z'", "2026-11-20"), "created", "expected text. Got date"),
+    "torch as a number": (perturbed("machine", "torch", value=2.8), "machine.torch", "expected text. Got 2.8"),
+    "no system": (perturbed("machine", "system"), "machine.system", "is missing"),
+    "threads null": (perturbed("machine", "threads", value=None), "machine.threads", "at least 1. Got None"),
+    "threads 0": (perturbed("machine", "threads", value=0), "machine.threads", "at least 1. Got 0"),
+    "threads 1.5": (perturbed("machine", "threads", value=1.5), "machine.threads", "whole number.* Got 1.5"),
+    "machine text": (perturbed("machine", value="mine"), "machine", "expected fields with names"),
+    "pair null": (perturbed("pair", value=None), "pair", "expected fields with names"),
     "huge integer": (
-        spoiled("pair", "vocabulary", value=2**63),
+        perturbed("pair", "vocabulary", value=2**63),
         "pair.vocabulary",
         "whole number.* Got 922337203685477",
     ),
-    "huge number": (spoiled(*FIRST, "temperature", value=10**400), "acceptance[0].temperature", r"Got 1000.*\.\.\."),
+    "huge number": (perturbed(*FIRST, "temperature", value=10**400), "acceptance[0].temperature", r"Got 1000.*\.\.\."),
     "steps without trees": (
-        spoiled("latency", 0, "steps", value=[{"rule": "sequoia", "trees": []}]),
+        perturbed("latency", 0, "steps", value=[{"rule": "sequoia", "trees": []}]),
         "latency[0].steps[0].trees",
         "at least one",
     ),
     "outcomes below -1": (
-        spoiled(*FIRST, "outcomes", value=[[0], [-2]]),
+        perturbed(*FIRST, "outcomes", value=[[0], [-2]]),
         "acceptance[0].outcomes",
         "at least -1",
     ),
     "outcomes not whole": (
-        spoiled(*FIRST, "outcomes", value=[[0], [0.5]]),
+        perturbed(*FIRST, "outcomes", value=[[0], [0.5]]),
         "acceptance[0].outcomes[1]",
         "whole numbers",
     ),
     "outcomes flat": (
-        spoiled(*FIRST, "outcomes", value=[0, 1]),
+        perturbed(*FIRST, "outcomes", value=[0, 1]),
         "acceptance[0].outcomes[0]",
         "whole numbers",
     ),
-    "unknown field": (spoiled("note", value="hello"), "note", "unknown field"),
-    "unknown field of the machine": (spoiled("machine", "owner", value="me"), "machine.owner", "unknown field"),
-    "unknown field of latency": (spoiled("latency", 0, "note", value="x"), "latency[0].note", "unknown field"),
-    "unknown field of a table": (spoiled(*VERIFY_AT, "unit", value="s"), "latency[0].verify.unit", "unknown field"),
+    "unknown field": (perturbed("note", value="hello"), "note", "unknown field"),
+    "unknown field of the machine": (perturbed("machine", "owner", value="me"), "machine.owner", "unknown field"),
+    "unknown field of latency": (perturbed("latency", 0, "note", value="x"), "latency[0].note", "unknown field"),
+    "unknown field of a table": (perturbed(*VERIFY_AT, "unit", value="s"), "latency[0].verify.unit", "unknown field"),
     "unknown field of the overhead": (
-        spoiled("latency", 0, "overhead", "tokens", value=[1]),
+        perturbed("latency", 0, "overhead", "tokens", value=[1]),
         "latency[0].overhead.tokens",
         "unknown field",
     ),
-    "unknown field of acceptance": (spoiled(*FIRST, "q", value=1), "acceptance[0].q", "unknown field"),
+    "unknown field of acceptance": (perturbed(*FIRST, "q", value=1), "acceptance[0].q", "unknown field"),
     "unknown field of the draft's sampling": (
-        spoiled(*FIRST, "draft_sampling", value={"temperature": 0.8, "top_p": 1.0, "top_k": 0, "min_p": 0.1}),
+        perturbed(*FIRST, "draft_sampling", value={"temperature": 0.8, "top_p": 1.0, "top_k": 0, "min_p": 0.1}),
         "acceptance[0].draft_sampling.min_p",
         "unknown field",
     ),
     "unknown field of steps": (
-        spoiled("latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{**TIMED}], "note": "x"}]),
+        perturbed("latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{**TIMED}], "note": "x"}]),
         "latency[0].steps[0].note",
         "unknown field",
     ),
     "unknown field of a timed tree": (
-        spoiled("latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{**TIMED, "note": "x"}]}]),
+        perturbed("latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{**TIMED, "note": "x"}]}]),
         "latency[0].steps[0].trees[0].note",
         "unknown field",
     ),
-    "no latency": (spoiled("latency"), "latency", "is missing"),
-    "latency empty": (spoiled("latency", value=[]), "latency", "at least one. Got 0 items"),
-    "latency not a list": (spoiled("latency", value={}), "latency", "at least one. Got {}"),
-    "latency of text": (spoiled("latency", 0, value="fast"), "latency[0]", "expected fields with names"),
-    "context negative": (spoiled("latency", 0, "context_tokens", value=-1), "latency[0].context_tokens", "at least 0"),
-    "batch 0": (spoiled("latency", 0, "batch_size", value=0), "latency[0].batch_size", "at least 1. Got 0"),
-    "timed true": (spoiled("latency", 0, "timed", value=True), "latency[0].timed", "expected text. Got True"),
+    "no latency": (perturbed("latency"), "latency", "is missing"),
+    "latency empty": (perturbed("latency", value=[]), "latency", r"at least one. Got \[\]"),
+    "latency not a list": (perturbed("latency", value={}), "latency", "at least one. Got {}"),
+    "latency of text": (perturbed("latency", 0, value="fast"), "latency[0]", "expected fields with names"),
+    "context negative": (
+        perturbed("latency", 0, "context_tokens", value=-1),
+        "latency[0].context_tokens",
+        "at least 0",
+    ),
+    "batch 0": (perturbed("latency", 0, "batch_size", value=0), "latency[0].batch_size", "at least 1. Got 0"),
+    "timed true": (perturbed("latency", 0, "timed", value=True), "latency[0].timed", "expected text. Got True"),
     "timed otherwise": (
-        spoiled("latency", 0, "timed", value="often"),
+        perturbed("latency", 0, "timed", value="often"),
         "latency[0].timed",
         "expected sampled or greedy. Got 'often'",
     ),
     "disturbed without samples": (
-        spoiled("latency", 0, "disturbed", "samples"),
+        perturbed("latency", 0, "disturbed", "samples"),
         "latency[0].disturbed.samples",
         "is missing",
     ),
     "disturbed more often than always": (
-        spoiled("latency", 0, "disturbed", "calls", value=1.5),
+        perturbed("latency", 0, "disturbed", "calls", value=1.5),
         "latency[0].disturbed.calls",
         "from 0 to 1. Got 1.5",
     ),
     "disturbed by a number of programs": (
-        spoiled("latency", 0, "disturbed", "programs", value=3),
+        perturbed("latency", 0, "disturbed", "programs", value=3),
         "latency[0].disturbed.programs",
         "unknown field",
     ),
-    "disturbed true": (spoiled("latency", 0, "disturbed", value=True), "latency[0].disturbed", "fields with names"),
-    "imported empty": (spoiled("latency", 0, "imported", value=[]), "latency[0].imported", "at least one. Got 0 items"),
-    "imported text": (spoiled(*FIRST, "imported", value="f"), "acceptance[0].imported", "at least one. Got 'f'"),
-    "prompts without a draft model": (spoiled("prefill", "draft"), "prefill", "expected times of the draft model"),
-    "prompts by another name": (spoiled("prefill", "prompt", value=1), "prefill.prompt", "unknown field"),
+    "disturbed true": (perturbed("latency", 0, "disturbed", value=True), "latency[0].disturbed", "fields with names"),
+    "imported empty": (perturbed("latency", 0, "imported", value=[]), "latency[0].imported", r"at least one. Got \[\]"),
+    "imported text": (perturbed(*FIRST, "imported", value="f"), "acceptance[0].imported", "at least one. Got 'f'"),
+    "prompts without a draft model": (perturbed("prefill", "draft"), "prefill", "expected times of the draft model"),
+    "prompts by another name": (perturbed("prefill", "prompt", value=1), "prefill.prompt", "unknown field"),
     "imported from nowhere": (
-        spoiled("latency", 0, "imported", 0, "source"),
+        perturbed("latency", 0, "imported", 0, "source"),
         "latency[0].imported[0].source",
         "is missing",
     ),
     "unknown field of an import": (
-        spoiled("latency", 0, "imported", 0, "when", value="today"),
+        perturbed("latency", 0, "imported", 0, "when", value="today"),
         "latency[0].imported[0].when",
         "unknown field",
     ),
     "an unknown part imported": (
-        spoiled("latency", 0, "imported", 0, "what", value="threads"),
+        perturbed("latency", 0, "imported", 0, "what", value="threads"),
         "latency[0].imported",
         "each at most once. Got 'threads'",
     ),
     "times in an acceptance": (
-        spoiled(*FIRST, "imported", 0, "what", value="verify"),
+        perturbed(*FIRST, "imported", 0, "what", value="verify"),
         "acceptance[0].imported",
         "expected acceptance, each at most once. Got 'verify'",
     ),
-    "no overhead": (spoiled("latency", 0, "overhead"), "latency[0].overhead", "expected with draft, and only there"),
+    "no overhead": (perturbed("latency", 0, "overhead"), "latency[0].overhead", "expected with draft, and only there"),
     "overhead empty": (
-        spoiled("latency", 0, "overhead", "samples_s", value=[]),
+        perturbed("latency", 0, "overhead", "samples_s", value=[]),
         "latency[0].overhead.samples_s",
         "at least one finite number",
     ),
     "overheads of rules empty": (
-        spoiled("latency", 0, "rule_overheads", value=[]),
+        perturbed("latency", 0, "rule_overheads", value=[]),
         "latency[0].rule_overheads",
-        "at least one. Got 0 items",
+        r"at least one. Got \[\]",
     ),
     "overheads of rules by name": (
-        spoiled("latency", 0, "rule_overheads", value={"typical": [0.1]}),
+        perturbed("latency", 0, "rule_overheads", value={"typical": [0.1]}),
         "latency[0].rule_overheads",
         "list of at least one",
     ),
     "overhead of no rule": (
-        spoiled("latency", 0, "rule_overheads", 0, "rule"),
+        perturbed("latency", 0, "rule_overheads", 0, "rule"),
         "latency[0].rule_overheads[0].rule",
         "is missing",
     ),
     "overhead of a rule without samples": (
-        spoiled("latency", 0, "rule_overheads", 0, "samples_s", value=[]),
+        perturbed("latency", 0, "rule_overheads", 0, "samples_s", value=[]),
         "latency[0].rule_overheads[0].samples_s",
         "at least one finite number",
     ),
     "overhead of a rule in words": (
-        spoiled("latency", 0, "rule_overheads", 0, "samples_s", value=["2 ms"]),
+        perturbed("latency", 0, "rule_overheads", 0, "samples_s", value=["2 ms"]),
         "latency[0].rule_overheads[0].samples_s",
         "list of finite numbers",
     ),
     "unknown field of a rule's overhead": (
-        spoiled("latency", 0, "rule_overheads", 0, "nodes", value=8),
+        perturbed("latency", 0, "rule_overheads", 0, "nodes", value=8),
         "latency[0].rule_overheads[0].nodes",
         "unknown field",
     ),
     "tokens text": (
-        spoiled(*VERIFY_AT, "tokens", value="1 to 64"),
+        perturbed(*VERIFY_AT, "tokens", value="1 to 64"),
         "latency[0].verify.tokens",
         "list of whole numbers",
     ),
-    "tokens 0": (spoiled(*VERIFY_AT, "tokens", 0, value=0), "latency[0].verify.tokens", "rising counts of at least 1"),
-    "tokens 1.5": (spoiled(*VERIFY_AT, "tokens", 0, value=1.5), "latency[0].verify.tokens", "list of whole numbers"),
-    "tokens huge": (spoiled(*DRAFT_AT, "tokens", 1, value=2**31), "latency[0].draft.tokens", "list of whole numbers"),
+    "tokens 0": (
+        perturbed(*VERIFY_AT, "tokens", 0, value=0),
+        "latency[0].verify.tokens",
+        "increasing counts of at least 1",
+    ),
+    "tokens 1.5": (perturbed(*VERIFY_AT, "tokens", 0, value=1.5), "latency[0].verify.tokens", "list of whole numbers"),
+    "tokens huge": (perturbed(*DRAFT_AT, "tokens", 1, value=2**31), "latency[0].draft.tokens", "list of whole numbers"),
     "samples not nested": (
-        spoiled(*DRAFT_AT, "samples_s", value=[0.1, 0.2]),
+        perturbed(*DRAFT_AT, "samples_s", value=[0.1, 0.2]),
         "latency[0].draft.samples_s[0]",
         "list of finite numbers. Got 0.1",
     ),
     "samples null": (
-        spoiled(*DRAFT_AT, "samples_s", value=None),
+        perturbed(*DRAFT_AT, "samples_s", value=None),
         "latency[0].draft.samples_s",
         "list of lists. Got None",
     ),
-    "no samples": (spoiled(*VERIFY_AT, "samples_s", 2, value=[]), "latency[0].verify.samples_s[2]", "at least one"),
+    "no samples": (perturbed(*VERIFY_AT, "samples_s", 2, value=[]), "latency[0].verify.samples_s[2]", "at least one"),
     "text instead of a number": (
-        spoiled(*VERIFY_AT, "samples_s", 1, 2, value="2 ms"),
+        perturbed(*VERIFY_AT, "samples_s", 1, 2, value="2 ms"),
         "latency[0].verify.samples_s[1]",
         "list of finite numbers",
     ),
     "boolean instead of a number": (
-        spoiled(*VERIFY_AT, "samples_s", 1, 2, value=True),
+        perturbed(*VERIFY_AT, "samples_s", 1, 2, value=True),
         "latency[0].verify.samples_s[1]",
         "list of finite numbers",
     ),
     "negative seconds": (
-        spoiled(*VERIFY_AT, "samples_s", 1, 2, value=-0.1),
+        perturbed(*VERIFY_AT, "samples_s", 1, 2, value=-0.1),
         "latency[0].verify.samples_s[1]",
         r"seconds above 0\. Got -0\.1",
     ),
-    "no seconds": (spoiled(*DRAFT_AT, "samples_s", 0, 0, value=0.0), "latency[0].draft.samples_s[0]", "above 0. Got 0"),
-    "rule a number": (spoiled(*FIRST, "rule", value=1), "acceptance[0].rule", "expected text. Got 1"),
+    "no seconds": (
+        perturbed(*DRAFT_AT, "samples_s", 0, 0, value=0.0),
+        "latency[0].draft.samples_s[0]",
+        "above 0. Got 0",
+    ),
+    "rule a number": (perturbed(*FIRST, "rule", value=1), "acceptance[0].rule", "expected text. Got 1"),
     "temperature negative": (
-        spoiled(*FIRST, "temperature", value=-1),
+        perturbed(*FIRST, "temperature", value=-1),
         "acceptance[0].temperature",
         "at least 0. Got -1",
     ),
-    "top_p above 1": (spoiled(*FIRST, "top_p", value=1.5), "acceptance[0].top_p", "from 0 to 1. Got 1.5"),
-    "prompts 0": (spoiled(*FIRST, "prompts", value=0), "acceptance[0].prompts", "at least 1. Got 0"),
-    "no p": (spoiled(*FIRST, "p"), "acceptance[0].p", "is missing"),
-    "p empty": (spoiled(*FIRST, "p", value=[]), "acceptance[0].p", "at least one entry"),
-    "p of empty rows": (spoiled(*FIRST, "p", value=[[], []]), "acceptance[0].p", "at least one entry"),
-    "p text": (spoiled(*FIRST, "p", value="high"), "acceptance[0].p", "list of finite numbers. Got 'high'"),
-    "p rows and numbers": (spoiled(*FIRST, "p", 0, value=0.5), "acceptance[0].p[0]", "list of finite numbers. Got 0.5"),
-    "p negative": (spoiled(*FIRST, "p", 1, 2, value=-0.5), "acceptance[0].p", r"p\[1, 2\]: .* Got -0\.5"),
-    "p above 1": (spoiled(*FIRST, "p", 1, 2, value=1.5), "acceptance[0].p", r"p\[1, 2\]: .* Got 1\.5"),
-    "counts negative": (spoiled(*FIRST, "counts", 0, value=-1.0), "acceptance[0].p", "counts: .*at least 0"),
+    "top_p above 1": (perturbed(*FIRST, "top_p", value=1.5), "acceptance[0].top_p", "from 0 to 1. Got 1.5"),
+    "prompts 0": (perturbed(*FIRST, "prompts", value=0), "acceptance[0].prompts", "at least 1. Got 0"),
+    "no p": (perturbed(*FIRST, "p"), "acceptance[0].p", "is missing"),
+    "p empty": (perturbed(*FIRST, "p", value=[]), "acceptance[0].p", "at least one entry"),
+    "p of empty rows": (perturbed(*FIRST, "p", value=[[], []]), "acceptance[0].p", "at least one entry"),
+    "p text": (perturbed(*FIRST, "p", value="high"), "acceptance[0].p", "list of finite numbers. Got 'high'"),
+    "p rows and numbers": (
+        perturbed(*FIRST, "p", 0, value=0.5),
+        "acceptance[0].p[0]",
+        "list of finite numbers. Got 0.5",
+    ),
+    "p negative": (perturbed(*FIRST, "p", 1, 2, value=-0.5), "acceptance[0].p", r"p\[1, 2\]: .* Got -0\.5"),
+    "p above 1": (perturbed(*FIRST, "p", 1, 2, value=1.5), "acceptance[0].p", r"p\[1, 2\]: .* Got 1\.5"),
+    "counts negative": (perturbed(*FIRST, "counts", 0, value=-1.0), "acceptance[0].p", "counts: .*at least 0"),
     "p nested too deep": (
-        spoiled(*FIRST, "p", value=[[[[0.5]]]]),
+        perturbed(*FIRST, "p", value=[[[[0.5]]]]),
         "acceptance[0].p[0][0]",
-        "list of finite numbers. Got 1 items",
+        r"list of finite numbers. Got \[0\.5\]",
     ),
     "p rows and lists of rows": (
-        spoiled(*FIRST, "p", 0, value=[[0.5]]),
+        perturbed(*FIRST, "p", 0, value=[[0.5]]),
         "acceptance[0].p[1][0]",
         "list of finite numbers. Got 0.714",
     ),
-    "texts a list": (spoiled(*FIRST, "texts", value=[]), "acceptance[0].texts", "expected fields with names"),
-    "texts without sums": (spoiled(*TEXTS_AT, "accepted"), "acceptance[0].texts.accepted", "is missing"),
-    "unknown field of texts": (spoiled(*TEXTS_AT, "p", value=1), "acceptance[0].texts.p", "unknown field"),
+    "texts a list": (perturbed(*FIRST, "texts", value=[]), "acceptance[0].texts", "expected fields with names"),
+    "texts without sums": (perturbed(*TEXTS_AT, "accepted"), "acceptance[0].texts.accepted", "is missing"),
+    "unknown field of texts": (perturbed(*TEXTS_AT, "p", value=1), "acceptance[0].texts.p", "unknown field"),
     "reached not nested": (
-        spoiled(*TEXTS_AT, "reached", value=[2048.0]),
+        perturbed(*TEXTS_AT, "reached", value=[2048.0]),
         "acceptance[0].texts.reached[0]",
         "list of finite numbers. Got 2048",
     ),
     "reached negative": (
-        spoiled(*TEXTS_AT, "reached", 1, 0, value=-1.0),
+        perturbed(*TEXTS_AT, "reached", 1, 0, value=-1.0),
         "acceptance[0].texts.accepted",
         r"reached: .*at least 0 in shape \(2, 2\)",
     ),
     "accepted not nested": (
-        spoiled(*TEXTS_AT, "accepted", 1, value=[1.0, 2.0]),
+        perturbed(*TEXTS_AT, "accepted", 1, value=[1.0, 2.0]),
         "acceptance[0].texts.accepted[1][0]",
         "list of finite numbers. Got 1.0",
     ),
     "accepted a number": (
-        spoiled(*TEXTS_AT, "accepted", 1, value=1.0),
+        perturbed(*TEXTS_AT, "accepted", 1, value=1.0),
         "acceptance[0].texts.accepted[1]",
         "list of lists. Got 1.0",
     ),
     "one text": (
-        spoiled("acceptance", 0, "texts", value={"reached": [[9.0]], "accepted": [[[3.0]]]}),
+        perturbed("acceptance", 0, "texts", value={"reached": [[9.0]], "accepted": [[[3.0]]]}),
         "acceptance[0].texts.accepted",
         "J at least 2",
     ),
-    "counts null": (spoiled(*FIRST, "counts", value=None), "acceptance[0].counts", "list of finite numbers. Got None"),
+    "counts null": (
+        perturbed(*FIRST, "counts", value=None),
+        "acceptance[0].counts",
+        "list of finite numbers. Got None",
+    ),
 }
 
 for _sign in ("\x1b", "\n", "\u202e", "\x85"):
     WRONG_SHAPE[f"processor with {_sign!r}"] = (
-        spoiled("machine", "processor", value=f"a{_sign}b"),
+        perturbed("machine", "processor", value=f"a{_sign}b"),
         "machine.processor",
         r"expected printable text. Got \\\w+: remove it",
     )
-    WRONG_SHAPE[f"rule with {_sign!r}"] = (spoiled(*FIRST, "rule", value=_sign), "acceptance[0].rule", "printable text")
+    WRONG_SHAPE[f"rule with {_sign!r}"] = (
+        perturbed(*FIRST, "rule", value=_sign),
+        "acceptance[0].rule",
+        "printable text",
+    )
 for _seconds in (1e300, 1.1e6):
     WRONG_SHAPE[f"{_seconds:g} seconds of a pass"] = (
-        spoiled(*VERIFY_AT, "samples_s", 0, 0, value=_seconds),
+        perturbed(*VERIFY_AT, "samples_s", 0, 0, value=_seconds),
         "latency[0].verify.samples_s[0]",
         r"expected at most 1e\+06 seconds. Got .*: is it another unit\?",
     )
     WRONG_SHAPE[f"{-_seconds:g} seconds of overhead"] = (
-        spoiled("latency", 0, "overhead", "samples_s", 0, value=-_seconds),
+        perturbed("latency", 0, "overhead", "samples_s", 0, value=-_seconds),
         "latency[0].overhead.samples_s",
         r"expected at most 1e\+06 seconds",
     )
@@ -769,28 +793,34 @@ for _seconds in (1e300, 1.1e6):
 # What only the loader refuses: NaN and infinity are in no JSON, lengths and sums in no schema.
 WRONG_MEANING = {
     "steps with parents of no tree": (
-        spoiled("latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{"parents": [0, 0], "samples_s": [1.0]}]}]),
+        perturbed(
+            "latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{"parents": [0, 0], "samples_s": [1.0]}]}]
+        ),
         "latency[0].steps[0].trees[0].parents",
         "parents",
     ),
     "outcomes of a text too many": (
-        spoiled(*FIRST, "outcomes", value=[[0], [0], [0]]),
+        perturbed(*FIRST, "outcomes", value=[[0], [0], [0]]),
         "acceptance[0].texts",
         "outcomes: expected those of 2 texts.* Got 3",
     ),
     "disturbed by programs that used nobody knows what": (
-        spoiled("latency", 0, "disturbed", "processors"),
+        perturbed("latency", 0, "disturbed", "processors"),
         "latency[0].disturbed.calls",
         "processors, samples: expected where calls are disturbed, and only there",
     ),
-    "prompts that fall": (spoiled("prefill", "target", "tokens", value=[64, 16]), "prefill.target.tokens", "rising"),
+    "prompts that fall": (
+        perturbed("prefill", "target", "tokens", value=[64, 16]),
+        "prefill.target.tokens",
+        "increasing",
+    ),
     "not disturbed, by programs that used something": (
-        spoiled("latency", 0, "disturbed", value={"calls": 0.0, "samples": 0.0, "processors": 0.5}),
+        perturbed("latency", 0, "disturbed", value={"calls": 0.0, "samples": 0.0, "processors": 0.5}),
         "latency[0].disturbed.calls",
         "expected where calls are disturbed",
     ),
     "samples of disturbed calls that there are none of": (
-        spoiled("latency", 0, "disturbed", value={"calls": 0.0, "samples": 0.5}),
+        perturbed("latency", 0, "disturbed", value={"calls": 0.0, "samples": 0.5}),
         "latency[0].disturbed.calls",
         "expected where calls are disturbed",
     ),
@@ -801,38 +831,42 @@ WRONG_MEANING = {
         "once. Got 'sequoia' at temperature 0.6 twice: remove",
     ),
     "a limit within what was timed": (
-        spoiled("latency", 0, "limit_tokens", value=64),
+        perturbed("latency", 0, "limit_tokens", value=64),
         "latency[0].limit_tokens",
         "expected more than 64, timed. Got 64",
     ),
     "a part imported twice": (
-        spoiled("latency", 0, "imported", value=[{"what": "draft", "source": name} for name in ("a", "b")]),
+        perturbed("latency", 0, "imported", value=[{"what": "draft", "source": name} for name in ("a", "b")]),
         "latency[0].imported",
         "each at most once. Got 'draft'",
     ),
-    "version 1.0": (spoiled("version", value=1.0), "version", "whole number.* Got 1.0"),
+    "version 1.0": (perturbed("version", value=1.0), "version", "whole number.* Got 1.0"),
     "NaN seconds": (
-        spoiled(*VERIFY_AT, "samples_s", 0, 0, value=float("nan")),
+        perturbed(*VERIFY_AT, "samples_s", 0, 0, value=float("nan")),
         "latency[0].verify.samples_s[0]",
         "list of finite numbers",
     ),
     "infinite overhead": (
-        spoiled("latency", 0, "overhead", "samples_s", 0, value=float("-inf")),
+        perturbed("latency", 0, "overhead", "samples_s", 0, value=float("-inf")),
         "latency[0].overhead.samples_s",
         "list of finite numbers",
     ),
     "overhead of a rule twice": (
-        spoiled("latency", 0, "rule_overheads", value=[{"rule": "target", "samples_s": [t]} for t in (0.1, 0.2)]),
+        perturbed("latency", 0, "rule_overheads", value=[{"rule": "target", "samples_s": [t]} for t in (0.1, 0.2)]),
         "latency[0].rule_overheads",
         r"each rule once\. Got 'target' twice",
     ),
     "NaN overhead of a rule": (
-        spoiled("latency", 0, "rule_overheads", 0, "samples_s", value=[float("nan")]),
+        perturbed("latency", 0, "rule_overheads", 0, "samples_s", value=[float("nan")]),
         "latency[0].rule_overheads[0].samples_s",
         "list of finite numbers",
     ),
-    "NaN acceptance": (spoiled(*FIRST, "p", 0, 0, value=float("nan")), "acceptance[0].p[0]", "list of finite numbers"),
-    "NaN temperature": (spoiled(*FIRST, "temperature", value=float("nan")), "acceptance[0].temperature", "Got nan"),
+    "NaN acceptance": (
+        perturbed(*FIRST, "p", 0, 0, value=float("nan")),
+        "acceptance[0].p[0]",
+        "list of finite numbers",
+    ),
+    "NaN temperature": (perturbed(*FIRST, "temperature", value=float("nan")), "acceptance[0].temperature", "Got nan"),
     "seconds overflow": (replaced("0.00191", "1.0e+999"), "latency[0].verify.samples_s[0]", "list of finite numbers"),
     "hexadecimal of 6000 digits": (
         replaced("vocabulary: 256", f"vocabulary: 0x{'f' * 5000}"),
@@ -845,72 +879,76 @@ WRONG_MEANING = {
         "Got a number of thousands of digits",
     ),
     "tokens that do not rise": (
-        spoiled(*VERIFY_AT, "tokens", value=[1, 16, 4, 64]),
+        perturbed(*VERIFY_AT, "tokens", value=[1, 16, 4, 64]),
         "latency[0].verify.tokens",
-        r"rising counts of at least 1\. Got \[1, 16, 4, 64\]",
+        r"increasing counts of at least 1\. Got \[1, 16, 4, 64\]",
     ),
-    "a token count twice": (spoiled(*DRAFT_AT, "tokens", value=[1, 1]), "latency[0].draft.tokens", "rising counts"),
+    "a token count twice": (
+        perturbed(*DRAFT_AT, "tokens", value=[1, 1]),
+        "latency[0].draft.tokens",
+        "increasing counts",
+    ),
     "more tokens than samples": (
-        spoiled(*VERIFY_AT, "tokens", value=[1, 4, 16, 64, 128]),
+        perturbed(*VERIFY_AT, "tokens", value=[1, 4, 16, 64, 128]),
         "latency[0].verify.tokens",
         r"expected 5, one per token count\. Got 4",
     ),
     "fewer tokens than samples": (
-        spoiled(*DRAFT_AT, "tokens", value=[1]),
+        perturbed(*DRAFT_AT, "tokens", value=[1]),
         "latency[0].draft.tokens",
         "expected 1, .* Got 2",
     ),
     "a row that sums to more than 1": (
-        spoiled(*FIRST, "p", 1, 1, value=0.5),
+        perturbed(*FIRST, "p", 1, 1, value=0.5),
         "acceptance[0].p",
         r"Row 1 sums to 1\.31",
     ),
-    "rows of different lengths": (spoiled(*FIRST, "p", 0, value=[0.5]), "acceptance[0].p", "as many in every row"),
-    "counts too short": (spoiled(*FIRST, "counts", value=[1.0]), "acceptance[0].p", r"counts: .*in shape \(2,\)"),
+    "rows of different lengths": (perturbed(*FIRST, "p", 0, value=[0.5]), "acceptance[0].p", "as many in every row"),
+    "counts too short": (perturbed(*FIRST, "counts", value=[1.0]), "acceptance[0].p", r"counts: .*in shape \(2,\)"),
     "errors of another shape": (
-        spoiled(*FIRST, "standard_error", value=[0.1, 0.1]),
+        perturbed(*FIRST, "standard_error", value=[0.1, 0.1]),
         "acceptance[0].p",
         r"standard_error: .*in shape \(2, 3\)\. Got \(2,\)",
     ),
     "errors of different lengths": (
-        spoiled(*FIRST, "standard_error", 0, value=[0.1]),
+        perturbed(*FIRST, "standard_error", 0, value=[0.1]),
         "acceptance[0].p",
         r"standard_error: expected numbers in shape \(2, 3\)",
     ),
     "more accepted than reached": (
-        spoiled(*TEXTS_AT, "reached", 1, 0, value=1800.0),
+        perturbed(*TEXTS_AT, "reached", 1, 0, value=1800.0),
         "acceptance[0].texts.accepted",
         r"accepted\[1, 0\]: .*at most what was reached, 1800\. Got 1819\.9",
     ),
     "a depth that no position reached": (
-        spoiled(
+        perturbed(
             *FIRST, "texts", value={"reached": [[9.0, 0.0], [8.0, 0.0]], "accepted": [[[3.0], [0.0]], [[2.0], [0.0]]]}
         ),
         "acceptance[0].texts.accepted",
         "reached: expected positions at every depth. Depth 2 has 0",
     ),
     "sums without end": (
-        spoiled(*TEXTS_AT, "reached", value=[[1.7e308, 1850.5], [1.6e308, 1850.75]]),
+        perturbed(*TEXTS_AT, "reached", value=[[1.7e308, 1850.5], [1.6e308, 1850.75]]),
         "acceptance[0].texts.accepted",
         "reached: expected positions at every depth. Depth 1 has inf",
     ),
     "texts of different lengths": (
-        spoiled(*TEXTS_AT, "accepted", 0, 0, value=[1516.0]),
+        perturbed(*TEXTS_AT, "accepted", 0, 0, value=[1516.0]),
         "acceptance[0].texts.accepted",
         "accepted: expected numbers, as many in every row",
     ),
     "as many rows of reached as texts": (
-        spoiled(*TEXTS_AT, "reached", value=[[4096.0, 3701.25]]),
+        perturbed(*TEXTS_AT, "reached", value=[[4096.0, 3701.25]]),
         "acceptance[0].texts.accepted",
         r"reached: .*in shape \(2, 2\)\. Got \(1, 2\)",
     ),
     "texts of another table": (
-        spoiled(*TEXTS_AT, "accepted", 0, 0, 1, value=250.1),
+        perturbed(*TEXTS_AT, "accepted", 0, 0, 1, value=250.1),
         "acceptance[0].texts",
         r"texts: expected accepted / reached, .* to be p\[0, 1\] = 0\.12\. Got 0\.120024",
     ),
     "texts of more ranks than the table": (
-        spoiled(*FIRST, "texts", value={"reached": [[9.0], [8.0]], "accepted": [[[3.0]], [[2.0]]]}),
+        perturbed(*FIRST, "texts", value={"reached": [[9.0], [8.0]], "accepted": [[[3.0]], [[2.0]]]}),
         "acceptance[0].texts",
         r"texts: expected sums for p in shape \(2, 3\)\. Got \(1, 1\)",
     ),
@@ -922,8 +960,8 @@ def cases(table: dict[str, tuple]) -> list:
 
 
 class TestMalformed:
-    def test_the_document_that_the_cases_spoil_is_good(self, tmp_path):
-        (tmp_path / "p.yaml").write_bytes(spoiled("version", value=1))
+    def test_unperturbed_document_loads(self, tmp_path):
+        (tmp_path / "p.yaml").write_bytes(perturbed("version", value=1))
         check_same(Profile.load(tmp_path / "p.yaml"), GOLDEN)
 
     @pytest.mark.parametrize(("data", "reason"), cases(NOT_PLAIN_YAML))
@@ -941,7 +979,7 @@ class TestMalformed:
         self.check(tmp_path / "p.yaml", data, "line 1", f"nested more than {MAX_NESTING} deep")
 
     @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_SHAPE | WRONG_MEANING))
-    def test_a_wrong_field(self, tmp_path, data, field, reason):
+    def test_wrong_field_raises(self, tmp_path, data, field, reason):
         self.check(tmp_path / "p.yaml", data, field, reason)
 
     def check(self, path, data, field, reason):
@@ -957,10 +995,10 @@ class TestMalformed:
         assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_SHAPE))
-    def test_the_schema_refuses_it_too(self, data, field, reason):  # noqa: ARG002
+    def test_schema_rejects_it_too(self, data, field, reason):  # noqa: ARG002
         assert not VALIDATOR.is_valid(yaml.safe_load(data))
 
-    def test_the_schema_is_a_schema(self):
+    def test_schema_is_valid(self):
         VALIDATOR.check_schema(VALIDATOR.schema)
 
 
@@ -1053,28 +1091,28 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
     return data
 
 
-def test_mutated_files_load_as_valid_profiles_or_raise_a_known_error(tmp_path):
+def test_mutated_files_load_or_raise_treeopt_error(tmp_path):
     rng, original = random.Random("seed 1"), GOLDEN_FILE.read_bytes()
     loaded = refused = unnamed = 0
     for number in range(500):
         path = tmp_path / f"{number}.yaml"
         path.write_bytes(mutate(rng, original))
         try:
-            found = Profile.load(path)
+            result = Profile.load(path)
         except TreeoptError as error:
             unnamed += not str(error).startswith(f"{path}: ")
             refused += 1
         else:
             again = path.with_suffix(".again")
-            found.save(again)
-            check_same(Profile.load(again), found)
+            result.save(again)
+            check_same(Profile.load(again), result)
             loaded += 1
     assert unnamed == 0
     assert loaded > 20
     assert refused > 250
 
 
-class TestTargetAlone:
+class TestTargetOnly:
     """A profile without a draft model."""
 
     @pytest.fixture
@@ -1086,7 +1124,7 @@ class TestTargetAlone:
         prefill = PrefillLatency(target=GOLDEN.prefill.target)
         return dataclasses.replace(GOLDEN, pair=pair, latencies=latencies, prefill=prefill, acceptances=())
 
-    def test_its_file_is_valid_and_gives_it_back(self, alone, tmp_path):
+    def test_target_only_round_trip(self, alone, tmp_path):
         alone.save(tmp_path / "alone.yaml")
         content = yaml.safe_load((tmp_path / "alone.yaml").read_text("utf-8"))
         assert VALIDATOR.is_valid(content)
@@ -1094,7 +1132,7 @@ class TestTargetAlone:
         assert (alone.has_draft_model, GOLDEN.has_draft_model) == (False, True)
 
     @pytest.mark.parametrize("part", ["draft", "overhead", "rule_overheads", "host_s", "steps"])
-    def test_no_part_of_a_draft_model_may_be_in_it(self, alone, part, tmp_path):
+    def test_partial_draft_model_raises(self, alone, part, tmp_path):
         alone.save(tmp_path / "alone.yaml")
         content = yaml.safe_load((tmp_path / "alone.yaml").read_text("utf-8"))
         GOLDEN.save(tmp_path / "golden.yaml")
@@ -1109,44 +1147,44 @@ class TestTargetAlone:
 
 
 class TestRecord:
-    def test_conditions_are_found_by_their_values(self):
+    def test_lookup_by_condition(self):
         assert GOLDEN.latency() is GOLDEN.latency(context_tokens=256) is GOLDEN.latencies[0]
         assert GOLDEN.acceptance() is GOLDEN.acceptance(rule="sequoia") is GOLDEN.acceptances[0]
         assert GOLDEN.acceptance(temperature=0.0) is GOLDEN.acceptance(rule="typical") is GOLDEN.acceptances[1]
 
-    def test_a_rule_has_its_own_overhead_or_that_of_all(self):
+    def test_overhead_of_rule_or_of_all(self):
         latency = GOLDEN.latencies[0]
         assert latency.overhead_of("typical") is OF_TYPICAL.overhead
         assert latency.overhead_of("sequoia") is latency.overhead_of("no rule") is OVERHEAD
 
-    def test_the_overhead_of_a_rule_is_given_once(self):
+    def test_duplicate_rule_overhead_raises(self):
         with pytest.raises(InvalidValueError, match=r"rule_overheads: expected each rule once\. Got 'typical' twice"):
             dataclasses.replace(GOLDEN.latencies[0], rule_overheads=(OF_TYPICAL, OF_TYPICAL))
 
-    def test_origins_name_every_part(self):
+    def test_origins_contain_every_part(self):
         latency, acceptance = GOLDEN.latencies[0], GOLDEN.acceptances[0]
-        assert origins([latency], acceptance) == {
+        assert trace_origins([latency], acceptance) == {
             "verify": "costs.json (SGLang cost table)",
             "draft": "measured",
             "overhead": "measured",
             "acceptance": "metrics.txt (vLLM metrics)",
         }
         here = dataclasses.replace(latency, imported=())
-        assert origins([here, latency], acceptance)["verify"] == "costs.json (SGLang cost table), measured"
-        assert origins_text([here], GOLDEN.acceptances[1]) == ""
+        assert trace_origins([here, latency], acceptance)["verify"] == "costs.json (SGLang cost table), measured"
+        assert describe_origins([here], GOLDEN.acceptances[1]) == ""
         parts = tuple(Imported(what=part, source="c.csv (CSV)") for part in ("verify", "draft"))
         whole = dataclasses.replace(latency, imported=(*parts, Imported(what="overhead", source=INCLUDED)))
-        assert origins_text([whole], GOLDEN.acceptances[1]) == (
-            "verify times: imported from c.csv (CSV); draft times: imported from c.csv (CSV); acceptance: measured"
+        assert describe_origins([whole], GOLDEN.acceptances[1]) == (
+            "verify times, draft times: imported from c.csv (CSV); acceptance: measured"
         )
 
     @pytest.mark.parametrize("names", [["verify", "verify"], ["acceptance"], ["threads"]], ids=str)
-    def test_a_part_is_imported_once_and_where_it_belongs(self, names):
+    def test_invalid_imports_raise(self, names):
         imported = tuple(Imported(what=name, source="f") for name in names)
         with pytest.raises(InvalidValueError, match="imported: expected verify, draft, overhead, each at most once"):
             dataclasses.replace(GOLDEN.latencies[0], imported=imported)
 
-    def test_conditions_never_measured(self):
+    def test_unmeasured_conditions_raise(self):
         with pytest.raises(InfeasibleError, match=r"context 8 tokens x batch 1 .*Measured: 256 tokens x 1"):
             GOLDEN.latency(context_tokens=8)
         with pytest.raises(InfeasibleError, match=r"batch 4 was not measured"):
@@ -1166,6 +1204,6 @@ class TestRecord:
             ({"prefill": PrefillLatency(target=GOLDEN.prefill.target)}, "prefill: expected times of the draft model"),
         ],
     )
-    def test_a_profile_without_one_of_its_parts(self, changes, reason):
+    def test_missing_parts_raise(self, changes, reason):
         with pytest.raises(InvalidValueError, match=reason):
             dataclasses.replace(GOLDEN, **changes)

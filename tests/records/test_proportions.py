@@ -1,10 +1,10 @@
-"""Errors of proportions: how often intervals hold the truth, at the edges too, by enumeration and by simulation."""
+"""Coverage of intervals of proportions, by enumeration and by simulation."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.acceptance import AcceptanceTable, SequenceSums
 from treeopt.records.proportions import (
     INTRACLASS,
     beta_interval,
@@ -30,19 +30,19 @@ def coverage(truth, positions, interval, error):
     return float(stats.binom.pmf(accepted, positions, truth) @ ((low <= truth) & (truth <= high)))
 
 
-def test_intervals_hold_the_truth_near_the_edges_too():
+def test_coverage_near_the_edges():
     """The mean over shares and numbers is 95 %; single ones swing, because counts are whole numbers."""
-    found = np.array([[coverage(p, n, beta_interval, posterior_error) for n in POSITIONS] for p in SHARES])
-    assert found.mean() == pytest.approx(0.95, abs=0.02)
-    assert found.min() >= 0.87
-    assert (found[:, -1] >= 0.93).all(), "with many positions"
+    result = np.array([[coverage(p, n, beta_interval, posterior_error) for n in POSITIONS] for p in SHARES])
+    assert result.mean() == pytest.approx(0.95, abs=0.02)
+    assert result.min() >= 0.87
+    assert (result[:, -1] >= 0.93).all(), "with many positions"
 
 
-def test_normal_intervals_do_not():
+def test_normal_intervals_lack_coverage_near_the_edges():
     error = lambda p, n: np.sqrt(p * (1 - p) / n)
-    found = np.array([[coverage(p, n, wald_interval, error) for n in POSITIONS] for p in SHARES])
-    assert found.min() < 0.1
-    assert found.mean() < 0.75
+    result = np.array([[coverage(p, n, wald_interval, error) for n in POSITIONS] for p in SHARES])
+    assert result.min() < 0.1
+    assert result.mean() < 0.75
 
 
 def test_many_ranks_share_one_prior():
@@ -54,13 +54,13 @@ def test_many_ranks_share_one_prior():
 
 @pytest.mark.parametrize("n", [0.5, 3.0, 40.0, 1e5])
 @pytest.mark.parametrize("p", [0.0, 0.2, 1.0])
-def test_the_distribution_follows_from_its_error(p, n):
+def test_posterior_follows_from_its_error(p, n):
     accepted, rejected = beta_parameters(np.array([p]), posterior_error(np.array([p]), n))
     assert (accepted[0], rejected[0]) == pytest.approx((p * n + 0.5, (1 - p) * n + 0.5), rel=1e-4)
     assert posterior_error(np.array([p]), n)[0] == pytest.approx(stats.beta(p * n + 0.5, (1 - p) * n + 0.5).std())
 
 
-def test_an_interval_holds_what_was_counted_and_no_error_leaves_it_alone():
+def test_interval_contains_p_and_is_p_without_error():
     p = np.array([0.0, 0.3, 1.0])
     low, high = beta_interval(p, posterior_error(p, 3))
     assert (low <= p).all()
@@ -83,32 +83,32 @@ def sequences(truth, intraclass, count, positions, rng):
 
 @pytest.mark.parametrize("truth", [0.5, 0.9, 0.98, 0.995])
 @pytest.mark.parametrize("count", [2, 6, 24])
-def test_intervals_of_sequences_that_are_alike_in_themselves(truth, count):
+def test_coverage_for_correlated_sequences(truth, count):
     """Of tables made of sequences; normal errors of clusters alone hold less than half where all are accepted."""
     rng, held, without = np.random.default_rng(3), [], []
     for _ in range(600):
         accepted = sequences(truth, INTRACLASS, count, 60, rng)
-        sums = TextSums(np.full((count, 1), 60.0), accepted[:, None, None].astype(float))
+        sums = SequenceSums(np.full((count, 1), 60.0), accepted[:, None, None].astype(float))
         table = sums.table()
         low, high = table.interval()
         held.append(low[0, 0] <= truth <= high[0, 0])
         error = np.sqrt((sums.deviations() ** 2).sum(axis=0))
         without.append(abs(table.p[0, 0] - truth) <= 1.96 * error[0, 0])
-    if count > 2:  # what few sequences differ by says little; draws widen it, see `draw_text_noise`
+    if count > 2:  # what few sequences differ by says little; draws widen it, see `draw_sequence_noise`
         assert np.mean(held) >= (0.84 if count < 10 else 0.88)
     assert np.mean(held) >= np.mean(without)
     if truth > 0.99:
         assert np.mean(without) < np.mean(held) - 0.03
 
 
-def test_sequences_that_all_agree_tell_little():
-    ones = TextSums(np.full((2, 1), 100.0), np.full((2, 1, 1), 100.0)).table().interval()[0][0, 0]
-    many = TextSums(np.full((40, 1), 100.0), np.full((40, 1, 1), 100.0)).table().interval()[0][0, 0]
+def test_agreeing_sequences_count_little():
+    ones = SequenceSums(np.full((2, 1), 100.0), np.full((2, 1, 1), 100.0)).table().interval()[0][0, 0]
+    many = SequenceSums(np.full((40, 1), 100.0), np.full((40, 1, 1), 100.0)).table().interval()[0][0, 0]
     assert ones < 0.95, "200 positions of two sequences are worth some thirty"
     assert ones < many < 0.997
 
 
-def test_positions_of_one_sequence_are_worth_a_few():
+def test_positions_of_one_sequence_count_as_few():
     worth = independent_positions(np.array([1.0, 0.5]), np.array([1e6, 1e6]), 1)
     assert worth.tolist() == pytest.approx([1 / INTRACLASS] * 2, rel=1e-3)
     assert independent_positions(np.array([0.5]), np.array([1000.0]), 10)[0] > 900, "these show how alike they are"

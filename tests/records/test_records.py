@@ -1,4 +1,4 @@
-"""Records as values: equal ones are equal, also copied and pickled; their arrays are read-only; their text is short."""
+"""Records as values: equality, copies, read-only arrays, and short reprs."""
 
 import copy
 import dataclasses
@@ -15,7 +15,7 @@ from tests.cli.invented import FOUR_CONDITIONS, invented
 from treeopt.planner import plan, schedule, step_model
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
-from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.acceptance import AcceptanceTable, SequenceSums
 from treeopt.records.acceptance_counts import AcceptanceCounts
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.draft_record import DraftRecord
@@ -58,7 +58,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "AcceptanceTable": lambda: AcceptanceTable(
         np.full((16, 32), 0.01), counts=np.full(16, 9.0), standard_error=np.full((16, 32), 0.001)
     ),
-    "TextSums": lambda: TextSums(np.full((24, 16), 9.0), np.full((24, 16, 32), 0.1)),
+    "SequenceSums": lambda: SequenceSums(np.full((24, 16), 9.0), np.full((24, 16, 32), 0.1)),
     "AcceptanceCounts": lambda: AcceptanceCounts(np.full(16, 9.0), np.full((16, 32), 0.1)),
     "Timing": lambda: Timing(np.linspace(0.1, 0.2, 99)),
     "Timing of differences": lambda: Timing([-0.1, 0.2], allow_negative=True),
@@ -130,7 +130,7 @@ def test_copies_are_equal_and_hash_equally(name):
 
 
 @records
-def test_copies_can_be_written_as_little_as_the_original(name):
+def test_copies_are_read_only_like_the_original(name):
     value, _ = pair(name)
     kept = [array.flags.writeable for array in arrays(value)]
     for copied in copies(value):
@@ -141,7 +141,7 @@ def test_copies_can_be_written_as_little_as_the_original(name):
 
 
 @records
-def test_the_text_fits_on_a_screen_and_names_the_record(name):
+def test_repr_is_short_and_names_the_record(name):
     value, _ = pair(name)
     text = repr(value)
     assert len(text) < LIMIT
@@ -150,14 +150,14 @@ def test_the_text_fits_on_a_screen_and_names_the_record(name):
     assert text.endswith(")")
 
 
-def test_the_text_says_what_it_is_of_and_how_large():
-    for name, said in {
+def test_repr_shows_content_and_sizes():
+    for name, parts in {
         "AcceptanceTable": ["p=float64 (16, 32)"],
-        "TextSums": ["(24, 16, 32)"],
+        "SequenceSums": ["(24, 16, 32)"],
         "Timing": ["(99,)", "median_s=0.15"],
         "LatencyTable": ["(167,)", "1 ... 499", "0.013 ... 0.511"],
         "AcceptedRanks": ["<2 int64 arrays, 240 entries>"],
-        "DraftRecord": ["roots=200", "texts=2", "top_k=4", "depth=3", "a folder"],
+        "DraftRecord": ["roots=200", "sequences=2", "top_k=4", "depth=3", "a folder"],
         "Profile": ["bundled target", "bundled draft", "StepLatency", "MeasuredAcceptance"],
         "Plan": ["sequoia at temperature 0", "speedup", "tree of"],
         "Schedule": ["4 Plan"],
@@ -165,10 +165,10 @@ def test_the_text_says_what_it_is_of_and_how_large():
         "TokenTree": ["nodes=1001", "max_depth=1000"],
     }.items():
         text = repr(pair(name)[0])
-        assert [part for part in said if part not in text] == [], text
+        assert [part for part in parts if part not in text] == [], text
 
 
-def test_other_values_are_not_equal():
+def test_different_values_are_not_equal():
     """Every array of a record by itself, changed in one entry, in its type and in its shape."""
     record = big_record()
     assert record != dataclasses.replace(record, created="later")
@@ -186,10 +186,10 @@ def test_other_values_are_not_equal():
         (LatencyTable([1, 2], [Timing([1.0]), Timing([2.0])]), LatencyTable([1, 3], [Timing([1.0]), Timing([2.0])])),
         (LatencyTable([1], [Timing([1.0, 1.0])]), LatencyTable([1], [Timing([1.0])])),
         (AcceptedRanks([[0], [1]]), AcceptedRanks([[0, 1]])),
-        (TextSums([[9.0], [9.0]], [[[1.0]], [[1.0]]]), TextSums([[9.0], [9.0]], [[[1.0]], [[2.0]]])),
+        (SequenceSums([[9.0], [9.0]], [[[1.0]], [[1.0]]]), SequenceSums([[9.0], [9.0]], [[[1.0]], [[2.0]]])),
         (solve(AcceptanceTable([0.7, 0.12]), 64, 8), solve(AcceptanceTable([0.7, 0.12]), 64, 7)),
         (curve, dataclasses.replace(curve, seconds=curve.seconds * 2)),
-        (curve, dataclasses.replace(curve, more_s=curve.more_s.astype(np.float32))),
+        (curve, dataclasses.replace(curve, overhead_s=curve.overhead_s.astype(np.float32))),
     ]
     for one, other in others:
         assert one != other
@@ -197,7 +197,7 @@ def test_other_values_are_not_equal():
         assert one is not None
 
 
-def test_zeros_of_either_sign_are_one_value():
+def test_zeros_of_both_signs_are_equal():
     one, other = (
         AcceptanceCounts(np.array([0.0]), np.zeros((1, 1))),
         AcceptanceCounts(np.array([-0.0]), np.zeros((1, 1))),
@@ -206,12 +206,15 @@ def test_zeros_of_either_sign_are_one_value():
     assert hash(one) == hash(other)
 
 
-def test_what_is_kept_to_save_time_is_no_part_of_the_value():
-    asked, fresh = AcceptedRanks([[0, 1, -1] * 50]), AcceptedRanks([[0, 1, -1] * 50])
-    asked.replay(TokenTree([-1, 0]))
-    assert asked == fresh
-    assert len(pickle.dumps(asked)) == len(pickle.dumps(fresh))
-    assert pickle.loads(pickle.dumps(asked)).replay(TokenTree([-1, 0])).steps == asked.replay(TokenTree([-1, 0])).steps
+def test_caches_are_not_part_of_the_value():
+    replayed, fresh = AcceptedRanks([[0, 1, -1] * 50]), AcceptedRanks([[0, 1, -1] * 50])
+    replayed.replay(TokenTree([-1, 0]))
+    assert replayed == fresh
+    assert len(pickle.dumps(replayed)) == len(pickle.dumps(fresh))
+    assert (
+        pickle.loads(pickle.dumps(replayed)).replay(TokenTree([-1, 0])).steps
+        == replayed.replay(TokenTree([-1, 0])).steps
+    )
     model = step_model(invented())
     before = len(pickle.dumps(model))
     model.drawn_costs  # noqa: B018 (drawn once, and kept)
@@ -221,7 +224,7 @@ def test_what_is_kept_to_save_time_is_no_part_of_the_value():
     assert again.predict(TokenTree([-1, 0])) == model.predict(TokenTree([-1, 0]))
 
 
-def test_arrays_given_to_a_record_stay_their_owners():
+def test_caller_can_still_write_its_arrays():
     given = np.zeros(5, np.int32)
     record = dataclasses.replace(
         big_record(),
@@ -237,7 +240,7 @@ def test_arrays_given_to_a_record_stay_their_owners():
         record.rank[0] = 1
 
 
-def test_a_saved_profile_loads_as_its_equal(tmp_path):
+def test_saved_profile_loads_equal(tmp_path):
     profile = Profile.load(PROFILE)
     profile.save(tmp_path / "again.yaml")
     again = Profile.load(tmp_path / "again.yaml")

@@ -1,4 +1,4 @@
-"""Ranks below every root: replayed as a decoder would walk the text, and counted as by hand."""
+"""Replays along ranks below every root, compared with a decoder and with counts by hand."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.records.acceptance_counts import REJECTED
-from treeopt.records.root_ranks import RootRanks, read_root_ranks, written_root_ranks
+from treeopt.records.accepted_ranks import RootRanks, read_root_ranks, serialize_root_ranks
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 DEPTHS = 3
@@ -38,22 +38,22 @@ def walked(rows, tree):
     return tokens, steps
 
 
-def test_a_replay_walks_every_text_as_a_decoder_does():
+def test_replay_matches_decoder():
     texts = [drawn(seed, 20 + seed) for seed in range(4)]
     ranks = RootRanks(texts)
     for tree in TREES:
-        found = ranks.replay(tree)
-        assert list(zip(found.tokens.tolist(), found.steps.tolist(), strict=True)) == [walked(t, tree) for t in texts]
+        result = ranks.replay(tree)
+        assert list(zip(result.tokens.tolist(), result.steps.tolist(), strict=True)) == [walked(t, tree) for t in texts]
 
 
-def test_ranks_by_the_places_of_a_text_would_be_another_walk():
+def test_replay_differs_from_ranks_by_position():
     """The negative control: what a step that began elsewhere saw there is not what this one sees."""
     rows = [[0, 0], [], [], [0, 0], [], [], []]
     shifted = [[0, 0], [0], [], [], [], [], []]
     assert RootRanks([rows]).replay(chain(2)).tokens.tolist() != RootRanks([shifted]).replay(chain(2)).tokens.tolist()
 
 
-def test_rows_come_back_and_a_tree_deeper_than_they_tell_goes_no_further():
+def test_rows_round_trip_and_deeper_tree_stops():
     texts = [[[0, 1], [], [2]], [[1], [0, 0]]]
     ranks = RootRanks(texts)
     assert ranks.rows == texts
@@ -61,7 +61,7 @@ def test_rows_come_back_and_a_tree_deeper_than_they_tell_goes_no_further():
     assert RootRanks([[[0, 0]] * 9]).replay(chain(4)).tokens.tolist() == [6]
 
 
-def test_the_table_is_what_each_root_reached():
+def test_table_counts_every_root():
     ranks = RootRanks([[[0, 0], [1], [0, 1], []]])
     table = ranks.table(2, 2)
     assert table.p[0].tolist() == [2 / 4, 1 / 4]  # all four roots
@@ -75,21 +75,21 @@ PADDED = [[[0, REJECTED, 1], [1, 0, REJECTED], [REJECTED, REJECTED, REJECTED]], 
 
 
 @pytest.mark.parametrize("texts", [ALL_REJECTED, SHALLOW, PADDED, [drawn(1, 9), drawn(2, 5)]], ids=str)
-def test_a_record_that_was_saved_and_loaded_is_the_same(texts):
+def test_serialized_ranks_load_equal(texts):
     ranks = RootRanks(texts)
-    loaded = read_root_ranks(Fields("file", {"outcomes": written_root_ranks(ranks)}), "outcomes")
+    loaded = read_root_ranks(Fields("file", {"outcomes": serialize_root_ranks(ranks)}), "outcomes")
     assert loaded == ranks
     for tree in TREES:
         assert [each.tolist() for each in loaded.replay(tree)] == [each.tolist() for each in ranks.replay(tree)]
     np.testing.assert_array_equal(loaded.table(DEPTHS, 2).p, ranks.table(DEPTHS, 2).p)
 
 
-def test_below_the_deepest_accepted_level_nothing_is_accepted():
+def test_table_is_0_below_deepest_level():
     table = RootRanks([[[0], [1], [0], []]]).table(DEPTHS, 2)
     assert table.p.tolist() == [[2 / 4, 1 / 4], [0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("wrong", [[], [[[-2]]]])
-def test_what_are_no_ranks_is_refused(wrong):
+def test_invalid_ranks_raise(wrong):
     with pytest.raises(InvalidValueError, match="ranks: expected rows"):
         RootRanks(wrong)

@@ -1,1 +1,1 @@
-"""What is measured, as frozen records, each with the form that it has in a file."""
+"""Measurements as frozen dataclasses, with their file formats."""

@@ -1,4 +1,4 @@
-"""The acceptance table: how often the k-th child at depth d is the accepted one."""
+"""The acceptance table: the probability that the child of rank k at depth d is accepted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,22 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from treeopt.arguments import instance, numbers, whole
+from treeopt.arguments import check_instance, check_integer, to_float_array
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64, Floats
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.fields import Fields
-from treeopt.files.record_form import rounded
+from treeopt.files.serialization import rounded
 from treeopt.records.proportions import beta_interval, independent_positions, posterior_error
-from treeopt.tabular import MOST_ROWS, Row, Tabular, heading_html, heat_html
+from treeopt.tabular import MAX_ROWS, Row, Tabular, heading_html, heat_html
 from treeopt.trees.token_tree import TokenTree
 
 Numbers = Sequence[float] | Sequence[Sequence[float]] | Sequence[Sequence[Sequence[float]]] | Floats
 
 ROUNDING = 1e-9
-"""Rows may exceed 1 by this much, the rounding of a sum of written probabilities."""
+"""Tolerance of a row's sum: probabilities in files are rounded."""
 SUMS_ROUNDING = 2e-5
-"""Relative error that ratios of sums written with six digits can have: twice 5e-6, and as much again to be safe."""
+"""Relative tolerance of a ratio of sums that have six digits: twice 5e-6, doubled to be safe."""
 NORMAL_95 = 1.959964
 """Half-width of a 95 % interval in standard errors."""
 
@@ -30,15 +30,14 @@ NORMAL_95 = 1.959964
 class AcceptanceTable(ArrayRecord, Tabular):
     """P[d-1, k]: probability that the child of rank k at depth d is accepted, given that its parent was reached.
 
-    Where it also depends on the parent's rank j it is P[d-1, j, k]: parents of rank R - 1 and beyond share the last
-    row.  The root counts as rank 0, so at depth 1 only row 0 is ever asked for.
+    A table that depends on the parent's rank j has P[d-1, j, k]; parents of rank R - 1 and above share the last row.
+    The root counts as rank 0, so depth 1 uses row 0 only.
 
     Args:
-        p: float (B,), the same at every depth, (D, B), one row per depth, or (D, R, B), one row per depth and rank of
-            the parent; rows sum to at most 1.
-        counts: float, the shape of p without its last axis, (1,) for one row, or None: positions that reached each
-            row when the table was measured.
-        standard_error: float, the shape of p, or None: of each measured probability, as `posterior_error` has it.
+        p: float (B,), the same at every depth; (D, B), one row per depth; or (D, R, B), one row per depth and parent
+            rank. Rows sum to at most 1.
+        counts: float, the shape of p without its last axis, (1,) for one row: positions that reached each row.
+        standard_error: float, the shape of p.
 
     Raises InvalidValueError naming the first entry that is not a probability, or the row that sums to more than 1.
 
@@ -64,43 +63,43 @@ class AcceptanceTable(ArrayRecord, Tabular):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> "AcceptanceTable":
-        """Return the table of a file's `p`, with `counts` and `standard_error` where it has them; raises FormatError."""
         p = fields.nested_numbers("p")
-        known = {name: fields.nested_numbers(name) for name in ("counts", "standard_error") if name in fields}
-        return fields.build("p", cls, p, **known)
+        options = {name: fields.nested_numbers(name) for name in ("counts", "standard_error") if name in fields}
+        return fields.build("p", cls, p, **options)
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the fields that it stands as; probabilities need more digits, to keep sums of 1 at 1."""
-        known = {"counts": self.counts, "standard_error": self.standard_error}
-        rest = {name: rounded(values) for name, values in known.items() if values is not None}
-        return {"p": rounded(self.p, digits=10)} | rest
+        content = {"p": rounded(self.p, digits=10)}  # with fewer digits, rows that sum to 1 would not any more
+        for name in ("counts", "standard_error"):
+            if (values := getattr(self, name)) is not None:
+                content[name] = rounded(values)
+        return content
 
     @property
     def position_invariant(self) -> bool:
-        """Whether one row holds for every depth."""
+        """Whether one row applies at every depth."""
         return self.p.ndim == 1
 
     @property
     def branching(self) -> int:
-        """B: children per node that were measured."""
+        """B: measured children per node."""
         return int(self.p.shape[-1])
 
     @property
     def parent_ranks(self) -> int:
-        """R: ranks of the parent that have rows of their own; 1 when its rank does not matter."""
+        """R: parent ranks with separate rows; 1 if acceptance does not depend on the parent's rank."""
         return int(self.p.shape[1]) if self.p.ndim == 3 else 1
 
     @property
     def max_depth(self) -> int | None:
-        """D: depths that were measured; None when one row holds for all."""
+        """D: measured depths; None if one row applies at every depth."""
         return None if self.position_invariant else len(self.p)
 
     def rows(self, depth: int) -> Float64:
-        """Return the rows of depth 1 … `depth` as float64 (depth, R, B), read-only; R is `parent_ranks`.
+        """Return the rows of depths 1 to `depth` as read-only float64 (depth, R, B).
 
-        Raises InfeasibleError when fewer depths were measured.
+        Raises InfeasibleError if fewer depths were measured.
         """
-        depth = whole("depth", depth, 0)
+        depth = check_integer("depth", depth, 0)
         if self.position_invariant:
             return np.broadcast_to(self.p, (depth, 1, self.branching))
         if depth > len(self.p):
@@ -114,13 +113,13 @@ class AcceptanceTable(ArrayRecord, Tabular):
     def reach(self, tree: TokenTree) -> Float64:
         """Return float64 (n,): the probability that a step accepts each node; 1 for the root.
 
-        A rank that was never measured counts as never accepted.
-        Raises InfeasibleError when the tree is deeper than the table.
+        Ranks that were not measured have probability 0.
+        Raises InfeasibleError if the tree is deeper than the table.
         """
-        instance("tree", tree, TokenTree, "make one with treeopt.TokenTree(parents)")
+        check_instance("tree", tree, TokenTree, "make one with treeopt.TokenTree(parents)")
         rows = np.zeros((tree.max_depth + 1, self.parent_ranks, max(self.branching, int(tree.rank.max()) + 1)))
         rows[1:, :, : self.branching] = self.rows(tree.max_depth)
-        parent_rank = np.minimum(tree.rank[tree.parents], self.parent_ranks - 1)  # of the root: of any node, not used
+        parent_rank = np.minimum(tree.rank[tree.parents], self.parent_ranks - 1)  # the root's entry is not used
         accepted = rows[tree.depth, parent_rank, tree.rank]
         reach = np.ones(tree.nodes)
         for level in tree.levels[1:]:
@@ -128,54 +127,54 @@ class AcceptanceTable(ArrayRecord, Tabular):
         return reach
 
     def expected_tokens(self, tree: TokenTree) -> float:
-        """Return F(T), the tokens that a step yields on average (Chen et al., 2024, Proposition 3.4)."""
+        """Return F(T), the expected tokens per step (Chen et al., 2024, Proposition 3.4)."""
         return float(self.reach(tree).sum())
 
     def to_records(self) -> list[Row]:
-        """Return a row for every entry; None stands for any depth, for any rank of the parent, and for what is not known."""
-        deep = self.p.reshape(-1, self.parent_ranks, self.branching)
-        unknown = np.full(deep.shape, np.nan)
-        low, high = (each.reshape(deep.shape).tolist() for each in self.interval() or (unknown, unknown))
-        counts = (unknown[..., 0] if self.counts is None else self.counts.reshape(deep.shape[:2])).tolist()
+        """Return one row per entry; None means any depth, any parent rank, or an unknown value."""
+        table = self.p.reshape(-1, self.parent_ranks, self.branching)
+        unknown = np.full(table.shape, np.nan)
+        low, high = (ends.reshape(table.shape).tolist() for ends in self.interval() or (unknown, unknown))
+        counts = (unknown[..., 0] if self.counts is None else self.counts.reshape(table.shape[:2])).tolist()
         return [
             {
                 "depth": None if self.position_invariant else depth + 1,
                 "parent_rank": parent if self.parent_ranks > 1 else None,
                 "rank": rank,
-                "p": float(deep[depth, parent, rank]),
-                "p_low": _known(low[depth][parent][rank]),
-                "p_high": _known(high[depth][parent][rank]),
-                "positions": _known(counts[depth][parent]),
+                "p": float(table[depth, parent, rank]),
+                "p_low": _none_if_nan(low[depth][parent][rank]),
+                "p_high": _none_if_nan(high[depth][parent][rank]),
+                "positions": _none_if_nan(counts[depth][parent]),
             }
-            for depth, parent, rank in np.ndindex(deep.shape)
+            for depth, parent, rank in np.ndindex(table.shape)
         ]
 
     def _repr_html_(self) -> str:
-        deep = self.p.reshape(-1, self.parent_ranks, self.branching)[:MOST_ROWS, 0, :MOST_ROWS]
-        names = ["any"] if self.position_invariant else [str(depth + 1) for depth in range(len(deep))]
-        below = ", below parents of rank 0" if self.parent_ranks > 1 else ""
-        heat = heat_html("depth / rank", range(deep.shape[1]), dict(zip(names, deep.tolist(), strict=True)))
-        return heading_html(f"{self!r}{below}") + heat
+        table = self.p.reshape(-1, self.parent_ranks, self.branching)[:MAX_ROWS, 0, :MAX_ROWS]
+        depths = ["any"] if self.position_invariant else [str(depth + 1) for depth in range(len(table))]
+        parents = ", below parents of rank 0" if self.parent_ranks > 1 else ""
+        heat = heat_html("depth / rank", range(table.shape[1]), dict(zip(depths, table.tolist(), strict=True)))
+        return heading_html(f"{self!r}{parents}") + heat
 
     def interval(self) -> tuple[Float64, Float64] | None:
-        """Return the ends of the 95 % interval of every entry, or None when no error was measured."""
+        """Return both ends of the 95 % interval of every entry; None without standard errors."""
         return None if self.standard_error is None else beta_interval(self.p, self.standard_error, self.branching)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TextSums(ArrayRecord):
-    """Sums of acceptance over each of J measured texts, from which errors keep their correlation between depths.
+class SequenceSums(ArrayRecord):
+    """Sums of acceptance over each of J measured sequences.
 
-    A text that the draft follows well it follows well at every depth: the entries of a table do not err independently.
+    The errors of a table's entries are correlated: a sequence with high acceptance at one depth has it at every depth.
 
     Args:
-        reached: float (J, D), positions of each text that reached each depth.
-        accepted: float (J, D, B), how much of that each rank accepted.
+        reached: float (J, D), positions of each sequence that reached each depth.
+        accepted: float (J, D, B), expected acceptances of each rank among these positions.
 
-    Raises InvalidValueError for fewer than two texts, a depth that no position reached, numbers that are negative or
-    not finite, and ranks that together accept more than was reached.
+    Raises InvalidValueError for fewer than two sequences, a depth that no position reached, numbers that are negative or
+    not finite, and ranks whose sum exceeds `reached`.
 
-    >>> sums = TextSums([[10.0], [30.0]], [[[9.0]], [[15.0]]])
+    >>> sums = SequenceSums([[10.0], [30.0]], [[[9.0]], [[15.0]]])
     >>> sums.table().p.tolist(), sums.table().standard_error.round(3).tolist()
     ([[0.6]], [[0.15]])
     """
@@ -192,23 +191,21 @@ class TextSums(ArrayRecord):
         self._check()
 
     @classmethod
-    def from_fields(cls, fields: Fields) -> "TextSums":
-        """Return the sums of a file's `reached` and `accepted`; raises FormatError."""
+    def from_fields(cls, fields: Fields) -> "SequenceSums":
         return fields.build("accepted", cls, fields.rows("reached"), fields.lists_of_rows("accepted"))
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the fields that they stand as."""
         return {"reached": rounded(self.reached), "accepted": rounded(self.accepted)}
 
     def _check(self) -> None:
-        with np.errstate(over="ignore"):  # infinite sums are refused below
+        with np.errstate(over="ignore"):  # infinite sums raise below
             rows, total = self.accepted.sum(axis=2), self.reached.sum(axis=0)
         too_much = np.argwhere(rows > self.reached * (1 + SUMS_ROUNDING))
         if len(too_much):
-            text, depth = too_much[0].tolist()
+            sequence, depth = too_much[0].tolist()
             raise InvalidValueError(
-                f"accepted[{text}, {depth}]: expected to sum to at most what was reached, "
-                f"{self.reached[text, depth]:g}. Got {rows[text, depth]:g}."
+                f"accepted[{sequence}, {depth}]: expected to sum to at most what was reached, "
+                f"{self.reached[sequence, depth]:g}. Got {rows[sequence, depth]:g}."
             )
         if not np.all((total > 0) & np.isfinite(total)):
             depth = int(np.argmin((total > 0) & np.isfinite(total)))
@@ -218,46 +215,41 @@ class TextSums(ArrayRecord):
 
     @property
     def p(self) -> Float64:
-        """float64 (D, B): acceptance over all texts together, a ratio of sums."""
+        """float64 (D, B): acceptance over all sequences, a ratio of sums."""
         p = self.accepted.sum(axis=0) / self.reached.sum(axis=0)[:, None]
-        return np.asarray(p / np.maximum(1.0, p.sum(axis=-1, keepdims=True)))  # above 1 is rounding
+        return np.asarray(p / np.maximum(1.0, p.sum(axis=-1, keepdims=True)))  # sums above 1 are rounding errors
 
     def deviations(self) -> Float64:
-        """Return float64 (J, D, B): what each text contributes to the error of `p`.
+        """Return float64 (J, D, B): the contribution of each sequence to the error of `p`.
 
-        `p + sum over j of z[j] * deviations[j]`, z standard normal, has the estimated covariance of `p`: that of a
-        ratio estimator with texts as clusters, because neighbouring positions of one text are alike (Cochran, 1977,
-        section 6.3).
+        With z standard normal, `p + sum over j of z[j] * deviations[j]` has the estimated covariance of `p`: that of a
+        ratio estimator with sequences as clusters, because neighbouring positions are correlated (Cochran, 1977, section 6.3).
         """
-        texts = len(self.reached)
+        sequences = len(self.reached)
         residual = self.accepted - self.p * self.reached[:, :, None]
-        return np.asarray(residual / self.reached.sum(axis=0)[:, None] * np.sqrt(texts / (texts - 1)))
+        return np.asarray(residual / self.reached.sum(axis=0)[:, None] * np.sqrt(sequences / (sequences - 1)))
 
-    def least_error(self) -> Float64:
-        """Return float64 (D, B): the error of `p` if positions were as independent as can be.
-
-        Sequences that all agree deviate from nothing, yet do not make `p` certain.
-        """
+    def min_error(self) -> Float64:
+        """Return float64 (D, B): a lower bound of the error of `p`, for sequences that agree by chance."""
         p, positions = self.p, self.reached.sum(axis=0)[:, None]
         return posterior_error(p, independent_positions(p, positions, len(self.reached)), p.shape[-1])
 
     def table(self) -> AcceptanceTable:
-        """Return the table of all texts together, with its counts and standard errors."""
         error = np.sqrt((self.deviations() ** 2).sum(axis=0))
         counts = self.reached.sum(axis=0)
-        return AcceptanceTable(self.p, counts=counts, standard_error=np.maximum(error, self.least_error()))
+        return AcceptanceTable(self.p, counts=counts, standard_error=np.maximum(error, self.min_error()))
 
 
 def _probabilities(p: object) -> Float64:
-    table = numbers("p", p)
+    table = to_float_array("p", p)
     if table.ndim not in (1, 2, 3) or table.size == 0:
         raise InvalidValueError(
             f"p: expected shape (B,), (D, B) or (D, R, B) with at least one entry. Got {table.shape}."
         )
     bad = np.argwhere(~((table >= 0) & (table <= 1 + ROUNDING)))
     if len(bad):
-        where = tuple(bad[0].tolist())
-        raise InvalidValueError(f"p{list(where)}: expected a probability from 0 to 1. Got {table[where]}.")
+        index = tuple(bad[0].tolist())
+        raise InvalidValueError(f"p{list(index)}: expected a probability from 0 to 1. Got {table[index]}.")
     sums = table.sum(axis=-1, keepdims=True)
     if sums.max() > 1 + ROUNDING:
         row = ", ".join(map(str, np.argwhere(sums == sums.max())[0, : max(1, table.ndim - 1)]))
@@ -265,14 +257,13 @@ def _probabilities(p: object) -> Float64:
             "p: expected each row to sum to at most 1 (siblings exclude each other). "
             f"Row {row} sums to {sums.max():.6g}."
         )
-    # half the rounding is left alone, as ten written digits make it: a file is loaded as it is, and loads once saved
+    # Sums within half the tolerance, such as ten-digit rounding causes, stay: a saved table loads unchanged.
     table = np.minimum(table / np.where(sums > 1 + ROUNDING / 2, sums, 1.0), 1.0)
     table.flags.writeable = False
     return table
 
 
-def _known(value: float) -> float | None:
-    """Return a number, None where it is not known."""
+def _none_if_nan(value: float) -> float | None:
     return None if np.isnan(value) else value
 
 
@@ -281,10 +272,9 @@ def _like(name: str, values: object, shape: tuple[int, ...]) -> Float64 | None:
 
 
 def _numbers(name: str, values: object, shape: tuple[int, ...] | None = None) -> Float64:
-    """Return a read-only copy of finite numbers of at least 0, in a shape if one is given."""
-    where = "" if shape is None else f" in shape {shape}"
-    array = numbers(name, values, where)
+    in_shape = "" if shape is None else f" in shape {shape}"
+    array = to_float_array(name, values, in_shape)
     if shape not in (None, array.shape) or not np.all(array >= 0) or not np.all(np.isfinite(array)):
-        raise InvalidValueError(f"{name}: expected finite numbers of at least 0{where}. Got {array.shape}.")
+        raise InvalidValueError(f"{name}: expected finite numbers of at least 0{in_shape}. Got {array.shape}.")
     array.flags.writeable = False
     return array

@@ -1,4 +1,4 @@
-"""From what happened at every position of a text to acceptance per depth and rank."""
+"""Acceptance per depth and rank, counted from the accepted ranks at every position of a sequence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,110 +8,84 @@ import numpy as np
 from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays import Float64, Int64
 from treeopt.errors import TreeoptError
-from treeopt.records.acceptance import TextSums
+from treeopt.records.acceptance import SequenceSums
 
-LEAST_COUNT = 20.0
-"""Depths that fewer positions reached are left out of the table."""
+MIN_REACHED = 20.0
+"""Positions that must reach a depth for the table to include it."""
 REJECTED = -1
-"""Stands for the accepted rank where every child was rejected."""
+"""The accepted rank of a position where every child was rejected."""
 TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AcceptanceCounts(ArrayRecord):
-    """Sums over one text: how often each depth was reached, and how much of that each rank accepted."""
+    """Sums over one sequence: positions that reached each depth, and expected acceptances of each rank there."""
 
     reached: Float64
-    """float64 (D,), or (D, R) where every rank of the parent has sums of its own."""
+    """float64 (D,)."""
     accepted: Float64
-    """float64 (D, B) or (D, R, B)."""
+    """float64 (D, B)."""
 
     def __post_init__(self) -> None:
         freeze(self)
 
     @classmethod
     def from_numbers(cls, numbers: Float64, depth: int) -> "AcceptanceCounts":
-        """Return the sums that `numbers` gave as one row, in shapes (D,) and (D, B)."""
+        """Return the counts that `numbers` flattened."""
         return cls(numbers[:depth], numbers[depth:].reshape(depth, -1))
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """All sums in one row, as a journal keeps them."""
+        """All sums in one row, for checkpoints."""
         return (*self.reached.tolist(), *self.accepted.ravel().tolist())
 
 
-def conditional_counts(expected: Float64, accepted_rank: Int64, depth: int) -> AcceptanceCounts:
-    """Return the sums per depth, every position taken as a root once.
+def count_acceptance(expected: Float64, accepted_rank: Int64, depth: int) -> AcceptanceCounts:
+    """Return the sums per depth, with every position as a root once.
 
     Position s + d - 1 counts for depth d of root s when positions s … s + d - 2 all accepted a child.
 
     Args:
         expected: float64 (positions, B), acceptance of each rank.
-        accepted_rank: int64 (positions,), the rank accepted, `REJECTED` for none.
+        accepted_rank: int64 (positions,), the accepted rank or `REJECTED`.
         depth: D.
     """
-    counts = rank_conditioned_counts(expected, accepted_rank, depth, 1)
-    return AcceptanceCounts(counts.reached[:, 0], counts.accepted[:, 0])
-
-
-def rank_conditioned_counts(expected: Float64, accepted_rank: Int64, depth: int, parent_ranks: int) -> AcceptanceCounts:
-    """Return the sums per depth and rank of the parent, every position taken as a root once.
-
-    Position s + d - 1 counts for depth d of root s when positions s … s + d - 2 all accepted a child, and there for
-    the rank that position s + d - 2 accepted, the rank of its parent.  Parents of rank R - 1 and beyond count together;
-    the root has rank 0.  Summed over the parent's rank these are the sums of `conditional_counts`.
-
-    Args:
-        expected: float64 (positions, B), acceptance of each rank.
-        accepted_rank: int64 (positions,), the rank accepted, `REJECTED` for none.
-        depth: D.
-        parent_ranks: R.
-
-    Returns sums of shapes (D, R) and (D, R, B).
-    """
-    reached, accepted = np.zeros((depth, parent_ranks)), np.zeros((depth, parent_ranks, expected.shape[1]))
-    ranks = np.arange(parent_ranks)
-    parent_rank = np.zeros(len(expected), np.int64)  # of the node that root s came to at depth d
-    reach = np.ones(len(expected))  # 1 where root s came as far as depth d
+    reached, accepted = np.zeros(depth), np.zeros((depth, expected.shape[1]))
+    reach = np.ones(len(expected))  # 1 if the path from root s reaches depth d
     for d in range(min(depth, len(expected))):
-        by_rank = reach[:, None] * (np.minimum(parent_rank, parent_ranks - 1)[:, None] == ranks)
-        reached[d] = by_rank.sum(axis=0)
-        accepted[d] = by_rank.T @ expected[d:]
-        parent_rank = accepted_rank[d:-1]
-        reach = reach[:-1] * (parent_rank != REJECTED)
+        reached[d] = reach.sum()
+        accepted[d] = reach @ expected[d:]
+        reach = reach[:-1] * (accepted_rank[d:-1] != REJECTED)
     return AcceptanceCounts(reached, accepted)
 
 
-def text_sums(texts: Sequence[AcceptanceCounts]) -> TextSums:
-    """Return the sums of all texts, without the depths that hardly any position reached.
+def combine_counts(sequences: Sequence[AcceptanceCounts]) -> SequenceSums:
+    """Return the sums of all sequences, without the depths that fewer than `MIN_REACHED` positions reached.
 
-    Args:
-        texts: counts of shapes (D,) and (D, B).
-
-    Raises TreeoptError when too little text was measured.
+    Raises TreeoptError for fewer than two sequences or `MIN_REACHED` positions.
     """
-    reached = np.array([text.reached for text in texts])
-    accepted = np.array([text.accepted for text in texts])
-    depths = int(np.cumprod(reached.sum(axis=0) >= LEAST_COUNT).sum())
-    if depths == 0 or len(texts) < 2:
+    reached = np.array([sequence.reached for sequence in sequences])
+    accepted = np.array([sequence.accepted for sequence in sequences])
+    depths = int(np.cumprod(reached.sum(axis=0) >= MIN_REACHED).sum())
+    if depths == 0 or len(sequences) < 2:
         raise TreeoptError("acceptance: expected two texts or more with 20 positions in all. Measure more.")
-    return TextSums(reached[:, :depths], accepted[:, :depths])
+    return SequenceSums(reached[:, :depths], accepted[:, :depths])
 
 
-def gained(sums: TextSums, gain: Float64) -> TextSums:
-    """Return the sums of texts times a gain of acceptance, text by text.
+def scale_acceptance(sums: SequenceSums, gain: Float64) -> SequenceSums:
+    """Return the sums times a gain of acceptance, sequence by sequence.
 
-    Siblings exclude each other: ranks whose gain was not measured share what the others leave, in the same proportion,
-    and no more is accepted than was reached.
+    Siblings exclude each other: ranks without a measured gain divide what the others leave in the same proportion, and the
+    ranks together accept at most `reached`.
 
     Args:
         sums: of shapes (J, D) and (J, D, B).
         gain: float64 (D, B), nan where it was not measured.
     """
-    known = ~np.isnan(gain)
-    theirs = np.where(known, sums.accepted, 0.0)
-    ours = theirs * np.where(known, gain, 0.0)
-    ours *= np.minimum(1.0, sums.reached / np.maximum(ours.sum(axis=2), TINY))[:, :, None]
-    left, before = (np.maximum(sums.reached - each.sum(axis=2), 0.0) for each in (ours, theirs))
-    others = (sums.accepted - theirs) * (left / np.maximum(before, TINY))[:, :, None]
-    return TextSums(sums.reached, ours + others)
+    measured = ~np.isnan(gain)
+    before = np.where(measured, sums.accepted, 0.0)
+    after = before * np.where(measured, gain, 0.0)
+    after *= np.minimum(1.0, sums.reached / np.maximum(after.sum(axis=2), TINY))[:, :, None]
+    left_before, left_after = (np.maximum(sums.reached - part.sum(axis=2), 0.0) for part in (before, after))
+    others = (sums.accepted - before) * (left_after / np.maximum(left_before, TINY))[:, :, None]
+    return SequenceSums(sums.reached, after + others)

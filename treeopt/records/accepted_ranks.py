@@ -1,122 +1,204 @@
-"""The accepted rank at every position of some texts, along which any static tree can be decoded again without a model.
+"""The accepted rank at every position of measured sequences, along which any static tree can be replayed without a model.
 
-    tokens of a step = tokens that the replayed steps committed / steps
+    tokens per step = tokens that the replayed steps committed / steps
 
-A table of acceptance leaves two things out.  Steps begin where others ended, mostly at a miss, and there the text is
-harder than elsewhere; and a path that went well goes on well.  A replay has both, because it walks the measured text.
+A replay has two effects that an acceptance table averages out: a step starts where another ended, mostly at a rejection,
+where acceptance is lower; and acceptance is correlated along a path.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from treeopt.arguments import items, whole_numbers
+from treeopt.arguments import check_list, to_int_array
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Int64
 from treeopt.errors import InvalidValueError
+from treeopt.files.fields import Fields
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, conditional_counts
+from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, count_acceptance
 from treeopt.trees.token_tree import TokenTree
 
 
-class Replayed(NamedTuple):
-    """Decoding the texts again with one tree, text by text."""
+class ReplayResult(NamedTuple):
+    """The replay of J sequences with one tree."""
 
     tokens: Int64
-    """int64 (J,): tokens that whole steps committed."""
+    """int64 (J,): tokens that complete steps committed."""
     steps: Int64
     """int64 (J,)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AcceptedRanks(ArrayRecord):
-    """The rank that the rule accepted at every position of J texts, `REJECTED` where it accepted no child.
+    """The rank that the rule accepted at every position of J sequences, or `REJECTED`.
 
-    Whether a child is accepted does not depend on how many come after it, so that the ranks of many children tell what
-    fewer would have come to.
+    Whether a child is accepted does not depend on later siblings, so ranks measured with many children also predict fewer.
 
-    Raises InvalidValueError without texts, and for ranks that are no ranks.
+    Raises InvalidValueError without sequences, and for ranks below `REJECTED`.
     """
 
     ranks: tuple[Int64, ...]
-    _replays: dict[bytes, Replayed] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _replays: dict[bytes, ReplayResult] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __init__(self, ranks: Sequence[Sequence[int] | Int64]) -> None:
-        arrays = tuple(whole_numbers("ranks", each) for each in items("ranks", ranks))
-        if not arrays or any(each.ndim != 1 or each.min(initial=REJECTED) < REJECTED for each in arrays):
+        arrays = tuple(to_int_array("ranks", row) for row in check_list("ranks", ranks))
+        if not arrays or any(row.ndim != 1 or row.min(initial=REJECTED) < REJECTED for row in arrays):
             raise InvalidValueError(f"ranks: expected a list of ranks of at least {REJECTED} for every text.")
-        for each in arrays:
-            each.flags.writeable = False
+        for row in arrays:
+            row.flags.writeable = False
         object.__setattr__(self, "ranks", arrays)
         object.__setattr__(self, "_replays", {})
 
-    def replay(self, tree: TokenTree) -> Replayed:
-        """Return what steps with a tree come to, each text begun with a step and ended before a step may be cut off."""
+    def replay(self, tree: TokenTree) -> ReplayResult:
+        """Replay the tree from each sequence's start, up to the last step that the sequence's end cannot truncate."""
         key = tree.parents.tobytes()
         if key not in self._replays:
-            each_text = zip(self.step_tokens(tree), self.ranks, strict=True)
-            walked = [walked_steps(tokens, len(ranks) - tree.max_depth) for tokens, ranks in each_text]
-            self._replays[key] = Replayed(*np.array(walked, np.int64).T)
+            self._replays[key] = _walk_steps(self.step_tokens(tree), tree.max_depth)
         return self._replays[key]
 
     def step_tokens(self, tree: TokenTree) -> tuple[Int64, ...]:
-        """Return (positions,) for every text: the tokens that a step beginning at each position commits."""
-        joined = np.concatenate([part for each in self.ranks for part in (each, [REJECTED])])  # where paths end
-        tokens = step_tokens(tree, joined, by_depth=False)
-        first = np.cumsum([0] + [1 + len(each) for each in self.ranks])
-        return tuple(tokens[at : at + len(each)] for at, each in zip(first, self.ranks, strict=False))
+        """Return (positions,) for every sequence: the tokens that a step from each position commits."""
+        packed = np.concatenate([part for ranks in self.ranks for part in (ranks, [REJECTED])])  # where paths end
+        tokens = _count_step_tokens(tree, packed)
+        starts = np.cumsum([0] + [1 + len(ranks) for ranks in self.ranks])
+        return tuple(tokens[start : start + len(ranks)] for start, ranks in zip(starts, self.ranks, strict=False))
 
     @property
     def positions(self) -> int:
-        """Of all texts together."""
-        return sum(len(each) for each in self.ranks)
+        """Positions of all sequences together."""
+        return sum(len(ranks) for ranks in self.ranks)
 
     def first(self, positions: int) -> "AcceptedRanks":
-        """Return those of so many positions of every text, of all where it has fewer."""
-        return AcceptedRanks([each[:positions] for each in self.ranks])
+        """Return the ranks of at most the first `positions` positions of every sequence."""
+        return AcceptedRanks([ranks[:positions] for ranks in self.ranks])
 
     def counts(self, depths: int, branching: int) -> list[AcceptanceCounts]:
-        """Return the sums of every text, each position taken as a root once, in shapes (D,) and (D, B)."""
-        hits = ((each[:, None] == np.arange(branching)).astype(np.float64) for each in self.ranks)
-        return [conditional_counts(hit, ranks, depths) for hit, ranks in zip(hits, self.ranks, strict=True)]
+        """Return the counts of every sequence, of shapes (D,) and (D, B), with each position as a root once."""
+        hits = ((ranks[:, None] == np.arange(branching)).astype(np.float64) for ranks in self.ranks)
+        return [count_acceptance(hit, ranks, depths) for hit, ranks in zip(hits, self.ranks, strict=True)]
 
     def table(self, depths: int, branching: int) -> AcceptanceTable:
-        """Return the table of the same ranks, every position taken as a root once; what was never reached is 0."""
+        """Return the table of these ranks, with each position as a root once; rows never reached are 0."""
         counts = self.counts(depths, branching)
-        reached = sum((each.reached for each in counts), np.zeros(depths))
-        accepted = sum((each.accepted for each in counts), np.zeros((depths, branching)))
+        reached = sum((sequence.reached for sequence in counts), np.zeros(depths))
+        accepted = sum((sequence.accepted for sequence in counts), np.zeros((depths, branching)))
         return AcceptanceTable(accepted / np.maximum(reached, 1.0)[:, None])
 
 
-def step_tokens(tree: TokenTree, ranks: Int64, *, by_depth: bool) -> Int64:
-    """Return (positions,): tokens that a step beginning at each position commits, the one after its path included.
+Ranks = Sequence[Sequence[Sequence[int]]] | Sequence[Int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RootRanks(ArrayRecord):
+    """The rank of the sequence's next token at each depth below every position of J sequences.
+
+    For drafters whose children depend on the root: a head predicts the third token after the root from the root alone, so
+    a position has other children in every step that reaches it. Along these ranks any static tree can be replayed. With
+    tokens as drafted, not sampled, the replay is exact.
 
     Args:
-        tree: of at most as many levels as ranks have depths.
-        ranks: int64 (positions,), or (positions, D) where they are told by depth below each position.
-        by_depth: which of the two.
+        ranks: for each sequence one row per root, which ends at the first `REJECTED`. A rank counts among the children
+            of the previous depth's token.
+
+    Raises InvalidValueError without sequences and for ranks below `REJECTED`.
+    """
+
+    ranks: tuple[Int64, ...]
+    """int64 (roots, D) of each sequence, padded with `REJECTED`; D is the longest row of all sequences."""
+    _replays: dict[bytes, ReplayResult] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __init__(self, ranks: Ranks) -> None:
+        sequences = [[[int(rank) for rank in row] for row in sequence] for sequence in ranks]
+        if not sequences or any(rank < REJECTED for sequence in sequences for row in sequence for rank in row):
+            raise InvalidValueError("ranks: expected rows of ranks of at least 0 for every text.")
+        trimmed = [[_trim(row) for row in sequence] for sequence in sequences]
+        depths = max((len(row) for sequence in trimmed for row in sequence), default=0)
+        object.__setattr__(self, "ranks", tuple(_pad(sequence, depths) for sequence in trimmed))
+        object.__setattr__(self, "_replays", {})
+
+    @property
+    def rows(self) -> list[list[list[int]]]:
+        """The ranks of every sequence and root before the first `REJECTED`, as in files."""
+        return [[_trim(row) for row in sequence.tolist()] for sequence in self.ranks]
+
+    def replay(self, tree: TokenTree) -> ReplayResult:
+        """Replay the tree from each sequence's start, up to the last step that the sequence's end cannot truncate."""
+        key = tree.parents.tobytes()
+        if key not in self._replays:
+            self._replays[key] = _walk_steps((_count_step_tokens(tree, ranks) for ranks in self.ranks), tree.max_depth)
+        return self._replays[key]
+
+    def table(self, depths: int, branching: int) -> AcceptanceTable:
+        """Return the table of these ranks, with each position as a root once; rows never reached are 0."""
+        reached, accepted = np.zeros(depths), np.zeros((depths, branching))
+        for sequence in self.ranks:
+            active = np.ones(len(sequence), np.bool_)
+            for depth in range(min(depths, *sequence.shape)):
+                active = active[: len(sequence) - depth]  # below the last roots the sequence ends
+                rank = sequence[: len(active), depth]
+                reached[depth] += active.sum()
+                accepted[depth] += (rank[active, None] == np.arange(branching)).sum(axis=0)
+                active = active & (rank != REJECTED) & (rank < branching)
+        return AcceptanceTable(accepted / np.maximum(reached, 1.0)[:, None])
+
+
+def read_root_ranks(fields: Fields, name: str) -> RootRanks:
+    """Read a list of `{roots: [[0, 1], [], …]}`, one item per sequence; raises FormatError."""
+    sequences = []
+    for sequence in fields.mappings(name):
+        sequences.append(sequence.integer_rows("roots"))
+        sequence.end()
+    return fields.build(name, RootRanks, sequences)
+
+
+def serialize_root_ranks(ranks: RootRanks) -> list[dict[str, Any]]:
+    """Return the list that `read_root_ranks` reads."""
+    return [{"roots": rows} for rows in ranks.rows]
+
+
+def _count_step_tokens(tree: TokenTree, ranks: Int64) -> Int64:
+    """Return (positions,): tokens that a step from each position commits, the bonus token included.
+
+    `ranks` is int64 (positions,), or (positions, D) by depth below each position.
     """
     counts, first_child = tree.child_counts, tree.first_child
     node = np.zeros(len(ranks), np.int64)
     tokens = np.ones(len(ranks), np.int64)
-    going = np.arange(len(ranks))
+    active = np.arange(len(ranks))
+    by_depth = ranks.ndim == 2
     for depth in range(min(tree.max_depth, ranks.shape[1]) if by_depth else tree.max_depth):
-        going = going[going + depth < len(ranks)]
-        rank = ranks[going, depth] if by_depth else ranks[going + depth]
-        accepted = (rank != REJECTED) & (rank < counts[node[going]])
-        going, rank = going[accepted], rank[accepted]
-        node[going] = first_child[node[going]] + rank
-        tokens[going] += 1
+        active = active[active + depth < len(ranks)]
+        rank = ranks[active, depth] if by_depth else ranks[active + depth]
+        accepted = (rank != REJECTED) & (rank < counts[node[active]])
+        active, rank = active[accepted], rank[accepted]
+        node[active] = first_child[node[active]] + rank
+        tokens[active] += 1
     return tokens
 
 
-def walked_steps(step_tokens: Int64, end: int) -> tuple[int, int]:
-    """Return the tokens and the number of steps, one after the other, that begin before `end`."""
-    lengths: list[int] = step_tokens.tolist()
-    position = steps = 0
-    while position < end:
-        position += lengths[position]
-        steps += 1
-    return position, steps
+def _walk_steps(step_tokens: Iterable[Int64], max_depth: int) -> ReplayResult:
+    """Walk each sequence step by step until fewer than `max_depth` positions are left."""
+    totals = []
+    for sequence in step_tokens:
+        lengths: list[int] = sequence.tolist()
+        position = steps = 0
+        while position < len(lengths) - max_depth:
+            position += lengths[position]
+            steps += 1
+        totals.append((position, steps))
+    return ReplayResult(*np.array(totals, np.int64).T)
+
+
+def _pad(rows: list[list[int]], depths: int) -> Int64:
+    array = np.full((len(rows), depths), REJECTED, np.int64)
+    for root, row in enumerate(rows):
+        array[root, : len(row)] = row
+    array.flags.writeable = False
+    return array
+
+
+def _trim(row: list[int]) -> list[int]:
+    return row[: row.index(REJECTED)] if REJECTED in row else row

@@ -1,4 +1,4 @@
-"""The results of `treeopt bench`: one record for each subcommand, and the file that contains any of them."""
+"""The results of `treeopt bench`: one record per subcommand, and the file that contains them."""
 
 import json
 import re
@@ -8,12 +8,13 @@ from pathlib import Path
 
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import parse_json
-from treeopt.files.record_form import in_file, read_record, written_record
-from treeopt.records.batch_bench import BatchBench
-from treeopt.records.bench_heading import BenchHeading
-from treeopt.records.results import EngineBench, Measured, NotRun, Row, TreePrediction
-from treeopt.records.step_latency import parents, read_tree
+from treeopt.files.serialization import in_file, read_record, serialize_record
+from treeopt.records.identity import Identity
+from treeopt.records.machine import Machine, Pair
+from treeopt.records.results import BatchBench, EngineBench, MethodRow, NotRun, TreeMeasurement, TreePrediction
+from treeopt.records.step_latency import read_tree, serialize_tree
 from treeopt.trees.token_tree import TokenTree
+from treeopt.version import TOOL
 
 MAX_BYTES = 32_000_000
 _HEAD = re.compile(rb'\s*\[?\s*\{\s*"tool":\s*"treeopt\b')
@@ -21,7 +22,7 @@ _HEAD = re.compile(rb'\s*\[?\s*\{\s*"tool":\s*"treeopt\b')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeBench:
-    """One tree, as predicted and as measured."""
+    """`bench tree`: one tree, predicted and measured."""
 
     drafter: str = "model"
     """With its settings."""
@@ -30,48 +31,48 @@ class TreeBench:
     nodes: int
     depth: int = field(metadata=in_file(least=0))
     predicted: TreePrediction
-    measured: Measured
+    measured: TreeMeasurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridTree:
     """One tree of a grid."""
 
-    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=parents))
+    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=serialize_tree))
     predicted: TreePrediction
-    measured: Measured
+    measured: TreeMeasurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridBench:
-    """Many trees, each as predicted and as measured; the first is the choice."""
+    """`bench grid`: several trees, predicted and measured, the chosen tree first."""
 
     rule: str
     temperature: float
     predicted_plain_step_s: float
     plain_is_fastest: bool = field(default=False, metadata=in_file(optional=True))
-    """Whether plain decoding is the choice; then the first is the fastest tree."""
+    """Whether the plan chose plain decoding; the first tree is then the fastest one."""
     trees: tuple[GridTree, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodsBench:
-    """All methods on one pair."""
+    """`bench methods`: all methods on one pair."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[MethodRow, ...] = ()
     not_run: tuple[NotRun, ...] = ()
 
     @classmethod
-    def of(cls, rows: Iterable[Row | NotRun]) -> "MethodsBench":
+    def of(cls, rows: Iterable[MethodRow | NotRun]) -> "MethodsBench":
         rows = tuple(rows)
         return cls(
-            rows=tuple(row for row in rows if isinstance(row, Row)),
+            rows=tuple(row for row in rows if isinstance(row, MethodRow)),
             not_run=tuple(row for row in rows if isinstance(row, NotRun)),
         )
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        rows: list[Row | NotRun] = [*self.rows, *self.not_run]
+        rows: list[MethodRow | NotRun] = [*self.rows, *self.not_run]
         return tuple(dict.fromkeys(row.temperature for row in rows))
 
 
@@ -85,23 +86,49 @@ KINDS: dict[str, type[Bench]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchHeading:
+    """The first keys of every bench file."""
+
+    tool: str = TOOL
+    """Program and version."""
+    created: str
+    """Date and time, ISO 8601."""
+    machine: Machine
+    pair: Pair
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> "BenchHeading":
+        """Read the heading; other fields stay unread."""
+        return cls(
+            tool=fields.text("tool"),
+            created=fields.text("created"),
+            machine=read_record(fields.mapping("machine"), Machine),
+            pair=read_record(fields.mapping("pair"), Pair),
+        )
+
+    @property
+    def identity(self) -> Identity:
+        return Identity.of(self.pair, self.machine)
+
+
 @dataclass(frozen=True, slots=True)
-class FiledBench:
-    """A bench with its pair, machine, program and date."""
+class BenchFile:
+    """A bench and its heading."""
 
     heading: BenchHeading
     bench: Bench
 
     @property
     def text(self) -> str:
-        """The file: one JSON object that begins with the heading; what is None is left out."""
+        """The file's content: one JSON object without null values, the heading first."""
         kind = next(name for name, kind in KINDS.items() if isinstance(self.bench, kind))
-        content = written_record(self.heading) | {"bench": kind} | written_record(self.bench)
+        content = serialize_record(self.heading) | {"bench": kind} | serialize_record(self.bench)
         return json.dumps(content, indent=2) + "\n"
 
 
 def is_bench(data: bytes) -> bool:
-    """Recognise a bench by its first key; other files of treeopt begin with their format.
+    """Recognise a bench file by its first key; other treeopt files begin with their format.
 
     >>> is_bench(b'{"tool": "treeopt 0.2.0", "rows": []}'), is_bench(b'{"format": "treeopt-tree"}')
     (True, False)
@@ -109,23 +136,20 @@ def is_bench(data: bytes) -> bool:
     return _HEAD.match(data) is not None
 
 
-def parse_benches(path: Path | str, text: str) -> tuple[FiledBench, ...]:
-    """Return the bench of a file, or the benches of a list.
-
-    Raises FormatError naming the file, the field and the reason.
-    """
+def parse_benches(path: Path | str, text: str) -> tuple[BenchFile, ...]:
+    """Parse one bench, or a list of benches; raises FormatError."""
     content = parse_json(path, text, unique_keys=True, constants=False)
     items = content if isinstance(content, list) else [content]
     return tuple(
-        _bench(Fields(path, each, f"[{place}]" if isinstance(content, list) else ""))
-        for place, each in enumerate(items)
+        _read_bench(Fields(path, item, f"[{index}]" if isinstance(content, list) else ""))
+        for index, item in enumerate(items)
     )
 
 
-def _bench(fields: Fields) -> FiledBench:
+def _read_bench(fields: Fields) -> BenchFile:
     if "bench" not in fields:
         raise fields.error("bench", "expected what treeopt bench --output writes. Is it of another command?")
     kind = fields.text("bench")
     if kind not in KINDS:
         raise fields.error("bench", f"expected one of {', '.join(KINDS)}. Got {kind!r:.40}.")
-    return FiledBench(BenchHeading.from_fields(fields), read_record(fields, KINDS[kind]))
+    return BenchFile(BenchHeading.from_fields(fields), read_record(fields, KINDS[kind]))

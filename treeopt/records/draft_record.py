@@ -1,22 +1,21 @@
-"""The draft record: what the draft model thought at every position of some texts, and how the target went on.
+"""The draft record: the draft model's scores at every position of measured sequences, and the target's continuation.
 
-It answers, without running a model again, what any dynamic tree would have drafted there and how much of it would have
-been accepted.
+With it any dynamic tree can be replayed without a model.
 """
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from treeopt.arguments import text, whole
+from treeopt.arguments import check_integer, check_text
 from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays import Float32, Int32, Int64
 from treeopt.errors import InvalidValueError
 from treeopt.files.arrays_file import Arrays
-from treeopt.files.whole_files import read_bytes, write_bytes
+from treeopt.files.atomic_files import read_bytes, write_bytes
 from treeopt.records.sampling import Sampling
 
 FORMAT = "treeopt-draft-record"
@@ -31,64 +30,64 @@ _ARRAYS = (
     ("log_probs", np.float32, 2),
     ("outcome", np.int32, 2),
 )
-"""Name, type and dimensions."""
+"""Name, dtype and number of dimensions."""
 NOT_DRAFTED = -1
-"""Stands for the rank of a token that the draft did not have among its likeliest."""
+"""The rank of a token outside the draft's top K."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class DraftRecord(ArrayRecord):
-    """Draft scores and target accepted ranks, at R positions (roots) of J texts that the target generated.
+    """Draft scores and accepted ranks at R positions (roots) of J sequences that the target generated.
 
-    Below each root a tree of draft nodes was expanded: all that a dynamic tree of any top-k up to `top_k` (K) and depth
-    up to `depth` (D) expands.  Nodes of one root are contiguous, the root's own first, parents before children.
+    Below each root, the record contains every draft node that a dynamic tree with top-k up to K and depth up to D can
+    expand. The nodes of one root are contiguous: first the root's own node, then parents before children.
 
-    Arrays of other widths are converted to the types below.
+    Arrays are converted to the dtypes below.
 
-    Raises InvalidValueError naming the first array of another kind, or that does not fit the others.
+    Raises InvalidValueError naming the first array whose type or shape is invalid.
     """
 
-    _shown: ClassVar[tuple[str, ...]] = ("pair", "temperature", "texts", "roots", "depth", "top_k", "log_probs")
+    _shown: ClassVar[tuple[str, ...]] = ("pair", "temperature", "sequences", "roots", "depth", "top_k", "log_probs")
     pair: str
     """Target and draft model."""
     created: str
     """Date and time, ISO 8601."""
     temperature: float
-    """At which the target generated the texts; 0 is greedy."""
+    """Of the target; 0 is greedy."""
     top_p: float
-    """Share of the target's distribution that was kept."""
+    """Of the target's sampling."""
     target_top_k: int
-    """Tokens of the target's distribution that were kept; 0 is all."""
+    """Of the target's sampling; 0 is all tokens."""
     depth: int
-    """D: levels that were drafted."""
+    """D: drafted levels."""
     text_starts: Int64
-    """int64 (J + 1,): text j has the roots `text_starts[j]` to `text_starts[j + 1]` - 1, one per generated token."""
+    """int64 (J + 1,): sequence j has the roots `text_starts[j]` to `text_starts[j + 1]` - 1, one per generated token."""
     node_starts: Int64
     """int64 (R + 1,): root r has the expanded nodes `node_starts[r]` to `node_starts[r + 1]` - 1."""
     parent: Int32
-    """int32 (E,): each expanded node's parent, counted from its root's first node; -1 for that one."""
+    """int32 (E,): index of each expanded node's parent among its root's nodes; -1 for the first node."""
     rank: Int32
-    """int32 (E,): rank among the children of the parent; 0 for the root's own."""
+    """int32 (E,): rank among the parent's children; 0 for the first node."""
     log_probs: Float32
-    """float32 (E, K): the draft's log-probabilities, at temperature 1, of the K likeliest tokens after each, falling;
+    """float32 (E, K): log-probabilities of the draft's top K tokens after each node at temperature 1, non-increasing;
     -inf for tokens that the draft excludes."""
     outcome: Int32
-    """int32 (R, D): rank, at each depth, of the token that the text went on with, among the children of the node that
-    the text went through before; -1 from the first depth where it is not among K or that node was not expanded."""
+    """int32 (R, D): at each depth, the rank of the target's token among the children of the previous depth's node;
+    -1 from the first depth where the token is outside the top K or the node was not expanded."""
 
     @property
     def top_k(self) -> int:
-        """K: children scored per expanded node."""
+        """K: scored children per expanded node."""
         return int(self.log_probs.shape[1])
 
     @property
     def roots(self) -> int:
-        """R: positions recorded."""
+        """R: recorded positions."""
         return len(self.node_starts) - 1
 
     @property
-    def texts(self) -> int:
-        """J: texts recorded."""
+    def sequences(self) -> int:
+        """J: recorded sequences."""
         return len(self.text_starts) - 1
 
     def __post_init__(self) -> None:
@@ -103,23 +102,23 @@ class DraftRecord(ArrayRecord):
         if np.any((self.outcome < NOT_DRAFTED) | (self.outcome >= self.top_k)):
             raise InvalidValueError(f"outcome: expected -1 to {self.top_k - 1}.")
         if np.any((self.outcome[:, :-1] == NOT_DRAFTED) & (self.outcome[:, 1:] != NOT_DRAFTED)):
-            raise InvalidValueError("outcome: expected -1 at every depth behind the first -1.")
+            raise InvalidValueError("outcome: expected -1 at every depth after the first -1.")
         if not np.all(self.log_probs <= 0) or np.any(self.log_probs[:, 1:] > self.log_probs[:, :-1]):
-            raise InvalidValueError("log_probs: expected numbers of at most 0 that do not rise with the rank.")
-        with np.errstate(over="ignore"):  # what float32 cannot tell from a probability of 0 is one
+            raise InvalidValueError("log_probs: expected non-increasing numbers of at most 0.")
+        with np.errstate(over="ignore"):  # float64 below the range of float32 becomes -inf
             for name, dtype, _ in _ARRAYS:
                 object.__setattr__(self, name, getattr(self, name).astype(dtype, copy=False))
         freeze(self)
 
     def _check_kinds(self) -> None:
-        """Refuse values that a file cannot hold; types of other widths are left as they are, so that checks see them."""
+        # conversion to the dtypes above comes after the checks: it could wrap invalid values around
         for name in ("pair", "created"):
-            text(name, getattr(self, name))
+            check_text(name, getattr(self, name))
         sampling = Sampling(self.temperature, self.top_p, self.target_top_k)
         object.__setattr__(self, "temperature", float(sampling.temperature))
         object.__setattr__(self, "top_p", float(sampling.top_p))
         object.__setattr__(self, "target_top_k", int(sampling.top_k))
-        object.__setattr__(self, "depth", whole("depth", self.depth))
+        object.__setattr__(self, "depth", check_integer("depth", self.depth))
         for name, dtype, dimensions in _ARRAYS:
             array = np.asarray(getattr(self, name))
             kind = np.dtype(dtype).kind
@@ -142,8 +141,8 @@ class DraftRecord(ArrayRecord):
             raise InvalidValueError("rank: expected each child of a node once.")
 
     def save(self, path: Path | str) -> None:
-        """Write the record file, a numpy archive, whole or not at all."""
-        arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in self.__dataclass_fields__}
+        """Write the record file, a numpy archive, atomically."""
+        arrays: dict[str, Any] = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, format=np.array(FORMAT), version=np.array(VERSION), **arrays)
         write_bytes(path, buffer.getvalue())
@@ -152,7 +151,7 @@ class DraftRecord(ArrayRecord):
     def load(cls, path: Path | str) -> "DraftRecord":
         """Read a record file.
 
-        Raises FormatError naming the file, the array and the reason, TreeoptError when it cannot be read.
+        Raises FormatError for invalid content, TreeoptError if the file cannot be read.
         """
         arrays = Arrays.read(path, read_bytes(path, limit_bytes=MAX_BYTES), limit_bytes=2 * MAX_BYTES)
         if arrays.text("format") != FORMAT:
@@ -176,6 +175,5 @@ class DraftRecord(ArrayRecord):
 
 
 def _check_starts(name: str, starts: Int64, count: int) -> None:
-    """Refuse starts that do not rise from 0 to `count`, so that no root or text is empty."""
     if len(starts) < 2 or starts[0] != 0 or starts[-1] != count or np.any(np.diff(starts) < 1):
         raise InvalidValueError(f"{name}: expected to rise from 0 to {count}.")

@@ -1,8 +1,4 @@
-"""Which pair of models, in which number format and on which machine: what a profile, a tree and a run are of.
-
-A prediction holds for what was measured.  Where something else runs, its numbers say nothing of it, and whoever puts
-both side by side has to be told.
-"""
+"""The pair of models, dtype and machine of a profile, a tree or a run, and warnings where two of them differ."""
 
 import shlex
 from collections.abc import Sequence
@@ -14,17 +10,17 @@ from treeopt.records.profile import IMPORTED, UNKNOWN
 from treeopt.trees.tree_file import Provenance
 
 CONDITIONS = ("machine", "device", "dtype", "threads")
-"""What times depend on beside the models."""
+"""What times depend on, other than the models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A pair and a machine; None where a file does not say."""
+    """A pair and a machine; None for what a file does not contain."""
 
     pair: str | None = None
-    """Target and draft model in words."""
+    """Names of the target and draft model."""
     target: str | None = None
-    """What the target is loaded from; None for the bundled one too."""
+    """Source of the target; None if unknown or bundled."""
     draft: str | None = None
     target_digest: str | None = None
     draft_digest: str | None = None
@@ -36,29 +32,28 @@ class Identity:
 
     @classmethod
     def of(cls, pair: Pair, machine: Machine) -> "Identity":
-        """Return that of a profile, or of what has been loaded."""
         return cls(
             pair=None if UNKNOWN in (pair.target, pair.draft) else pair.label,
             target=pair.target_source,
             draft=pair.draft_source,
             target_digest=pair.target_digest,
             draft_digest=pair.draft_digest,
-            dtype=_known(pair.dtype),
-            machine=_known(machine.processor),
-            device=_known(machine.device),
+            dtype=_none_if_unknown(pair.dtype),
+            machine=_none_if_unknown(machine.processor),
+            device=_none_if_unknown(machine.device),
             threads=machine.threads,
         )
 
     @classmethod
-    def planned_for(cls, provenance: Provenance | None) -> "Identity":
-        """Return that of a tree, all unknown where it does not say what it was planned for."""
-        known = provenance or Provenance()
-        return cls(**{field.name: getattr(known, field.name) for field in fields(cls)})
+    def from_provenance(cls, provenance: Provenance | None) -> "Identity":
+        """Return the identity that a tree was planned for; all None without a provenance."""
+        provenance = provenance or Provenance()
+        return cls(**{field.name: getattr(provenance, field.name) for field in fields(cls)})
 
     def same_pair(self, other: "Identity") -> bool:
-        """Return whether both have the same models, as far as both are known: by their contents, else by their names.
+        """Return whether no known model differs: compares digests if both targets have one, else names.
 
-        A draft model that only one of them has is no difference.
+        A draft model that only one of the two has is not a difference.
         """
         if self.target_digest is not None and other.target_digest is not None:
             drafts = (self.draft_digest, other.draft_digest)
@@ -66,30 +61,29 @@ class Identity:
         return None in (self.pair, other.pair) or self.pair == other.pair
 
     @property
-    def target_alone(self) -> "Identity":
-        """The same without the draft model."""
+    def without_draft(self) -> "Identity":
         pair = None if self.pair is None else self.pair.partition(" + ")[0]
         return replace(self, pair=pair, draft=None, draft_digest=None)
 
     @property
     def bundled(self) -> bool:
-        """Whether its models are those that ship with treeopt."""
+        """Whether the models ship with treeopt."""
         return self.target is None and self.pair is not None and self.pair.startswith(BUNDLED)
 
     def differences(self, other: "Identity") -> tuple[str, ...]:
-        """Return in what another differs beside its models, such as `2 threads, not 1`; what either leaves open does not."""
-        both = [(name, getattr(self, name), getattr(other, name)) for name in CONDITIONS]
+        """Describe the known `CONDITIONS` that differ, such as `2 threads, not 1`."""
+        values = [(name, getattr(self, name), getattr(other, name)) for name in CONDITIONS]
         return tuple(
-            f"{_in_words(name, own)}, not {_in_words(name, theirs)}"
-            for name, own, theirs in both
-            if None not in (own, theirs) and own != theirs
+            f"{_describe(name, value)}, not {_describe(name, other_value)}"
+            for name, value, other_value in values
+            if None not in (value, other_value) and value != other_value
         )
 
     @property
-    def models(self) -> str:
-        """The options that load these models, ` --target T --draft D`; empty where it is not known where they are.
+    def model_options(self) -> str:
+        """The options that load these models, ` --target T --draft D`; empty if the target's source is unknown.
 
-        >>> Identity(target="my models/t", draft="org/d").models
+        >>> Identity(target="my models/t", draft="org/d").model_options
         " --target 'my models/t' --draft org/d"
         """
         if self.target is None:
@@ -98,29 +92,29 @@ class Identity:
         return f" --target {shlex.quote(self.target)}{draft}"
 
 
-def _known(text: str) -> str | None:
+def _none_if_unknown(text: str) -> str | None:
     return None if text in (IMPORTED, UNKNOWN) else text
 
 
-def _in_words(name: str, value: object) -> str:
+def _describe(name: str, value: object) -> str:
     return f"{value} thread{'s' * (value != 1)}" if name == "threads" else str(value)
 
 
-def other_pair_warning(subject: str, planned: str | None, here: str | None, remedy: str) -> Warning:
-    """Return the warning that a prediction is for other models than those that run.
+def pair_mismatch_warning(subject: str, planned: str | None, here: str | None, remedy: str) -> Warning:
+    """Return the warning that a prediction is for another pair of models.
 
     Args:
-        subject: what was predicted, up to a preposition, such as `tree.json was planned for`.
-        planned: the pair that it was planned for.
-        here: the pair that runs.
-        remedy: how the planned pair is loaded.
+        subject: start of the sentence, such as `tree.json was planned for`.
+        planned: the planned pair.
+        here: the loaded pair.
+        remedy: how to load the planned pair.
     """
     this = f"this is {here}" if here != planned else "the models of these names have other weights here"
     return Warning(f"{subject} {planned}, and {this}: the prediction does not hold.", f"For the planned pair {remedy}.")
 
 
-def other_conditions_warning(subject: str, differences: Sequence[str], effect: str = "times differ") -> Warning:
-    """Return the warning that a prediction is for another machine, dtype or number of threads; `subject` as above."""
+def machine_mismatch_warning(subject: str, differences: Sequence[str], effect: str = "times differ") -> Warning:
+    """Return the warning that a prediction is for another machine, dtype or number of threads."""
     return Warning(
         f"{subject} {'; '.join(differences)}: {effect}.", "Give the same options, or profile again on this machine."
     )

@@ -1,4 +1,4 @@
-"""Which machine and which pair of models something was measured with."""
+"""The machine and the pair of models of a measurement."""
 
 import platform
 import shutil
@@ -8,21 +8,21 @@ from pathlib import Path
 from treeopt.array_record import ShortRepr
 
 AUTO = "auto"
-"""The device or dtype that suits the machine, as users name it."""
+"""The option value that selects a device or dtype for the machine."""
 BUNDLED = "bundled "
-"""How the names of the models begin that ship with treeopt."""
+"""Prefix of the names of models that ship with treeopt."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Machine(ShortRepr):
-    """What the times were measured on."""
+    """The machine that the times were measured on."""
 
     device: str
     """`cpu`, `cuda:0`, …"""
     processor: str
     """Model name of the processor or accelerator."""
     threads: int | None
-    """Threads that torch used; None where nothing was timed here."""
+    """Torch threads; None if nothing was timed here."""
     system: str
     """Operating system and its release."""
     python: str
@@ -31,44 +31,42 @@ class Machine(ShortRepr):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Pair(ShortRepr):
-    """The models that were measured: a target, and a draft model where there is one."""
+    """The measured models."""
 
     target: str
     """Name or folder of the target model."""
     draft: str | None = None
-    """Name or folder of the draft model; None for a target alone, with which other drafters work."""
+    """Name or folder of the draft model; None without one."""
     dtype: str
-    """Number format that both ran in, such as `float32`."""
+    """Of both models, such as `float32`."""
     vocabulary: int | None = None
-    """Logits of the target; this and the next two are None where no model was looked at."""
+    """Logits of the target; None if unknown, as all numbers below."""
     target_parameters: int | None = None
     draft_parameters: int | None = None
     target_weight_bytes: int | None = None
-    """Memory of the target's weights; None if unknown, and so are the next three."""
     draft_weight_bytes: int | None = None
     target_kv_bytes: int | None = None
-    """Memory of one cached token of one sequence."""
+    """KV cache memory per token."""
     draft_kv_bytes: int | None = None
     target_source: str | None = None
-    """What the target was loaded from: a folder as it was given, or a name on the hub; None for the bundled one."""
+    """Folder or hub name that the target was loaded from; None for the bundled one."""
     draft_source: str | None = None
     target_digest: str | None = None
-    """What its files hold, see `treeopt.runtime.models.digest`; equal models have equal digests wherever they lie."""
+    """Digest of the model's files, independent of their location."""
     draft_digest: str | None = None
 
     @property
     def label(self) -> str:
-        """Target and draft model in words."""
         return self.target if self.draft is None else f"{self.target} + {self.draft}"
 
 
 def has_nvidia_driver() -> bool:
-    """Return whether NVIDIA's driver is installed, and with it, in all likelihood, a GPU."""
+    """Return whether NVIDIA's driver is installed."""
     return shutil.which("nvidia-smi") is not None
 
 
-def processor_name() -> str:
-    """Return the processor's model name, which `platform` does not know on Linux."""
+def read_processor_name() -> str:
+    """Return the processor's model name, which `platform` does not report on Linux."""
     information = Path("/proc/cpuinfo")
     if information.is_file():
         for line in information.read_text("utf-8", errors="replace").splitlines():

@@ -1,10 +1,10 @@
-"""Errors of proportions that hold at the edges: where everything was accepted, or nothing.
+"""Errors of proportions, valid for few positions and for proportions near 0 and 1.
 
-k of n independent positions leave a Beta(k + 1/2, n - k + 1/2) distribution of the probability, from Jeffreys' prior; its
-intervals cover what they say for few positions and near 0 and 1, where normal ones are far too short (Brown, Cai and
-DasGupta, 2001, section 4). Of B ranks, which exclude one another, each has the prior 1 / (B + 1) in place of 1/2 (Perks,
-1947): so the prior of all together stays one position. A table holds p = k / n and the standard deviation of that
-distribution, from which `beta_parameters` recovers it; positions that are alike count as fewer.
+With Jeffreys' prior, k of n independent positions give the posterior Beta(k + 1/2, n - k + 1/2). Its intervals have the
+right coverage where normal intervals are far too short (Brown, Cai and DasGupta, 2001, section 4). B exclusive ranks have
+the prior 1 / (B + 1) each instead of 1/2 (Perks, 1947), so that all priors together weigh one position. A table contains
+p = k / n and the posterior's standard deviation, from which `beta_parameters` recovers the posterior. Correlated positions
+count as fewer.
 """
 
 import numpy as np
@@ -12,18 +12,18 @@ import numpy as np
 from treeopt.arrays import Float64, Floats
 
 INTRACLASS = 0.05
-"""How alike the positions of one sequence are taken to be where the data cannot tell: the correlation of first draft tokens'
-acceptance within sequences. Measured: 0.04 to 0.07 at temperature 0, 0.01 to 0.03 above, in the profiles of docs/profiles."""
-MOST_POSITIONS = 1e15
+"""Assumed correlation of acceptance between positions of one sequence if the data cannot show it. The profiles in
+docs/profiles have 0.04 to 0.07 at temperature 0 and 0.01 to 0.03 above, for first draft tokens."""
+MAX_POSITIONS = 1e15
 
 
 def posterior_error(p: Float64, positions: Floats, ranks: int = 1) -> Float64:
-    """Return the standard deviation of a probability.
+    """Return the posterior standard deviation of a probability.
 
     Args:
-        p: share of the positions that was accepted.
-        positions: how many there were; broadcasts with `p`.
-        ranks: B, how many ranks share the prior.
+        p: accepted share of the positions.
+        positions: broadcasts with `p`.
+        ranks: B, ranks that share the prior.
     """
     accepted, rejected = _parameters(p, positions, ranks)
     total = accepted + rejected
@@ -36,11 +36,11 @@ def _parameters(p: Float64, positions: Floats, ranks: int) -> tuple[Float64, Flo
 
 
 def beta_parameters(p: Float64, error: Float64, ranks: int = 1) -> tuple[Float64, Float64]:
-    """Return both parameters of the Beta distributions with shares `p` of positions and standard deviations `error`.
+    """Return both parameters of the posteriors with accepted shares `p` and standard deviations `error`.
 
-    The number of positions follows from the error, because it falls as they rise: it is found by bisection.
+    Bisects for the number of positions, because the error decreases with it.
     """
-    low, high = np.full(p.shape, -9.0), np.full(p.shape, np.log10(MOST_POSITIONS))
+    low, high = np.full(p.shape, -9.0), np.full(p.shape, np.log10(MAX_POSITIONS))
     for _ in range(60):
         middle = (low + high) / 2
         more = posterior_error(p, 10**middle, ranks) > error
@@ -49,24 +49,24 @@ def beta_parameters(p: Float64, error: Float64, ranks: int = 1) -> tuple[Float64
 
 
 def beta_interval(p: Float64, error: Float64, ranks: int = 1) -> tuple[Float64, Float64]:
-    """Return the ends of the 95 % intervals, which hold `p` itself; an error of 0 leaves `p` alone."""
+    """Return both ends of the 95 % intervals, which include `p`; with an error of 0, both are `p`."""
     from scipy.special import betaincinv
 
     accepted, rejected = beta_parameters(p, error, ranks)
-    low, high = (np.where(error > 0, betaincinv(accepted, rejected, share), p) for share in (0.025, 0.975))
+    low, high = (np.where(error > 0, betaincinv(accepted, rejected, quantile), p) for quantile in (0.025, 0.975))
     return np.minimum(low, p), np.maximum(high, p)
 
 
 def independent_positions(p: Float64, positions: Float64, sequences: int) -> Float64:
-    """Return how many independent positions tell as much as those of some sequences, at least.
+    """Return a lower bound of the effective number of independent positions.
 
-    Neighbouring positions of a sequence are alike. Sequences show by how much, unless hardly any position differs from the
-    others: then they are taken to be as alike as `INTRACLASS`.
+    Neighbouring positions are correlated. Where hardly any position differs from the others, the data cannot show how
+    much; the correlation is then `INTRACLASS`.
 
     Args:
-        p: share accepted.
+        p: accepted share.
         positions: of all sequences together; broadcasts with `p`.
-        sequences: their number.
+        sequences: number of sequences.
     """
     differing = np.minimum(p, 1 - p) * positions * (sequences > 1)
     per_sequence = np.maximum(positions / sequences, 1.0)

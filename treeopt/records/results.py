@@ -1,58 +1,60 @@
-"""What benchmarks measured, of one tree, of one method, of an engine's draft lengths, and what was predicted."""
+"""Predictions and measurements of trees, methods, the draft lengths of an engine, and batch sizes."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from treeopt.errors import InvalidValueError
-from treeopt.files.record_form import in_file
+from treeopt.files.serialization import in_file
 from treeopt.records.latency import Estimate
+from treeopt.records.step_latency import read_tree, serialize_tree
+from treeopt.trees.token_tree import TokenTree
 
-MOST = 1e12
-"""Of ratios and seconds in files: no machine comes near it."""
+MAX_VALUE = 1e12
+"""Upper bound of ratios and seconds in files."""
+_POSITIVE = in_file(least=1e-12, most=MAX_VALUE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Median seconds of reference passes between the runs of a benchmark, over those of the profile at the same counts."""
+    """Speed of the machine during a benchmark: median seconds of reference passes over those of the profile."""
 
-    plain: float = field(metadata=in_file(most=MOST))
-    """Of the target over one token; of several sequences, of a plain step."""
-    verify: float = field(metadata=in_file(most=MOST))
-    """Of the target over `verify_tokens` tokens."""
+    plain: float = field(metadata=in_file(most=MAX_VALUE))
+    """Target pass over one token; for a batch, a plain step."""
+    verify: float = field(metadata=in_file(most=MAX_VALUE))
+    """Target pass over `verify_tokens` tokens."""
     verify_tokens: int
-    draft: float | None = field(default=None, metadata=in_file(most=MOST))
-    """Of drafting a level of `draft_width` nodes; None without a draft model."""
+    draft: float | None = field(default=None, metadata=in_file(most=MAX_VALUE))
+    """Drafting a level of `draft_width` nodes; None without a draft model."""
     draft_width: int | None = None
     samples: int
-    """Times that each pass was timed."""
+    """Samples per pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedPrediction:
-    """What a profile predicts if every pass takes as long as the reference passes did."""
+    """A prediction corrected for the machine's pace."""
 
-    step_s: float = field(metadata=in_file(most=MOST))
-    speedup: float = field(metadata=in_file(most=MOST))
-    """Tokens per second over those of plain decoding."""
+    step_s: float = field(metadata=in_file(most=MAX_VALUE))
+    speedup: float = field(metadata=in_file(most=MAX_VALUE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreePrediction:
-    """What a profile, or a tree file, predicts of one tree; None where it predicts nothing."""
+    """The prediction of a profile or a tree file for one tree; None without a prediction."""
 
     tokens_per_step: float | None
     step_s: float | None
     speedup: float | None
     interval: tuple[float, ...] = ()
-    """Ends of the 95 % interval of the speedup; empty for a prediction of a tree file."""
+    """95 % interval of the speedup; empty if the prediction comes from a tree file."""
     at_pace: PacedPrediction | None = None
 
     def __post_init__(self) -> None:
         if self.interval and not (len(self.interval) == 2 and 0 <= self.interval[0] <= self.interval[1]):
-            raise InvalidValueError("expected two numbers of at least 0 that rise.", field="interval")
+            raise InvalidValueError("expected two increasing numbers of at least 0.", field="interval")
 
     @property
     def estimate(self) -> Estimate | float | None:
-        """The speedup, with its interval where there is one."""
         if self.speedup is None or not self.interval:
             return self.speedup
         low, high = self.interval
@@ -61,16 +63,16 @@ class TreePrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first place where a text differs from plain decoding's."""
+    """The first token that differs from plain decoding."""
 
     prompt: int = field(metadata=in_file(least=0))
     """Number of the prompt."""
     place: int = field(metadata=in_file(least=0))
-    """Tokens after the prompt that are the same."""
+    """Equal tokens after the prompt."""
     gap: float
-    """How far the lower of the two tokens' logits is from the largest of all."""
+    """The largest logit minus the lower of the two tokens' logits."""
     near_tie: bool
-    """Whether rounding explains it: both logits are within a few rounding steps of the largest."""
+    """Whether rounding explains the divergence: both logits are within a few rounding steps of the largest."""
 
 
 NEAR_TIE, FAULT, UNCHECKED = "near-tie", "fault", "not checked"
@@ -79,22 +81,22 @@ VERDICTS = (NEAR_TIE, FAULT, UNCHECKED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDivergence:
-    """The first place where an engine's text differs from its plain decoding's."""
+    """The first character where an engine's text differs from its plain decoding."""
 
     prompt: int = field(metadata=in_file(least=0))
     """Number of the prompt."""
     place: int = field(metadata=in_file(least=0))
-    """Characters after the prompt that are the same."""
+    """Equal characters after the prompt."""
     plain: str
-    """How plain decoding goes on, shortened and printable."""
+    """Continuation of plain decoding, shortened and printable."""
     other: str
-    """How the other text goes on."""
+    """Continuation of the other text."""
     gap: float | None
-    """How far the lower of the two tokens' log-probabilities is from the largest of all; None where it is not known."""
+    """The largest log-probability minus the lower of the two tokens'; None if unknown."""
     at_least: bool
-    """Whether the gap may be larger, because the engine did not tell of the other token."""
+    """Whether the gap is a lower bound, because the engine did not report the other token."""
     verdict: str
-    """One of `VERDICTS`: whether rounding explains it."""
+    """One of `VERDICTS`."""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -105,45 +107,44 @@ class TextDivergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losslessness:
-    """How an engine's texts were compared with its plain decoding's."""
+    """The comparison of an engine's texts with its plain decoding."""
 
     prompts: int
     near_tie_nats: float
     """Largest gap of a near-tie."""
     unchecked: str | None
-    """Why divergences were not checked; None where nothing was in the way."""
+    """Why divergences were not checked; None if they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What decoding with a tree really did, beside plain decoding by the same runtime."""
+class TreeMeasurement:
+    """Decoding with one tree, measured in interleaved runs with plain decoding."""
 
     speedup: Estimate
-    """Tokens per second over those of plain decoding; the interval is a bootstrap over prompts."""
+    """Its interval is a bootstrap over prompts."""
     tokens_per_step: float
     step_s: float
     plain_step_s: float
-    """Seconds of a plain step, one token."""
     divergences: tuple[Divergence, ...] | None = field(metadata=in_file(may_be_empty=True))
-    """Where texts differ from plain decoding's; None above temperature 0, where they differ by chance."""
+    """From plain decoding; None above temperature 0."""
     tokens: int = field(metadata=in_file(least=0))
-    """Tokens decoded with the tree in one pass over the prompts, the last step of each text to its end."""
+    """Tokens decoded with the tree in one pass over the prompts, including all tokens of each last step."""
     prompts: int
-    """Prompts decoded; fewer than asked for after an interruption."""
+    """Prompts decoded; after an interrupt, fewer than requested."""
     rounds: int
-    """The same, repeats included."""
+    """Prompts decoded, repeats included."""
     pace: Pace | None = None
-    """That of the machine meanwhile; None without reference passes."""
+    """None without reference passes."""
 
     @property
     def identical(self) -> bool | None:
-        """Whether every token equals plain decoding's; None above temperature 0."""
+        """Whether all outputs equal plain decoding; None above temperature 0."""
         return None if self.divergences is None else not self.divergences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What one method came to, beside what was predicted."""
+class MethodRow:
+    """One method at one temperature, predicted and measured."""
 
     method: str
     rule: str
@@ -152,69 +153,67 @@ class Row:
     tokens_per_step: float
     step_s: float
     draft_s: float
-    """Of a step, on average; this and the next two are from a run of their own, which waits after every part."""
+    """Mean per step, as the next two, from a separate run that synchronises after every part."""
     verify_s: float
-    overhead_s: float = field(metadata=in_file(least=-MOST))
+    overhead_s: float = field(metadata=in_file(least=-MAX_VALUE))
     tokens_per_s: float
     speedup: float
-    """Tokens per second over those of `plain` on the same prompts."""
+    """Over `plain` on the same prompts."""
     predicted_speedup: float
     lossless: bool
     evidence: str
-    """What the test of losslessness said."""
+    """The result of the losslessness test."""
     assumed: tuple[str, ...] = ()
-    """What the prediction rests on beside measurements; nothing else in a row does."""
+    """Assumptions of the prediction; all other values in a row are measured."""
     predicted_at_pace: PacedPrediction | None = None
-    """None where passes were not timed apart from the rest of a step."""
+    """None if passes were not timed separately."""
     pace: Pace | None = None
-    """That of the machine while all methods of the temperature were decoded with."""
     rounds: int
     """Prompts decoded, repeats included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRun:
-    """A method that cannot run on a pair or a profile, which is no reason not to run the others."""
+    """A method that cannot run with a pair or a profile."""
 
     method: str
-    """Its name."""
     temperature: float
     reason: str
-    """Why not, in one line."""
+    """One line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRow:
-    """One draft length of an engine, as predicted and as measured there; predictions are None beyond what was probed."""
+    """One draft length of an engine; predictions are None outside the probed range."""
 
     length: int = field(metadata=in_file(least=0))
     """Draft tokens; 0 is plain decoding."""
     chosen: bool
-    """Whether the plan takes it."""
+    """Whether the plan chose this length."""
     tokens_per_step: float
     predicted_tokens_per_step: float | None
     tokens_per_s: float
     predicted_tokens_per_s: float | None
     speedup: float
-    """Tokens per second over those of plain decoding in the same engine."""
+    """Over plain decoding in the same engine."""
     predicted_speedup: float | None
     spread: float
-    """How far repeats of the same prompts lie apart, relative."""
+    """Relative difference between repeats of the same prompts."""
     identical: bool | None
-    """Whether every text is plain decoding's; None above temperature 0."""
+    """Whether all texts equal plain decoding; None above temperature 0."""
     divergences: tuple[TextDivergence, ...] = ()
-    """Texts that are not; of plain decoding, repeats that differ from its first."""
+    """From plain decoding; for plain decoding itself, between its repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBench:
-    """Draft lengths compared in an engine."""
+    """`bench engine`: draft lengths compared in an engine."""
 
     engine: str
     version: str
     rows: tuple[EngineRow, ...]
     regret: float = field(metadata=in_file(least=-1.0))
-    """How much faster the fastest measured length is than the chosen one, relative."""
+    """Relative speed advantage of the fastest length over the chosen one."""
     losslessness: Losslessness | None = None
     """None above temperature 0."""
 
@@ -225,3 +224,84 @@ class EngineBench:
     @property
     def chosen(self) -> EngineRow:
         return next(row for row in self.rows if row.chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMeasurement:
+    """One tree, or plain decoding, at one batch size."""
+
+    tokens_per_s: float = field(metadata=_POSITIVE)
+    """Of the whole batch, in steps with a full batch; prefill is not included."""
+    step_s: float
+    batch_tokens_per_step: float
+    """Of the whole batch."""
+    speedup: float = field(metadata=_POSITIVE)
+    """Over plain decoding at the same batch size, in the same round."""
+    spread: float
+    """Relative difference between the fastest and the slowest round."""
+    overhead: float = field(metadata=in_file(most=1.0))
+    """Share of a step that is neither drafting nor verification, from a separate run."""
+    prefill_s: float
+    """Of all prompts."""
+    texts: int
+    divergences: tuple[Divergence, ...] = field(metadata=in_file(may_be_empty=True))
+    """From decoding one sequence at a time; above temperature 0, near-ties cannot be determined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRow:
+    """One tree at one batch size; predictions are None outside the profiled range."""
+
+    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=serialize_tree))
+    chosen: bool
+    """Whether the schedule, the plan or, for a single tree, the prediction chose this tree."""
+    measured: BatchMeasurement
+    predicted_tokens_per_s: float | None
+    predicted_tokens_per_step: float | None
+    """Of one sequence."""
+    predicted_step_s: float | None
+    predicted_speedup: float | None
+    predicted_at_pace: PacedPrediction | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSize:
+    """All trees at one batch size, plain decoding first."""
+
+    batch_size: int
+    rows: tuple[BatchRow, ...]
+    pace: Pace | None = None
+    """None without reference passes."""
+
+    def __post_init__(self) -> None:
+        if sum(row.chosen for row in self.rows) > 1:
+            raise InvalidValueError("expected at most one that is chosen.", field="rows")
+
+    @property
+    def chosen(self) -> BatchRow | None:
+        return next((row for row in self.rows if row.chosen), None)
+
+    @property
+    def best(self) -> BatchRow:
+        return max(self.rows, key=lambda row: row.measured.speedup)
+
+    @property
+    def gap_to_best(self) -> float | None:
+        """Relative speed advantage of the fastest tree over the chosen one."""
+        return None if self.chosen is None else self.best.measured.speedup / self.chosen.measured.speedup - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchBench:
+    """`bench batches`: trees at several batch sizes."""
+
+    rule: str
+    temperature: float
+    prompts: int
+    max_new_tokens: int
+    rounds: int
+    sizes: tuple[BatchSize, ...]
+
+    def __post_init__(self) -> None:
+        if any(smaller.batch_size >= larger.batch_size for smaller, larger in pairwise(self.sizes)):
+            raise InvalidValueError("expected increasing batch sizes.", field="sizes")

@@ -1,20 +1,20 @@
-"""Verification rules by name: what every room has to know of them.  `treeopt.runtime.rules` executes them."""
+"""Names of the verification rules; `treeopt.runtime.rules` implements them."""
 
 from treeopt.errors import InvalidValueError
 
 RULES = ("sequoia", "specinfer", "target", "traversal", "typical")
-"""`sequoia`: children without replacement, tried in turn (Chen et al., 2024); `specinfer`: with replacement (Miao et
-al., 2024); `target`: the likeliest children, kept where the target samples them; `traversal`: children as for
-`sequoia`, tested from the leaves up (Weng et al., 2025); `typical`: the likeliest children, kept where the target finds
-them likely enough (Cai et al., 2024)."""
-GIVEN_TOKENS = "target"
-"""The rule for drafts without probabilities: the target samples, and the child that it samples is accepted."""
+"""`sequoia`: children sampled without replacement (Chen et al., 2024); `specinfer`: with replacement (Miao et al., 2024);
+`target`: the draft's top children, accepted if the target samples them; `traversal`: children as for `sequoia`, verified
+from the leaves up (Weng et al., 2025); `typical`: the draft's top children, accepted if likely enough under the target
+(Cai et al., 2024)."""
+TARGET_RULE = "target"
+"""The rule for drafters without probabilities: accepts the child that the target samples."""
 LOSSY_RULES = frozenset({"typical"})
-"""Rules under which the text no longer follows the target's distribution."""
+"""Rules that change the output distribution."""
 
 
 def check_rule(rule: str, *, lossy: bool = False) -> None:
-    """Raise InvalidValueError for an unknown rule, and for a lossy one unless that is allowed."""
+    """Raise InvalidValueError for an unknown rule, or a lossy one unless `lossy`."""
     if rule not in RULES:
         raise InvalidValueError(f"rule: expected one of {', '.join(RULES)}. Got {rule!r}.", field="rule")
     if rule in LOSSY_RULES and not lossy:
@@ -26,7 +26,7 @@ def check_rule(rule: str, *, lossy: bool = False) -> None:
 
 
 def rule_label(rule: str) -> str:
-    """Return a rule's name, a lossy one marked.
+    """Return the rule's name, marked if it is lossy.
 
     >>> rule_label("sequoia"), rule_label("typical")
     ('sequoia', "typical (lossy: the text's distribution changes)")

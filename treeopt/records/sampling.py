@@ -2,64 +2,60 @@
 
 from dataclasses import dataclass, field
 
-from treeopt.arguments import number, whole
+from treeopt.arguments import check_integer, check_number
 from treeopt.errors import InvalidValueError
-from treeopt.files.record_form import in_file
+from treeopt.files.serialization import in_file
 
-LEAST_TEMPERATURE = 1e-6
-"""Below it logits divided by the temperature leave the range of float32."""
+MIN_TEMPERATURE = 1e-6
+"""Below this, logits divided by the temperature leave the range of float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a distribution is made from logits.
-
-    Raises InvalidValueError for values that no distribution can be made with.
-    """
+    """Sampling parameters; raises InvalidValueError for values out of range."""
 
     temperature: float = 0.0
-    """0 takes the likeliest token."""
+    """0 is greedy."""
     top_p: float = field(default=1.0, metadata=in_file(most=1.0))
-    """Share of the distribution that is kept, above 0 and at most 1."""
+    """Above 0, at most 1."""
     top_k: int = field(default=0, metadata=in_file(least=0))
-    """Tokens that are kept, the likeliest; 0 keeps all."""
+    """0 keeps all tokens."""
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p"):
-            number(name, getattr(self, name))
-        if self.temperature != 0 and not LEAST_TEMPERATURE <= self.temperature < float("inf"):
+            check_number(name, getattr(self, name))
+        if self.temperature != 0 and not MIN_TEMPERATURE <= self.temperature < float("inf"):
             raise InvalidValueError(
-                f"temperature: expected 0, which is greedy, or a finite number of at least {LEAST_TEMPERATURE:g}. "
+                f"temperature: expected 0, which is greedy, or a finite number of at least {MIN_TEMPERATURE:g}. "
                 f"Got {self.temperature}.",
                 field="temperature",
             )
         if not 0 < self.top_p <= 1:
             raise InvalidValueError(f"top_p: expected a number above 0 and at most 1. Got {self.top_p}.", field="top_p")
-        if whole("top_k", self.top_k) < 0:
+        if check_integer("top_k", self.top_k) < 0:
             raise InvalidValueError(
                 f"top_k: expected 0, which keeps all tokens, or more. Got {self.top_k}.", field="top_k"
             )
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken."""
         return self.temperature == 0
 
 
 GREEDY = Sampling()
 
 
-def draft_sampling_of(sampling: Sampling, own: Sampling | None) -> Sampling:
-    """Return how a draft's children are sampled: its own way, or by default the target's temperature and all tokens.
+def resolve_draft_sampling(sampling: Sampling, draft_sampling: Sampling | None) -> Sampling:
+    """Return `draft_sampling`, by default the target's temperature without top-p and top-k.
 
-    Raises InvalidValueError where one of both is greedy and the other is not.
+    Raises InvalidValueError if one of the two is greedy and the other is not.
     """
-    if own is None:
+    if draft_sampling is None:
         return Sampling(sampling.temperature)
-    if own.greedy != sampling.greedy:
+    if draft_sampling.greedy != sampling.greedy:
         raise InvalidValueError(
             f"draft_sampling: expected a temperature {'of 0, as the target has' if sampling.greedy else 'above 0'}. "
-            f"Got {own.temperature}.",
+            f"Got {draft_sampling.temperature}.",
             field="draft_sampling",
         )
-    return own
+    return draft_sampling

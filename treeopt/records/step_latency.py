@@ -1,4 +1,4 @@
-"""What a step is made of, measured at one context length and batch size, and the whole steps that say so."""
+"""The parts of a step, timed at one context length and batch size."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -7,117 +7,114 @@ from typing import Any, ClassVar, TypeVar
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
-from treeopt.files.record_form import in_file, rounded
+from treeopt.files.serialization import in_file, rounded
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.tabular import Row, Tabular
 from treeopt.trees.token_tree import TokenTree
 
-TIMED = {True: "sampled", False: "greedy"}
-"""How the timed steps chose tokens, by the record's `sampled`."""
+SAMPLING_NAMES = {True: "sampled", False: "greedy"}
+"""Values of the file's `timed`, by the record's `sampled`."""
 LATENCY_PARTS = ("verify", "draft", "overhead")
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Imported(ShortRepr):
-    """One part of a profile that was measured elsewhere and read from a file."""
+    """A part of a profile that was imported from another program's file."""
 
     what: str
     """`verify`, `draft`, `overhead` or `acceptance`."""
     source: str
-    """The file and what it is, such as `costs.json (SGLang cost table)`."""
+    """File and format, such as `costs.json (SGLang cost table)`."""
 
 
-def _overhead(fields: Fields, name: str) -> Timing:
-    """Return a difference of times, which may be negative, out of the fields beside it."""
-    del name
+def _read_difference(fields: Fields, name: str) -> Timing:
+    del name  # the field's name in the record; the samples are in `samples_s`
     return Timing.from_fields(fields, allow_negative=True)
 
 
 def read_overhead(fields: Fields, name: str) -> Timing:
-    """Return a difference of times, which may be negative, out of a mapping."""
+    """Read a mapping with a difference of times, which may be negative."""
     mapping = fields.mapping(name)
-    overhead = _overhead(mapping, name)
+    overhead = _read_difference(mapping, name)
     mapping.end()
     return overhead
 
 
 def read_samples(fields: Fields, name: str) -> Timing:
-    """Return the times that `samples_s` holds."""
+    """Read the times in `samples_s`."""
     del name
     return Timing.from_fields(fields)
 
 
 def read_seconds(fields: Fields, name: str) -> Timing:
-    """Return the times that a list holds."""
+    """Read a list of times."""
     return fields.build(name, Timing, fields.numbers(name))
 
 
-def samples(timing: Timing) -> list[Any]:
-    """Return the seconds of each sample, as files hold them."""
+def serialize_samples(timing: Timing) -> list[Any]:
     return rounded(timing.samples_s)
 
 
 def read_tree(fields: Fields, name: str) -> TokenTree:
-    """Return the tree that a list of parents says."""
+    """Read a tree from a list of parents."""
     return fields.build(name, TokenTree, fields.integers(name))
 
 
-def parents(tree: TokenTree) -> list[int]:
-    """Return each node's parent, as files hold them."""
-    numbers: list[int] = tree.parents.tolist()
-    return numbers
+def serialize_tree(tree: TokenTree) -> list[int]:
+    parents: list[int] = tree.parents.tolist()
+    return parents
 
 
-def _few_digits(share: float) -> float:
+def _round_share(share: float) -> float:
     return float(f"{share:.6g}")
 
 
-def read_timed(fields: Fields, name: str) -> bool:
-    """Return whether timed steps sampled."""
+def read_sampled(fields: Fields, name: str) -> bool:
+    """Read whether the timed steps sampled."""
     timed = fields.text(name)
-    if timed not in TIMED.values():
-        raise fields.error(name, f"expected {' or '.join(TIMED.values())}. Got {timed!r:.60}.")
-    return timed == TIMED[True]
+    if timed not in SAMPLING_NAMES.values():
+        raise fields.error(name, f"expected {' or '.join(SAMPLING_NAMES.values())}. Got {timed!r:.60}.")
+    return timed == SAMPLING_NAMES[True]
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class RuleOverhead(ShortRepr):
-    """The overhead of steps under one rule, where several were measured."""
+    """The overhead of steps under one rule."""
 
     rule: str
-    overhead: Timing = field(metadata=in_file("samples_s", read=_overhead, write=samples))
+    overhead: Timing = field(metadata=in_file("samples_s", read=_read_difference, write=serialize_samples))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class TimedTree(ShortRepr):
-    """Whole steps with one tree."""
+    """Step times with one tree."""
 
-    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=parents))
-    steps: Timing = field(metadata=in_file("samples_s", read=read_samples, write=samples))
+    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=serialize_tree))
+    steps: Timing = field(metadata=in_file("samples_s", read=read_samples, write=serialize_samples))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class RuleSteps(ShortRepr):
-    """Whole steps under one rule, with several trees."""
+    """Step times under one rule with several trees."""
 
     rule: str
     trees: tuple[TimedTree, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Disturbance(ShortRepr):
-    """What other programs did to the times of one condition.
+class Interference(ShortRepr):
+    """Interference of other programs with the timings at one operating point.
 
-    Raises InvalidValueError for shares that are none, or one of the processors without a disturbed call.
+    Raises InvalidValueError for shares outside 0 to 1, and for a share of processors without affected calls.
     """
 
-    calls: float = field(metadata=in_file(write=_few_digits, most=1.0))
-    """Share of the timed calls that were made while other programs kept this one from the processors."""
-    samples: float = field(metadata=in_file(write=_few_digits, most=1.0))
-    """Share of the samples kept here that are of such calls: 0 where all of those were left out."""
-    processors: float | None = field(default=None, metadata=in_file(write=_few_digits, most=1.0))
-    """Share of the processors that the others used during those calls, on average; None where there are none."""
+    calls: float = field(metadata=in_file(write=_round_share, most=1.0))
+    """Share of the timed calls that competed with other programs for processors."""
+    samples: float = field(metadata=in_file(write=_round_share, most=1.0))
+    """Share of the profile's samples from such calls; 0 if all were left out."""
+    processors: float | None = field(default=None, metadata=in_file(write=_round_share, most=1.0))
+    """Mean share of processors that other programs used during such calls; None without such calls."""
 
     def __post_init__(self) -> None:
         for name in ("calls", "samples", "processors"):
@@ -130,41 +127,40 @@ class Disturbance(ShortRepr):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class StepLatency(ShortRepr, Tabular):
-    """What a step is made of, at one context length and batch size.
+    """The timed parts of a step at one context length and batch size.
 
-    Raises InvalidValueError when a rule's overhead is given twice, a part is said to be imported twice, or a limit
-    lies within what was timed.
+    Raises InvalidValueError for duplicate rules or imports, and for a limit within the timed range.
     """
 
     _shown: ClassVar[tuple[str, ...]] = ("context_tokens", "batch_size", "sampled", "verify", "draft")
     context_tokens: int = field(metadata=in_file(least=0))
-    """Tokens in the cache while the times were taken."""
+    """Cached tokens during timing."""
     batch_size: int
     verify: LatencyTable
-    """Target pass against the nodes verified, until the answer is known to the host."""
+    """Target pass by number of verified nodes, until the host has the result."""
     draft: LatencyTable | None = None
-    """Drafting one level against the internal nodes fed, their children sampled; None without a draft model.
-
-    Where `per_block`, drafting all levels at once against their number.
-    """
+    """Drafting one level by number of parent nodes, or, if `per_block`, all levels by their number; None without a draft
+    model."""
     per_block: bool = field(default=False, metadata=in_file(optional=True))
-    """Whether one pass drafts all levels, as Medusa's heads and block drafters do."""
+    """Whether one pass drafts all levels, as with Medusa heads and block drafters."""
     overhead: Timing | None = field(default=None, metadata=in_file(read=read_overhead))
-    """Seconds of a step beyond its passes: the draft model reading accepted tokens, and the host's work."""
+    """Step time other than passes: the draft model's pass over accepted tokens, and host overhead."""
     rule_overheads: tuple[RuleOverhead, ...] = ()
-    """That of single rules, where it was measured rule by rule."""
-    host: Timing | None = field(default=None, metadata=in_file("host_s", read=read_seconds, write=samples))
-    """The host's work alone, after the target's pass: accepting, compacting both caches, bookkeeping."""
-    sampled: bool | None = field(default=None, metadata=in_file("timed", read=read_timed, write=TIMED.__getitem__))
-    """Whether the timed steps sampled above temperature 0 (True) or decoded greedily (False); None is not said."""
+    """By rule, if measured separately."""
+    host: Timing | None = field(default=None, metadata=in_file("host_s", read=read_seconds, write=serialize_samples))
+    """Host overhead after the target's pass: acceptance, compaction of both caches, bookkeeping."""
+    sampled: bool | None = field(
+        default=None, metadata=in_file("timed", read=read_sampled, write=SAMPLING_NAMES.__getitem__)
+    )
+    """Whether the timed steps sampled above temperature 0 or decoded greedily; None if unknown."""
     steps: tuple[RuleSteps, ...] = ()
-    """The whole steps that the overheads were taken from, rule by rule, where they are known."""
+    """The step times that the overheads were computed from, by rule."""
     limit_tokens: int | None = field(default=None, metadata=in_file(least=2))
-    """The smallest verification pass that memory did not suffice for; None where it sufficed for all."""
-    disturbance: Disturbance | None = field(default=None, metadata=in_file("disturbed"))
-    """What other programs did to the times; None where nobody looked."""
+    """The smallest verification pass that ran out of memory; None if none did."""
+    interference: Interference | None = field(default=None, metadata=in_file("disturbed"))
+    """None if it was not monitored."""
     imported: tuple[Imported, ...] = ()
-    """Which of `verify`, `draft` and `overhead` were measured elsewhere; all others were measured here."""
+    """Imported parts among `verify`, `draft` and `overhead`."""
 
     def __post_init__(self) -> None:
         check_imported(self.imported, LATENCY_PARTS)
@@ -174,52 +170,55 @@ class StepLatency(ShortRepr, Tabular):
             raise InvalidValueError(
                 "rule_overheads, host_s, steps, per_block: expected with draft, and only there.", field="draft"
             )
-        check_limit(self.limit_tokens, self.verify)
-        rules = [each.rule for each in self.rule_overheads]
-        if twice := [rule for rule in rules if rules.count(rule) > 1]:
+        if self.limit_tokens is not None and self.limit_tokens <= self.verify.max_tokens:
             raise InvalidValueError(
-                f"rule_overheads: expected each rule once. Got {twice[0]!r:.60} twice.", field="rule_overheads"
+                f"limit_tokens: expected more than {self.verify.max_tokens}, timed. Got {self.limit_tokens}.",
+                field="limit_tokens",
+            )
+        if (rule := find_duplicate(item.rule for item in self.rule_overheads)) is not None:
+            raise InvalidValueError(
+                f"rule_overheads: expected each rule once. Got {rule!r:.60} twice.", field="rule_overheads"
             )
 
     def overhead_of(self, rule: str) -> Timing | None:
-        """Return the overhead of steps under a rule: its own where that was measured, or else `overhead`."""
-        return next((each.overhead for each in self.rule_overheads if each.rule == rule), self.overhead)
+        """Return the rule's overhead, by default `overhead`."""
+        return next((item.overhead for item in self.rule_overheads if item.rule == rule), self.overhead)
 
     def steps_of(self, rule: str) -> tuple[TimedTree, ...]:
-        """Return the whole steps timed under a rule, those of the first where it has none, or none at all."""
-        known = {each.rule: each.trees for each in self.steps}
-        return known.get(rule, next(iter(known.values()), ()))
+        """Return the step times under a rule, by default those of the first rule."""
+        trees = {item.rule: item.trees for item in self.steps}
+        return trees.get(rule, next(iter(trees.values()), ()))
 
     def to_records(self) -> list[Row]:
-        """Return a row for every measured time: of verification and drafting by tokens, and of the overhead of a step."""
-        where = {"context_tokens": self.context_tokens, "batch_size": self.batch_size, "sampled": self.sampled}
-        overheads: list[tuple[str | None, Timing]] = [(each.rule, each.overhead) for each in self.rule_overheads]
+        """Return one row per measured time of verification, drafting and overhead."""
+        point = {"context_tokens": self.context_tokens, "batch_size": self.batch_size, "sampled": self.sampled}
+        overheads: list[tuple[str | None, Timing]] = [(item.rule, item.overhead) for item in self.rule_overheads]
         if not overheads and self.overhead is not None:
             overheads = [(None, self.overhead)]
         return [
-            *({**where, "part": "verify", "rule": None, **row} for row in self.verify.to_records()),
+            *({**point, "part": "verify", "rule": None, **row} for row in self.verify.to_records()),
             *(
-                {**where, "part": "draft", "rule": None, **row}
+                {**point, "part": "draft", "rule": None, **row}
                 for row in (self.draft.to_records() if self.draft else ())
             ),
-            *({**where, "part": "overhead", "rule": rule, "tokens": None, **each.row} for rule, each in overheads),
+            *({**point, "part": "overhead", "rule": rule, "tokens": None, **timing.row} for rule, timing in overheads),
         ]
 
 
 def check_conditions(latencies: Sequence[StepLatency]) -> None:
-    """Raise InvalidValueError for a condition that was measured twice, of which only one would be looked at."""
-    twice = first_repeated((each.context_tokens, each.batch_size, each.sampled) for each in latencies)
-    if twice is not None:
-        context_tokens, batch_size, sampled = twice
-        way = {None: "", True: ", sampled", False: ", greedy"}[sampled]
+    """Raise InvalidValueError for two latencies of the same context length, batch size and sampling."""
+    duplicate = find_duplicate((item.context_tokens, item.batch_size, item.sampled) for item in latencies)
+    if duplicate is not None:
+        context_tokens, batch_size, sampled = duplicate
+        mode = "" if sampled is None else f", {SAMPLING_NAMES[sampled]}"
         raise InvalidValueError(
-            f"expected each condition once. Got {context_tokens} tokens x {batch_size}{way} twice: remove one.",
+            f"expected each condition once. Got {context_tokens} tokens x {batch_size}{mode} twice: remove one.",
             field="latency",
         )
 
 
-def first_repeated(keys: Iterable[Key]) -> Key | None:
-    """Return the first key that appears again, None where each appears once."""
+def find_duplicate(keys: Iterable[Key]) -> Key | None:
+    """Return the first key that appears twice, or None."""
     seen: set[Key] = set()
     for key in keys:
         if key in seen:
@@ -228,17 +227,9 @@ def first_repeated(keys: Iterable[Key]) -> Key | None:
     return None
 
 
-def check_limit(limit_tokens: int | None, verify: LatencyTable) -> None:
-    """Raise InvalidValueError for a limit that lies within what was timed."""
-    if limit_tokens is not None and limit_tokens <= verify.max_tokens:
-        raise InvalidValueError(
-            f"limit_tokens: expected more than {verify.max_tokens}, timed. Got {limit_tokens}.", field="limit_tokens"
-        )
-
-
 def check_imported(imported: Sequence[Imported], parts: Sequence[str]) -> None:
-    """Raise InvalidValueError for a part that cannot be imported there, or is named twice."""
-    names = [each.what for each in imported]
+    """Raise InvalidValueError for a part that is not in `parts`, or is listed twice."""
+    names = [item.what for item in imported]
     for name in names:
         if name not in parts or names.count(name) > 1:
             raise InvalidValueError(
