@@ -1,22 +1,20 @@
-"""Does a server do what `treeopt simulate` says?  Texts that arrive at random, at the real decoder and at llama-server.
+"""Compare `treeopt simulate` with real servers: requests at random times, at treeopt's decoder and at llama-server.
 
     python benchmarks/arrivals.py --seconds 60
     python benchmarks/arrivals.py --seconds 60 --target build/real-model --draft examples/smollm2/draft
 
-The pair, by default the bundled one, is profiled, and llama-server with four slots probed, on this machine and now.
-Then texts arrive for so many seconds at each of three rates, plain decoding, fixed trees and the schedule in turn, the same texts for each; what
-the simulation says of these texts stands beside what was seen.  `whole` is from a text's arrival to its last token.
-Rates are shares of what the slowest setting can do, so that all keep up; fixed trees are those that the simulation
-finds the fastest at the lowest and at the highest.  Texts begin as the prompts of tools/held_out_prompts.py do, those of
-another pair as treeopt's default prompts without a chat template, each cut to a length at random; the profile is of the
-same prompts, because a few dozen others are easier or harder by more than is to be told.  What follows +- is the standard error, from shares of the time drawn anew (a bootstrap, Efron 1979, section 2).
+The pair, by default the bundled one, is profiled first, and llama-server with four slots is probed. Then requests arrive at
+three rates. Every setting (plain decoding, fixed trees, the schedule) serves the same requests, in interleaved parts of a few
+seconds. A cell contains the simulated value, the measured one, and the error. Latency is from arrival to the last token.
+The rates are fractions of the capacity of the slowest setting. The fixed trees are those with the lowest simulated latency at
+the lowest and at the highest rate. Prompts are those of tools/held_out_prompts.py, or for another pair treeopt's default
+prompts without a chat template, cut to random lengths; the profile is measured on the same prompts. Numbers after +- are
+standard errors, from a bootstrap over parts (Efron 1979, section 2).
 
-A machine that others share changes its speed within minutes.  So the same few texts are decoded beside the profile,
-plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is simulated
-is told at the pace of these, one, two and four texts at a time apart (`machine` is by how much longer they took than
-with the profile, in the median share), and once more without (`as profiled`).
-One start of llama-server may be half again as fast as another for as long as it runs: it is started anew for each
-round of the probe, each time that the reference is taken beside it, and each share of a minute.
+The speed of a shared machine changes within minutes. So reference requests are served during profiling, and before and after
+every part; simulated latencies are scaled by the change at batch sizes 1, 2 and 4. The columns `slowdown` contain its median,
+`unscaled` the error of the median latency without it. Starts of llama-server differ in speed by up to a half: it is restarted
+for each round of the probe, each reference measurement and each part.
 """
 
 import json
@@ -32,18 +30,26 @@ from tempfile import TemporaryDirectory
 
 import click
 import numpy as np
-from arrival_pace import PROFILED, Pace, PacedTimes, Reference
-from arrival_servers import AskedServer, DecoderServer, LlamaServer
-from conditions import bar, conditions, say
+from arrival_servers import (
+    NO_SLOWDOWN,
+    BenchmarkServer,
+    DecoderServer,
+    LlamaServer,
+    Reference,
+    Slowdown,
+    SlowedTimes,
+)
+from common import describe_environment, progress
+from tqdm import tqdm
 
 from treeopt import bundled
-from treeopt.engines.probes.client import EngineClient, Launch
-from treeopt.engines.probes.named import engine_client
+from treeopt.engines.clients.client import EngineClient, EngineConfig
+from treeopt.engines.clients.registry import create_client
 from treeopt.errors import TreeoptError
 from treeopt.planner.request import PlanRequest
+from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.engine import Probe, ProbeSettings
 from treeopt.profiler.engine_profile import engine_profile
-from treeopt.profiler.journal import Journal
 from treeopt.records.profile import Profile
 from treeopt.report.probe_text import probe_summary
 from treeopt.report.text import milliseconds
@@ -59,297 +65,304 @@ from treeopt.texts.prompts import DEFAULT_PROMPTS, load_prompts
 ModelFolders = tuple[Path, Path] | None
 """Target and draft model; None for the bundled pair."""
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
-SHARES = (0.2, 0.45, 0.7)
-"""Of what the slowest setting can do."""
-PART_S = 9.0
-"""Seconds at most that a setting serves before the next has its turn, so that drift of the machine hits all alike."""
+RATES = (0.2, 0.45, 0.7)
+"""Fractions of the capacity of the slowest setting."""
+MAX_PART_S = 9.0
+"""Longest part that a setting serves before the next setting, so that drift of the machine affects all alike."""
 PROMPTS, PROMPT_FILE = 128, "prompts.json"
-DRAWS = 8
-"""Simulations of each part: their texts are easier or harder at random."""
-SLOTS, LENGTH = 4, 2
-"""Texts that llama-server decodes at a time, and its draft tokens."""
+SIMULATIONS = 8
+"""Simulations of each part, with different random acceptance."""
+SLOTS, DRAFT_TOKENS = 4, 2
+"""Of llama-server."""
 THREADS = 1
-"""Of llama-server, beside whoever asks."""
-REFERENCE_LENGTH = 5
-"""Draft tokens of treeopt's decoder for them, where it drafts."""
-COLUMNS = ("tokens/s", "tokens/step", "first token, ms", "99 %", "whole text, ms", "99 %")
-"""Of each: simulated, seen, and how far the first is off."""
-MEDIAN = COLUMNS.index("whole text, ms")
-"""Which of them is the median of whole texts."""
-SHOWN: tuple[Callable[[float], str], ...] = ("{:.0f}".format, "{:.2f}".format, *[milliseconds] * 4)
-"""How a number of each column is."""
+"""Of llama-server; the client needs the other core."""
+REFERENCE_DRAFT_TOKENS = 5
+"""Of treeopt's decoder in reference requests."""
+COLUMNS = ("tokens/s", "tokens/step", "first token, ms", "99 %", "latency, ms", "99 %")
+"""Each contains the simulated value, the measured one and the error."""
+MEDIAN_LATENCY = COLUMNS.index("latency, ms")
+FORMATS: tuple[Callable[[float], str], ...] = ("{:.0f}".format, "{:.2f}".format, *[milliseconds] * 4)
+"""By column."""
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
-MOST_TEXTS = 8
-"""Texts that treeopt's decoder decodes at a time."""
+BATCH_SIZE = 8
+"""Largest batch of treeopt's decoder."""
 PROFILE = (
     *("profile", "--max-prompts", f"{PROMPTS}"),
     *("--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16"),
 )
 PROFILE_S = 150.0
-"""Of measuring for the profile."""
-ROUNDS, PAUSES = 6, 8
-"""Of a probe, in each of which the engine starts anew, and how often it waits for the reference."""
+PROBE_ROUNDS, PROBE_REFERENCES = 6, 8
+"""Rounds of a probe, each with a new start of the engine, and reference measurements during it."""
+BOOTSTRAP_SAMPLES = 400
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What some parts came to together."""
+class Summary:
+    """Throughput and latency over several parts."""
 
     tokens_per_s: float
     tokens_per_step: float
-    """Of one text."""
-    first: Percentiles
-    whole: Percentiles
-    whole_mean_s: float
+    """Of one sequence."""
+    first_token: Percentiles
+    latency: Percentiles
+    mean_latency_s: float
 
     @classmethod
-    def of(cls, parts: Sequence[Sequence[ServedSequence]]) -> "Seen":
-        """Return that of parts, each from its first arrival to its last token."""
-        texts = [each for part in parts for each in part]
+    def of(cls, parts: Sequence[Sequence[ServedSequence]]) -> "Summary":
+        """Summarize parts; each lasts from its first arrival to its last token."""
+        sequences = [sequence for part in parts for sequence in part]
         seconds = sum(
-            max(each.finished_s for each in part) - min(each.request.arrival_s for each in part) for part in parts
+            max(sequence.finished_s for sequence in part) - min(sequence.request.arrival_s for sequence in part)
+            for part in parts
         )
         return cls(
-            sum(each.request.new_tokens for each in texts) / seconds,
-            sum(each.step_tokens for each in texts) / sum(each.steps for each in texts),
-            Percentiles.of([each.time_to_first_token_s for each in texts]),
-            Percentiles.of([each.latency_s for each in texts]),
-            float(np.mean([each.latency_s for each in texts])),
+            sum(sequence.request.new_tokens for sequence in sequences) / seconds,
+            sum(sequence.step_tokens for sequence in sequences) / sum(sequence.steps for sequence in sequences),
+            Percentiles.of([sequence.time_to_first_token_s for sequence in sequences]),
+            Percentiles.of([sequence.latency_s for sequence in sequences]),
+            float(np.mean([sequence.latency_s for sequence in sequences])),
         )
 
     @property
-    def numbers(self) -> tuple[float, ...]:
-        """Tokens per second and per step, and seconds until the first token and the last, median and 99th percentile."""
-        waits_s = (self.first.median_s, self.first.p99_s, self.whole.median_s, self.whole.p99_s)
-        return (self.tokens_per_s, self.tokens_per_step, *waits_s)
+    def values(self) -> tuple[float, ...]:
+        """In the order of `COLUMNS`; latencies in seconds."""
+        latencies_s = (self.first_token.median_s, self.first_token.p99_s, self.latency.median_s, self.latency.p99_s)
+        return (self.tokens_per_s, self.tokens_per_step, *latencies_s)
 
 
-WHOLE_TEXTS: dict[str, Callable[[Seen], float]] = {
-    "median": lambda seen: seen.whole.median_s,
-    "mean": lambda seen: seen.whole_mean_s,
+LATENCIES: dict[str, Callable[[Summary], float]] = {
+    "median": lambda summary: summary.latency.median_s,
+    "mean": lambda summary: summary.mean_latency_s,
 }
-"""Seconds of whole texts, by which the schedule stands beside the other settings."""
-REDRAWN = 400
-"""Times that shares of the time are drawn anew for a standard error."""
+"""Latencies in which the schedule is compared with the other settings."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Texts that a setting served, and the machine meanwhile."""
+    """Requests that a setting served, and the slowdown of the machine meanwhile."""
 
-    texts: Sequence[Request]
+    requests: Sequence[Request]
     served: Sequence[ServedSequence]
-    pace: Pace
+    slowdown: Slowdown
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A server and the profile that says what it will do."""
+    """A server, and the profile from which it is simulated."""
 
-    server: AskedServer
+    server: BenchmarkServer
     times: StepTimes
     settings: Sequence[ServedSetting]
-    most_texts: int
+    batch_size: int
     reference: Reference
 
     def rates(self) -> list[float]:
-        """Return texts a second: shares of those that the slowest setting has done when nobody ever waits for texts."""
+        """Return requests per second: fractions of the simulated capacity of the slowest setting."""
         load = Load(rate_per_s=1000, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=1)
-        most = min(Seen.of(self.simulated(each, [arrivals(load)])).tokens_per_s for each in self.settings)
-        return [share * most / NEW_TOKENS[0] for share in SHARES]
+        saturating = [arrivals(load)]
+        capacity = min(Summary.of(self.simulate(setting, saturating)).tokens_per_s for setting in self.settings)
+        return [fraction * capacity / NEW_TOKENS[0] for fraction in RATES]
 
     def fastest_fixed(self, rate: float) -> ServedSetting:
-        """Return the setting under which whole texts take the least time at a rate."""
+        """Return the setting with the lowest simulated median latency at a rate."""
         load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=20)
-        texts = [arrivals(load)]
-        return min(self.settings, key=lambda each: Seen.of(self.simulated(each, texts)).whole.median_s)
+        requests = [arrivals(load)]
+        return min(self.settings, key=lambda setting: Summary.of(self.simulate(setting, requests)).latency.median_s)
 
-    def simulated(
-        self, setting: ServedSetting, parts: Sequence[Sequence[Request]], paces: Sequence[Pace] = ()
+    def simulate(
+        self, setting: ServedSetting, parts: Sequence[Sequence[Request]], slowdowns: Sequence[Slowdown] = ()
     ) -> list[list[ServedSequence]]:
-        """Return what the profile says of the texts of each part, by default at its own pace."""
+        """Simulate the requests of each part, by default without slowdown."""
         deployments = [
             Deployment(
-                times=PacedTimes(self.times.profile, self.times.acceptance, pace=pace), batch_size=self.most_texts
+                times=SlowedTimes(self.times.profile, self.times.acceptance, slowdown=slowdown),
+                batch_size=self.batch_size,
             )
-            for pace in paces or [PROFILED] * len(parts)
+            for slowdown in slowdowns or [NO_SLOWDOWN] * len(parts)
         ]
         return [
-            deployment.serve(setting, texts, draw)
-            for texts, deployment in zip(parts, deployments, strict=True)
-            for draw in range(DRAWS)
+            deployment.serve(setting, requests, seed)
+            for requests, deployment in zip(parts, deployments, strict=True)
+            for seed in range(SIMULATIONS)
         ]
 
-    def race(self, seconds: float) -> None:
-        """Print a line for each rate and setting, and at each rate how the schedule does beside the best fixed setting."""
+    def run(self, seconds: float) -> None:
+        """Print a line for each rate and setting, and at each rate compare the schedule with the best fixed setting."""
         columns = "".join(f"{name:>21}" for name in COLUMNS)
-        say(f"\n{'texts/s':>8}  {'':<25}{columns}{'machine: 1 text':>17}{'2':>7}{'4':>7}{'as profiled':>13}")
-        count = max(2, round(seconds / PART_S))
+        header = f"{'requests/s':>10}  {'':<25}{columns}{'slowdown: batch 1':>19}{'2':>7}{'4':>7}{'unscaled':>10}"
+        tqdm.write(f"\n{header}")
+        count = max(2, round(seconds / MAX_PART_S))
         for rate in self.rates():
             load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=seconds / count)
-            parts = [arrivals(replace(load, seed=part)) for part in range(count)]
-            served: dict[str, list[Part]] = {each.name: [] for each in self.settings}
-            for texts, setting in bar(list(product(parts, self.settings)), f"{rate:.1f} texts/s"):
+            loads = [arrivals(replace(load, seed=seed)) for seed in range(count)]
+            parts: dict[str, list[Part]] = {setting.name: [] for setting in self.settings}
+            for requests, setting in progress(list(product(loads, self.settings)), f"{rate:.1f} requests/s"):
                 self.server.restart()
-                before = self.reference.slower(setting)
-                found = self.server.serve(setting, texts)
-                pace = Pace.of([before, self.reference.slower(setting)])
-                served[setting.name].append(Part(texts, found, pace))
+                before = self.reference.slowdown(setting)
+                served = self.server.serve(setting, requests)
+                slowdown = Slowdown.of([before, self.reference.slowdown(setting)])
+                parts[setting.name].append(Part(requests, served, slowdown))
             for setting in self.settings:
-                say(f"{rate:>8.1f}  {setting.name:<25}{self._line(setting, served[setting.name])}")
-            self._schedule_beside({name: [each.served for each in found] for name, found in served.items()})
+                tqdm.write(f"{rate:>10.1f}  {setting.name:<25}{self._line(setting, parts[setting.name])}")
+            self._compare_schedule({name: [part.served for part in served] for name, served in parts.items()})
 
-    def _line(self, setting: ServedSetting, found: Sequence[Part]) -> str:
-        """Return what was simulated of a setting and seen, the machine's pace, and the median at that of the profile."""
-        texts, paces = [each.texts for each in found], [each.pace for each in found]
-        seen = Seen.of([each.served for each in found]).numbers
-        simulated = Seen.of(self.simulated(setting, texts, paces)).numbers
-        profiled = Seen.of(self.simulated(setting, texts)).numbers[MEDIAN] / seen[MEDIAN] - 1
+    def _line(self, setting: ServedSetting, parts: Sequence[Part]) -> str:
+        requests, slowdowns = [part.requests for part in parts], [part.slowdown for part in parts]
+        measured = Summary.of([part.served for part in parts]).values
+        simulated = Summary.of(self.simulate(setting, requests, slowdowns)).values
+        unscaled = Summary.of(self.simulate(setting, requests)).values[MEDIAN_LATENCY] / measured[MEDIAN_LATENCY] - 1
         columns = (
-            f"{shown(a):>8}{shown(b):>7}{a / b - 1:>+6.0%}" for shown, a, b in zip(SHOWN, simulated, seen, strict=True)
+            f"{format_value(a):>8}{format_value(b):>7}{a / b - 1:>+6.0%}"
+            for format_value, a, b in zip(FORMATS, simulated, measured, strict=True)
         )
-        one, two, four = np.median([each.slower for each in paces], 0) - 1
-        return f"{''.join(columns)}{one:>+17.0%}{two:>+7.0%}{four:>+7.0%}{profiled:>+13.0%}"
+        one, two, four = np.median([slowdown.factors for slowdown in slowdowns], 0) - 1
+        return f"{''.join(columns)}{one:>+19.0%}{two:>+7.0%}{four:>+7.0%}{unscaled:>+10.0%}"
 
-    def _schedule_beside(self, served: dict[str, list[Sequence[ServedSequence]]]) -> None:
-        """Print how the schedule does beside the best other setting, and the standard error of that."""
+    def _compare_schedule(self, served: dict[str, list[Sequence[ServedSequence]]]) -> None:
+        """Print the latency of the schedule over that of the best other setting."""
         if SCHEDULE not in served:
             return
-        for number, taken_s in WHOLE_TEXTS.items():
-            others = {name: taken_s(Seen.of(parts)) for name, parts in served.items() if name != SCHEDULE}
-            best = min(others, key=lambda name: others[name])
-            longer, error = longer_by(served[SCHEDULE], served[best], taken_s)
-            say(f"{'':>10}schedule: {longer:+.1%} +- {error:.1%} in the {number} of whole texts beside {best}")
+        for name, latency_s in LATENCIES.items():
+            others = {other: latency_s(Summary.of(parts)) for other, parts in served.items() if other != SCHEDULE}
+            best = min(others, key=lambda other: others[other])
+            change, error = relative_latency(served[SCHEDULE], served[best], latency_s)
+            tqdm.write(f"{'':>12}schedule: {name} latency {change:+.1%} +- {error:.1%} compared with {best}")
 
 
-def longer_by(
-    these: Sequence[Sequence[ServedSequence]],
-    those: Sequence[Sequence[ServedSequence]],
-    taken_s: Callable[[Seen], float],
+def relative_latency(
+    parts: Sequence[Sequence[ServedSequence]],
+    other_parts: Sequence[Sequence[ServedSequence]],
+    latency_s: Callable[[Summary], float],
 ) -> tuple[float, float]:
-    """Return by what share these parts take longer than those, which had the same texts, and the standard error of it."""
+    """Return by which fraction a latency exceeds that of other parts with the same requests, and its standard error."""
 
-    def ratio(parts: Sequence[int]) -> float:
-        one, other = (taken_s(Seen.of([served[part] for part in parts])) for served in (these, those))
+    def ratio(numbers: Sequence[int]) -> float:
+        one, other = (latency_s(Summary.of([served[number] for number in numbers])) for served in (parts, other_parts))
         return one / other
 
-    count = len(these)
-    redrawn = np.random.default_rng(0).integers(count, size=(REDRAWN, count)).tolist()
-    return ratio(range(count)) - 1, float(np.std([ratio(parts) for parts in redrawn]))
+    count = len(parts)
+    samples = np.random.default_rng(0).integers(count, size=(BOOTSTRAP_SAMPLES, count)).tolist()
+    return ratio(range(count)) - 1, float(np.std([ratio(numbers) for numbers in samples]))
 
 
-def profiled(reference: Reference, folder: Path, models: ModelFolders, seconds: float) -> tuple[Profile, Reference]:
-    """Return a profile of treeopt's decoder, measured for so many seconds, and the reference before and after it."""
-    reference.both_s()  # the first texts are slower
-    path, before = folder / "profile.yaml", reference.both_s()
-    command = [sys.executable, "-m", "treeopt", *PROFILE, "--prompts", str(folder / PROMPT_FILE), "--no-chat"]
-    named = [] if models is None else ["--target", str(models[0]), "--draft", str(models[1])]
-    subprocess.run([*command, *named, "--time-budget", f"{seconds:g}s", "-o", str(path)], check=True)
-    return Profile.load(path), reference.beside([before, reference.both_s()])
-
-
-def probed(
-    reference: Reference, client: EngineClient, launch: Launch, prompts: Sequence[str]
+def profile_decoder(
+    reference: Reference, folder: Path, models: ModelFolders, seconds: float
 ) -> tuple[Profile, Reference]:
-    """Return a profile of an engine, and the reference before, in pauses of the probe and after it.
+    """Profile treeopt's decoder, and measure the reference before and after."""
+    reference.measure()  # warm-up
+    path, before = folder / "profile.yaml", reference.measure()
+    command = [sys.executable, "-m", "treeopt", *PROFILE, "--prompts", str(folder / PROMPT_FILE), "--no-chat"]
+    model_options = [] if models is None else ["--target", str(models[0]), "--draft", str(models[1])]
+    subprocess.run([*command, *model_options, "--time-budget", f"{seconds:g}s", "-o", str(path)], check=True)
+    return Profile.load(path), reference.with_profiled([before, reference.measure()])
 
-    A probe times steps at the context lengths of its prompts and texts: they are as long as those that arrive.
+
+def probe_engine(
+    reference: Reference, client: EngineClient, config: EngineConfig, prompts: Sequence[str]
+) -> tuple[Profile, Reference]:
+    """Probe an engine, and measure the reference before, between batches of the probe and after.
+
+    Steps are timed at the context lengths of the prompts and outputs, so these are as long as in the benchmark.
     """
     settings = ProbeSettings(
-        lengths=(0, LENGTH),
+        lengths=(0, DRAFT_TOKENS),
         batch_sizes=(1, 2, SLOTS),
         prompts=tuple(probe_prompts(prompts)),
         prompts_from=f"{PROMPT_FILE}, cut",
-        rounds=ROUNDS,
+        rounds=PROBE_ROUNDS,
         max_new_tokens=NEW_TOKENS[1],
     )
-    reference.both_s()  # the first texts are slower
-    probe, beside = Probe(client, launch, settings, Journal(None, "arrivals")), [reference.both_s()]
-    waves = iter(bar(range(settings.waves), "probe"))
-    pauses = cycle([*[False] * (settings.waves // PAUSES - 1), True])
+    reference.measure()  # warm-up
+    probe, measurements = Probe(client, config, settings, Checkpoint(None, "arrivals")), [reference.measure()]
+    batches = iter(progress(range(settings.batches), "probe"))
+    measures_reference = cycle([*[False] * (settings.batches // PROBE_REFERENCES - 1), True])
 
     def tick() -> None:
-        next(waves)
-        if next(pauses):
-            beside.append(reference.both_s())
+        next(batches)
+        if next(measures_reference):
+            measurements.append(reference.measure())
 
     probe.measure(tick)
-    return engine_profile(client, launch, settings, probe), reference.beside([*beside, reference.both_s()])
+    profile = engine_profile(client, config, settings, probe)
+    return profile, reference.with_profiled([*measurements, reference.measure()])
 
 
 def decoder_comparison(folder: Path, models: ModelFolders, profile_s: float) -> Comparison:
-    """Profile a pair, and return the decoder beside what the profile says of it."""
+    """Profile a pair, and return the comparison of treeopt's decoder."""
     pair = load_pair(*models or (None, None))
     server = DecoderServer(
         target=pair.target,
         draft=pair.draft_model,
-        prompts=long_enough([pair.tokenizer.encode(text) for text in load_prompts(folder / PROMPT_FILE)]),
+        prompts=select_long([pair.tokenizer.encode(text) for text in load_prompts(folder / PROMPT_FILE)]),
         temperature=0.0,
-        most_texts=MOST_TEXTS,
-        longest=PROMPT_TOKENS[1] + NEW_TOKENS[1],
+        batch_size=BATCH_SIZE,
+        max_tokens=PROMPT_TOKENS[1] + NEW_TOKENS[1],
     )
-    profile, reference = profiled(Reference(server, REFERENCE_LENGTH), folder, models, profile_s)
+    profile, reference = profile_decoder(Reference(server, REFERENCE_DRAFT_TOKENS), folder, models, profile_s)
     times = StepTimes(profile, profile.acceptance())
     plain, *fixed, schedule = served_settings(times, PlanRequest())
-    found = Comparison(server, times, [plain, *fixed], MOST_TEXTS, reference)
-    rates = found.rates()
-    chosen = {found.fastest_fixed(rate).name for rate in (rates[0], rates[-1])}
-    return replace(found, settings=[plain, *(each for each in fixed if each.name in chosen), schedule])
+    comparison = Comparison(server, times, [plain, *fixed], BATCH_SIZE, reference)
+    rates = comparison.rates()
+    best_names = {comparison.fastest_fixed(rate).name for rate in (rates[0], rates[-1])}
+    best_fixed = [setting for setting in fixed if setting.name in best_names]
+    return replace(comparison, settings=[plain, *best_fixed, schedule])
 
 
 def llama_comparison(server: LlamaServer, prompts: Sequence[str]) -> Comparison:
-    """Probe llama-server, and return it beside what the profile says of it."""
-    profile, reference = probed(Reference(server, LENGTH), server.client, server.launch, prompts)
-    say(probe_summary(profile))
+    """Probe llama-server, and return its comparison."""
+    profile, reference = probe_engine(Reference(server, DRAFT_TOKENS), server.client, server.config, prompts)
+    tqdm.write(probe_summary(profile))
     times = StepTimes(profile, profile.acceptance())
-    found = served_settings(times, PlanRequest())
-    settings = [each for each in found[:-1] if each.draft_tokens in (0, LENGTH)]
+    *fixed, _ = served_settings(times, PlanRequest())
+    settings = [setting for setting in fixed if setting.draft_tokens in (0, DRAFT_TOKENS)]
     return Comparison(server, times, settings, SLOTS, reference)
 
 
-def long_enough(prompts: Sequence[list[int]]) -> list[list[int]]:
-    """Return the prompts that can be cut to any length that arrives."""
-    return [each for each in prompts if len(each) >= PROMPT_TOKENS[1]]
+def select_long(prompts: Sequence[list[int]]) -> list[list[int]]:
+    """Return the prompts that are at least as long as the longest of a request."""
+    return [prompt for prompt in prompts if len(prompt) >= PROMPT_TOKENS[1]]
 
 
 def probe_prompts(prompts: Sequence[str]) -> list[str]:
-    """Return how prompts begin: cut to lengths from the least to the most that arrive, a token a byte."""
+    """Cut prompts to evenly spaced lengths over `PROMPT_TOKENS`; a token is a byte."""
     lengths = np.linspace(*PROMPT_TOKENS, len(prompts)).astype(int).tolist()
     return [text.encode()[:length].decode(errors="ignore") for text, length in zip(prompts, lengths, strict=True)]
 
 
-def gguf_models(folder: Path) -> list[str]:
-    """Return target and draft of the bundled pair as GGUF files."""
-    found = []
+def write_gguf_models(folder: Path) -> list[str]:
+    """Write the bundled target and draft model as GGUF files, and return their paths."""
+    paths = []
     for source in (bundled.TARGET, bundled.DRAFT):
         path = folder / f"{source.name}.gguf"
         subprocess.run([sys.executable, TOOLS / "make_gguf.py", source, "--type", "f16", "-o", path], check=True)
-        found.append(str(path))
-    return found
+        paths.append(str(path))
+    return paths
 
 
 @click.command()
-@click.option("--seconds", default=6.0, show_default=True, help="For which texts arrive at each setting and rate.")
-@click.option("--only", type=click.Choice(["decoder", "llama-server"]), help="One of the servers.")
-@click.option("--folder", type=Path, help="Where models and profiles are kept.")
+@click.option("--seconds", default=6.0, show_default=True, help="Duration of each setting at each rate.")
+@click.option("--only", type=click.Choice(["decoder", "llama-server"]), help="Run one server only.")
+@click.option("--folder", type=Path, help="Folder for models and profiles; by default a temporary one.")
 @click.option("--target", type=Path, help="Model folder; by default the bundled pair.")
 @click.option("--draft", type=Path, help="Folder of its draft model.")
-@click.option("--profile-seconds", "profile_s", default=PROFILE_S, show_default=True, help="Of measuring the profile.")
+@click.option(
+    "--profile-seconds", "profile_s", default=PROFILE_S, show_default=True, help="Time budget of the profile."
+)
 def main(
     seconds: float, only: str | None, folder: Path | None, target: Path | None, draft: Path | None, profile_s: float
 ) -> None:
-    """Measure, simulate and serve; print a line for each rate and setting."""
+    """Compare simulated and measured latency; print a line for each rate and setting."""
     models = None if target is None or draft is None else (target, draft)
     if (target is None) != (draft is None):
         raise click.UsageError("--target, --draft: expected both, or neither for the bundled pair.")
     if models is not None and only != "decoder":
         raise click.UsageError("--target: expected with --only decoder, because llama-server runs the bundled pair.")
-    runs = len(SHARES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
-    minutes = 6 + runs * (seconds / 60 + 0.06 * max(2, round(seconds / PART_S)))
-    print(f"{conditions()}, processors {sorted(os.sched_getaffinity(0))}")
+    runs = len(RATES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
+    minutes = 6 + runs * (seconds / 60 + 0.06 * max(2, round(seconds / MAX_PART_S)))
+    print(f"{describe_environment()}, processors {sorted(os.sched_getaffinity(0))}")
     pair = "the bundled pair" if models is None else f"{target} + {draft}"
     print(
-        f"{pair}, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, texts of {NEW_TOKENS[0]}; "
+        f"{pair}, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, outputs of {NEW_TOKENS[0]}; "
         f"takes about {minutes:.0f} minutes",
         flush=True,
     )
@@ -361,27 +374,29 @@ def main(
         else:
             (folder / PROMPT_FILE).write_text(json.dumps(load_prompts(DEFAULT_PROMPTS)), "utf-8")
         if only != "llama-server":
-            found = decoder_comparison(folder, models, profile_s)
-            say(f"\ntreeopt's decoder, at most {found.most_texts} texts at a time, float32")
-            found.race(seconds)
+            comparison = decoder_comparison(folder, models, profile_s)
+            tqdm.write(f"\ntreeopt's decoder, batches of at most {BATCH_SIZE}, float32")
+            comparison.run(seconds)
         if only != "decoder":
             try:
-                client = engine_client("llama-server", url=None, threads=THREADS, timeout_s=600)
+                client = create_client("llama-server", url=None, threads=THREADS, timeout_s=600)
             except TreeoptError as error:
-                say(f"\nllama-server: not run. {error}")
+                tqdm.write(f"\nllama-server was not run: {error}")
                 return
-            files = gguf_models(folder)
+            target_file, draft_file = write_gguf_models(folder)
             prompts = load_prompts(folder / PROMPT_FILE)
-            launch = Launch(
-                target=files[0], draft=files[1], draft_tokens=0, slots=SLOTS, threads=THREADS, timeout_s=600
+            config = EngineConfig(
+                target=target_file, draft=draft_file, draft_tokens=0, slots=SLOTS, threads=THREADS, timeout_s=600
             )
             server = LlamaServer(
-                client=client, launch=launch, prompts=long_enough([list(text.encode()) for text in prompts])
+                client=client, config=config, prompts=select_long([list(text.encode()) for text in prompts])
             )
             with closing(server):
-                found = llama_comparison(server, prompts)
-                say(f"\nllama-server ({client.version}), {SLOTS} slots, f16, {THREADS} thread, chains of {LENGTH}")
-                found.race(seconds)
+                comparison = llama_comparison(server, prompts)
+                tqdm.write(
+                    f"\nllama-server ({client.version}), {SLOTS} slots, f16, {THREADS} thread, chains of {DRAFT_TOKENS}"
+                )
+                comparison.run(seconds)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,20 @@
-"""What do batches bring?  Plain decoding and trees at several batch sizes, beside transformers' own batched generation.
+"""Compare plain decoding, static trees and dynamic trees at several batch sizes, also with transformers' generation.
 
     python benchmarks/batches.py
     python benchmarks/batches.py --heads --batch-sizes 1,8
     python benchmarks/batches.py --runner transformers --batch-sizes 1,8
     python benchmarks/batches.py --device cuda --dtype bfloat16 --shape 1b --draft-shape 68m
 
-At each temperature and batch size the static trees below are raced on the first prompts; plain decoding, the fastest of
-them and a dynamic tree then decode all: the default prompts, then their second halves.  Tokens per second are those of
-all texts together, prefill included, and stand as ratios to plain decoding one text at a time, to plain decoding of as
-many texts, and to transformers.  `steps to 1` is the first of these ratios with prefill left out of both, `rest` the
-share of the steps' time in which no model runs; of a device neither is known.  `equal` counts the texts that are, token
-by token, those decoded alone with the same seed.  At temperature 0 it is told of each of the others whether it parts at
-a near-tie of the largest logits.
+At each temperature and batch size, the static trees below are compared on the first prompts. Then plain decoding, the fastest
+of them and a dynamic tree decode all prompts: the default prompts and their second halves. `tokens/s` includes prefill. The
+next columns are its ratios to plain decoding at batch size 1 (`to 1, plain`), to plain decoding at the same batch size, and to
+transformers. `steps to 1` is the first ratio without prefill. `host` is the host overhead, as a share of step time; on a GPU
+neither is measured. `equal` counts outputs that equal those of the same seed at batch size 1. At temperature 0 every diverging
+output is checked for a near-tie of the two largest logits.
 
-With `--heads` the heads that ship with the bundled target decode too; their passes count as `rest`, which is not told.
-With `--runner transformers` these run both models, as all that treeopt does not run itself; `llama.cpp` runs them from
-GGUF files of float32.
-With `--shape`, models have random weights, and texts random prompts: then nothing is accepted, and what a batch takes
-and whether texts are equal is all that is seen.
+`--heads` adds the heads of the bundled target, without their host overhead. `--runner transformers` runs both models in
+transformers, like any model that is not built in; `--runner llama.cpp` runs float32 GGUF files. `--shape` uses random weights
+and random prompts: nothing is accepted, so it measures only the cost of a batch and whether outputs are equal.
 """
 
 import sys
@@ -34,12 +31,13 @@ from unittest.mock import patch
 import click
 import torch
 import transformers
-from conditions import bar, conditions, default_prompts, say
+from common import default_prompts, describe_environment, progress
+from tqdm import tqdm
 
 from treeopt import bundled as bundle
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
-from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
@@ -48,7 +46,7 @@ from treeopt.runtime.models.gguf import load_gguf
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.trees import TokenTree, chain, level_widths
-from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
 
 ROOT = Path(__file__).resolve().parents[1]
 BUNDLED = bundle.TARGET, bundle.DRAFT
@@ -62,9 +60,9 @@ TREES = {
     "16 nodes": level_widths([4, 4, 3, 2, 2]),
 }
 DYNAMIC = DynamicTree(top_k=2, depth=3, nodes=6)
-Heads = Callable[[Transformer, int], Drafter]
-"""From a target and the longest text to a drafter."""
-HEADS: dict[str, Heads] = {
+BuildHeads = Callable[[Transformer, int], Drafter]
+"""Builds a drafter from a target and the maximum number of tokens."""
+HEADS: dict[str, BuildHeads] = {
     "EAGLE, chain of 4": lambda target, longest: EagleDrafter(
         load_eagle(bundle.EAGLE, target), chain(4), capacity=longest
     ),
@@ -74,9 +72,9 @@ HEADS: dict[str, Heads] = {
     "Medusa, chain of 3": lambda target, _: MedusaDrafter(load_medusa(bundle.MEDUSA, target), chain(3)),
     "ReDrafter, 2 beams of 3": lambda target, _: RedrafterDrafter(load_redrafter(bundle.REDRAFTER, target), 2, 3),
 }
-Way = TokenTree | DynamicTree | Heads
+Strategy = TokenTree | DynamicTree | BuildHeads
 FEW_PROMPTS = 16
-"""Prompts that trees are raced on."""
+"""Prompts on which static trees are compared."""
 RANDOM_LENGTHS = range(100, 356, 4)
 """Tokens of random prompts."""
 RUNNERS = TREEOPT, TRANSFORMERS, _ = "treeopt", "transformers", "llama.cpp"
@@ -84,41 +82,41 @@ RUNNERS = TREEOPT, TRANSFORMERS, _ = "treeopt", "transformers", "llama.cpp"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All texts of one way of decoding."""
+    """The outputs of one strategy."""
 
-    texts: list[list[int]]
+    outputs: list[list[int]]
     seconds: float
     passes_s: float = 0.0
     prefill_s: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
-        return sum(map(len, self.texts)) / self.seconds
+        return sum(map(len, self.outputs)) / self.seconds
 
     @property
     def step_tokens_per_s(self) -> float:
-        """Of the steps alone, prompts left out; on a device prefill is not known apart."""
-        return sum(map(len, self.texts)) / (self.seconds - self.prefill_s)
+        """Without prefill, which is not measured on a GPU."""
+        return sum(map(len, self.outputs)) / (self.seconds - self.prefill_s)
 
     @property
-    def rest(self) -> float:
-        """Share of the steps' time that no pass takes."""
+    def host_share(self) -> float:
+        """Host overhead as a share of step time."""
         return 1 - self.passes_s / (self.seconds - self.prefill_s)
 
 
 @contextmanager
-def passes_timed(model: type) -> Iterator[dict[str, float]]:
-    """Collect the seconds of passes of a kind of model by method while the block runs."""
+def time_passes(model: type) -> Iterator[dict[str, float]]:
+    """Collect the seconds in `forward` and `prefill` of a model class."""
     seconds = dict.fromkeys(("forward", "prefill"), 0.0)
 
     def timed(name: str) -> Any:
         method = getattr(model, name)
 
-        def run(*arguments: Any, **keywords: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
             start_s = time.perf_counter()
-            found = method(*arguments, **keywords)
+            result = method(*args, **kwargs)
             seconds[name] += time.perf_counter() - start_s
-            return found
+            return result
 
         return run
 
@@ -128,27 +126,30 @@ def passes_timed(model: type) -> Iterator[dict[str, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is decoded."""
+    """The models and prompts."""
 
     target: Any
     draft: Any
-    theirs: Any
+    transformers_target: Any
     prompts: list[list[int]]
     max_new_tokens: int
 
-    def requests(self, count: int | None = None) -> list[TextRequest]:
-        return [TextRequest(prompt, self.max_new_tokens, seed=seed) for seed, prompt in enumerate(self.prompts[:count])]
+    def requests(self, count: int | None = None) -> list[GenerationRequest]:
+        return [
+            GenerationRequest(prompt, self.max_new_tokens, seed=seed)
+            for seed, prompt in enumerate(self.prompts[:count])
+        ]
 
-    def decoder(self, way: Way, temperature: float) -> Decoder:
+    def decoder(self, strategy: Strategy, temperature: float) -> Decoder:
         longest = max(map(len, self.prompts)) + self.max_new_tokens
         drafter: Drafter | Transformer = self.draft
         static: TokenTree | None = None
-        if isinstance(way, TokenTree):
-            static = way
-        elif isinstance(way, DynamicTree):
-            drafter = ExpandingDrafter(self.draft, way, capacity=longest)
+        if isinstance(strategy, TokenTree):
+            static = strategy
+        elif isinstance(strategy, DynamicTree):
+            drafter = ExpandingDrafter(self.draft, strategy, capacity=longest)
         else:
-            drafter = way(self.target, longest)
+            drafter = strategy(self.target, longest)
         return Decoder(
             self.target,
             drafter,
@@ -158,118 +159,121 @@ class Setup:
             cuda_graphs=False,
         )
 
-    def alone(self, way: Way, temperature: float) -> list[list[int]]:
-        decoder = self.decoder(way, temperature)
-        wanted = bar(self.requests(), "alone")
-        return [list(decoder.generate(each.token_ids, each.max_new_tokens, seed=each.seed)) for each in wanted]
+    def decode_single(self, strategy: Strategy, temperature: float) -> list[list[int]]:
+        decoder = self.decoder(strategy, temperature)
+        requests = progress(self.requests(), "batch size 1")
+        return [
+            list(decoder.generate(request.token_ids, request.max_new_tokens, seed=request.seed)) for request in requests
+        ]
 
-    def together(self, way: Way, temperature: float, size: int, count: int | None = None) -> Run:
-        decoder, requests = self.decoder(way, temperature), self.requests(count)
-        for _ in decoder.steps_of_all(requests[:size], batch_size=size):
-            pass  # makes the caches, and compiles what is compiled
-        texts: list[list[int]] = [[] for _ in requests]
-        self.wait()
-        with passes_timed(type(self.target)) as passes_s:
+    def decode_batches(self, strategy: Strategy, temperature: float, size: int, count: int | None = None) -> Run:
+        decoder, requests = self.decoder(strategy, temperature), self.requests(count)
+        for _ in decoder.stream_all(requests[:size], batch_size=size):
+            pass  # warm-up
+        outputs: list[list[int]] = [[] for _ in requests]
+        self.synchronize()
+        with time_passes(type(self.target)) as passes_s:
             start_s = time.perf_counter()
-            for step in decoder.steps_of_all(requests, batch_size=size):
-                texts[step.text] += step.tokens
-            self.wait()
+            for step in decoder.stream_all(requests, batch_size=size):
+                outputs[step.request] += step.tokens
+            self.synchronize()
             seconds = time.perf_counter() - start_s
-        return Run(texts, seconds, passes_s["forward"], passes_s["prefill"])
+        return Run(outputs, seconds, passes_s["forward"], passes_s["prefill"])
 
-    def transformers(self, temperature: float, size: int) -> Run:
-        """Decode plainly with transformers, in batches of texts that are padded on the left."""
+    def decode_with_transformers(self, temperature: float, size: int) -> Run:
+        """Decode plainly with transformers, in left-padded batches."""
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
-        self.wait()
-        start_s, texts = time.perf_counter(), []
+        self.synchronize()
+        start_s, outputs = time.perf_counter(), []
         for first in range(0, len(self.prompts), size):
             prompts = self.prompts[first : first + size]
             longest = max(map(len, prompts))
             tokens = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
-            seen = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-            found = self.theirs.generate(
+            mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+            generated = self.transformers_target.generate(
                 tokens.to(self.target.device),
-                attention_mask=seen.to(self.target.device),
+                attention_mask=mask.to(self.target.device),
                 max_new_tokens=self.max_new_tokens,
                 pad_token_id=0,
                 **sampling,
             )
-            texts += found[:, longest:].tolist()
-        self.wait()
-        return Run(texts, time.perf_counter() - start_s)
+            outputs += generated[:, longest:].tolist()
+        self.synchronize()
+        return Run(outputs, time.perf_counter() - start_s)
 
-    def wait(self) -> None:
-        """Wait for the device."""
+    def synchronize(self) -> None:
         if self.target.device.type == "cuda":
             torch.cuda.synchronize(self.target.device)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything at one temperature."""
+    """The comparison at one temperature."""
 
     setup: Setup
     temperature: float
     heads: bool
-    """Whether they decode too."""
-    alone: dict[str, list[list[int]]] = field(default_factory=dict)
-    """The texts of each way, decoded one after the other."""
+    """Whether to include them."""
+    single_outputs: dict[str, list[list[int]]] = field(default_factory=dict)
+    """Outputs at batch size 1, by strategy."""
 
     def run(self, sizes: Sequence[int]) -> None:
-        """Measure all batch sizes, and print a line for each way of decoding."""
+        """Print a line for each batch size and strategy."""
         print(f"\ntemperature {self.temperature:g}")
         print(
             f"{'batch':>5}  {'':<24}{'tokens/s':>9}{'to 1, plain':>13}{'steps to 1':>12}{'to plain':>10}{'to transformers':>17}"
-            f"{'rest':>8}{'equal':>8}",
+            f"{'host':>8}{'equal':>8}",
             flush=True,
         )
         first = None
         for size in sizes:
-            raced = {
-                name: self.setup.together(tree, self.temperature, size, FEW_PROMPTS).tokens_per_s
-                for name, tree in bar(TREES.items(), "trees")
+            rates = {
+                name: self.setup.decode_batches(tree, self.temperature, size, FEW_PROMPTS).tokens_per_s
+                for name, tree in progress(TREES.items(), "trees")
             }
-            best = max(raced, key=lambda name: raced[name])
-            theirs = self.setup.transformers(self.temperature, size).tokens_per_s
-            say(f"{size:>5}  {'transformers, plain':<24}{theirs:>9.0f}")
+            best = max(rates, key=lambda name: rates[name])
+            transformers_rate = self.setup.decode_with_transformers(self.temperature, size).tokens_per_s
+            tqdm.write(f"{size:>5}  {'transformers, plain':<24}{transformers_rate:>9.0f}")
             plain = None
-            ways: dict[str, Way] = {"plain": PLAIN, best: TREES[best], "dynamic tree": DYNAMIC}
-            for name, way in (ways | (HEADS if self.heads else {})).items():
-                found = self.setup.together(way, self.temperature, size)
-                plain, first = plain or found, first or found
-                steps = found.step_tokens_per_s / first.step_tokens_per_s
-                ratios = [found.tokens_per_s / each for each in (first.tokens_per_s, plain.tokens_per_s, theirs)]
-                self.tell(size, name, way, found, [ratios[0], steps, *ratios[1:]])
+            strategies: dict[str, Strategy] = {"plain": PLAIN, best: TREES[best], "dynamic tree": DYNAMIC}
+            for name, strategy in (strategies | (HEADS if self.heads else {})).items():
+                run = self.setup.decode_batches(strategy, self.temperature, size)
+                plain, first = plain or run, first or run
+                steps = run.step_tokens_per_s / first.step_tokens_per_s
+                ratios = [
+                    run.tokens_per_s / rate for rate in (first.tokens_per_s, plain.tokens_per_s, transformers_rate)
+                ]
+                self.print_run(size, name, strategy, run, [ratios[0], steps, *ratios[1:]])
 
-    def tell(self, size: int, name: str, way: Way, run: Run, ratios: Sequence[float]) -> None:
-        """Print the line of a way of decoding, and one for each text that is not the one decoded alone."""
-        if name not in self.alone:
-            self.alone[name] = self.setup.alone(way, self.temperature)
-        lines = self.differing(self.alone[name], run)
-        on_host = self.setup.target.device.type != "cuda"  # of a device it is not known what its passes take
+    def print_run(self, size: int, name: str, strategy: Strategy, run: Run, ratios: Sequence[float]) -> None:
+        """Print the line of a strategy, and one for each output that differs from that at batch size 1."""
+        if name not in self.single_outputs:
+            self.single_outputs[name] = self.setup.decode_single(strategy, self.temperature)
+        lines = self.describe_divergences(self.single_outputs[name], run)
+        on_host = self.setup.target.device.type != "cuda"  # passes are not timed on a GPU
         steps = f"{ratios[1]:.2f}" if on_host else "-"
-        rest = f"{run.rest:.1%}" if on_host and name not in HEADS else "-"
-        say(
+        host = f"{run.host_share:.1%}" if on_host and name not in HEADS else "-"
+        tqdm.write(
             f"{size:>5}  {name:<24}{run.tokens_per_s:>9.0f}{ratios[0]:>13.2f}{steps:>12}{ratios[2]:>10.2f}{ratios[3]:>17.2f}"
-            f"{rest:>8}{f'{len(run.texts) - len(lines)}/{len(run.texts)}':>8}"
+            f"{host:>8}{f'{len(run.outputs) - len(lines)}/{len(run.outputs)}':>8}"
         )
         for line in lines:
-            say(line)
+            tqdm.write(line)
 
-    def differing(self, alone: Sequence[list[int]], run: Run) -> list[str]:
-        """Return a line for each text that is not the one decoded alone."""
-        found = []
-        for number, (prompt, expected, text) in enumerate(zip(self.setup.prompts, alone, run.texts, strict=True)):
-            parted = divergence(self.setup.target, number, prompt, expected, text)
-            if parted is not None:
-                kind = "a near-tie" if parted.near_tie else "NOT a near-tie"
-                of = "" if self.temperature else f", {kind}, logits {parted.gap:.1e} apart"
-                found.append(f"    text {number} parts at token {parted.place}{of}")
-        return found
+    def describe_divergences(self, single: Sequence[list[int]], run: Run) -> list[str]:
+        """Return a line for each output that differs from that at batch size 1."""
+        lines = []
+        for number, (prompt, expected, output) in enumerate(zip(self.setup.prompts, single, run.outputs, strict=True)):
+            diverged = divergence(self.setup.target, number, prompt, expected, output)
+            if diverged is not None:
+                kind = "a near-tie" if diverged.near_tie else "NOT a near-tie"
+                cause = "" if self.temperature else f", {kind}, logits {diverged.gap:.1e} apart"
+                lines.append(f"    output {number} diverges at token {diverged.place}{cause}")
+        return lines
 
 
-def run_by(runner: str, pair: ModelPair, folders: tuple[Path, Path]) -> tuple[Any, Any]:
-    """Return the models of a pair as something else runs them."""
+def load_runner(runner: str, pair: ModelPair, folders: tuple[Path, Path]) -> tuple[Any, Any]:
+    """Return the models of a pair in treeopt, transformers or llama.cpp."""
     if runner == TREEOPT:
         return pair.target, pair.draft
     if runner == TRANSFORMERS:
@@ -289,19 +293,18 @@ def run_by(runner: str, pair: ModelPair, folders: tuple[Path, Path]) -> tuple[An
 def pair_setup(
     folders: tuple[Path, Path], count: int, max_new_tokens: int, dtype: str, device: str, runner: str
 ) -> Setup:
-    """Return a pair with its prompts."""
     pair = load_pair(*(None, None) if folders == BUNDLED else folders, dtype=dtype, device=device)
-    target, draft = run_by(runner, pair, folders)
+    target, draft = load_runner(runner, pair, folders)
     load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
-    theirs = load(folders[0], dtype=pair.target.dtype).eval().to(device)
+    transformers_target = load(folders[0], dtype=pair.target.dtype).eval().to(device)
     whole = default_prompts(pair)
     halves = [prompt[len(prompt) // 2 :] for prompt in whole]
-    prompts = list(islice(cycle([*whole, *halves]), count))  # taken again, with other seeds, where they are too few
-    return Setup(target, draft, theirs, prompts, max_new_tokens)
+    prompts = list(islice(cycle([*whole, *halves]), count))  # repeated, with other seeds, if there are too few
+    return Setup(target, draft, transformers_target, prompts, max_new_tokens)
 
 
 def random_setup(shapes: tuple[str, str], count: int, max_new_tokens: int, dtype: str, device: str) -> Setup:
-    """Return models of known shapes with random weights, and random prompts."""
+    """Return models with random weights, and random prompts."""
     sys.path.append(str(ROOT / "tools"))
     from gallery_shapes import SHAPES, random_model
 
@@ -322,26 +325,26 @@ def random_setup(shapes: tuple[str, str], count: int, max_new_tokens: int, dtype
         eos_token_id=None,
     )
     with torch.device(device):
-        theirs = transformers.LlamaForCausalLM._from_config(config, dtype=target.dtype).eval()
-    noise = torch.Generator().manual_seed(0)
+        transformers_target = transformers.LlamaForCausalLM._from_config(config, dtype=target.dtype).eval()
+    generator = torch.Generator().manual_seed(0)
     lengths = [RANDOM_LENGTHS[number % len(RANDOM_LENGTHS)] for number in range(count)]
-    prompts = [torch.randint(shape.vocabulary, (length,), generator=noise).tolist() for length in lengths]
-    return Setup(target, draft, theirs, prompts, max_new_tokens)
+    prompts = [torch.randint(shape.vocabulary, (length,), generator=generator).tolist() for length in lengths]
+    return Setup(target, draft, transformers_target, prompts, max_new_tokens)
 
 
 @click.command()
 @click.option("--prompts", "count", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--batch-sizes", default="1,2,4,8,16", show_default=True, help="With commas between.")
-@click.option("--temperatures", default="0,0.7", show_default=True, help="With commas between.")
+@click.option("--batch-sizes", default="1,2,4,8,16", show_default=True, help="Comma-separated.")
+@click.option("--temperatures", default="0,0.7", show_default=True, help="Comma-separated.")
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True)
 @click.option("--target", type=Path, default=bundle.TARGET, help="Model folder; by default the bundled pair.")
 @click.option("--draft", type=Path, default=bundle.DRAFT, help="Folder of its draft model.")
-@click.option("--shape", help="Of a target with random weights (tools/gallery_shapes.py); by default the bundled pair.")
-@click.option("--draft-shape", default="30m", show_default=True, help="Of its draft model.")
-@click.option("--heads", is_flag=True, help="Those of the bundled target decode too.")
-@click.option("--runner", type=click.Choice(RUNNERS), default=TREEOPT, show_default=True, help="Of the pair.")
+@click.option("--shape", help="Shape of a target with random weights, from tools/gallery_shapes.py.")
+@click.option("--draft-shape", default="30m", show_default=True, help="Shape of its draft model.")
+@click.option("--heads", is_flag=True, help="Include the heads of the bundled target.")
+@click.option("--runner", type=click.Choice(RUNNERS), default=TREEOPT, show_default=True, help="What runs the pair.")
 def main(
     count: int,
     max_new_tokens: int,
@@ -356,28 +359,26 @@ def main(
     heads: bool,
     runner: str,
 ) -> None:
-    """Decode the same prompts at every temperature and batch size, and print a line for each way of decoding."""
+    """Decode the same prompts with every strategy at each temperature and batch size."""
     folders = target, draft
     if heads and (shape is not None or folders != BUNDLED):
-        raise click.UsageError("--heads: expected the bundled pair, whose they are. Got another: leave one out.")
+        raise click.UsageError("--heads: expected the bundled pair. Got other models: leave out --heads or the models.")
     if runner != TREEOPT and (heads or shape is not None):
-        raise click.UsageError(
-            "--runner: expected a pair with weights alone. Got --heads or --shape with it: leave it out."
-        )
+        raise click.UsageError("--runner: expected a pair without --heads and --shape. Got one of them: leave it out.")
     torch.manual_seed(0)
     transformers.utils.logging.set_verbosity_error()
     options = (count, max_new_tokens, dtype, device)
     if shape is None:
-        setup, what = pair_setup(folders, *options, runner), f"{target} + {draft}, run by {runner}"
+        setup, description = pair_setup(folders, *options, runner), f"{target} + {draft}, run by {runner}"
     else:
-        setup, what = random_setup((shape, draft_shape), *options), f"random weights, {shape} and {draft_shape}"
+        setup, description = random_setup((shape, draft_shape), *options), f"random weights, {shape} and {draft_shape}"
     lengths = [len(prompt) for prompt in setup.prompts]
     print(
-        f"{conditions()}\ntransformers {transformers.__version__}; {what}, {dtype} on {device}; {len(lengths)} prompts "
+        f"{describe_environment()}\ntransformers {transformers.__version__}; {description}, {dtype} on {device}; {len(lengths)} prompts "
         f"of {min(lengths)} to {max(lengths)} tokens, {max_new_tokens} new tokens each"
     )
     for temperature in map(float, temperatures.split(",")):
-        Comparison(setup, temperature, heads).run([int(each) for each in batch_sizes.split(",")])
+        Comparison(setup, temperature, heads).run([int(size) for size in batch_sizes.split(",")])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""A real chat model: every drafter's best chain, tree or setting, predicted and measured, next to transformers.
+"""Compare every drafter's best chain, tree or setting on a real chat model with its prediction and with transformers.
 
     python benchmarks/chat_model.py build/real/profile.yaml
 
-Held-out prompts are decoded in turn, each with every option, plainly first. Speedups leave the prompt's pass out, as
-predictions do, and their intervals are a bootstrap over prompts. Tokens per second are those of whole calls. transformers
-decodes with the number of draft tokens that is fastest on the first two prompts. At temperature 0 every text is compared
-with plain decoding's; above it every token is tested against the target's distribution.
+Every option decodes every held-out prompt in interleaved runs. Speedups exclude prefill, as predictions do; their intervals
+are a bootstrap over prompts. Tokens per second include prefill. transformers uses the number of draft tokens that is fastest
+on the first two prompts. At temperature 0 every output is compared with that of plain decoding; above it every token is
+tested against the target's distribution.
 """
 
 import argparse
@@ -18,16 +18,16 @@ from pathlib import Path
 
 import torch
 import transformers
-from conditions import conditions, default_prompts
+from common import default_prompts, describe_environment
 from decoding import DRAFT_TOKENS, FEW_PROMPTS, Transformers
 
 from treeopt.files.json_file import parse_json
-from treeopt.methods.make_drafter import load_planned, planned_decoder
+from treeopt.methods.build import build_decoder, load_planned_drafter
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.drafters import drafter_plan
 from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.compare import compare_runs, text_tokens
-from treeopt.profiler.bench.interleave import Run, decode_run, interleave, repeated, whole_rounds
+from treeopt.profiler.bench.interleave import Run, collect_rounds, decode_run, interleave, repeated
 from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
@@ -51,15 +51,15 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class TimedCall(Run):
-    """One prompt decoded once; `seconds` are without the prompt's pass, NaN where it is not told apart."""
+    """A prompt decoded once; `seconds` exclude prefill, NaN if it was not timed separately."""
 
     call_s: float
-    """With it."""
+    """With prefill."""
 
 
 @dataclass(slots=True)
 class Option:
-    """One way to decode."""
+    """A way to decode, its prediction and its runs."""
 
     name: str
     setting: str
@@ -81,16 +81,20 @@ def predicted_options(
         for drafter in profile.drafters
         if (trees := drafter.trees_at(temperature))
     ]
-    for setting, each in plans:
+    for setting, setting_plan in plans:
         for kind in ("chain", "tree"):
-            candidates = [one for one in (each.chain, each.tree, *each.budgets) if one.kind == kind]
+            candidates = [
+                candidate
+                for candidate in (setting_plan.chain, setting_plan.tree, *setting_plan.budgets)
+                if candidate.kind == kind
+            ]
             if candidates:
-                best = max(candidates, key=lambda one: one.speedup.value)
+                best = max(candidates, key=lambda candidate: candidate.speedup.value)
                 planned = TreeFile(tree=best.tree, drafter=setting)
-                yield setting.name, planned, each.rule, best.shape, best.speedup, best.tokens_per_step.value
+                yield setting.name, planned, setting_plan.rule, best.shape, best.speedup, best.tokens_per_step.value
     for choice in drafter_choices(profile, request, plan=plan):
         option = choice.option
-        if option.drafter.own_trees:
+        if option.drafter.builds_own_trees:
             planned = TreeFile(tree=option.tree, drafter=option.drafter)
             yield option.drafter.name, planned, option.rule, option.shape, option.speedup, option.tokens_per_step.value
 
@@ -103,18 +107,18 @@ def treeopt_options(
     plain = Decoder(models.target, None, sampling=sampling, max_text_tokens=max_tokens)
     options = [Option("plain", "", partial(decode_steps, plain, new_tokens))]
     loaded = {
-        drafter.name: load_planned(
+        drafter.name: load_planned_drafter(
             DrafterSetting(name=drafter.name, source=drafter.source, layers=drafter.layers), models, capacity=max_tokens
         )
         for drafter in profile.drafters
     }
     for name, planned, rule, setting, speedup, tokens in predicted_options(profile, temperature):
-        decoder = planned_decoder(
+        decoder = build_decoder(
             models,
             planned,
             Decoding(rule=rule, sampling=sampling),
             loaded=loaded.get(name),
-            text_tokens=max_tokens,
+            sequence_tokens=max_tokens,
         )
         decode = partial(decode_steps, decoder, new_tokens)
         options.append(Option(name, setting, decode, speedup, tokens))
@@ -122,19 +126,19 @@ def treeopt_options(
 
 
 def decode_steps(decoder: Decoder, new_tokens: int, prompt: Sequence[int]) -> TimedCall:
-    """Decode whole steps until there are so many tokens, or the text ends."""
+    """Decode whole steps up to at least `new_tokens` tokens or an end token."""
     start_s = time.perf_counter()
     run = decode_run(decoder, prompt, new_tokens, None, MonotonicClock())
     return TimedCall(run.tokens, run.steps, run.seconds, run.passes, time.perf_counter() - start_s)
 
 
 def transformers_options(
-    theirs: Transformers, temperature: float, prompts: Sequence[Prompt], new_tokens: int
+    pair: Transformers, temperature: float, prompts: Sequence[Prompt], new_tokens: int
 ) -> list[Option]:
     """Return transformers' plain decoding, assisted generation and prompt lookup."""
 
     def option(name: str, drafted: int, *, lookup: bool = False) -> Option:
-        method = theirs.method(temperature, drafted, lookup=lookup)
+        method = pair.method(temperature, drafted, lookup=lookup)
 
         def decode(prompt: Sequence[int]) -> TimedCall:
             start_s = time.perf_counter()
@@ -144,18 +148,18 @@ def transformers_options(
         return Option(f"transformers {name}", f"{drafted} tokens" if drafted else "", decode)
 
     def fastest(name: str, *, lookup: bool) -> Option:
-        tried = [option(name, drafted, lookup=lookup) for drafted in DRAFT_TOKENS]
-        decode_options(tried, prompts[:FEW_PROMPTS], 1)
-        return max(tried, key=tokens_per_s)
+        options = [option(name, drafted, lookup=lookup) for drafted in DRAFT_TOKENS]
+        decode_options(options, prompts[:FEW_PROMPTS], 1)
+        return max(options, key=tokens_per_s)
 
-    found = [option("plain", 0), fastest("assisted", lookup=False), fastest("prompt lookup", lookup=True)]
-    for each in found:
-        each.runs.clear()
-    return found
+    options = [option("plain", 0), fastest("assisted", lookup=False), fastest("prompt lookup", lookup=True)]
+    for measured in options:
+        measured.runs.clear()
+    return options
 
 
 def decode_options(options: Sequence[Option], prompts: Sequence[Prompt], repeats: int) -> None:
-    """Decode every prompt with each option in interleaved runs; the first call of each is not counted."""
+    """Decode every prompt with each option in interleaved runs, after a warm-up call each."""
 
     def decode(option: Option, prompt: int, *_: int) -> TimedCall:
         return option.decode(prompts[prompt].tokens)
@@ -164,13 +168,13 @@ def decode_options(options: Sequence[Option], prompts: Sequence[Prompt], repeats
         option.runs.extend([] for _ in prompts)
     configurations = [partial(decode, option) for option in options]
     rounds = interleave(configurations, 1, repeated(len(prompts), repeats))
-    for each in whole_rounds(rounds, len(prompts) * repeats, show_progress=True):
-        for option, run in zip(options, each.runs, strict=True):
-            option.runs[each.prompt].append(run)
+    for round_ in collect_rounds(rounds, len(prompts) * repeats, show_progress=True):
+        for option, run in zip(options, round_.runs, strict=True):
+            option.runs[round_.prompt].append(run)
 
 
 def tokens_per_s(option: Option) -> float:
-    """Return tokens per second of whole calls."""
+    """Return tokens per second, prefill included."""
     return float(
         sum(len(run.tokens) for runs in option.runs for run in runs)
         / sum(run.call_s for runs in option.runs for run in runs)
@@ -178,13 +182,12 @@ def tokens_per_s(option: Option) -> float:
 
 
 def speedup(option: Option, plain: Option, selected: Sequence[int]) -> Estimate:
-    """Return the speedup over plain decoding on some prompts, without their passes, with a bootstrap over prompts."""
+    """Return the speedup over plain decoding on some prompts, without prefill; its interval is a bootstrap over prompts."""
     pairs = [list(zip(plain.runs[number], option.runs[number], strict=True)) for number in selected]
     return compare_runs(pairs, None).speedup
 
 
-def interval(estimate: Estimate | None) -> str:
-    """Return an estimate in words, empty for none."""
+def format_interval(estimate: Estimate | None) -> str:
     return "" if estimate is None else f"{estimate.value:.2f} ({estimate.low:.2f}-{estimate.high:.2f})"
 
 
@@ -192,96 +195,95 @@ def print_results(
     models: ModelPair, options: Sequence[Option], prompts: Sequence[Prompt], profile: Profile, temperature: float
 ) -> None:
     """Print speedups, losslessness, and speedups by category."""
-    plain, everything = options[0], range(len(prompts))
-    ours = [option for option in options if not option.name.startswith("transformers")]
-    print(f"\n{'drafter':<15}{'setting':<34}{'tokens/step':>14}{'predicted':>18}{'measured':>18}  texts")
-    for option in ours[1:]:
+    plain, all_prompts = options[0], range(len(prompts))
+    drafter_options = [option for option in options if not option.name.startswith("transformers")]
+    print(f"\n{'drafter':<15}{'setting':<34}{'tokens/step':>14}{'predicted':>18}{'measured':>18}  outputs")
+    for option in drafter_options[1:]:
         tokens = sum(len(run.tokens) for runs in option.runs for run in runs)
         steps = sum(run.steps for runs in option.runs for run in runs)
         both = f"{option.predicted_tokens:.2f} {tokens / steps:.2f}"
         print(
-            f"{option.name:<15}{option.setting:<34}{both:>14}{interval(option.predicted):>18}"
-            f"{interval(speedup(option, plain, everything)):>18}  {evidence(models, option, plain, prompts, profile, temperature)}"
+            f"{option.name:<15}{option.setting:<34}{both:>14}{format_interval(option.predicted):>18}"
+            f"{format_interval(speedup(option, plain, all_prompts)):>18}  {check_losslessness(models, option, plain, prompts, profile, temperature)}"
         )
-    print(f"\n{'tokens per second, prompt included':<49}")
+    print(f"\n{'tokens per second, prefill included':<49}")
     for option in options:
         print(f"{option.name:<25}{option.setting:<34}{tokens_per_s(option):>10.1f}")
     categories = sorted({prompt.category for prompt in prompts})
     print("\nmeasured speedup by category")
     print(f"{'':<15}{'':<34}" + "".join(f"{category:>19}" for category in categories))
-    for option in ours[1:]:
-        selected = ([n for n in everything if prompts[n].category == category] for category in categories)
-        row = "".join(f"{interval(speedup(option, plain, numbers)):>19}" for numbers in selected)
+    for option in drafter_options[1:]:
+        selected = ([n for n in all_prompts if prompts[n].category == category] for category in categories)
+        row = "".join(f"{format_interval(speedup(option, plain, numbers)):>19}" for numbers in selected)
         print(f"{option.name:<15}{option.setting:<34}{row}")
 
 
-def evidence(
+def check_losslessness(
     models: ModelPair, option: Option, plain: Option, prompts: Sequence[Prompt], profile: Profile, temperature: float
 ) -> str:
-    """Return what a test of losslessness showed."""
-    texts, plain_texts = ([runs[0].tokens for runs in each.runs] for each in (option, plain))
+    """Test an option for losslessness, and return the evidence."""
+    outputs, plain_outputs = ([runs[0].tokens for runs in compared.runs] for compared in (option, plain))
     tokens = [prompt.tokens for prompt in prompts]
     sampling = profile.acceptance(temperature=temperature).sampling
-    found = (
-        greedy_losslessness(models.target, tokens, plain_texts, texts)
+    result = (
+        greedy_losslessness(models.target, tokens, plain_outputs, outputs)
         if sampling.greedy
-        else sampled_losslessness(models.target, tokens, texts, sampling)
+        else sampled_losslessness(models.target, tokens, outputs, sampling)
     )
-    return found.evidence if found.lossless else f"NOT LOSSLESS: {found.evidence}"
+    return result.evidence if result.lossless else f"NOT LOSSLESS: {result.evidence}"
 
 
 def held_out_prompts(models: ModelPair) -> list[Prompt]:
-    """Return treeopt's default prompts that no profile has used, in the chat template."""
+    """Return treeopt's default prompts that are not profiled, in the chat template."""
     categories = {}
     for line in DEFAULT_PROMPTS.read_text("utf-8").splitlines():
         row = parse_json(DEFAULT_PROMPTS, line)
         categories[row["prompt"]] = row[CATEGORY]
     texts = bench_prompts(load_prompts(DEFAULT_PROMPTS))
     tokens = bench_prompts(default_prompts(models))  # of the same rows
-    return [Prompt(categories[text], each) for text, each in zip(texts, tokens, strict=True)]
+    return [Prompt(categories[text], prompt_tokens) for text, prompt_tokens in zip(texts, tokens, strict=True)]
 
 
 def main() -> None:
-    """Decode at every temperature of a profile."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", type=Path, nargs="?", default=PROFILE, help="default: %(default)s")
-    parser.add_argument("--temperatures", help="with commas between; by default all of the profile")
-    parser.add_argument("--max-prompts", type=int, default=MAX_PROMPTS, help="of the held-out ones")
-    parser.add_argument("--max-new-tokens", type=int, help="of every prompt; as many as the profile's by default")
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--without-transformers", action="store_true")
-    arguments = parser.parse_args()
-    if not arguments.profile.exists():
-        print(f"{arguments.profile}: expected a profile. Write it with `make real`.", file=sys.stderr)
+    parser.add_argument("--temperatures", help="comma-separated; by default all of the profile")
+    parser.add_argument("--max-prompts", type=int, default=MAX_PROMPTS, help="held-out prompts")
+    parser.add_argument("--max-new-tokens", type=int, help="of every prompt; by default as many as in the profile")
+    parser.add_argument("--repeats", type=int, default=1, help="runs per prompt (default: %(default)s)")
+    parser.add_argument("--without-transformers", action="store_true", help="only treeopt")
+    args = parser.parse_args()
+    if not args.profile.exists():
+        print(f"{args.profile}: expected a profile. Write it with `make real`.", file=sys.stderr)
         return
     torch.manual_seed(0)
-    profile = Profile.load(arguments.profile)
+    profile = Profile.load(args.profile)
     pair = profile.pair
     if pair.target_source is None or pair.draft_source is None:
         parser.error(
-            f"{arguments.profile}: expected a target and a draft model with folders. Profile with --target and --draft."
+            f"{args.profile}: expected a target and a draft model with folders. Profile with --target and --draft."
         )
     models = load_pair(pair.target_source, pair.draft_source, dtype=pair.dtype, threads=profile.machine.threads)
-    prompts = held_out_prompts(models)[: arguments.max_prompts]
-    print(conditions())
+    prompts = held_out_prompts(models)[: args.max_prompts]
+    print(describe_environment())
     print(f"transformers {transformers.__version__}; {pair.label}; {len(prompts)} held-out prompts")
-    theirs = (
+    transformers_pair = (
         None
-        if arguments.without_transformers
+        if args.without_transformers
         else Transformers(
             Path(pair.target_source), Path(pair.draft_source), dtype=models.target.dtype, device=models.target.device
         )
     )
-    measured = ",".join(str(each.temperature) for each in profile.acceptances)
-    for temperature in dict.fromkeys(map(float, (arguments.temperatures or measured).split(","))):
+    measured = ",".join(str(acceptance.temperature) for acceptance in profile.acceptances)
+    for temperature in dict.fromkeys(map(float, (args.temperatures or measured).split(","))):
         acceptance = profile.acceptance(temperature=temperature)
-        new_tokens = arguments.max_new_tokens or text_tokens(acceptance)
-        print(f"\ntemperature {temperature:g}, {new_tokens} tokens of each prompt", flush=True)
+        new_tokens = args.max_new_tokens or text_tokens(acceptance)
+        print(f"\ntemperature {temperature:g}, {new_tokens} new tokens for each prompt", flush=True)
         longest = max(len(prompt.tokens) for prompt in prompts) + 2 * new_tokens
         options = treeopt_options(models, profile, temperature, new_tokens, longest)
-        if theirs is not None:
-            options += transformers_options(theirs, temperature, prompts, new_tokens)
-        decode_options(options, prompts, arguments.repeats)
+        if transformers_pair is not None:
+            options += transformers_options(transformers_pair, temperature, prompts, new_tokens)
+        decode_options(options, prompts, args.repeats)
         print_results(models, options, prompts, profile, temperature)
 
 

@@ -1,10 +1,11 @@
-"""Whole commands, from start to exit: seconds, processor seconds and peak memory of each process.
+"""Measure whole commands: seconds, CPU seconds and peak memory of each process.
 
     python benchmarks/commands.py
 
-The goals, on two cores: 0.3 s for `treeopt --help`, and at most 2.5 times the CPU time of importing click, the library
-that it is written with; 1.5 s for `treeopt solve --budget 512`, and 6 s for the first one after installation, when
-numba's cache is empty; 3 s for 4096 nodes x 32 levels, and 5 s for 50 conditions, each in less than 500 MB.  Profiles with invented numbers are solved, of the size that `treeopt profile` writes.
+The goals, on two cores: 0.3 s for `treeopt --help`, and at most 2.5 times the CPU time of importing click; 1.5 s for
+`treeopt solve --budget 512`, and 6 s for the first one after installation, when numba's cache is empty; 3 s for 4096 nodes x 32
+levels, and 5 s for 50 operating points, each in less than 500 MB. The solved profiles have invented numbers and the size of
+those that `treeopt profile` writes.
 """
 
 import os
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from conditions import bar, say
+from common import progress
+from tqdm import tqdm
 
 from treeopt import AcceptanceTable, LatencyTable, Profile
 from treeopt.records.latency import Timing
@@ -29,19 +31,19 @@ from treeopt.records.step_latency import StepLatency
 
 RUNS = 5
 STARTS = 41
-"""Of `--help` and of click, in turn: so short a time needs many."""
-MOST_STARTS = 2.5
-"""How many times as long as importing click `--help` may take."""
+"""Alternating starts of `--help` and of click: short times need many."""
+MAX_START_RATIO = 2.5
+"""Goal for the CPU time of `--help` over that of importing click."""
 HERE = Path(__file__).resolve().parent
 TREEOPT = Path(sys.executable).with_name("treeopt")
 FIFTY = [(context, batch) for batch in (1, 2, 4, 8, 16) for context in range(256, 2816, 256)]
 """Context lengths and batch sizes."""
 CPU, GPU = (1e-3, 6e-5), (1e-2, 1e-6)
-"""Seconds of a pass over one token, and of each further one: dear, and nearly free."""
+"""Seconds of a pass over one token, and of each additional token."""
 
 
 class Process(NamedTuple):
-    """What one process took."""
+    """Resources that a process used."""
 
     seconds: float
     cpu_s: float
@@ -56,7 +58,7 @@ def invented_profile(
     machine: tuple[float, float] = CPU,
     rises: bool = False,
 ) -> Profile:
-    """Return a table of 16 ranks, curves of 26 counts and more x 25 samples."""
+    """Return a profile with 16 ranks and curves of at least 26 sizes x 25 samples; `rises`: acceptance is not monotone."""
     generator = np.random.default_rng(0)
     counts = np.unique(np.geomspace(1, nodes, 32).astype(int))
 
@@ -66,7 +68,7 @@ def invented_profile(
 
     row = 0.8 * np.array([1, *(0.15 / k**1.5 for k in range(1, 16))]) / 1.3
     rows = np.stack([row * 0.99**depth for depth in range(levels)])
-    if rises:  # by more than noise explains
+    if rises:  # by more than sampling error
         rows *= generator.lognormal(0, 0.3, rows.shape)
         rows /= np.maximum(1, rows.sum(axis=1, keepdims=True))
     first_s, token_s = machine
@@ -99,7 +101,6 @@ def invented_profile(
 
 
 def run(command: Sequence[str], numba_cache: Path) -> Process:
-    """Run a whole process to its end."""
     start_s = time.perf_counter()
     with subprocess.Popen(
         [TREEOPT, *command],
@@ -108,33 +109,33 @@ def run(command: Sequence[str], numba_cache: Path) -> Process:
         env=os.environ | {"NUMBA_CACHE_DIR": str(numba_cache)},
     ) as process:
         assert process.stderr is not None
-        said = process.stderr.read().decode()
+        stderr = process.stderr.read().decode()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(said)
+        raise SystemExit(stderr)
     return Process(time.perf_counter() - start_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
 def report(name: str, command: Sequence[str], folder: Path, *, fresh: bool = False) -> None:
-    """Print what a command takes; where it is `fresh`, first with an empty cache of compiled loops."""
+    """Print the resources of a command; with `fresh`, first with an empty numba cache."""
     if fresh:
         with tempfile.TemporaryDirectory() as empty:
-            show(f"{name}, first", [run(command, Path(empty))])
+            print_processes(f"{name}, first", [run(command, Path(empty))])
     run(command, folder / "cache")
-    show(name, [run(command, folder / "cache") for _ in bar(range(RUNS), name)])
+    print_processes(name, [run(command, folder / "cache") for _ in progress(range(RUNS), name)])
 
 
-def show(name: str, found: Sequence[Process]) -> None:
-    seconds, cpu_s, peak_mb = zip(*found, strict=True)
-    spread = f"({min(seconds):.2f}-{max(seconds):.2f})" if len(found) > 1 else ""
-    say(
-        f"{name:<50}{np.median(seconds):>6.2f} s {spread:<12} processor {np.median(cpu_s):>5.2f} s, {max(peak_mb):>4.0f} MB"
+def print_processes(name: str, processes: Sequence[Process]) -> None:
+    seconds, cpu_s, peak_mb = zip(*processes, strict=True)
+    spread = f"({min(seconds):.2f}-{max(seconds):.2f})" if len(processes) > 1 else ""
+    tqdm.write(
+        f"{name:<50}{np.median(seconds):>6.2f} s {spread:<12} CPU {np.median(cpu_s):>5.2f} s, {max(peak_mb):>4.0f} MB"
     )
 
 
 def cpu_s(*command: str | Path) -> float:
-    """Return the CPU time of a whole process."""
+    """Return the CPU time of a process."""
 
     def used_s() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -145,36 +146,37 @@ def cpu_s(*command: str | Path) -> float:
     return used_s() - before_s
 
 
-def starts() -> str:
-    """Return what `--help` takes beside importing click, in CPU time, which other programs hardly change."""
+def compare_starts() -> str:
+    """Compare `--help` with importing click, in CPU time, which other programs hardly affect."""
     pairs = [
-        (cpu_s(TREEOPT, "--help"), cpu_s(sys.executable, "-c", "import click")) for _ in bar(range(STARTS), "starts")
+        (cpu_s(TREEOPT, "--help"), cpu_s(sys.executable, "-c", "import click"))
+        for _ in progress(range(STARTS), "starts")
     ]
-    ours_s, clicks_s = (statistics.median(times) for times in zip(*pairs, strict=True))
+    treeopt_s, click_s = (statistics.median(times) for times in zip(*pairs, strict=True))
     return (
-        f"treeopt --help: {ours_s:.3f} s of CPU, {ours_s / clicks_s:.2f} times as much as importing click, "
-        f"{clicks_s:.3f} s (medians of {STARTS}; at most {MOST_STARTS} times is the goal)"
+        f"treeopt --help: {treeopt_s:.3f} s of CPU, {treeopt_s / click_s:.2f} times as much as importing click, "
+        f"{click_s:.3f} s (medians of {STARTS}; at most {MAX_START_RATIO} times is the goal)"
     )
 
 
 def main() -> None:
-    # in a process of its own: it loads torch, and what this one holds counts as held by those that it starts
-    subprocess.run([sys.executable, "-c", "import conditions; print(conditions.conditions())"], cwd=HERE, check=True)
+    # in another process: it loads torch, and memory of this process counts in the peak of its children
+    subprocess.run([sys.executable, "-c", "import common; print(common.describe_environment())"], cwd=HERE, check=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         report("--help", ["--help"], folder)
-        for what, made, options, fresh in (
+        for title, profile, options, fresh in (
             ("solve --budget 512", invented_profile(), ("--budget", "512"), True),
-            ("the same, of a table that rises", invented_profile(rises=True), ("--budget", "512"), True),
-            ("4096 nodes x 32 levels, nodes dear", invented_profile(nodes=4096, levels=32), (), False),
-            ("4096 x 32, nodes nearly free", invented_profile(nodes=4096, levels=32, machine=GPU), (), False),
-            ("4096 x 32, a table that rises", invented_profile(nodes=4096, levels=32, rises=True), (), False),
-            ("50 conditions of 512 nodes x 16 levels", invented_profile(measured=FIFTY), (), False),
+            ("the same, acceptance not monotone", invented_profile(rises=True), ("--budget", "512"), True),
+            ("4096 nodes x 32 levels, expensive nodes", invented_profile(nodes=4096, levels=32), (), False),
+            ("4096 x 32, almost free nodes", invented_profile(nodes=4096, levels=32, machine=GPU), (), False),
+            ("4096 x 32, acceptance not monotone", invented_profile(nodes=4096, levels=32, rises=True), (), False),
+            ("50 operating points of 512 nodes x 16 levels", invented_profile(measured=FIFTY), (), False),
         ):
-            made.save(folder / "profile.yaml")
+            profile.save(folder / "profile.yaml")
             command = ["solve", "--profile", str(folder / "profile.yaml"), "-o", str(folder / "tree.json"), *options]
-            report(what, command, folder, fresh=fresh)
-    say(starts())
+            report(title, command, folder, fresh=fresh)
+    tqdm.write(compare_starts())
 
 
 if __name__ == "__main__":

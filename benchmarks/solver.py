@@ -1,6 +1,6 @@
-"""The solver: every budget x every depth from one call, on easy and hard tables; memory; and a plain program beside it.
+"""Measure the solver: every budget and depth in one call, on easy and hard tables; memory; the published recurrence.
 
-Run it alone with `python benchmarks/solver.py`.
+python benchmarks/solver.py
 """
 
 import re
@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from conditions import bar, conditions, say
+from common import describe_environment, progress
+from tqdm import tqdm
 
 from treeopt import AcceptanceTable, solve
 from treeopt.arrays import Float64
@@ -25,7 +26,7 @@ FALLING = np.array([0.7, *(0.12 / k**1.6 for k in range(1, BRANCHES))])
 
 
 def noisy(*shape: int) -> Float64:
-    """Return falling rows with the noise of a short measurement, so that they rise here and there."""
+    """Return falling rows with the noise of a short measurement, so that some entries rise."""
     rows = FALLING * np.random.default_rng(1).lognormal(0, 0.3, size=(*shape, BRANCHES))
     return np.asarray(rows / np.maximum(1, rows.sum(axis=-1, keepdims=True)))
 
@@ -34,8 +35,8 @@ def shuffled(depth: int) -> Float64:
     return np.random.default_rng(2).permuted(noisy(depth), axis=1)
 
 
-def uneven(depth: int) -> Float64:
-    """Return Dirichlet rows: most of the acceptance lies on a few ranks, anywhere in the row."""
+def dirichlet(depth: int) -> Float64:
+    """Return Dirichlet rows, with most of the acceptance on a few random ranks."""
     return np.random.default_rng(3).dirichlet(np.full(BRANCHES, 0.3), size=depth)
 
 
@@ -44,18 +45,18 @@ FAMILIES: dict[str, Callable[[int], Float64]] = {
     "noisy row": lambda _: noisy(),
     "noisy rows": noisy,
     "shuffled rows": shuffled,
-    "Dirichlet rows": uneven,
+    "Dirichlet rows": dirichlet,
 }
 
 
 def least_s(call: Callable[[], object]) -> float:
-    """Return the least seconds of three calls, or of more while all together take under a second."""
-    taken_s: list[float] = []
-    while len(taken_s) < 3 or (len(taken_s) < 30 and sum(taken_s) < 1):
+    """Return the minimum seconds of at least three calls, more if they take under a second in total."""
+    times_s: list[float] = []
+    while len(times_s) < 3 or (len(times_s) < 30 and sum(times_s) < 1):
         start_s = time.perf_counter()
         call()
-        taken_s.append(time.perf_counter() - start_s)
-    return min(taken_s)
+        times_s.append(time.perf_counter() - start_s)
+    return min(times_s)
 
 
 def compile_all() -> None:
@@ -63,38 +64,38 @@ def compile_all() -> None:
         solve(AcceptanceTable(table), 8, 2).tree(8, 2)
 
 
-def times() -> None:
-    """Print milliseconds per size and family, and how they grow with the budget at the last depth."""
-    print(f"\nms to solve, and to take the largest tree out; {BRANCHES} branches, `rows` one per depth")
+def measure_times() -> None:
+    """Print milliseconds per size and family, and the exponent of their growth with the budget at the last depth."""
+    print(f"\nms to solve, and to extract the largest tree; {BRANCHES} branches, `rows` one per depth")
     print(f"{'nodes':>6}{'depth':>6}" + "".join(f"{name:>16}" for name in (*FAMILIES, "falling tree", "noisy tree")))
     rows: list[tuple[int, int, list[float]]] = []
-    for nodes, depth in bar(SIZES, "sizes"):
+    for nodes, depth in progress(SIZES, "sizes"):
         tables = [AcceptanceTable(family(depth)) for family in FAMILIES.values()]
         solve_s = [least_s(partial(solve, table, nodes, depth)) for table in tables]
         tree_s = [least_s(partial(solve(table, nodes, depth).tree, nodes, depth)) for table in tables[:3:2]]
         rows.append((nodes, depth, solve_s + tree_s))
-        say(f"{nodes:>6}{depth:>6}" + "".join(f"{1000 * each:>16.2f}" for each in solve_s + tree_s))
-    deep = [(nodes, taken_s) for nodes, depth, taken_s in rows if depth == SIZES[-1][1]]
-    powers = np.polyfit(np.log([nodes for nodes, _ in deep]), np.log([taken_s for _, taken_s in deep]), 1)[0]
+        tqdm.write(f"{nodes:>6}{depth:>6}" + "".join(f"{1000 * seconds:>16.2f}" for seconds in solve_s + tree_s))
+    deep = [(nodes, times_s) for nodes, depth, times_s in rows if depth == SIZES[-1][1]]
+    powers = np.polyfit(np.log([nodes for nodes, _ in deep]), np.log([times_s for _, times_s in deep]), 1)[0]
     print(f"{'~ nodes^':>12}" + "".join(f"{power:>16.2f}" for power in powers))
 
 
 def memory_mb(field: str) -> float:
-    """Return what Linux says of this process: `VmRSS`, memory held, or `VmHWM`, the most held since `forget_peak`."""
+    """Return a field of /proc/self/status: `VmRSS`, resident memory, or `VmHWM`, its peak since `reset_peak`."""
     (kilobytes,) = re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text("ascii"))
     return int(kilobytes) / 1024
 
 
-def forget_peak() -> None:
+def reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5", "ascii")
 
 
-def one_large(family: str) -> None:
-    """Print seconds and peak memory of one large problem; run in a process of its own."""
+def measure_large(family: str) -> None:
+    """Print seconds and peak memory of a large problem; runs in a separate process."""
     compile_all()
     nodes, depth = LARGE
     table = AcceptanceTable(FAMILIES[family](depth))
-    forget_peak()
+    reset_peak()
     before_mb, start_s = memory_mb("VmRSS"), time.perf_counter()
     solution = solve(table, nodes, depth)
     solved_s, peak_mb = time.perf_counter(), memory_mb("VmHWM")
@@ -109,11 +110,11 @@ def one_large(family: str) -> None:
 def plain_recurrence(row: Float64, max_nodes: int, levels: int) -> Float64:
     """Return float64 (levels + 1, max_nodes + 1): the best values, by the recurrence of Chen et al., 2024, Algorithm 1.
 
-    For every number of levels, branch and budget the sizes of the last branch's subtree are all tried, at once in numpy.
+    For every number of levels, branch and budget, numpy maximizes over the size of the last branch's subtree.
     """
     best = np.full((levels + 1, max_nodes + 1), -np.inf)
     for level in range(1, levels + 1):
-        so_far = np.full(max_nodes + 1, -np.inf)  # exactly n nodes, the root with as many children as branches seen
+        so_far = np.full(max_nodes + 1, -np.inf)  # exactly n nodes, with the branches so far as children of the root
         so_far[1] = 1.0
         best[level] = so_far
         for accepted in row if level > 1 else ():
@@ -125,8 +126,8 @@ def plain_recurrence(row: Float64, max_nodes: int, levels: int) -> Float64:
     return best
 
 
-def beside_a_plain_program() -> None:
-    """Print how much longer the recurrence takes as it is published, after a check that the values agree."""
+def compare_with_recurrence() -> None:
+    """Print the time of the published recurrence over the solver's, after a check that the values are equal."""
     nodes, depth = PLAIN
     for name, row in (("falling row", FALLING), ("noisy row", noisy())):
         exact_sizes = plain_recurrence(row, nodes, depth + 1)[1:, 1:]
@@ -135,29 +136,29 @@ def beside_a_plain_program() -> None:
             solve(table, nodes, depth).expected_tokens[:, 1:], np.maximum.accumulate(exact_sizes, axis=1), rtol=1e-12
         )
         plain_s = least_s(partial(plain_recurrence, row, nodes, depth + 1))
-        here_s = least_s(partial(solve, table, nodes, depth))
+        treeopt_s = least_s(partial(solve, table, nodes, depth))
         print(
-            f"{nodes:>6}{depth:>6}  {name:<12} plain recurrence {1000 * plain_s:.0f} ms, treeopt {1000 * here_s:.2f} ms: "
-            f"{plain_s / here_s:,.0f} times, equal values"
+            f"{nodes:>6}{depth:>6}  {name:<12} plain recurrence {1000 * plain_s:.0f} ms, treeopt {1000 * treeopt_s:.2f} ms: "
+            f"{plain_s / treeopt_s:,.0f} times, equal values"
         )
 
 
 def main(arguments: list[str]) -> None:
     if arguments:
-        one_large(arguments[0])
+        measure_large(arguments[0])
         return
-    print(conditions())
+    print(describe_environment())
     compile_all()
-    times()
-    print("\nalone in a process; peak memory above what it held before solving")
-    for family in bar(FAMILIES, "large"):
-        say(
+    measure_times()
+    print("\nin separate processes; peak memory above that before solving")
+    for family in progress(FAMILIES, "large"):
+        tqdm.write(
             subprocess.run(
                 [sys.executable, __file__, family], check=True, capture_output=True, text=True
             ).stdout.strip()
         )
     print()
-    beside_a_plain_program()
+    compare_with_recurrence()
 
 
 if __name__ == "__main__":

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import torch
 
-from treeopt.adaptation.strategy import LOOKUP, Strategy, lookup_of
-from treeopt.methods.make_drafter import load_planned
+from treeopt.adaptation.strategy import LOOKUP, Strategy, prompt_lookup_setting
+from treeopt.methods.build import load_planned_drafter
 from treeopt.planner import PlanRequest, requested_plan
 from treeopt.planner.drafters import DrafterChoice, best_drafter, drafter_choices
-from treeopt.profiler import Journal, Measurement, Settings, clock_for
+from treeopt.profiler import Checkpoint, Measurement, Settings, clock_for
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.model import LanguageModel, trained_tokens
+from treeopt.runtime.models.model import LanguageModel, max_sequence_tokens
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
@@ -31,7 +31,7 @@ SAMPLED = Sampling(1.0)
 SHORT_TOKENS = 64
 """Longest prompt, except where the context is long."""
 SHORTENED_TOKENS = 5
-"""By how much a prompt is shorter each time that it is used again."""
+"""Reduction of a prompt's length every time that it is reused."""
 BUSY_LOOP = "import numpy; a = numpy.ones((600, 600), numpy.float32)\nwhile True: a @ a"
 PROSE = (
     "The river had been low all summer, and the old bridge stood with its feet dry. Children crossed it twice a day, and",
@@ -51,12 +51,12 @@ PROSE = (
     "Every house on the street had a lemon tree, and every family claimed that theirs had been the first to be planted by",
     "The expedition carried food for ninety days. On the fortieth they found the hut, with its door open and its lamp still",
 )
-"""Openings of English prose; the bundled pair was trained on program text."""
+"""Openings of English prose; the bundled pair was trained on program source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is measured and decoded."""
+    """Size of the measurements and of the streams."""
 
     tokens: int = 4000
     """Of each stream."""
@@ -77,30 +77,30 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One side of a stream's change: what it is decoded with, and what its profile is measured on."""
+    """One side of a stream's change: prompts, draft model and sampling of decoding and of the profile."""
 
     draft: LanguageModel
     measured_prompts: Sequence[Sequence[int]]
     prompts: Sequence[Sequence[int]]
-    """Token ids; others than the measured ones."""
+    """Token ids, different from the measured ones."""
     context_tokens: int
     sampling: Sampling = GREEDY
     also_measured: Sampling | None = None
-    """A second sampling that the profile has."""
+    """A second sampling to measure."""
     busy: bool = False
-    """Whether another process computes meanwhile."""
+    """Whether another process computes at the same time."""
     lookups: bool = False
-    """Whether the profile has prompt lookup, so that a plan may be that."""
+    """Whether the profile contains prompt lookup, so that a plan may choose it."""
 
     def prompt(self, number: int) -> list[int]:
-        """Return the prompt of one sequence; prompts that are used again are shorter each time."""
-        prompt, again = self.prompts[number % len(self.prompts)], number // len(self.prompts)
-        return list(prompt[: max(1, len(prompt) - SHORTENED_TOKENS * again)])
+        """Return the prompt of a sequence; reused prompts are shorter each time."""
+        prompt, reuses = self.prompts[number % len(self.prompts)], number // len(self.prompts)
+        return list(prompt[: max(1, len(prompt) - SHORTENED_TOKENS * reuses)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Sequences of one part, then of another; steady if both are one."""
+    """Sequences of one part, then of another; steady if both are the same."""
 
     name: str
     before: Part
@@ -112,17 +112,13 @@ class Stream:
 
 
 def streams_of(models: ModelPair, perturbed: LanguageModel, new_tokens: int) -> dict[str, Stream]:
-    """Return all streams by name.
-
-    Args:
-        models: the pair.
-        perturbed: a draft with noise on its weights.
-        new_tokens: of each sequence.
-    """
+    """Return all streams by name; `perturbed` is a draft model with noise on its weights."""
     encode, prompts = models.tokenizer.encode, load_prompts()
     measured, held_out = ([encode(text) for text in kind(prompts)] for kind in (profile_prompts, bench_prompts))
     prose, half = [encode(text)[:SHORT_TOKENS] for text in PROSE], len(PROSE) // 2
-    longest = max(SHORT_TOKENS, trained_tokens(models.target, models.draft_model) - max(new_tokens + 1, ROOM_TOKENS))
+    longest = max(
+        SHORT_TOKENS, max_sequence_tokens(models.target, models.draft_model) - max(new_tokens + 1, ROOM_TOKENS)
+    )
     short = Part(
         draft=models.draft_model,
         measured_prompts=[prompt[:SHORT_TOKENS] for prompt in measured],
@@ -131,8 +127,8 @@ def streams_of(models: ModelPair, perturbed: LanguageModel, new_tokens: int) -> 
     )
     long = replace(
         short,
-        measured_prompts=concatenated(measured, longest),
-        prompts=concatenated(held_out, longest),
+        measured_prompts=concatenate(measured, longest),
+        prompts=concatenate(held_out, longest),
         context_tokens=longest,
     )
     sampled, other_draft = replace(short, sampling=SAMPLED), replace(short, draft=perturbed)
@@ -152,34 +148,34 @@ def streams_of(models: ModelPair, perturbed: LanguageModel, new_tokens: int) -> 
     return {name: Stream(name=name, before=before, after=after) for name, (before, after) in parts.items()}
 
 
-def concatenated(prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
-    """Return as many prompts of `tokens` tokens each, made of several that follow one another."""
-    found = []
+def concatenate(prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+    """Return as many prompts of `tokens` tokens, each a concatenation of several."""
+    concatenations = []
     for first in range(len(prompts)):
-        text: list[int] = []
-        while len(text) < tokens:
+        sequence: list[int] = []
+        while len(sequence) < tokens:
             for following in (*prompts[first:], *prompts[:first]):
-                text += following
-        found.append(text[:tokens])
-    return found
+                sequence += following
+        concatenations.append(sequence[:tokens])
+    return concatenations
 
 
 def measure_profile(models: ModelPair, part: Part, effort: Effort, *, show_progress: bool = True) -> Profile:
     """Measure acceptance and times for one part, as `treeopt profile` does."""
-    trained = trained_tokens(models.target, part.draft)
-    room = (trained - max(map(len, part.measured_prompts))) * len(part.measured_prompts)
-    longest = trained - ROOM_TOKENS
-    drafters = [load_planned(DrafterSetting(name=LOOKUP), models)] if part.lookups else []
+    max_tokens = max_sequence_tokens(models.target, part.draft)
+    available = (max_tokens - max(map(len, part.measured_prompts))) * len(part.measured_prompts)
+    longest = max_tokens - ROOM_TOKENS
+    drafters = [load_planned_drafter(DrafterSetting(name=LOOKUP), models)] if part.lookups else []
     settings = Settings(
         rules=(RULE,),
-        samplings=tuple(each for each in (part.sampling, part.also_measured) if each is not None),
-        context_tokens=tuple(sorted({min(longest, each) for each in (part.context_tokens, longest // 2, longest)})),
+        samplings=tuple(sampling for sampling in (part.sampling, part.also_measured) if sampling is not None),
+        context_tokens=tuple(sorted({min(longest, tokens) for tokens in (part.context_tokens, longest // 2, longest)})),
         max_tokens=effort.max_nodes,
         rounds=effort.rounds,
-        positions=min(effort.positions, room),
+        positions=min(effort.positions, available),
         branching=effort.branching,
         depth=effort.depth,
-        drafters=tuple(each.setting() for each in drafters),
+        drafters=tuple(drafter.setting() for drafter in drafters),
     )
     with busy_machine(part.busy):
         return Measurement(
@@ -188,7 +184,7 @@ def measure_profile(models: ModelPair, part: Part, effort: Effort, *, show_progr
             part.measured_prompts,
             settings,
             clock=clock_for(models.target.device),
-            journal=Journal(None, ""),
+            checkpoint=Checkpoint(None, ""),
             drafters=drafters,
         ).profile(show_progress=show_progress)
 
@@ -198,18 +194,18 @@ def request_for(part: Part) -> PlanRequest:
 
 
 def plan_for(profile: Profile, part: Part) -> DrafterChoice:
-    """Return the fastest plan: of the draft model, or of prompt lookup where it was measured."""
+    """Return the faster plan: of the draft model, or of prompt lookup if it was measured."""
     request = request_for(part)
     return best_drafter(drafter_choices(profile, request, plan=requested_plan(profile, request)))
 
 
 def strategy_of(choice: DrafterChoice) -> Strategy:
-    return lookup_of(choice.option.drafter) or choice.option.tree
+    return prompt_lookup_setting(choice.option.drafter) or choice.option.tree
 
 
 @contextmanager
 def busy_machine(busy: bool) -> Iterator[None]:
-    """Have another process compute until the end, if `busy`."""
+    """Run another process that computes meanwhile, if `busy`."""
     if not busy:
         yield
         return
@@ -226,7 +222,7 @@ class NoisyTensors:
 
     Args:
         tensors: the weights.
-        noise: standard deviation, as a share of that of the matrix's own entries.
+        noise: standard deviation, relative to that of the matrix.
         seed: of the noise.
     """
 
@@ -238,8 +234,8 @@ class NoisyTensors:
         tensor = self._tensors.get(name, shape)
         if tensor.ndim < 2:
             return tensor
-        added = torch.randn(shape, generator=self._generator).to(tensor.device, tensor.dtype)
-        return tensor + self._noise * float(tensor.float().std()) * added
+        noise = torch.randn(shape, generator=self._generator).to(tensor.device, tensor.dtype)
+        return tensor + self._noise * float(tensor.float().std()) * noise
 
 
 def perturbed_model(
@@ -250,7 +246,7 @@ def perturbed_model(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Transformer:
-    """Return the model of a folder with noise on its weights: what a draft is that was made for another target."""
-    found = ModelFolder.of(folder)
-    tensors = TensorReader.open_files(found.path, found.weight_files, device=torch.device(device), dtype=dtype)
-    return build_model(found.config, NoisyTensors(tensors, noise, seed), name=f"{found.path.name} perturbed")
+    """Return the model of a folder with noise on its weights, like a draft model of another target."""
+    source = ModelFolder.of(folder)
+    tensors = TensorReader.open_files(source.path, source.weight_files, device=torch.device(device), dtype=dtype)
+    return build_model(source.config, NoisyTensors(tensors, noise, seed), name=f"{source.path.name} perturbed")

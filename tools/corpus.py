@@ -1,6 +1,6 @@
-"""The text the bundled pair learns from: the Python standard library's own sources.
+"""Training corpus of the bundled pair: the sources of the Python standard library.
 
-A file is held out when the CRC-32 of its relative path says so, so that the split is the same on every machine.
+The CRC-32 of a file's relative path decides whether it is held out, so the split is the same on every machine.
 """
 
 import sysconfig
@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 SEPARATOR = 0
-"""Byte written before every file: the pair's beginning- and end-of-text token."""
+"""Byte written before every file: the pair's start and end token."""
 
 EXCLUDED_FOLDERS = frozenset({"test", "tests", "idle_test", "site-packages", "__pycache__", "pydoc_data", "encodings"})
 HELD_OUT_SHARE = 1 / 32
 
 
 def source_files() -> Iterator[tuple[str, str]]:
-    """Yield (relative path, text) of every source file, tests and generated tables left out, in sorted order."""
+    """Yield (relative path, content) of every source file except tests and generated tables, sorted."""
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
@@ -28,20 +28,19 @@ def source_files() -> Iterator[tuple[str, str]]:
 
 
 def is_held_out(relative_path: str) -> bool:
-    """Tell whether a file belongs to the held-out part."""
     return zlib.crc32(relative_path.encode()) < HELD_OUT_SHARE * 2**32
 
 
 def byte_stream(*, held_out: bool) -> torch.Tensor:
-    """Return one part of the corpus as uint8 (n,), files joined by the separator, in a fixed shuffled order."""
+    """Return one part of the corpus as uint8 (n,), each file after a separator, in a fixed shuffled order."""
     files = [text for path, text in source_files() if is_held_out(path) == held_out]
     order = np.random.default_rng(0).permutation(len(files))
-    joined = b"".join(bytes([SEPARATOR]) + files[i].encode() for i in order)
-    return torch.frombuffer(bytearray(joined), dtype=torch.uint8)
+    content = b"".join(bytes([SEPARATOR]) + files[i].encode() for i in order)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def windows(stream: torch.Tensor, window_tokens: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
-    """Yield int64 windows (window_tokens + 1,) for ever, each epoch in a new random order and at a new offset."""
+    """Yield int64 windows (window_tokens + 1,) without end; every epoch has a new random order and offset."""
     while True:
         offset = int(torch.randint(window_tokens, (1,), generator=generator))
         starts = torch.arange(offset, len(stream) - window_tokens - 1, window_tokens)

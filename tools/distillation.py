@@ -21,15 +21,16 @@ indices of the drafter's vocabulary, -1 outside it, and the target's probabiliti
 
 
 def parse_arguments(description: str | None, *, learning_rate: float) -> argparse.Namespace:
-    """Return the options of a training script."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="folder of the chat model in Hugging Face layout")
     parser.add_argument("chats", type=Path, help="folder that contains the folder `teacher` of teacher_outputs.py")
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the weights")
     parser.add_argument("--start", type=Path, help="folder of trained weights to continue from")
-    parser.add_argument("--steps", type=int, default=1200, help="0 only evaluates")
-    parser.add_argument("--chats-per-step", type=int, default=4)
-    parser.add_argument("--learning-rate", type=float, default=learning_rate)
+    parser.add_argument(
+        "--steps", type=int, default=1200, help="optimizer steps; 0 only evaluates (default: %(default)s)"
+    )
+    parser.add_argument("--chats-per-step", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--learning-rate", type=float, default=learning_rate, help="maximum (default: %(default)s)")
     return parser.parse_args()
 
 
@@ -57,23 +58,19 @@ def train(
     outputs: list[TeacherOutput],
     *,
     checkpoint: Path,
-    steps: int,
-    chats: int,
-    learning_rate: float,
+    options: argparse.Namespace,
     depth_weight: float,
     export: Callable[[], object],
 ) -> None:
-    """Train a drafter in place, from the checkpoint of an interrupted run if there is one.
+    """Train a drafter in place, from the checkpoint of an interrupted run with the same options if there is one.
 
     Args:
         drafter: the module to train.
         predict: the drafter's predictions on a batch.
         outputs: the target's outputs; acceptance on the held-out ones is printed.
         checkpoint: file that exists until the training is complete.
-        steps: of the optimizer.
-        chats: per step.
-        learning_rate: the maximum of the schedule.
-        depth_weight: see `distillation_loss`.
+        options: of `parse_arguments`.
+        depth_weight: weight of a depth's loss over that of the previous depth.
         export: writes the weights; called after every evaluation.
     """
     train_outputs, held_out = split_held_out(outputs)
@@ -82,13 +79,14 @@ def train(
             {"params": [weight for weight in drafter.parameters() if weight.ndim >= 2], "weight_decay": 0.05},
             {"params": [weight for weight in drafter.parameters() if weight.ndim < 2], "weight_decay": 0.0},
         ],
-        lr=learning_rate,
+        lr=options.learning_rate,
         betas=(0.9, 0.95),
     )
-    first_step = 0
+    first_step, steps = 0, options.steps
+    training = {name: str(value) for name, value in vars(options).items() if name != "output"}
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
-        if state["steps"] == steps:
+        if state["training"] == training:
             drafter.load_state_dict(state["drafter"])
             optimizer.load_state_dict(state["optimizer"])
             first_step = state["step"]
@@ -97,9 +95,9 @@ def train(
         return
     dtype = measure_fastest_dtype()
     bar = tqdm(range(first_step, steps), initial=first_step, total=steps, unit="step")
-    for step, batch in zip(bar, sample_batches(train_outputs, chats, first_step), strict=False):
+    for step, batch in zip(bar, sample_batches(train_outputs, options.chats_per_step, first_step), strict=False):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * schedule((step + 1) / steps)
+            group["lr"] = options.learning_rate * schedule((step + 1) / steps)
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             predictions = predict(batch)
         loss = distillation_loss(predictions, depth_weight)
@@ -111,7 +109,7 @@ def train(
             bar.set_postfix(loss=f"{loss.item():.3f}", accepted=format_rates(top_k_hits(predictions), 2))
         if (step + 1) % CHECKPOINT_STEPS == 0:
             partial = checkpoint.with_suffix(".partial")
-            state = {"steps": steps, "step": step + 1, "drafter": drafter.state_dict()}
+            state = {"training": training, "step": step + 1, "drafter": drafter.state_dict()}
             torch.save({**state, "optimizer": optimizer.state_dict()}, partial)
             partial.rename(checkpoint)
         if (step + 1) % EVALUATION_STEPS == 0 or step + 1 == steps:
@@ -132,7 +130,7 @@ def evaluate(predict: Callable[[Batch], Predictions], held_out: list[TeacherOutp
 
 
 def evaluate_chats(predict: Callable[[Batch], Predictions], outputs: list[TeacherOutput], depth_weight: float) -> str:
-    """Return loss and acceptance on some chats, in words."""
+    """Return loss and acceptance on some chats as text."""
     by_length = sorted(outputs, key=lambda output: len(output.tokens))
     losses, top_1, top_4 = [], [], []
     for start in range(0, len(by_length), EVALUATION_BATCH):

@@ -1,4 +1,4 @@
-"""Add to the bundled pair what is not trained: the byte tokenizer and the held-out prompts.
+"""Add the byte tokenizer and the held-out prompts to the bundled pair.
 
 python tools/finish_pair.py --pair treeopt/bundled
 """
@@ -22,20 +22,19 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def _byte_letters() -> list[str]:
-    """Return the letter that byte-level tokenizers write for each byte: itself where it prints, else one from 256 on."""
+    """Return the character of each byte in byte-level tokenizers: itself if printable, else one from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
 def main() -> None:
-    """Write tokenizer and prompts into the pair's folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pair", type=Path, required=True)
-    options = parser.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pair", type=Path, required=True, help="folder of the pair")
+    args = parser.parse_args()
     for model in ("target", "draft"):
-        byte_tokenizer().save(str(options.pair / model / "tokenizer.json"))
-    write_prompts(options.pair / "prompts.json", held_out_prompts(PROMPTS))
+        byte_tokenizer().save(str(args.pair / model / "tokenizer.json"))
+    write_prompts(args.pair / "prompts.json", held_out_prompts(PROMPTS))
 
 
 if __name__ == "__main__":

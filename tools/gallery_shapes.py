@@ -1,4 +1,4 @@
-"""Models of known shapes with random weights, made in memory: how long a pass takes does not depend on the weights."""
+"""Models of common shapes with random weights: latency does not depend on the weights."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.weights import build_model
 
 DEVIATION = 0.02
-"""Of all weights but those of norms, which are 1."""
+"""Standard deviation of all weights except norms, which are 1."""
 
 _LLAMA = ModelConfig(
     vocabulary=32_000,
@@ -22,7 +22,7 @@ _LLAMA = ModelConfig(
     head_size=64,
     norm_epsilon=1e-6,
     rope_base=10_000.0,
-    max_positions=8192,  # longer than some were trained for, so that all can be timed behind any of the contexts
+    max_positions=8192,  # longer than some were trained for, so that all run at every context length
     tied_head=False,
     end_tokens=(),
 )
@@ -38,23 +38,21 @@ SHAPES = {
     "7b": replace(_LLAMA, hidden=4096, intermediate=11_008, layers=32, heads=32, key_value_heads=32, head_size=128),
     "13b": replace(_LLAMA, hidden=5120, intermediate=13_824, layers=40, heads=40, key_value_heads=40, head_size=128),
 }
-"""Of llama-68m, llama-160m, Llama-3.2-1B, Llama-2-7B and -13B, and three smaller ones, with one vocabulary."""
+"""llama-68m, llama-160m, Llama-3.2-1B, Llama-2-7B and -13B, and three smaller models, all with one vocabulary."""
 
 
 def random_model(shape: str, *, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Transformer:
-    """Return a model of one of `SHAPES`."""
     return build_model(SHAPES[shape], RandomTensors(dtype, device, seed), name=f"llama-{shape}-random")
 
 
 class RandomTensors:
-    """Weights drawn where they are to lie."""
+    """Random weights, drawn on the device."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device, seed: int) -> None:
         self._dtype, self._device = dtype, device
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return one weight."""
         if name.endswith("norm.weight"):
             return torch.ones(shape, dtype=self._dtype, device=self._device)
         weight = torch.empty(shape, dtype=self._dtype, device=self._device)

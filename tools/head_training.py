@@ -1,85 +1,275 @@
-"""How heads learn the target's distributions, whatever the heads are like."""
+"""Training of heads on the bundled target: their data, their loop and their evaluation.
 
+Most training sequences are windows of the corpus; the others are sampled from the target, which costs more. The target's
+hidden states on them are computed once per target, in a few minutes on one core, and stored in build/heads.
+"""
+
+import argparse
+import os
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from zlib import crc32
 
+import corpus
 import torch
 from teacher_outputs import measure_fastest_dtype
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 from tqdm import tqdm
-from train_target import optimizers, schedule
+from train_draft import sample_sequences
+from train_target import load_llama, optimizers, schedule
 
-Pairs = list[tuple[Tensor, Tensor]]
-"""Logits (…, V) that were given and those of the target that were wanted, place by place."""
-TEXTS_PER_STEP = 4
+from treeopt.runtime import Transformer, load_model
+from treeopt.runtime.drafters.eagle.config import default_layer_ids
+from treeopt.runtime.models.model import RequestedStates
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+STORE = Path("build/heads")
+SEQUENCE_TOKENS = 512
+SEQUENCES_PER_STEP = 4
+HELD_OUT_SEQUENCES = 32
+BATCH_SEQUENCES = 8
+"""Sequences in a forward pass of the target."""
+SAVE_STEPS = 100
 MUON_TO_ADAM = 5.0
-"""Learning rate of Muon over that of AdamW, which takes its place where bfloat16 is slow."""
+"""Learning rate of Muon over that of AdamW, which replaces it where bfloat16 is slow."""
+LogitPairs = list[tuple[Tensor, Tensor]]
+"""For every draft depth: the head's logits and the target's at the same positions, (…, V) each."""
+Head = TypeVar("Head", bound=nn.Module)
 
 
-def fit(
-    heads: nn.Module,
-    proposals: Callable[[Tensor], Pairs],
-    texts: int,
-    *,
-    weight: float,
-    steps: int,
-    rate: float,
-    title: str,
-    save: Callable[[], object] | None = None,
-) -> None:
-    """Train heads in place.
+class TargetStates(NamedTuple):
+    """Sequences and the target's hidden states at each of their tokens."""
+
+    last: Tensor
+    """float16 (N, T, hidden): after the final norm."""
+    tokens: Tensor
+    """int64 (N, T)."""
+    layers: Tensor
+    """float16 (N, T, 3 hidden): the residual stream at the default layers; (N, T, 0) for heads that do not read it."""
+
+    def select(self, sequences: Tensor | slice) -> "TargetStates":
+        """Return some sequences, their states in float32."""
+        return TargetStates(self.last[sequences].float(), self.tokens[sequences], self.layers[sequences].float())
+
+
+def load_last_states(target: "LlamaForCausalLM", *, sequences: int = 384, corpus_windows: int = 1920) -> TargetStates:
+    """Return sampled sequences and windows of the corpus, shuffled, with the target's last hidden states.
 
     Args:
-        heads: what is trained.
-        proposals: from texts, int64 (m,), to what is given and wanted on them.
-        texts: how many there are.
-        weight: of a place's loss beside that of the one before.
-        steps: of the optimizer, each on a few texts.
-        rate: of learning.
-        title: of the bar.
-        save: called after every 100 steps, for a training that may be stopped.
+        target: the model in transformers.
+        sequences: number of sampled sequences, a multiple of 48.
+        corpus_windows: number of windows of the corpus.
     """
+    path = STORE / f"lessons_{weights_checksum(target):08x}_{sequences}_{corpus_windows}.pt"
+    last, tokens = load_or_compute(path, lambda: compute_last_states(target, sequences, corpus_windows))
+    return TargetStates(last, tokens, last.new_empty((*tokens.shape, 0)))
+
+
+def load_layer_states(folder: Path, target: Transformer, sequences: int, corpus_windows: int) -> TargetStates:
+    """Return sampled sequences shuffled with windows of the corpus, and the target's hidden states.
+
+    The last HELD_OUT_SEQUENCES windows stay at the end: they are not trained on with fewer windows either.
+    """
+    llama = load_llama(folder)
+    key = f"{weights_checksum(llama):08x}_{sequences}"
+
+    def compute() -> tuple[Tensor, Tensor, Tensor]:
+        sampled = load_or_compute(STORE / f"eagle_texts_{key}.pt", lambda: sample_training_sequences(llama, sequences))
+        tokens = torch.cat([sampled, take_corpus_windows(corpus_windows)])
+        order = torch.randperm(len(tokens) - HELD_OUT_SEQUENCES, generator=torch.Generator().manual_seed(7))
+        return compute_layer_states(target, torch.cat([tokens[order], tokens[-HELD_OUT_SEQUENCES:]]))
+
+    layers, last, tokens = load_or_compute(STORE / f"eagle_lessons_{key}_{corpus_windows}.pt", compute)
+    return TargetStates(last, tokens, layers)
+
+
+def weights_checksum(model: nn.Module) -> int:
+    """Return the CRC-32 of a model's weights."""
+    checksum = 0
+    for weight in model.parameters():
+        checksum = crc32(weight.detach().float().contiguous().numpy().tobytes(), checksum)
+    return checksum
+
+
+def load_or_compute(path: Path, compute: Callable[[], Any]) -> Any:
+    """Return the content of a file; compute and write it if there is none."""
+    if not path.is_file():
+        start_s = time.perf_counter()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        torch.save(compute(), unfinished)
+        unfinished.rename(path)
+        print(f"{path}: computed in {(time.perf_counter() - start_s) / 60:.1f} minutes")
+    return torch.load(path, weights_only=True)
+
+
+def sample_training_sequences(target: "LlamaForCausalLM", count: int) -> Tensor:
+    return sample_sequences(target, count, SEQUENCE_TOKENS, torch.Generator().manual_seed(5))
+
+
+def take_corpus_windows(count: int) -> Tensor:
+    """Return int64 (count, SEQUENCE_TOKENS) windows of the training corpus."""
+    stream = corpus.windows(corpus.byte_stream(held_out=False), SEQUENCE_TOKENS, torch.Generator().manual_seed(6))
+    return torch.stack([next(stream)[:-1] for _ in range(count)])
+
+
+@torch.no_grad()
+def compute_last_states(target: "LlamaForCausalLM", sequences: int, corpus_windows: int) -> tuple[Tensor, Tensor]:
+    """Return float16 (N, T, hidden) last hidden states and int64 (N, T) tokens."""
+    tokens = torch.cat([sample_training_sequences(target, sequences), take_corpus_windows(corpus_windows)])
+    tokens = tokens[torch.randperm(len(tokens), generator=torch.Generator().manual_seed(7))]
+    last = torch.empty((*tokens.shape, target.config.hidden_size), dtype=torch.float16)
+    for start in tqdm(range(0, len(tokens), BATCH_SEQUENCES), desc="hidden states"):
+        batch = slice(start, start + BATCH_SEQUENCES)
+        with torch.autocast("cpu", torch.bfloat16):
+            last[batch] = target.model(tokens[batch]).last_hidden_state
+    return last, tokens
+
+
+def compute_layer_states(target: Transformer, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the `layers`, `last` and `tokens` of `TargetStates` for int64 (N, T) tokens."""
+    requested_states = RequestedStates(layer_ids=default_layer_ids(len(target.weights.layers)), last=True)
+    hidden = target.config.hidden
+    layers = torch.empty((*tokens.shape, len(requested_states.layer_ids) * hidden), dtype=torch.float16)
+    last = torch.empty((*tokens.shape, hidden), dtype=torch.float16)
+    for start in tqdm(range(0, len(tokens), BATCH_SEQUENCES), desc="hidden states"):
+        batch = slice(start, start + BATCH_SEQUENCES)
+        states = target.compute_states(tokens[batch], requested_states)
+        assert states.last is not None  # it was requested
+        layers[batch], last[batch] = torch.cat(states.layers, -1), states.last
+    return layers, last, tokens
+
+
+def head_parser(description: str | None, *, steps: int, learning_rate: float) -> argparse.ArgumentParser:
+    """Return a parser with the options that all heads have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Path, required=True, help="folder of the target")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the head")
+    parser.add_argument("--steps", type=int, default=steps, help="optimizer steps (default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=learning_rate, help="maximum (default: %(default)s)")
+    return parser
+
+
+def train_from_layer_states(
+    title: str,
+    build: Callable[[Transformer, Tensor], Head],
+    predict: Callable[[Head, TargetStates, torch.Generator], LogitPairs],
+    save: Callable[[Head, int, Path], None],
+    load: Callable[[Head, Path], None],
+    *,
+    description: str | None,
+    depth_weight: float,
+    steps: int,
+) -> None:
+    """Run the command line of a script that trains a head on hidden states of several layers.
+
+    Args:
+        title: of the progress bar.
+        build: returns an untrained head for the target and its output layer, float32 (V, hidden).
+        predict: returns a head's logits and the target's on some sequences; may draw positions with the generator.
+        save: writes a head, for a target of that many layers, to a folder.
+        load: reads what `save` wrote.
+        description: of the script.
+        depth_weight: weight of a depth's loss over that of the previous depth.
+        steps: the default.
+    """
+    parser = head_parser(description, steps=steps, learning_rate=5e-3)
+    parser.add_argument("--texts", type=int, default=96, help="sequences to sample from the target (default: 96)")
+    parser.add_argument("--corpus-windows", type=int, default=672, help="windows of the corpus (default: 672)")
+    parser.add_argument("--start", type=Path, help="folder of a head to continue from")
+    args = parser.parse_args()
+    target = load_model(args.target)
+    states = load_layer_states(args.target, target, args.texts, args.corpus_windows)
+    torch.manual_seed(9)
+    head = build(target, load_llama(args.target).lm_head.weight.detach())
+    if args.start is not None:
+        load(head, args.start)
+    train_head(
+        head,
+        lambda batch, generator: predict(head, batch, generator),
+        states,
+        depth_weight=depth_weight,
+        steps=args.steps,
+        learning_rate=args.learning_rate,
+        title=title,
+        save=lambda: save(head, len(target.weights.layers), args.output),
+    )
+
+
+def train_head(
+    head: nn.Module,
+    predict: Callable[[TargetStates, torch.Generator], LogitPairs],
+    states: TargetStates,
+    *,
+    depth_weight: float,
+    steps: int,
+    learning_rate: float,
+    title: str,
+    save: Callable[[], object],
+) -> None:
+    """Train a head in place on all but the last sequences; print its agreement with the target on those.
+
+    Args:
+        head: the module to train.
+        predict: returns its logits and the target's on some sequences; may draw positions with the generator.
+        states: the training data.
+        depth_weight: weight of a depth's loss over that of the previous depth.
+        steps: of the optimizer.
+        learning_rate: its maximum.
+        title: of the progress bar.
+        save: writes the head; called every SAVE_STEPS steps and at the end.
+    """
+    start_s, start_cpu_s = time.perf_counter(), time.process_time()
     dtype = measure_fastest_dtype()
-    pair: list[torch.optim.Optimizer] = list(optimizers(heads, rate))
-    if dtype != torch.bfloat16:  # Muon orthogonalises in bfloat16, which takes seconds without instructions for it
-        rate /= MUON_TO_ADAM
-        pair = [torch.optim.AdamW(heads.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0)]
-    generator = torch.Generator().manual_seed(8)
+    optimizer_pair: list[torch.optim.Optimizer] = list(optimizers(head, learning_rate))
+    if dtype != torch.bfloat16:  # Muon orthogonalizes in bfloat16, which takes seconds without instructions for it
+        learning_rate /= MUON_TO_ADAM
+        adam = torch.optim.AdamW(head.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        optimizer_pair = [adam]
+    training_sequences = len(states.tokens) - HELD_OUT_SEQUENCES
+    batch_generator, generator = torch.Generator().manual_seed(8), torch.Generator().manual_seed(10)
     bar = tqdm(range(steps), desc=title)
     for step in bar:
-        for optimizer in pair:
-            optimizer.param_groups[0]["lr"] = rate * schedule((step + 1) / steps)
-        chosen = torch.randint(texts, (TEXTS_PER_STEP,), generator=generator)
+        for optimizer in optimizer_pair:
+            optimizer.param_groups[0]["lr"] = learning_rate * schedule((step + 1) / steps)
+        batch = torch.randint(training_sequences, (SEQUENCES_PER_STEP,), generator=batch_generator)
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            pairs = proposals(chosen)
-        weights = [weight**place for place in range(len(pairs))]
-        loss = torch.stack([w * divergence(*pair) for w, pair in zip(weights, pairs, strict=True)]).sum() / sum(weights)
+            pairs = predict(states.select(batch), generator)
+        weights = [depth_weight**depth for depth in range(len(pairs))]
+        losses = [weight * divergence(*pair) for weight, pair in zip(weights, pairs, strict=True)]
+        loss = torch.stack(losses).sum() / sum(weights)
         loss.backward()
-        for optimizer in pair:
+        for optimizer in optimizer_pair:
             optimizer.step()
             optimizer.zero_grad()
         if step % 20 == 0:
-            bar.set_postfix(loss=f"{loss.item():.3f}", agreement=" ".join(f"{share:.2f}" for share in agreement(pairs)))
-        if save is not None and step % 100 == 99:
+            bar.set_postfix(loss=f"{loss.item():.3f}", agreement=" ".join(f"{rate:.2f}" for rate in agreement(pairs)))
+        if (step + 1) % SAVE_STEPS == 0:
             save()
+    with torch.no_grad():
+        held_out = predict(states.select(slice(training_sequences, None)), torch.Generator().manual_seed(11))
+    for top_k in (1, 5, 10):
+        rates = " ".join(f"{rate:.3f}" for rate in agreement(held_out, top_k))
+        print(f"target's most likely token among the head's first {top_k:2}, held-out sequences, by depth: {rates}")
+    save()
+    minutes, cpu_minutes = (time.perf_counter() - start_s) / 60, (time.process_time() - start_cpu_s) / 60
+    print(f"trained in {minutes:.1f} minutes, {cpu_minutes:.1f} CPU minutes")
 
 
-def divergence(given: Tensor, wanted: Tensor) -> Tensor:
+def divergence(logits: Tensor, target_logits: Tensor) -> Tensor:
     """Return the mean KL(target || head) of logits (…, V)."""
-    log_given, log_wanted = (log_softmax(logits.float(), -1).flatten(0, -2) for logits in (given, wanted))
-    return kl_div(log_given, log_wanted, log_target=True, reduction="batchmean")
+    log_q, log_p = (log_softmax(values.float(), -1).flatten(0, -2) for values in (logits, target_logits))
+    return kl_div(log_q, log_p, log_target=True, reduction="batchmean")
 
 
-def agreement(pairs: Pairs, most: int = 1) -> list[float]:
-    """Return, for every place, how often the target's likeliest token is among so many of the head's own."""
+def agreement(pairs: LogitPairs, top_k: int = 1) -> list[float]:
+    """Return, for every depth, how often the target's most likely token is among the head's `top_k`."""
     return [
-        (given.topk(most).indices == wanted.argmax(-1, keepdim=True)).any(-1).float().mean().item()
-        for given, wanted in pairs
+        (logits.topk(top_k).indices == target_logits.argmax(-1, keepdim=True)).any(-1).float().mean().item()
+        for logits, target_logits in pairs
     ]
-
-
-def report(pairs: Pairs, numbers: tuple[int, ...]) -> None:
-    """Print this for several numbers."""
-    for most in numbers:
-        shares = " ".join(f"{share:.3f}" for share in agreement(pairs, most))
-        print(f"target's likeliest token among a head's first {most:2}, on texts not trained on, by place: {shares}")

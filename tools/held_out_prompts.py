@@ -1,4 +1,4 @@
-"""Prompts for the bundled pair: excerpts of the files that it has not learnt from.
+"""Write prompts for the bundled pair: excerpts of files that it was not trained on.
 
 python tools/held_out_prompts.py --count 128 --output prompts.json
 """
@@ -11,13 +11,13 @@ import corpus
 
 PROMPT_BYTES = 224
 APART_BYTES = 12 * PROMPT_BYTES
-"""Between the beginnings of two excerpts of a file."""
+"""Between the starts of two excerpts of a file."""
 
 
 def held_out_prompts(count: int, apart_bytes: int = APART_BYTES) -> list[dict[str, str]]:
-    """Return so many excerpts of held-out files, evenly spread, each cut at line ends.
+    """Return `count` excerpts of held-out files, evenly spread, each cut at line ends.
 
-    Raises ValueError where there are fewer.
+    Raises ValueError if there are fewer.
     """
     prompts = []
     for path, text in corpus.source_files():
@@ -34,22 +34,26 @@ def held_out_prompts(count: int, apart_bytes: int = APART_BYTES) -> list[dict[st
 
 
 def write_prompts(path: Path, prompts: list[dict[str, str]]) -> None:
-    """Write prompts as a file that `treeopt profile --prompts` reads."""
+    """Write a file for `treeopt profile --prompts`."""
     path.write_text(json.dumps(prompts, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    """Write the prompts that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=128)
-    parser.add_argument("--apart-bytes", type=int, default=4 * PROMPT_BYTES)
-    parser.add_argument("--output", type=Path, required=True)
-    options = parser.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=128, help="default: %(default)s")
+    parser.add_argument(
+        "--apart-bytes",
+        type=int,
+        default=4 * PROMPT_BYTES,
+        help="between the starts of two excerpts of a file (default: %(default)s)",
+    )
+    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
+    args = parser.parse_args()
     try:
-        prompts = held_out_prompts(options.count, options.apart_bytes)
+        prompts = held_out_prompts(args.count, args.apart_bytes)
     except ValueError as error:
         parser.error(str(error))
-    write_prompts(options.output, prompts)
+    write_prompts(args.output, prompts)
 
 
 if __name__ == "__main__":

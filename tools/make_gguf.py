@@ -3,12 +3,11 @@
     python tools/make_gguf.py treeopt/bundled/target --type f16 -o target.gguf
     python tools/make_gguf.py examples/smollm2/draft --tokenizer build/real-model.gguf -o build/real-draft.gguf
 
-Without `--tokenizer` the vocabulary has to be the 256 bytes, as that of the bundled pair. `--tokenizer` copies the
-tokenizer of a GGUF file with the same tokens: that of the target, for a draft model. Other models are converted by
-llama.cpp's own convert_hf_to_gguf.py.
+Without `--tokenizer` the vocabulary must be the 256 bytes, like the bundled pair's. `--tokenizer` copies the tokenizer of a
+GGUF file with the same tokens: the target's, for a draft model. Use llama.cpp's convert_hf_to_gguf.py for other models.
 
-llama.cpp turns neighbouring entries of queries and keys, Hugging Face's layout those half a head apart: their rows
-are interleaved.
+llama.cpp rotates neighbouring entries of queries and keys, Hugging Face entries half a head apart, so these rows are
+interleaved.
 """
 
 import argparse
@@ -24,12 +23,12 @@ from safetensors import safe_open
 
 from treeopt.arrays import Float32
 from treeopt.errors import InvalidValueError
-from treeopt.files.whole_files import check_writable
+from treeopt.files.atomic_files import check_writable
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.folder import ModelFolder
 
 Field = tuple[str, Any, Any, Any]
-"""A key-value pair of a GGUF file: key, value, its type, and the type of its elements where it is an array."""
+"""A key-value pair of a GGUF file: key, value, its type, and the type of its elements if it is an array."""
 TYPES = ("f32", "f16", "q8_0")
 BYTES = 256
 LAYER_NAMES = {
@@ -46,35 +45,34 @@ LAYER_NAMES = {
 
 
 def main() -> None:
-    """Convert one folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, help="model folder in Hugging Face layout")
-    parser.add_argument("--type", choices=TYPES, default="f16", help="number format of the matrices")
+    parser.add_argument("--type", choices=TYPES, default="f16", help="dtype of the matrices")
     parser.add_argument("--tokenizer", type=Path, help="GGUF file with the same tokens whose tokenizer is copied")
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    arguments = parser.parse_args()
-    make_gguf(arguments.folder, arguments.output, arguments.type, tokenizer=arguments.tokenizer)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="GGUF file to write")
+    args = parser.parse_args()
+    make_gguf(args.folder, args.output, args.type, tokenizer=args.tokenizer)
 
 
-def make_gguf(folder: Path, path: Path, number_format: str, *, tokenizer: Path | None = None) -> None:
+def make_gguf(folder: Path, path: Path, dtype: str, *, tokenizer: Path | None = None) -> None:
     """Write the model of a folder to a file, whole or not at all.
 
     Args:
         folder: model in Hugging Face layout.
         path: file to write.
-        number_format: one of TYPES.
-        tokenizer: GGUF file whose tokenizer is copied; by default the vocabulary has to be the 256 bytes.
+        dtype: one of TYPES.
+        tokenizer: GGUF file whose tokenizer is copied; by default the vocabulary must be the 256 bytes.
 
-    Raises InvalidValueError for a model or tokens of another kind, TreeoptError for a folder or a path that cannot be used.
+    Raises InvalidValueError for another architecture or vocabulary, TreeoptError for an unusable folder or path.
     """
     source = ModelFolder(folder)
-    check(source)
-    fields = byte_tokenizer(source) if tokenizer is None else copied_tokenizer(source, tokenizer)
+    check_architecture(source)
+    fields = byte_tokenizer(source) if tokenizer is None else copy_tokenizer(source, tokenizer)
     check_writable(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     try:
-        write(source, Path(temporary), number_format, fields)
+        write(source, Path(temporary), dtype, fields)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
@@ -82,8 +80,8 @@ def make_gguf(folder: Path, path: Path, number_format: str, *, tokenizer: Path |
         raise
 
 
-def check(source: ModelFolder) -> None:
-    """Refuse what llama.cpp would run as another model."""
+def check_architecture(source: ModelFolder) -> None:
+    """Refuse models that llama.cpp would run differently."""
     config = source.config
     plain = not config.query_key_value_bias and not config.output_bias and not config.mlp_bias
     if not plain or config.head_norms or config.rope_scaling is not None or config.sliding_window is not None:
@@ -93,12 +91,11 @@ def check(source: ModelFolder) -> None:
         )
 
 
-def write(source: ModelFolder, path: Path, number_format: str, tokenizer: list[Field]) -> None:
-    """Write the file."""
+def write(source: ModelFolder, path: Path, dtype: str, tokenizer: list[Field]) -> None:
     import gguf
 
-    kind = gguf.GGMLQuantizationType[number_format.upper()]
-    whole_file = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}[number_format]
+    kind = gguf.GGMLQuantizationType[dtype.upper()]
+    whole_file = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}[dtype]
     with closing(gguf.GGUFWriter(path, "llama")) as writer:
         writer.add_name(source.path.resolve().name)
         writer.add_file_type(gguf.LlamaFileType[whole_file])
@@ -106,7 +103,7 @@ def write(source: ModelFolder, path: Path, number_format: str, tokenizer: list[F
         for field in tokenizer:
             writer.add_key_value(*field)
         for name, tensor in tensors(source):
-            if tensor.ndim == 1:  # norms stay as they are
+            if tensor.ndim == 1:  # norms stay in float32
                 writer.add_tensor(name, tensor)
             else:
                 writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
@@ -116,7 +113,6 @@ def write(source: ModelFolder, path: Path, number_format: str, tokenizer: list[F
 
 
 def add_sizes(writer: Any, config: ModelConfig) -> None:
-    """Add what the architecture is given by."""
     writer.add_vocab_size(config.vocabulary)
     writer.add_context_length(config.max_positions)
     writer.add_embedding_length(config.hidden)
@@ -143,7 +139,9 @@ def byte_tokenizer(source: ModelFolder) -> list[Field]:
         )
     tokens = sorted(numbers, key=numbers.__getitem__)
     end = source.config.end_tokens[0] if source.config.end_tokens else 0
-    merges = [f"{tokens[0]} {tokens[0]}"]  # one is wanted; its result is no token, so it is none
+    merges = [
+        f"{tokens[0]} {tokens[0]}"
+    ]  # llama.cpp requires a merge; this one has no effect, because its result is no token
     return [
         ("tokenizer.ggml.model", "gpt2", Kind.STRING, None),
         ("tokenizer.ggml.pre", "default", Kind.STRING, None),
@@ -156,8 +154,8 @@ def byte_tokenizer(source: ModelFolder) -> list[Field]:
     ]
 
 
-def copied_tokenizer(source: ModelFolder, path: Path) -> list[Field]:
-    """Return the tokenizer of a GGUF file; InvalidValueError where its tokens are not those of the folder."""
+def copy_tokenizer(source: ModelFolder, path: Path) -> list[Field]:
+    """Return the tokenizer of a GGUF file; InvalidValueError if its tokens are not those of the folder."""
     import gguf
 
     fields = gguf.GGUFReader(path).fields
@@ -185,14 +183,14 @@ def tensors(source: ModelFolder) -> Iterator[tuple[str, Float32]]:
     for layer in range(config.layers):
         names |= {f"model.layers.{layer}.{a}.weight": f"blk.{layer}.{b}.weight" for a, b in LAYER_NAMES.items()}
     heads = {"attn_q": config.heads, "attn_k": config.key_value_heads}
-    for theirs, ours in names.items():
-        with safe_open(source.weight_files[theirs], framework="pt") as file:
-            tensor: Float32 = file.get_tensor(theirs).float().numpy()
-        part = ours.split(".")[-2]
-        yield ours, interleaved(tensor, heads[part]) if part in heads else tensor
+    for hf_name, gguf_name in names.items():
+        with safe_open(source.weight_files[hf_name], framework="pt") as file:
+            tensor: Float32 = file.get_tensor(hf_name).float().numpy()
+        part = gguf_name.split(".")[-2]
+        yield gguf_name, interleave(tensor, heads[part]) if part in heads else tensor
 
 
-def interleaved(rows: Float32, heads: int) -> Float32:
+def interleave(rows: Float32, heads: int) -> Float32:
     """Return rows (heads * head_size, n) with the two halves of each head interleaved."""
     halves = rows.reshape(heads, 2, -1, rows.shape[1])
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))

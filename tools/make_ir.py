@@ -1,11 +1,10 @@
-"""Make the folders of OpenVINO's IR that `treeopt probe openvino` takes from the bundled pair.
+"""Export the bundled pair to OpenVINO IR folders for `treeopt probe openvino`.
 
     python tools/make_ir.py OUT
 
-It runs in an environment with optimum-intel, which `make engines-openvino` makes.  What is exported are copies whose
-tokenizer says what OpenVINO's converter has to know: the class, or else transformers takes it for CodeLlama's, whose
-ids the models do not have; a merge, of two bytes that no UTF-8 text has; and a special token, because without one the
-converter of openvino-tokenizers 2026.4.1 fails.
+It needs an environment with optimum-intel, which `make engines-openvino` creates. The tokenizers are changed before the
+export: a class, because transformers otherwise assumes CodeLlama's; a merge of two bytes that UTF-8 never contains; and a
+special token, without which the converter of openvino-tokenizers 2026.4.1 fails.
 """
 
 import json
@@ -17,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 PAIR = Path(__file__).resolve().parents[1] / "treeopt" / "bundled"
 NEVER = "ÿ"
-"""Byte 0xFF, as byte-level tokenizers write it."""
+"""The byte 0xFF in byte-level tokenizers."""
 SPECIAL = {
     "content": "<|never|>",
     "single_word": False,
@@ -30,17 +29,16 @@ EXPORT = ("--task", "text-generation-with-past", "--weight-format", "fp32")
 
 
 def main() -> None:
-    """Export target and draft into folders of these names."""
     (out,) = sys.argv[1:]
     optimum = Path(sys.executable).with_name("optimum-cli")
     for name in ("target", "draft"):
         with TemporaryDirectory() as scratch:
-            folder = prepared(PAIR / name, Path(scratch) / name)
+            folder = copy_model(PAIR / name, Path(scratch) / name)
             subprocess.run([optimum, "export", "openvino", "--model", folder, *EXPORT, Path(out) / name], check=True)
 
 
-def prepared(model: Path, folder: Path) -> Path:
-    """Copy a model folder, with a tokenizer that can be converted, and return the copy."""
+def copy_model(model: Path, folder: Path) -> Path:
+    """Copy a model folder with a convertible tokenizer, and return the copy."""
     shutil.copytree(model, folder)
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text("utf-8"))

@@ -1,10 +1,12 @@
 """Write a GGUF file of a Llama model as a folder in Hugging Face layout, which treeopt and transformers run.
 
-Run it as `python tools/real_model.py model.gguf -o FOLDER`, or `make real-model`. It needs the package gguf.
+    python tools/real_model.py model.gguf -o FOLDER
 
-Weights are dequantised and stored in float16: half the size of float32. Rounding to its 11 bits is far below the error
-of the quantisation; bfloat16 has only 8. Rows of queries and keys go back to Hugging Face's layout, the inverse of
-`make_gguf.interleaved`.
+`make real-model` runs it. It needs the package gguf.
+
+Weights are dequantized and stored in float16: half the size of float32. Rounding to its 11 bits is far below the error
+of the quantization; bfloat16 has only 8. Rows of queries and keys go back to Hugging Face's layout, the inverse of
+`make_gguf.interleave`.
 """
 
 import argparse
@@ -24,14 +26,13 @@ if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
 
 NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-DIGITS_APART = {"smollm": True, "gpt-2": False}
-"""Whether each digit is a piece of its own before byte-pair merges, by llama.cpp's name of the pre-tokenizer."""
+SPLIT_DIGITS = {"smollm": True, "gpt-2": False}
+"""Whether digits are split before byte-pair merges, by llama.cpp's name of the pre-tokenizer."""
 CONTROL, USER_DEFINED = 3, 4
 """Token types of GGUF that are matched before the pre-tokenizer."""
 
 
 def main() -> None:
-    """Convert one file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("file", type=Path, help="GGUF file of a Llama model")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder to write")
@@ -42,7 +43,7 @@ def main() -> None:
 def write_folder(path: Path, folder: Path) -> None:
     """Write config, weights and tokenizer of a GGUF file to a folder.
 
-    Raises FormatError for a model or a tokenizer of another kind, before anything is written.
+    Raises FormatError for another architecture or tokenizer, before anything is written.
     """
     from gguf import GGUFReader
 
@@ -126,13 +127,13 @@ def special_ids(metadata: Metadata) -> dict[str, int]:
 
 def weight_names(path: Path, config: dict[str, Any], tensors: "list[ReaderTensor]") -> dict[str, str]:
     """Return Hugging Face's name of every tensor; raises FormatError for one that the Llama architecture lacks."""
-    names = {f"{theirs}.weight": f"{ours}.weight" for theirs, ours in NAMES.items()}
+    names = {f"{gguf_name}.weight": f"{hf_name}.weight" for gguf_name, hf_name in NAMES.items()}
     for layer in range(config["num_hidden_layers"]):
         names |= {f"blk.{layer}.{b}.weight": f"model.layers.{layer}.{a}.weight" for a, b in LAYER_NAMES.items()}
-    found = {tensor.name for tensor in tensors}
-    if unknown := sorted(found - set(names)):
+    file_names = {tensor.name for tensor in tensors}
+    if unknown := sorted(file_names - set(names)):
         raise FormatError(path, unknown[0], "expected tensors of a Llama model without biases and scaled positions.")
-    if missing := sorted(set(names) - found - {"output.weight"}):
+    if missing := sorted(set(names) - file_names - {"output.weight"}):
         raise FormatError(path, missing[0], "expected this tensor. Is the file complete?")
     return names
 
@@ -148,7 +149,7 @@ def hf_weight(tensor: "ReaderTensor", config: dict[str, Any]) -> "np.ndarray[Any
 
 
 def split_halves(rows: Float32, heads: int) -> Float32:
-    """Return rows (heads * head_size, n) with entries that one angle turns half a head apart, no longer neighbours."""
+    """Return rows (heads * head_size, n) with the entries of a rotated pair half a head apart instead of next to each other."""
     pairs = rows.reshape(heads, -1, 2, rows.shape[1])
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows.shape))
 
@@ -156,14 +157,14 @@ def split_halves(rows: Float32, heads: int) -> Float32:
 def build_tokenizer(metadata: Metadata) -> Tokenizer:
     """Return the byte-level BPE of a file; raises FormatError for another tokenizer."""
     metadata.require("tokenizer.ggml.model", "gpt2")
-    digits_apart = DIGITS_APART[metadata.require("tokenizer.ggml.pre", *DIGITS_APART)]
+    split_digits = SPLIT_DIGITS[metadata.require("tokenizer.ggml.pre", *SPLIT_DIGITS)]
     if metadata.get("tokenizer.ggml.add_bos_token") or metadata.get("tokenizer.ggml.add_space_prefix"):
-        raise FormatError(metadata.path, "tokenizer.ggml", "expected nothing added at the start of a text.")
+        raise FormatError(metadata.path, "tokenizer.ggml", "expected no token or space added at the start of a text.")
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges))
     bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    digits = [pre_tokenizers.Digits(individual_digits=True)] if digits_apart else []
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if split_digits else []
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, bytes_of_words])
     tokenizer.decoder = decoders.ByteLevel()
     for token, kind in zip(tokens, types, strict=True):
@@ -188,7 +189,6 @@ def tokenizer_config(metadata: Metadata) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write one JSON file."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 

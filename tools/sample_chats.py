@@ -2,7 +2,7 @@
 
     python tools/sample_chats.py build/real-model --output build/chats/chats.jsonl --tokens 300000
 
-The model continues its own chat template at the place of the user's message, then answers that message. Half of the
+The model continues its own chat template in place of the user's message, then answers that message. Half of the
 answers are greedy, half are sampled at temperature 0.7. For messages of different kinds, messages are generated after a
 system message for each category; answers are generated with the template's default. Every chat is appended to the file
 as soon as it is complete, so that an interrupted run resumes.
@@ -86,7 +86,6 @@ def sample_round(tokenizer: Any, target: Transformer, seed: int) -> Iterator[Cha
 
 
 def main() -> None:
-    """Append chats to the output file until their answers have enough tokens."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="folder of a chat model in Hugging Face layout")
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON Lines; chats are appended to it")
@@ -98,7 +97,7 @@ def main() -> None:
     chats = read_chats(options.output) if options.output.exists() else []
     answer_tokens = sum(len(encode(tokenizer, chat.answer)) for chat in chats)
     with tqdm(total=options.tokens, initial=answer_tokens, unit=" tokens", desc="chats") as bar:
-        for seed in count(len(chats)):  # rounds have more than one chat, so that no earlier run had these seeds
+        for seed in count(len(chats)):  # a round has several chats, so seeds are not repeated
             if bar.n >= options.tokens:
                 break
             for chat in sample_round(tokenizer, target, seed):

@@ -1,4 +1,4 @@
-"""Write what a chat model computes at every token of its chats: the data that drafters are trained on.
+"""Write a chat model's outputs at every token of its chats: the training data of its drafters.
 
     python tools/teacher_outputs.py build/real-model build/chats/chats.jsonl
 
@@ -21,9 +21,9 @@ from tqdm import tqdm
 from transformers import AutoTokenizer
 
 from treeopt.runtime import Transformer, load_model
-from treeopt.runtime.drafters.eagle.config import default_boundaries
+from treeopt.runtime.drafters.eagle.config import default_layer_ids
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.model import RequestedStates
 
 SHARD_CHATS = 48
 PREFILL_CHATS = 8
@@ -41,7 +41,7 @@ class Chat(NamedTuple):
     user: str
     answer: str
     temperature: float
-    """Of the answer."""
+    """At which the answer was sampled."""
     ended: bool
     """Whether the answer ends with an end token."""
 
@@ -63,7 +63,7 @@ class TeacherOutput(NamedTuple):
     temperature: float
     """At which the answer was sampled."""
     hidden_states: Tensor
-    """float16 (T, 3 hidden): the residual stream at the default boundaries."""
+    """float16 (T, 3 hidden): the residual stream at the default layers."""
     top_tokens: Tensor
     """int32 (T, TOP_TOKENS): the most likely next tokens."""
     top_probabilities: Tensor
@@ -86,7 +86,6 @@ class Batch(NamedTuple):
 
     @classmethod
     def collate(cls, outputs: list[TeacherOutput]) -> "Batch":
-        """Return the outputs as one batch."""
         max_tokens = max(len(output.tokens) for output in outputs)
         predicts_answer = torch.zeros(len(outputs), max_tokens, dtype=torch.bool)
         for row, output in enumerate(outputs):
@@ -111,7 +110,7 @@ def read_chats(path: Path) -> list[Chat]:
 
 
 def chat_prompt(tokenizer: Any, message: str, system: str | None = None) -> str:
-    """Return the chat template with a user's message, up to where the answer begins."""
+    """Return the chat template with a user's message, up to the start of the answer."""
     messages = [] if system is None else [{"role": "system", "content": system}]
     messages.append({"role": "user", "content": message})
     prompt: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -137,7 +136,7 @@ def tokenize_chats(chats: list[Chat], folder: Path) -> list[TokenizedChat]:
 
 
 def write_teacher_outputs(target: Transformer, chats: list[TokenizedChat], folder: Path) -> None:
-    """Write the shards that are missing in a folder."""
+    """Write the missing shards to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in tqdm(range(len(chats) // SHARD_CHATS), desc="teacher outputs", unit="shard"):
         path = folder / f"{number:05}.pt"
@@ -150,22 +149,24 @@ def write_teacher_outputs(target: Transformer, chats: list[TokenizedChat], folde
 
 def compute_shard(target: Transformer, chats: list[TokenizedChat]) -> dict[str, Tensor]:
     """Return the model's outputs on chats, concatenated over all their tokens, by the names of `TeacherOutput`."""
-    head = Linear(target.weights.head.weight.float())  # in bfloat16, tokens of unlike probabilities have equal logits
-    wants = Wants(boundaries=default_boundaries(len(target.weights.layers)), last=True)
+    head = Linear(
+        target.weights.head.weight.float()
+    )  # bfloat16 gives equal logits to tokens of different probabilities
+    requested_states = RequestedStates(layer_ids=default_layer_ids(len(target.weights.layers)), last=True)
     by_length = sorted(range(len(chats)), key=lambda index: len(chats[index].tokens))
     hidden_states, top_tokens, top_probabilities = ([torch.empty(0)] * len(chats) for _ in range(3))
     for start in range(0, len(chats), PREFILL_CHATS):
         indices = by_length[start : start + PREFILL_CHATS]
         sequences = [torch.tensor(chats[index].tokens) for index in indices]
         padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
-        states = target.states(padded, wants)
+        states = target.compute_states(padded, requested_states)
         assert states.last is not None  # it was requested
-        boundaries = torch.cat(states.boundaries, -1)
+        layer_states = torch.cat(states.layers, -1)
         for row, index in enumerate(indices):
             length = len(chats[index].tokens)
             logits = head(states.last[row, :length].float())
             top_logits, top = logits.topk(TOP_TOKENS)
-            hidden_states[index] = boundaries[row, :length].half()
+            hidden_states[index] = layer_states[row, :length].half()
             top_tokens[index] = top.int()
             top_probabilities[index] = (top_logits - logits.logsumexp(-1, keepdim=True)).exp().half()
     return {
@@ -227,7 +228,6 @@ def measure_fastest_dtype() -> torch.dtype:
 
 
 def main() -> None:
-    """Write the outputs into the folder `teacher`, next to the chats."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="folder of the chat model in Hugging Face layout")
     parser.add_argument("chats", type=Path, help="file that sample_chats.py wrote")

@@ -60,7 +60,6 @@ def save(draft: LlamaForCausalLM, model: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Train, evaluate and save a draft model."""
     options = parse_arguments(__doc__, learning_rate=2e-3)
     if options.start is not None:
         draft = LlamaForCausalLM.from_pretrained(options.start, dtype=torch.float32)
@@ -73,9 +72,7 @@ def main() -> None:
         lambda batch: predict(draft, batch),
         load_teacher_outputs(options.chats / "teacher"),
         checkpoint=options.chats / "draft.checkpoint",
-        steps=options.steps,
-        chats=options.chats_per_step,
-        learning_rate=options.learning_rate,
+        options=options,
         depth_weight=1.0,
         export=lambda: save(draft, options.model, options.output),
     )

@@ -12,7 +12,7 @@ import torch
 from distillation import Predictions, parse_arguments, train
 from teacher_outputs import Batch, TeacherOutput, load_teacher_outputs, split_held_out
 from torch import Tensor
-from train_eagle import LearningHead, load, save
+from train_eagle import EagleHead, load, save
 from transformers import AutoModelForCausalLM
 
 from treeopt.runtime import load_model
@@ -34,7 +34,7 @@ def frequent_tokens(outputs: list[TeacherOutput], max_tokens: int) -> Tensor:
     return torch.tensor(sorted(token for token, _ in frequent))
 
 
-def predict(head: LearningHead, draft_index: Tensor, batch: Batch) -> Predictions:
+def predict(head: EagleHead, draft_index: Tensor, batch: Batch) -> Predictions:
     """Return a head's predictions of the tokens of answers; `draft_index` (V,) maps tokens to its vocabulary or -1."""
     predictions = []
     for depth, states in enumerate(head.states(batch.hidden_states, batch.tokens)):
@@ -49,14 +49,13 @@ def predict(head: LearningHead, draft_index: Tensor, batch: Batch) -> Prediction
 
 
 def main() -> None:
-    """Train, evaluate and save a head."""
     options = parse_arguments(__doc__, learning_rate=1.5e-3)
     torch.manual_seed(0)
     target, outputs = load_model(options.model), load_teacher_outputs(options.chats / "teacher")
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     draft_tokens = frequent_tokens(split_held_out(outputs)[0], DRAFT_VOCABULARY)
     output_rows = model.get_output_embeddings().weight.detach()[draft_tokens]
-    head = LearningHead(target, output_rows, inner=INNER, unrolled=UNROLLED, draft_tokens=draft_tokens)
+    head = EagleHead(target, output_rows, inner=INNER, unrolled=UNROLLED, draft_tokens=draft_tokens)
     if options.start is not None:
         load(head, options.start)
     assert head.draft_tokens is not None  # passed above
@@ -67,9 +66,7 @@ def main() -> None:
         lambda batch: predict(head, draft_index, batch),
         outputs,
         checkpoint=options.chats / "eagle.checkpoint",
-        steps=options.steps,
-        chats=options.chats_per_step,
-        learning_rate=options.learning_rate,
+        options=options,
         depth_weight=DEPTH_WEIGHT,
         export=lambda: save(head, len(target.weights.layers), options.output),
     )

@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=2 python tools/train_dflash.py --target treeopt/bundled/target --output treeopt/bundled/dflash
 
-The target stays as it is.  In every text of the target's and of the corpus random tokens are roots.  All blocks of a text
-share one pass, each hidden from the others; the distribution of every slot is pulled to what the target predicts there.
-The head is saved as z-lab's heads are, with an embedding of its own for the mask token: 256 bytes have no row to spare.
+The target is frozen. In every sequence, random tokens are roots. All blocks of a sequence share one forward pass, in which
+they do not attend to each other; every slot is trained towards the target's distribution at its position. The head is saved
+in z-lab's layout, plus an embedding of the mask token, for which the vocabulary of 256 bytes has no spare row.
 """
 
 import json
@@ -12,26 +12,25 @@ import math
 from pathlib import Path
 from typing import cast
 
-import head_training
 import torch
+from head_training import SEQUENCE_TOKENS, LogitPairs, TargetStates, train_from_layer_states
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from train_eagle import TEXT_TOKENS, Lessons, train
 
 from treeopt.runtime import Transformer
-from treeopt.runtime.drafters.eagle.config import default_boundaries
+from treeopt.runtime.drafters.eagle.config import default_layer_ids
 
 BLOCK_TOKENS = 8
 LAYERS, INNER = 2, 512
 ROOTS = 32
-"""In each text of a step."""
+"""Blocks in each training sequence."""
 SLOT_DECAY = 4.0
-"""Slots after which a slot's loss weighs 1 / e."""
+"""Slots over which the loss weight falls by a factor e."""
 
 
-class LearningBlock(nn.Module):
-    """What `treeopt.runtime.drafters.dflash` runs, in a form that learns."""
+class DflashHead(nn.Module):
+    """The trainable form of `treeopt.runtime.drafters.dflash`."""
 
     def __init__(self, target: Transformer, output: Tensor) -> None:
         """Initialize.
@@ -63,65 +62,64 @@ class LearningBlock(nn.Module):
         frequencies = config.rope_base ** -(torch.arange(0, config.head_size, 2) / config.head_size)
         self.angles: Tensor
         self.register_buffer(
-            "angles", torch.outer(torch.arange(TEXT_TOKENS + BLOCK_TOKENS), frequencies), persistent=False
+            "angles", torch.outer(torch.arange(SEQUENCE_TOKENS + BLOCK_TOKENS), frequencies), persistent=False
         )
 
-    def pairs(self, lessons: Lessons, generator: torch.Generator | None = None) -> head_training.Pairs:
-        """Return, for every slot after the root's, the head's logits and the target's, each (texts, roots, V)."""
-        texts = len(lessons.tokens)
-        last = TEXT_TOKENS - BLOCK_TOKENS
-        roots = torch.randint(1, last, (ROOTS,), generator=generator).sort().values
-        hidden = self.blocks(lessons, roots).view(texts, ROOTS, BLOCK_TOKENS, -1)
-        found = []
+    def predict(self, batch: TargetStates, generator: torch.Generator) -> LogitPairs:
+        """Return, for every slot after the root's, the head's logits and the target's, each (sequences, roots, V)."""
+        last_root = SEQUENCE_TOKENS - BLOCK_TOKENS
+        roots = torch.randint(1, last_root, (ROOTS,), generator=generator).sort().values
+        hidden = self.draft_blocks(batch, roots).view(len(batch.tokens), ROOTS, BLOCK_TOKENS, -1)
+        pairs = []
         for slot in range(1, BLOCK_TOKENS):
-            wanted = lessons.last[:, roots + slot - 1] @ self.output.T  # after the token before the slot
-            found.append((hidden[:, :, slot] @ self.output.T, wanted))
-        return found
+            target_logits = batch.last[:, roots + slot - 1] @ self.output.T  # after the token before the slot
+            pairs.append((hidden[:, :, slot] @ self.output.T, target_logits))
+        return pairs
 
-    def blocks(self, lessons: Lessons, roots: Tensor) -> Tensor:
-        """Return the input of the output layer, (texts, roots * BLOCK_TOKENS, hidden)."""
-        texts, length = lessons.tokens.shape
-        context = self.normed(self.fc(lessons.taps), "context")
-        block = self.mask_embedding.expand(texts, len(roots), BLOCK_TOKENS, -1).clone()
-        block[:, :, 0] = F.embedding(lessons.tokens[:, roots], self.embedding)
+    def draft_blocks(self, batch: TargetStates, roots: Tensor) -> Tensor:
+        """Return the input of the output layer, (sequences, roots * BLOCK_TOKENS, hidden)."""
+        sequences, length = batch.tokens.shape
+        context = self.norm(self.fc(batch.layers), "context")
+        block = self.mask_embedding.expand(sequences, len(roots), BLOCK_TOKENS, -1).clone()
+        block[:, :, 0] = F.embedding(batch.tokens[:, roots], self.embedding)
         x = block.flatten(1, 2)
-        positions = (roots[:, None] + torch.arange(BLOCK_TOKENS)).flatten()
-        owner = torch.arange(len(roots)).repeat_interleave(BLOCK_TOKENS)
-        seen = torch.cat([torch.arange(length) < roots[owner][:, None], owner[:, None] == owner], 1)
-        every = torch.cat([torch.arange(length), positions])
+        block_positions = (roots[:, None] + torch.arange(BLOCK_TOKENS)).flatten()
+        block_index = torch.arange(len(roots)).repeat_interleave(BLOCK_TOKENS)
+        sees_context = torch.arange(length) < roots[block_index][:, None]
+        mask = torch.cat([sees_context, block_index[:, None] == block_index], 1)
+        key_positions = torch.cat([torch.arange(length), block_positions])
         for number, module in enumerate(self.layers):
             layer = cast("nn.ModuleDict", module)
-            y = self.normed(x, f"{number}_input")
-            both = torch.cat([context.to(y.dtype), y], 1)
-            query = self.turned(self.heads(layer["q"](y), f"{number}_q"), positions)
-            key = self.turned(self.heads(layer["k"](both), f"{number}_k"), every)
-            value = self.heads(layer["v"](both))
+            y = self.norm(x, f"{number}_input")
+            key_input = torch.cat([context.to(y.dtype), y], 1)
+            query = self.rotate(self.split_heads(layer["q"](y), f"{number}_q"), block_positions)
+            key = self.rotate(self.split_heads(layer["k"](key_input), f"{number}_k"), key_positions)
+            value = self.split_heads(layer["v"](key_input))
             attended = F.scaled_dot_product_attention(
-                query, key.to(query.dtype), value.to(query.dtype), attn_mask=seen, enable_gqa=True
+                query, key.to(query.dtype), value.to(query.dtype), attn_mask=mask, enable_gqa=True
             )
             x = x + layer["o"](attended.transpose(1, 2).flatten(2))
-            z = self.normed(x, f"{number}_attention")
+            z = self.norm(x, f"{number}_attention")
             x = x + layer["down"](F.silu(layer["gate"](z)) * layer["up"](z))
-        return self.normed(x, "output")
+        return self.norm(x, "output")
 
-    def normed(self, x: Tensor, name: str) -> Tensor:
-        """Return x (…, width) normed."""
+    def norm(self, x: Tensor, name: str) -> Tensor:
         return F.rms_norm(x.float(), x.shape[-1:], self.norms[name], self.config.norm_epsilon)
 
-    def heads(self, x: Tensor, norm: str | None = None) -> Tensor:
-        """Return (texts, heads, n, head_size) of products (texts, n, heads * head_size), each head normed if asked for."""
+    def split_heads(self, x: Tensor, norm: str | None = None) -> Tensor:
+        """Return (sequences, heads, n, head_size) of (sequences, n, heads * head_size), each head normalized by `norm`."""
         split = x.unflatten(-1, (-1, self.config.head_size))
-        return (split if norm is None else self.normed(split, norm)).transpose(1, 2)
+        return (split if norm is None else self.norm(split, norm)).transpose(1, 2)
 
-    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Return heads (texts, heads, n, head_size) turned for n positions."""
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Return heads (sequences, heads, n, head_size) rotated for n positions."""
         angles = self.angles[positions]
         a, b = x.float().chunk(2, -1)
         return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
 
 
 def tensor_names() -> dict[str, str]:
-    """Return z-lab's names of the tensors by those of `LearningBlock`."""
+    """Return z-lab's tensor names by those of `DflashHead`."""
     names = {"fc.weight": "fc.weight", "mask_embedding": "mask_embedding"}
     names |= {"norms.context": "hidden_norm.weight", "norms.output": "norm.weight"}
     for layer in range(LAYERS):
@@ -134,8 +132,8 @@ def tensor_names() -> dict[str, str]:
     return names
 
 
-def save(head: LearningBlock, layers: int, folder: Path) -> None:
-    """Write the weights in half precision and what they fit."""
+def save(head: DflashHead, layers: int, folder: Path) -> None:
+    """Write config.json, and the weights in float16, for a target of that many layers."""
     folder.mkdir(parents=True, exist_ok=True)
     config = head.config
     content = {
@@ -150,9 +148,9 @@ def save(head: LearningBlock, layers: int, folder: Path) -> None:
         "rms_norm_eps": config.norm_epsilon,
         "rope_theta": config.rope_base,
         "vocab_size": config.vocabulary,
-        "max_position_embeddings": TEXT_TOKENS,
+        "max_position_embeddings": SEQUENCE_TOKENS,
         "block_size": BLOCK_TOKENS,
-        "dflash_config": {"target_layer_ids": [boundary - 1 for boundary in default_boundaries(layers)]},
+        "dflash_config": {"target_layer_ids": [layer_id - 1 for layer_id in default_layer_ids(layers)]},
     }
     (folder / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     weights = head.state_dict()
@@ -160,22 +158,21 @@ def save(head: LearningBlock, layers: int, folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-def load(head: LearningBlock, folder: Path) -> None:
+def load(head: DflashHead, folder: Path) -> None:
     """Load the weights that `save` wrote."""
     stored = load_file(folder / "model.safetensors")
     head.load_state_dict({name: stored[new].float() for name, new in tensor_names().items()})
 
 
 def main() -> None:
-    """Train the DFlash head."""
-    train(
+    train_from_layer_states(
         "dflash",
-        LearningBlock,
-        LearningBlock.pairs,
+        DflashHead,
+        DflashHead.predict,
         save,
         load,
         description=__doc__,
-        weight=math.exp(-1 / SLOT_DECAY),
+        depth_weight=math.exp(-1 / SLOT_DECAY),
         steps=2700,
     )
 

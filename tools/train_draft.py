@@ -1,10 +1,10 @@
-"""Train the bundled draft to predict what the bundled target says (distillation).
+"""Distil the bundled draft model from the bundled target.
 
     python tools/train_draft.py --target build/pair/target --output build/pair/draft
 
-It took about a quarter of an hour on two cores, more than half of it for what the target writes and says.  The draft
-learns from the corpus and from texts that the target writes itself, because that is what it will be asked to draft: the
-loss is the divergence of the draft's distribution from the target's at every position.
+The training data is windows of the corpus and sequences sampled from the target, because the draft model drafts the
+target's output. The loss is KL(target || draft) at every position. It takes a quarter of an hour on two cores, more than
+half of it for the target's sequences and logits.
 """
 
 import argparse
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import corpus
 import torch
-from llama import load_llama
 from torch.nn.functional import kl_div, log_softmax
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from tqdm import tqdm
-from train_target import TRAINED_TOKENS, optimizers, schedule
+from train_target import TRAINED_TOKENS, load_llama, optimizers, schedule
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 TEMPERATURES = (0.0, 0.6, 1.0)
-"""Of the texts that the target writes."""
+"""Of the sequences sampled from the target."""
+PROMPT_TOKENS, BATCH_SEQUENCES = 96, 48
 WINDOWS_PER_STEP = 4
 
 
@@ -51,52 +51,55 @@ def new_model(layers: int, hidden: int) -> "LlamaForCausalLM":
 
 
 @torch.no_grad()
-def written_texts(target: "LlamaForCausalLM", count: int, tokens: int, generator: torch.Generator) -> torch.Tensor:
-    """Return int64 (count, tokens): texts that the target writes after short pieces of the training corpus."""
-    pieces = corpus.windows(corpus.byte_stream(held_out=False), 96, generator)
-    texts: list[torch.Tensor] = []
-    for batch in tqdm(range(count // 48), desc="texts"):
-        prompts = torch.stack([next(pieces)[:96] for _ in range(48)])
+def sample_sequences(target: "LlamaForCausalLM", count: int, tokens: int, generator: torch.Generator) -> torch.Tensor:
+    """Return int64 (count, tokens) sequences sampled from the target after prompts from the training corpus.
+
+    `count` is a multiple of BATCH_SEQUENCES.
+    """
+    windows = corpus.windows(corpus.byte_stream(held_out=False), PROMPT_TOKENS, generator)
+    sequences: list[torch.Tensor] = []
+    for batch in tqdm(range(count // BATCH_SEQUENCES), desc="sequences"):
+        prompts = torch.stack([next(windows)[:PROMPT_TOKENS] for _ in range(BATCH_SEQUENCES)])
         temperature = TEMPERATURES[batch % len(TEMPERATURES)]
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
-        texts.append(
+        sequences.append(
             cast("Any", target).generate(  # its own annotations do not take a model
                 prompts,
                 attention_mask=torch.ones_like(prompts),
-                max_new_tokens=tokens - 96,
-                min_new_tokens=tokens - 96,
+                max_new_tokens=tokens - PROMPT_TOKENS,
+                min_new_tokens=tokens - PROMPT_TOKENS,
                 pad_token_id=corpus.SEPARATOR,
                 **sampling,
             )
         )
-    return torch.cat(texts)
+    return torch.cat(sequences)
 
 
 @torch.no_grad()
-def lessons(target: "LlamaForCausalLM", texts: torch.Tensor, corpus_windows: int) -> TensorDataset:
-    """Return windows of the corpus and all texts, each with the target's logits after every token, in half precision."""
-    pieces = corpus.windows(corpus.byte_stream(held_out=False), TRAINED_TOKENS, torch.Generator().manual_seed(2))
-    windows = torch.cat([torch.stack([next(pieces)[:-1] for _ in range(corpus_windows)]), texts])
-    logits = torch.empty((*windows.shape, 256), dtype=torch.float16)
-    for start in tqdm(range(0, len(windows), 8), desc="lessons"):
+def compute_logits(target: "LlamaForCausalLM", sampled: torch.Tensor, corpus_windows: int) -> TensorDataset:
+    """Return windows of the corpus and the sampled sequences, with the target's logits at every token in float16."""
+    windows = corpus.windows(corpus.byte_stream(held_out=False), TRAINED_TOKENS, torch.Generator().manual_seed(2))
+    tokens = torch.cat([torch.stack([next(windows)[:-1] for _ in range(corpus_windows)]), sampled])
+    logits = torch.empty((*tokens.shape, 256), dtype=torch.float16)
+    for start in tqdm(range(0, len(tokens), 8), desc="logits"):
         with torch.autocast("cpu", torch.bfloat16):
-            logits[start : start + 8] = target(windows[start : start + 8]).logits
-    return TensorDataset(windows, logits)
+            logits[start : start + 8] = target(tokens[start : start + 8]).logits
+    return TensorDataset(tokens, logits)
 
 
-def distil(draft: "LlamaForCausalLM", taught: TensorDataset, *, steps: int, rate: float) -> None:
+def distil(draft: "LlamaForCausalLM", dataset: TensorDataset, *, steps: int, learning_rate: float) -> None:
     """Train the draft in place on KL(target || draft)."""
-    optimizer_pair = optimizers(draft, rate)
-    sampler = RandomSampler(taught, True, steps * WINDOWS_PER_STEP, generator=torch.Generator().manual_seed(4))
-    bar = tqdm(DataLoader(taught, WINDOWS_PER_STEP, sampler=sampler), desc="draft")
-    for step, (windows, wanted) in enumerate(bar):
+    optimizer_pair = optimizers(draft, learning_rate)
+    sampler = RandomSampler(dataset, True, steps * WINDOWS_PER_STEP, generator=torch.Generator().manual_seed(4))
+    bar = tqdm(DataLoader(dataset, WINDOWS_PER_STEP, sampler=sampler), desc="draft")
+    for step, (windows, target_logits) in enumerate(bar):
         for optimizer in optimizer_pair:
-            optimizer.param_groups[0]["lr"] = rate * schedule((step + 1) / steps)
+            optimizer.param_groups[0]["lr"] = learning_rate * schedule((step + 1) / steps)
         with torch.autocast("cpu", torch.bfloat16):
-            given = draft(windows).logits
+            logits = draft(windows).logits
         loss = kl_div(
-            log_softmax(given.float(), -1).flatten(0, 1),
-            log_softmax(wanted.float(), -1).flatten(0, 1),
+            log_softmax(logits.float(), -1).flatten(0, 1),
+            log_softmax(target_logits.float(), -1).flatten(0, 1),
             log_target=True,
             reduction="batchmean",
         )
@@ -106,34 +109,35 @@ def distil(draft: "LlamaForCausalLM", taught: TensorDataset, *, steps: int, rate
             optimizer.step()
             optimizer.zero_grad()
         if step % 20 == 0:
-            agreement = (wanted.argmax(-1) == given.argmax(-1)).float().mean().item()
+            agreement = (target_logits.argmax(-1) == logits.argmax(-1)).float().mean().item()
             bar.set_postfix(loss=f"{loss.item():.3f}", agreement=f"{agreement:.3f}")
 
 
 def main() -> None:
-    """Parse the arguments, distil, save in half precision."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--texts", type=int, default=288)
-    parser.add_argument("--corpus-windows", type=int, default=1024)
-    parser.add_argument("--steps", type=int, default=1600)
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    options = parser.parse_args()
-    draft = new_model(options.layers, options.hidden)
-    distil(draft, prepared(options), steps=options.steps, rate=options.learning_rate)
-    draft.half().save_pretrained(options.output)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Path, required=True, help="folder of the target")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the draft model")
+    parser.add_argument("--layers", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--hidden", type=int, default=128, help="width (default: %(default)s)")
+    parser.add_argument(
+        "--texts", type=int, default=288, help="sequences to sample from the target (default: %(default)s)"
+    )
+    parser.add_argument("--corpus-windows", type=int, default=1024, help="windows of the corpus (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1600, help="optimizer steps (default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=3e-3, help="maximum (default: %(default)s)")
+    args = parser.parse_args()
+    draft = new_model(args.layers, args.hidden)
+    distil(draft, load_dataset(args), steps=args.steps, learning_rate=args.learning_rate)
+    draft.half().save_pretrained(args.output)
 
 
-def prepared(options: argparse.Namespace) -> TensorDataset:
-    """Return the lessons, made once and kept beside the target."""
-    store = options.target.with_name("lessons.pt")
+def load_dataset(args: argparse.Namespace) -> TensorDataset:
+    """Return the training data from its file next to the target; compute it if there is none."""
+    store = args.target.with_name("lessons.pt")
     if not store.is_file():
-        target = load_llama(options.target)
-        texts = written_texts(target, options.texts, TRAINED_TOKENS, torch.Generator().manual_seed(3))
-        torch.save(lessons(target, texts, options.corpus_windows).tensors, store)
+        target = load_llama(args.target)
+        sampled = sample_sequences(target, args.texts, TRAINED_TOKENS, torch.Generator().manual_seed(3))
+        torch.save(compute_logits(target, sampled, args.corpus_windows).tensors, store)
     return TensorDataset(*torch.load(store, weights_only=True))
 
 

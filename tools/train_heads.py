@@ -2,36 +2,32 @@
 
     OMP_NUM_THREADS=1 python tools/train_heads.py --target treeopt/bundled/target --output treeopt/bundled/medusa
 
-Head i reads the target's last hidden state h at a token and predicts the token 1 + i places behind it: the target's own
-output layer on h + silu(W h + b).  The target stays as it is.  A head learns the target's distribution at the place
-that it proposals, which it cannot see: on average over texts that is the distribution of the token, given h.
+Head i reads the target's last hidden state h at a token and predicts the token 1 + i positions later: the target's frozen
+output layer on h + silu(W h + b). A head is trained towards the target's distribution at that position, which depends on
+tokens that it does not see; so it learns the average over sequences, given h.
 """
 
-import argparse
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import head_lessons
-import head_training
 import torch
-from llama import load_llama
+from head_training import LogitPairs, head_parser, load_last_states, train_head
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import silu
+from train_target import load_llama
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 HEADS = 5
-HEAD_WEIGHT = 0.8
-"""Of a head's loss beside that of the one before (Cai et al., 2024, section 2.2.1)."""
-HELD_OUT_TEXTS = 32
+DEPTH_WEIGHT = 0.8
+"""Loss weight of a head over that of the previous one (Cai et al., 2024, section 2.2.1)."""
 
 
-class Heads(nn.Module):
-    """What `treeopt.runtime.drafters.medusa` runs, in a form that learns; untrained heads say what the target says."""
+class MedusaHeads(nn.Module):
+    """The trainable form of `treeopt.runtime.drafters.medusa`; untrained heads predict what the target predicts."""
 
     def __init__(self, target: "LlamaForCausalLM") -> None:
         super().__init__()
@@ -47,21 +43,21 @@ class Heads(nn.Module):
         return [(hidden + silu(layer(hidden))) @ self.output.T for layer in self.layers]
 
 
-def proposals(heads: Heads, hidden: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return each head's logits and the target's at the places it predicts, (texts, places, V) each.
+def predict(heads: MedusaHeads, hidden: Tensor) -> LogitPairs:
+    """Return each head's logits and the target's at the positions it predicts.
 
     Args:
-        heads: what is trained.
-        hidden: (texts, T, hidden) of the target at each token; at t it gives the distribution of the token at t + 1.
+        heads: the heads.
+        hidden: (sequences, T, hidden) of the target; at t it determines the distribution of the token at t + 1.
     """
-    places = hidden.shape[1] - HEADS
-    wanted = hidden @ heads.output.T
-    given = heads(hidden[:, :places])
-    return [(logits, wanted[:, i : places + i]) for i, logits in enumerate(given, start=1)]
+    positions = hidden.shape[1] - HEADS
+    target_logits = hidden @ heads.output.T
+    logits = heads(hidden[:, :positions])
+    return [(logits[i - 1], target_logits[:, i : positions + i]) for i in range(1, HEADS + 1)]
 
 
-def save(heads: Heads, folder: Path) -> None:
-    """Write the weights in half precision, head after head, and what they fit."""
+def save(heads: MedusaHeads, folder: Path) -> None:
+    """Write config.json, and the weights in float16, stacked over heads."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary, hidden = heads.output.shape
     config = {"kind": "medusa", "heads": HEADS, "hidden_size": hidden, "vocabulary": vocabulary}
@@ -71,33 +67,19 @@ def save(heads: Heads, folder: Path) -> None:
 
 
 def main() -> None:
-    """Parse the arguments, train on most of the lessons, report on the others, save."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--learning-rate", type=float, default=2e-2)
-    options = parser.parse_args()
-    start_s = time.perf_counter()
-    target = load_llama(options.target)
-    hidden = head_lessons.prepared(target).hidden
-    lessons_s = time.perf_counter() - start_s
-    heads = Heads(target)
-    learnt = hidden[:-HELD_OUT_TEXTS]
-    head_training.fit(
+    args = head_parser(__doc__, steps=3000, learning_rate=2e-2).parse_args()
+    target = load_llama(args.target)
+    heads = MedusaHeads(target)
+    train_head(
         heads,
-        lambda texts: proposals(heads, learnt[texts].float()),
-        len(learnt),
-        weight=HEAD_WEIGHT,
-        steps=options.steps,
-        rate=options.learning_rate,
+        lambda batch, _: predict(heads, batch.last),
+        load_last_states(target),
+        depth_weight=DEPTH_WEIGHT,
+        steps=args.steps,
+        learning_rate=args.learning_rate,
         title="heads",
+        save=lambda: save(heads, args.output),
     )
-    with torch.no_grad():
-        head_training.report(proposals(heads, hidden[-HELD_OUT_TEXTS:].float()), (1, 5, 10))
-    save(heads, options.output)
-    minutes = (time.perf_counter() - start_s) / 60
-    print(f"{minutes:.1f} minutes, {lessons_s / 60:.1f} of them for lessons")
 
 
 if __name__ == "__main__":

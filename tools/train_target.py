@@ -2,8 +2,8 @@
 
     python tools/train_target.py --output build/pair/target
 
-It took an hour on two busy cores.  Hidden matrices are trained with Muon, the rest with AdamW; three quarters of
-the steps see short windows, the last quarter sees windows of the full trained length.
+It takes an hour on two cores. Matrices of the layers are trained with Muon, other weights with AdamW. Three quarters of the
+steps use short windows, the last quarter windows of the full length.
 """
 
 import argparse
@@ -46,13 +46,21 @@ def new_model() -> "LlamaForCausalLM":
     )
 
 
+def load_llama(folder: Path) -> "LlamaForCausalLM":
+    """Return the model of a folder in float32, in evaluation mode."""
+    from transformers import LlamaForCausalLM
+
+    model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return model
+
+
 def optimizers(model: torch.nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices inside the layers and AdamW for embeddings, head and norms."""
-    hidden = [p for name, p in model.named_parameters() if "layers" in name and p.ndim == 2]
-    chosen = {id(p) for p in hidden}
-    other = [p for p in model.parameters() if id(p) not in chosen]
+    layer_matrices = [p for name, p in model.named_parameters() if "layers" in name and p.ndim == 2]
+    muon_ids = {id(p) for p in layer_matrices}
+    other = [p for p in model.parameters() if id(p) not in muon_ids]
     return [
-        torch.optim.Muon(hidden, lr=learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.Muon(layer_matrices, lr=learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(other, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
@@ -78,7 +86,7 @@ def held_out_loss(model: torch.nn.Module, window_tokens: int = TRAINED_TOKENS, w
 
 
 def train(model: "LlamaForCausalLM", *, steps: int, learning_rate: float, output: Path) -> None:
-    """Train in place; a checkpoint is written to `output` every 100 steps."""
+    """Train in place; write the model to `output` every 100 steps."""
     optimizer_pair = optimizers(model, learning_rate)
     generator = torch.Generator().manual_seed(0)
     stream = corpus.byte_stream(held_out=False)
@@ -103,16 +111,15 @@ def train(model: "LlamaForCausalLM", *, steps: int, learning_rate: float, output
 
 
 def main() -> None:
-    """Parse the arguments, train, record the held-out loss, save in half precision."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1600)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    options = parser.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="folder for the target")
+    parser.add_argument("--steps", type=int, default=1600, help="optimizer steps (default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="maximum (default: %(default)s)")
+    args = parser.parse_args()
     model = new_model()
-    train(model, steps=options.steps, learning_rate=options.learning_rate, output=options.output)
+    train(model, steps=args.steps, learning_rate=args.learning_rate, output=args.output)
     print(f"held-out loss {held_out_loss(model):.4f} nats per byte")
-    model.half().save_pretrained(options.output)
+    model.half().save_pretrained(args.output)
 
 
 if __name__ == "__main__":

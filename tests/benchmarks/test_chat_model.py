@@ -1,4 +1,4 @@
-"""The benchmark of a chat model: speedups are ratios of rates over the selected prompts, without the prompts' passes."""
+"""The benchmark of a chat model: speedups are ratios of rates over the selected prompts, without prefill."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,12 @@ def chat_model():
 
 def option(chat_model, *runs):
     """Return an option whose prompts were decoded as (tokens, seconds) of every repeat."""
-    found = chat_model.Option("name", "setting", None)
-    found.runs = [
+    option = chat_model.Option("name", "setting", None)
+    option.runs = [
         [chat_model.TimedCall([0] * n, n, decode_s, {1: n}, decode_s + 100.0) for n, decode_s in prompt]
         for prompt in runs
     ]
-    return found
+    return option
 
 
 def test_speedup_is_the_ratio_of_rates_with_the_median_of_repeats(chat_model):
@@ -34,10 +34,10 @@ def test_speedup_is_the_ratio_of_rates_with_the_median_of_repeats(chat_model):
 def test_interval_is_that_of_prompts(chat_model):
     seconds = np.random.default_rng(0).uniform(0.2, 0.8, 50)
     plain = option(chat_model, *([(10, 1.0)] for _ in seconds))
-    fast = option(chat_model, *([(10, each)] for each in seconds))
-    found = chat_model.speedup(fast, plain, range(50))
+    fast = option(chat_model, *([(10, second)] for second in seconds))
+    speedup = chat_model.speedup(fast, plain, range(50))
     half_width = 1.96 * seconds.std() / np.sqrt(50) / seconds.mean() ** 2
-    assert found.high - found.low == pytest.approx(2 * half_width, rel=0.2)
+    assert speedup.high - speedup.low == pytest.approx(2 * half_width, rel=0.2)
     alone = chat_model.speedup(fast, plain, [7])
     assert alone.low == alone.high == alone.value
 

@@ -35,48 +35,50 @@ def profiles(target, draft, stream):
 def test_every_strategy_decodes_every_sequence_and_outputs_are_equal(target, draft, stream, profiles):
     models, changes = pair_of(target, draft), []
     plans = [TokenTree([-1, 0]), TokenTree([-1, 0, 1])]
-    ways = recalibration.strategies(models, stream, profiles[id(stream.before)], plans, changes)
-    found = recalibration.decode(stream, ways, LITTLE, 2)
-    assert {len(each.tokens) for each in found.values()} == {LITTLE.sequences}
-    assert len({str(each.tokens) for each in found.values()}) == 1
-    assert recalibration.outputs(models, stream, found, 2) == "identical"
+    builders = recalibration.strategy_builders(models, stream, profiles[id(stream.before)], plans, changes)
+    decoded = recalibration.decode(stream, builders, LITTLE, 2)
+    assert {len(strategy.tokens) for strategy in decoded.values()} == {LITTLE.sequences}
+    assert len({str(strategy.tokens) for strategy in decoded.values()}) == 1
+    assert recalibration.compare_outputs(models, stream, decoded, 2) == "identical"
     wrong = {
-        **found,
-        recalibration.BEST: recalibration.Decoded([[1] * 8] * LITTLE.sequences, found[recalibration.BEST].seconds),
+        **decoded,
+        recalibration.BEST: recalibration.Decoded([[1] * 8] * LITTLE.sequences, decoded[recalibration.BEST].seconds),
     }
-    assert recalibration.outputs(models, stream, wrong, 2) == "DIFFER"
+    assert recalibration.compare_outputs(models, stream, wrong, 2) == "DIFFER"
 
 
 def test_a_line_has_the_rate_of_every_strategy(target, draft, stream, profiles):
-    first, planned, *_ = recalibration.run(pair_of(target, draft), stream, profiles, LITTLE, 2)
+    first, plan, *_ = recalibration.run(pair_of(target, draft), stream, profiles, LITTLE, 2)
     assert first.startswith("another draft")
     assert len(first.split()) == 2 + 4 + 2 + 1 + 1
-    assert planned.startswith("  planned: ")
+    assert plan.startswith("  plan: ")
 
 
 def test_the_median_of_the_repeats_counts_for_each_sequence():
     def repeat(*seconds):
         return {recalibration.FIXED: recalibration.Decoded([[1, 2], [3, 4]], list(seconds))}
 
-    found = recalibration.with_median_times([repeat(1.0, 5.0), repeat(3.0, 4.0), repeat(9.0, 6.0)])
-    assert found[recalibration.FIXED].seconds == [3.0, 5.0]
-    assert found[recalibration.FIXED].tokens_per_s(1) == 0.4
+    decoded = recalibration.take_median_times([repeat(1.0, 5.0), repeat(3.0, 4.0), repeat(9.0, 6.0)])
+    assert decoded[recalibration.FIXED].seconds == [3.0, 5.0]
+    assert decoded[recalibration.FIXED].tokens_per_s(1) == 0.4
 
 
 def test_prompts_that_are_used_again_are_shorter(draft):
     part = streams.Part(draft=draft, measured_prompts=[], prompts=[[1] * 12, [2] * 12], context_tokens=12)
     assert [len(part.prompt(number)) for number in range(5)] == [12, 12, 7, 7, 2]
-    assert streams.concatenated([[1], [2, 3]], 3) == [[1, 2, 3], [2, 3, 1]]
+    assert streams.concatenate([[1], [2, 3]], 3) == [[1, 2, 3], [2, 3, 1]]
 
 
 def test_noise_changes_logits_by_its_size_and_seeds_are_reproducible(target_folder):
-    plain = load_model(target_folder).read(TEXT)
-    off = [
-        float((streams.perturbed_model(target_folder, noise).read(TEXT) - plain).abs().mean())
+    plain = load_model(target_folder).forward_uncached(TEXT)
+    differences = [
+        float((streams.perturbed_model(target_folder, noise).forward_uncached(TEXT) - plain).abs().mean())
         for noise in (1e-6, 0.1, 1)
     ]
-    assert off[0] < 1e-3 < off[1] < off[2]
-    first, same, other = (streams.perturbed_model(target_folder, 0.5, seed=seed).read(TEXT) for seed in (1, 1, 2))
+    assert differences[0] < 1e-3 < differences[1] < differences[2]
+    first, same, other = (
+        streams.perturbed_model(target_folder, 0.5, seed=seed).forward_uncached(TEXT) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
 

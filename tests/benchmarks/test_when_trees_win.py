@@ -50,7 +50,7 @@ def test_engines_whose_steps_tell_no_passes_are_left_out(capsys: pytest.CaptureF
     path = ROOT / "tests/data/profile-engine.yaml"
     assert Profile.load(path).engine is not None
     assert win.points_of([path]) == []
-    assert "probe several batch sizes" in capsys.readouterr().err
+    assert "Probe more batch sizes" in capsys.readouterr().err
 
 
 def test_points_of_profiles_are_what_they_hold() -> None:

@@ -103,20 +103,20 @@ class TestMistakes:
     """Each must be seen by the comparison of texts."""
 
     def test_a_causal_mask_over_the_tree(self, example, decoded, plain, texts, monkeypatch):
-        read = example.read
+        forward = example.forward
         monkeypatch.setattr(
             example,
-            "read",
-            lambda *rest: read(*rest[:-1], torch.ones_like(rest[-1]).tril(rest[-1].shape[1] - len(rest[-1]))),
+            "forward",
+            lambda *rest: forward(*rest[:-1], torch.ones_like(rest[-1]).tril(rest[-1].shape[1] - len(rest[-1]))),
         )
         assert equal_texts(decoded, plain, texts) < len(texts)
 
     def test_positions_in_the_order_of_the_nodes(self, example, decoded, plain, texts, monkeypatch):
-        read = example.read
+        forward = example.forward
         monkeypatch.setattr(
             example,
-            "read",
-            lambda model, cache, tokens, at, seen: read(
+            "forward",
+            lambda model, cache, tokens, at, seen: forward(
                 model, cache, tokens, list(range(at[0], at[0] + len(at))), seen
             ),
         )
@@ -131,14 +131,14 @@ class TestMistakes:
         self, example, models, decoded, plain, texts, monkeypatch
     ):
         steps = [decoded(TREES[-1], text)[1] for text in texts]
-        read = example.read
+        forward = example.forward
 
         def blind(model, cache, tokens, at, seen):
             if model is models[1]:
                 seen = torch.ones_like(seen)
-            return read(model, cache, tokens, at, seen)
+            return forward(model, cache, tokens, at, seen)
 
-        monkeypatch.setattr(example, "read", blind)
+        monkeypatch.setattr(example, "forward", blind)
         results = [decoded(TREES[-1], text) for text in texts]
         assert [text for text, _ in results] == [plain(text) for text in texts]
         assert sum(taken for _, taken in results) > sum(steps)

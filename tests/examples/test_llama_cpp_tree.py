@@ -15,7 +15,7 @@ pytest.importorskip("gguf", reason="needs the gguf extra")
 from tests.scripts import together
 from treeopt import bundled
 from treeopt.trees import TokenTree, chain, level_widths
-from treeopt.trees.formats.arrays import arrays_of_tree
+from treeopt.trees.formats.arrays import arrays_from_tree
 
 PATH = Path(__file__).parents[2] / "examples" / "llama_cpp_tree.py"
 PROMPT = list(b"import os\n\ndef read(path):\n")
@@ -81,7 +81,7 @@ def test_ids_of_a_neighbouring_leaf_are_found(example, files, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.process
 def test_the_command_says_whether_the_texts_are_equal(files, tmp_path):
-    np.savez(tmp_path / "tree.npz", **arrays_of_tree(TREES[2]))
+    np.savez(tmp_path / "tree.npz", **arrays_from_tree(TREES[2]))
     command = [
         sys.executable,
         str(PATH),

@@ -103,7 +103,7 @@ class TestTrees:
 
     def test_it_draws_what_treeopt_exports(self, program, tmp_path):
         tree, path = k_ary(2, 5), tmp_path / "tree.npz"
-        path.write_bytes(format_named("npz").write(tree, WriteOptions(), ".npz").data)
+        path.write_bytes(format_named("npz").write(tree, WriteOptions()))
         assert drawn(program, path) == draw_text(tree) + "\n"
 
     def test_many_random_trees(self, program, tmp_path):

@@ -1,5 +1,7 @@
 """Distillation of drafters: teacher outputs equal those of transformers, and saved heads draft what they predicted."""
 
+import argparse
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from tests.support.passes import level_of, new_cache
 from treeopt.runtime import load_model
 from treeopt.runtime.drafters.draft_model import node_logits, root_logits
 from treeopt.runtime.drafters.eagle import load_eagle
-from treeopt.runtime.drafters.eagle.text import texts_of
+from treeopt.runtime.drafters.eagle.sequence import new_eagle_sequences
 from treeopt.runtime.models.runner import Runner
 from treeopt.trees import chain
 
@@ -67,13 +69,13 @@ def outputs(tools, target, tmp_path, monkeypatch):
 def head(tools, target):
     """Return a head with random weights and a reduced vocabulary."""
     torch.manual_seed(5)
-    made = tools[3].LearningHead(
+    head = tools[3].EagleHead(
         target, torch.randn(len(KNOWN), 32), inner=24, unrolled=3, draft_tokens=torch.tensor(KNOWN)
     )
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in head.parameters():
             weight.copy_(0.2 * torch.randn(weight.shape) + (weight.ndim == 1))
-    return made
+    return head
 
 
 def predict_with(tools, head):
@@ -106,15 +108,18 @@ class TestTeacherOutputs:
 
     def test_a_batch_marks_the_tokens_of_answers(self, tools, outputs):
         batch = tools[0].Batch.collate(outputs)
-        marked = [(row, place + 1) for row, place in batch.predicts_answer.nonzero().tolist()]
+        marked = [(row, position + 1) for row, position in batch.predicts_answer.nonzero().tolist()]
         assert marked == [
-            (row, place) for row, (tokens, answer, _) in enumerate(CHATS) for place in range(answer, len(tokens))
+            (row, position) for row, (tokens, answer, _) in enumerate(CHATS) for position in range(answer, len(tokens))
         ]
 
     def test_held_out_chats_are_not_trained_on(self, tools, outputs, monkeypatch):
         monkeypatch.setattr(tools[0], "HELD_OUT_EVERY", 2)
         train, held_out = tools[0].split_held_out(outputs)
-        assert ([each.answer_start for each in train], [each.answer_start for each in held_out]) == ([3], [4, 5])
+        assert ([output.answer_start for output in train], [output.answer_start for output in held_out]) == (
+            [3],
+            [4, 5],
+        )
 
 
 class TestHead:
@@ -123,38 +128,36 @@ class TestHead:
         tools[3].load(head, tmp_path / "head")  # rounds the weights to float16, like the file
         loaded = load_eagle(tmp_path / "head", target)
         tokens = CHATS[2][0]
-        training_states = list(
-            head.states(*(each[None] for each in (outputs[2].hidden_states.float(), outputs[2].tokens)))
-        )
+        training_states = list(head.states(outputs[2].hidden_states[None].float(), outputs[2].tokens[None]))
         for root in (3, 6, 8):
-            (text,) = texts_of(loaded, 40, 2, 1)
-            states = target.prefill(torch.tensor(tokens[:root]), new_cache(target, 40), loaded.wants)
-            text.begin(tokens[: root + 1], states)
+            (sequence,) = new_eagle_sequences(loaded, 40, 2, 1)
+            states = target.prefill(torch.tensor(tokens[:root]), new_cache(target, 40), loaded.requested_states)
+            sequence.begin(tokens[: root + 1], states)
             runner = Runner(loaded, max_nodes=2)
-            first = root_logits(runner, [text])[0]
+            first = root_logits(runner, [sequence])[0]
             child = torch.tensor(tokens[root + 1 : root + 2])
-            second = node_logits(runner, [text], [child], [level_of(chain(1), 1, 2)])[0]
-            for found, states in zip((first, second), training_states, strict=False):
+            second = node_logits(runner, [sequence], [child], [level_of(chain(1), 1, 2)])[0]
+            for logits, states in zip((first, second), training_states, strict=False):
                 expected = states[0, root - 1] @ head.output.T
-                np.testing.assert_allclose(found[KNOWN], expected.detach(), atol=2e-2)
-                assert found[[token for token in range(len(found)) if token not in KNOWN]].max() == float("-inf")
+                np.testing.assert_allclose(logits[KNOWN], expected.detach(), atol=2e-2)
+                assert logits[[token for token in range(len(logits)) if token not in KNOWN]].max() == float("-inf")
 
     def test_padding_does_not_change_predictions(self, tools, outputs, head):
         predict = predict_with(tools, head)
-        together, alone = predict(tools[0].Batch.collate(outputs[1:])), predict(tools[0].Batch.collate(outputs[1:2]))
-        for (found, *_), (expected, *_) in zip(together, alone, strict=True):
-            assert 0 < len(expected) < len(found)
-            torch.testing.assert_close(found[: len(expected)], expected, atol=1e-5, rtol=1e-4)
+        batched, alone = predict(tools[0].Batch.collate(outputs[1:])), predict(tools[0].Batch.collate(outputs[1:2]))
+        for (log_probabilities, *_), (expected, *_) in zip(batched, alone, strict=True):
+            assert 0 < len(expected) < len(log_probabilities)
+            torch.testing.assert_close(log_probabilities[: len(expected)], expected, atol=1e-5, rtol=1e-4)
 
     def test_tokens_outside_the_vocabulary_add_nothing_to_the_loss(self, tools):
         log_probabilities = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]).log()
         tokens, probabilities = torch.tensor([[2, -1], [0, 1]]), torch.tensor([[0.6, 0.4], [0.7, 0.1]])
         expected = -(0.6 * np.log(0.25) + 0.7 * np.log(0.1) + 0.1 * np.log(0.1)) / 2
         assert tools[1].distillation_loss([(log_probabilities, tokens, probabilities)], 0.8) == pytest.approx(expected)
-        assert [each.tolist() for each in tools[1].top_k_hits([(log_probabilities, tokens, probabilities)])] == [
+        assert [hits.tolist() for hits in tools[1].top_k_hits([(log_probabilities, tokens, probabilities)])] == [
             [False, False]
         ]
-        assert [each.tolist() for each in tools[1].top_k_hits([(log_probabilities, tokens, probabilities)], 3)] == [
+        assert [hits.tolist() for hits in tools[1].top_k_hits([(log_probabilities, tokens, probabilities)], 3)] == [
             [True, True]
         ]
 
@@ -165,7 +168,7 @@ class TestTraining:
         monkeypatch.setattr(tools[0], "HELD_OUT_EVERY", 3)
         initial = {name: weight.clone() for name, weight in head.state_dict().items()}
 
-        def run_training(checkpoint, max_calls=None):
+        def run_training(checkpoint, max_calls=None, learning_rate=0.01):
             """Return the trained weights, and how often the head was called."""
             head.load_state_dict(initial)
             predict, batches = predict_with(tools, head), []
@@ -181,9 +184,7 @@ class TestTraining:
                 counted_predict,
                 outputs,
                 checkpoint=checkpoint,
-                steps=6,
-                chats=1,
-                learning_rate=0.01,
+                options=argparse.Namespace(steps=6, chats_per_step=1, learning_rate=learning_rate),
                 depth_weight=0.8,
                 export=lambda: None,
             )
@@ -194,6 +195,10 @@ class TestTraining:
         with pytest.raises(KeyboardInterrupt):
             run_training(checkpoint, max_calls=all_calls - 4)  # two for the last evaluation, two for the last two steps
         assert checkpoint.exists()
+        interrupted = checkpoint.read_bytes()
+        _, other_calls = run_training(checkpoint, learning_rate=0.02)
+        assert other_calls == all_calls, "a checkpoint of other options is not continued"
+        checkpoint.write_bytes(interrupted)
         resumed, calls = run_training(checkpoint)
         assert calls == all_calls - 4, "four steps were in the checkpoint"
         for name, weight in expected.items():

@@ -114,7 +114,7 @@ def test_an_acceptance_that_is_none_is_refused(gallery, tmp_path, content, field
     path = tmp_path / "a.json"
     path.write_text(json.dumps(content), "utf-8")
     with pytest.raises(FormatError) as caught:
-        gallery.acceptances(path, temperature=0.6)
+        gallery.read_acceptances(path, temperature=0.6)
     assert caught.value.field == field
 
 

@@ -26,11 +26,11 @@ def make_gguf():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Return the folder of a tiny model of bytes."""
-    found = tmp_path_factory.mktemp("bytes")
+    path = tmp_path_factory.mktemp("bytes")
     config = json.loads((bundled.TARGET / "config.json").read_text("utf-8"))
-    (found / "config.json").write_text(json.dumps({**config, **SIZES, "tie_word_embeddings": True}), "utf-8")
-    shutil.copy(bundled.TARGET / "tokenizer.json", found)
-    noise = np.random.default_rng(0)
+    (path / "config.json").write_text(json.dumps({**config, **SIZES, "tie_word_embeddings": True}), "utf-8")
+    shutil.copy(bundled.TARGET / "tokenizer.json", path)
+    generator = np.random.default_rng(0)
     size, inner, head = 64, 96, 16
     shapes = {
         "model.embed_tokens": (256, size),
@@ -45,34 +45,37 @@ def folder(tmp_path_factory):
         "model.layers.0.mlp.up_proj": (inner, size),
         "model.layers.0.mlp.down_proj": (size, inner),
     }
-    weights = {f"{name}.weight": noise.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    save_file(weights, found / "model.safetensors")
-    return found
+    weights = {f"{name}.weight": generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(weights, path / "model.safetensors")
+    return path
 
 
 def read(path):
     """Return the reader of a file, and each tensor in float32."""
     reader = gguf.GGUFReader(path)
-    return reader, {each.name: gguf.quants.dequantize(each.data, each.tensor_type) for each in reader.tensors}
+    return reader, {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
 
 
-@pytest.mark.parametrize(("number_format", "most"), [("f32", 0), ("f16", 1e-3), ("q8_0", 0.02)])
-def test_every_weight_is_there_and_rotated_pairs_stand_side_by_side(make_gguf, folder, tmp_path, number_format, most):
-    make_gguf(folder, tmp_path / "model.gguf", number_format)
-    reader, found = read(tmp_path / "model.gguf")
+@pytest.mark.parametrize(("dtype", "max_error"), [("f32", 0), ("f16", 1e-3), ("q8_0", 0.02)])
+def test_every_weight_is_there_and_rotated_pairs_stand_side_by_side(make_gguf, folder, tmp_path, dtype, max_error):
+    make_gguf(folder, tmp_path / "model.gguf", dtype)
+    reader, tensors = read(tmp_path / "model.gguf")
     weights = load_file(folder / "model.safetensors")
-    assert len(found) == len(weights)
-    np.testing.assert_array_equal(found["blk.0.attn_norm.weight"], weights["model.layers.0.input_layernorm.weight"])
+    assert len(tensors) == len(weights)
+    np.testing.assert_array_equal(tensors["blk.0.attn_norm.weight"], weights["model.layers.0.input_layernorm.weight"])
     np.testing.assert_allclose(
-        found["blk.0.ffn_down.weight"], weights["model.layers.0.mlp.down_proj.weight"], atol=most * 3, rtol=most
+        tensors["blk.0.ffn_down.weight"],
+        weights["model.layers.0.mlp.down_proj.weight"],
+        atol=3 * max_error,
+        rtol=max_error,
     )
-    assert {str(each.tensor_type.name).lower() for each in reader.tensors if len(each.shape) > 1} == {number_format}
+    assert {str(tensor.tensor_type.name).lower() for tensor in reader.tensors if len(tensor.shape) > 1} == {dtype}
     for name, heads in (("q", HEADS), ("k", KEY_VALUE_HEADS)):
         theirs = weights[f"model.layers.0.self_attn.{name}_proj.weight"].reshape(heads, 16, 64)
-        ours = found[f"blk.0.attn_{name}.weight"].reshape(heads, 16, 64)
+        ours = tensors[f"blk.0.attn_{name}.weight"].reshape(heads, 16, 64)
         for pair in range(8):  # the two entries that one angle turns
-            np.testing.assert_allclose(ours[:, 2 * pair], theirs[:, pair], atol=most * 3, rtol=most)
-            np.testing.assert_allclose(ours[:, 2 * pair + 1], theirs[:, pair + 8], atol=most * 3, rtol=most)
+            np.testing.assert_allclose(ours[:, 2 * pair], theirs[:, pair], atol=3 * max_error, rtol=max_error)
+            np.testing.assert_allclose(ours[:, 2 * pair + 1], theirs[:, pair + 8], atol=3 * max_error, rtol=max_error)
 
 
 def test_sizes_and_tokens(make_gguf, folder, tmp_path):

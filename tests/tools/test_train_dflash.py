@@ -7,31 +7,31 @@ from tests.scripts import together
 from treeopt import bundled
 from treeopt.runtime import load_model
 from treeopt.runtime.drafters.dflash import load_dflash
-from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.model import RequestedStates
 
 pytest.importorskip("transformers", reason="needs the hf extra")
 
 
 def test_a_saved_head_drafts_what_it_predicted_in_training(tmp_path):
-    lessons_tool, tool = together("tools", "train_eagle", "train_dflash")
+    head_training, train_dflash = together("tools", "head_training", "train_dflash")
     target = load_model(bundled.TARGET)
     torch.manual_seed(1)
-    head = tool.LearningBlock(target, target.weights.head.weight.detach().float())
+    head = train_dflash.DflashHead(target, target.weights.head.weight.detach().float())
     for layer in head.layers:
         for product in layer.values():
             torch.nn.init.normal_(product.weight, std=0.05)
     torch.nn.init.normal_(head.mask_embedding)
-    tool.save(head, 8, tmp_path / "head")
-    tool.load(head, tmp_path / "head")  # rounds the weights to float16, like the file
+    train_dflash.save(head, 8, tmp_path / "head")
+    train_dflash.load(head, tmp_path / "head")  # rounds the weights to float16, like the file
     loaded = load_dflash(tmp_path / "head", target)
     tokens = torch.randint(256, (1, 40), generator=torch.Generator().manual_seed(2))
-    states = target.states(tokens[0], Wants(boundaries=loaded.wants.boundaries, last=True))
-    lessons = lessons_tool.Lessons(torch.cat(states.boundaries, -1)[None], states.last[None], tokens)
+    states = target.compute_states(tokens[0], RequestedStates(layer_ids=loaded.requested_states.layer_ids, last=True))
+    batch = head_training.TargetStates(states.last[None], tokens, torch.cat(states.layers, -1)[None])
     roots = torch.tensor([3, 17, 30])
     with torch.no_grad():
-        hidden = head.blocks(lessons, roots)[0].view(len(roots), tool.BLOCK_TOKENS, -1)
+        hidden = head.draft_blocks(batch, roots)[0].view(len(roots), train_dflash.BLOCK_TOKENS, -1)
     for root, expected in zip(roots.tolist(), hidden @ head.output.T, strict=True):
         (cache,) = loaded.new_caches(40, 1)
-        loaded.read([target.states(tokens[0, :root], loaded.wants)], [cache])
-        found = loaded.draft([int(tokens[0, root])], [cache])[0]
-        torch.testing.assert_close(found, expected[1:], atol=2e-3, rtol=2e-3)
+        loaded.read([target.compute_states(tokens[0, :root], loaded.requested_states)], [cache])
+        logits = loaded.draft([int(tokens[0, root])], [cache])[0]
+        torch.testing.assert_close(logits, expected[1:], atol=2e-3, rtol=2e-3)

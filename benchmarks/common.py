@@ -1,4 +1,4 @@
-"""What benchmarks share: the line that each prints first, what it ran on, and a bar for those who wait."""
+"""Functions that the benchmarks share."""
 
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, TypeVar
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-def conditions() -> str:
-    """Return treeopt's version, the time, the machine and the versions of what runs; torch is imported here."""
+def describe_environment() -> str:
+    """Return the versions of treeopt, Python and torch, the time and the processor."""
     import torch
 
     from treeopt.profiler.machine import describe_machine, now
@@ -26,18 +26,13 @@ def conditions() -> str:
 
 
 def default_prompts(models: "ModelPair") -> list[list[int]]:
-    """Return treeopt's prompts for a pair as token ids, in the target's chat template where it has one."""
+    """Return treeopt's default prompts for a pair as token ids, in the target's chat template if it has one."""
     from treeopt.cli.options.prompts import PromptOptions
     from treeopt.texts.prompts import MAX_PROMPTS
 
-    return PromptOptions(path=None, chat=None, most=MAX_PROMPTS).load(models)
+    return PromptOptions(prompts=None, chat=None, max_prompts=MAX_PROMPTS).load(models)
 
 
-def bar(items: Collection[Item], title: str) -> Iterable[Item]:
-    """Return the items, with a bar on standard error while they are gone through, where that is a terminal."""
+def progress(items: Collection[Item], title: str) -> Iterable[Item]:
+    """Iterate over items with a progress bar if standard error is a terminal; print with `tqdm.write` meanwhile."""
     return tqdm(items, desc=title, leave=False, disable=None)
-
-
-def say(line: str) -> None:
-    """Print a line above the bars."""
-    tqdm.write(line)
