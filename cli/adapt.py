@@ -1,17 +1,20 @@
-"""Re-calibration of `treeopt run`: its profile, its log, its report and the learnt profile."""
+"""Adaptation during `treeopt run`: its options, its log, its report and the updated profile."""
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from treeopt.cli.identity import check_models, identity_here, identity_of
-from treeopt.cli.options.adapt import AdaptOptions
-from treeopt.cli.options.inputs import load_profile
+from treeopt.cli.options.inputs import PROFILE, file, load_profile
+from treeopt.cli.options.record import is_given, option
+from treeopt.cli.outputs import OutputFile, check_outputs
 from treeopt.errors import InterruptionError, TreeoptError
+from treeopt.records.profile import require_draft_model
 from treeopt.report.text import counted
 
 if TYPE_CHECKING:
@@ -20,45 +23,91 @@ if TYPE_CHECKING:
     from treeopt.trees import TreeFile
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptOptions:
+    adapt: bool = option(
+        "--adapt",
+        is_flag=True,
+        help="Measure acceptance and step times while decoding, and switch to a faster tree, or to prompt lookup if the "
+        "profile has it. The distribution of the output stays the same.",
+    )
+    profile_path: Path = option("--profile", type=file, default=PROFILE, help="Profile to start from, with --adapt.")
+    log: Path | None = option(
+        "--adapt-log",
+        type=OutputFile(stream=False),
+        help="Write one line of JSON for each switch, with --adapt: step, reason, from, to and predicted gain.",
+    )
+    save_profile: Path | None = option(
+        "--save-profile",
+        type=OutputFile(stream=False),
+        help="Write the profile with the new measurements, with --adapt; treeopt solve reads it.",
+    )
+
+    def check(self, *, scheduled: bool) -> None:
+        """Raise click.UsageError for options that contradict each other, TreeoptError for outputs that cannot be written."""
+        used = {
+            "--profile": is_given("profile_path"),
+            "--adapt-log": self.log is not None,
+            "--save-profile": self.save_profile is not None,
+        }
+        for name, is_used in used.items():
+            if is_used and not self.adapt:
+                raise click.UsageError(f"{name}: expected --adapt with it. Add it, or leave {name} out.")
+        if self.adapt and scheduled:
+            raise click.UsageError(
+                "--adapt: expected one tree. Got a schedule, which chooses the trees itself: leave one out."
+            )
+        outputs = {"--adapt-log": self.log, "--save-profile": self.save_profile}
+        check_outputs(
+            [(name, path) for name, path in outputs.items() if path is not None],
+            [("--profile", self.profile_path)] if self.adapt else [],
+        )
+
+
 @contextmanager
-def adapting(
-    options: AdaptOptions, models: "ModelPair", planned: "TreeFile", *, batch_size: int
+def adapt_while_decoding(
+    args: AdaptOptions, models: "ModelPair", planned: "TreeFile", *, batch_size: int
 ) -> "Iterator[Recalibration | None]":
-    """Yield the re-calibration of a plan, or None without `--adapt`; print a report at the end.
+    """Yield the recalibration of a plan, or None without `--adapt`; afterwards print a report and write the profile.
 
-    The learnt profile is written at the end, also after an interrupt.
-
-    Raises TreeoptError for a profile of another pair, and for a log that cannot be written.
+    The profile is also written after an interruption. Raises TreeoptError for a profile of another pair, and for a log that
+    cannot be written.
     """
-    if not options.adapt:
+    if not args.adapt:
         yield None
         return
     from treeopt.adaptation import Recalibration
-    from treeopt.adaptation.strategy import lookup_of
+    from treeopt.adaptation.strategy import describe_strategy, prompt_lookup_setting
     from treeopt.planner import PlanRequest
-    from treeopt.records.profile import check_draft_model
 
-    profile = load_profile(options.profile_path)
-    check_draft_model(profile, "--adapt")
-    check_models(options.profile_path, identity_of(profile), identity_here(models))
-    with _change_log(options.log) as log_change:
-        request = PlanRequest(batch_size=batch_size)
-        recalibration = Recalibration(profile, request, begin_with=lookup_of(planned.drafter), on_change=log_change)
+    profile = load_profile(args.profile_path)
+    require_draft_model(profile, "--adapt")
+    check_models(args.profile_path, identity_of(profile), identity_here(models))
+    with _open_log(args.log) as log_change:
+        request, start = PlanRequest(batch_size=batch_size), prompt_lookup_setting(planned.drafter)
+        recalibration = Recalibration(profile, request, begin_with=start, on_change=log_change)
         try:
             yield recalibration
         except (KeyboardInterrupt, InterruptionError):
             try:
-                _save(options, recalibration, models)
+                _save_profile(args, recalibration, models)
             except TreeoptError as error:
                 click.echo(f"--save-profile: {error}", err=True)
             raise
-    _report(recalibration)
-    _save(options, recalibration, models)
+    check_s = recalibration.check_s
+    share = check_s / (check_s + recalibration.decoding_s) if recalibration.steps else 0.0
+    changes, steps = counted(len(recalibration.changes), "change"), counted(recalibration.steps, "step")
+    click.echo(
+        f"re-calibration: {changes} in {steps}, {describe_strategy(recalibration.strategy)} at the end; "
+        f"it took {100 * share:.1f} % of the time.",
+        err=True,
+    )
+    _save_profile(args, recalibration, models)
 
 
 @contextmanager
-def _change_log(path: Path | None) -> "Iterator[Callable[[Change], None]]":
-    """Yield a function that appends each change to a file, if there is one; raises TreeoptError if it cannot be written."""
+def _open_log(path: Path | None) -> "Iterator[Callable[[Change], None]]":
+    """Yield a function that appends a change to the log, if there is one."""
     with ExitStack() as files:
         try:
             log = None if path is None else files.enter_context(path.open("w", encoding="utf-8"))
@@ -68,42 +117,29 @@ def _change_log(path: Path | None) -> "Iterator[Callable[[Change], None]]":
         def log_change(change: "Change") -> None:
             if log is not None:
                 log.write(json.dumps({"tool": "treeopt", **change.to_json()}, ensure_ascii=False) + "\n")
-                log.flush()  # a run may be interrupted
+                log.flush()  # complete after an interruption
 
         yield log_change
 
 
-def adapted_rule(options: AdaptOptions, planned: "TreeFile", temperature: float) -> str | None:
-    """Return the measured rule for the draft model's trees, if a plan of prompt lookup is re-calibrated; else None.
-
-    Raises TreeoptError for a profile that cannot be read, InfeasibleError for a temperature that was not measured.
-    """
-    from treeopt.adaptation.strategy import lookup_of
-
-    if not options.adapt or lookup_of(planned.drafter) is None:
-        return None
-    return load_profile(options.profile_path).acceptance(temperature=temperature).rule
-
-
-def _report(recalibration: "Recalibration") -> None:
-    from treeopt.adaptation.strategy import shape_of
-
-    own_s = recalibration.own_s
-    share = own_s / (own_s + recalibration.decoding_s) if recalibration.steps else 0.0
-    changes, steps = counted(len(recalibration.changes), "change"), counted(recalibration.steps, "step")
-    click.echo(
-        f"re-calibration: {changes} in {steps}, {shape_of(recalibration.strategy)} at the end; "
-        f"it took {100 * share:.1f} % of the time.",
-        err=True,
-    )
-
-
-def _save(options: AdaptOptions, recalibration: "Recalibration", models: "ModelPair") -> None:
-    """Write the learnt profile, if there is a path for it; raises TreeoptError if hardly any step drafted."""
-    if options.save_profile is None:
+def _save_profile(args: AdaptOptions, recalibration: "Recalibration", models: "ModelPair") -> None:
+    """Write the updated profile, if an option names it; raises TreeoptError if too few steps drafted."""
+    if args.save_profile is None:
         return
     from treeopt.profiler.machine import describe_machine, now
     from treeopt.version import TOOL
 
     machine = describe_machine(models.target.device)
-    recalibration.learnt(created=now(), tool=TOOL, machine=machine).save(options.save_profile)
+    recalibration.updated_profile(created=now(), tool=TOOL, machine=machine).save(args.save_profile)
+
+
+def rule_after_prompt_lookup(args: AdaptOptions, planned: "TreeFile", temperature: float) -> str | None:
+    """Return the measured rule of the draft model's trees if adaptation starts from prompt lookup, otherwise None.
+
+    Raises TreeoptError for a profile that cannot be read, InfeasibleError for a temperature that was not measured.
+    """
+    from treeopt.adaptation.strategy import prompt_lookup_setting
+
+    if not args.adapt or prompt_lookup_setting(planned.drafter) is None:
+        return None
+    return load_profile(args.profile_path).acceptance(temperature=temperature).rule

@@ -1,190 +1,231 @@
-"""`treeopt bench engine`: whether a plan comes true in the engine that serves."""
+"""`treeopt bench engine`: draft lengths of a serving engine, measured next to their predictions."""
 
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from treeopt.cli.bench_common import FigureOptions, repeats_option
 from treeopt.cli.command import Command
-from treeopt.cli.options.bench import BenchEngineOptions
-from treeopt.cli.options.inputs import load_profile
-from treeopt.cli.options.probe import EngineOptions
-from treeopt.cli.options.prompts import in_chat_template, taken_prompts
-from treeopt.cli.options.record import options
+from treeopt.cli.options.inputs import load_profile, profile_option
+from treeopt.cli.options.plan import temperature_option
+from treeopt.cli.options.probe import (
+    EngineOptions,
+    ServerOptions,
+    chat_template_option,
+    check_engine,
+    max_new_tokens_option,
+    together_option,
+)
+from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option, prompts_option, select_prompts
+from treeopt.cli.options.record import Heading, argument, group, option, options
+from treeopt.cli.options.values import GAP, LENGTHS, PROBED_ENGINE
 from treeopt.cli.terminal import warn
+from treeopt.planner import step_model
+from treeopt.planner.segments import fastest_length
+from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mismatch_warning
 from treeopt.records.machine import AUTO
-from treeopt.records.profile import UNKNOWN
+from treeopt.records.profile import UNKNOWN, Profile
+from treeopt.report.bench_text import headed_table
+from treeopt.report.engine_bench import engine_bench_table, losslessness_error, losslessness_warning
 from treeopt.report.plan_text import models_and_machine
+from treeopt.report.profile_text import measured_today
 
 if TYPE_CHECKING:
-    from treeopt.engines.probes.client import EngineClient, Launch
+    from treeopt.engines.clients.client import EngineClient, EngineConfig
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.records.profile import Profile
 
-DEFAULTS = {
+EXPORTED_NAMES = {
     "llama-server": "llama-cpp",
     "transformers": "hf",
     "vllm": "vllm",
     "openvino": "openvino",
     "mlx-lm": "mlx-lm",
 }
-"""Engines as they are probed: as their settings are exported."""
+"""Names of engines in `treeopt export`, by their names in `treeopt probe`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchEngineOptions:
+    engine: str = argument(type=PROBED_ENGINE, metavar="ENGINE")
+    profile_path: Path = profile_option(
+        "Profile of the engine, written by treeopt probe. By default, its models and settings are used."
+    )
+    server: ServerOptions = group(ServerOptions)
+    lengths: tuple[int, ...] = option(
+        "--lengths",
+        heading=Heading.MEASURED,
+        type=LENGTHS,
+        default=(),
+        help="Further draft lengths to run, separated by commas.",
+    )
+    prompts: Path | None = prompts_option()
+    chat_template: str | None = chat_template_option()
+    max_prompts: int = max_prompts_option(64)
+    temperature: float | None = temperature_option()
+    max_new_tokens: int = max_new_tokens_option()
+    repeats: int = repeats_option(5)
+    together: bool = together_option()
+    tolerance_nats: float | None = option(
+        "--near-tie",
+        heading=Heading.MEASURED,
+        type=GAP,
+        metavar="NATS",
+        help="Largest gap of log-probabilities that counts as rounding; by default that of the engine's dtype, or of "
+        "float16 if it reports none.",
+    )
+    strict: bool = option(
+        "--strict",
+        heading=Heading.MEASURED,
+        is_flag=True,
+        help="Exit with 1 if an output diverges from plain decoding's other than at a near-tie; needs temperature 0.",
+    )
+    results: FigureOptions = group(FigureOptions)
+
+    def __post_init__(self) -> None:
+        check_engine(self.engine)
 
 
 @click.command("engine", cls=Command)
 @options(BenchEngineOptions)
-def bench_engine(asked: BenchEngineOptions) -> None:
+def bench_engine(args: BenchEngineOptions) -> None:
     """Run ENGINE with several draft lengths, next to the predictions.
 
-    ENGINE was measured by treeopt probe. It decodes plainly, with the plan's draft length, with its default length and with
-    those of the profile, in interleaved runs.
+    The engine, measured before by treeopt probe, decodes plainly, with the plan's draft length, with its own default
+    length and with those of the profile, in interleaved runs.
     """
-    name = asked.engine
-    profile = load_profile(asked.profile_path)
+    name = args.engine
+    profile = load_profile(args.profile_path)
     if profile.engine is None or profile.engine.name != name:
-        known = "treeopt's own decoder" if profile.engine is None else profile.engine.name
+        source = "treeopt's own decoder" if profile.engine is None else profile.engine.name
         raise click.UsageError(
-            f"{asked.profile_path}: expected a profile of {name}. Got one of {known}: write it with treeopt probe {name}."
+            f"{args.profile_path}: expected a profile of {name}. Got one of {source}: write it with treeopt probe {name}."
         )
-    if asked.strict and (temperature := _temperature(asked, profile)) > 0:
+    if args.strict and (temperature := _temperature(args, profile)) > 0:
         raise click.UsageError(
-            f"--strict: expected temperature 0, where texts are compared. Got {temperature:g}: give --temperature 0."
+            f"--strict: expected temperature 0, where outputs are compared. Got {temperature:g}: give --temperature 0."
         )
-    engine = _engine(asked, profile)
+    engine = _engine_options(args, profile)
     engine.check(name)
-    _publish(asked, profile, engine.client(name), engine.launch(name))
+    _run(args, profile, engine.client(name), engine.config(name))
 
 
-def _engine(asked: BenchEngineOptions, profile: "Profile") -> EngineOptions:
-    """Return the engine with the models that were probed, or those that the user names."""
+def _engine_options(args: BenchEngineOptions, profile: Profile) -> EngineOptions:
+    """Return the engine's options, by default as it was probed."""
+    from treeopt.engines.clients.registry import PLACED
     from treeopt.profiler.engine_profile import METHOD, NGRAM_TOKENS
 
-    probed = profile.pair
+    server, probed = args.server, profile.pair
+
+    def placed(value: str, probed_value: str) -> str:
+        return probed_value if value == AUTO and args.engine in PLACED and probed_value != UNKNOWN else value
+
+    ngram_tokens = _probed_setting(profile, NGRAM_TOKENS)
     return EngineOptions(
-        target=asked.target or (None if asked.url else probed.target_source),
-        draft=asked.draft or (None if asked.url else probed.draft_source),
-        url=asked.url,
-        program=asked.program,
-        method=_setting(profile, METHOD),
-        ngram_tokens=None if (ngram := _setting(profile, NGRAM_TOKENS)) is None else int(ngram),
-        threads=asked.threads or profile.machine.threads,
-        device=_or_probed(asked, asked.device, profile.machine.device),
-        dtype=_or_probed(asked, asked.dtype, probed.dtype),
-        timeout_s=asked.timeout_s,
+        target=server.target or (None if server.url else probed.target_source),
+        draft=server.draft or (None if server.url else probed.draft_source),
+        url=server.url,
+        program=server.program,
+        method=_probed_setting(profile, METHOD),
+        ngram_tokens=None if ngram_tokens is None else int(ngram_tokens),
+        threads=server.threads or profile.machine.threads,
+        device=placed(server.device, profile.machine.device),
+        dtype=placed(server.dtype, probed.dtype),
+        timeout_s=server.timeout_s,
     )
 
 
-def _or_probed(asked: BenchEngineOptions, named: str, probed: str) -> str:
-    """Return the device or dtype that the user names, or else that of the profile, if the engine can be given one."""
-    from treeopt.engines.probes.named import PLACED
-
-    return probed if named == AUTO and asked.engine in PLACED and probed != UNKNOWN else named
-
-
-def _setting(profile: "Profile", name: str) -> str | None:
-    """Return what the engine was set to when it was probed; None where that is not said."""
-    assert profile.engine is not None  # checked before
-    return next((each.value for each in profile.engine.settings if each.name == name), None)
+def _probed_setting(profile: Profile, name: str) -> str | None:
+    """Return a setting of the probed engine, None if the profile lacks it."""
+    assert profile.engine is not None  # checked by the command
+    return next((setting.value for setting in profile.engine.settings if setting.name == name), None)
 
 
-def _warn_of_differences(
-    profile: "Profile", client: "EngineClient", launch: "Launch", settings: "ProbeSettings"
-) -> None:
-    """Warn where another engine, other models, prompts or another machine answer than were probed."""
-    from dataclasses import replace
-
-    from treeopt.profiler.engine_profile import machine_of, pair_of, settings_of
-    from treeopt.records.identity import Identity, other_conditions_warning, other_pair_warning
-
-    promised = Identity.of(profile.pair, profile.machine)
-    here = Identity.of(pair_of(launch), machine_of(client, launch))
-    said = "the profile is of"
-    if not promised.same_pair(here):
-        warn(other_pair_warning(said, promised.pair, here.pair, "probe again, or leave --target and --draft out"))
-    differences = list(promised.differences(replace(here, threads=here.threads or promised.threads)))
-    assert profile.engine is not None  # checked before
-    if profile.engine.version != client.version:
-        differences.append(f"{client.name} {profile.engine.version}, not {client.version}")
-    run = {
-        each.name: each.value for each in settings_of(client, launch, settings) if each.name != "threads"
-    }  # told above
-    differences += [
-        f"{each.name} {each.value}, not {run[each.name]}"
-        for each in profile.engine.settings
-        if run.get(each.name, each.value) != each.value
-    ]
-    if differences:
-        warn(other_conditions_warning(said, differences, "times and acceptance may differ"))
-
-
-def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClient", launch: "Launch") -> None:
+def _run(args: BenchEngineOptions, profile: Profile, client: "EngineClient", config: "EngineConfig") -> None:
     from tqdm import tqdm
 
-    from treeopt.planner import step_model
-    from treeopt.planner.chains import fastest_length
     from treeopt.profiler.bench.engine import bench_engine as measure
     from treeopt.profiler.engine_profile import heading_of
-    from treeopt.report.bench_heading import headed_table
-    from treeopt.report.engine_bench import engine_bench_table
-    from treeopt.report.losslessness_text import losslessness_error, losslessness_warning
 
-    model = step_model(profile, temperature=asked.temperature)
-    chosen, default = fastest_length(model), default_length(client.name)
-    settings = _settings(asked, profile, chosen, default)
-    _warn_of_differences(profile, client, launch, settings)
-    with tqdm(total=settings.waves, desc="bench     ", unit="answer", disable=None) as bar:
-        found = measure(client, launch, settings, model, chosen, bar.update, tolerance_nats=asked.tolerance_nats)
-    heading = heading_of(client, launch)
-    asked.results.publish(headed_table(heading, engine_bench_table(found, default)), heading, found)
-    if asked.results.plot is not None:
+    model = step_model(profile, temperature=args.temperature)
+    planned, default = fastest_length(model), default_length(client.name)
+    settings = _settings(args, profile, planned, default)
+    _warn_of_differences(profile, client, config, settings)
+    with tqdm(total=settings.batches, desc="bench     ", unit="answer", disable=None) as bar:
+        bench = measure(client, config, settings, model, planned, bar.update, tolerance_nats=args.tolerance_nats)
+    heading = heading_of(client, config)
+    args.results.publish(headed_table(heading, engine_bench_table(bench, default)), heading, bench)
+    if args.results.plot is not None:
         from treeopt.report.figures.benches import engine_panel
-        from treeopt.report.profile_words import measured_today
 
         acceptance = model.acceptance
-        asked.results.draw(
-            [engine_panel([found])],
+        args.results.draw(
+            [engine_panel([bench])],
             title=models_and_machine(profile.pair, profile.machine),
             subtitle=f"{acceptance.rule} at temperature {acceptance.temperature:g}, {measured_today()}",
         )
-    if (warning := losslessness_warning(found)) is not None:
+    if (warning := losslessness_warning(bench)) is not None:
         warn(warning)
-    if asked.strict and (error := losslessness_error(found)) is not None:
+    if args.strict and (error := losslessness_error(bench)) is not None:
         raise error
 
 
-def _settings(asked: BenchEngineOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":
+def _settings(args: BenchEngineOptions, profile: Profile, planned: int, default: int | None) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
     from treeopt.profiler.engine_profile import CHAT_TEMPLATE
     from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, prompts_name
 
-    sample = taken_prompts(asked.prompts, asked.most_prompts)
-    template = asked.chat_template or _setting(profile, CHAT_TEMPLATE)
-    lengths = {
-        0,
-        chosen,
-        *(each.length for each in profile.chain_latencies[0].chains),
-        *([] if default is None else [default]),
-    }
+    sample = select_prompts(args.prompts, args.max_prompts)
+    template = args.chat_template or _probed_setting(profile, CHAT_TEMPLATE)
+    lengths = {0, planned, *(chain.length for chain in profile.chain_latencies[0].chains), *args.lengths}
+    if default is not None:
+        lengths.add(default)
     return ProbeSettings(
-        lengths=tuple(sorted(lengths | set(asked.lengths))),
-        prompts=tuple(bench_prompts(in_chat_template(sample.texts, template))),
+        lengths=tuple(sorted(lengths)),
+        prompts=tuple(bench_prompts(apply_chat_template(sample.texts, template))),
         chat_template=template,
-        prompts_from=prompts_name(asked.prompts or DEFAULT_PROMPTS, sample),
-        rounds=asked.repeats,
-        max_new_tokens=asked.max_new_tokens,
-        temperature=_temperature(asked, profile),
-        together=asked.together,
+        prompts_from=prompts_name(args.prompts or DEFAULT_PROMPTS, sample),
+        rounds=args.repeats,
+        max_new_tokens=args.max_new_tokens,
+        temperature=_temperature(args, profile),
+        together=args.together,
     )
 
 
-def _temperature(asked: BenchEngineOptions, profile: "Profile") -> float:
-    return profile.acceptances[0].temperature if asked.temperature is None else asked.temperature
+def _temperature(args: BenchEngineOptions, profile: Profile) -> float:
+    return profile.acceptances[0].temperature if args.temperature is None else args.temperature
+
+
+def _warn_of_differences(
+    profile: Profile, client: "EngineClient", config: "EngineConfig", settings: "ProbeSettings"
+) -> None:
+    """Warn if engine, models, prompts or machine differ from the probed ones."""
+    from treeopt.profiler.engine_profile import machine_of, pair_of, settings_of
+
+    probed = Identity.of(profile.pair, profile.machine)
+    here = Identity.of(pair_of(config), machine_of(client, config))
+    subject = "the profile is of"
+    if not probed.same_pair(here):
+        warn(pair_mismatch_warning(subject, probed.pair, here.pair, "probe again, or leave --target and --draft out"))
+    differences = list(probed.differences(replace(here, threads=here.threads or probed.threads)))
+    assert profile.engine is not None  # checked by the command
+    if profile.engine.version != client.version:
+        differences.append(f"{client.name} {profile.engine.version}, not {client.version}")
+    current = {setting.name: setting.value for setting in settings_of(client, config, settings)}
+    for setting in profile.engine.settings:
+        value = current.get(setting.name, setting.value)
+        if setting.name != "threads" and value != setting.value:  # threads are among the identity's differences
+            differences.append(f"{setting.name} {setting.value}, not {value}")
+    if differences:
+        warn(machine_mismatch_warning(subject, differences, "times and acceptance may differ"))
 
 
 def default_length(name: str) -> int | None:
-    """Return the draft tokens that an engine takes when it is told nothing; None where it has to be told."""
+    """Return the draft length that a probed engine uses without any options; None if it has none."""
     from treeopt.engines import ENGINES
 
-    if name not in DEFAULTS:
+    if name not in EXPORTED_NAMES:
         return None
-    default = next(each for each in ENGINES if each.name == DEFAULTS[name]).default
+    default = next(engine for engine in ENGINES if engine.name == EXPORTED_NAMES[name]).default
     return None if default is None or not default.is_chain else default.depth

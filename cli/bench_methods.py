@@ -1,81 +1,114 @@
-"""`treeopt bench methods`: all ways of speculating on one machine, as a table and as JSON."""
+"""`treeopt bench methods`: methods of speculation compared on one machine."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
-from treeopt.cli.bench_pair import check_whole, decoder_profile, heading_here, load_fitting
+from treeopt.cli.bench_common import (
+    FigureOptions,
+    bench_heading,
+    check_complete,
+    load_bench_models,
+    load_decoder_profile,
+    repeats_option,
+)
 from treeopt.cli.command import Command
-from treeopt.cli.options.bench import BenchMethodsOptions
-from treeopt.cli.options.record import options
+from treeopt.cli.options.inputs import OTHER_MODELS, file, force_option
+from treeopt.cli.options.pair import PairOptions
+from treeopt.cli.options.prompts import PromptOptions
+from treeopt.cli.options.record import Heading, group, option, options
+from treeopt.cli.options.values import COUNT, METHOD_LIST, TEMPERATURES
 from treeopt.errors import InvalidValueError
+from treeopt.records.bench_file import MethodsBench
+from treeopt.records.profile import Profile
+from treeopt.report.bench_text import headed_table, methods_table
 from treeopt.report.plan_text import models_and_machine
+from treeopt.report.profile_text import measured_today
 
-if TYPE_CHECKING:
-    from treeopt.records.profile import Profile
+DEFAULT_TEMPERATURES = (0.0, 0.6)
 
-TEMPERATURES = (0.0, 0.6)
-"""Where none is asked for and no profile is named."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchMethodsOptions:
+    methods: str = option(
+        "--methods",
+        type=METHOD_LIST,
+        default="all",
+        help="Methods to compare, separated by commas; plain decoding is always included.",
+    )
+    pair: PairOptions = group(PairOptions)
+    prompts: PromptOptions = group(PromptOptions)
+    profile_path: Path | None = option(
+        "--profile",
+        type=file,
+        help="Profile to plan from; by default the pair is profiled first. Drafters that it lacks are measured.",
+    )
+    force: bool = force_option(OTHER_MODELS, heading=Heading.MODELS)
+    temperatures: tuple[float, ...] | None = option(
+        "--temperature",
+        heading=Heading.MEASURED,
+        type=TEMPERATURES,
+        help="Temperatures, separated by commas; by default 0,0.6, or all in --profile.",
+    )
+    max_new_tokens: int = option(
+        "--max-new-tokens", heading=Heading.MEASURED, type=COUNT, default=192, help="New tokens per held-out prompt."
+    )
+    repeats: int = repeats_option(2)
+    results: FigureOptions = group(FigureOptions)
+
+    def __post_init__(self) -> None:
+        if self.force and self.profile_path is None:
+            raise click.UsageError(
+                "--force: expected --profile, whose models it overrides. Add it, or leave --force out."
+            )
 
 
 @click.command("methods", cls=Command)
 @options(BenchMethodsOptions)
-def bench_methods(asked: BenchMethodsOptions) -> None:
+def bench_methods(args: BenchMethodsOptions) -> None:
     """Compare methods of speculation on the same pair and prompts.
 
-    Every method is profiled, planned, and decoded with: plain, prompt-lookup, chain, osd, k-sequences, top-k-tree, medusa,
-    redrafter, eagle, dflash, lookahead, specexec, eagle2, sequoia, treeopt. Those that cannot run on the pair are listed with the
-    reason. Each verifies by its own lossless rule.
+    Each method is profiled, planned and decoded with, under its own lossless rule: plain, prompt-lookup, chain, osd,
+    k-sequences, top-k-tree, medusa, redrafter, eagle, dflash, lookahead, specexec, eagle2, sequoia, treeopt.  Those that
+    cannot run on the pair are listed with the reason.
     """
-    names = _names(asked.methods)
-    profile = None if asked.profile_path is None else decoder_profile(asked.profile_path)
-    models = load_fitting(asked, profile)
-    from treeopt.methods.running import rounds_of, run_methods
+    from treeopt.methods.names import select_methods
+
+    names = [name.strip() for name in args.methods.split(",")]
+    try:
+        select_methods(names)
+    except InvalidValueError as error:
+        raise click.UsageError(f"--{error}") from None
+    profile = None if args.profile_path is None else load_decoder_profile(args.profile_path)
+    models = load_bench_models(args.pair, args.profile_path, profile, force=args.force)
+    from treeopt.methods.running import completed_rounds, run_methods
     from treeopt.profiler.bench.compare import Workload
-    from treeopt.records.bench_file import MethodsBench
-    from treeopt.report.bench_heading import headed_table
-    from treeopt.report.methods_bench import methods_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
-    prompts = asked.prompts.load(models)
-    workload = Workload(prompts=bench_prompts(prompts), max_new_tokens=asked.max_new_tokens, repeats=asked.repeats)
+    prompts = args.prompts.load(models)
+    workload = Workload(prompts=bench_prompts(prompts), max_new_tokens=args.max_new_tokens, repeats=args.repeats)
     rows = run_methods(
         models,
         profile_prompts(prompts),
         workload,
         names=names,
-        temperatures=_temperatures(asked, profile),
+        temperatures=args.temperatures or _default_temperatures(profile),
         profile=profile,
-        announce=lambda what: click.echo(what, err=True),
+        announce=lambda line: click.echo(line, err=True),
     )
-    heading = heading_here(models)
+    heading = bench_heading(models)
     bench = MethodsBench.of(rows)
-    asked.results.publish(headed_table(heading, methods_table(bench)), heading, bench)
-    if asked.results.plot is not None:
-        from treeopt.profiler.machine import describe_machine
+    args.results.publish(headed_table(heading, methods_table(bench)), heading, bench)
+    if args.results.plot is not None:
         from treeopt.report.figures.benches import methods_panels
-        from treeopt.report.profile_words import measured_today
 
-        machine = describe_machine(models.target.device)
-        title = models_and_machine(models.described, machine)
-        asked.results.draw(methods_panels(bench), title=title, subtitle=measured_today(), columns=2)
-    check_whole(rounds_of(rows), workload.rounds)
+        title = models_and_machine(models.described, heading.machine)
+        args.results.draw(methods_panels(bench), title=title, subtitle=measured_today(), columns=2)
+    check_complete(completed_rounds(rows), workload.rounds)
 
 
-def _names(given: str) -> list[str]:
-    """Return the names of methods; click.UsageError for one that is none."""
-    from treeopt.methods.names import checked_names
-
-    names = [name.strip() for name in given.split(",")]
-    try:
-        checked_names(names)
-    except InvalidValueError as error:
-        raise click.UsageError(f"--{error}") from None
-    return names
-
-
-def _temperatures(asked: BenchMethodsOptions, profile: "Profile | None") -> tuple[float, ...]:
-    """Return the temperatures asked for, or all of the profile, or the two that show what sampling changes."""
-    if asked.temperatures or profile is None:
-        return asked.temperatures or TEMPERATURES
+def _default_temperatures(profile: Profile | None) -> tuple[float, ...]:
+    if profile is None:
+        return DEFAULT_TEMPERATURES
     return tuple(dict.fromkeys(acceptance.temperature for acceptance in profile.acceptances))

@@ -1,12 +1,14 @@
-"""What all commands share: outputs are checked first, and refusals name options in place of functions' arguments."""
+"""Commands that are imported when called, check their files first, and name options in errors."""
 
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import Any, ClassVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from treeopt.cli.options.record import HeadedOption, Heading
-from treeopt.cli.outputs import InputFile, Named, OutputFile, check_outputs
+from treeopt.cli.outputs import InputFile, OutputFile, check_outputs
 from treeopt.errors import InfeasibleError, InvalidValueError, OutOfMemoryError, TreeoptError
 
 OPTIONS = {
@@ -17,70 +19,99 @@ OPTIONS = {
     "draft_sampling": "draft_temperature",
     "token_ids": "prompt",
 }
-"""Parameters of commands by arguments of functions, where their names differ."""
-EXTRAPOLATE = "extrapolate"
-"""The argument that allows to go on beyond what was measured."""
-LEAST_HEADED = 12
-"""Options from which on `--help` has headings."""
+"""Parameters of commands by arguments of the library, where their names differ."""
+MIN_HEADED = 12
+"""Commands with fewer options list them under one heading."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command only when it is called: `--help` and completion stay fast."""
+
+    subcommands: ClassVar[Mapping[str, tuple[str, str]]]
+    """Module in `treeopt.cli`, whose function has the same name, and summary; by command, in the order of `--help`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(self.subcommands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in self.subcommands:
+            return None
+        module, _ = self.subcommands[cmd_name]
+        command: click.Command = getattr(import_module(f"treeopt.cli.{module}"), module)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self.subcommands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        commands = [
+            CompletionItem(name, help=summary)
+            for name, (_, summary) in self.subcommands.items()
+            if name.startswith(incomplete)
+        ]
+        return [*commands, *options]
 
 
 class Command(click.Command):
-    """A command of treeopt's.  Its refusals are those of the library, told in the words of its options."""
+    """A command that checks its paths before it runs; errors of the library name its options."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Check all paths that were given, and run the command."""
-        check_outputs(self._given(ctx, OutputFile), self._given(ctx, InputFile))
+        check_outputs(self._paths(ctx, OutputFile), self._paths(ctx, InputFile))
         try:
             return super().invoke(ctx)
         except (InvalidValueError, InfeasibleError, OutOfMemoryError) as error:
             options = {str(param.name): _long_name(param) for param in self.params if isinstance(param, click.Option)}
-            text = in_options(error, options)
+            text = name_options(error, options)
             if text == str(error):
                 raise
             raise type(error)(text) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options under their headings, or under one where there are few."""
         rows: dict[Heading, list[tuple[str, str]]] = {heading: [] for heading in Heading}
-        few = len(self.params) < LEAST_HEADED
+        headed = len(self.params) >= MIN_HEADED
         for param in self.get_params(ctx):
-            heading = param.heading if isinstance(param, HeadedOption) and not few else Heading.MAIN
+            heading = param.heading if isinstance(param, HeadedOption) and headed else Heading.MAIN
             row = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             rows[heading] += [] if row is None else [row]
         for heading in filter(rows.get, Heading):
             with formatter.section(heading):
                 formatter.write_dl(rows[heading])
 
-    def _given(self, ctx: click.Context, kind: type[click.Path]) -> list[Named]:
-        """Return the paths of one kind, which may come one or several to a parameter."""
-        found = []
+    def _paths(self, ctx: click.Context, kind: type[click.Path]) -> list[tuple[str, Any]]:
+        """Return all paths among the parameters of one type, each with its option or argument."""
+        paths = []
         for param in self.params:
             value = ctx.params.get(param.name) if param.name and isinstance(param.type, kind) else None
             name = _long_name(param) if isinstance(param, click.Option) else param.make_metavar(ctx)
-            found += [Named(name, path) for path in (value if isinstance(value, tuple) else (value,)) if path]
-        return found
+            paths += [(name, path) for path in (value if isinstance(value, tuple) else (value,)) if path]
+        return paths
 
 
-def in_options(error: TreeoptError, options: Mapping[str, str]) -> str:
-    """Return the text of a refusal with options in place of the arguments that it names.
+def name_options(error: TreeoptError, options: Mapping[str, str]) -> str:
+    """Return the text of an error with options in place of the arguments in its `field`.
 
     Args:
-        error: of the library; its `field` names the arguments that its text begins with.
+        error: an error of the library.
         options: options by parameters of the command.
 
-    >>> in_options(InvalidValueError("max_depth: expected at most 4. Got 9.", field="max_depth"), {"depth": "--depth"})
+    >>> name_options(InvalidValueError("max_depth: expected at most 4. Got 9.", field="max_depth"), {"depth": "--depth"})
     '--depth: expected at most 4. Got 9.'
-    >>> in_options(InfeasibleError("depth: no such file."), {"depth": "--depth"})
+    >>> name_options(InfeasibleError("depth: no such file."), {"depth": "--depth"})
     'depth: no such file.'
-    >>> in_options(InfeasibleError("not measured. Profile there.", field="extrapolate"), {"extrapolate": "--extrapolate"})
+    >>> name_options(InfeasibleError("not measured. Profile there.", field="extrapolate"), {"extrapolate": "--extrapolate"})
     'not measured. Profile there. Or allow it with --extrapolate.'
     """
     text = str(error)
     if error.field is not None and text.startswith(f"{error.field}: "):
         names = [options.get(OPTIONS.get(name, name), name) for name in error.field.split(", ")]
         return ", ".join(names) + text.removeprefix(error.field)
-    if error.field == EXTRAPOLATE and EXTRAPOLATE in options:
-        return f"{text} Or allow it with {options[EXTRAPOLATE]}."
+    if error.field == "extrapolate" and "extrapolate" in options:
+        return f"{text} Or allow it with {options['extrapolate']}."
     return text
 
 

@@ -1,33 +1,20 @@
-"""`treeopt doctor`: what this machine and installation are, and what would make measurements better."""
-
-from dataclasses import dataclass, field
+"""`treeopt doctor`: this machine and installation, and what would improve measurements."""
 
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.options.record import option, options
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorOptions:
-    """How it is told."""
-
-    as_json: bool = field(
-        metadata=option("--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of lines.")
-    )
 
 
 @click.command(cls=Command)
-@options(DoctorOptions)
-def doctor(asked: DoctorOptions) -> None:
-    """Tell what would make measurements better.
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
+def doctor(as_json: bool) -> None:
+    """Check this machine and installation.
 
-    Prints versions, processors, threads, devices, what is installed for which engine and what other programs use, and
-    below each finding that would spoil measurements what to do.  Nothing is measured or changed; the exit code is 0
-    also where there is something to do.
+    Prints versions, processors, devices, installed engines and programs that use the processors, each problem with its
+    remedy.  Nothing is measured or changed, and the exit code is always 0.
     """
-    from treeopt.doctor import doctor_text, examine
+    from treeopt.doctor import doctor_text, run_checks
     from treeopt.report.json_text import json_text
 
-    report = examine()
-    click.echo(json_text(report) if asked.as_json else doctor_text(report))
+    report = run_checks()
+    click.echo(json_text(report) if as_json else doctor_text(report))

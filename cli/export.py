@@ -1,5 +1,6 @@
-"""`treeopt export`: a tree in another program's format, or an engine's settings."""
+"""`treeopt export`: a tree in another program's format, or an engine's setting."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,151 +8,202 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.export_files import MAIN, check_export, sidecar_of, write_export
-from treeopt.cli.format_list import list_option
 from treeopt.cli.identity import check_models, identity_of
-from treeopt.cli.options.export import WRITE_OPTIONS, ExportOptions
+from treeopt.cli.import_tree import list_option
+from treeopt.cli.options.export import ExportOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import options
-from treeopt.cli.plan_profile import profile_for_category
-from treeopt.cli.terminal import warn
-from treeopt.cli.waiting import patience
+from treeopt.cli.outputs import check_outputs, check_unnamed, is_stdout
+from treeopt.cli.plan_profile import select_category
+from treeopt.cli.terminal import progress, warn
 from treeopt.errors import TreeoptError, Warning
-from treeopt.files.whole_files import STANDARD_STREAM, is_stream
+from treeopt.files.atomic_files import is_stream, write_bytes
+from treeopt.records.identity import Identity
+from treeopt.records.profile import require_draft_model
 
 if TYPE_CHECKING:
-    from treeopt.engines.engine import Engine
+    from treeopt.engines.exporters.engine import Engine
     from treeopt.engines.importers import AcceptanceFormat
     from treeopt.trees.formats.topology import TopologyFormat
+
+SIDECAR_SUFFIX = ".provenance.json"
+WRITE_OPTIONS = {"name": "list_name", "max_depth": "heads"}
+"""Options by fields of `WriteOptions`."""
 
 
 @click.command(cls=Command)
 @list_option
 @options(ExportOptions)
-def export(asked: ExportOptions) -> None:
+def export(args: ExportOptions) -> None:
     """Write a tree or a setting for another program.
 
-    FILE is a tree in any known format, a solution file, or a profile, whose fastest tree or setting is then taken.
-    Settings are planned with the profile; without one only the depth of the tree is carried over.
+    FILE is a tree in any known format, a solution file, or a profile, of which the fastest tree or setting is written.
+    Settings are planned with the profile; without a profile, only the depth of the tree is used.
     """
     from treeopt.engines import ENGINES
     from treeopt.engines.importers import ACCEPTANCE_FORMATS
     from treeopt.trees.formats import FORMATS
 
-    formats, engines = {each.name: each for each in FORMATS}, {each.name: each for each in ENGINES}
-    acceptances = {each.name: each for each in ACCEPTANCE_FORMATS}
-    target, written = asked.target, asked.written
-    if target not in formats | engines | acceptances:
-        raise click.UsageError(f"--to: expected one of {', '.join(formats | engines | acceptances)}. Got {target!r}.")
-    if target in formats:
-        asked.refuse_others(asked.options_of_tree() | {WRITE_OPTIONS[name] for name in formats[target].takes})
-    elif target in engines:
-        engine = engines[target]
-        asked.refuse_others({*engine.takes, *asked.options_of_plan(records=engine.dynamic, rule=engine.static)})
+    formats, engines = {target.name: target for target in FORMATS}, {target.name: target for target in ENGINES}
+    acceptances = {target.name: target for target in ACCEPTANCE_FORMATS}
+    name = args.target
+    if name not in formats | engines | acceptances:
+        raise click.UsageError(f"--to: expected one of {', '.join(formats | engines | acceptances)}. Got {name!r}.")
+    if name in formats:
+        args.refuse_others(args.tree_options() | {WRITE_OPTIONS[field] for field in formats[name].takes})
+    elif name in engines:
+        engine = engines[name]
+        args.refuse_others({*engine.takes, *args.plan_options(records=engine.dynamic, rule=engine.static)})
     else:
-        asked.refuse_others(acceptances[target].takes)
-    files = [] if is_stream(written) else [written, sidecar_of(written)]
-    check_export(written, files, asked.inputs, force=asked.force)
-    if target in formats:
-        _export_tree(formats[target], written, asked)
-    elif target in engines:
-        _export_setting(engines[target], written, asked)
+        args.refuse_others(acceptances[name].takes)
+    files = [] if is_stream(args.written) else [args.written, _sidecar_path(args.written)]
+    _check_files(args, files)
+    if name in formats:
+        _export_tree(formats[name], args)
+    elif name in engines:
+        _export_setting(engines[name], args)
     else:
-        _export_acceptance(acceptances[target], written, asked)
+        _export_acceptance(acceptances[name], args)
 
 
-def _export_tree(target: "TopologyFormat", written: Path, asked: ExportOptions) -> None:
-    from treeopt.engines.settings.provenance import topology_provenance
-    from treeopt.report.setting_text import topology_text
+def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
+    from treeopt.engines.exporters.engine import MAIN
+    from treeopt.engines.exporters.provenance import topology_provenance
+    from treeopt.report.export_text import topology_text
     from treeopt.trees.formats.topology import WriteOptions
 
-    if str(written) == STANDARD_STREAM and not target.text:
+    if is_stdout(args.written) and not target.text:
         raise click.UsageError(f"--output: a {target.name} file is not text. Name a file with -o.")
-    content = asked.tree()
-    if content.drafter is not None and content.drafter.own_trees:
+    tree = args.load_tree()
+    if tree.drafter is not None and tree.drafter.builds_own_trees:
         raise TreeoptError(
-            f"{asked.path}: expected a tree to write. Got {content.drafter.name}, which brings trees of its own: export "
+            f"{args.path}: expected a tree to write. Got {tree.drafter.name}, which builds its own trees: export "
             "it to an engine that has this drafter."
         )
-    how = WriteOptions(name=asked.list_name, max_depth=asked.heads)
-    made = target.write(content.tree, how, written.suffix.lower())
-    inputs = asked.inputs
-    files = write_export(
-        written,
-        {MAIN: made.data},
-        inputs,
-        lambda files: topology_provenance(target, content, inputs, files),
-        force=asked.force,
+    write_options = WriteOptions(suffix=args.written.suffix.lower(), name=args.list_name, max_depth=args.heads)
+    content = target.write(tree.tree, write_options)
+    files = _write_files(args, {MAIN: content}, lambda data: topology_provenance(target, tree, args.inputs, data))
+    _print_result(topology_text(target, tree.tree), (), files)
+
+
+def _export_setting(engine: "Engine", args: ExportOptions) -> None:
+    from treeopt.engines.exporters.choose import choose_setting
+    from treeopt.engines.exporters.common import render_setting
+    from treeopt.engines.exporters.provenance import setting_provenance
+    from treeopt.engines.exporters.setting import Source
+    from treeopt.records.draft_record import DraftRecord
+    from treeopt.report.export_text import setting_text
+
+    profile = None
+    if args.profile_path is not None:
+        profile = select_category(load_profile(args.profile_path), args.category)
+    tree = None if args.path == args.profile_path else args.load_tree()
+    if tree is not None and tree.drafter is not None:  # written as in its file, without planning
+        args.refuse_others({*engine.takes, "name", "budget", "depth", "profile"})
+    if tree is not None and profile is not None:
+        planned = Identity.from_provenance(tree.provenance)
+        check_models(args.path, planned, identity_of(profile), force=args.force)
+    source = Source(
+        profile=profile,
+        record=None if args.record_path is None else DraftRecord.load(args.record_path),
+        tree=None if tree is None else tree.tree,
+        drafter=None if tree is None else tree.drafter,
+        provenance=None if tree is None else tree.provenance,
+        request=args.request,
+        draft_model=args.draft_model,
+        method=args.method,
+        engine_version=args.engine_version,
     )
-    _tell(topology_text(target, content.tree), made.warnings, files)
-
-
-def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> None:
-    from treeopt.engines.settings.common import emit
-    from treeopt.engines.settings.provenance import setting_provenance
-    from treeopt.engines.settings.setting import setting
-    from treeopt.records.identity import Identity
-    from treeopt.report.setting_text import setting_text
-
-    whole = None if asked.profile_path is None else load_profile(asked.profile_path)
-    profile = None if whole is None else profile_for_category(whole, asked.category)
-    content = None if asked.path == asked.profile_path else asked.tree()
-    if content is not None and content.drafter is not None:  # set as its file says, nothing is planned
-        asked.refuse_others({*engine.takes, "name", "budget", "depth", "profile_path"})
-    if content is not None and profile is not None:
-        planned = Identity.planned_for(content.provenance)
-        check_models(asked.path, planned, identity_of(profile), force=asked.force)
-    source = asked.source(profile, content)
-    with patience("replaying the record under every setting"):
-        made = setting(engine, source)
-    if asked.draft_model is not None and made.asked is not None:
-        other = emit(engine, replace(made.asked, draft_model=f"{made.asked.draft_model}-"))
-        if (other.files, other.usage) == (made.emitted.files, made.emitted.usage):
+    with progress("replaying the record under every setting"):
+        result = choose_setting(engine, source)
+    if args.draft_model is not None and result.request is not None:
+        other = render_setting(engine, replace(result.request, draft_model=f"{result.request.draft_model}-"))
+        if (other.files, other.usage) == (result.output.files, result.output.usage):
             raise click.UsageError(
                 f"--draft-model: {engine.name} loads none by this method. Leave it out, or name another with --method."
             )
-    texts = {name: text.encode() for name, text in made.emitted.files.items()}
-    inputs = asked.inputs
-    files = write_export(
-        written,
-        texts,
-        inputs,
-        lambda files: setting_provenance(engine, made, inputs, files, profile),
-        force=asked.force,
-    )
-    _tell(setting_text(engine, made, written), made.warnings, files)
+    contents = {name: text.encode() for name, text in result.output.files.items()}
+    files = _write_files(args, contents, lambda data: setting_provenance(engine, result, args.inputs, data, profile))
+    _print_result(setting_text(engine, result, args.written), result.warnings, files)
 
 
-def _export_acceptance(target: "AcceptanceFormat", written: Path, asked: ExportOptions) -> None:
-    from treeopt.engines.settings.provenance import acceptance_provenance
+def _export_acceptance(target: "AcceptanceFormat", args: ExportOptions) -> None:
+    from treeopt.engines.exporters.engine import MAIN
+    from treeopt.engines.exporters.provenance import acceptance_provenance
     from treeopt.planner.tokens import token_models
-    from treeopt.records.profile import check_draft_model
-    from treeopt.report.setting_text import acceptance_text
+    from treeopt.report.export_text import acceptance_text
 
-    if asked.path != asked.profile_path:
-        raise TreeoptError(
-            f"{asked.path}: expected a profile, whose acceptance is written. Got another file: name one."
-        )
-    profile = profile_for_category(load_profile(asked.path), asked.category)
-    check_draft_model(profile, "acceptance")
-    acceptance = profile.acceptance(rule=asked.rule, temperature=asked.temperature)
-    if asked.context_tokens is not None:
-        acceptance = token_models(profile, acceptance, raw=True).at(asked.context_tokens).acceptance
-    text = target.write(acceptance, profile.pair, max_depth=asked.depth, method=asked.method)
-    inputs = {"profile": asked.path}
-    files = write_export(
-        written,
+    if args.path != args.profile_path:
+        raise TreeoptError(f"{args.path}: expected a profile, whose acceptance is written. Got another file: name one.")
+    profile = select_category(load_profile(args.path), args.category)
+    require_draft_model(profile, "acceptance")
+    acceptance = profile.acceptance(rule=args.rule, temperature=args.temperature)
+    if args.context_tokens is not None:
+        acceptance = token_models(profile, acceptance, raw=True).at(args.context_tokens).acceptance
+    text = target.write(acceptance, profile.pair, max_depth=args.choice.depth, method=args.method)
+    inputs = {"profile": args.path}
+    files = _write_files(
+        args,
         {MAIN: text.encode()},
-        inputs,
-        lambda files: acceptance_provenance(target.name, target.versions, inputs, files, profile),
-        force=asked.force,
+        lambda data: acceptance_provenance(target.name, target.versions, inputs, data, profile),
     )
-    _tell(acceptance_text(target, acceptance), (), files)
+    _print_result(acceptance_text(target, acceptance), (), files)
 
 
-def _tell(report: str, warnings: tuple[Warning, ...], files: list[Path]) -> None:
-    """Say what was exported and what was written."""
-    to_stdout = str(files[0]) == STANDARD_STREAM
+def _write_files(
+    args: ExportOptions, contents: dict[str, bytes], provenance: Callable[[dict[str, bytes]], str]
+) -> list[Path]:
+    """Write the files of an export, each whole, and return their paths, the main file's first.
+
+    Args:
+        args: `written` is the main file; a stream gets nothing else.
+        contents: by file name, in which `FILE` stands for the main file's name.
+        provenance: returns the text of the sidecar for the contents by final names.
+    """
+    from treeopt.engines.exporters.engine import MAIN
+
+    written = args.written
+    if is_stream(written):
+        if others := ", ".join(name for name in contents if name != MAIN):
+            click.echo(f"With -o FILE, {others} would be written next to it.", err=True)
+        write_bytes(written, contents[MAIN])
+        return [written]
+    named = {name.replace(MAIN, written.name): data for name, data in contents.items()}
+    files = {written.parent / name: data for name, data in named.items()}
+    files[_sidecar_path(written)] = provenance(named).encode()
+    _check_files(args, list(files))
+    for path in files:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TreeoptError(f"{path.parent}: cannot be made ({error.strerror}). Choose another output.") from None
+    for path, data in files.items():
+        write_bytes(path, data)
+    return list(files)
+
+
+def _check_files(args: ExportOptions, files: Sequence[Path]) -> None:
+    """Check the files of an export; raises TreeoptError for an input from a pipe, and as the checks of outputs do."""
+    for path in args.inputs.values():
+        if is_stream(path):
+            raise TreeoptError(
+                f"{path}: expected a file, because its checksum is noted in {SIDECAR_SUFFIX}. Got a pipe or a device: "
+                "save it first."
+            )
+    check_outputs(
+        [("--output", path) for path in files if path.parent.is_dir()],
+        [(f"--{kind}", path) for kind, path in args.inputs.items()],
+    )
+    check_unnamed([path for path in files if path != args.written], force=args.force)
+
+
+def _sidecar_path(written: Path) -> Path:
+    """Return the file that lists the inputs and all files of an export."""
+    return written.with_name(written.name + SIDECAR_SUFFIX)
+
+
+def _print_result(report: str, warnings: tuple[Warning, ...], files: list[Path]) -> None:
+    to_stdout = is_stdout(files[0])
     click.echo(report, err=to_stdout)
     for warning in warnings:
         warn(warning)

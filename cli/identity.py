@@ -1,4 +1,4 @@
-"""Which models a file was measured or planned with: the models that it names, and refusals and warnings of others."""
+"""The models and the machine of a profile or tree file: loading them, and errors and warnings for others."""
 
 import os
 from dataclasses import replace
@@ -7,69 +7,55 @@ from typing import TYPE_CHECKING
 
 from treeopt.cli.terminal import warn
 from treeopt.errors import TreeoptError
+from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mismatch_warning
 from treeopt.records.machine import AUTO
 
 if TYPE_CHECKING:
     from treeopt.cli.options.pair import PairOptions
-    from treeopt.records.identity import Identity
     from treeopt.records.profile import Profile
     from treeopt.runtime.models.pair import ModelPair
 
 
-def identity_here(models: "ModelPair") -> "Identity":
-    """Return which models are loaded, and on which machine."""
+def identity_here(models: "ModelPair") -> Identity:
+    """Return the identity of loaded models on this machine."""
     from treeopt.profiler.machine import describe_machine
-    from treeopt.records.identity import Identity
 
     return Identity.of(models.described, describe_machine(models.target.device))
 
 
-def identity_of(profile: "Profile") -> "Identity":
-    """Return which models a profile was measured with, and on which machine."""
-    from treeopt.records.identity import Identity
-
+def identity_of(profile: "Profile") -> Identity:
     return Identity.of(profile.pair, profile.machine)
 
 
 def load_models(
-    pair: "PairOptions",
-    path: Path,
-    planned: "Identity",
-    *,
-    draft: bool = True,
-    force: bool = False,
-    text_tokens: int = 0,
+    pair: "PairOptions", path: Path, planned: Identity, *, draft: bool = True, force: bool = False
 ) -> "ModelPair":
-    """Load the models that a file names, with its dtype, device and threads; what the user names takes precedence.
+    """Load the models that a file names, with its dtype, device and threads, unless options name others.
 
     Args:
         pair: the options.
         path: the file.
         planned: its identity.
         draft: whether its draft model is needed.
-        force: take the bundled pair where the file does not name where its models are, and others than its own.
-        text_tokens: the longest sequence that is planned for.
+        force: allow other models, and the bundled pair if the file does not name the paths of its models.
 
-    Raises TreeoptError where a model of the file cannot be found, and for other models than its own unless `force`.
+    Raises TreeoptError for a model of the file that is missing, and for other models unless `force` is set.
     """
-    asked = _with_models(pair, path, planned, draft=draft, force=force)
+    completed = _with_models(pair, path, planned, draft=draft, force=force)
     try:
-        models = _with_conditions(asked, planned).load(text_tokens=text_tokens)
+        models = _with_conditions(completed, planned).load()
     except TreeoptError as error:
         for name in ("target", "draft"):
             folder = getattr(planned, name)
-            if getattr(pair, name) is None and getattr(asked, name) is not None and not Path(folder).exists():
-                raise TreeoptError(
-                    f"{error} {path} names {folder}; where it is elsewhere now, add --{name} DIR."
-                ) from None
+            if getattr(pair, name) is None and getattr(completed, name) is not None and not Path(folder).exists():
+                raise TreeoptError(f"{error} {path} names {folder}; if it has moved, add --{name} DIR.") from None
         raise
     here = identity_here(models)
-    check_models(path, planned if draft else planned.target_alone, here if draft else here.target_alone, force=force)
+    check_models(path, planned if draft else planned.without_draft, here if draft else here.without_draft, force=force)
     return models
 
 
-def _with_models(pair: "PairOptions", path: Path, planned: "Identity", *, draft: bool, force: bool) -> "PairOptions":
-    """Return the options with the models of a file where the user names none."""
+def _with_models(pair: "PairOptions", path: Path, planned: Identity, *, draft: bool, force: bool) -> "PairOptions":
     if planned.pair is None or planned.bundled:
         return pair
     if planned.target is None and pair.target is None and not force:
@@ -78,29 +64,30 @@ def _with_models(pair: "PairOptions", path: Path, planned: "Identity", *, draft:
             f"--target{' and --draft' if draft else ''}, or use the bundled pair with --force."
         )
     target = pair.target or (None if planned.target is None else Path(planned.target))
-    named = None if planned.draft is None or not draft or target is None else Path(planned.draft)
-    return replace(pair, target=target, draft=pair.draft or named)
+    planned_draft = None if planned.draft is None or not draft or target is None else Path(planned.draft)
+    return replace(pair, target=target, draft=pair.draft or planned_draft)
 
 
-def _with_conditions(pair: "PairOptions", planned: "Identity") -> "PairOptions":
-    """Return the options with the device, dtype and threads of a file where the user names none and they are there."""
-    from treeopt.runtime.models.pair import DTYPES, is_there
+def _with_conditions(pair: "PairOptions", planned: Identity) -> "PairOptions":
+    """Return the options with the device, dtype and threads of a file, if no option sets them and they are available."""
+    from treeopt.runtime.models.gguf.file import is_gguf
+    from treeopt.runtime.models.pair import DTYPES, has_device
 
     device, dtype, threads = pair.device, pair.dtype, pair.threads
-    if device == AUTO and planned.device is not None and is_there(planned.device):
+    if device == AUTO and planned.device is not None and has_device(planned.device):
         device = planned.device
-    if dtype == AUTO and planned.dtype in DTYPES:
+    all_gguf = pair.target is not None and all(
+        is_gguf(model) for model in (pair.target, pair.draft) if model is not None
+    )
+    if dtype == AUTO and planned.dtype in DTYPES and not all_gguf:  # GGUF files keep their own
         dtype = planned.dtype
     if threads is None and planned.threads is not None and planned.threads <= (os.cpu_count() or 1):
         threads = planned.threads
     return replace(pair, device=device, dtype=dtype, threads=threads)
 
 
-def check_models(path: Path, planned: "Identity", here: "Identity", *, force: bool = False) -> None:
-    """Refuse other models than a file names, unless forced; warn of another machine, device, dtype or threads.
-
-    Raises TreeoptError naming both, and the options that load the file's.
-    """
+def check_models(path: Path, planned: Identity, here: Identity, *, force: bool = False) -> None:
+    """Raise TreeoptError for models other than a file's, unless `force`; warn of another machine, device, dtype or threads."""
     if not planned.same_pair(here) and not force:
         same = " by their names, with other weights" if here.pair == planned.pair else ""
         raise TreeoptError(
@@ -110,23 +97,21 @@ def check_models(path: Path, planned: "Identity", here: "Identity", *, force: bo
     warn_of_other(f"{path} was made for", planned, here)
 
 
-def warn_of_other(subject: str, planned: "Identity", here: "Identity") -> None:
-    """Warn of other models or another machine than a prediction is for.
+def warn_of_other(subject: str, planned: Identity, here: Identity) -> None:
+    """Warn if models or machine differ from those of a prediction.
 
     Args:
-        subject: what was predicted, up to a preposition, such as `tree.json was planned for`.
-        planned: what it is for.
-        here: what is there.
+        subject: beginning of the sentence, such as `tree.json was planned for`.
+        planned: the prediction's.
+        here: the current ones.
     """
-    from treeopt.records.identity import other_conditions_warning, other_pair_warning
-
     if not planned.same_pair(here):
-        warn(other_pair_warning(subject, planned.pair, here.pair, _remedy(planned)))
+        warn(pair_mismatch_warning(subject, planned.pair, here.pair, _remedy(planned)))
     elif differing := planned.differences(here):
-        warn(other_conditions_warning(subject, differing))
+        warn(machine_mismatch_warning(subject, differing))
 
 
-def _remedy(planned: "Identity") -> str:
-    if planned.models:
-        return f"add{planned.models}"
+def _remedy(planned: Identity) -> str:
+    if planned.model_options:
+        return f"add{planned.model_options}"
     return "leave --target and --draft out" if planned.bundled else "name its models with --target and --draft"

@@ -1,52 +1,62 @@
 """`treeopt import`: another program's tree as a tree file."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.format_list import list_option
-from treeopt.cli.options.inputs import PROFILE, TREE_NAME, file, output_option, read_any_tree, tree_budget, tree_depth
-from treeopt.cli.options.record import argument, options
-from treeopt.files.whole_files import STANDARD_STREAM
-from treeopt.report.text import quoted
+from treeopt.cli.options.inputs import PROFILE, TreeChoiceOptions, file, output_option, read_any_tree
+from treeopt.cli.options.record import Function, argument, group, options
+from treeopt.cli.outputs import is_stdout
+from treeopt.report.text import counted, quoted
 
-SIZED = "a solution file"
+
+def list_option(function: Function) -> Function:
+    """Add the option `--list` of `treeopt export` and `treeopt import`."""
+
+    def print_list(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        del parameter
+        if value and not context.resilient_parsing:
+            from treeopt.report.export_text import export_list, import_list
+
+            click.echo(import_list() if context.info_name == "import" else export_list())
+            context.exit()
+
+    return click.option(
+        "--list",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=print_list,
+        help="List all formats and exit.",
+    )(function)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportTreeOptions:
-    """Which tree, and where it is written."""
-
-    path: Path = field(metadata=argument(type=file, metavar="FILE"))
-    written: Path = field(
-        metadata=output_option(
-            "written", "Tree file to write; - is standard output.", default=Path("tree.json"), show_default=True
-        )
-    )
-    name: str | None = field(metadata=TREE_NAME)
-    budget: int | None = field(metadata=tree_budget(SIZED))
-    depth: int | None = field(metadata=tree_depth(SIZED))
+    path: Path = argument(type=file, metavar="FILE")
+    written: Path = output_option("Tree file to write; - for standard output.", default=Path("tree.json"))
+    choice: TreeChoiceOptions = group(TreeChoiceOptions)
 
 
 @click.command("import", cls=Command)
 @list_option
 @options(ImportTreeOptions)
-def import_tree(asked: ImportTreeOptions) -> None:
-    """Turn another program's tree into a tree file.
+def import_tree(args: ImportTreeOptions) -> None:
+    """Convert another program's tree to a tree file.
 
-    FILE holds a tree in any known format (--list), or is a solution file.
-
-    The format is found by what the file holds, not by its name.  Nothing in it is executed.
+    FILE is a tree in any known format (--list), or a solution file.  The format is recognized by the file's content, not
+    by its name.  Nothing in it is executed.
     """
-    written = asked.written
-    content = read_any_tree(asked.path, name=asked.name, budget=asked.budget, depth=asked.depth)
-    content.save(written)
-    to_stdout = str(written) == STANDARD_STREAM
-    origin = (content.provenance and content.provenance.tool) or "tree file"
-    nodes = f"{content.tree.nodes} node{'s' * (content.tree.nodes > 1)}, root included"
-    click.echo(f"{origin}: {nodes}, depth {content.tree.max_depth}", err=to_stdout)
+    tree = read_any_tree(args.path, args.choice)
+    tree.save(args.written)
+    to_stdout = is_stdout(args.written)
+    origin = (tree.provenance and tree.provenance.tool) or "tree file"
+    click.echo(
+        f"{origin}: {counted(tree.tree.nodes, 'node')}, root included, depth {tree.tree.max_depth}", err=to_stdout
+    )
     if not to_stdout:
-        compared = f", treeopt compare {quoted(written)}" if PROFILE.exists() else ""
-        click.echo(f"Written to {written}. Next: treeopt show {quoted(written)}{compared}")
+        file = quoted(args.written)
+        compare = f", treeopt compare {file}" if PROFILE.exists() else ""
+        click.echo(f"Written to {args.written}. Next: treeopt show {file}{compare}")

@@ -1,82 +1,79 @@
-"""Paths that a command reads and writes.
+"""Paths that a command reads and writes, checked before any work.
 
-As with compilers, the output that `-o` names is replaced, whole or not at all, unless the command reads it.  Files that
-the user did not name (checkpoints, side files, folders) are not replaced without `--force`.
+As with compilers, the output that `-o` names is replaced, whole or not at all, unless the command reads it. Files that
+the user did not name (checkpoints, side files, folders) are replaced only with `--force`.
 """
 
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from treeopt.errors import TreeoptError
-from treeopt.files.whole_files import STANDARD_STREAM, check_writable, is_stream
+from treeopt.files.atomic_files import STANDARD_STREAM, check_writable, is_stream, numbered_files
+
+NamedPath = tuple[str, Path]
+"""A path after the option or argument that it came from."""
+DEFAULT_RECORD = ""
+"""Value of `--record` without a file: the draft record is written next to the profile."""
 
 
 class InputFile(click.Path):
-    """The path of something that is read."""
+    """The path of a file or pipe to read."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
+        self.name = "file"
 
 
 class OutputFile(click.Path):
-    """The path of something that is written.
-
-    Args:
-        stream: whether `-`, standard output, may be meant.
-    """
+    """The path of a file to write; with `stream`, also `-` for standard output."""
 
     def __init__(self, *, stream: bool) -> None:
         super().__init__(path_type=Path, allow_dash=stream)
+        self.name = "file"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; a usage error for standard output where only a file will do."""
         if str(value) == STANDARD_STREAM and not self.allow_dash:
             self.fail("expected a file. Got -, standard output.", param, ctx)
         return super().convert(value, param, ctx)
 
 
-class Named(NamedTuple):
-    """A path under the name of the option, or argument, that gave it."""
-
-    name: str
-    path: Path
+def is_stdout(path: Path) -> bool:
+    """Return whether a path is `-`, standard output."""
+    return str(path) == STANDARD_STREAM
 
 
-def check_outputs(outputs: Iterable[Named], inputs: Iterable[Named] = ()) -> None:
-    """Check everything that a command will write, before any work.
+def check_outputs(outputs: Iterable[NamedPath], inputs: Iterable[NamedPath] = ()) -> None:
+    """Check all outputs of a command.
 
-    Raises click.UsageError for an output that is also an input or written twice, TreeoptError for one that cannot be
+    Raises click.UsageError for an output that is also an input or another output, TreeoptError for one that cannot be
     written.
     """
     outputs, inputs = list(outputs), list(inputs)
     for number, (name, path) in enumerate(outputs):
         if is_stream(path):
             continue
-        if any(other.path.exists() and _same(path, other.path) for other in inputs):
+        if any(other.exists() and _is_same(path, other) for _, other in inputs):
             raise click.UsageError(f"{name}: {path} is read, and would be overwritten. Choose another name.")
-        for other in outputs[:number]:
-            if not is_stream(other.path) and _same(path, other.path):
-                raise click.UsageError(f"{other.name} and {name}: expected a different file for each. Got {path}.")
+        for other_name, other in outputs[:number]:
+            if not is_stream(other) and _is_same(path, other):
+                raise click.UsageError(f"{other_name} and {name}: expected a different file for each. Got {path}.")
     for _, path in outputs:
         check_writable(path)
 
 
 def check_unnamed(paths: Iterable[Path], *, force: bool) -> None:
-    """Raise TreeoptError for a file that exists although the user did not name it, unless `force` is set."""
+    """Raise TreeoptError for an existing file that the user did not name, unless `force` is set."""
     for path in paths:
         if path.exists() and not force:
             raise TreeoptError(f"{path}: exists, and no option names it. Replace it with --force, or move it away.")
 
 
 def check_folder(path: Path, *, force: bool) -> None:
-    """Check a folder whose files will be written: new, empty or, with `force`, any folder that can be written.
-
-    Raises TreeoptError otherwise.
-    """
+    """Raise TreeoptError unless a folder can be written and, without `force`, is empty or new."""
     if path.exists() and not path.is_dir():
         raise TreeoptError(f"{path}: is a file. Expected a folder: name another.")
     try:
@@ -88,8 +85,59 @@ def check_folder(path: Path, *, force: bool) -> None:
         raise TreeoptError(f"{path}: cannot be written ({error.strerror}). Name another folder.") from None
 
 
-def _same(path: Path, other: Path) -> bool:
-    """Return whether two paths lead to one file; one that is not there is told by its path."""
+def check_checkpoints(paths: Iterable[Path], *, resume: bool, force: bool) -> None:
+    """Raise TreeoptError for a checkpoint that exists, unless `resume` or `force` is set."""
+    for path in (file for first in paths for file in (first, *numbered_files(first))):
+        if path.exists() and not (resume or force):
+            raise TreeoptError(
+                f"{path}: exists, and holds what an interrupted run measured. Continue with --resume, or start over with "
+                "--force."
+            )
+
+
+def check_profile_outputs(path: Path, record: str | None = None, *, resume: bool, force: bool) -> None:
+    """Check the profile, its draft record (the value of `--record`) and their checkpoints.
+
+    Raises click.UsageError and TreeoptError as the checks of each file do.
+    """
+    outputs = [("--output", path)]
+    if record is not None:
+        outputs.append(("--record", record_path(record, path)))
+    if not is_stream(path):
+        outputs.append(("--output", checkpoint_path(path)))
+    check_outputs(outputs)
+    if record == DEFAULT_RECORD:
+        check_unnamed([default_record_path(path)], force=force)
+    if not is_stream(path):
+        check_checkpoints([checkpoint_path(path), record_checkpoint_path(path)], resume=resume, force=force)
+
+
+def checkpoint_path(path: Path) -> Path:
+    """Return where the measurements of an unfinished run are stored."""
+    return path.with_name(f"{path.name}.partial")
+
+
+def record_checkpoint_path(profile: Path) -> Path:
+    """Return the folder of the sequences of an unfinished draft record."""
+    return profile.with_name(f"{profile.name}.record.partial")
+
+
+def default_record_path(profile: Path) -> Path:
+    """Return where the draft record of a profile is, unless `--record` names another file."""
+    return profile.with_suffix(".record.npz")
+
+
+def record_path(record: str, profile: Path) -> Path:
+    """Return the draft record's path for a value of `--record`; raises click.UsageError if it cannot be written there."""
+    if record == DEFAULT_RECORD and is_stdout(profile):
+        raise click.UsageError("--record: expected a file, because the profile goes to standard output. Name one.")
+    path = default_record_path(profile) if record == DEFAULT_RECORD else Path(record)
+    if is_stdout(path) or path == profile:
+        raise click.UsageError(f"--record: expected a file of its own. Got {record}: a record is not text.")
+    return path
+
+
+def _is_same(path: Path, other: Path) -> bool:
     if path.exists() and other.exists():
         return path.samefile(other)
     return path.resolve() == other.resolve()

@@ -1,141 +1,180 @@
-"""`treeopt probe`: measure an engine that serves, from outside."""
+"""`treeopt probe`: measure a serving engine from outside."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.probe import ProbeOptions
-from treeopt.cli.options.prompts import in_chat_template, taken_prompts
-from treeopt.cli.options.record import options
-from treeopt.cli.profile_files import check_files
-from treeopt.cli.repeated import repeated
+from treeopt.cli.options.prompts import apply_chat_template, select_prompts
+from treeopt.cli.options.record import is_given, options
+from treeopt.cli.outputs import check_profile_outputs, is_stdout
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
-from treeopt.files.whole_files import STANDARD_STREAM
 from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
-    from treeopt.engines.probes.client import EngineClient, Launch
-    from treeopt.profiler import Journal
+    from treeopt.engines.clients.client import EngineClient, EngineConfig
+    from treeopt.profiler import Checkpoint
     from treeopt.profiler.engine import ProbeSettings
     from treeopt.records.profile import Profile
 
-NEXT_LENGTH = 3
-"""Draft tokens that are proposed where only plain decoding was measured."""
+PROPOSED_LENGTH = 3
+"""Draft length to measure next if only plain decoding was."""
 
 
 @click.command(cls=Command)
 @options(ProbeOptions)
-def probe(asked: ProbeOptions) -> None:
+def probe(args: ProbeOptions) -> None:
     """Measure ENGINE from outside, and write its profile.
 
-    The engine decodes the same prompts plainly and with drafts of several lengths, in turn.  From its own times and
-    counters come seconds of its steps and how often drafts are accepted: solve, export, compare and bench engine plan
-    with them as with any profile.  Every answer is kept in OUTPUT.partial at once; --resume goes on from there.
+    The engine decodes the same prompts plainly and with drafts of several lengths, in interleaved runs.  Its own times
+    and counters give the time of a step and the acceptance; solve, export, compare and bench engine use the profile like
+    any other.  Answers are saved in OUTPUT.partial: after an interruption, run the same command with --resume.
     """
-    if asked.listed:
-        _list()
+    if args.list_engines:
+        from treeopt.engines.clients.registry import list_engines
+        from treeopt.report.probe_text import engine_lines
+
+        for availability in list_engines():
+            click.echo(engine_lines(availability))
         return
-    asked = asked.resolved()
-    name = asked.check()
-    check_files(asked.path, resume=asked.resume, force=asked.force)
-    client, launch = asked.served.client(name), asked.served.launch(name)
-    settings = _settings(asked)
-    journal = _journal(asked, client, launch, settings)
-    result = _measured(asked, client, launch, settings, journal)
+    args = args.with_server_lengths()
+    name = args.check()
+    check_profile_outputs(args.path, resume=args.resume, force=args.force)
+    client, config = args.server.client(name), args.server.config(name)
+    settings = _settings(args)
+    checkpoint = _open_checkpoint(args, client, config, settings)
+    result = _measure(args, client, config, settings, checkpoint)
     if result is None:
         return
-    result.save(asked.path)
-    if not asked.one_length:
-        journal.remove()
-    _tell(asked, result)
+    result.save(args.path)
+    if not args.is_one_length:
+        checkpoint.remove()
+    _print_summary(args, result)
 
 
-def _list() -> None:
-    from treeopt.engines.probes.named import availabilities
-    from treeopt.report.probe_text import availability_lines
+def _settings(args: ProbeOptions) -> "ProbeSettings":
+    from treeopt.profiler.engine import ProbeSettings
+    from treeopt.texts.prompts import DEFAULT_PROMPTS, profile_prompts, prompts_name
 
-    for each in availabilities():
-        click.echo(availability_lines(each))
+    sample = select_prompts(args.prompts, args.max_prompts)
+    return ProbeSettings(
+        lengths=args.lengths,
+        batch_sizes=args.batch_sizes,
+        prompts=tuple(profile_prompts(apply_chat_template(sample.texts, args.chat_template))),
+        categories=tuple(profile_prompts(sample.text_categories)),
+        chat_template=args.chat_template,
+        prompts_from=prompts_name(args.prompts or DEFAULT_PROMPTS, sample),
+        rounds=args.rounds,
+        max_new_tokens=args.max_new_tokens,
+        temperature=args.temperature,
+        together=args.together,
+    )
 
 
-def _journal(asked: ProbeOptions, client: "EngineClient", launch: "Launch", settings: "ProbeSettings") -> "Journal":
-    """Return what keeps the answers.  Lengths and addresses are no conditions: others may follow in another run."""
-    from treeopt.profiler import Journal
+def _open_checkpoint(
+    args: ProbeOptions, client: "EngineClient", config: "EngineConfig", settings: "ProbeSettings"
+) -> "Checkpoint":
+    """Return the checkpoint of answers; a resumed run may have other lengths and addresses, but nothing else."""
+    from treeopt.profiler import Checkpoint
 
-    others = ("lengths", "categories")
-    conditions = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name not in others}
+    names = [field.name for field in fields(settings) if field.name not in ("lengths", "categories")]
+    conditions = {name: getattr(settings, name) for name in names}
     conditions["prompts"] = f"{len(settings.prompts)}, {crc32(repr(settings.prompts).encode()):08x}"
-    heading = f"probe 2, {client.name} {client.version} {client.settings}, {launch}, {conditions}"
-    return Journal(asked.journal_file, heading, resume=asked.resume)
+    heading = f"probe 2, {client.name} {client.version} {client.settings}, {config}, {conditions}"
+    return Checkpoint(args.checkpoint_file, heading, resume=args.resume)
 
 
-def _measured(
-    asked: ProbeOptions, client: "EngineClient", launch: "Launch", settings: "ProbeSettings", journal: "Journal"
+def _measure(
+    args: ProbeOptions,
+    client: "EngineClient",
+    config: "EngineConfig",
+    settings: "ProbeSettings",
+    checkpoint: "Checkpoint",
 ) -> "Profile | None":
-    """Ask the engine everything that is not in the journal yet, and return the profile of all that is there.
-
-    None where another length has to be measured first, which is told.
-    """
+    """Measure what the checkpoint lacks and return the profile, or None after a message if a length is missing."""
     from tqdm import tqdm
 
     from treeopt.profiler.engine import Probe
     from treeopt.profiler.engine_profile import engine_profile
 
-    probe = Probe(client, launch, settings, journal)
-    with tqdm(total=settings.waves, desc="probe     ", unit="text", disable=None) as bar:
-        probe.measure(bar.update, budget_s=asked.time_budget_s)
+    probe = Probe(client, config, settings, checkpoint)
+    with tqdm(total=settings.batches, desc="probe     ", unit="text", disable=None) as bar:
+        probe.measure(bar.update, budget_s=args.time_budget_s)
     lengths = probe.measured()
-    if asked.one_length and (0 not in lengths or len(lengths) < 2):
-        _tell_missing(asked, lengths)
+    if args.is_one_length and (0 not in lengths or len(lengths) < 2):
+        _print_missing_length(args, lengths)
         return None
     if count := probe.ended_at_once():
-        found = f"{count} texts ended at once, of which no step can be timed. They are left out."
-        warn(Warning(found, "Replace their prompts, or start the engine so that it ignores end tokens."))
-    return engine_profile(client, launch, replace(settings, lengths=lengths), probe)
+        reason = f"{count} sequences ended at once, so that no step could be timed. They are left out."
+        warn(Warning(reason, "Replace their prompts, or start the engine so that it ignores end tokens."))
+    return engine_profile(client, config, replace(settings, lengths=lengths), probe)
 
 
-def _tell_missing(asked: ProbeOptions, lengths: Sequence[int]) -> None:
-    """Say which lengths are there, which has to follow, and by which command."""
-    missing, start = (0, "without a draft") if 0 not in lengths else (NEXT_LENGTH, f"with {NEXT_LENGTH} draft tokens")
-    least = "0, plain decoding" if missing == 0 else f"one above 0, such as {missing}"
-    click.echo(f"Draft tokens measured: {', '.join(map(str, lengths))}. Kept in {asked.journal_file}.")
-    again = repeated({"lengths": (missing,), "resume": True, "path": asked.path})
-    click.echo(f"Missing: {least}. Start the server {start}, then: {again}")
+def _print_missing_length(args: ProbeOptions, lengths: Sequence[int]) -> None:
+    click.echo(f"Draft lengths measured: {', '.join(map(str, lengths))}. Saved in {args.checkpoint_file}.")
+    if 0 not in lengths:
+        length, missing, start = 0, "0, plain decoding", "without a draft"
+    else:
+        length, missing = PROPOSED_LENGTH, f"one above 0, such as {PROPOSED_LENGTH}"
+        start = f"with {PROPOSED_LENGTH} draft tokens"
+    command = repeat_command({"lengths": (length,), "resume": True, "path": args.path})
+    click.echo(f"Missing: {missing}. Start the server {start}, then: {command}")
 
 
-def _settings(asked: ProbeOptions) -> "ProbeSettings":
-    from treeopt.profiler.engine import ProbeSettings
-    from treeopt.texts.prompts import DEFAULT_PROMPTS, profile_prompts, prompts_name
+def repeat_command(changes: Mapping[str, Any]) -> str:
+    """Return the running command for a shell, with some options changed.
 
-    sample = taken_prompts(asked.prompts, asked.most_prompts)
-    return ProbeSettings(
-        lengths=asked.lengths,
-        batch_sizes=asked.batch_sizes,
-        prompts=tuple(profile_prompts(in_chat_template(sample.texts, asked.chat_template))),
-        categories=tuple(profile_prompts(sample.text_categories)),
-        chat_template=asked.chat_template,
-        prompts_from=prompts_name(asked.prompts or DEFAULT_PROMPTS, sample),
-        rounds=asked.rounds,
-        max_new_tokens=asked.max_new_tokens,
-        temperature=asked.temperature,
-        together=asked.together,
-    )
+    Args:
+        changes: values by parameter name; True sets a flag, False its opposite.
+    """
+    context = click.get_current_context()
+    given = {name: value for name, value in context.params.items() if is_given(name)}
+    values = given | dict(changes)
+    words = ["treeopt", *_command_names(context)]
+    for param in context.command.params:
+        if (value := values.get(str(param.name))) is not None:
+            words += _option_words(param, value)
+    return " ".join(words)
 
 
-def _tell(asked: ProbeOptions, result: "Profile") -> None:
-    """Print what was measured, what it does not tell apart, and what to do next."""
-    from treeopt.report.probe_text import doubts, probe_summary
+def _command_names(context: click.Context) -> list[str]:
+    return [] if context.parent is None else [*_command_names(context.parent), str(context.info_name)]
 
-    to_stdout = str(asked.path) == STANDARD_STREAM
+
+def _option_words(param: click.Parameter, value: Any) -> list[str]:
+    if not isinstance(param, click.Option):
+        return _value_words(value, several=param.nargs != 1)
+    if isinstance(value, bool):
+        flags = param.opts if value else param.secondary_opts
+        return flags[-1:]
+    values = value if param.multiple else [value]
+    return [word for item in values for word in (param.opts[-1], *_value_words(item, several=param.nargs != 1))]
+
+
+def _value_words(value: Any, *, several: bool) -> list[str]:
+    return [quoted(_value_text(item)) for item in (value if several else [value])]
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_value_text, value))
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def _print_summary(args: ProbeOptions, result: "Profile") -> None:
+    """Print what was measured, the next command, and warnings."""
+    from treeopt.report.probe_text import probe_summary, probe_warnings
+
+    to_stdout = is_stdout(args.path)
     click.echo(probe_summary(result), err=to_stdout)
     if not to_stdout:
-        click.echo(f"\nWritten to {asked.path}. Next: treeopt solve --profile {quoted(asked.path)}")
-    if asked.one_length:
-        click.echo(f"Answers stay in {asked.journal_file}: measure further lengths with --resume, or remove it.")
-    for each in doubts(result):
-        warn(each)
+        click.echo(f"\nWritten to {args.path}. Next: treeopt solve --profile {quoted(args.path)}")
+    if args.is_one_length:
+        click.echo(f"Answers stay in {args.checkpoint_file}: measure further lengths with --resume, or remove it.")
+    for warning in probe_warnings(result):
+        warn(warning)

@@ -1,4 +1,4 @@
-"""`treeopt profile`: measure the machine and the pair."""
+"""`treeopt profile`: measure a target and its drafters on this machine."""
 
 from typing import TYPE_CHECKING
 
@@ -7,8 +7,8 @@ from click.core import ParameterSource
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.profile import ProfileOptions
-from treeopt.cli.options.record import options
-from treeopt.cli.profile_files import BESIDE, check_files, record_file
+from treeopt.cli.options.record import is_given, options
+from treeopt.cli.outputs import check_profile_outputs, default_record_path
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
 from treeopt.report.text import quoted
@@ -18,120 +18,116 @@ if TYPE_CHECKING:
     from treeopt.records.profile import Profile
 
 SWEEP_OPTIONS = frozenset(
-    {"sweep", "target", "draft", "temperature", "top_p", "top_k", "context_tokens", "path", "force", "verbose", "quiet"}
+    {"sweep", "target", "draft", "temperature", "top_p", "top_k", "context_tokens", "path", "force"}
 )
-"""Names that `--sweep` goes with: what it was measured of and at, and where the profile is written."""
+"""Parameters that `--sweep` can be combined with."""
 
 
 @click.command(cls=Command)
 @options(ProfileOptions)
-def profile(asked: ProfileOptions) -> None:
-    """Measure a target, and its drafters, on this machine.
+def profile(args: ProfileOptions) -> None:
+    """Measure a target and its drafters on this machine.
 
-    Times of verification, drafting and whole steps are taken, and acceptance is counted.  A draft model is one drafter among
-    others, measured where --draft names it; without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once, and
-    every recorded text in OUTPUT.record.partial: an interrupted profile goes on with --resume.
+    Measures times of verification, drafting and whole steps, and how often drafted tokens are accepted.  Name models with
+    --target and --draft; without them, the bundled pair is measured.  Measurements are saved in OUTPUT.partial as they
+    are made: after an interruption, run the same command with --resume.
 
-    With --latency, --draft-latency and --acceptance the curves of another engine are taken in place of measured ones.
+    With --latency, --draft-latency and --acceptance, measurements of another engine are imported instead.
     """
-    rules = asked.rule_names  # refused first
-    check_files(asked.path, asked.record_name, resume=asked.resume, force=asked.force)
-    asked.check()
-    if asked.imports.sweep:
-        result, record = _swept(asked), None
-        result.save(asked.path)
-    elif asked.imports.everything:
-        result, record = _imported(asked, rules[0]), None
-        result.save(asked.path)
+    rules = args.rule_names  # checked first
+    check_profile_outputs(args.path, args.record, resume=args.resume, force=args.force)
+    args.check()
+    record = None
+    if args.imports.sweep:
+        result = _import_sweep(args)
+        result.save(args.path)
+    elif args.imports.has_everything:
+        result = _import_everything(args, rules[0])
+        result.save(args.path)
     else:
-        from treeopt.cli.profile_run import measured
+        from treeopt.cli.profile_run import measure_profile
 
-        found = measured(asked)
-        if found is None:
+        measured = measure_profile(args)
+        if measured is None:
             return
-        result, record = found
-    _tell(asked, result, record)
+        result, record = measured
+    _print_summary(args, result, record)
 
 
-def _imported(asked: ProfileOptions, rule: str) -> "Profile":
-    """Return a profile for which nothing is measured, nor any model loaded."""
+def _import_everything(args: ProfileOptions, rule: str) -> "Profile":
     from treeopt.engines.importers import imported_profile
 
-    samplings, pair = asked.how.samplings, asked.pair
-    if len(samplings) > 1 or len(asked.context_tokens) > 1:
+    if len(args.sampling.samplings) > 1 or len(args.context_tokens) > 1:
         raise click.UsageError(
-            "--temperature, --context-tokens: expected one each where everything is imported: what the files were "
+            "--temperature, --context-tokens: expected one each if everything is imported: what the files were "
             "measured at. Got several."
         )
-    (sampling,) = samplings
+    (sampling,) = args.sampling.samplings
     result = imported_profile(
-        asked.imports.latencies(),
-        asked.imports.acceptances(rule, sampling),
-        context_tokens=asked.context_tokens[0],
+        args.imports.latencies(),
+        args.imports.acceptances(rule, sampling),
+        context_tokens=args.context_tokens[0],
         sampled=not sampling.greedy,
-        **{name: str(given) for name in ("target", "draft") if (given := getattr(pair, name)) is not None},
+        **_model_names(args),
     )
-    contexts = sorted({each.context_tokens for each in result.latencies})
-    if asked.context_named and asked.context_tokens[0] not in contexts:
-        named = ", ".join(map(str, contexts))
+    contexts = sorted({latency.context_tokens for latency in result.latencies})
+    if is_given("context_tokens") and args.context_tokens[0] not in contexts:
+        names = ", ".join(map(str, contexts))
         raise click.UsageError(
-            f"--context-tokens: expected {named:.80}, which the files name. Got {asked.context_tokens[0]}: leave it out."
+            f"--context-tokens: expected {names:.80}, which the files name. Got {args.context_tokens[0]}: leave it out."
         )
     return result
 
 
-def _swept(asked: ProfileOptions) -> "Profile":
-    """Return the profile of a sweep; click.UsageError beside options of what is measured here."""
+def _import_sweep(args: ProfileOptions) -> "Profile":
     from treeopt.engines.importers import sweep_profile
-    from treeopt.engines.importers.sweep import LEFT_OUT
+    from treeopt.engines.importers.profiles import LEFT_OUT
 
-    context, allowed = click.get_current_context(), SWEEP_OPTIONS
+    context = click.get_current_context()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if parameter.name not in allowed and source is ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"{parameter.opts[0]}: expected without --sweep, for which nothing is measured here."
-            )
-    samplings, pair = asked.how.samplings, asked.pair
-    if len(samplings) > 1 or len(asked.context_tokens) > 1:
+        if parameter.name not in SWEEP_OPTIONS and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[0]}: expected without --sweep, which measures nothing here.")
+    if len(args.sampling.samplings) > 1 or len(args.context_tokens) > 1:
         raise click.UsageError(
             "--temperature, --context-tokens: expected one each with --sweep: what it was measured at. Got several."
         )
     result = sweep_profile(
-        asked.imports.sweep,
-        sampling=samplings[0],
-        context_tokens=asked.context_tokens[0],
-        **{name: str(given) for name in ("target", "draft") if (given := getattr(pair, name)) is not None},
+        args.imports.sweep,
+        sampling=args.sampling.samplings[0],
+        context_tokens=args.context_tokens[0],
+        **_model_names(args),
     )
-    assert result.engine is not None  # steps of chains are an engine's
+    assert result.engine is not None  # a sweep measures the chains of an engine
     for setting in result.engine.settings:
         if setting.name == LEFT_OUT:
             warn(Warning(f"--sweep: {setting.value} were left out.", "Measure chains too, where there are none."))
         else:
-            found = f"--sweep: {setting.name} was not measured, and is {setting.value}, so speedups are rough."
-            warn(Warning(found, "Add a row with draft length 0."))
+            reason = f"--sweep: {setting.name} was not measured, and is {setting.value}, so speedups are rough."
+            warn(Warning(reason, "Add a row with draft length 0."))
     return result
 
 
-def _tell(asked: ProfileOptions, result: "Profile", record: "DraftRecord | None") -> None:
-    """Print what was measured, what to do next, and what to be warned of."""
-    from treeopt.report.profile_text import record_summary, summary
-    from treeopt.report.times_warnings import warnings
-
-    text = "\n\n".join([summary(result), *([] if record is None else [record_summary(record)])])
-    for line in [text, *_next(asked)]:
-        click.echo(line, err=asked.to_stdout)
-    for warning in warnings(result.latencies):
-        warn(warning)
+def _model_names(args: ProfileOptions) -> dict[str, str]:
+    models = {"target": args.pair.target, "draft": args.pair.draft}
+    return {name: str(path) for name, path in models.items() if path is not None}
 
 
-def _next(asked: ProfileOptions) -> list[str]:
-    """Return which files were written, and what to do with them."""
-    path, record_path = asked.path, asked.record_path
-    lines = [] if asked.to_stdout else ["", f"Written to {path}. Next: treeopt solve --profile {quoted(path)}"]
-    if record_path is not None and asked.to_stdout:
+def _print_summary(args: ProfileOptions, result: "Profile", record: "DraftRecord | None") -> None:
+    """Print what was measured, which commands to run next, and warnings."""
+    from treeopt.report.plan_warnings import times_warnings
+    from treeopt.report.profile_text import profile_summary, record_summary
+
+    lines = ["\n\n".join([profile_summary(result), *([] if record is None else [record_summary(record)])])]
+    path, record_path = args.path, args.record_path
+    if not args.to_stdout:
+        lines += ["", f"Written to {path}. Next: treeopt solve --profile {quoted(path)}"]
+    if record_path is not None and args.to_stdout:
         lines.append(f"Draft record written to {record_path}.")
     elif record_path is not None:
-        named = "" if record_path == record_file(BESIDE, path) else f" --record {quoted(record_path)}"
-        lines.append(f"Draft record written to {record_path}. Next: treeopt export {quoted(path)}{named} --to sglang")
-    return lines
+        option = "" if record_path == default_record_path(path) else f" --record {quoted(record_path)}"
+        lines.append(f"Draft record written to {record_path}. Next: treeopt export {quoted(path)}{option} --to sglang")
+    for line in lines:
+        click.echo(line, err=args.to_stdout)
+    for warning in times_warnings(result.latencies):
+        warn(warning)

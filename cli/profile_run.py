@@ -1,247 +1,206 @@
-"""What `treeopt profile` measures: a pair on this machine, by one process or several."""
+"""Measurements of `treeopt profile`, made by one process or by several of torchrun."""
 
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from treeopt.cli.options.profile import ProfileOptions
-from treeopt.cli.other_programs import warn_of_other_programs
-from treeopt.cli.profile_files import texts_path
+from treeopt.cli.outputs import record_checkpoint_path
+from treeopt.cli.terminal import warn_of_other_programs
 from treeopt.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from treeopt.engines.importers import ImportedLatency
-    from treeopt.profiler import Journal, Measurement, Settings, TextFiles
+    from treeopt.profiler import Measurement, RecordFiles, Settings
     from treeopt.profiler.budget import Budget
     from treeopt.profiler.processes.processes import Processes
     from treeopt.records.draft_record import DraftRecord
     from treeopt.records.measured_acceptance import MeasuredAcceptance
     from treeopt.records.profile import Profile
-    from treeopt.runtime.drafters.loaded import LoadedDrafter
+    from treeopt.runtime.drafters.registry import LoadedDrafter
     from treeopt.runtime.models.pair import ModelPair
 
     Prompts = list[list[int]]
 
 RECORD_SHARE = 0.25
-"""Of a time budget, what a draft record may take."""
+"""Share of the time budget for the draft record."""
 
 
-def measured(asked: ProfileOptions) -> "tuple[Profile, DraftRecord | None] | None":
-    """Measure what was not imported and write it; return the profile, and the draft record where one is wanted.
+def measure_profile(args: ProfileOptions) -> "tuple[Profile, DraftRecord | None] | None":
+    """Measure what is not imported and write it; return the profile and the draft record.
 
-    Of several processes only the first has something to return.
+    Of several processes, only the first returns a result; the others return None.
     """
-    started_s = time.monotonic()
-    asked.check_measured()
-    from treeopt.profiler.heading import check_edition
+    start_s = time.monotonic()
+    args.check_measured()
+    from treeopt.profiler.checkpoint import check_origin
     from treeopt.profiler.processes.distributed import local_device, processes_for
 
-    settings = asked.settings()
-    device = local_device(asked.pair.device, os.environ)
-    processes = processes_for(os.environ, tensor_parallel=asked.tensor_parallel, device=device)
-    if processes.count > 1:  # each has a clock of its own
-        if asked.time_budget_s is not None:
+    settings = args.settings()
+    device = local_device(args.pair.device, os.environ)
+    processes = processes_for(os.environ, tensor_parallel=args.tensor_parallel, device=device)
+    if processes.count > 1:  # each has its own clock
+        if args.time_budget_s is not None:
             raise click.UsageError("--time-budget: expected one process. Give --rounds and --positions under torchrun.")
         settings = replace(settings, time_budget_s=None)
-    journal_file = asked.journal_file
-    with processes.watched(journal_file):
-        if asked.resume and journal_file is not None:
-            check_edition(journal_file)
-        imported = _Imported(
-            curves=asked.imports.latencies(),
-            acceptances=asked.imports.acceptances(settings.rules[0], settings.sampling),
-        )
-        chosen = str(device) if processes.count > 1 else asked.pair.device
-        return _Run(asked, settings, processes, chosen, started_s).measured(imported)
+        args = replace(args, pair=replace(args.pair, device=str(device)))
+    with processes.supervise(args.checkpoint_file):
+        if args.resume and args.checkpoint_file is not None:
+            check_origin(args.checkpoint_file)
+        curves = args.imports.latencies()
+        acceptances = args.imports.acceptances(settings.rules[0], settings.sampling)
+        return _measure(args, settings, processes, curves, acceptances, start_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Imported:
-    """What need not be measured."""
+def _measure(
+    args: ProfileOptions,
+    settings: "Settings",
+    processes: "Processes",
+    curves: "tuple[ImportedLatency, ...]",
+    acceptances: "tuple[MeasuredAcceptance, ...]",
+    start_s: float,
+) -> "tuple[Profile, DraftRecord | None] | None":
+    from treeopt.planner import fastest_drafted_tree
+    from treeopt.planner.certainty import certainty
+    from treeopt.profiler import Checkpoint, Measurement, RecordFiles, clock_for
+    from treeopt.profiler.budget import Budget
+    from treeopt.profiler.latency.load import CpuLoadReader
+    from treeopt.profiler.latency.passes import ROOM_TOKENS
+    from treeopt.profiler.profile_run import check_measurable
+    from treeopt.texts.prompts import profile_prompts
 
-    curves: "tuple[ImportedLatency, ...]"
-    acceptances: "tuple[MeasuredAcceptance, ...]"
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One profile in the making."""
-
-    asked: ProfileOptions
-    settings: "Settings"
-    processes: "Processes"
-    device: str
-    started_s: float
-    """When the command began, which a time budget includes."""
-    categories: tuple[str, ...] = ()
-    """The category of each prompt, `""` for none."""
-
-    @property
-    def first(self) -> bool:
-        """Whether this process is the one that writes."""
-        return self.processes.rank == 0
-
-    def measured(self, imported: _Imported) -> "tuple[Profile, DraftRecord | None] | None":
-        """Measure and write what was not imported; return it in the first process."""
-        from treeopt.profiler.profile_run import check_measurable
-
-        models, prompts, categories = self._loaded()
-        check_measurable(models.target, models.draft, prompts, self.settings)
-        drafters = self._drafters(models, prompts)
-        settings = replace(self.settings, drafters=tuple(each.setting() for each in drafters))
-        return replace(self, settings=settings, categories=categories)._measured(models, prompts, drafters, imported)
-
-    def _measured(
-        self, models: "ModelPair", prompts: "Prompts", drafters: "list[LoadedDrafter]", imported: _Imported
-    ) -> "tuple[Profile, DraftRecord | None] | None":
-        from treeopt.profiler import TextFiles
-
-        if self.first and not self.asked.imports.times:
-            self._warn_of_other_programs(models)
-        kept = self.asked.journal_file is not None and self.first
-        texts = TextFiles(texts_path(self.asked.path) if kept else None, resume=self.asked.resume)
-        journal = self._journal(models, prompts)
-        budget = self._budget(journal)
-        measurement = self._measurement(models, prompts, journal, drafters, budget)
-        result = self._profile(measurement, imported)
-        if not self.first:
-            return None
-        record = self._record(models, prompts, texts, budget)
-        if budget is not None:
-            _tell_effort(budget, measurement)
-        result.save(self.asked.path)
-        journal.remove()
-        texts.remove()
-        return result, record
-
-    def _loaded(self) -> "tuple[ModelPair, Prompts, tuple[str, ...]]":
-        from treeopt.profiler.latency.passes import ROOM_TOKENS
-        from treeopt.texts.prompts import profile_prompts
-
-        asked = self.asked
-        pair = replace(asked.pair, device=self.device, tensor_parallel=asked.tensor_parallel, quiet=not self.first)
-        models = pair.load(text_tokens=max(self.settings.context_tokens) + ROOM_TOKENS)
-        prompts, categories = asked.prompts.load_with_categories(models)
-        return models, profile_prompts(prompts), tuple(profile_prompts(categories))
-
-    def _warn_of_other_programs(self, models: "ModelPair") -> None:
-        wait_s = self.asked.wait_s
+    is_first = processes.rank == 0
+    models = args.pair.load(
+        sequence_tokens=max(settings.context_tokens) + ROOM_TOKENS,
+        tensor_parallel=args.tensor_parallel,
+        quiet=not is_first,
+    )
+    all_prompts, categories = args.prompts.load_with_categories(models)
+    prompts = profile_prompts(all_prompts)
+    check_measurable(models.target, models.draft, prompts, settings)
+    drafters = _load_drafters(args, settings, models, prompts, processes)
+    settings = replace(settings, drafters=tuple(drafter.setting() for drafter in drafters))
+    if is_first and not args.imports.has_times:
         warn_of_other_programs(
             models.target,
-            wait_s=wait_s or 0.0,
-            several=self.processes.count > 1,
-            otherwise="wait for quiet with --wait 60s" if wait_s is None else "wait longer",
+            wait_s=args.wait_s or 0.0,
+            several=processes.count > 1,
+            remedy="wait for quiet with --wait 60s" if args.wait_s is None else "wait longer",
         )
+    has_files = args.checkpoint_file is not None and is_first
+    sequences = RecordFiles(record_checkpoint_path(args.path) if has_files else None, resume=args.resume)
+    heading = settings.conditions(models.target, models.draft, prompts, models.described)
+    checkpoint = Checkpoint(args.checkpoint_file, heading, resume=args.resume, processes=processes)
+    budget = None
+    if settings.time_budget_s is not None:
+        share = 1.0 if args.record is None else 1 - RECORD_SHARE
+        budget = Budget(share * settings.time_budget_s, checkpoint, started_s=start_s)
+    measurement = Measurement(
+        models.target,
+        models.draft,
+        prompts,
+        settings,
+        clock=processes.clock(clock_for(models.target.device)),
+        checkpoint=checkpoint,
+        fastest_tree=fastest_drafted_tree,
+        processes=processes,
+        load=None if args.tensor_parallel else CpuLoadReader,
+        pair=models.described,
+        drafters=drafters,
+        categories=tuple(profile_prompts(categories)),
+        certainty=certainty,
+        budget=budget,
+    )
+    result = _combine(measurement, settings, curves, acceptances, all_times=args.imports.has_times, show=is_first)
+    if not is_first:
+        return None
+    record = _record(args, settings, models, prompts, sequences, budget)
+    if budget is not None:
+        _print_effort(budget, measurement)
+    result.save(args.path)
+    checkpoint.remove()
+    sequences.remove()
+    return result, record
 
-    def _journal(self, models: "ModelPair", prompts: "Prompts") -> "Journal":
-        from treeopt.profiler import Journal
 
-        heading = self.settings.conditions(models.target, models.draft, prompts, models.described)
-        return Journal(self.asked.journal_file, heading, resume=self.asked.resume, processes=self.processes)
+def _load_drafters(
+    args: ProfileOptions, settings: "Settings", models: "ModelPair", prompts: "Prompts", processes: "Processes"
+) -> "list[LoadedDrafter]":
+    """Load the drafters other than the draft model, before anything is timed."""
+    if not args.other_drafters:
+        return []
+    if processes.count > 1:
+        raise InvalidValueError(
+            f"drafter: expected to be measured by one process. Got {processes.count}: leave torchrun out."
+        )
+    from treeopt.profiler.profile_run import longest_sequence
+    from treeopt.runtime.drafters.registry import load_drafter
 
-    def _drafters(self, models: "ModelPair", prompts: "Prompts") -> "list[LoadedDrafter]":
-        """Load the drafters that are measured beside the draft model, before anything is timed."""
-        if not self.asked.beside:
-            return []
-        if self.processes.count > 1:
-            raise InvalidValueError(
-                f"drafter: expected to be measured by one process. Got {self.processes.count}: leave torchrun out."
-            )
-        from treeopt.profiler.profile_run import longest_text
-        from treeopt.runtime.drafters.loaded import load_drafter
-
-        return [
-            load_drafter(
-                each.name,
-                each.source,
-                models.target,
-                models.draft,
-                layers=each.layers,
-                target_digest=models.described.target_digest,
-                capacity=longest_text(models.target, models.draft, prompts, self.settings),
-            )
-            for each in self.asked.beside
-        ]
-
-    def _measurement(
-        self,
-        models: "ModelPair",
-        prompts: "Prompts",
-        journal: "Journal",
-        drafters: "list[LoadedDrafter]",
-        budget: "Budget | None",
-    ) -> "Measurement":
-        from treeopt.planner import fastest_drafted_tree
-        from treeopt.planner.certainty import certainty
-        from treeopt.profiler import Measurement, clock_for
-        from treeopt.profiler.latency.busy import ProcessorTimes
-
-        return Measurement(
+    return [
+        load_drafter(
+            drafter.name,
+            drafter.source,
             models.target,
             models.draft,
-            prompts,
-            self.settings,
-            clock=self.processes.clock(clock_for(models.target.device)),
-            journal=journal,
-            fastest_tree=fastest_drafted_tree,
-            processes=self.processes,
-            load=None if self.asked.tensor_parallel else ProcessorTimes,
-            pair=models.described,
-            drafters=drafters,
-            categories=self.categories,
-            certainty=certainty,
-            budget=budget,
+            layers=drafter.layers,
+            target_digest=models.described.target_digest,
+            capacity=longest_sequence(models.target, models.draft, prompts, settings),
         )
-
-    def _budget(self, journal: "Journal") -> "Budget | None":
-        """Return the time budget, which began with the command; None for a fixed amount."""
-        from treeopt.profiler.budget import Budget
-
-        seconds = self.settings.time_budget_s
-        if seconds is None:
-            return None
-        share = 1.0 if self.asked.record_name is None else 1 - RECORD_SHARE
-        return Budget(share * seconds, journal, started_s=self.started_s)
-
-    def _profile(self, measurement: "Measurement", imported: _Imported) -> "Profile":
-        """Measure what was not imported, and put both together."""
-        from treeopt.engines.importers import step_latencies, with_imported
-
-        context, sampled = self.settings.context_tokens[0], not self.settings.sampling.greedy
-        curves, acceptances = imported.curves, imported.acceptances or None
-        if self.asked.imports.times:
-            times = step_latencies(curves, context_tokens=context, sampled=sampled)
-            return measurement.profile(latencies=times, acceptances=acceptances, show_progress=self.first)
-        result = measurement.profile(acceptances=acceptances, show_progress=self.first)
-        return with_imported(result, curves, context_tokens=context, sampled=sampled) if curves else result
-
-    def _record(
-        self, models: "ModelPair", prompts: "Prompts", texts: "TextFiles", budget: "Budget | None"
-    ) -> "DraftRecord | None":
-        """Record what the draft model thinks of each token, where that is wanted, and write it."""
-        from treeopt.profiler import Recording
-        from treeopt.profiler.budget import Slice
-
-        path = self.asked.record_path
-        if path is None:
-            return None
-        recording = Recording(models.target, models.draft_model, prompts, self.settings, files=texts)
-        if budget is None:
-            record = recording.record()
-        else:
-            with budget.spending("record"):
-                left_s = budget.left_s + RECORD_SHARE * (self.settings.time_budget_s or 0.0)
-                record = recording.record(time=Slice(time.monotonic, time.monotonic() + left_s))
-        record.save(path)
-        return record
+        for drafter in args.other_drafters
+    ]
 
 
-def _tell_effort(budget: "Budget", measurement: "Measurement") -> None:
-    """Print on standard error what the time was spent on, and how certain the plan and the choice of a drafter are."""
-    from treeopt.report.effort_text import certainty_text, choice_text, spent_text
+def _combine(
+    measurement: "Measurement",
+    settings: "Settings",
+    curves: "tuple[ImportedLatency, ...]",
+    acceptances: "tuple[MeasuredAcceptance, ...]",
+    *,
+    all_times: bool,
+    show: bool,
+) -> "Profile":
+    """Measure what is not imported, and return both as one profile."""
+    from treeopt.engines.importers import step_latencies, with_imported
+
+    context, sampled = settings.context_tokens[0], not settings.sampling.greedy
+    if all_times:
+        times = step_latencies(curves, context_tokens=context, sampled=sampled)
+        return measurement.profile(latencies=times, acceptances=acceptances or None, show_progress=show)
+    result = measurement.profile(acceptances=acceptances or None, show_progress=show)
+    return with_imported(result, curves, context_tokens=context, sampled=sampled) if curves else result
+
+
+def _record(
+    args: ProfileOptions,
+    settings: "Settings",
+    models: "ModelPair",
+    prompts: "Prompts",
+    sequences: "RecordFiles",
+    budget: "Budget | None",
+) -> "DraftRecord | None":
+    """Record the draft model's probabilities and write them, if an option asks for it."""
+    from treeopt.profiler import Recording
+    from treeopt.profiler.budget import Deadline
+
+    if args.record_path is None:
+        return None
+    recording = Recording(models.target, models.draft_model, prompts, settings, files=sequences)
+    if budget is None:
+        record = recording.record()
+    else:
+        with budget.spending("record"):
+            left_s = budget.left_s + RECORD_SHARE * (settings.time_budget_s or 0.0)
+            record = recording.record(deadline=Deadline(time.monotonic, time.monotonic() + left_s))
+    record.save(args.record_path)
+    return record
+
+
+def _print_effort(budget: "Budget", measurement: "Measurement") -> None:
+    """Print how the time was spent, and the confidence in the plan and in the choice of a drafter."""
+    from treeopt.report.profile_text import certainty_text, choice_text, spent_text
 
     click.echo(spent_text(budget.spent_s), err=True)
     if measurement.certainty is not None:

@@ -1,9 +1,8 @@
-"""`treeopt report`: one page of all that was measured and planned."""
+"""`treeopt report`: one page with profiles, trees and benchmarks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,49 +10,40 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE, file, is_profile, load_profile, output_option, read_any_tree
 from treeopt.cli.options.plan import PlanOptions
 from treeopt.cli.options.record import argument, group, options
+from treeopt.cli.outputs import is_stdout
 from treeopt.cli.plan_profile import plan_profile
 from treeopt.errors import TreeoptError
-from treeopt.files.whole_files import STANDARD_STREAM, read_bytes, write_text
-
-if TYPE_CHECKING:
-    from treeopt.planner import PlanRequest
-    from treeopt.records.bench_file import Bench
-    from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
+from treeopt.files.atomic_files import read_bytes, write_text
+from treeopt.planner import PlanRequest
+from treeopt.records.bench_file import MAX_BYTES, Bench, is_bench, parse_benches
+from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What is shown, planned how, and where the page goes."""
-
-    paths: tuple[Path, ...] = field(metadata=argument(type=file, metavar="[FILE]…", nargs=-1))
-    plan: PlanOptions = field(metadata=group(PlanOptions))
-    written: Path = field(
-        metadata=output_option(
-            "written", "Page to write; - is standard output.", default=Path("report.html"), show_default=True
-        )
-    )
+    paths: tuple[Path, ...] = argument(type=file, metavar="[FILE]…", nargs=-1)
+    plan: PlanOptions = group(PlanOptions)
+    written: Path = output_option("Page to write; - for standard output.", default=Path("report.html"))
 
 
 @click.command(cls=Command)
 @options(ReportOptions)
-def report(asked: ReportOptions) -> None:
-    """Write one page that shows a profile, trees and benches.
+def report(args: ReportOptions) -> None:
+    """Write one page with a profile, trees and benchmarks.
 
-    FILEs are a profile, trees in any known format (treeopt import --list) and what treeopt bench wrote with --output, in any order;
-    without any it is profile.yaml.  The page asks for nothing: it can be opened, sent and printed as it is.
+    Each FILE is a profile, a tree in any known format (treeopt import --list), or results that treeopt bench wrote with
+    --output; the default is profile.yaml.  The page is self-contained: it can be opened, sent and printed as it is.
     """
-    contents = _contents(asked.paths or (PROFILE,), asked.plan.request)
+    contents = _load_contents(args.paths or (PROFILE,), args.plan.request)
     from treeopt.report.html.page import page
 
-    write_text(asked.written, page(contents))
-    if str(asked.written) != STANDARD_STREAM:
-        click.echo(f"Written to {asked.written}", err=True)
+    write_text(args.written, page(contents))
+    if not is_stdout(args.written):
+        click.echo(f"Written to {args.written}", err=True)
 
 
-def _contents(paths: Sequence[Path], request: "PlanRequest") -> "Contents":
-    """Return what the files hold, told apart by their content, and the plan of the profile among them."""
-    from treeopt.report.html.contents import Contents
-
+def _load_contents(paths: Sequence[Path], request: PlanRequest) -> Contents:
+    """Read all files, whose kind is recognized by content, and plan from the profile."""
     profiles = [path for path in paths if is_profile(path) or (path == PROFILE and not path.exists())]
     if len(profiles) > 1:
         raise click.UsageError(f"expected one profile. Got {', '.join(map(str, profiles))}: write a page for each.")
@@ -61,29 +51,24 @@ def _contents(paths: Sequence[Path], request: "PlanRequest") -> "Contents":
     trees: list[LabelledTree] = []
     benches: list[LabelledBench[Bench]] = []
     for path in paths:
-        if path not in profiles:
-            _read(path, trees, benches)
-    planned = None if profile is None else plan_profile(profile, request)
-    name = str(profiles[0]) if profiles else ""
-    return Contents(planned=planned, profile_name=name, trees=tuple(trees), benches=tuple(benches))
+        if path in profiles:
+            continue
+        if path.is_file() and is_bench(data := read_bytes(path, limit_bytes=MAX_BYTES)):
+            benches += _parse_benches(path, data)
+        else:
+            trees.append(LabelledTree(str(path), read_any_tree(path)))
+    return Contents(
+        planned=None if profile is None else plan_profile(profile, request),
+        profile_name=str(profiles[0]) if profiles else "",
+        trees=tuple(trees),
+        benches=tuple(benches),
+    )
 
 
-def _read(path: Path, trees: "list[LabelledTree]", benches: "list[LabelledBench[Bench]]") -> None:
-    """Add the trees or the benches that a file holds."""
-    from treeopt.records.bench_file import MAX_BYTES, is_bench, parse_benches
-    from treeopt.report.html.contents import LabelledBench, LabelledTree
-
-    if path.is_file():
-        data = read_bytes(path, limit_bytes=MAX_BYTES)
-        if is_bench(data):
-            try:
-                text = data.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise TreeoptError(
-                    f"{path}: not UTF-8 text (byte {error.start}). Is it another kind of file?"
-                ) from None
-            found = parse_benches(path, text)
-            names = [str(path)] if len(found) == 1 else [f"{path}, number {place + 1}" for place in range(len(found))]
-            benches += [LabelledBench(name, each.bench, each.heading) for name, each in zip(names, found, strict=True)]
-            return
-    trees.append(LabelledTree(str(path), read_any_tree(path)))
+def _parse_benches(path: Path, data: bytes) -> list[LabelledBench[Bench]]:
+    try:
+        results = parse_benches(path, data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise TreeoptError(f"{path}: not UTF-8 text (byte {error.start}). Is it another kind of file?") from None
+    names = [str(path)] if len(results) == 1 else [f"{path}, number {number + 1}" for number in range(len(results))]
+    return [LabelledBench(name, result.bench, result.heading) for name, result in zip(names, results, strict=True)]

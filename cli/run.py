@@ -1,33 +1,32 @@
 """`treeopt run`: generate text with a tree."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.adapt import adapted_rule, adapting
+from treeopt.cli.adapt import AdaptOptions, adapt_while_decoding, rule_after_prompt_lookup
 from treeopt.cli.command import Command
 from treeopt.cli.identity import load_models
-from treeopt.cli.learning import LearnOptions
-from treeopt.cli.options.adapt import AdaptOptions
-from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
-from treeopt.cli.options.inputs import FORCE_ALL, file, read_any_tree
+from treeopt.cli.learning import LearnOptions, learn_while_decoding
+from treeopt.cli.options.drafter import eagle_layers_option, load_planned_drafter, move_drafter, moved_drafter_option
+from treeopt.cli.options.inputs import OTHER_MODELS, REPLACE_FILES, file, force_option, read_any_tree
 from treeopt.cli.options.pair import PairOptions
-from treeopt.cli.options.prompts import CHAT, prompt_tokens, uses_chat
+from treeopt.cli.options.prompts import chat_option, tokenize_prompt, use_chat_template
 from treeopt.cli.options.record import Heading, argument, group, option, options
-from treeopt.cli.options.rule import LOSSY, checked_rule, planned_rule
-from treeopt.cli.options.sampling import SamplingOptions
+from treeopt.cli.options.sampling import SamplingOptions, check_rule_option, lossy_option, planned_rule
 from treeopt.cli.options.values import COUNT, RULE, SEED, TEXT
-from treeopt.cli.planned import load_drafter_of, with_drafter
-from treeopt.cli.run_prompts import NEW_TOKENS, PromptsRequest, SeveralOptions, run_prompts
-from treeopt.cli.waiting import patience
+from treeopt.cli.run_prompts import NEW_TOKENS, Generation, PromptsOptions, run_prompts
+from treeopt.cli.terminal import progress
 from treeopt.errors import TreeoptError
+from treeopt.records.identity import Identity
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.report.text import counted
+from treeopt.trees import TreeFile, chain
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.tree_schedule import TreeSchedule, is_schedule, load_schedule
 
@@ -35,276 +34,235 @@ if TYPE_CHECKING:
     from treeopt.runtime import Decoder
     from treeopt.runtime.decoding.observer import Observer
     from treeopt.runtime.models.pair import ModelPair
-    from treeopt.trees import TreeFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What is generated, with which tree, how, and by which pair."""
-
-    tree: Path | None = field(metadata=argument(type=file, required=False))
-    prompt: str | None = field(metadata=option("--prompt", type=TEXT, help="Text to continue."))
-    several: SeveralOptions = field(metadata=group(SeveralOptions))
-    schedule: bool = field(
-        metadata=option(
-            "--schedule",
-            is_flag=True,
-            help="TREE is a schedule of treeopt schedule: a tree for every number of texts. Files tell that themselves, "
-            "pipes do not.",
-        )
+    tree: Path | None = argument(type=file, required=False)
+    prompt: str | None = option("--prompt", type=TEXT, help="Text to continue.")
+    several: PromptsOptions = group(PromptsOptions)
+    schedule: bool = option(
+        "--schedule",
+        is_flag=True,
+        help="Read TREE as a schedule, a tree for every batch size; only needed if TREE is a pipe.",
     )
-    chat: bool | None = field(metadata=CHAT)
-    max_new_tokens: int | None = field(
-        metadata=option(
-            "--max-new-tokens",
-            type=COUNT,
-            help=f"Most tokens to generate; by default {NEW_TOKENS}, or as many as the models' longest text leaves room for.",
-        )
+    chat: bool | None = chat_option()
+    max_new_tokens: int | None = option(
+        "--max-new-tokens",
+        type=COUNT,
+        help=f"Maximum number of tokens to generate; by default {NEW_TOKENS}, or fewer if the models' context is full.",
     )
-    rule: str | None = field(
-        metadata=option(
-            "--rule",
-            heading=Heading.SAMPLING,
-            type=RULE,
-            help="Verification rule; by default the one that the tree was planned for.",
-        )
+    rule: str | None = option(
+        "--rule", heading=Heading.SAMPLING, type=RULE, help="Verification rule; by default the planned one."
     )
-    lossy: bool = field(metadata=LOSSY)
-    drafter: DrafterSetting | None = field(metadata=PLANNED_DRAFTER)
-    eagle_layers: tuple[int, ...] = field(metadata=PLANNED_EAGLE_LAYERS)
-    stop: tuple[str, ...] = field(
-        metadata=option(
-            "--stop", type=TEXT, multiple=True, help="Text that ends the continuation; may be given more than once."
-        )
+    lossy: bool = lossy_option()
+    drafter: DrafterSetting | None = moved_drafter_option()
+    eagle_layers: tuple[int, ...] = eagle_layers_option("the planned ones")
+    stop: tuple[str, ...] = option(
+        "--stop", type=TEXT, multiple=True, help="Text that ends the output. Repeat the option for several."
     )
-    adapt: AdaptOptions = field(metadata=group(AdaptOptions))
-    learning: LearnOptions = field(metadata=group(LearnOptions))
-    how: SamplingOptions = field(metadata=group(SamplingOptions))
-    seed: int = field(
-        metadata=option(
-            "--seed",
-            heading=Heading.SAMPLING,
-            type=SEED,
-            default=0,
-            show_default=True,
-            help="Of all randomness: above temperature 0 it makes the text.",
-        )
+    adapt: AdaptOptions = group(AdaptOptions, Heading.ADAPTATION)
+    learning: LearnOptions = group(LearnOptions, Heading.ADAPTATION)
+    sampling: SamplingOptions = group(SamplingOptions, Heading.SAMPLING)
+    seed: int = option(
+        "--seed",
+        heading=Heading.SAMPLING,
+        type=SEED,
+        default=0,
+        help="Random seed, which determines the output above temperature 0.",
     )
-    force: bool = field(metadata=FORCE_ALL)
-    pair: PairOptions = field(metadata=group(PairOptions))
+    force: bool = force_option(OTHER_MODELS, REPLACE_FILES)
+    pair: PairOptions = group(PairOptions)
 
 
 @click.command(cls=Command)
 @options(RunOptions)
-def run(asked: RunOptions) -> None:
-    """Generate a text, or many, with the tree, the drafter and the models that TREE names; without TREE plainly.
+def run(args: RunOptions) -> None:
+    """Generate text with the tree, drafter and models of TREE; without TREE, decode plainly.
 
-    It is printed as it is generated: the prompt and its continuation.  If the model has a chat template, the prompt is a
-    user's message and only the answer is printed; --no-chat continues the prompt as it is.
-    The text is what the target alone would write: at temperature 0 the same, above it of the same distribution.  Only
-    with --lossy, and a lossy rule, it is not.
+    Prints the prompt and its continuation as it is generated.  If the model has a chat template, the prompt is a user
+    message, and only the answer is printed (--no-chat switches that off).  The output has the target's own distribution,
+    and at temperature 0 it is exactly the target's output.  Only a lossy rule (--lossy) changes that.
 
-    With --prompts, one line of JSON is written for each prompt of a file, in its order: `text`, how the prompt goes on,
-    and the number of its `tokens` and `steps`.  --batch-size texts are decoded at a time, none of which changes another.
+    With --prompts, writes one line of JSON for each prompt of a file, in order: the generated `text`, and the number of
+    its `tokens` and `steps`.  Sequences are decoded together in batches (--batch-size), which does not change them.
 
-    With --adapt the tree is changed while it decodes, where another, or prompt lookup, would be faster by more than noise.
+    With --adapt, switches to a faster tree, or to prompt lookup, while decoding.
     """
-    asked.several.check(prompt=asked.prompt, force=asked.force)
-    asked.learning.check(force=asked.force)
-    if "" in asked.stop:
+    args.several.check(prompt=args.prompt, force=args.force)
+    args.learning.check(force=args.force)
+    if "" in args.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
-    schedule, planned = _planned(asked)
-    adapted = adapted_rule(asked.adapt, planned, asked.how.sampling.temperature)
-    rule = checked_rule(asked.rule or adapted or planned_rule(planned), lossy=asked.lossy)
-    models = _models(asked, planned)
-    if schedule is not None and asked.prompt is not None:
+    schedule, planned = _load_plan(args)
+    adapted = rule_after_prompt_lookup(args.adapt, planned, args.sampling.sampling.temperature)
+    rule = check_rule_option(args.rule or adapted or planned_rule(planned), lossy=args.lossy)
+    models = _load_models(args, planned)
+    if schedule is not None and args.prompt is not None:
         planned = replace(planned, tree=schedule.tree(1))
-    batch_size = asked.several.texts
+    batch_size = 1 if args.several.prompts is None else args.several.batch_size
     with (
-        adapting(asked.adapt, models, planned, batch_size=batch_size) as steering,
-        asked.learning.observer(models, planned) as learner,
+        adapt_while_decoding(args.adapt, models, planned, batch_size=batch_size) as controller,
+        learn_while_decoding(args.learning, models, planned) as learner,
     ):
-        from treeopt.runtime.decoding.observer import observers
+        from treeopt.runtime.decoding.observer import combine_observers
 
-        request = _request(asked, models, planned, rule, schedule, observers(steering, learner))
-        if asked.prompt is None:
-            run_prompts(request)
+        generation = _generation(args, models, planned, rule, schedule, combine_observers(controller, learner))
+        if args.prompt is None:
+            run_prompts(generation)
         else:
-            _run_prompt(asked, asked.prompt, request)
-        if rule in LOSSY_RULES and not asked.how.sampling.greedy:
+            _run_prompt(args.prompt, generation)
+        if rule in LOSSY_RULES and not args.sampling.sampling.greedy:
             click.echo(f"Rule {rule} is lossy: this text does not follow the target's distribution.", err=True)
 
 
-def _planned(asked: RunOptions) -> "tuple[TreeSchedule | None, TreeFile]":
-    """Return the schedule of the file, if it is one, and what is to be decoded with; plain decoding without a file."""
-    tree = asked.tree
+def _load_plan(args: RunOptions) -> tuple[TreeSchedule | None, TreeFile]:
+    """Return the schedule of the file, if it is one, and the tree to decode with: a single root without a file.
+
+    Raises click.UsageError for options that need a tree file.
+    """
+    tree = args.tree
     if tree is None:
-        return None, _plain(asked)
-    scheduled = asked.schedule or is_schedule(tree)
-    asked.adapt.check(scheduled=scheduled)
-    schedule = load_schedule(tree) if scheduled else None
-    read = read_any_tree(tree) if schedule is None else _largest(schedule)
-    return schedule, with_drafter(tree, read, asked.drafter, asked.eagle_layers)
+        used = {
+            "--schedule": args.schedule,
+            "--adapt": args.adapt.adapt,
+            "--learn": args.learning.learn,
+            "--drafter": args.drafter is not None,
+            "--eagle-layers": bool(args.eagle_layers),
+            "--draft": args.pair.draft is not None,
+        }
+        for name, is_used in used.items():
+            if is_used:
+                raise click.UsageError(
+                    f"{name}: expected TREE, a file of treeopt solve. Got none: name it, or leave {name} out."
+                )
+    scheduled = tree is not None and (args.schedule or is_schedule(tree))
+    args.adapt.check(scheduled=scheduled)
+    if tree is None:
+        return None, TreeFile(tree=chain(0))
+    if not scheduled:
+        return None, move_drafter(tree, read_any_tree(tree), args.drafter, args.eagle_layers)
+    schedule = load_schedule(tree)
+    largest = max((entry.tree for entry in schedule.trees), key=lambda tree: tree.nodes)  # sizes the decoder
+    planned = TreeFile(tree=largest, provenance=schedule.provenance)
+    return schedule, move_drafter(tree, planned, args.drafter, args.eagle_layers)
 
 
-def _plain(asked: RunOptions) -> "TreeFile":
-    """Return plain decoding; click.UsageError for options that need a tree file."""
-    from treeopt.trees import TreeFile, chain
-
-    only = {
-        "--schedule": asked.schedule,
-        "--adapt": asked.adapt.adapt,
-        "--learn": asked.learning.learn,
-        "--drafter": asked.drafter is not None,
-        "--eagle-layers": bool(asked.eagle_layers),
-        "--draft": asked.pair.draft is not None,
-    }
-    for name, there in only.items():
-        if there:
-            raise click.UsageError(
-                f"{name}: expected TREE, a file of treeopt solve. Got none: name it, or leave {name} out."
-            )
-    asked.adapt.check(scheduled=False)
-    return TreeFile(tree=chain(0))
-
-
-def _models(asked: RunOptions, planned: "TreeFile") -> "ModelPair":
-    """Load the models that the tree file names; its draft model only where something expands it."""
-    from treeopt.records.identity import Identity
-
-    if asked.tree is None:
-        return asked.pair.load()
+def _load_models(args: RunOptions, planned: TreeFile) -> "ModelPair":
+    """Load the models of the tree file; its draft model only if something uses it."""
+    if args.tree is None:
+        return args.pair.load()
     expanded = planned.tree.nodes > 1 if planned.drafter is None else planned.drafter.expands_draft_model
-    draft = expanded or asked.adapt.adapt or asked.learning.learn
-    identity = Identity.planned_for(planned.provenance)
-    return load_models(asked.pair, asked.tree, identity, draft=draft, force=asked.force)
+    draft = expanded or args.adapt.adapt or args.learning.learn
+    identity = Identity.from_provenance(planned.provenance)
+    return load_models(args.pair, args.tree, identity, draft=draft, force=args.force)
 
 
-def _run_prompt(asked: RunOptions, prompt: str, request: PromptsRequest) -> None:
-    """Continue one prompt, and print the text as it comes."""
-    models = request.models
-    tokens = prompt_tokens(models.tokenizer, prompt, chat=request.chat)
-    limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
-    with patience("preparing"):
-        decoder = request.new_decoder(len(tokens) + limit)
-    steps = decoder.steps(tokens, limit, stop=request.stop)
-    if not request.chat:
-        click.echo(prompt, nl=False)
-    click.echo(_print_text(models, steps, after=tokens), err=True)
-
-
-def _largest(schedule: TreeSchedule) -> "TreeFile":
-    """Return the schedule's largest tree, for which a decoder has room, as a tree file."""
-    from treeopt.trees import TreeFile
-
-    largest = max((each.tree for each in schedule.trees), key=lambda tree: tree.nodes)
-    return TreeFile(tree=largest, provenance=schedule.provenance)
-
-
-def _request(
-    asked: RunOptions,
+def _generation(
+    args: RunOptions,
     models: "ModelPair",
-    planned: "TreeFile",
+    planned: TreeFile,
     rule: str,
     schedule: TreeSchedule | None,
     observer: "Observer | None",
-) -> PromptsRequest:
-    """Return what is asked of a prompt, or of all prompts of a file."""
-    stop, chat = [models.tokenizer.encode_inner(text) for text in asked.stop], uses_chat(models.tokenizer, asked.chat)
+) -> Generation:
+    stop = [models.tokenizer.encode_without_special(text) for text in args.stop]
+    chat, sampling = use_chat_template(models.tokenizer, args.chat), args.sampling
     conditions = {
         "pair": {name: value for name, value in asdict(models.described).items() if not name.endswith("_source")},
         "device": str(models.target.device),
         "tree": planned.tree.parents.tolist() if schedule is None else schedule.to_json(),
         "drafter": repr(planned.drafter),
         "rule": rule,
-        "sampling": repr((asked.how.sampling, asked.how.draft_sampling)),
-        "seed": asked.seed,
-        "max_new_tokens": asked.max_new_tokens,
+        "sampling": repr((sampling.sampling, sampling.draft_sampling)),
+        "seed": args.seed,
+        "max_new_tokens": args.max_new_tokens,
         "stop": stop,
         "chat": chat,
     }
-    return PromptsRequest(
-        options=asked.several,
+    return Generation(
+        options=args.several,
         models=models,
-        new_decoder=partial(_decoder, asked, models, planned, rule, observer),
+        new_decoder=partial(_new_decoder, args, models, planned, rule, observer),
         stop=stop,
         chat=chat,
-        max_new_tokens=asked.max_new_tokens,
+        max_new_tokens=args.max_new_tokens,
         conditions=conditions,
         schedule=schedule,
     )
 
 
-def _decoder(
-    asked: RunOptions,
-    models: "ModelPair",
-    planned: "TreeFile",
-    rule: str,
-    observer: "Observer | None",
-    text_tokens: int,
+def _new_decoder(
+    args: RunOptions, models: "ModelPair", planned: TreeFile, rule: str, observer: "Observer | None", capacity: int
 ) -> "Decoder":
-    from treeopt.methods.make_drafter import planned_decoder
+    from treeopt.methods.build import build_decoder
     from treeopt.profiler.decoding import Decoding
 
-    loaded = None if asked.tree is None else load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
-    how = asked.how
-    decoding = Decoding(
-        rule=rule,
-        sampling=how.sampling,
-        draft_sampling=how.draft_sampling,
-        lossy=asked.lossy,
-    )
-    return planned_decoder(
+    sampling = args.sampling
+    return build_decoder(
         models,
         planned,
-        decoding,
-        loaded=loaded,
-        seed=asked.seed,
-        text_tokens=text_tokens,
+        Decoding(rule=rule, sampling=sampling.sampling, draft_sampling=sampling.draft_sampling, lossy=args.lossy),
+        loaded=None if args.tree is None else load_planned_drafter(args.tree, planned, models, capacity=capacity),
+        seed=args.seed,
+        sequence_tokens=capacity,
         on_step=observer,
     )
 
 
-def _new_tokens(models: "ModelPair", prompt_tokens: int, asked: int | None) -> int:
-    """Return how many tokens to generate: as asked, or the default where the models' longest text has room for it.
+def _run_prompt(prompt: str, generation: Generation) -> None:
+    """Continue one prompt, and print the output as it is generated."""
+    models = generation.models
+    tokens = tokenize_prompt(models.tokenizer, prompt, chat=generation.chat)
+    new_tokens = _count_new_tokens(models, len(tokens), generation.max_new_tokens)
+    with progress("preparing"):
+        decoder = generation.new_decoder(len(tokens) + new_tokens)
+    steps = decoder.stream(tokens, new_tokens, stop=generation.stop)
+    if not generation.chat:
+        click.echo(prompt, nl=False)
+    click.echo(_print_output(models, steps, after=tokens), err=True)
 
-    Raises TreeoptError where a prompt leaves no room, or less than was asked for.
+
+def _count_new_tokens(models: "ModelPair", prompt_tokens: int, max_new_tokens: int | None) -> int:
+    """Return how many tokens to generate, by default as many as fit, at most `NEW_TOKENS`.
+
+    Raises TreeoptError if the models' context has no room for them.
     """
-    from treeopt.runtime.models.model import length_limit
+    from treeopt.runtime.models.model import describe_length_limit
 
-    longest, reason = models.target.config.max_positions, length_limit(models.target)
+    longest, reason = models.target.config.max_positions, describe_length_limit(models.target)
     room = longest - prompt_tokens
     if room < 1:
         raise TreeoptError(
             f"--prompt: expected at most {longest - 1} tokens, because {reason}. "
             f"Got {prompt_tokens}: give a shorter one."
         )
-    if asked is not None and asked > room:
+    if max_new_tokens is not None and max_new_tokens > room:
         raise TreeoptError(
             f"--max-new-tokens: expected at most {room} after a prompt of {prompt_tokens} tokens, because "
-            f"{reason}. Got {asked}: ask for fewer, or give a shorter prompt."
+            f"{reason}. Got {max_new_tokens}: ask for fewer, or give a shorter prompt."
         )
-    return asked or min(NEW_TOKENS, room)
+    return max_new_tokens or min(NEW_TOKENS, room)
 
 
-def _print_text(models: "ModelPair", steps: Iterable[list[int]], *, after: list[int]) -> str:
-    """Print the text of some steps as it comes, and return in one line how many and how fast they were."""
+def _print_output(models: "ModelPair", steps: Iterable[list[int]], *, after: list[int]) -> str:
+    """Print the text of steps as they are decoded, and return a line about their number and speed."""
     counts: list[int] = []
-    start_s = time.perf_counter()
     ends = models.target.config.end_tokens
-    for piece in models.tokenizer.stream(_counted(steps, counts, ends), after=after):
+
+    def tokens() -> Iterator[int]:
+        for step in steps:
+            counts.append(len(step))
+            yield from (token for token in step if token not in ends)
+
+    start_s = time.perf_counter()
+    for piece in models.tokenizer.stream(tokens(), after=after):
         click.echo(piece, nl=False)
     seconds = time.perf_counter() - start_s
     click.echo()
     count = sum(counts)
-    per_step = count / max(1, len(counts))
     rate = count / seconds
-    shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
-    return f"{counted(count, 'token')} in {counted(len(counts), 'step')}, {per_step:.2f} per step, {shown} per second"
-
-
-def _counted(steps: Iterable[list[int]], counts: list[int], ends: Collection[int]) -> Iterator[int]:
-    """Yield the tokens of all steps, but for those that end a text, and note how many each had with them."""
-    for tokens in steps:
-        counts.append(len(tokens))
-        yield from (token for token in tokens if token not in ends)
+    rate_text = f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
+    return (
+        f"{counted(count, 'token')} in {counted(len(counts), 'step')}, {count / max(1, len(counts)):.2f} per step, "
+        f"{rate_text} per second"
+    )

@@ -1,253 +1,207 @@
-"""`treeopt run --prompts`: a text for every prompt of a file, several at a time."""
+"""`treeopt run --prompts`: one output for each prompt of a file, decoded in batches."""
 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import click
 
-from treeopt.cli.command import in_options
+from treeopt.cli.command import name_options
 from treeopt.cli.options.inputs import file, output_option
-from treeopt.cli.options.prompts import prompt_tokens
-from treeopt.cli.options.record import Heading, given, option
+from treeopt.cli.options.prompts import tokenize_prompt
+from treeopt.cli.options.record import Heading, is_given, option
 from treeopt.cli.options.values import Whole
-from treeopt.cli.outputs import Named, check_outputs
-from treeopt.cli.profile_files import check_checkpoint, journal_path
-from treeopt.cli.waiting import patience
+from treeopt.cli.outputs import check_checkpoints, check_outputs, checkpoint_path
+from treeopt.cli.terminal import progress
 from treeopt.errors import InterruptionError, TreeoptError
-from treeopt.files.whole_files import STANDARD_STREAM, is_stream, write_text
+from treeopt.files.atomic_files import STANDARD_STREAM, is_stream, write_text
 from treeopt.report.text import counted
 
 if TYPE_CHECKING:
-    from treeopt.profiler import Journal
+    from treeopt.profiler import Checkpoint
     from treeopt.runtime import Decoder
-    from treeopt.runtime.decoding.batch import TextRequest
+    from treeopt.runtime.decoding.batch import GenerationRequest
     from treeopt.runtime.models.pair import ModelPair
     from treeopt.texts.prompts import PlacedPrompt
     from treeopt.trees.tree_schedule import TreeSchedule
 
 NEW_TOKENS = 256
-MOST_TEXTS = 1024
+"""Default number of new tokens."""
+MAX_BATCH_SIZE = 1024
 KIND = "text"
-"""Of a text among what is kept of an unfinished run: the steps that it took, and its tokens."""
-
-NAMES = {"prompt": "prompt", "max_new_tokens": "--max-new-tokens"}
-"""What errors of single texts call the decoder's arguments."""
+"""Kind of checkpoint entries: the number of steps of a finished sequence, then its tokens."""
+OPTIONS = {"prompt": "prompt", "max_new_tokens": "--max-new-tokens"}
+"""Arguments of the decoder in error messages of single prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeveralOptions:
-    """Many prompts in place of one."""
+class PromptsOptions:
+    """Many prompts instead of one."""
 
-    prompts: Path | None = field(
-        metadata=option(
-            "--prompts",
-            type=file,
-            metavar="PATH",
-            help="Texts to continue, a .txt, .json or .jsonl file or a datasets folder, in place of --prompt.",
-        )
+    prompts: Path | None = option(
+        "--prompts",
+        type=file,
+        metavar="PATH",
+        help="Prompts to continue, instead of --prompt: a .txt, .json or .jsonl file, or a datasets folder.",
     )
-    batch_size: int = field(
-        metadata=option(
-            "--batch-size",
-            heading=Heading.PROMPTS,
-            type=Whole(1, MOST_TEXTS),
-            default=8,
-            show_default=True,
-            help="With --prompts, texts decoded at a time.",
-        )
+    batch_size: int = option(
+        "--batch-size",
+        heading=Heading.PROMPTS,
+        type=Whole(1, MAX_BATCH_SIZE),
+        default=8,
+        help="Sequences decoded together, with --prompts.",
     )
-    path: Path = field(
-        metadata=output_option(
-            "path",
-            "With --prompts, file to write, one line of JSON a prompt; - is standard output.",
-            default=STANDARD_STREAM,
-            show_default=True,
-        )
+    path: Path = output_option(
+        "File to write, with --prompts, one line of JSON per prompt; - for standard output.",
+        default=STANDARD_STREAM,
     )
-    resume: bool = field(
-        metadata=option(
-            "--resume", heading=Heading.OUTPUT, is_flag=True, help="With --prompts, continue an interrupted run."
-        )
+    resume: bool = option(
+        "--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted run, with --prompts."
     )
-    batch_size_given: bool = field(metadata=given("batch_size"))
-    path_given: bool = field(metadata=given("path"))
 
     @property
-    def kept_path(self) -> Path | None:
-        """Where the texts of an unfinished run are kept; None where the output is a stream."""
-        return None if is_stream(self.path) else journal_path(self.path)
-
-    @property
-    def texts(self) -> int:
-        """Those that are decoded at a time."""
-        return 1 if self.prompts is None else self.batch_size
+    def checkpoint_file(self) -> Path | None:
+        """Where sequences of an unfinished run are stored; None if the output is a stream."""
+        return None if is_stream(self.path) else checkpoint_path(self.path)
 
     def check(self, *, prompt: str | None, force: bool) -> None:
-        """Raise click.UsageError for options that do not fit together, TreeoptError for a checkpoint that would be lost."""
+        """Raise click.UsageError for options that contradict each other, TreeoptError for an existing checkpoint."""
         if (prompt is None) == (self.prompts is None):
             got = "neither" if prompt is None else "both"
             raise click.UsageError(f"--prompt, --prompts: expected one of the two. Got {got}.")
-        only = {"--batch-size": self.batch_size_given, "--output": self.path_given, "--resume": self.resume}
-        for name, there in only.items():
-            if there and self.prompts is None:
+        used = {"--batch-size": is_given("batch_size"), "--output": is_given("path"), "--resume": self.resume}
+        for name, is_used in used.items():
+            if is_used and self.prompts is None:
                 raise click.UsageError(f"{name}: expected --prompts with it. Got --prompt.")
-        if self.resume and self.kept_path is None:
-            raise click.UsageError("--resume: expected -o FILE, beside which unfinished texts are kept. Name it.")
-        if self.kept_path is not None:
-            check_outputs([Named("--output", self.kept_path)])
-            check_checkpoint([self.kept_path], resume=self.resume, force=force)
+        if self.resume and self.checkpoint_file is None:
+            raise click.UsageError("--resume: expected -o FILE, next to which unfinished sequences are saved. Name it.")
+        if self.checkpoint_file is not None:
+            check_outputs([("--output", self.checkpoint_file)])
+            check_checkpoints([self.checkpoint_file], resume=self.resume, force=force)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptsRequest:
-    """What is to be decoded, with what."""
+class Generation:
+    """What is decoded, and with what."""
 
-    options: SeveralOptions
+    options: PromptsOptions
     models: "ModelPair"
     new_decoder: Callable[[int], "Decoder"]
-    """Makes the decoder of texts up to so many tokens."""
+    """Returns a decoder for sequences of up to this many tokens."""
     stop: Sequence[Sequence[int]]
     chat: bool
     max_new_tokens: int | None
     conditions: Mapping[str, Any]
-    """What makes the texts what they are, the prompts left out."""
+    """What determines the outputs, except for the prompts."""
     schedule: "TreeSchedule | None" = None
-    """The tree by the number of texts; None for the decoder's own."""
+    """The tree by batch size; None for the decoder's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
-    """What became of a prompt."""
+def run_prompts(generation: Generation) -> None:
+    """Decode all prompts and write one line for each; afterwards raise TreeoptError if some could not be decoded."""
+    from treeopt.texts.prompts import load_all_prompts
 
-    text: str | None = None
-    """How it goes on; None where it could not be decoded."""
-    tokens: int = 0
-    steps: int = 0
-    error: str | None = None
-
-    def line(self) -> str:
-        """Return it as a line of JSON."""
-        found: dict[str, object] = {
-            "tool": "treeopt",
-            "text": self.text,
-            "tokens": self.tokens,
-            "steps": self.steps,
-        }
-        return json.dumps(found if self.error is None else {**found, "error": self.error}, ensure_ascii=False)
-
-
-def run_prompts(asked: PromptsRequest) -> None:
-    """Decode all prompts and write a line for each; raises TreeoptError at the end where some could not be decoded."""
-    from treeopt.texts.prompts import every_prompt
-
-    path = asked.options.prompts
-    assert path is not None
-    prompts = every_prompt(path)
-    requests = _requests(asked, prompts)
-    journal = _journal(asked, requests)
+    path = generation.options.prompts
+    assert path is not None  # checked by the command
+    prompts = load_all_prompts(path)
+    requests = _requests(generation, prompts)
+    checkpoint = _open_checkpoint(generation, requests)
     start_s = time.perf_counter()
-    errors = _decode(asked, requests, journal)
+    errors = _decode(generation, requests, checkpoint)
     seconds = time.perf_counter() - start_s
-    texts = journal.samples(KIND)
-    found = [
-        _decoded(asked, request.token_ids, texts.get(number), errors.get(number))
+    sequences = checkpoint.samples(KIND)
+    rows = [
+        _output_row(generation, request.token_ids, sequences.get(number), errors.get(number))
         for number, request in enumerate(requests)
     ]
-    write_text(asked.options.path, "".join(each.line() + "\n" for each in found))
-    journal.remove()
-    _tell(found, seconds)
+    write_text(generation.options.path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    checkpoint.remove()
+    done = sum(row["text"] is not None for row in rows)
+    tokens, steps = sum(row["tokens"] for row in rows), sum(row["steps"] for row in rows)
+    click.echo(
+        f"{counted(done, 'sequence')} of {counted(tokens, 'token')} in {counted(steps, 'step')}, "
+        f"{tokens / max(1, steps):.2f} per step; this run took {seconds:.1f} s.",
+        err=True,
+    )
     for number, error in sorted(errors.items()):
         click.echo(f"{path}: {prompts[number].place}: {error}", err=True)
     if errors:
         raise TreeoptError(f"{path}: {len(errors)} of {counted(len(prompts), 'prompt')} could not be continued.")
 
 
-def _requests(asked: PromptsRequest, prompts: Sequence["PlacedPrompt"]) -> list["TextRequest"]:
-    """Return what each prompt is continued by; a blank prompt has no tokens."""
-    from treeopt.runtime.decoding.batch import TextRequest
-    from treeopt.runtime.decoding.target_text import text_seed
+def _requests(generation: Generation, prompts: Sequence["PlacedPrompt"]) -> list["GenerationRequest"]:
+    """Return a request for each prompt; a blank prompt has no tokens."""
+    from treeopt.runtime.decoding.batch import GenerationRequest
+    from treeopt.runtime.decoding.target_sequence import sequence_seed
 
-    longest, seed = asked.models.target.config.max_positions, asked.conditions["seed"]
-    found = []
-    for number, (_, text) in enumerate(prompts, start=1):  # the first has the seed of a text of its own
-        tokens = prompt_tokens(asked.models.tokenizer, text, chat=asked.chat) if text.strip() else []
-        new_tokens = asked.max_new_tokens or max(1, min(NEW_TOKENS, longest - len(tokens)))
-        found.append(TextRequest(tokens, new_tokens, asked.stop, text_seed(seed, number)))
-    return found
+    tokenizer, longest = generation.models.tokenizer, generation.models.target.config.max_positions
+    requests = []
+    for number, (_, text) in enumerate(prompts, start=1):  # number 0 is the seed of --prompt
+        tokens = tokenize_prompt(tokenizer, text, chat=generation.chat) if text.strip() else []
+        new_tokens = generation.max_new_tokens or max(1, min(NEW_TOKENS, longest - len(tokens)))
+        seed = sequence_seed(generation.conditions["seed"], number)
+        requests.append(GenerationRequest(tokens, new_tokens, generation.stop, seed))
+    return requests
 
 
-def _journal(asked: PromptsRequest, requests: Sequence["TextRequest"]) -> "Journal":
-    """Return what is kept of the run so far."""
-    from zlib import crc32
-
-    from treeopt.profiler import Journal
+def _open_checkpoint(generation: Generation, requests: Sequence["GenerationRequest"]) -> "Checkpoint":
+    from treeopt.profiler import Checkpoint
 
     prompts = crc32(repr([list(request.token_ids) for request in requests]).encode())
-    heading = json.dumps({**asked.conditions, "prompts": prompts}, sort_keys=True)
-    return Journal(asked.options.kept_path, heading, resume=asked.options.resume)
+    heading = json.dumps({**generation.conditions, "prompts": prompts}, sort_keys=True)
+    return Checkpoint(generation.options.checkpoint_file, heading, resume=generation.options.resume)
 
 
-def _decode(asked: PromptsRequest, requests: Sequence["TextRequest"], journal: "Journal") -> dict[int, str]:
-    """Decode the texts that are not kept yet, keep each once it has ended, and return why the others could not be."""
-    done = journal.samples(KIND)
-    left = [number for number in range(len(requests)) if number not in done]
-    wanted = [requests[number] for number in left]
-    if not left:
+def _decode(
+    generation: Generation, requests: Sequence["GenerationRequest"], checkpoint: "Checkpoint"
+) -> dict[int, str]:
+    """Decode the requests that the checkpoint lacks, store each finished sequence there, and return errors by number."""
+    finished = checkpoint.samples(KIND)
+    numbers = [number for number in range(len(requests)) if number not in finished]
+    if not numbers:
         return {}
-    tokens: dict[int, list[int]] = {number: [] for number in left}
-    steps, errors = dict.fromkeys(left, 0), dict[int, str]()
-    with patience("preparing"):
-        decoder = asked.new_decoder(_longest(asked, wanted))
+    pending = [requests[number] for number in numbers]
+    tokens: dict[int, list[int]] = {number: [] for number in numbers}
+    steps, errors = dict.fromkeys(numbers, 0), dict[int, str]()
+    options, longest = generation.options, generation.models.target.config.max_positions
+    capacity = max(min(longest, len(request.token_ids) + request.max_new_tokens) for request in pending)
+    with progress("preparing"):
+        decoder = generation.new_decoder(capacity)
     try:
-        with patience("decoding", unit="text", total=len(wanted)) as tick:
-            for step in decoder.steps_of_all(wanted, batch_size=asked.options.batch_size, schedule=asked.schedule):
-                number = left[step.text]
+        with progress("decoding", unit="sequence", total=len(pending)) as tick:
+            for step in decoder.stream_all(pending, batch_size=options.batch_size, schedule=generation.schedule):
+                number = numbers[step.request]
                 tokens[number] += step.tokens
                 steps[number] += bool(step.tokens)
                 if step.error is not None:
-                    errors[number] = in_options(step.error, NAMES)
-                elif step.ended:
-                    journal.append(KIND, number, (float(steps[number]), *map(float, tokens.pop(number))))
-                if step.ended:
+                    errors[number] = name_options(step.error, OPTIONS)
+                elif step.finished:
+                    checkpoint.append(KIND, number, (float(steps[number]), *map(float, tokens.pop(number))))
+                if step.finished:
                     tick()
     except KeyboardInterrupt:
-        if asked.options.kept_path is None:
+        if options.checkpoint_file is None:
             raise
-        ready = len(journal.samples(KIND))
         raise InterruptionError(
-            f"interrupted. {ready} of {counted(len(requests), 'text')} are kept in {asked.options.kept_path}; the same "
-            "command with --resume goes on from there."
+            f"interrupted. {len(checkpoint.samples(KIND))} of {counted(len(requests), 'sequence')} are saved in "
+            f"{options.checkpoint_file}; run the same command with --resume."
         ) from None
     return errors
 
 
-def _longest(asked: PromptsRequest, requests: Sequence["TextRequest"]) -> int:
-    """Return the tokens of the longest text: no more than the target takes."""
-    longest = asked.models.target.config.max_positions
-    return max(min(longest, len(each.token_ids) + each.max_new_tokens) for each in requests)
-
-
-def _decoded(asked: PromptsRequest, prompt: Sequence[int], kept: list[float] | None, error: str | None) -> Decoded:
-    """Return what became of a prompt, given what is kept of its text."""
-    if kept is None:
-        return Decoded(error=error)
-    steps, *tokens = map(int, kept)
-    ends = asked.models.target.config.end_tokens
+def _output_row(
+    generation: Generation, prompt: Sequence[int], sequence: list[float] | None, error: str | None
+) -> dict[str, Any]:
+    """Return one line of the output; `sequence` is a checkpoint entry."""
+    row: dict[str, Any] = {"tool": "treeopt", "text": None, "tokens": 0, "steps": 0}
+    if sequence is None:
+        return row if error is None else {**row, "error": error}
+    steps, *tokens = map(int, sequence)
+    ends = generation.models.target.config.end_tokens
     shown = (token for token in tokens if token not in ends)
-    text = "".join(asked.models.tokenizer.stream(shown, after=list(prompt)))
-    return Decoded(text=text, tokens=len(tokens), steps=steps)
-
-
-def _tell(found: Sequence[Decoded], seconds: float) -> None:
-    """Say how many texts there are, and how fast they came."""
-    texts = sum(each.text is not None for each in found)
-    tokens, steps = sum(each.tokens for each in found), sum(each.steps for each in found)
-    click.echo(
-        f"{counted(texts, 'text')} of {counted(tokens, 'token')} in {counted(steps, 'step')}, "
-        f"{tokens / max(1, steps):.2f} per step; this run took {seconds:.1f} s.",
-        err=True,
-    )
+    text = "".join(generation.models.tokenizer.stream(shown, after=list(prompt)))
+    return {**row, "text": text, "tokens": len(tokens), "steps": steps}

@@ -1,115 +1,94 @@
-"""`treeopt show`: a tree, or a profile's curves or acceptance, as text or as a picture."""
+"""`treeopt show`: a diagram or figure of a tree, or of a profile's times or acceptance."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import (
-    TREE_NAME,
+    ANY_TREE,
+    TreeChoiceOptions,
     file,
     is_profile,
     load_profile,
     output_option,
     read_any_tree,
-    tree_budget,
-    tree_depth,
 )
-from treeopt.cli.options.record import argument, option, options
-from treeopt.cli.options.values import MOST, Whole
+from treeopt.cli.options.record import argument, group, option, options
+from treeopt.cli.options.values import MAX_COUNT, Whole
+from treeopt.cli.outputs import is_stdout
 from treeopt.cli.terminal import diagram_width
-from treeopt.files.picture_file import checked_suffix
-from treeopt.files.whole_files import STANDARD_STREAM
+from treeopt.files.atomic_files import STANDARD_STREAM
+from treeopt.files.figure_file import check_suffix, write_figure
+from treeopt.report.curve_text import acceptance_text, curve_text
+from treeopt.trees import draw_text, headline, save_figure
+from treeopt.trees.tree_file import describe_drafter
 
 TREE_SUFFIX = ".json"
-SIZED = "a solution file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowOptions:
-    """Which tree, and how it is shown."""
-
-    path: Path = field(metadata=argument(type=file, metavar="FILE"))
-    name: str | None = field(metadata=TREE_NAME)
-    budget: int | None = field(metadata=tree_budget(SIZED))
-    depth: int | None = field(metadata=tree_depth(SIZED))
-    written: Path = field(
-        metadata=output_option(
-            "written", "Picture to write, .svg, .png or .pdf, or tree file, .json.", default=Path(STANDARD_STREAM)
-        )
+    path: Path = argument(type=file, metavar="FILE")
+    choice: TreeChoiceOptions = group(TreeChoiceOptions)
+    written: Path = output_option(
+        "Figure (.svg, .png or .pdf) or tree file (.json) to write; - prints a diagram.",
+        default=Path(STANDARD_STREAM),
     )
-    acceptance: bool = field(
-        metadata=option(
-            "--acceptance",
-            is_flag=True,
-            help="Of a profile: acceptance by depth and rank, in place of what passes take.",
-        )
-    )
-    rows: int = field(
-        metadata=option(
-            "--rows", type=Whole(9, MOST), default=64, show_default=True, help="Most lines of the text diagram."
-        )
-    )
+    acceptance: bool = option("--acceptance", is_flag=True, help="Draw a profile's acceptance instead of its times.")
+    rows: int = option("--rows", type=Whole(9, MAX_COUNT), default=64, help="Maximum lines of a text diagram.")
 
 
 @click.command(cls=Command)
 @options(ShowOptions)
-def show(asked: ShowOptions) -> None:
-    """Draw a tree or a profile as text, or as a picture with -o.
+def show(args: ShowOptions) -> None:
+    """Draw a tree or a profile as text, or as a figure with -o.
 
-    FILE is a tree in any known format (treeopt import --list), a solution file, out of which the tree of most tokens for
-    --budget and --depth is taken, or a profile, of which it draws what passes take, or with --acceptance what is accepted.
+    FILE is a tree in any known format (treeopt import --list), a solution file or a profile.  Of a solution file, the best
+    tree for --budget and --depth is drawn; of a profile, the times of passes, or with --acceptance the acceptance.
     """
-    if is_profile(asked.path):
-        _show_profile(asked)
-        return
-    if asked.acceptance:
+    if is_profile(args.path):
+        _show_profile(args)
+    elif args.acceptance:
         raise click.UsageError(
-            f"--acceptance: {asked.path} is no profile. Leave it out, or name what treeopt profile wrote."
+            f"--acceptance: {args.path} is no profile. Leave it out, or name what treeopt profile wrote."
         )
-    _show_tree(asked)
+    else:
+        _show_tree(args)
 
 
-def _show_profile(asked: ShowOptions) -> None:
-    """Draw the curves of a profile, or its acceptance."""
-    if (asked.name, asked.budget, asked.depth) != (None, None, None):
+def _show_profile(args: ShowOptions) -> None:
+    if args.choice != ANY_TREE:
         raise click.UsageError(
-            f"--name, --budget and --depth: {asked.path} is a profile, which has no tree. Find one with treeopt solve."
+            f"--name, --budget and --depth: {args.path} is a profile, which has no tree. Find one with treeopt solve."
         )
-    as_text = str(asked.written) == STANDARD_STREAM
+    as_text = is_stdout(args.written)
     if not as_text:
-        checked_suffix(asked.written)
-    profile = load_profile(asked.path)
+        check_suffix(args.written)
+    profile = load_profile(args.path)
     if as_text:
-        from treeopt.report.curve_text import acceptance_text, curve_text
-
-        click.echo((acceptance_text if asked.acceptance else curve_text)(profile, diagram_width()))
+        click.echo((acceptance_text if args.acceptance else curve_text)(profile, diagram_width()))
         return
-    from treeopt.files.picture_file import save_drawing
-    from treeopt.report.figures.whole import acceptance_figure, times_figure
+    from treeopt.report.figures.profile_figures import acceptance_figure, times_figure
 
-    save_drawing((acceptance_figure if asked.acceptance else times_figure)(profile), asked.written)
-    click.echo(f"Written to {asked.written}", err=True)
+    write_figure((acceptance_figure if args.acceptance else times_figure)(profile), args.written)
+    click.echo(f"Written to {args.written}", err=True)
 
 
-def _show_tree(asked: ShowOptions) -> None:
-    """Draw a tree, or write it as a tree file."""
-    written = asked.written
-    as_text = str(written) == STANDARD_STREAM
-    as_tree = not as_text and checked_suffix(written, TREE_SUFFIX) == TREE_SUFFIX
-    from treeopt.trees import draw_text, headline, save_figure
-    from treeopt.trees.tree_file import drafted_by
-
-    content = read_any_tree(asked.path, name=asked.name, budget=asked.budget, depth=asked.depth)
+def _show_tree(args: ShowOptions) -> None:
+    written = args.written
+    as_text = is_stdout(written)
+    as_tree = not as_text and check_suffix(written, TREE_SUFFIX) == TREE_SUFFIX
+    tree = read_any_tree(args.path, args.choice)
     if as_text:
-        click.echo(draw_text(content.tree, reach=content.reach, max_rows=asked.rows, width=diagram_width()))
-        if content.drafter is not None:
-            click.echo(f"\n{drafted_by(content)}")
+        click.echo(draw_text(tree.tree, reach=tree.reach, max_rows=args.rows, width=diagram_width()))
+        if tree.drafter is not None:
+            click.echo(f"\n{describe_drafter(tree)}")
         return
     if as_tree:
-        content.save(written)
+        tree.save(written)
     else:
-        title, subtitle = headline(content)
-        save_figure(content.tree, written, reach=content.reach, title=title, subtitle=subtitle)
+        title, subtitle = headline(tree)
+        save_figure(tree.tree, written, reach=tree.reach, title=title, subtitle=subtitle)
     click.echo(f"Written to {written}", err=True)

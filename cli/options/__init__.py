@@ -1,1 +1,1 @@
-"""Options made from records: what commands take, and how it is made of what was typed."""
+"""Options of the commands, declared as the fields of dataclasses, and the types of their values."""

@@ -1,76 +1,59 @@
-"""Files that commands are given: a tree in any format, a solution, or a profile."""
+"""Input files of commands: a tree in any format, a solution, or a profile."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from treeopt.cli.options.record import Heading, Metadata, option
+from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import COUNT, LENGTH, TEXT
 from treeopt.cli.outputs import InputFile, OutputFile
 from treeopt.errors import TreeoptError
-from treeopt.files.whole_files import read_bytes
+from treeopt.files.atomic_files import read_bytes
 
 if TYPE_CHECKING:
     from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
 
-file = InputFile()
-output = OutputFile(stream=True)
-output_file = OutputFile(stream=False)
-
-
-def output_option(name: str, description: str, **attributes: Any) -> Metadata:
-    """Return the option of the file that a command writes, or standard output; other arguments are those of `option`."""
-    return option("-o", "--output", name, heading=Heading.OUTPUT, type=output, help=description, **attributes)
-
-
 PROFILE = Path("profile.yaml")
-"""What was measured, where no other file is named."""
-PROFILE_PATH = option(
-    "--profile",
-    "profile_path",
-    type=file,
-    default=PROFILE,
-    show_default=True,
-    help="What was measured, written by treeopt profile.",
-)
-FORCE = option(
-    "--force",
-    heading=Heading.OUTPUT,
-    is_flag=True,
-    help="Replace files that no option names: checkpoints, side files and folders that exist.",
-)
-OTHER_MODELS = "Use other models than the file names, whose prediction then does not hold."
-FORCE_MODELS = option("--force", heading=Heading.MODELS, is_flag=True, help=OTHER_MODELS)
-FORCE_ALL = option(
-    "--force",
-    heading=Heading.OUTPUT,
-    is_flag=True,
-    help=f"{OTHER_MODELS} Replace files that no option names: checkpoints, side files and folders that exist.",
-)
-TREE_NAME = option("--name", type=TEXT, metavar="NAME", help="Which tree of a file that holds several.")
-PROFILE_MARK = b"format: treeopt-profile"
-PROFILE_HEAD_BYTES = 200
+"""Default profile."""
+OTHER_MODELS = "Use models other than those that the file names; predictions then do not hold."
+REPLACE_FILES = "Replace existing files that no option names: checkpoints, side files and folders."
+PROFILE_HEADER = b"format: treeopt-profile"
+HEADER_BYTES = 200
+file = InputFile()
 
 
-def tree_budget(sized: str) -> Metadata:
-    """Return the option of most nodes; `sized` says out of which files it takes a tree, in words."""
-    return option("--budget", type=COUNT, help=f"Of {sized}: most nodes; by default all it holds.")
+def output_option(help_text: str, **attributes: Any) -> Any:
+    """Return the option `-o` of the file to write, or standard output."""
+    stream = OutputFile(stream=True)
+    return option("-o", "--output", heading=Heading.OUTPUT, type=stream, help=help_text, **attributes)
 
 
-def tree_depth(sized: str) -> Metadata:
-    """Return the option of most levels; as `tree_budget`."""
-    return option("--depth", type=LENGTH, help=f"Of {sized}: most levels; by default all it holds.")
+def plot_option() -> Any:
+    return option(
+        "--plot", heading=Heading.OUTPUT, type=OutputFile(stream=False), help="Also write a figure: .svg, .png or .pdf."
+    )
 
 
-def record_beside(profile_path: Path) -> Path:
-    """Return where the draft record of a profile lies, unless it was given another place."""
-    return profile_path.with_suffix(".record.npz")
+def json_option() -> Any:
+    return option("--json", heading=Heading.OUTPUT, is_flag=True, help="Print one JSON object instead of tables.")
+
+
+def profile_option(
+    help_text: str = "Profile, as written by treeopt profile or treeopt probe.", **attributes: Any
+) -> Any:
+    return option("--profile", type=file, default=PROFILE, help=help_text, **attributes)
+
+
+def force_option(*helps: str, heading: Heading = Heading.OUTPUT) -> Any:
+    """Return the option `--force`; `helps` are sentences."""
+    return option("--force", heading=heading, is_flag=True, help=" ".join(helps))
 
 
 def load_profile(path: Path) -> "Profile":
-    """Return the profile of a file; where there is none, say how to make one."""
+    """Load a profile; the error for a missing file names the command that writes one."""
     from treeopt.records.profile import Profile
 
     if not path.exists():
@@ -79,41 +62,55 @@ def load_profile(path: Path) -> "Profile":
 
 
 def is_profile(path: Path) -> bool:
-    """Tell a profile by its first line; pipes, which a look inside would empty, are left to the reader of trees."""
+    """Return whether a regular file starts like a profile; a pipe is not read, because that would empty it."""
     if not path.is_file():
         return False
     try:
-        with path.open("rb") as opened:
-            return _is_profile(opened.read(PROFILE_HEAD_BYTES))
+        with path.open("rb") as stream:
+            return PROFILE_HEADER in stream.read(HEADER_BYTES)
     except OSError:
         return False
 
 
-def read_any_tree(
-    path: Path, *, name: str | None = None, budget: int | None = None, depth: int | None = None
-) -> "TreeFile":
-    """Return the tree of a file in any known format, or out of a solution file the one for a budget and depth.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeChoiceOptions:
+    """Which tree of a file to use."""
 
-    The file, or pipe, is read once.  Raises click.UsageError for a name, budget or depth that it has no use for,
-    TreeoptError for a profile, and as the readers do.
+    name: str | None = option("--name", type=TEXT, metavar="NAME", help="Name of a tree, if FILE has several.")
+    budget: int | None = option(
+        "--budget", type=COUNT, help="Maximum number of nodes, if FILE has trees of all sizes; by default all."
+    )
+    depth: int | None = option(
+        "--depth", type=LENGTH, help="Maximum depth, if FILE has trees of all sizes; by default all levels."
+    )
+
+
+ANY_TREE = TreeChoiceOptions(name=None, budget=None, depth=None)
+
+
+def read_any_tree(path: Path, choice: TreeChoiceOptions = ANY_TREE) -> "TreeFile":
+    """Read the tree of a file in any known format, or the tree for a budget and depth of a solution file.
+
+    The file, or pipe, is read once. Raises click.UsageError for a choice that does not apply to the file, TreeoptError for
+    a profile, and the errors of the readers.
     """
     from treeopt.any_tree import is_solution, parse, read_tree_bytes
 
     data = read_tree_bytes(path)
     if is_solution(data):
-        if name is not None:
+        if choice.name is not None:
             raise click.UsageError(f"--name: {path} is a solution file. Choose with --budget and --depth.")
     else:
         _refuse_profile(path, data)
-        if (budget, depth) != (None, None):
+        if (choice.budget, choice.depth) != (None, None):
             raise click.UsageError(
                 f"--budget and --depth choose a tree; {path} holds trees as they are. Leave them out."
             )
-    return parse(path, data, name, max_nodes=budget, max_depth=depth)
+    return parse(path, data, choice.name, max_nodes=choice.budget, max_depth=choice.depth)
 
 
 def read_all_trees(path: Path) -> "dict[str | None, TreeFile]":
-    """Return every tree of a file in any known format by its name; raises TreeoptError for a profile, and as the readers do."""
+    """Read every tree of a file in any known format, by name; raises the errors of `read_any_tree`."""
     from treeopt.trees.formats import MAX_BYTES, parse
 
     data = read_bytes(path, limit_bytes=MAX_BYTES)
@@ -121,12 +118,8 @@ def read_all_trees(path: Path) -> "dict[str | None, TreeFile]":
     return parse(path, data)
 
 
-def _is_profile(data: bytes) -> bool:
-    return PROFILE_MARK in data[:PROFILE_HEAD_BYTES]
-
-
 def _refuse_profile(path: Path, data: bytes) -> None:
-    if _is_profile(data):
+    if PROFILE_HEADER in data[:HEADER_BYTES]:
         raise TreeoptError(
             f"{path}: expected a tree. Got a profile: treeopt solve --profile {path} finds its best tree, "
             f"treeopt export {path} --to NAME writes its setting."

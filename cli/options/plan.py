@@ -1,135 +1,113 @@
-"""Options that say what to plan for."""
+"""Options of a plan: which trees, by which objective, and at which operating point."""
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from treeopt.cli.options.record import Heading, option
-from treeopt.cli.options.rule import measured_rule
+from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.cli.options.values import COUNT, LENGTH, SIZE, TEMPERATURE, TEXT
+from treeopt.planner import PlanRequest
 from treeopt.records.rules import LOSSY_RULES
 
-if TYPE_CHECKING:
-    from treeopt.planner import PlanRequest
 
-PROFILE_TEMPERATURE = option(
-    "--temperature",
-    heading=Heading.SAMPLING,
-    type=TEMPERATURE,
-    help="Temperature; by default the first in the profile.",
-)
-CONTEXT_TOKENS = option(
-    "--context-tokens", heading=Heading.PLANNED, type=COUNT, help="Tokens in the cache; by default the first measured."
-)
-BATCH_SIZE = option(
-    "--batch-size",
-    heading=Heading.PLANNED,
-    type=COUNT,
-    help="Sequences decoded together; by default the first measured.",
-)
-CATEGORY = option(
-    "--category",
-    heading=Heading.PLANNED,
-    type=TEXT,
-    metavar="NAME",
-    help="Plan for prompts of one category of the profile; by default for all prompts together.",
-)
-NEW_TOKENS = option(
-    "--new-tokens",
-    heading=Heading.PLANNED,
-    type=COUNT,
-    help="Plan for texts of so many new tokens; by default as long as those measured.",
-)
-RAW = option(
-    "--raw",
-    heading=Heading.PLANNED,
-    is_flag=True,
-    help="Use acceptance as measured, ranks that rise by noise included.",
-)
+def temperature_option() -> Any:
+    return option(
+        "--temperature",
+        heading=Heading.SAMPLING,
+        type=TEMPERATURE,
+        help="Temperature; by default the first in the profile.",
+    )
+
+
+def context_tokens_option(more: str = "") -> Any:
+    """Return the option of the context length; `more` is appended to its help."""
+    help_text = f"Tokens in the KV cache; by default the first measured.{more}"
+    return option("--context-tokens", heading=Heading.PLANNED, type=COUNT, help=help_text)
+
+
+def batch_size_option(more: str = "") -> Any:
+    """Return the option of the batch size; `more` is appended to its help."""
+    help_text = f"Sequences decoded together; by default the first measured.{more}"
+    return option("--batch-size", heading=Heading.PLANNED, type=COUNT, help=help_text)
+
+
+def category_option() -> Any:
+    return option(
+        "--category",
+        heading=Heading.PLANNED,
+        type=TEXT,
+        metavar="NAME",
+        help="Use only one category of the profile's prompts; by default all.",
+    )
+
+
+def new_tokens_option() -> Any:
+    return option(
+        "--new-tokens",
+        heading=Heading.PLANNED,
+        type=COUNT,
+        help="Length of outputs to plan for, in tokens; by default the measured length.",
+    )
+
+
+def raw_option() -> Any:
+    return option(
+        "--raw", heading=Heading.PLANNED, is_flag=True, help="Use acceptance as measured, without smoothing over ranks."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """Which trees, what they are to be best at, and where."""
-
-    rule: str | None = field(
-        metadata=measured_rule("Verification rule to plan for; by default the best of those measured.")
+    rule: str | None = measured_rule_option("Verification rule to plan for; by default the best measured.")
+    temperature: float | None = temperature_option()
+    context_tokens: int | None = context_tokens_option(" Values between measured ones are interpolated.")
+    batch_size: int | None = batch_size_option(" Values between measured ones are interpolated.")
+    extrapolate: bool = option(
+        "--extrapolate",
+        heading=Heading.PLANNED,
+        is_flag=True,
+        help="Allow values outside the measured range, with a warning.",
     )
-    temperature: float | None = field(metadata=PROFILE_TEMPERATURE)
-    context_tokens: int | None = field(
-        metadata=option(
-            "--context-tokens",
-            heading=Heading.PLANNED,
-            type=COUNT,
-            help="Tokens in the cache; by default the first measured. Between measured lengths times and acceptance are interpolated.",
-        )
+    budget: int | None = option(
+        "--budget", type=COUNT, help="Maximum number of nodes, root included; by default all measured."
     )
-    batch_size: int | None = field(
-        metadata=option(
-            "--batch-size",
-            heading=Heading.PLANNED,
-            type=COUNT,
-            help="Sequences decoded together; by default the first measured. Interpolated likewise.",
-        )
+    depth: int | None = option(
+        "--depth", type=LENGTH, help="Maximum depth, in levels below the root; by default all measured."
     )
-    extrapolate: bool = field(
-        metadata=option(
-            "--extrapolate",
-            heading=Heading.PLANNED,
-            is_flag=True,
-            help="Go on, with a warning, beyond what was measured.",
-        )
+    level_width: int | None = option(
+        "--level-width", heading=Heading.PLANNED, type=COUNT, help="Maximum nodes per level; by default no limit."
     )
-    budget: int | None = field(
-        metadata=option("--budget", type=COUNT, help="Most nodes, root included; by default all that was measured.")
+    memory: int | None = option(
+        "--memory",
+        heading=Heading.PLANNED,
+        type=SIZE,
+        help="Memory for weights and KV caches, such as 40GB; larger plans are left out.",
     )
-    depth: int | None = field(
-        metadata=option("--depth", type=LENGTH, help="Most levels below the root; by default all that was measured.")
+    objective: str = option(
+        "--objective",
+        heading=Heading.PLANNED,
+        type=click.Choice(["speed", "tokens"]),
+        default="speed",
+        help="Maximize tokens per second (speed), or tokens per step at any cost (tokens).",
     )
-    level_width: int | None = field(
-        metadata=option(
-            "--level-width", heading=Heading.PLANNED, type=COUNT, help="Most nodes of any level; by default any number."
-        )
-    )
-    memory: int | None = field(
-        metadata=option(
-            "--memory",
-            heading=Heading.PLANNED,
-            type=SIZE,
-            metavar="SIZE",
-            help="Plan only what fits in SIZE, such as 40GB: weights and a KV cache for each sequence.",
-        )
-    )
-    objective: str = field(
-        metadata=option(
-            "--objective",
-            heading=Heading.PLANNED,
-            type=click.Choice(["speed", "tokens"]),
-            default="speed",
-            show_default=True,
-            help="What to have most of: tokens per second, or tokens per step whatever they cost.",
-        )
-    )
-    raw: bool = field(metadata=RAW)
-    lossy: bool = field(
-        metadata=option(
-            "--lossy",
-            heading=Heading.SAMPLING,
-            is_flag=True,
-            help="Consider lossy rules too, under which the text's distribution changes.",
-        )
+    raw: bool = raw_option()
+    lossy: bool = option(
+        "--lossy",
+        heading=Heading.SAMPLING,
+        is_flag=True,
+        help="Also consider lossy rules, which change the distribution of the output.",
     )
 
     def __post_init__(self) -> None:
         if self.rule in LOSSY_RULES and not self.lossy:
-            raise click.UsageError(f"--rule {self.rule}: it changes the text's distribution. Allow that with --lossy.")
+            raise click.UsageError(
+                f"--rule {self.rule}: it changes the distribution of the output. Allow that with --lossy."
+            )
 
     @property
-    def request(self) -> "PlanRequest":
-        """What the planner is asked for."""
-        from treeopt.planner import PlanRequest
-
+    def request(self) -> PlanRequest:
         return PlanRequest(
             rule=self.rule,
             temperature=self.temperature,

@@ -1,193 +1,203 @@
-"""What `treeopt profile` is asked: what is measured, how much of it, and what is written."""
+"""Options of `treeopt profile`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options.drafter import DRAFTER, EAGLE_LAYERS, with_layers
-from treeopt.cli.options.imports import ImportOptions
-from treeopt.cli.options.inputs import FORCE, PROFILE, output_option
+from treeopt.cli.options.drafter import DRAFTER, eagle_layers_option, with_layers
+from treeopt.cli.options.inputs import PROFILE, REPLACE_FILES, file, force_option, output_option
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
-from treeopt.cli.options.record import Heading, given, group, option
-from treeopt.cli.options.rule import LOSSY, checked_rule
-from treeopt.cli.options.sampling import SamplingsOptions
-from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MOST, RULE_LIST, Whole
-from treeopt.cli.profile_files import BESIDE, journal_path, record_file
+from treeopt.cli.options.record import Heading, group, is_given, option
+from treeopt.cli.options.sampling import SamplingsOptions, check_rule_option, lossy_option
+from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MAX_COUNT, RULE_LIST, Whole
+from treeopt.cli.outputs import DEFAULT_RECORD, checkpoint_path, is_stdout, record_path
 from treeopt.errors import InvalidValueError
-from treeopt.files.whole_files import STANDARD_STREAM, is_stream
+from treeopt.files.atomic_files import is_stream
 from treeopt.records.rules import RULES
 from treeopt.trees.drafter_setting import DRAFTERS, DrafterSetting
 
 if TYPE_CHECKING:
+    from treeopt.engines.importers import ImportedLatency
     from treeopt.profiler import Settings
+    from treeopt.records.measured_acceptance import MeasuredAcceptance
+    from treeopt.records.sampling import Sampling
 
 BUDGET_S, BUNDLED_BUDGET_S = 300.0, 45.0
-"""Time budgets of a user's models and of the bundled pair, where none is given."""
+"""Default time budgets, the second for the bundled pair."""
 WITHOUT_MODELS = ("prompt-lookup", "lookahead")
-"""Drafters that need no model of their own."""
+"""Drafters that need no model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """Files of measurements made elsewhere."""
+
+    latency: Path | None = option(
+        "--latency",
+        type=file,
+        help="Verification times: CSV (tokens and a time), output of llama-bench or llama-batched-bench, or a cost table "
+        "of SGLang or TensorRT-LLM.",
+    )
+    draft_latency: Path | None = option(
+        "--draft-latency",
+        type=file,
+        help="Drafting times: CSV, output of llama-bench for the draft model, or a log of llama-server.",
+    )
+    acceptance: Path | None = option(
+        "--acceptance",
+        type=file,
+        help="Acceptance: rates or counts per position, /metrics of vLLM or llama.cpp, a speculation profile, requests "
+        "of vLLM or AIPerf, answers of Spec-Bench, or Sequoia's vector.",
+    )
+    sweep: tuple[Path, ...] = option(
+        "--sweep",
+        type=file,
+        multiple=True,
+        help="Whole steps by draft length: CSV or JSON with draft length, batch size, speed and acceptance length. "
+        "Repeat the option for several files.",
+    )
+
+    @property
+    def has_times(self) -> bool:
+        """Whether both verification and drafting times are imported."""
+        return self.latency is not None and self.draft_latency is not None
+
+    @property
+    def has_everything(self) -> bool:
+        """Whether nothing is left to measure."""
+        return self.has_times and self.acceptance is not None
+
+    def latencies(self) -> "tuple[ImportedLatency, ...]":
+        from treeopt.engines.importers import read_latency
+
+        files = ((self.latency, "verify"), (self.draft_latency, "draft"))
+        return tuple(curve for path, kind in files if path for curve in read_latency(path, default_pass=kind))
+
+    def acceptances(self, rule: str, sampling: "Sampling") -> "tuple[MeasuredAcceptance, ...]":
+        from treeopt.engines.importers import read_acceptance
+
+        if self.acceptance is None:
+            return ()
+        return (read_acceptance(self.acceptance, rule=rule, temperature=sampling.temperature, top_p=sampling.top_p),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOptions:
-    """What is measured of which pair, how much of it, and where it is written."""
-
-    pair: PairOptions = field(metadata=group(PairOptions))
-    path: Path = field(
-        metadata=output_option("path", "File to write; - is standard output.", default=PROFILE, show_default=True)
+    pair: PairOptions = group(PairOptions)
+    path: Path = output_option("Profile to write; - for standard output.", default=PROFILE)
+    rules: str = option(
+        "--rules",
+        heading=Heading.SAMPLING,
+        type=RULE_LIST,
+        default="sequoia",
+        help=f"Verification rules to measure, separated by commas: {', '.join(RULES)}.",
     )
-    rules: str = field(
-        metadata=option(
-            "--rules",
-            heading=Heading.SAMPLING,
-            type=RULE_LIST,
-            metavar="NAMES",
-            default="sequoia",
-            show_default=True,
-            help=f"Verification rules to measure, with commas between: {', '.join(RULES)}.",
-        )
+    lossy: bool = lossy_option()
+    sampling: SamplingsOptions = group(SamplingsOptions, Heading.SAMPLING)
+    context_tokens: tuple[int, ...] = option(
+        "--context-tokens",
+        heading=Heading.MEASURED,
+        type=COUNTS,
+        default="256",
+        help="Tokens in the KV cache, separated by commas; times, and acceptance if there are several, are measured at "
+        "each.",
     )
-    rules_named: bool = field(metadata=given("rules"))
-    lossy: bool = field(metadata=LOSSY)
-    how: SamplingsOptions = field(metadata=group(SamplingsOptions))
-    context_tokens: tuple[int, ...] = field(
-        metadata=option(
-            "--context-tokens",
-            heading=Heading.MEASURED,
-            type=COUNTS,
-            metavar="NUMBERS",
-            default="256",
-            show_default=True,
-            help="Tokens in the cache while times are taken; several with commas between, and acceptance is measured at each too.",
-        )
+    batch_sizes: tuple[int, ...] = option(
+        "--batch-sizes",
+        heading=Heading.MEASURED,
+        type=COUNTS,
+        default="1",
+        help="Sequences verified together, separated by commas, 1 among them; times are measured at each.",
     )
-    context_named: bool = field(metadata=given("context_tokens"))
-    batch_sizes: tuple[int, ...] = field(
-        metadata=option(
-            "--batch-sizes",
-            heading=Heading.MEASURED,
-            type=COUNTS,
-            metavar="NUMBERS",
-            default="1",
-            show_default=True,
-            help="Texts verified together while times are taken; several with commas between, 1 among them.",
-        )
+    max_tokens: int = option(
+        "--max-tokens",
+        heading=Heading.MEASURED,
+        type=Whole(2, MAX_COUNT),
+        default=512,
+        help="Largest pass to measure, in tokens; plans cannot exceed it.",
     )
-    max_tokens: int = field(
-        metadata=option(
-            "--max-tokens",
-            heading=Heading.MEASURED,
-            type=Whole(2, MOST),
-            default=512,
-            show_default=True,
-            help="Largest pass that is timed; no larger budget can be planned.",
-        )
+    rounds: int = option(
+        "--rounds",
+        heading=Heading.MEASURED,
+        type=COUNT,
+        default=25,
+        show_default=False,
+        help="Samples of each time, in place of a time budget; by default 25 with --positions.",
     )
-    rounds: int = field(
-        metadata=option(
-            "--rounds",
-            heading=Heading.MEASURED,
-            type=COUNT,
-            default=25,
-            help="Samples of every time, 25 with --positions; measures a fixed amount.",
-        )
+    time_budget_s: float | None = option(
+        "--time-budget",
+        heading=Heading.MEASURED,
+        type=DURATION,
+        help="Maximum duration, such as 90s or 3m, with everything included; by default 5m, or 45s for the bundled pair. "
+        "Measuring ends earlier if the plan is within 1 % of the fastest with 90 % probability.",
     )
-    rounds_named: bool = field(metadata=given("rounds"))
-    time_budget_s: float | None = field(
-        metadata=option(
-            "--time-budget",
-            "time_budget_s",
-            heading=Heading.MEASURED,
-            type=DURATION,
-            help="Measure until the plan is within 1 % of the fastest with 90 % probability, or for so long, such as 90s or "
-            "3m, everything included; without --rounds and --positions by default 5m, for the bundled pair 45s.",
-        )
+    cuda_graphs: bool | None = option(
+        "--cuda-graphs/--no-cuda-graphs",
+        heading=Heading.MODELS,
+        default=None,
+        help="Time passes as CUDA graphs; by default on CUDA devices, where decoding uses them.",
     )
-    cuda_graphs: bool | None = field(
-        metadata=option(
-            "--cuda-graphs/--no-cuda-graphs",
-            heading=Heading.MODELS,
-            default=None,
-            help="Whether passes are timed as CUDA graphs; by default on a CUDA device, as decoding runs them.",
-        )
+    positions: int = option(
+        "--positions",
+        heading=Heading.MEASURED,
+        type=COUNT,
+        default=4096,
+        show_default=False,
+        help="Generated tokens over which acceptance is counted, in place of a time budget; by default 4096 with --rounds.",
     )
-    positions: int = field(
-        metadata=option(
-            "--positions",
-            heading=Heading.MEASURED,
-            type=COUNT,
-            default=4096,
-            help="Generated tokens whose acceptance is counted, and that are recorded, 4096 with --rounds; measures a "
-            "fixed amount.",
-        )
+    prompts: PromptOptions = group(PromptOptions)
+    imports: ImportOptions = group(ImportOptions, Heading.IMPORTS)
+    record: str | None = option(
+        "--record",
+        heading=Heading.MEASURED,
+        type=FILE_TEXT,
+        metavar="[FILE]",
+        is_flag=False,
+        flag_value=DEFAULT_RECORD,
+        help="Also record the draft model's probabilities, from which dynamic trees (EAGLE-2, SGLang) are planned; by "
+        "default in profile.record.npz next to the profile.",
     )
-    positions_named: bool = field(metadata=given("positions"))
-    prompts: PromptOptions = field(metadata=group(PromptOptions))
-    imports: ImportOptions = field(metadata=group(ImportOptions))
-    record_name: str | None = field(
-        metadata=option(
-            "--record",
-            "record_name",
-            heading=Heading.MEASURED,
-            type=FILE_TEXT,
-            metavar="[FILE]",
-            is_flag=False,
-            flag_value=BESIDE,
-            help="Also record what the draft model thinks of each token, from which dynamic trees (EAGLE-2, SGLang) are "
-            "chosen; without FILE beside the profile, as profile.record.npz.",
-        )
+    wait_s: float | None = option(
+        "--wait",
+        heading=Heading.MEASURED,
+        type=DURATION,
+        help="Wait at most this long, such as 60s, until no other program uses the processors.",
     )
-    wait_s: float | None = field(
-        metadata=option(
-            "--wait",
-            "wait_s",
-            heading=Heading.MEASURED,
-            type=DURATION,
-            help="Wait so long at most, such as 60s or 10m, until no other program uses the processors.",
-        )
+    resume: bool = option("--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted profile.")
+    force: bool = force_option(REPLACE_FILES)
+    tensor_parallel: bool = option(
+        "--tensor-parallel",
+        heading=Heading.MODELS,
+        is_flag=True,
+        help="Split the target over the processes that torchrun started.",
     )
-    resume: bool = field(
-        metadata=option("--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted profile.")
+    drafters: tuple[DrafterSetting, ...] = option(
+        "--drafter",
+        type=DRAFTER,
+        multiple=True,
+        help=f"Drafter to measure: {', '.join(DRAFTERS)}. Repeat the option for several. DIR is the folder or hub name "
+        "of its heads; by default the bundled ones. A target without --draft and --drafter is measured with "
+        f"{' and '.join(WITHOUT_MODELS)}.",
     )
-    force: bool = field(metadata=FORCE)
-    tensor_parallel: bool = field(
-        metadata=option(
-            "--tensor-parallel",
-            heading=Heading.MODELS,
-            is_flag=True,
-            help="Split the target over the processes that torchrun started.",
-        )
-    )
-    drafters: tuple[DrafterSetting, ...] = field(
-        metadata=option(
-            "--drafter",
-            "drafters",
-            type=DRAFTER,
-            multiple=True,
-            metavar="NAME[=DIR]",
-            help="A drafter to measure, several times for several: "
-            f"{', '.join(name for name in DRAFTERS if name != 'model')}. DIR is a folder or a hub name; heads without it are the bundled ones. A target "
-            f"without --draft and --drafter is measured with {' and '.join(WITHOUT_MODELS)}.",
-        )
-    )
-    eagle_layers: tuple[int, ...] = field(metadata=EAGLE_LAYERS)
+    eagle_layers: tuple[int, ...] = eagle_layers_option("those in its config.json")
 
     @property
     def has_draft_model(self) -> bool:
-        """Whether a draft model is measured, the bundled one where no target is named."""
+        """Whether a draft model is measured: the bundled one if no target is named."""
         return self.pair.target is None or self.pair.draft is not None
 
     @property
-    def beside(self) -> tuple[DrafterSetting, ...]:
-        """The drafters that are measured beside the draft model, or without one.
+    def other_drafters(self) -> tuple[DrafterSetting, ...]:
+        """The drafters to measure other than the draft model.
 
-        Raises click.UsageError for one that is named twice, for boundaries that no head reads, and for a draft model
-        that is not named.
+        Raises click.UsageError for one that is named twice, one that needs a missing draft model, and layers without
+        an EAGLE head.
         """
-        names = [each.name for each in self.drafters]
-        needing = [each.name for each in self.drafters if each.expands_draft_model]
+        names = [drafter.name for drafter in self.drafters]
+        needing = [drafter.name for drafter in self.drafters if drafter.expands_draft_model]
         if needing and not self.has_draft_model:
             raise click.UsageError(
                 f"--drafter {needing[0]}: expected --draft MODEL, which it drafts with. Got none: add it."
@@ -196,98 +206,97 @@ class ProfileOptions:
             return tuple(DrafterSetting(name=name) for name in WITHOUT_MODELS)
         if twice := [name for name in names if names.count(name) > 1]:
             raise click.UsageError(f"--drafter {twice[0]}: expected once. Got it {names.count(twice[0])} times.")
-        return with_layers([each for each in self.drafters if each.name != "model"], self.eagle_layers)
+        return with_layers([drafter for drafter in self.drafters if drafter.name != "model"], self.eagle_layers)
 
     @property
-    def budget_s(self) -> float | None:
-        """The time budget; None where a fixed amount is measured."""
-        if self.time_budget_s is not None or self.rounds_named or self.positions_named or self.imports.times:
-            return self.time_budget_s
-        return BUNDLED_BUDGET_S if self.pair.target is None else BUDGET_S
+    def is_fixed_amount(self) -> bool:
+        """Whether `--rounds` or `--positions` replaces a time budget."""
+        return is_given("rounds") or is_given("positions")
 
     @property
     def rule_names(self) -> tuple[str, ...]:
-        """The rules; click.UsageError for one that cannot be run."""
-        return tuple(checked_rule(rule.strip(), lossy=self.lossy, option="--rules") for rule in self.rules.split(","))
+        """The rules; raises click.UsageError for one that cannot be run."""
+        return tuple(
+            check_rule_option(rule.strip(), lossy=self.lossy, option="--rules") for rule in self.rules.split(",")
+        )
 
     @property
     def to_stdout(self) -> bool:
-        """Whether the profile goes to standard output."""
-        return str(self.path) == STANDARD_STREAM
+        return is_stdout(self.path)
 
     @property
-    def journal_file(self) -> Path | None:
-        """Where measurements are kept; None beside a stream, where nothing can lie."""
-        return None if is_stream(self.path) else journal_path(self.path)
+    def checkpoint_file(self) -> Path | None:
+        """Where measurements of an unfinished run are stored; None if the output is a stream."""
+        return None if is_stream(self.path) else checkpoint_path(self.path)
 
     @property
     def record_path(self) -> Path | None:
-        """Where the draft record is written, if one is wanted; click.UsageError where that cannot be."""
-        return None if self.record_name is None else record_file(self.record_name, self.path)
+        """Where the draft record is written, if one is wanted; raises click.UsageError as `record_path` does."""
+        return None if self.record is None else record_path(self.record, self.path)
 
     def check(self) -> None:
-        """Raise click.UsageError for what has no meaning without a draft model or beside imported curves."""
-        if not self.has_draft_model and not self.imports.everything:
-            self._check_without_draft_model()
-        if self.beside and self.imports.times:
+        """Raise click.UsageError for options that contradict each other."""
+        imports = self.imports
+        if not self.has_draft_model and not imports.has_everything:
+            needing_draft_model = {
+                "--rules": is_given("rules"),
+                "--draft-temperature, --draft-top-p, --draft-top-k": self.sampling.draft_sampling is not None,
+                "--record": self.record is not None,
+                "--latency, --draft-latency, --acceptance": imports.latency
+                or imports.draft_latency
+                or imports.acceptance,
+            }
+            for name, is_used in needing_draft_model.items():
+                if is_used:
+                    raise click.UsageError(f"{name}: expected a draft model. Add --draft MODEL, or leave it out.")
+        if self.other_drafters and imports.has_times:
             raise click.UsageError(
-                "--drafter: expected times to be taken, because drafters are timed beside them. Got imported ones: leave it out."
+                "--drafter: expected measured times, with which drafters are compared. Got imported ones: leave it out."
             )
-        if self.time_budget_s is not None and (self.rounds_named or self.positions_named):
+        if self.time_budget_s is not None and self.is_fixed_amount:
             raise click.UsageError(
                 "--time-budget: expected without --rounds and --positions, which measure a fixed amount. Give one or the other."
             )
-        if self.imports.times and self.wait_s is not None:
-            raise click.UsageError("--wait: expected times to be taken. Got imported ones: leave it out.")
-        if self.imports.everything and self.record_name is not None:
-            raise click.UsageError("--record: expected a draft model to ask. Got imported curves and acceptance only.")
-
-    def _check_without_draft_model(self) -> None:
-        only = {
-            "--rules": self.rules_named,
-            "--draft-temperature, --draft-top-p, --draft-top-k": self.how.draft_sampling is not None,
-            "--record": self.record_name is not None,
-            "--latency, --draft-latency, --acceptance": self.imports.any,
-        }
-        for name, there in only.items():
-            if there:
-                raise click.UsageError(
-                    f"{name}: expected a draft model, of which this is. Add --draft MODEL, or leave it out."
-                )
+        if imports.has_times and self.wait_s is not None:
+            raise click.UsageError("--wait: expected times to measure. Got imported ones: leave it out.")
+        if imports.has_everything and self.record is not None:
+            raise click.UsageError("--record: expected a draft model to run. Got imported measurements only.")
 
     def check_measured(self) -> None:
-        """Raise click.UsageError for what cannot be measured together."""
-        if self.record_name is not None and self.tensor_parallel:
+        """Raise click.UsageError for options that contradict each other if anything is measured."""
+        if self.record is not None and self.tensor_parallel:
             raise click.UsageError("--record: expected without --tensor-parallel. Record with a target that is whole.")
-        if self.beside and self.tensor_parallel:
+        if self.other_drafters and self.tensor_parallel:
             raise click.UsageError(
                 "--drafter: expected without --tensor-parallel. Measure with a target that is whole."
             )
-        imports = self.imports
-        if imports.latency is not None and imports.draft_latency is None and self.pair.target is None:
+        if self.imports.latency is not None and self.imports.draft_latency is None and self.pair.target is None:
             raise click.UsageError(
                 "--latency: expected --draft-latency too, or --target and --draft to time drafting of."
             )
 
     def settings(self) -> "Settings":
-        """Return what the profiler is to measure; click.UsageError for what cannot be."""
+        """Return the profiler's settings; raises click.UsageError for an invalid one."""
         from treeopt.profiler import RecordSize, Settings
 
+        budget_s = self.time_budget_s
+        if budget_s is None and not self.is_fixed_amount and not self.imports.has_times:
+            budget_s = BUNDLED_BUDGET_S if self.pair.target is None else BUDGET_S
         try:
             return Settings(
                 rules=self.rule_names,
                 lossy=self.lossy,
-                samplings=self.how.samplings,
-                draft_sampling=self.how.draft_sampling,
+                samplings=self.sampling.samplings,
+                draft_sampling=self.sampling.draft_sampling,
                 context_tokens=self.context_tokens,
                 batch_sizes=self.batch_sizes,
                 max_tokens=self.max_tokens,
                 rounds=self.rounds,
-                time_budget_s=self.budget_s,
+                time_budget_s=budget_s,
                 positions=self.positions,
-                record=None if self.record_name is None else RecordSize(),
+                record=None if self.record is None else RecordSize(),
                 cuda_graphs=self.cuda_graphs,
             )
-        except InvalidValueError as error:  # every setting is an option
-            option, _, rest = str(error).partition(":")
-            raise click.UsageError(f"--{option.replace('_', '-')}:{rest}") from None
+        except InvalidValueError as error:  # each setting is an option
+            name, _, reason = str(error).partition(":")
+            raise click.UsageError(f"--{name.replace('_', '-')}:{reason}") from None

@@ -1,20 +1,20 @@
-"""Options made from a record: each field of a frozen dataclass says in its metadata which option, or argument, fills it.
+"""Command-line options declared as the fields of a frozen dataclass.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class ShowOptions:
-        path: Path = field(metadata=argument(type=InputFile()))
-        rows: int = field(metadata=option("--rows", default=64, help="Most lines."))
+        path: Path = argument(type=InputFile())
+        rows: int = option("--rows", default=64, help="Maximum number of lines.")
 
     @click.command()
     @options(ShowOptions)
-    def show(asked: ShowOptions) -> None: ...
+    def show(args: ShowOptions) -> None: ...
 
-A field may hold a record with options of its own.  `--help` lists options under their headings, in the order of fields.
+A field may also hold another such record (`group`). `--help` lists options under headings, in the order of the fields.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -22,103 +22,90 @@ import click
 from click.core import ParameterSource
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Metadata = Mapping[str, Any]
-_PARAMETER, _RECORD, _GIVEN, _HEADING = "parameter", "record", "given", "heading"
 
 
 class Heading(StrEnum):
-    """Headings of `--help`, in its order."""
+    """Headings of `--help`, in order."""
 
     MAIN = "Options"
     MODELS = "Models and device"
-    MEASURED = "What is measured"
-    PLANNED = "What is planned"
+    MEASURED = "Measurement"
+    PLANNED = "Planning"
     SAMPLING = "Sampling and verification"
     PROMPTS = "Prompts"
     ADAPTATION = "Adaptation and learning"
-    FORMAT = "Settings of formats and engines"
-    IMPORTS = "Measured elsewhere"
+    FORMAT = "Formats and engines"
+    IMPORTS = "Imported measurements"
     OUTPUT = "Output"
 
 
 class HeadedOption(click.Option):
-    """An option that `--help` lists under a heading.
-
-    Args:
-        heading: as `Heading` has them.
-    """
+    """An option that `--help` lists under a heading."""
 
     def __init__(self, *flags: Any, heading: Heading, **attributes: Any) -> None:
         super().__init__(*flags, **attributes)
         self.heading = heading
 
 
-def option(*flags: str, heading: Heading | None = None, **attributes: Any) -> Metadata:
-    """Return the metadata of a field that an option fills; other arguments are those of `click.option`.
-
-    click knows the option by the field's name, unless `flags` end in a name without dashes.
+def option(*flags: str, heading: Heading | None = None, **attributes: Any) -> Any:
+    """Return a dataclass field that an option fills.
 
     Args:
-        flags: such as `--rows`.
-        heading: where `--help` lists it; by default that of the group it is in, or the first.
-        attributes: for click.
+        flags: such as `--rows`; click names the parameter after the field.
+        heading: where `--help` lists the option; the default is the heading of its group.
+        attributes: further arguments of `click.option`; defaults are shown unless they say otherwise.
     """
-    return {_PARAMETER: (click.option, flags, attributes), _HEADING: heading}
+    attributes = {"show_default": True} | attributes
+    return field(metadata={"decorator": click.option, "flags": flags, "attributes": attributes, "heading": heading})
 
 
-def argument(*name: str, **attributes: Any) -> Metadata:
-    """Return the metadata of a field that an argument of the command fills; as `option`."""
-    return {_PARAMETER: (click.argument, name, attributes)}
+def argument(**attributes: Any) -> Any:
+    """Return a dataclass field that a positional argument fills; `attributes` are those of `click.argument`."""
+    return field(metadata={"decorator": click.argument, "flags": (), "attributes": attributes})
 
 
-def group(record: type, heading: Heading | None = None) -> Metadata:
-    """Return the metadata of a field with a record whose fields have options, under a heading unless they name another."""
-    return {_RECORD: record, _HEADING: heading}
+def group(record: type, heading: Heading | None = None) -> Any:
+    """Return a dataclass field that holds a record of options."""
+    return field(metadata={"record": record, "heading": heading})
 
 
-def given(name: str) -> Metadata:
-    """Return the metadata of a field that tells whether the user gave an option, which click knows by `name`."""
-    return {_GIVEN: name}
+def is_given(name: str) -> bool:
+    """Return whether the user typed the option that click knows by this name."""
+    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
-def options(record: type, name: str = "asked") -> Callable[[Function], Function]:
-    """Return a decorator that adds the options of a record's fields; the command receives the record as `name`."""
+def options(record: type, name: str = "args") -> Callable[[Function], Function]:
+    """Return a decorator that adds the options of a record; the command receives the record as the argument `name`."""
 
-    def decorated(function: Function) -> Function:
+    def decorate(function: Function) -> Function:
         @functools.wraps(function)
         def command(*args: Any, **values: Any) -> Any:
-            return function(*args, **{name: _made(record, values)}, **values)
+            return function(*args, **{name: _build_record(record, values)}, **values)
 
-        for add in reversed(list(_adders(record))):
-            add(command)
+        for add_parameter in reversed(list(_decorators(record))):
+            add_parameter(command)
         return command  # type: ignore[return-value]
 
-    return decorated
+    return decorate
 
 
-def _adders(record: type, outer: Heading = Heading.MAIN) -> Iterator[Callable[[Any], Any]]:
-    """Yield click's decorator for every option, those of records within at their places."""
-    for each in fields(record):
-        heading = each.metadata.get(_HEADING) or outer
-        if _RECORD in each.metadata:
-            yield from _adders(each.metadata[_RECORD], heading)
-        elif _PARAMETER in each.metadata:
-            kind, names, attributes = each.metadata[_PARAMETER]
-            known = names if any(name.isidentifier() for name in names) else (*names, each.name)
-            headed = {"cls": HeadedOption, "heading": heading} if kind is click.option else {}
-            yield kind(*known, **headed, **attributes)
+def _decorators(record: type, outer: Heading = Heading.MAIN) -> Iterator[Callable[[Any], Any]]:
+    for item in fields(record):
+        heading = item.metadata.get("heading") or outer
+        if "record" in item.metadata:
+            yield from _decorators(item.metadata["record"], heading)
+        elif "decorator" in item.metadata:
+            decorator = item.metadata["decorator"]
+            headed = {"cls": HeadedOption, "heading": heading} if decorator is click.option else {}
+            yield decorator(*item.metadata["flags"], item.name, **headed, **item.metadata["attributes"])
 
 
-def _made(record: type, values: dict[str, Any]) -> Any:
-    """Return the record, its values taken out of those that click hands to the command."""
-    found = {}
-    for each in fields(record):
-        if _RECORD in each.metadata:
-            found[each.name] = _made(each.metadata[_RECORD], values)
-        elif _PARAMETER in each.metadata:
-            names = each.metadata[_PARAMETER][1]
-            found[each.name] = values.pop(next((name for name in names if name.isidentifier()), each.name))
-        elif _GIVEN in each.metadata:
-            source = click.get_current_context().get_parameter_source(each.metadata[_GIVEN])
-            found[each.name] = source is not ParameterSource.DEFAULT
-    return record(**found)
+def _build_record(record: type, values: dict[str, Any]) -> Any:
+    """Return the record; its values are removed from those that click passes to the command."""
+    arguments = {}
+    for item in fields(record):
+        if "record" in item.metadata:
+            arguments[item.name] = _build_record(item.metadata["record"], values)
+        elif "decorator" in item.metadata:
+            arguments[item.name] = values.pop(item.name)
+    return record(**arguments)

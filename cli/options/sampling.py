@@ -1,140 +1,114 @@
-"""Options that say how tokens are sampled, at one temperature or at several."""
+"""Options for sampling and for the verification rule."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treeopt.cli.options.record import Heading, group, option
-from treeopt.cli.options.values import DRAFT_TEMPERATURE, LENGTH, SHARE, TEMPERATURE, TEMPERATURES
+from treeopt.cli.options.record import Heading, option
+from treeopt.cli.options.values import DRAFT_TEMPERATURE, LENGTH, MEASURED_RULE, SHARE, TEMPERATURE, TEMPERATURES
+from treeopt.errors import InvalidValueError
+from treeopt.records.rules import check_rule
 from treeopt.records.sampling import Sampling
 
+if TYPE_CHECKING:
+    from treeopt.trees import TreeFile
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenOptions:
-    """Which tokens may be sampled, and how the draft samples: all but the target's temperature."""
 
-    top_p: float = field(
-        metadata=option(
-            "--top-p",
-            heading=Heading.SAMPLING,
-            type=SHARE,
-            default=1.0,
-            show_default=True,
-            help="Share of the target's distribution that is kept.",
-        )
-    )
-    top_k: int = field(
-        metadata=option(
-            "--top-k",
-            heading=Heading.SAMPLING,
-            type=LENGTH,
-            default=0,
-            show_default=True,
-            help="Tokens of the target's distribution kept; 0 is all.",
-        )
-    )
-    draft_temperature: float | None = field(
-        metadata=option(
-            "--draft-temperature",
-            heading=Heading.SAMPLING,
-            type=DRAFT_TEMPERATURE,
-            help="Temperature of the draft; by default the target's. It changes the speed, never the text's distribution.",
-        )
-    )
-    draft_top_p: float = field(
-        metadata=option(
-            "--draft-top-p",
-            heading=Heading.SAMPLING,
-            type=SHARE,
-            default=1.0,
-            show_default=True,
-            help="As --top-p, for the draft.",
-        )
-    )
-    draft_top_k: int = field(
-        metadata=option(
-            "--draft-top-k",
-            heading=Heading.SAMPLING,
-            type=LENGTH,
-            default=0,
-            show_default=True,
-            help="As --top-k, for the draft.",
-        )
+def lossy_option() -> Any:
+    return option(
+        "--lossy",
+        heading=Heading.SAMPLING,
+        is_flag=True,
+        help="Allow lossy rules, which change the distribution of the output.",
     )
 
-    def draft_sampling(self, temperatures: Iterable[float]) -> Sampling | None:
-        """Return how the draft samples, None where that is not said; click.UsageError where it cannot be meant."""
-        if self.draft_temperature is None and self.draft_top_p == 1 and self.draft_top_k == 0:
-            return None
-        warm = [each for each in temperatures if each > 0]
-        if not warm:
-            raise click.UsageError(
-                "--draft-temperature, --draft-top-p, --draft-top-k: at temperature 0 the draft takes its likeliest "
-                "tokens. Leave them out."
-            )
-        if self.draft_temperature is None and len(warm) > 1:
-            raise click.UsageError("--draft-top-p, --draft-top-k: expected --draft-temperature with several.")
-        return Sampling(self.draft_temperature or warm[0], self.draft_top_p, self.draft_top_k)
+
+def measured_rule_option(help_text: str) -> Any:
+    """Return the option of a rule that a profile may contain."""
+    return option("--rule", heading=Heading.SAMPLING, type=MEASURED_RULE, help=help_text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingOptions:
-    """One way of sampling."""
+def check_rule_option(rule: str, *, lossy: bool, option: str = "--rule") -> str:
+    """Return the rule; raises click.UsageError for an unknown one, and for a lossy one without `--lossy`."""
+    try:
+        check_rule(rule, lossy=lossy)
+    except InvalidValueError as error:
+        raise click.UsageError(f"{option}: {str(error).partition(': ')[2]}") from None
+    return rule
 
-    temperature: float = field(
-        metadata=option(
-            "--temperature",
-            heading=Heading.SAMPLING,
-            type=TEMPERATURE,
-            default="0",
-            show_default=True,
-            help="Sampling temperature; 0 is greedy.",
-        )
-    )
-    tokens: TokenOptions = field(metadata=group(TokenOptions))
 
-    def __post_init__(self) -> None:
-        self.tokens.draft_sampling([self.temperature])
-
-    @property
-    def sampling(self) -> Sampling:
-        """How the target samples."""
-        return Sampling(self.temperature, self.tokens.top_p, self.tokens.top_k)
-
-    @property
-    def draft_sampling(self) -> Sampling | None:
-        """How the draft samples, None where that is not said."""
-        return self.tokens.draft_sampling([self.temperature])
+def planned_rule(planned: "TreeFile") -> str:
+    """Return the rule that a tree was planned for, by default the one for its drafter."""
+    default = "sequoia" if planned.drafter is None else "target"
+    return (planned.provenance and planned.provenance.rule) or default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingsOptions:
-    """Sampling at one temperature or several."""
+    """Sampling at one or several temperatures."""
 
-    temperatures: tuple[float, ...] = field(
-        metadata=option(
-            "--temperature",
-            "temperature",
-            heading=Heading.SAMPLING,
-            type=TEMPERATURES,
-            metavar="NUMBERS",
-            default="0",
-            show_default=True,
-            help="Sampling temperature; 0 is greedy. Several with commas between.",
-        )
+    temperature: tuple[float, ...] = option(
+        "--temperature",
+        type=TEMPERATURES,
+        default="0",
+        help="Sampling temperature; 0 is greedy. Separate several with commas.",
     )
-    tokens: TokenOptions = field(metadata=group(TokenOptions))
+    top_p: float = option("--top-p", type=SHARE, default=1.0, help="Nucleus sampling: probability mass to keep.")
+    top_k: int = option("--top-k", type=LENGTH, default=0, help="Likeliest tokens to keep; 0 for all.")
+    draft_temperature: float | None = option(
+        "--draft-temperature",
+        type=DRAFT_TEMPERATURE,
+        help="Temperature of the draft; by default the target's. It changes the speed, not the output's distribution.",
+    )
+    draft_top_p: float = option("--draft-top-p", type=SHARE, default=1.0, help="Like --top-p, for the draft.")
+    draft_top_k: int = option("--draft-top-k", type=LENGTH, default=0, help="Like --top-k, for the draft.")
 
     def __post_init__(self) -> None:
-        self.tokens.draft_sampling(self.temperatures)
+        _ = self.draft_sampling  # refuses contradictions
 
     @property
     def samplings(self) -> tuple[Sampling, ...]:
-        """How the target samples, at each temperature."""
-        return tuple(Sampling(each, self.tokens.top_p, self.tokens.top_k) for each in self.temperatures)
+        """The target's sampling at each temperature."""
+        return tuple(Sampling(temperature, self.top_p, self.top_k) for temperature in self.temperature)
 
     @property
     def draft_sampling(self) -> Sampling | None:
-        """How the draft samples, None where that is not said."""
-        return self.tokens.draft_sampling(self.temperatures)
+        """The draft's sampling, None if no option sets it; click.UsageError for options that contradict each other."""
+        if self.draft_temperature is None and self.draft_top_p == 1 and self.draft_top_k == 0:
+            return None
+        positive = [temperature for temperature in self.temperature if temperature > 0]
+        if not positive:
+            raise click.UsageError(
+                "--draft-temperature, --draft-top-p, --draft-top-k: at temperature 0 the draft takes its likeliest "
+                "tokens. Leave them out."
+            )
+        if self.draft_temperature is None and len(positive) > 1:
+            raise click.UsageError("--draft-top-p, --draft-top-k: expected --draft-temperature with several.")
+        return Sampling(self.draft_temperature or positive[0], self.draft_top_p, self.draft_top_k)
+
+
+class _SingleTemperature(click.ParamType[tuple[float, ...]]):
+    """One temperature, as a tuple."""
+
+    name = TEMPERATURE.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        return value if isinstance(value, tuple) else (TEMPERATURE.convert(value, param, ctx),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions(SamplingsOptions):
+    """Sampling at one temperature."""
+
+    temperature: tuple[float, ...] = option(
+        "--temperature",
+        type=_SingleTemperature(),
+        default="0",
+        help="Sampling temperature; 0 is greedy.",
+    )
+
+    @property
+    def sampling(self) -> Sampling:
+        """The target's sampling."""
+        return self.samplings[0]

@@ -1,4 +1,7 @@
-"""Kinds of option values that click does not know: texts, counts, lists with commas, and spans of time."""
+"""Types of option values: text, numbers, lists with commas, sizes and durations.
+
+Each `convert` returns a value that is already converted as it is, and raises a usage error for anything it cannot read.
+"""
 
 import os
 import re
@@ -7,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treeopt.errors import InvalidValueError
 from treeopt.records.machine import AUTO
 from treeopt.records.rules import RULES
 from treeopt.records.sampling import Sampling
@@ -15,66 +17,72 @@ from treeopt.records.sampling import Sampling
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-MOST = 999_999_999
-"""No count that a user means is larger, and every sum and product of a few of them fits in 64 bits."""
+MAX_COUNT = 999_999_999
+"""Largest count: sums and products of a few of them fit in 64 bits."""
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([KMGT]i?B)", re.ASCII)
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)", re.ASCII)
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Text(click.ParamType[str]):
-    """A text that can be encoded: what a shell passes on may hold bytes that are no UTF-8."""
+    """UTF-8 text; a shell may pass other bytes."""
 
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text; a usage error for bytes that are none."""
         text = str(value)
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            byte = ord(text[error.start]) & 0xFF  # how Python keeps a byte that it could not decode
+            byte = ord(text[error.start]) & 0xFF  # Python keeps an undecodable byte in the low bits of a surrogate
             self.fail(f"expected UTF-8 text. Got the byte 0x{byte:02x} after {error.start} characters.", param, ctx)
         return text
 
 
 class Number(click.ParamType[float]):
-    """A number that `check` returns, or refuses with ValueError, which `nan` always is."""
+    """A number.
+
+    Args:
+        parse: returns the number of a text, or raises ValueError.
+        expected: the valid numbers in words.
+    """
 
     name = "number"
 
-    def __init__(self, check: Callable[[str], float], expected: str) -> None:
-        self._check = check
+    def __init__(self, parse: Callable[[str], float], expected: str) -> None:
+        self._parse = parse
         self._expected = expected
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; a usage error for anything else."""
         try:
-            return self._check(str(value))
+            return self._parse(str(value))
         except ValueError:
             self.fail(f"expected {self._expected}. Got {value!r}.", param, ctx)
 
 
 class CommaList(click.ParamType[tuple[Any, ...]]):
-    """Values with commas between, each once.
+    """Different values, separated by commas.
 
     Args:
-        name: what one of them is, in the plural.
-        one: makes a value of its text; raises ValueError for another text.
-        example: such a list.
+        name: the valid values in words, plural.
+        parse: returns the value of a text, or raises ValueError.
+        example: a valid list.
     """
 
-    def __init__(self, name: str, one: Callable[[str], Any], example: str) -> None:
+    def __init__(self, name: str, parse: Callable[[str], Any], example: str) -> None:
         self.name = name
-        self._one = one
+        self._parse = parse
         self._example = example
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        del param, ctx
+        return "NUMBERS"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        """Return the values; a usage error for anything else."""
         if isinstance(value, tuple):
             return value
         try:
-            values = tuple(self._one(part.strip()) for part in str(value).split(","))
+            values = tuple(self._parse(part.strip()) for part in str(value).split(","))
         except ValueError:
             values = ()
         if not values or len(set(values)) < len(values):
@@ -83,12 +91,11 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
 
 
 class Size(click.ParamType[int]):
-    """A number of bytes such as `40GB` or `24GiB`."""
+    """A number of bytes, such as `40GB` or `24GiB`."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes; a usage error for anything else."""
         if isinstance(value, int):
             return value
         match = _SIZE.fullmatch(str(value).strip())
@@ -99,7 +106,7 @@ class Size(click.ParamType[int]):
 
 
 class Duration(click.ParamType[float]):
-    """A span of time such as `250ms`, `90s`, `3m` or `1.5h`, in seconds; a number alone is seconds.
+    """Seconds, given as `250ms`, `90s`, `3m`, `1.5h` or a plain number.
 
     >>> Duration().convert("3m", None, None)
     180.0
@@ -108,7 +115,6 @@ class Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds; a usage error for anything else."""
         if isinstance(value, float):
             return value
         match = _DURATION.fullmatch(str(value).strip())
@@ -118,36 +124,29 @@ class Duration(click.ParamType[float]):
 
 
 class Whole(click.ParamType[int]):
-    """A whole number.
-
-    Args:
-        least: the smallest allowed.
-        most: the largest allowed.
-        limit: what the largest is, in words.
-    """
+    """A whole number in a range; `limit` explains the largest in words."""
 
     name = "integer"
 
-    def __init__(self, least: int, most: int, limit: str = "") -> None:
-        self.least = least
-        self.most = most
+    def __init__(self, smallest: int, largest: int, limit: str = "") -> None:
+        self.smallest = smallest
+        self.largest = largest
         self._limit = limit and f", {limit}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number; a usage error that names the range for anything else."""
         text = str(value)
-        if not re.fullmatch(r"-?\d{1,20}", text, re.ASCII) or not self.least <= int(text) <= self.most:
-            limits = f"{self.least} to {self.most}{self._limit}"
+        if not re.fullmatch(r"-?\d{1,20}", text, re.ASCII) or not self.smallest <= int(text) <= self.largest:
+            limits = f"{self.smallest} to {self.largest}{self._limit}"
             self.fail(f"expected a whole number from {limits}. Got {value!r}.", param, ctx)
         return int(text)
 
 
 class Names(Text):
-    """One of some names that a shell completes; they are looked up when they are asked for, and checked by the command.
+    """A name that a shell completes; the command checks it.
 
     Args:
-        name: what one of them is.
-        names: returns them.
+        name: the metavar.
+        names: returns all names; called for completion only.
     """
 
     def __init__(self, name: str, names: Callable[[], Sequence[str]]) -> None:
@@ -155,7 +154,6 @@ class Names(Text):
         self._names = names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-        """Return the names that begin so."""
         del ctx, param
         from click.shell_completion import CompletionItem
 
@@ -163,106 +161,81 @@ class Names(Text):
 
 
 class NameList(Names):
-    """Some of these names with commas between, of which a shell completes the last."""
+    """Names separated by commas, of which a shell completes the last."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-        """Return what was typed with the last name completed, by names that are not there yet."""
         before, comma, last = incomplete.rpartition(",")
-        found = super().shell_complete(ctx, param, last)
-        typed = before.split(",")
-        for each in found:
-            each.value = f"{before}{comma}{each.value}"
-        return [each for each in found if each.value.rpartition(",")[2] not in typed]
+        items = super().shell_complete(ctx, param, last)
+        new_items = [item for item in items if item.value not in before.split(",")]
+        for item in new_items:
+            item.value = f"{before}{comma}{item.value}"
+        return new_items
 
 
-class FileText(Text):
-    """A text that mostly is a path, which a shell completes: a model's folder or file, or its name on the hub."""
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-        """Leave it to the shell, which knows the files."""
-        del ctx, param
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="file")]
-
-
-def _probed() -> Sequence[str]:
-    """Return the engines that can be probed."""
-    from treeopt.engines.probes.named import NAMES
+def _probed_engines() -> Sequence[str]:
+    from treeopt.engines.clients.registry import NAMES
 
     return NAMES
 
 
 def _methods() -> Sequence[str]:
-    """Return the ways of speculating, and the word for all of them."""
     from treeopt.methods.names import NAMES
 
     return "all", *NAMES
 
 
-def _length(text: str) -> int:
-    """Return a whole number, 0 included."""
-    return 0 if text == "0" else _count(text)
-
-
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
         raise ValueError(text)
     return int(text)
 
 
-def _temperature(text: str) -> float:
-    try:
-        return Sampling(float(text)).temperature
-    except InvalidValueError as error:
-        raise ValueError(str(error)) from None
+def _parse_length(text: str) -> int:
+    return 0 if text == "0" else _parse_count(text)
 
 
-def _warm(text: str) -> float:
-    if (value := _temperature(text)) == 0:
+def _parse_temperature(text: str) -> float:
+    return Sampling(float(text)).temperature
+
+
+def _parse_draft_temperature(text: str) -> float:
+    if (value := _parse_temperature(text)) == 0:
         raise ValueError(text)
     return value
 
 
-def _share(text: str) -> float:
-    try:
-        return Sampling(top_p=float(text)).top_p
-    except InvalidValueError as error:
-        raise ValueError(str(error)) from None
+def _parse_share(text: str) -> float:
+    return Sampling(top_p=float(text)).top_p
 
 
-def _gap(text: str) -> float:
+def _parse_gap(text: str) -> float:
     if not 0 <= (value := float(text)) < float("inf"):
         raise ValueError(text)
     return value
 
 
 TEXT = Text()
-COUNT = Whole(1, MOST)
-"""A count of things."""
-LENGTH = Whole(0, MOST)
-"""A count that may be 0."""
+COUNT = Whole(1, MAX_COUNT)
+LENGTH = Whole(0, MAX_COUNT)
 SEED = Whole(0, 2**63 - 1)
 THREADS = Whole(1, os.cpu_count() or 1, "the processors of this machine")
-"""Far more threads end the process without a word."""
+"""Far more threads end the process without an error."""
 RULE = click.Choice(RULES)
 MEASURED_RULE = Names("rule", lambda: RULES)
-"""Any rule that a profile may hold, which another program may have measured."""
-METHOD_LIST = NameList("text", _methods)
-"""Ways of speculating."""
-RULE_LIST = NameList("text", lambda: RULES)
-PROBED_ENGINE = Names("text", _probed)
-"""An engine that treeopt probe measures."""
-FILE_TEXT = FileText()
-DEVICE = Names("text", lambda: (AUTO, "cpu", "cuda"))
-SHARE = Number(_share, "a number above 0 and at most 1")
-TEMPERATURE = Number(_temperature, "0, which is greedy, or a number of at least 1e-6")
-GAP = Number(_gap, "a number of nats, at least 0")
-DRAFT_TEMPERATURE = Number(_warm, "a number of at least 1e-6")
-LEARNING_RATE = Number(_share, "a number above 0 and at most 1")
-COUNTS = CommaList("whole numbers of at least 1", _count, "256,1024")
-BOUNDARIES = CommaList("boundaries of the target, whole numbers of at least 0", _length, "2,6,9")
-LENGTHS = CommaList("whole numbers of at least 0", _length, "0,1,3,7")
-TEMPERATURES = CommaList("temperatures of at least 0", _temperature, "0,0.6")
+"""Any rule that a profile may contain; another program may have measured it."""
+METHOD_LIST = NameList("names", _methods)
+RULE_LIST = NameList("names", lambda: RULES)
+PROBED_ENGINE = Names("engine", _probed_engines)
+FILE_TEXT = click.Path()
+"""Text that is often a path, such as a model's folder or its name on the hub; a shell completes files."""
+DEVICE = Names("device", lambda: (AUTO, "cpu", "cuda"))
+SHARE = Number(_parse_share, "a number above 0 and at most 1")
+TEMPERATURE = Number(_parse_temperature, "0, which is greedy, or a number of at least 1e-6")
+GAP = Number(_parse_gap, "a number of nats, at least 0")
+DRAFT_TEMPERATURE = Number(_parse_draft_temperature, "a number of at least 1e-6")
+COUNTS = CommaList("whole numbers of at least 1", _parse_count, "256,1024")
+LAYERS = CommaList("layer ids of the target, whole numbers of at least 0", _parse_length, "2,6,9")
+LENGTHS = CommaList("whole numbers of at least 0", _parse_length, "0,1,3,7")
+TEMPERATURES = CommaList("temperatures of at least 0", _parse_temperature, "0,0.6")
 DURATION = Duration()
 SIZE = Size()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call
-from treeopt.cli import waiting
+from treeopt.cli import terminal
 
 LITTLE = ("--rounds", "2", "--context-tokens", "64", "--max-tokens", "8")
 """Of everything measured, so that a profile takes less than a second."""
@@ -22,12 +22,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def no_other_programs() -> Iterator[None]:
     """Let nothing depend on what else computes, other tests above all."""
-    from treeopt.profiler.latency.busy import ProcessorTimes
-    from treeopt.profiler.latency.programs import Sight
+    from treeopt.profiler.latency.load import CpuLoadReader, LoadReport
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("treeopt.profiler.latency.programs.look", lambda *_, **__: Sight(None, ()))
-        patch.setattr(ProcessorTimes, "others", lambda _: None)
+        patch.setattr("treeopt.profiler.latency.load.report_load", lambda *_, **__: LoadReport(None, ()))
+        patch.setattr(CpuLoadReader, "read", lambda _: None)
         yield
 
 
@@ -62,4 +61,4 @@ def nobody_knows_other_programs() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let work take as long as it may: on a fresh machine the solver is compiled during the first solve."""
-    monkeypatch.setattr(waiting, "SILENCE_S", 3600.0)
+    monkeypatch.setattr(terminal, "SILENT_S", 3600.0)

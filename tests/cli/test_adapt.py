@@ -12,7 +12,7 @@ from tests.support.invented_machines import latency, seconds
 from treeopt.adaptation import recalibration
 from treeopt.adaptation.averages import StepTimes
 from treeopt.records.latency import Timing
-from treeopt.records.measured_drafter import CountedDecodes, CountedSetting, DecodedTexts, MeasuredDrafter
+from treeopt.records.measured_drafter import DecodedSequences, MeasuredDrafter, MeasuredSetting, MeasuredSettings
 from treeopt.records.profile import Profile
 from treeopt.trees import TreeFile, chain, level_widths
 from treeopt.trees.drafter_setting import drafter_setting
@@ -33,7 +33,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recalibration, "CHECK_STEPS", 4)
     monkeypatch.setattr(recalibration, "NEXT_CHECK_STEPS", 4)
     monkeypatch.setattr(recalibration, "HEAD_START_S", 1000.0)
-    monkeypatch.setattr(recalibration, "LEAST_GAIN", -0.5)
+    monkeypatch.setattr(recalibration, "MIN_GAIN", -0.5)
     fastest = recalibration.Recalibration._fastest
 
     def another(self: recalibration.Recalibration, predictions: Any = None) -> Any:
@@ -81,11 +81,11 @@ def lookup_profile(greedy_profile: Path) -> Path:
     """Return the path of a profile that holds prompt lookup too, as if half of its drafts had been right."""
     profile = Profile.load(greedy_profile)
 
-    def decoded(tokens: int, seconds: float) -> DecodedTexts:
-        return DecodedTexts(tokens=(tokens,) * 4, steps=(40,) * 4, seconds=Timing([seconds] * 4))
+    def decoded(tokens: int, seconds: float) -> DecodedSequences:
+        return DecodedSequences(tokens=(tokens,) * 4, steps=(40,) * 4, seconds=Timing([seconds] * 4))
 
     settings = tuple(
-        CountedSetting(
+        MeasuredSetting(
             values=drafter_setting("prompt-lookup", ngram=ngram, length=2).values,
             max_tokens=3,
             decoded=decoded(80, 0.11),
@@ -94,7 +94,7 @@ def lookup_profile(greedy_profile: Path) -> Path:
         )
         for ngram in (2, 4)
     )
-    decodes = CountedDecodes(temperature=0.0, top_p=1.0, context_tokens=64, plain=decoded(40, 0.1), settings=settings)
+    decodes = MeasuredSettings(temperature=0.0, top_p=1.0, context_tokens=64, plain=decoded(40, 0.1), settings=settings)
     path = Path("with-lookup.yaml")
     invented = latency(MACHINE, context_tokens=profile.latencies[0].context_tokens)  # measured ones hang on other load
     drafters = (MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.cli.invented import call, invented
-from treeopt.files.record_form import written_record
+from treeopt.files.serialization import serialize_record
 from treeopt.profiler.machine import describe_machine
 from treeopt.records.machine import Pair
 from treeopt.records.profile import Profile
@@ -68,8 +68,8 @@ def parents(tree: TokenTree) -> tuple[int, ...]:
 def test_a_tree_is_raced_with_plain_decoding_at_every_size(files: Path) -> None:
     result = call("bench", "batches", "tree.json", "--batch-sizes", "1,3", *SHORT, "--max-new-tokens", 5)
     assert result.exit_code == 0, result.output
-    assert "Every text is, token by token, the one decoded alone." in result.stdout
-    content, here = json.loads(Path("found.json").read_text()), written_record(describe_machine(torch.device("cpu")))
+    assert "All outputs are identical to decoding alone, token by token." in result.stdout
+    content, here = json.loads(Path("found.json").read_text()), serialize_record(describe_machine(torch.device("cpu")))
     assert content["machine"] == here
     assert {"target", "draft", "dtype", "target_digest", "draft_digest"} <= set(content["pair"])
     assert result.stdout.startswith(
@@ -125,12 +125,12 @@ def test_without_a_tree_the_plan_of_each_size_is_raced(files: Path) -> None:
         (
             ("gaps.json", "--batch-sizes", "2", *SHORT),
             1,
-            "gaps.json: trees: expected trees for 1, 2, … texts without gaps",
+            "gaps.json: trees: expected trees for batch sizes 1, 2, … without gaps",
         ),
         (
             ("medusa.json", "--batch-sizes", "2", *SHORT),
             2,
-            "expected a tree that the draft model fills. Got one for medusa",
+            "expected a tree of the draft model. Got one of medusa",
         ),
         (("--batch-sizes", "1,16", *SHORT), 1, "batch 16 was not measured"),
         (("none.json", "--batch-sizes", "1"), 1, "none.json: no such file"),
@@ -156,7 +156,7 @@ def test_bad_input_is_one_line(files: Path, words: tuple[object, ...], code: int
     [
         (
             profile(((256, 1),)),
-            "Warning: nothing is predicted for batch sizes 3, because the profile has no times for them.",
+            "Warning: no prediction for batch sizes 3: the profile has no times for them.",
         ),
         (
             replace(OLD, latencies=tuple(replace(each, steps=()) for each in OLD.latencies)),

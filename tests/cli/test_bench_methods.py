@@ -11,7 +11,7 @@ from treeopt import __version__
 from treeopt import bundled as pair
 from treeopt.methods import running
 from treeopt.records.machine import Pair
-from treeopt.records.results import NotRun, Row
+from treeopt.records.results import MethodRow, NotRun
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
 KEYS = (
@@ -27,8 +27,8 @@ KEYS = (
 )
 
 
-def row(method: str, temperature: float, speedup: float, *, lossless: bool = True) -> Row:
-    return Row(
+def row(method: str, temperature: float, speedup: float, *, lossless: bool = True) -> MethodRow:
+    return MethodRow(
         method=method,
         rule="target",
         temperature=temperature,
@@ -94,7 +94,7 @@ def test_a_table_a_file_and_a_picture(asked):
 def test_what_did_not_run_has_its_reason_in_table_file_and_picture():
     result = call("bench", "methods", "--output", "methods.json", "--plot", "methods.svg", "--threads", 1)
     assert "redrafter     not run: heads: those are another target's" in result.stdout
-    assert "assumed, not measured, in what is predicted:\n  medusa: the rest is as ever" in result.stdout
+    assert "Predictions assume:\n  medusa: the rest is as ever" in result.stdout
     assert json.loads(Path("methods.json").read_text("utf-8"))["not_run"][-1] == {
         "method": "redrafter",
         "temperature": 0.6,

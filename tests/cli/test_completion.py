@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.cli.invented import leaf_commands
 from treeopt.cli.main import main
 from treeopt.engines import ENGINES
-from treeopt.engines.probes.named import NAMES
+from treeopt.engines.clients.registry import NAMES
 from treeopt.methods.names import NAMES as METHODS
 from treeopt.records.rules import RULES
 from treeopt.trees.formats import FORMATS

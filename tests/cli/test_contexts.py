@@ -12,6 +12,7 @@ from tests.planner.test_drafters import by_context as with_drafters
 from treeopt.planner import plan, schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
+from treeopt.records.step_latency import Imported
 
 GOOD, BAD = AcceptanceTable([[0.9, 0.05]] * 6), AcceptanceTable([[0.2, 0.02]] * 6)
 CONTEXTS = (64, 256, 896)
@@ -84,17 +85,25 @@ class TestSolve:
 
 class TestWarning:
     def test_a_plan_for_another_context_than_the_measured_one_says_so(self, folder: Path) -> None:
-        told = (
-            "Warning: acceptance was measured at 64 tokens of context only, and is taken from there for 256,500,896, where "
-            "it may differ. Profile with --context-tokens 64,256,500,896.\n"
-        )
-        whole = by_context()
-        for one in (None, 64):
-            (first, *_) = whole.acceptances
-            profile = replace(whole, acceptances=(replace(first, context_tokens=one),))
+        whole, (first, *_) = by_context(), by_context().acceptances
+        remedy = "Profile with --context-tokens 64,256,500,896."
+        import_again = "Import acceptance that was measured there."
+        imported = (Imported(what="acceptance", source="a.json"),)
+        for acceptance, warning in (
+            (first, f"acceptance was measured at 64 tokens of context and may differ at 256, 500, 896. {remedy}"),
+            (
+                replace(first, context_tokens=None),
+                f"acceptance was measured right after the prompts and may differ at 256, 500, 896 tokens of context. {remedy}",
+            ),
+            (
+                replace(first, context_tokens=None, imported=imported),
+                f"the imported acceptance may differ at 256, 500, 896 tokens of context. {import_again}",
+            ),
+        ):
+            profile = replace(whole, acceptances=(acceptance,))
             result = call("solve", "--profile", saved(folder, profile), "--context-tokens", 500)
-            assert (result.exit_code, result.stderr) == (0, told)
-            assert told[len("Warning: ") : -1] in solved_json(folder, profile, "--context-tokens", 500)["warnings"]
+            assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, f"Warning: {warning}")
+            assert warning in solved_json(folder, profile, "--context-tokens", 500)["warnings"]
 
     def test_one_context_planned_for_as_measured_does_not(self, folder: Path) -> None:
         result = call("solve", "--profile", saved(folder, invented(conditions=[(256, 1), (256, 4)])))
@@ -106,13 +115,15 @@ class TestDrafters:
         profile = drafters_by_context()
         result = call("solve", "--profile", saved(folder, profile))
         assert (result.exit_code, result.stderr) == (0, "")
-        said = [line for line in result.stdout.splitlines() if line.startswith("Of all drafters, switch at ")]
-        assert len([line for line in result.stdout.splitlines() if line == "Of all drafters, by context length:"]) == 1
+        said = [line for line in result.stdout.splitlines() if line.startswith("Among all drafters, switch at ")]
+        assert len([line for line in result.stdout.splitlines() if line == "All drafters by context length:"]) == 1
 
         found = solved_json(folder, profile)["drafters_over_contexts"]
         assert len(said) == len(found) - 1 > 0
         for line, after in zip(said, found[1:], strict=True):
-            assert line.startswith(f"Of all drafters, switch at {after['context_tokens'][0]} tokens of context: from ")
+            assert line.startswith(
+                f"Among all drafters, switch at {after['context_tokens'][0]} tokens of context: from "
+            )
             assert after["drafter"].replace("model", "the draft model") in line
         assert found[0]["context_tokens"][0] == 256
         assert found[-1]["context_tokens"][1] == 4096
@@ -138,8 +149,8 @@ class TestDrafters:
         medusa, lookup = whole.drafters
         profile = replace(whole, drafters=(replace(medusa, trees=medusa.trees_at(0.0)[:1]), lookup))
         told = (
-            "acceptance of medusa was measured at 256 tokens of context only, and is taken from there for 500,1024,4096, "
-            "where it may differ. Profile with --context-tokens 256,500,1024,4096."
+            "acceptance of medusa was measured at 256 tokens of context and may differ at 500, 1024, 4096. "
+            "Profile with --context-tokens 256,500,1024,4096."
         )
         result = call("solve", "--profile", saved(folder, profile), "--context-tokens", 500)
         assert result.stderr.splitlines() == [f"Warning: {told}"]
@@ -159,8 +170,11 @@ class TestOthers:
     def test_exports_for_another_context_than_the_measured_one_say_so(self, folder: Path) -> None:
         path = saved(folder, invented(conditions=[(64, 1), (896, 1)]))
         said = ("export", path, "--to", "vllm", "--draft-model", "d", "-o", "-")
-        assert "acceptance was measured at 64 tokens of context only" in call(*said, "--context-tokens", 300).stderr
-        assert "of context only" not in call(*said).stderr
+        assert (
+            "acceptance was measured right after the prompts and may differ at 300"
+            in call(*said, "--context-tokens", 300).stderr
+        )
+        assert "may differ" not in call(*said).stderr
 
     def test_rates_that_are_exported_are_those_of_the_context(self, folder: Path) -> None:
         path, rates = saved(folder, by_context()), []
@@ -182,8 +196,8 @@ class TestOthers:
         assert rows[1] == pytest.approx((rows[0] + rows[2]) / 2)
 
     def test_a_profile_names_the_context_of_each_table(self) -> None:
-        from treeopt.report.profile_text import summary
+        from treeopt.report.profile_text import profile_summary
 
-        said = summary(by_context())
+        said = profile_summary(by_context())
         for context in CONTEXTS:
             assert f"acceptance, sequoia at temperature 0, {context} tokens of context, 999 positions" in said

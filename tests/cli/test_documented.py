@@ -1,4 +1,4 @@
-"""What docs/guides/plan.md shows is what the command prints."""
+"""What docs/guides/plan.md and docs/guides/profile.md show is what the commands print."""
 
 import json
 import re
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, call, invented, solved, solved_json
+from treeopt.records.profile import Profile
+from treeopt.report.profile_text import profile_summary
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -16,6 +18,12 @@ def blocks() -> list[str]:
     return re.findall(
         r"^```\w*\n(.*?)^```$", (DOCS / "guides" / "plan.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
+
+
+def test_summary_of_a_profile() -> None:
+    printed = profile_summary(Profile.load(DOCS / "profiles" / "bundled-2-cores-outcomes.yaml"))
+
+    assert f"```\n{printed}\n```" in (DOCS / "guides" / "profile.md").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("folder")
@@ -51,15 +59,14 @@ def test_the_keys_of_the_object(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
-def test_the_plans_for_texts_of_so_many_tokens() -> None:
-    text = (DOCS / "guides" / "plan.md").read_text("utf-8")
+@pytest.mark.parametrize(
+    ("shown", "options"), [("as measured", ()), ("64", ("--new-tokens", 64)), ("128", ("--new-tokens", 128))]
+)
+def test_plans_for_short_outputs(shown: str, options: tuple[object, ...]) -> None:
     profile = DOCS / "profiles" / "bundled-2-cores-surface.yaml"
-    for asked, said in (
-        ((), "a chain of {} draft tokens, {} tokens per step and {} times plain decoding"),
-        (("--new-tokens", 64), "a chain of {} draft tokens, {} and {}; for 128"),
-        (("--new-tokens", 128), "for 128 tokens it is {} draft tokens, {} and {}."),
-    ):
-        found = json.loads(call("solve", "--profile", profile, "--json", *asked).stdout)
-        choice = found["candidates"][found["choice"]]
-        numbers = (choice["depth"], f"{choice['tokens_per_step']:.2f}", f"{choice['speedup']:.2f}")
-        assert said.format(*numbers) in text, numbers
+    plan = json.loads(call("solve", "--profile", profile, "--json", *options).stdout)
+
+    choice = plan["candidates"][plan["choice"]]
+    fastest = f"a {plan['choice']} of {choice['depth']} draft tokens"
+    row = f"| {shown} | {fastest} | {choice['tokens_per_step']:.2f} | {choice['speedup']:.2f} |"
+    assert row in (DOCS / "guides" / "plan.md").read_text("utf-8")

@@ -77,7 +77,7 @@ def test_bench_prints_what_the_file_promised_beside_what_was_measured(greedy_pro
             assert report["predicted"].get(each) == (predicted or {}).get(each)
             assert report["measured"][each] > 0
         assert report["measured"]["divergences"] == []
-        assert report["drafter"] == load_file(f"{name}.json").drafter.words
+        assert report["drafter"] == load_file(f"{name}.json").drafter.description
         assert f"Drafted by {report['drafter']}." in result.stdout
         (speedup,) = [line.split() for line in result.stdout.splitlines() if line.startswith("speedup")]
         assert speedup[1] == ("1.75" if predicted else "-")
@@ -108,7 +108,7 @@ def warnings_of(result) -> list[str]:
 
 
 @pytest.mark.usefixtures("trees")
-def test_the_boundaries_of_the_file_are_read_and_others_only_where_they_are_asked_for(eagle: Path, monkeypatch):
+def test_layers_come_from_the_file_unless_an_option_names_others(eagle: Path, monkeypatch):
     read = []
 
     def spy(*arguments, **options):
@@ -127,14 +127,14 @@ def test_the_boundaries_of_the_file_are_read_and_others_only_where_they_are_aske
     ]
     found = [call("run", *each, *PROMPT) for each in (*runs, ("default.json",))]
     assert [each.stdout for each in found] == [plain] * 5
-    assert [each.wants.boundaries for each in read] == [(3, 1, 2)] * 2 + [(6, 5, 1)] * 2 + [(2, 4, 5)]
+    assert [each.requested_states.layer_ids for each in read] == [(3, 1, 2)] * 2 + [(6, 5, 1)] * 2 + [(2, 4, 5)]
     planned, again, other, config, default = map(warnings_of, found)
     assert planned == again == []
-    end = ", and boundaries 6,5,1 are read: the prediction may not hold. Leave out --eagle-layers, or profile with it and solve again."
-    assert other == [f"Warning: eagle.json was planned with boundaries 3,1,2{end}"]
+    end = ", and layers 6,5,1 are read: the prediction may not hold. Leave out --eagle-layers, or profile with it and solve again."
+    assert other == [f"Warning: eagle.json was planned with layers 3,1,2{end}"]
     assert config == [f"Warning: default.json was planned with those of the head's config.json{end}"]
     assert len(default) == 1
-    assert "or with --eagle-layers (taps= in Python), those that the head was trained on." in default[0]
+    assert "or with --eagle-layers (layer_ids= in Python), those that the head was trained on." in default[0]
 
 
 @pytest.mark.usefixtures("trees")
@@ -163,7 +163,7 @@ def test_other_heads_than_those_planned_for_are_warned_of_with_an_action():
             "expected model, which tree.json was planned for. Got medusa",
         ),
         (("run", "medusa.json", "--drafter", "jacobi", *PROMPT), 2, "expected one of model, medusa"),
-        (("run", "medusa.json", "--drafter", "medusa=", *PROMPT), 2, "expected a folder behind medusa="),
+        (("run", "medusa.json", "--drafter", "medusa=", *PROMPT), 2, "expected a folder after medusa="),
         (("run", "lookup.json", "--drafter", "prompt-lookup=x", *PROMPT), 2, "prompt-lookup reads none"),
         (("run", "medusa.json", "--rule", "sequoia", *PROMPT), 1, "expected target or typical"),
         (
@@ -181,7 +181,7 @@ def test_other_heads_than_those_planned_for_are_warned_of_with_an_action():
         (("bench", "tree", "medusa.json", "--eagle-layers", "2"), 2, "expected a plan for an EAGLE head. medusa.json"),
         (("run", "shipped.json", "--eagle-layers", "2,4,9", *PROMPT), 1, "layers: expected 3 boundaries from 0 to 8"),
         (("compare", "medusa.json", "--profile", "profile.yaml"), 1, "compare drafters with treeopt solve"),
-        (("export", "lookup.json", "--to", "medusa"), 1, "brings trees of its own"),
+        (("export", "lookup.json", "--to", "medusa"), 1, "builds its own trees"),
         (("export", "medusa.json", "--to", "vllm"), 1, "run it with treeopt run, or choose another engine"),
     ],
     ids=lambda each: " ".join(map(str, each[:4])) if isinstance(each, tuple) else None,
@@ -201,10 +201,10 @@ def test_the_draft_model_may_be_named():
 @pytest.mark.usefixtures("trees")
 def test_show_says_the_drafter_and_keeps_it():
     assert call("show", "medusa.json").stdout.endswith("\nDrafted by medusa.\n")
-    assert "with trees of its own" in call("show", "lookup.json").stdout
+    assert "which builds its own trees" in call("show", "lookup.json").stdout
     assert "Drafted" not in call("show", "tree.json").stdout
     TreeFile(tree=chain(2), drafter=drafter_setting("eagle", source="head", layers=(6, 2))).save("eagle.json")
-    assert "Drafted by eagle, heads from head, reading boundaries 6,2." in call("show", "eagle.json").stdout
+    assert "Drafted by eagle, heads from head, reading hidden-state layers 6,2." in call("show", "eagle.json").stdout
     assert call("show", "lookup.json", "-o", "kept.json").exit_code == 0
     assert load_file("kept.json") == lookup()
     assert call("show", "medusa.json", "-o", "medusa.svg").exit_code == 0

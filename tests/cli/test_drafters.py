@@ -39,7 +39,7 @@ def rows(text):
             "expected one of model, medusa, dflash, redrafter, eagle, eagle2, specexec, lookahead, prompt-lookup",
         ),
         (("lookahead=heads",), "expected no folder, because lookahead reads none. Got 'heads': leave it out."),
-        (("medusa=",), "expected a folder behind medusa=. Got none"),
+        (("medusa=",), "expected a folder after medusa=. Got none"),
         (("lookahead", "medusa", "lookahead"), "--drafter lookahead: expected once. Got it 2 times."),
         (("model", "model"), "--drafter model: expected once. Got it 2 times."),
     ],
@@ -63,13 +63,13 @@ EAGLE = "--eagle-layers: expected --drafter eagle, or --drafter eagle2=DIR, whos
         (
             ("eagle",),
             "2,-6",
-            "expected boundaries of the target, whole numbers of at least 0, each once, such as 2,6,9.",
+            "expected layer ids of the target, whole numbers of at least 0, each once, such as 2,6,9.",
         ),
         (("eagle",), "2,6,2", "Got '2,6,2'."),
         (("eagle",), "", "Got ''."),
     ],
 )
-def test_boundaries_that_no_head_reads_are_refused_before_anything_is_loaded(folder, named, layers, expected):
+def test_layers_without_a_head_are_refused_before_loading(folder, named, layers, expected):
     options = [part for each in named for part in ("--drafter", each)]
     result = call("profile", "--target", "absent", "--draft", "absent", *options, "--eagle-layers", layers)
     assert result.exit_code == 2
@@ -78,7 +78,7 @@ def test_boundaries_that_no_head_reads_are_refused_before_anything_is_loaded(fol
 
 
 @pytest.mark.usefixtures("folder")
-def test_boundaries_are_those_of_eagle_heads_and_of_no_other_drafter(monkeypatch):
+def test_layers_apply_to_eagle_heads_only(monkeypatch):
     found = {}
 
     def load(name, *_, layers, **__):
@@ -87,14 +87,14 @@ def test_boundaries_are_those_of_eagle_heads_and_of_no_other_drafter(monkeypatch
             return SimpleNamespace(setting=lambda: drafter_setting(name, layers=layers))
         raise TreeoptError("enough")
 
-    monkeypatch.setattr("treeopt.runtime.drafters.loaded.load_drafter", load)
+    monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
     named = ("medusa", "eagle=heads", "eagle2=heads", "lookahead")
     options = [part for each in named for part in ("--drafter", each)]
     assert call("profile", *LITTLE, *options, "--eagle-layers", "9,2,6").exit_code == 1
     assert found == {"medusa": (), "eagle": (9, 2, 6), "eagle2": (9, 2, 6), "lookahead": ()}
 
 
-def test_boundaries_of_a_profile_reach_the_plan_and_the_tree_file(folder):
+def test_layers_of_a_profile_reach_the_plan_and_the_tree_file(folder):
     found = invented()
     profile = replace(found, drafters=(replace(heads(found, name="eagle"), layers=(9, 2, 6)),))
     text = solved(folder, profile, "--drafter", "eagle")

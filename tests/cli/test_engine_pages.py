@@ -1,4 +1,4 @@
-"""What docs/engines/ and docs/guides/compare.md show is what the commands print and write."""
+"""What docs/reference/engines/ and docs/guides/compare.md show is what the commands print and write."""
 
 import json
 import re

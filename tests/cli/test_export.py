@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import COUNTS, TABLE, call, draft_s, invented, saved, verify_s
-from tests.engines.settings import published_rules as rules
+from tests.engines.exporters import published_rules as rules
 from tests.support.invented_drafts import InventedDraft, invented_text, recorded
 from treeopt import Profile
 from treeopt.engines import ENGINES
 from treeopt.engines.importers import IMPORTERS, read_acceptance
 from treeopt.planner import plan, step_model
-from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
+from treeopt.planner.segments import chain_schedule, fastest_length
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.trees import TokenTree, TreeFile, chain, load, load_file
 from treeopt.trees.drafter_setting import drafter_setting

@@ -32,7 +32,7 @@ def test_a_row_a_tree_json_and_a_picture(greedy_profile: Path, tmp_path: Path) -
         low, high = measured["speedup_interval"]
         assert 0 < low <= measured["speedup"] <= high
         assert each["predicted"]["speedup"] > 0
-    assert "every text is plain decoding's, token by token" in result.stdout
+    assert "All outputs are identical to plain decoding, token by token." in result.stdout
     assert plot.read_bytes().startswith(b"<?xml")
 
 

@@ -23,7 +23,7 @@ PROMPT = "import os\n"
 def files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a tree, where little has to be met before something is learnt."""
     level_widths([2, 1]).save("tree.json")
-    little = learner.LearningSettings(positions=1, most_share=1e9)
+    little = learner.LearningSettings(positions=1, max_time_share=1e9)
     monkeypatch.setattr(learner.LearningSettings.__init__, "__kwdefaults__", _defaults(little))
     return folder
 
@@ -86,7 +86,7 @@ def test_an_interrupted_run_says_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(learner.Learner, "__call__", interrupted)
     found = run("--learn", "--save-draft", "learnt", tokens=80)
     assert found.exit_code == 130
-    assert "learnt holds the draft as it was last saved; --draft learnt --force goes on from there" in found.stderr
+    assert "learnt contains the draft model as last saved; continue with --draft learnt --force" in found.stderr
     assert named_tensors(load_model("learnt"))
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from types import ModuleType
 
 import click
 import pytest
@@ -11,7 +10,7 @@ from click.testing import CliRunner
 
 import treeopt
 from tests.cli.invented import COMMANDS
-from treeopt.cli import lazy
+from treeopt.cli.command import LazyGroup
 from treeopt.cli.main import Commands, main
 
 HEAVY = [
@@ -30,12 +29,12 @@ HEAVY = [
 
 @pytest.fixture
 def no_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no command be imported, as far as a process that has long imported them can tell."""
+    """Fail if a command is imported."""
 
-    def refuse(commands: lazy.LazyCommands, name: str) -> click.Command:
-        raise AssertionError(f"{name} was imported from {commands}")
+    def refuse(group: LazyGroup, _: click.Context, name: str) -> click.Command:
+        raise AssertionError(f"{name} was imported by {group}")
 
-    monkeypatch.setattr(lazy.LazyCommands, "__getitem__", refuse)
+    monkeypatch.setattr(LazyGroup, "get_command", refuse)
 
 
 @pytest.mark.process
@@ -76,7 +75,7 @@ def test_completion_of_a_commands_options() -> None:
 
 def test_every_command_is_where_it_is_said_to_be() -> None:
     with main.make_context("treeopt", ["--help"], resilient_parsing=True) as context:
-        assert list(Commands.places) == COMMANDS == main.list_commands(context)
+        assert list(Commands.subcommands) == COMMANDS == main.list_commands(context)
         for name in COMMANDS:
             command = main.get_command(context, name)
             assert isinstance(command, click.Command)
@@ -94,12 +93,3 @@ def test_a_command_that_is_not_there() -> None:
 
 def test_the_version_is_that_of_the_package() -> None:
     assert CliRunner().invoke(main, ["--version"]).stdout == f"treeopt, version {treeopt.__version__}\n"
-
-
-def test_a_command_can_be_added_and_taken_away() -> None:
-    commands = lazy.LazyCommands({"run": lazy.Place("run", "")})
-    commands["more"] = click.Command("more")
-    assert (list(commands), len(commands)) == (["run", "more"], 2)
-    del commands["more"]
-    assert (list(commands), commands.get("more")) == (["run"], None)
-    assert not isinstance(commands["run"], ModuleType)

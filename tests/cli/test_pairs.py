@@ -80,7 +80,7 @@ class TestOwnPair:
         (own_pair / "my models" / "t").rename(own_pair / "moved")
         done = call("run", "tree.json", "--prompt", "a", "--max-new-tokens", "2")
         assert done.exit_code == 1
-        assert "tree.json names my models/t; where it is elsewhere now, add --target DIR." in done.stderr
+        assert "tree.json names my models/t; if it has moved, add --target DIR." in done.stderr
         done = call("run", "tree.json", "--prompt", "a", "--max-new-tokens", "2", "--target", "moved")
         assert (done.exit_code, warnings(done.stderr)) == (0, [])
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.cli.invented import call, invented, saved
-from treeopt.cli import bench_pair, identity
+from treeopt.cli import bench_common, identity
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.errors import TreeoptError
@@ -31,9 +31,9 @@ class Tokenizer:
     has_chat_template = False
 
     def encode(self, text: str) -> list[int]:
-        return [BEGIN, *self.encode_inner(text)]
+        return [BEGIN, *self.encode_without_special(text)]
 
-    def encode_inner(self, text: str) -> list[int]:
+    def encode_without_special(self, text: str) -> list[int]:
         return list(map(ord, text))
 
 
@@ -49,9 +49,9 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     models = SimpleNamespace(target=model, draft=model, draft_model=model, tokenizer=Tokenizer(), described=described)
     monkeypatch.setattr(PairOptions, "load", lambda _, **__: models)
     monkeypatch.setattr(PromptOptions, "load", lambda *_: PROMPTS)
-    for module in (bench_pair, identity):  # such models are of no folder and no device
+    for module in (bench_common, identity):  # such models are of no folder and no device
         monkeypatch.setattr(module, "identity_here", lambda _: Identity())
-    monkeypatch.setattr(bench_pair, "warn_of_other_programs", lambda _: None)
+    monkeypatch.setattr(bench_common, "warn_of_other_programs", lambda _: None)
     seen: dict = {}
 
     def stop_there(*arguments: object, **named: object) -> None:
@@ -62,9 +62,9 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
         def __init__(self, *_: object, **named: object) -> None:
             seen.update(named)
 
-        steps = steps_of_all = staticmethod(stop_there)
+        stream = stream_all = staticmethod(stop_there)
 
-    for module in ("treeopt.methods.grid", "treeopt.methods.make_drafter"):
+    for module in ("treeopt.methods.grid", "treeopt.methods.build"):
         monkeypatch.setattr(import_module(module), "bench_trees", stop_there)
     monkeypatch.setattr(import_module("treeopt.profiler.decoding"), "Decoder", Decoder)
     return seen

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from tests.cli.invented import call
-from tests.engines.probes.test_http import serve  # noqa: F401 - a fixture
+from tests.engines.clients.test_http import serve  # noqa: F401 - a fixture
 from tests.support.fake_engine import FakeEngine, FakeRunning
 from treeopt import bundled
-from treeopt.engines.probes import named
-from treeopt.files.record_form import written_record
+from treeopt.engines.clients import registry
+from treeopt.files.serialization import serialize_record
 from treeopt.records.engine import EngineSetting
 from treeopt.records.profile import Profile
 
@@ -27,7 +27,7 @@ def engine(monkeypatch, tmp_path):
     """Return the fake that stands for llama-server, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     fake = FakeEngine(name="llama-server")
-    monkeypatch.setattr(named, "engine_client", lambda name, **_: fake if name == "llama-server" else None)
+    monkeypatch.setattr(registry, "create_client", lambda name, **_: fake if name == "llama-server" else None)
     return fake
 
 
@@ -65,7 +65,7 @@ class TestProbe:
     def test_where_speculation_loses_plans_say_so(self, engine):
         engine.step_s = lambda length, _: 0.001 * (1 + 4 * length)
         assert probe().exit_code == 0
-        speedup = re.search(r"Plain decoding wins: .*, is (0\.\d\d) times as fast", call("solve").stdout)
+        speedup = re.search(r"Plain decoding is the fastest: .*, reaches (0\.\d\d)x", call("solve").stdout)
         exported = call("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt")
         assert exported.exit_code == 0, exported.output
         assert (
@@ -77,7 +77,7 @@ class TestProbe:
         engine.step_s = lambda length, _: 0.001 * (1 + 0.1 * length)
         started = []
         start = engine.start
-        monkeypatch.setattr(engine, "start", lambda launch: started.append(launch) or start(launch))
+        monkeypatch.setattr(engine, "start", lambda config: started.append(config) or start(config))
         made = call("probe", "llama-server", *MODELS[:2], *QUICK, "--method", "ngram", "--ngram-tokens", "3")
         assert made.exit_code == 0, made.output
         settings = {each.name: each.value for each in Profile.load("profile.yaml").engine.settings}
@@ -121,7 +121,7 @@ class TestProbe:
         result = probe("--prompts", "mine.json", "--max-prompts", "9")
         assert result.exit_code == 0, result.output
         assert result.stderr.count("ended at once") == 1
-        assert "Warning: 6 texts ended at once" in result.stderr  # 2 rounds of 3 lengths
+        assert "Warning: 6 sequences ended at once" in result.stderr  # 2 rounds of 3 lengths
 
     @pytest.mark.usefixtures("engine")
     def test_an_unmeasured_length_1_is_told(self):
@@ -153,7 +153,7 @@ class TestProbe:
         assert engine.asked == 0
 
     def test_lengths_are_those_of_the_servers_that_are_named(self, engine, monkeypatch):
-        monkeypatch.setattr(named, "engine_client", lambda *_, **__: engine)
+        monkeypatch.setattr(registry, "create_client", lambda *_, **__: engine)
         start = ("probe", "llama-server", *QUICK[:-2], "-o", "p.yaml", "--url", "0=http://a:1,5=http://b:2")
         result = call(*start)
         assert result.exit_code == 0, result.output
@@ -162,12 +162,12 @@ class TestProbe:
     def test_lengths_are_measured_one_after_the_other(self, engine, monkeypatch):
         """Any order, any addresses; each last line is the command that goes on, until the profile is written."""
         asked = []
-        monkeypatch.setattr(named, "engine_client", lambda *_, url, **__: asked.append(url) or engine)
+        monkeypatch.setattr(registry, "create_client", lambda *_, url, **__: asked.append(url) or engine)
         start = ("probe", "llama-server", *QUICK[:-2], "--prompts", "some prompts.txt", "-o", "p.yaml")
         Path("some prompts.txt").write_text("\n".join("abcdefgh") + "\n")
         first = call(*start, "--url", "http://a:1", "--lengths", "3")
         assert first.exit_code == 0, first.output
-        assert "measured: 3. Kept in p.yaml.partial" in first.stdout
+        assert "measured: 3. Saved in p.yaml.partial" in first.stdout
         assert Path("p.yaml.partial").exists()
         assert not Path("p.yaml").exists()
         again = call(*start, "--url", "http://a:1", "--lengths", "0")
@@ -256,7 +256,7 @@ class TestProbe:
     def test_all_engines_are_listed(self):
         result = call("probe", "--list")
         assert result.exit_code == 0
-        for name in named.NAMES:
+        for name in registry.NAMES:
             assert f"\n{name}  (" in f"\n{result.stdout}"
 
 
@@ -266,7 +266,7 @@ class TestPlacement:
         """Return the launches of a fake that stands for transformers."""
         monkeypatch.chdir(tmp_path)
         fake = FakeEngine(name="transformers")
-        monkeypatch.setattr(named, "engine_client", lambda *_, **__: fake)
+        monkeypatch.setattr(registry, "create_client", lambda *_, **__: fake)
         return fake.started
 
     def transformers(self, *more):
@@ -336,7 +336,7 @@ class TestBench:
         heading = {"tool", "created", "machine", "pair"}
         assert set(report) == heading | {"bench", "engine", "version", "rows", "regret", "losslessness"}
         probed = Profile.load("profile.yaml")
-        assert (report["machine"], report["pair"]) == (written_record(probed.machine), written_record(probed.pair))
+        assert (report["machine"], report["pair"]) == (serialize_record(probed.machine), serialize_record(probed.pair))
         assert result.stdout.startswith(f"{probed.pair.label} on {probed.machine.processor}")
         assert [row["length"] for row in report["rows"]] == [0, 1, 3]
         assert [row["length"] for row in report["rows"] if row["chosen"]] == [3]
@@ -349,7 +349,7 @@ class TestBench:
     def test_a_choice_that_does_not_hold_is_told(self, engine):
         engine.step_s = lambda length, _: 0.001 * (1 + 9 * length)
         result = self.bench()
-        assert "plain decoding is" in result.stdout
+        assert "Plain decoding is" in result.stdout
         assert "faster than the choice, 3 draft tokens" in result.stdout
 
     def test_another_version_and_other_models_are_told(self, engine):
@@ -396,17 +396,17 @@ class TestBench:
     def test_a_text_that_differs_is_told_with_what_to_do(self, engine, monkeypatch):
         start = engine.start
 
-        def differing(launch):
-            running = start(launch)
+        def differing(config):
+            running = start(config)
             answer = running._answer
-            changed = {"text": "other"} if launch.draft_tokens == 1 else {}
+            changed = {"text": "other"} if config.draft_tokens == 1 else {}
             running._answer = lambda *asked: answer(*asked)._replace(**changed)
             return running
 
         monkeypatch.setattr(engine, "start", differing)
         result = self.bench()
-        assert "DIFFERS" in result.stdout
-        assert "Let it compute in 32-bit floats, and report it to its developers" in result.stderr
+        assert "DIFFER" in result.stdout
+        assert "Run it in 32-bit floats, and report it to its developers" in result.stderr
 
     def test_another_profile_is_refused(self):
         result = call("bench", "engine", "transformers")

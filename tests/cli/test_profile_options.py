@@ -152,11 +152,15 @@ class TestBudget:
     )
     @pytest.mark.usefixtures("folder")
     def test_default(self, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], budget_s: float | None) -> None:
-        asked: list[ProfileOptions] = []
-        monkeypatch.setattr("treeopt.cli.profile_run.measured", asked.append)
+        budgets_s: list[float | None] = []
+
+        def measure_profile(args: ProfileOptions) -> None:
+            budgets_s.append(args.settings().time_budget_s)
+
+        monkeypatch.setattr("treeopt.cli.profile_run.measure_profile", measure_profile)
         result = call("profile", *arguments)
         assert result.exit_code == 0, result.output
-        assert asked[0].settings().time_budget_s == budget_s
+        assert budgets_s == [budget_s]
 
     @pytest.mark.parametrize("amount", ["--rounds", "--positions"])
     @pytest.mark.usefixtures("folder")
@@ -177,7 +181,7 @@ class TestBudget:
             assert call("profile", *little).exit_code != 0
         kept = Path("profile.yaml.partial").read_text().splitlines()
         assert sum('"spent verify"' in line for line in kept) == 1
-        monkeypatch.setattr("treeopt.profiler.until_certain.CERTAIN", 0.0)
+        monkeypatch.setattr("treeopt.profiler.refinement.CERTAIN", 0.0)
         result = call("profile", *little[:-4], "--time-budget", "2h", "--max-prompts", "4", "--resume")
         assert result.exit_code == 0, result.output
         samples = [json.loads(line) for line in kept if line.startswith('["verify 16x1')]
@@ -228,7 +232,7 @@ class TestKilled:
     """A profile that is killed at any moment and resumed is the profile that was not."""
 
     def start(self, folder: Path, *more: str) -> "subprocess.Popen[bytes]":
-        quiet = "from treeopt.profiler.latency.busy import ProcessorTimes; ProcessorTimes.others = lambda _: None"
+        quiet = "from treeopt.profiler.latency.load import CpuLoadReader; CpuLoadReader.read = lambda _: None"
         code = f"{quiet}; from treeopt.cli.main import main; main()"
         command = [sys.executable, "-c", code, "profile", "--temperature", "0,0.8", *LITTLE, *more]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -237,17 +241,17 @@ class TestKilled:
         )
 
     def kill_when_long(self, folder: Path, lines: int, *more: str) -> list[str]:
-        """Start, kill once the journal has so many lines, and return them."""
-        journal = folder / "profile.yaml.partial"
+        """Start, kill once the checkpoint has so many lines, and return them."""
+        checkpoint = folder / "profile.yaml.partial"
         process = self.start(folder, *more)
         until_s = time.monotonic() + 60
-        while not (journal.exists() and journal.read_bytes().count(b"\n") >= lines):
+        while not (checkpoint.exists() and checkpoint.read_bytes().count(b"\n") >= lines):
             assert process.poll() is None, "it ended before it was killed"
             assert time.monotonic() < until_s
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        return journal.read_text().split("\n")[:-1]
+        return checkpoint.read_text().split("\n")[:-1]
 
     def test_it_goes_on_and_ends_the_same(self, tmp_path: Path) -> None:
         whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -1,4 +1,4 @@
-"""`treeopt profile` beside other programs, and with a journal that another treeopt began."""
+"""`treeopt profile` beside other programs, and with a checkpoint that another treeopt began."""
 
 import json
 from collections.abc import Iterator
@@ -11,23 +11,22 @@ from click.testing import Result
 from tests.cli.invented import call
 from treeopt import Profile
 from treeopt.errors import TreeoptError
-from treeopt.profiler.latency import programs
-from treeopt.profiler.latency.busy import Load, ProcessorTimes
-from treeopt.profiler.latency.programs import Program, Sight
-from treeopt.records.steadiness import other_programs_warning
-from treeopt.records.step_latency import Disturbance, StepLatency
+from treeopt.profiler.latency import load as load_module
+from treeopt.profiler.latency.load import CpuLoadReader, Load, LoadReport, Program
+from treeopt.records.step_latency import Interference, StepLatency
+from treeopt.records.timing_quality import other_programs_warning
 
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
-BUSY = Sight(Load(1.9, 2, 2), (Program("python", 123, 1.0), Program("cc1", 77, 0.9)))
-QUIET = Sight(Load(0.0, 2, 2), ())
+BUSY = LoadReport(Load(1.9, 2, 2), (Program("python", 123, 1.0), Program("cc1", 77, 0.9)))
+QUIET = LoadReport(Load(0.0, 2, 2), ())
 SAID = "other programs use 95% of 2 processors: python (pid 123, 100%), cc1 (pid 77, 90%)"
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Sight]:
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[LoadReport]:
     """Return a list of what is seen next; the last is seen again and again."""
-    sights: list[Sight] = []
-    monkeypatch.setattr(programs, "look", lambda *_: sights.pop(0) if len(sights) > 1 else sights[0])
+    sights: list[LoadReport] = []
+    monkeypatch.setattr(load_module, "report_load", lambda *_: sights.pop(0) if len(sights) > 1 else sights[0])
     return sights
 
 
@@ -45,27 +44,27 @@ def clock_runs(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.usefixtures("folder")
 class TestBefore:
-    def test_it_is_told_before_anything_is_timed(self, seen: list[Sight], clock_runs: str) -> None:
+    def test_it_is_told_before_anything_is_timed(self, seen: list[LoadReport], clock_runs: str) -> None:
         seen.append(BUSY)
         *_, warning, error = call("profile", *LITTLE).stderr.splitlines()
         assert warning.startswith(f"Warning: {SAID}. Times measured now are too long. ")
         assert warning.endswith(". Close them, or wait for quiet with --wait 60s.")
         assert error == clock_runs
 
-    def test_a_quiet_machine_is_not_spoken_of(self, seen: list[Sight], clock_runs: str) -> None:
+    def test_a_quiet_machine_is_not_spoken_of(self, seen: list[LoadReport], clock_runs: str) -> None:
         seen.append(QUIET)
         result = call("profile", *LITTLE)
         assert clock_runs in result.stderr
         assert "other programs" not in result.stderr
 
-    def test_waiting_ends_when_it_is_quiet(self, seen: list[Sight], clock_runs: str) -> None:
+    def test_waiting_ends_when_it_is_quiet(self, seen: list[LoadReport], clock_runs: str) -> None:
         seen += [BUSY, BUSY, QUIET]
         result = call("profile", *LITTLE, "--wait", "60s")
-        assert result.stderr.count("Waiting for quiet, 60 s at most: " + SAID) == 1  # a word every few seconds
+        assert result.stderr.count("Waiting at most 60 s for idle processors: " + SAID) == 1  # a word every few seconds
         assert "Warning: other programs" not in result.stderr
         assert clock_runs in result.stderr
 
-    def test_and_when_the_time_is_over_with_the_warning(self, seen: list[Sight], clock_runs: str) -> None:
+    def test_and_when_the_time_is_over_with_the_warning(self, seen: list[LoadReport], clock_runs: str) -> None:
         seen.append(BUSY)
         *_, warning, error = call("profile", *LITTLE, "--wait", "0.1s").stderr.splitlines()
         assert warning.startswith(f"Warning: {SAID}")
@@ -75,19 +74,19 @@ class TestBefore:
     def test_ctrl_c_ends_it_and_what_was_measured_before_stays(
         self, monkeypatch: pytest.MonkeyPatch, folder: Path
     ) -> None:
-        def interrupted(*_: object) -> Sight:
+        def interrupted(*_: object) -> LoadReport:
             raise KeyboardInterrupt
 
-        journal = folder / "profile.yaml.partial"
+        checkpoint = folder / "profile.yaml.partial"
         before = '{"conditions": "others"}\nmeasured before\n'
-        journal.write_text(before)
-        monkeypatch.setattr(programs, "look", interrupted)
+        checkpoint.write_text(before)
+        monkeypatch.setattr(load_module, "report_load", interrupted)
         result = call("profile", *LITTLE, "--wait", "1h")
         assert result.exit_code != 0
         assert "interrupted" in result.stderr
-        assert journal.read_text() == before
+        assert checkpoint.read_text() == before
 
-    def test_where_nothing_is_timed_there_is_nothing_to_wait_for(self, folder: Path, seen: list[Sight]) -> None:
+    def test_where_nothing_is_timed_there_is_nothing_to_wait_for(self, folder: Path, seen: list[LoadReport]) -> None:
         seen.append(BUSY)
         (folder / "c.csv").write_text("tokens,seconds\n1,0.010\n8,0.011\n")
         (folder / "a.json").write_text('{"conditional": [0.7, 0.6, 0.5]}')
@@ -95,7 +94,7 @@ class TestBefore:
         for more in (("--acceptance", "a.json"), ("--positions", "96")):
             result = call("profile", *curves, *more, "--wait", "60s")
             assert result.exit_code == 2
-            assert "--wait: expected times to be taken" in result.stderr
+            assert "--wait: expected times to measure" in result.stderr
         result = call("profile", *curves, "--acceptance", "a.json")
         assert result.exit_code == 0, result.output
         assert "other programs" not in result.stderr
@@ -119,7 +118,7 @@ class TestMeanwhile:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, loads: Iterator[Load]
     ) -> tuple[Result, StepLatency]:
         (folder / "a.json").write_text('{"conditional": [0.7, 0.6, 0.5]}')
-        monkeypatch.setattr(ProcessorTimes, "others", lambda _: next(loads))
+        monkeypatch.setattr(CpuLoadReader, "read", lambda _: next(loads))
         result = call("profile", *LITTLE, "--acceptance", "a.json")
         assert result.exit_code == 0, result.output
         (latency,) = Profile.load("profile.yaml").latencies
@@ -129,9 +128,9 @@ class TestMeanwhile:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         result, latency = self.profiled(folder, monkeypatch, repeat(Load(2.0, 2, 2)))
-        assert "other programs used 100% of the processors during 100% of the timed calls" in result.stderr
+        assert "other programs used 100 % of the processors during 100 % of the timed calls" in result.stderr
         assert "became" not in result.stderr
-        assert latency.disturbance == Disturbance(calls=1.0, samples=1.0, processors=1.0)
+        assert latency.interference == Interference(calls=1.0, samples=1.0, processors=1.0)
 
     def test_where_they_are_gone_before_the_end_their_samples_are_left_out(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -139,24 +138,24 @@ class TestMeanwhile:
         loads = chain([Load(2.0, 2, 2)] * 8, repeat(Load(0.0, 2, 2)))
         result, latency = self.profiled(folder, monkeypatch, loads)
         assert "other programs used" not in result.stderr
-        assert latency.disturbance is not None
-        assert latency.disturbance.samples == 0.0 < latency.disturbance.calls
+        assert latency.interference is not None
+        assert latency.interference.samples == 0.0 < latency.interference.calls
         assert {len(each.samples_s) for each in latency.verify.timings} == {2}
-        assert "of the calls were disturbed by other programs and are left out" in result.stdout
+        assert "of the calls were disturbed by other programs and left out" in result.stdout
 
 
 def test_a_journal_of_an_older_treeopt_is_refused_in_one_line(folder: Path) -> None:
-    journal = folder / "profile.yaml.partial"
-    journal.write_text(json.dumps({"conditions": "device cpu, processor x"}) + '\n["step 16x1 greedy", 0, [0.1]]\n')
-    before = journal.read_bytes()
+    checkpoint = folder / "profile.yaml.partial"
+    checkpoint.write_text(json.dumps({"conditions": "device cpu, processor x"}) + '\n["step 16x1 greedy", 0, [0.1]]\n')
+    before = checkpoint.read_bytes()
     result = call("profile", *LITTLE, "--resume")
     assert result.exit_code == 1, result.output
     (line,) = result.stderr.splitlines()
-    assert "profile.yaml.partial: was measured by a treeopt that does not tell its version" in line
+    assert "profile.yaml.partial: was measured by a treeopt of unknown version" in line
     assert "Start over with --force in place of --resume" in line
-    assert journal.read_bytes() == before
+    assert checkpoint.read_bytes() == before
     assert not (folder / "profile.yaml").exists()
     assert call("profile", *LITTLE).exit_code == 1
     assert call("profile", *LITTLE, "--force").exit_code == 0
     assert (folder / "profile.yaml").exists()
-    assert not journal.exists()
+    assert not checkpoint.exists()

@@ -28,8 +28,8 @@ class TestRecord:
         record = DraftRecord.load("small.record.npz")
         assert names(folder) == ["small.record.npz", "small.yaml"]
         assert (record.pair, record.temperature) == ("bundled target + bundled draft", 0.0)
-        assert (record.roots, record.texts, record.top_k, record.depth) == (24, TEXTS, 10, 10)
-        assert f"draft record at temperature 0, 24 positions of {TEXTS} texts" in result.stdout
+        assert (record.roots, record.sequences, record.top_k, record.depth) == (24, TEXTS, 10, 10)
+        assert f"draft record at temperature 0, 24 positions of {TEXTS} sequences" in result.stdout
         assert "Written to small.yaml. Next: treeopt solve --profile small.yaml" in result.stdout
         assert "Next: treeopt export small.yaml --to sglang" in result.stdout
 

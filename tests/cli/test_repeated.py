@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from treeopt.cli.options.values import COUNTS, DURATION
-from treeopt.cli.repeated import repeated
+from treeopt.cli.probe import repeat_command
 
 SEEN: list[dict[str, object]] = []
 PRINTED: list[str] = []
@@ -30,7 +30,7 @@ def group() -> None:
 @click.option("--budget", type=DURATION)
 def command(**values: object) -> None:
     SEEN.append(values)
-    PRINTED.append(repeated({}))
+    PRINTED.append(repeat_command({}))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_it_is_parsed_as_what_was_typed(words: tuple[str, ...]) -> None:
 def test_changes_replace_what_was_typed() -> None:
     def changed(**values: object) -> None:
         del values
-        PRINTED.append(repeated({"sizes": (4,), "quiet": True, "stop": ("x",), "graphs": False}))
+        PRINTED.append(repeat_command({"sizes": (4,), "quiet": True, "stop": ("x",), "graphs": False}))
 
     changing = click.Command("command", params=command.params, callback=changed)
     CliRunner().invoke(click.Group("treeopt", {"command": changing}), ["command", "--stop", "a", "--sizes", "1", "p"])

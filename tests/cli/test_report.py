@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.invented import call, invented, saved
 from tests.support.pages import BATCHES, ENGINE, HEADING, Page, bench_of, planned
-from treeopt.records.bench_file import FiledBench
+from treeopt.records.bench_file import BenchFile
 from treeopt.trees import TokenTree
 
 
@@ -14,9 +14,9 @@ from treeopt.trees import TokenTree
 def files(folder: Path) -> Path:
     saved(folder, invented())
     TokenTree([-1, 0, 0, 1]).save(folder / "tree.json")
-    (folder / "bench.json").write_text(FiledBench(HEADING, bench_of(planned(), 1.5)).text)
-    (folder / "engine.json").write_text(f"[{FiledBench(HEADING, ENGINE).text}]")
-    (folder / "batches.json").write_text(FiledBench(HEADING, BATCHES).text)
+    (folder / "bench.json").write_text(BenchFile(HEADING, bench_of(planned(), 1.5)).text)
+    (folder / "engine.json").write_text(f"[{BenchFile(HEADING, ENGINE).text}]")
+    (folder / "batches.json").write_text(BenchFile(HEADING, BATCHES).text)
     return folder
 
 

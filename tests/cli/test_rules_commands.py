@@ -204,7 +204,7 @@ class TestBench:
         short = for_new_tokens(Profile.load(profile), BENCHED_TOKENS)
         predicted = step_model(short, rule=rule).predict(BUSHY)
         assert report["predicted"]["tokens_per_step"] == pytest.approx(predicted.tokens_per_step.value)
-        assert "above temperature 0 texts are not compared." in result.stdout
+        assert "Outputs are not compared above temperature 0." in result.stdout
 
     def test_a_lossy_rule_is_asked_for_and_labelled(self, profile: Path, tmp_path: Path) -> None:
         path, tree = tmp_path / "bench.json", tree_for(tmp_path, "typical")
@@ -216,7 +216,7 @@ class TestBench:
         assert allowed.exit_code == 0, allowed.output
         report = json.loads(path.read_text())
         assert report["rule"] == "typical"
-        assert "rule typical is lossy: they do not follow the target's distribution" in allowed.stdout
+        assert "Rule typical is lossy: outputs do not follow the target's distribution" in allowed.stdout
 
     def test_a_rule_that_was_not_measured_is_refused(self, profile: Path, tmp_path: Path) -> None:
         result = bench(tree_for(tmp_path, None), "--profile", profile, "--rule", "specinfer")
@@ -233,15 +233,15 @@ class TestBench:
         report = json.loads(path.read_text())
         assert (report["rule"], report["temperature"]) == ("sequoia", 0.0)
         assert report["measured"]["divergences"] == []
-        assert "the text is plain decoding's, token by token" in result.stdout
+        assert "All outputs are identical to plain decoding, token by token." in result.stdout
 
     def test_a_text_that_differs_is_shouted(
         self, greedy_profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from treeopt.runtime.decoding.acceptance import AcceptLikeliest
+        from treeopt.runtime.decoding.acceptance import GreedyAcceptance
 
         path = tmp_path / "bench.json"
-        monkeypatch.setattr(AcceptLikeliest, "__call__", accept_the_second_likeliest)
+        monkeypatch.setattr(GreedyAcceptance, "__call__", accept_the_second_likeliest)
         result = bench(tree_for(tmp_path, None), "--profile", greedy_profile, "--output", path)
 
         report = json.loads(path.read_text())

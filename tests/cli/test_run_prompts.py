@@ -46,7 +46,7 @@ def test_each_prompt_has_a_line_in_its_order_with_the_text_of_a_run_of_its_own(f
         single = run("--prompt", prompt, *how)
         assert single.stdout == prompt + each["text"] + "\n"
         assert f"12 tokens in {each['steps']} steps" in single.stderr
-    assert f"5 texts of 60 tokens in {sum(each['steps'] for each in texts)} steps" in found.stderr
+    assert f"5 sequences of 60 tokens in {sum(each['steps'] for each in texts)} steps" in found.stderr
     assert list(files.glob("*.partial")) == []
     assert run("--prompts", "prompts.jsonl", "--batch-size", 1, *how).stdout == Path("texts.jsonl").read_text()
 
@@ -57,8 +57,8 @@ def test_a_schedule_gives_the_same_greedy_texts_as_a_tree(monkeypatch: pytest.Mo
     made = [ScheduledTree(first_texts=1, last_texts=2, tree=one), ScheduledTree(first_texts=3, last_texts=3, tree=more)]
     TreeSchedule(trees=tuple(made)).save("schedule.json")
     taken: list[TokenTree] = []
-    take = Decoder._take
-    monkeypatch.setattr(Decoder, "_take", lambda self, tree: taken.append(tree) or take(self, tree))
+    take = Decoder._use_tree
+    monkeypatch.setattr(Decoder, "_use_tree", lambda self, tree: taken.append(tree) or take(self, tree))
     how = ("--prompts", "prompts.jsonl", "--batch-size", 3, "--temperature", 0)
     found = call("run", "schedule.json", "--max-new-tokens", 12, *how)
     assert found.exit_code == 0, found.output
@@ -98,22 +98,22 @@ def test_an_interrupted_run_keeps_what_has_ended_and_goes_on(files: Path, monkey
     assert run(*command).exit_code == 0
     expected = Path("texts.jsonl").read_text()
     asked: list[int] = []
-    original = Decoder.steps_of_all
+    original = Decoder.stream_all
 
     def broken_off(self: Decoder, requests: Any, **how: Any) -> Any:
         asked.append(len(requests))
         ended = 0
         for step in original(self, requests, **how):
             yield step
-            ended += step.ended
+            ended += step.finished
             if ended == 3 and len(asked) == 1:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(Decoder, "steps_of_all", broken_off)
+    monkeypatch.setattr(Decoder, "stream_all", broken_off)
     Path("texts.jsonl").unlink()
     broken = run(*command)
     assert broken.exit_code == 130
-    assert "3 of 5 texts are kept in texts.jsonl.partial; the same command with --resume goes on" in broken.stderr
+    assert "3 of 5 sequences are saved in texts.jsonl.partial; run the same command with --resume" in broken.stderr
     assert not Path("texts.jsonl").exists()
     other = run(*command, "--resume", "--seed", 1)
     assert other.exit_code == 1
@@ -132,16 +132,16 @@ def test_a_run_is_not_resumed_with_another_dtype_or_other_weights(files: Path, m
     assert run(*command, *pair).exit_code == 0
     expected = Path("texts.jsonl").read_text()
     Path("texts.jsonl").unlink()
-    original = Decoder.steps_of_all
+    original = Decoder.stream_all
 
     def interrupted(self: Decoder, requests: Any, **how: Any) -> Any:
         for step in original(self, requests, **how):
             yield step
-            if step.ended:
+            if step.finished:
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Decoder, "steps_of_all", interrupted)
+        patch.setattr(Decoder, "stream_all", interrupted)
         assert run(*command, *pair).exit_code == 130
     weights = files / "target" / "model.safetensors"
     content = weights.read_bytes()

@@ -46,7 +46,7 @@ class TestPrinted:
         assert rates["schedule"] > rates["plain"] > 0
 
     def test_json_holds_what_was_simulated(self) -> None:
-        found = json.loads(call("simulate", *LOAD, "--json", "--replicas", "2", "--most-texts", "3").stdout)
+        found = json.loads(call("simulate", *LOAD, "--json", "--replicas", "2", "--max-batch-size", "3").stdout)
 
         assert (found["replicas"], found["most_texts"]) == (2, 3)
         assert {each["name"] for each in found["outcomes"]} >= {"plain", "schedule"}
@@ -67,7 +67,7 @@ class TestPrinted:
 
         assert written.exit_code == 0, written.output
         assert "--new-tokens 64" in hint
-        assert "texts of 64 new tokens" in (schedule.provenance.source or "")
+        assert "sequences of 64 new tokens" in (schedule.provenance.source or "")
         assert simulated.trees == tuple(schedule.tree(texts) for texts in range(1, 5))
         assert simulated.trees != whole.trees  # negative control: the length of texts matters
 
@@ -141,7 +141,7 @@ class TestPrinted:
         (("--new-tokens", "0"), 2, "a number of tokens, or a range"),
         (("--prompt-tokens", "9-3"), 2, "a number of tokens, or a range"),
         (("--replicas", "0"), 2, "1 to"),
-        (("--most-texts", "5"), 1, "4 were measured. Got 5"),
+        (("--max-batch-size", "5"), 1, "expected at most 4, the largest measured. Got 5"),
         (("--rule", "nothing"), 1, "nothing"),
         (("--plot", "load.txt"), 1, ".svg"),
         (("--profile", "none.yaml"), 1, "no such file"),

@@ -13,7 +13,8 @@ from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, sa
 from treeopt.planner import Confidence, plan, schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
-from treeopt.report.plan_text import remarks, warnings
+from treeopt.report.plan_text import conclusions
+from treeopt.report.plan_warnings import plan_warnings
 from treeopt.report.text import percent_floor
 from treeopt.solver import solve
 from treeopt.trees import load, load_file
@@ -45,7 +46,7 @@ class TestTable:
         assert "up to 32 nodes" in solved(folder, invented(conditions=[(256, 4)]))
 
     def test_no_levels_is_plain_decoding(self, folder: Path) -> None:
-        assert "Plain decoding wins" in solved(folder, invented(), "--depth", 0)
+        assert "Plain decoding is the fastest" in solved(folder, invented(), "--depth", 0)
 
     def test_tree_to_standard_output_leaves_the_table_to_standard_error(self, folder: Path) -> None:
         result = call("solve", "--profile", saved(folder, invented()), "--output", "-")
@@ -59,7 +60,7 @@ class TestBound:
         found = plan(invented(), 16)
         loose = replace(found.fastest, bound=1.0041 * found.fastest.speedup)
 
-        assert remarks(replace(found, fastest=loose))[1] == (
+        assert conclusions(replace(found, fastest=loose))[1] == (
             "No tree of up to 16 nodes and depth 4 can be more than 0.5 % faster."
         )
 
@@ -96,7 +97,7 @@ class TestConfidence:
         assert warning.startswith("Warning: ")
         assert f"is only {int(100 * found.probability)} %." in warning
         assert f"if {source} were known exactly" in warning
-        assert warning.endswith(f"Profile with a larger --time-budget, or more {remedy}.")
+        assert warning.endswith(f"Profile with a longer --time-budget, or more {remedy}.")
 
     @pytest.mark.parametrize(
         ("weakest", "remedy"),
@@ -109,7 +110,7 @@ class TestConfidence:
     )
     def test_every_source_has_its_remedy(self, weakest: str, remedy: str) -> None:
         unsure = Confidence(probability=0.5, weakest=weakest, without_weakest=0.75)
-        (warning,) = warnings(replace(plan(invented(), 8), confidence=unsure))
+        (warning,) = plan_warnings(replace(plan(invented(), 8), confidence=unsure))
 
         assert "75 %" in str(warning)
         assert warning.action.endswith(f"{remedy}.")
@@ -118,7 +119,7 @@ class TestConfidence:
     def test_nine_in_ten_is_sure_enough(self, probability: float, said: int) -> None:
         sure = Confidence(probability=probability, weakest="draft", without_weakest=1.0)
 
-        assert len(warnings(replace(plan(invented(), 8), confidence=sure))) == said
+        assert len(plan_warnings(replace(plan(invented(), 8), confidence=sure))) == said
 
     def test_probabilities_are_never_rounded_up(self) -> None:
         assert [percent_floor(p) for p in (0.0, 0.29, 0.8999, 0.99, 0.9901, 1.0)] == [
@@ -150,7 +151,7 @@ class TestSmoothing:
     def test_what_noise_does_not_explain_is_told_too(self, folder: Path) -> None:
         said = solved(folder, invented(tables=[RISING]))
 
-        assert "1 run of ranks rises by more than noise explains, and stayed as measured." in said.splitlines()
+        assert "Kept 1 increase of acceptance by rank that noise does not explain." in said.splitlines()
 
     def test_falling_rows_need_no_word(self, folder: Path) -> None:
         assert "ranks" not in solved(folder, invented())

@@ -98,7 +98,11 @@ class TestFiles:
             (("--depth", "5"), 1, "measured to depth 4"),
             (("--budget", "64"), 1, "--max-tokens"),
             (("--rule", "target"), 1, "target"),
-            (("--rule", "typical"), 2, "--rule typical: it changes the text's distribution. Allow that with --lossy."),
+            (
+                ("--rule", "typical"),
+                2,
+                "--rule typical: it changes the distribution of the output. Allow that with --lossy.",
+            ),
             (("--rule", "typical", "--lossy"), 1, "rule typical was not measured. Measured: sequoia at 0."),
         ],
         ids=str,
@@ -117,7 +121,7 @@ class TestFiles:
         assert list(folder.iterdir()) == [path]
         assert path.read_bytes() == before
 
-    @pytest.mark.parametrize("where", ["treeopt.planner.requested_plan", "treeopt.trees.TreeFile.save"])
+    @pytest.mark.parametrize("where", ["treeopt.cli.plan_profile.requested_plan", "treeopt.trees.TreeFile.save"])
     def test_interrupted_before_the_first_file_writes_nothing(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, where: str
     ) -> None:

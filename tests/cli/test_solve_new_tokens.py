@@ -29,10 +29,10 @@ def test_it_is_the_plan_of_how_texts_begin(easier_later: Profile) -> None:
     tree = load_file("tree.json")
 
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[0].endswith(f", 256 tokens of context, texts of {SHORT} new tokens")
+    assert result.stdout.splitlines()[0].endswith(f", 256 tokens of context, sequences of {SHORT} new tokens")
     assert tree.tree == expected.choice.tree != plan(easier_later, 32).choice.tree
     assert tree.provenance is not None
-    assert tree.provenance.source == f"profile.yaml; texts of {SHORT} new tokens"
+    assert tree.provenance.source == f"profile.yaml; sequences of {SHORT} new tokens"
     assert tree.provenance.tokens_per_step == pytest.approx(expected.choice.tokens_per_step.value)
 
 
@@ -53,7 +53,7 @@ def test_a_schedule_is_for_them_too() -> None:
         found[name] = load_schedule(Path(name))
 
     assert found["short.json"].tree(1).max_depth < found["whole.json"].tree(1).max_depth
-    assert found["short.json"].provenance.source == f"profile.yaml; texts of {SHORT} new tokens"
+    assert found["short.json"].provenance.source == f"profile.yaml; sequences of {SHORT} new tokens"
 
 
 @pytest.mark.usefixtures("easier_later")
@@ -101,6 +101,6 @@ def test_where_drafters_are_compared_it_is_refused(easier_later: Profile) -> Non
     refused, alone = (call("solve", "--new-tokens", SHORT, *asked) for asked in ((), ("--drafter", "model")))
 
     assert refused.exit_code == 2
-    assert "only whole texts are known. Plan for it alone: --drafter model." in refused.stderr
+    assert "only whole sequences were measured. Plan for the draft model alone: --drafter model." in refused.stderr
     assert alone.exit_code == 0
     assert load_file("tree.json").tree == plan(for_new_tokens(easier_later, SHORT), 32).choice.tree

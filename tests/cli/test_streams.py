@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call, invented, saved
-from treeopt.cli.streams import guarded, nearest
+from treeopt.cli.streams import guard_streams, nearest
 from treeopt.trees import TokenTree
 
 ENCODINGS = ("latin-1", "cp1252", "cp437", "ascii", "utf-8")
@@ -120,7 +120,7 @@ def test_names_that_are_no_text_are_told(files: Path) -> None:
 def test_streams_are_left_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Written("ascii")
     monkeypatch.setattr(sys, "stdout", stream)
-    with guarded():
+    with guard_streams():
         assert codecs.lookup(stream.encoding).name == "treeopt-ascii"
     assert (stream.encoding, stream.errors) == ("ascii", "strict")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.invented import TABLE, call, invented, saved, solved
-from treeopt.report.profile_text import summary
+from treeopt.report.profile_text import profile_summary
 from treeopt.report.table import Column, aligned
 
 CELLS = st.text("ab 1.", min_size=1, max_size=12).map(lambda cell: cell.replace(" ", "_"))
@@ -59,7 +59,7 @@ def test_no_table_runs_together_on_slow_machines(folder: Path) -> None:
         verify_noise=0.02,
         others={"specinfer": TABLE},
     )
-    printed = solved(folder, profile, "--budget", 8) + "\n" + summary(profile)
+    printed = solved(folder, profile, "--budget", 8) + "\n" + profile_summary(profile)
     exported = call("export", "tree.json", "--to", "sglang", "--profile", "profile.yaml", "-o", "setting.json")
     compared = call("compare", "tree.json", "--profile", saved(folder, profile))
     assert (exported.exit_code, compared.exit_code) == (0, 0)

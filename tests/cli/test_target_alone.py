@@ -70,7 +70,7 @@ def test_run_and_bench_take_the_models_of_the_file(drafter: str) -> None:
     bench = ("--max-new-tokens", 8, "--repeats", 1, *PROMPTS, "--max-prompts", 8)
     done = call("bench", "tree", "tree.json", *bench, "-o", "bench.json")
     assert done.exit_code == 0, done.output
-    assert "plain decoding's, token by token" in done.stdout
+    assert "identical to plain decoding, token by token" in done.stdout
     for command in (("report", "profile.yaml", "tree.json", "bench.json", "-o", "p.html"), ("show", "profile.yaml")):
         assert call(*command).exit_code == 0
 
@@ -116,7 +116,7 @@ def test_without_a_drafter_those_are_measured_that_need_no_model(monkeypatch: py
         if len(names) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("treeopt.runtime.drafters.loaded.load_drafter", load)
+    monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
     call("profile", "--target", bundled.TARGET, *LITTLE)
     assert names == ["prompt-lookup", "lookahead"]
 
@@ -168,7 +168,7 @@ def test_a_draft_model_is_loaded_only_where_something_expands_it(folder: Path) -
     (folder / "model.json").write_text(json.dumps(tree))
     done = call("run", "model.json", *run)
     assert done.exit_code == 1
-    assert "model.json names gone; where it is elsewhere now, add --draft DIR" in done.stderr
+    assert "model.json names gone; if it has moved, add --draft DIR" in done.stderr
 
 
 def test_nothing_is_accepted_where_nothing_is_drafted(profile: Profile) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.cli.invented import call, invented, solved
 from treeopt.cli.terminal import diagram_width
 from treeopt.trees import TreeFile, chain
-from treeopt.trees.text_diagram import LEAST_WIDTH, WIDTH
+from treeopt.trees.text_diagram import MIN_WIDTH, WIDTH
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def resize(terminal: int, columns: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
 
-@pytest.mark.parametrize(("columns", "width"), [(80, 80), (40, 40), (10, LEAST_WIDTH), (250, 250), (0, WIDTH)], ids=str)
+@pytest.mark.parametrize(("columns", "width"), [(80, 80), (40, 40), (10, MIN_WIDTH), (250, 250), (0, WIDTH)], ids=str)
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_the_terminal_says_how_wide(
     terminal: int, monkeypatch: pytest.MonkeyPatch, stream: str, columns: int, width: int
@@ -50,8 +50,8 @@ def test_commands_draw_as_wide(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     shown = call("show", "chain.json").stdout
     assert 92 < max(map(len, shown.splitlines())) <= WIDTH
     for command in ("show", "solve"):
-        monkeypatch.setattr(f"treeopt.cli.{command}.diagram_width", lambda **_: LEAST_WIDTH)
+        monkeypatch.setattr(f"treeopt.cli.{command}.diagram_width", lambda **_: MIN_WIDTH)
     narrow = call("show", "chain.json").stdout
     _, diagram = solved(folder, invented(), "--budget", 32).split("\ndepth ")
     for drawn in (narrow, diagram.partition("\nWritten")[0]):
-        assert 18 < max(map(len, drawn.splitlines())) <= LEAST_WIDTH
+        assert 18 < max(map(len, drawn.splitlines())) <= MIN_WIDTH
