@@ -1,4 +1,4 @@
-"""`treeopt.trees.load` reads what the commands read: every format, and solution files."""
+"""`treeopt.trees.load`: every format, and solution files."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ RISING = [[0.3, 0.05, 0.6], [0.6, 0.05, 0.06]]
 @pytest.mark.parametrize("each", FORMATS, ids=lambda each: each.name)
 def test_every_format(each, tmp_path):
     path = tmp_path / "tree of any name"
-    path.write_bytes(each.write(TREE, WriteOptions(), ".json" if each.text else ".npz").data)
+    path.write_bytes(each.write(TREE, WriteOptions()))
     assert treeopt.trees.load(path) == TREE
     content = treeopt.trees.load_file(str(path))
     assert content == read_any_tree(path)
@@ -27,7 +27,7 @@ def test_every_format(each, tmp_path):
     assert content.provenance.tool == each.title
 
 
-def test_a_tree_file_with_all_that_it_says(tmp_path):
+def test_tree_file_with_all_fields(tmp_path):
     written = TreeFile(tree=TREE, reach=np.full(7, 1.0), provenance=Provenance(tool="test", speedup=1.5))
     written.save(tmp_path / "tree.json")
     assert treeopt.trees.load_file(tmp_path / "tree.json") == written
@@ -53,11 +53,13 @@ def test_one_of_several_by_name(tmp_path):
     path = tmp_path / "choices.py"
     path.write_text("small = [[0], [1]]\nlarge = [[0], [1], [0, 0], [0, 1], [1, 0], [1, 1]]\n")
     assert treeopt.trees.load(path, "large") == treeopt.trees.load(path, name="large") == TREE
-    with pytest.raises(TreeoptError, match=r"holds 2 trees, small, large\. Choose one with --name, name= from Python"):
+    with pytest.raises(
+        TreeoptError, match=r"contains 2 trees, small, large\. Choose one with --name, name= from Python"
+    ):
         treeopt.trees.load(path)
 
 
-def test_what_holds_no_tree(tmp_path):
+def test_files_without_a_tree(tmp_path):
     (tmp_path / "profile.yaml").write_text("format: treeopt-profile\n")
     (tmp_path / "arrays.npz").write_bytes(b"PK not an archive")
     for name, reason in (("profile.yaml", "treeopt-profile"), ("arrays.npz", "Is it complete")):

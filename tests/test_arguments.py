@@ -1,4 +1,4 @@
-"""Wrong arguments of the public functions: every one is named, with what was expected, what came and what to do."""
+"""Wrong arguments of public functions: errors name the argument, the value and what to do."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -13,15 +13,15 @@ import torch
 import treeopt
 from tests.cli.invented import invented
 from treeopt import AcceptanceTable, InvalidValueError, LatencyTable, Profile, TokenTree, trees
-from treeopt.arguments import instance, numbers, whole, whole_numbers
+from treeopt.arguments import check_instance, check_integer, to_float_array, to_int_array
 from treeopt.planner import plan, schedule
-from treeopt.records.acceptance import TextSums
+from treeopt.records.acceptance import SequenceSums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import Timing
 from treeopt.records.sampling import Sampling
 from treeopt.solver import Solution, solve
-from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
 
 TABLE = AcceptanceTable([0.7, 0.2])
 TREE = TokenTree([-1, 0])
@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "tokens of a list": (lambda: TABLE.expected_tokens([-1, 0]), "tree: expected a TokenTree.", "[-1, 0]"),
     "reach of a list": (lambda: TABLE.reach([-1, 0]), "tree: expected a TokenTree.", "[-1, 0]"),
     "rows to a text": (lambda: TABLE.rows("a"), "depth: expected a whole number", "'a'"),
-    "sums of texts": (lambda: TextSums([["9"], [9.0]], [[[1.0]], [[1.0]]]), "reached: expected", "'9'"),
+    "sums of texts": (lambda: SequenceSums([["9"], [9.0]], [[[1.0]], [[1.0]]]), "reached: expected", "'9'"),
     "times of texts": (lambda: Timing(["0.1"]), "samples_s: expected numbers", "'0.1'"),
     "times of one number": (lambda: Timing(0.1), "samples_s: expected", "0.1"),
     "latencies without samples": (lambda: LatencyTable([1, 2], [1, 2]), "timings[0]: expected a Timing.", "1"),
@@ -145,14 +145,14 @@ def test_a_wrong_argument_is_named(name):
 
 
 @pytest.mark.parametrize("number", [4, np.int8(4), np.int64(4), np.uint16(4), np.array(4), torch.tensor(4)], ids=repr)
-def test_whole_numbers_of_every_kind_are_taken(number):
+def test_integers_of_every_type_are_accepted(number):
     assert solve(TABLE, number, np.int32(2)) == solve(TABLE, 4, 2)
     assert solution().tree(number, np.int32(2)) == solution().tree(4, 2)
     assert trees.chain(number) == trees.chain(4)
     planned = plan(PROFILE, number, batch_size=np.int64(1), context_tokens=np.int32(256))
     assert planned == plan(PROFILE, 4, batch_size=1, context_tokens=256)
     assert type(planned.context_tokens) is int
-    assert type(whole("n", number, 0)) is int
+    assert type(check_integer("n", number, 0)) is int
 
 
 @pytest.mark.parametrize(
@@ -168,38 +168,38 @@ def test_whole_numbers_of_every_kind_are_taken(number):
     ],
     ids=repr,
 )
-def test_numbers_of_every_kind_are_taken(given):
+def test_numbers_of_every_type_are_accepted(given):
     if len(given):
         assert AcceptanceTable(given) == AcceptanceTable([0.5, 0.25])
-    assert numbers("p", given).dtype == np.float64
-    assert numbers("p", given).flags.owndata
+    assert to_float_array("p", given).dtype == np.float64
+    assert to_float_array("p", given).flags.owndata
 
 
-def test_decimals_are_no_numbers_of_python():
+def test_decimals_are_refused():
     with pytest.raises(InvalidValueError, match="p: expected numbers"):
-        numbers("p", [Decimal("0.5")])
+        to_float_array("p", [Decimal("0.5")])
 
 
 def test_whole_numbers_of_an_array_keep_their_value():
-    assert whole_numbers("n", [1, np.int8(2)]).tolist() == [1, 2]
+    assert to_int_array("n", [1, np.int8(2)]).tolist() == [1, 2]
     for wrong in ([1.0], [True], ["1"], [2**63], np.array([1.0]), 3.5, [[1], [2, 3]]):
         with pytest.raises(InvalidValueError, match="n: expected whole numbers"):
-            whole_numbers("n", wrong)
+            to_int_array("n", wrong)
 
 
-def test_what_came_is_told_in_few_words():
+def test_errors_shorten_long_values():
     class Odd:
         def __repr__(self) -> str:
             raise RuntimeError("no text")
 
     for odd in (Odd(), "x" * 9999, list(range(9999)), np.zeros((99, 99)), 10**5000, {"a": [1] * 99}):
         with pytest.raises(InvalidValueError) as caught:
-            instance("tree", odd, TokenTree, "make one")
+            check_instance("tree", odd, TokenTree, "make one")
         assert len(str(caught.value)) < 200
         assert "\n" not in str(caught.value)
 
 
-def test_paths_of_both_kinds_are_taken(tmp_path):
+def test_str_and_path_are_accepted(tmp_path):
     for path in (tmp_path / "tree.json", str(tmp_path / "tree.json")):
         TREE.save(path)
         assert trees.load(path) == trees.load(Path(path)) == TREE

@@ -1,4 +1,4 @@
-"""Array types are named once: `Int32` in one module is not `Int64` in another."""
+"""Array types are defined once."""
 
 import re
 from pathlib import Path

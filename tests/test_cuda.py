@@ -1,4 +1,4 @@
-"""The same code on a GPU: skipped where there is none."""
+"""Tests on a GPU; skipped without one."""
 
 import warnings
 from collections import Counter
@@ -11,9 +11,9 @@ from scipy import stats
 
 from tests.support.bench import bench
 from tests.support.passes import new_cache
-from treeopt.profiler import CudaClock, Journal, Measurement, Settings
+from treeopt.profiler import Checkpoint, CudaClock, Measurement, Settings
 from treeopt.runtime import Decoder, Sampling, draw, verify
-from treeopt.runtime.models.model import Feed, feed_text
+from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.pair import load_pair
 from treeopt.runtime.models.runner import GraphPool, Runner
@@ -57,7 +57,7 @@ def text_with_changes(models, prompt, count, **arguments):
 def changing(decoder, prompt, count):
     tokens: list[int] = []
     trees = cycle(TREES)
-    for number, step in enumerate(decoder.steps(prompt, count)):
+    for number, step in enumerate(decoder.stream(prompt, count)):
         tokens += step
         if number % 3 == 2:
             decoder.change_tree(next(trees))
@@ -69,14 +69,14 @@ def test_logits_are_those_of_the_cpu(models) -> None:
     tokens = torch.tensor(models.tokenizer.encode(load_prompts()[0]))
     logits = []
     for model in (on_cpu.target, models.target):
-        feed = feed_text(new_cache(model, len(tokens)), tokens.to(model.device))
-        logits.append(model.forward([feed]).logits.cpu())
+        sequence = SequenceInput.causal(new_cache(model, len(tokens)), tokens.to(model.device))
+        logits.append(model.forward([sequence]).logits.cpu())
 
     torch.testing.assert_close(logits[1], logits[0], atol=5e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("tree", [chain(4), level_widths([3, 4, 3, 2])], ids=["chain", "tree"])
-def test_greedy_text_is_that_of_plain_decoding(models, tree) -> None:
+def test_greedy_output_equals_plain_decoding(models, tree) -> None:
     prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:3]]
     measured = bench(models.target, models.draft, tree, prompts, max_new_tokens=64, repeats=1, show_progress=False)
 
@@ -88,7 +88,7 @@ def test_profile_with_cuda_events(models) -> None:
     settings = Settings(max_tokens=32, rounds=3, positions=200, samplings=(Sampling(0.6),))
     clock = CudaClock(models.target.device)
     measurement = Measurement(
-        models.target, models.draft, prompts, settings, clock=clock, journal=Journal(None, "test")
+        models.target, models.draft, prompts, settings, clock=clock, checkpoint=Checkpoint(None, "test")
     )
     profile = measurement.profile(show_progress=False)
 
@@ -108,9 +108,9 @@ def test_logits_of_a_graph_are_those_of_the_eager_pass(fixture, length, request)
     tokens = torch.arange(tree.nodes, device=model.device) % model.config.vocabulary
     cache = new_cache(model, 400)
     model.prefill(text, cache)
-    feeds = [Feed(cache, tokens, PassNodes.whole(tree))]
+    inputs = [SequenceInput(cache, tokens, PassNodes.whole(tree))]
     runner = Runner(model, max_nodes=80, pool=GraphPool(model.device))
-    logits = [runner.forward(feeds).logits.float().clone() for _ in range(3)]  # eager, captured, replayed
+    logits = [runner.forward(inputs).logits.float().clone() for _ in range(3)]  # eager, captured, replayed
 
     assert len(runner.captured) == 1
     assert torch.equal(logits[1], logits[2])
@@ -121,20 +121,20 @@ def test_logits_of_a_graph_are_those_of_the_eager_pass(fixture, length, request)
 def test_logits_of_a_graph_of_several_sequences_are_those_of_the_eager_pass(fixture, request) -> None:
     model = request.getfixturevalue(fixture).target
     trees = [level_widths([3, 4, 3, 2]), chain(0), chain(4)]
-    feeds = []
+    inputs = []
     for length, tree, cache in zip((200, 1, 77), trees, model.new_caches(400, 4), strict=False):
         model.prefill(torch.arange(length, device=model.device) % model.config.vocabulary, cache)
         tokens = torch.arange(tree.nodes, device=model.device) % model.config.vocabulary
-        feeds.append(Feed(cache, tokens, PassNodes.whole(tree)))
+        inputs.append(SequenceInput(cache, tokens, PassNodes.whole(tree)))
     runner = Runner(model, max_nodes=80, pool=GraphPool(model.device))
-    logits = [runner.forward(feeds).logits.float().clone() for _ in range(3)]
+    logits = [runner.forward(inputs).logits.float().clone() for _ in range(3)]
 
     assert len(runner.captured) == 1
     assert torch.equal(logits[1], logits[2])
     assert (logits[1] - logits[0]).norm() < (1e-4 if model.dtype == torch.float32 else 0.03) * logits[0].norm()
 
 
-def test_greedy_texts_of_a_batch_are_those_of_plain_decoding(models, captures) -> None:
+def test_greedy_batch_outputs_equal_plain_decoding(models, captures) -> None:
     prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:4]]
     plain = Decoder(models.target, None, chain(0), temperature=0.0, cuda_graphs=False)
     expected = [list(plain.generate(prompt, 64)) for prompt in prompts]
@@ -148,7 +148,7 @@ def test_greedy_texts_of_a_batch_are_those_of_plain_decoding(models, captures) -
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_greedy_text_of_graphs_is_the_eager_text(models, tree) -> None:
+def test_greedy_output_of_graphs_equals_eager(models, tree) -> None:
     prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
     texts = [
         list(Decoder(models.target, models.draft, tree, temperature=0.0, cuda_graphs=graphed).generate(prompt, 128))
@@ -160,7 +160,7 @@ def test_greedy_text_of_graphs_is_the_eager_text(models, tree) -> None:
 
 @pytest.mark.parametrize("fixture", ["models", "half_models"])
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
-def test_replaying_is_what_calling_does(fixture, temperature, request, monkeypatch) -> None:
+def test_graph_replay_equals_a_call(fixture, temperature, request, monkeypatch) -> None:
     models = request.getfixturevalue(fixture)
     prompt = models.tokenizer.encode(bench_prompts(load_prompts())[1])
     replayed, _ = text_with_changes(models, prompt, 128, temperature=temperature)
@@ -170,7 +170,7 @@ def test_replaying_is_what_calling_does(fixture, temperature, request, monkeypat
     assert replayed == called
 
 
-def test_a_tree_change_takes_the_graphs_there_are(models, captures) -> None:
+def test_tree_change_reuses_graphs(models, captures) -> None:
     prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
     plain = list(Decoder(models.target, None, chain(0), temperature=0.0, cuda_graphs=False).generate(prompt, 128))
     text, decoder = text_with_changes(models, prompt, 128, temperature=0.0)
@@ -184,7 +184,7 @@ def test_a_tree_change_takes_the_graphs_there_are(models, captures) -> None:
     assert len(captures) == count
 
 
-def test_no_graph_of_a_decoder_that_is_gone_is_freed_during_a_capture() -> None:
+def test_graphs_are_not_freed_during_a_capture() -> None:
     pool, numbers, calls = GraphPool(torch.device("cuda")), torch.zeros(4, device="cuda"), []
     gone = [pool.capture(lambda: numbers.add_(1))]
 
@@ -202,14 +202,14 @@ def test_no_graph_of_a_decoder_that_is_gone_is_freed_during_a_capture() -> None:
     assert numbers.tolist() == [2] * 4
 
 
-def test_no_graph_without_wanting_one(models, captures) -> None:
+def test_graphs_are_optional(models, captures) -> None:
     prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
     list(Decoder(models.target, models.draft, chain(2), cuda_graphs=False).generate(prompt, 32))
 
     assert captures == []
 
 
-def test_a_greedy_step_waits_for_the_device_no_more_than_three_times(models) -> None:
+def test_greedy_step_synchronizes_at_most_three_times(models) -> None:
     decoder = Decoder(models.target, models.draft, level_widths([3, 4, 3, 2]), temperature=0.0)
     prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
     for _ in range(2):  # the passes of the second text have the shapes of the first and are captured

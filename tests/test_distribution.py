@@ -1,6 +1,6 @@
-"""The distributions as they are built: what is in them, that a source distribution's tests run, and where types are seen.
+"""Source distribution and wheel: their content, tests in the source distribution, and types.
 
-Everything is built in a copy of this folder, without a network, by the setuptools that is installed.
+They are built in a copy of the repository, without a network, with the installed setuptools.
 """
 
 import email.message
@@ -88,7 +88,7 @@ def metadata(text: str) -> email.message.Message:
 @pytest.mark.slow
 @pytest.mark.process
 class TestSourceDistribution:
-    def test_it_holds_every_file_once_and_the_folders_of_packages_as_links(self, sdist, copied):
+    def test_sdist_contains_every_file_once(self, sdist, copied):
         with tarfile.open(sdist) as archive:
             members = archive.getmembers()
         names = [member.name.partition("/")[2] for member in members]
@@ -108,18 +108,18 @@ class TestSourceDistribution:
         made = {"PKG-INFO", "setup.cfg"}
         assert {name for name in files if "egg-info" not in name} - made == lying - weights - {"build"}
 
-    def test_it_holds_what_its_tests_need(self, unpacked):
+    def test_sdist_contains_test_data(self, unpacked):
         assert [name for name in NEEDED if not (unpacked / name).exists()] == []
         assert os.access(unpacked / ".ci" / "run", os.X_OK)
         assert {link: os.readlink(unpacked / link) for link in LINKS} == LINKS
 
-    def test_some_of_its_tests_pass(self, unpacked):
+    def test_sdist_tests_pass(self, unpacked):
         """Those of packages, layers and links; what its other tests need is there, since all files are."""
         tests = ["tests/trees/test_shapes.py", "tests/test_packaging.py", "tests/test_layers.py"]
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
         assert " passed" in run(command, unpacked)
 
-    def test_its_wheel_is_that_of_the_folder(self, unpacked, wheel):
+    def test_wheel_of_sdist_equals_wheel_of_checkout(self, unpacked, wheel):
         again = built("wheel", unpacked, unpacked.parent)
         with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
             assert sorted(one.namelist()) == sorted(other.namelist())
@@ -129,7 +129,7 @@ class TestSourceDistribution:
 @pytest.mark.slow
 @pytest.mark.process
 class TestWheel:
-    def test_it_holds_the_packages_and_nothing_else(self, wheel):
+    def test_wheel_contains_only_the_packages(self, wheel):
         with zipfile.ZipFile(wheel) as archive:
             names = archive.namelist()
         assert len(set(names)) == len(names)
@@ -138,7 +138,7 @@ class TestWheel:
         folders = {name.rpartition("/")[0].replace("/", ".") for name in names if name.endswith(".py")}
         assert folders == set(SETTINGS["tool"]["setuptools"]["packages"])
 
-    def test_its_metadata_are_complete_and_lead_somewhere(self, wheel):
+    def test_metadata_is_complete(self, wheel):
         with zipfile.ZipFile(wheel) as archive:
             (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
             found = metadata(archive.read(name).decode("utf-8"))
@@ -209,7 +209,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 class TestSetup:
-    def test_links_into_the_repository_are_made_whole_and_others_left(self, script):
+    def test_repository_links_become_absolute(self, script):
         address = script.REPOSITORY
         assert script.with_whole_links("![a](docs/x.svg) and [b\nc](y.md#part)") == (
             f"![a]({address}/raw/HEAD/docs/x.svg) and [b\nc]({address}/blob/HEAD/y.md#part)"
@@ -217,7 +217,7 @@ class TestSetup:
         for kept in ("[top](#top)", "[out](https://example.org)", "[mail](mailto:a@example.org)"):
             assert script.with_whole_links(kept) == kept
 
-    def test_every_page_and_picture_that_readme_leads_to_is_there(self, script):
+    def test_readme_links_exist(self, script):
         text = (ROOT / "README.md").read_text("utf-8")
         targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
         assert len(targets) > 10
@@ -226,21 +226,21 @@ class TestSetup:
         assert whole.count(script.REPOSITORY) == len(targets)
         assert re.findall(r"\]\((?!https://)[^)]*\)", whole) == []
 
-    def test_the_pages_that_metadata_lead_to_are_there(self, script):
+    def test_metadata_links_exist(self, script):
         pages = [page.partition("/HEAD/")[2] for page in script.PAGES.values()]
         assert [page for page in pages if not (ROOT / page).exists()] == []
 
-    def test_the_links_are_those_of_the_packages_that_lie_elsewhere(self, script):
+    def test_symlinks_match_the_packages(self, script):
         assert script.links() == {link: target.removeprefix("../") for link, target in LINKS.items()}
 
-    def test_packages_are_found_through_the_links_for_an_editable_install_only(self, script):
+    def test_symlinks_are_for_editable_installs_only(self, script):
         for command, expected in (("bdist_wheel", {"treeopt.cli": "cli"}), ("editable_wheel", {"": "."})):
             distribution = script.LinkedDistribution({"treeopt.cli": "cli"})
             distribution.run_command(command)
             assert distribution.ran == [(command, expected)]
 
 
-def test_the_address_is_said_in_one_place():
+def test_repository_url_is_defined_once():
     folders = ["benchmarks", "cli", "docs", "examples", "profiler", "tools", "trees", "treeopt"]
     paths = [*ROOT.glob("*"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
     texts = [path for path in paths if path.suffix in {".py", ".toml", ".md", ".in", ".txt", ".json", ".yaml"}]

@@ -1,4 +1,4 @@
-"""`treeopt doctor`: what it reads of a machine, what it concludes, and that it goes on without torch."""
+"""`treeopt doctor`: findings, actions, and running without torch."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from tests.cli.conftest import no_other_programs
 from tests.cli.invented import call
 from treeopt import doctor
 from treeopt.doctor import Check, DoctorReport, doctor_text
-from treeopt.profiler.latency import programs
+from treeopt.profiler.latency import load as load_module
 
 
 def fake_torch(threads=4, gpus=(), version="2.13.0"):
@@ -51,7 +51,7 @@ def write(root: Path, name: str, text: str) -> None:
     ("given", "found", "action"),
     [
         ({}, "torch runs 4 threads on 4 cores", None),
-        ({"cores": 2}, "4 threads on 2 cores, so some share a core", "--threads 2 "),
+        ({"cores": 2}, "4 threads on 2 cores, so some threads share a core", "--threads 2 "),
         ({"cores": 8}, "4 threads on 8 cores", "--threads 8,"),
         (
             {"torch": fake_torch(threads=1), "OMP_NUM_THREADS": "1"},
@@ -59,10 +59,10 @@ def write(root: Path, name: str, text: str) -> None:
             "--threads 4,",
         ),
         ({"torch": fake_torch(threads=1, gpus=(95,))}, "1 thread on 4 cores", None),
-        ({"torch": "gone"}, "not known", None),
+        ({"torch": "gone"}, "unknown", None),
     ],
 )
-def test_threads_suit_the_cores(machine, tmp_path, given, found, action):
+def test_threads_are_compared_with_cores(machine, tmp_path, given, found, action):
     machine(**given)
     check = doctor.check_threads(tmp_path)
     assert found in check.found
@@ -70,11 +70,11 @@ def test_threads_suit_the_cores(machine, tmp_path, given, found, action):
     assert (action or "") in (check.action or "")
 
 
-def test_threads_suit_the_quota_of_a_container(machine, tmp_path):
+def test_threads_are_compared_with_the_quota(machine, tmp_path):
     machine()
     write(tmp_path, "sys/fs/cgroup/cpu.max", "150000 100000\n")
     check = doctor.check_threads(tmp_path)
-    assert "the time of 1.5 processors" in check.found
+    assert "quota is 1.5 processors" in check.found
     assert "--threads 1," in str(check.action)
     write(tmp_path, "sys/fs/cgroup/cpu.max", "400000 100000\n")
     assert doctor.check_threads(tmp_path).action is None
@@ -84,12 +84,12 @@ def test_threads_suit_the_quota_of_a_container(machine, tmp_path):
     ("given", "found", "action"),
     [
         ({}, "2.13.0, no device but cpu", None),
-        ({"driver": True}, "2.13.0, which sees no GPU", "CUDA_VISIBLE_DEVICES"),
+        ({"driver": True}, "2.13.0, finds no GPU", "CUDA_VISIBLE_DEVICES"),
         ({"driver": True, "torch": fake_torch(gpus=(95,))}, "2.13.0", None),
         ({"torch": "gone"}, "cannot be imported (gone)", "pip install torch"),
     ],
 )
-def test_torch_is_there_and_sees_the_gpu(machine, given, found, action):
+def test_torch_finds_the_gpu(machine, given, found, action):
     machine(**given)
     check = doctor.check_torch()
     assert found in check.found
@@ -97,11 +97,11 @@ def test_torch_is_there_and_sees_the_gpu(machine, given, found, action):
     assert (action or "") in (check.action or "")
 
 
-def test_memory_of_gpus_that_others_use(machine):
+def test_gpu_memory_used_by_other_programs(machine):
     machine(torch=fake_torch(gpus=(95, 75)))
     first, second = doctor.check_gpus()
     assert (first.name, first.action) == ("cuda:0", None)
-    assert "other programs use 25%" in second.found
+    assert "other programs use 25 %" in second.found
     assert "--device" in str(second.action)
 
 
@@ -115,8 +115,8 @@ def test_a_missing_package(monkeypatch):
 def test_other_programs(machine, monkeypatch):
     machine()
     for share, disturbs in ((0.0, False), (0.99, True)):
-        load = programs.Load(8 * share, 8, 8)
-        monkeypatch.setattr(programs, "look", lambda load=load: programs.Sight(load, ()))
+        load = load_module.Load(8 * share, 8, 8)
+        monkeypatch.setattr(load_module, "report_load", lambda load=load: load_module.LoadReport(load, ()))
         check = doctor.check_load()
         assert f"{share:.0%} of 8 processors" in check.found
         assert (check.action is not None) == disturbs
@@ -158,7 +158,7 @@ def test_a_battery(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.check_power().action is None
 
 
-def test_it_goes_on_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_run_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     doctor._torch.cache_clear()
     try:
@@ -170,15 +170,15 @@ def test_it_goes_on_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install torch" in result.stdout
 
 
-def test_every_requirement_of_the_metadata_is_told() -> None:
+def test_every_requirement_is_listed() -> None:
     assert set(doctor.required_packages()) >= {"numpy", "torch", "click"}
     assert set(doctor.OPTIONAL).isdisjoint(doctor.required_packages())
     assert "numpy 2" in doctor.check_packages().found
 
 
-def test_a_good_machine_has_nothing_to_do_and_every_action_follows_its_finding() -> None:
+def test_actions_follow_their_findings() -> None:
     good = Check(name="torch", found="2.13.0")
-    assert doctor_text(DoctorReport(checks=(good,))).splitlines()[-1] == "Nothing stands in the way."
+    assert doctor_text(DoctorReport(checks=(good,))).splitlines()[-1] == "Nothing to do."
     bad = Check(name="power", found="on battery", action="Plug it in.")
     lines = doctor_text(DoctorReport(checks=(good, bad, good))).splitlines()
     assert lines[1].split() == ["power", "on", "battery"]
@@ -186,13 +186,13 @@ def test_a_good_machine_has_nothing_to_do_and_every_action_follows_its_finding()
     assert lines[-1].startswith("1 thing to do")
 
 
-def test_names_reach_no_terminal_raw() -> None:
+def test_control_characters_are_escaped() -> None:
     text = doctor_text(DoctorReport(checks=(Check(name="processor", found="a\x1b[31m\u202eb"),)))
     assert "\x1b" not in text
     assert "\\x1b[31m" in text
 
 
-def test_lines_and_json_say_the_same() -> None:
+def test_text_and_json_agree() -> None:
     with no_other_programs():
         lines, as_json = call("doctor"), call("doctor", "--json")
     assert (lines.exit_code, lines.stderr, as_json.exit_code) == (0, "", 0)

@@ -1,4 +1,4 @@
-"""Every loop that numba compiles does what its Python says: all of them, found where they are and not by a list."""
+"""Every loop that numba compiles equals its Python code; loops are found by inspection."""
 
 import importlib
 import re
@@ -72,41 +72,41 @@ def verified():
 
 def grown():
     """Return the nodes and trees of three texts, whose beams are fed, then the best of all; one is not finite."""
-    from treeopt.runtime.drafters import expansion_on_host
+    from treeopt.runtime.drafters import expansion_kernels
 
-    rng, k, nodes = np.random.default_rng(0), 3, expansion_on_host.nodes_of(3, 22, 7, 5)
+    rng, k, nodes = np.random.default_rng(0), 3, expansion_kernels.allocate_nodes(3, 22, 7, 5)
     for array in nodes:
         array[:] = 0
     trees, found = np.zeros((3, 3, 6), np.int64), []
-    for feed in (expansion_on_host.feed_beams, lambda nodes, k: expansion_on_host.feed_best(nodes, k, 2)):
-        expansion_on_host.begin(nodes, np.arange(3))
+    for feed in (expansion_kernels.feed_beams, lambda nodes, k: expansion_kernels.feed_best(nodes, k, 2)):
+        expansion_kernels.begin(nodes, np.arange(3))
         for number in range(3):
-            rows = nodes.counts[:, expansion_on_host.LAST].sum()
+            rows = nodes.counts[:, expansion_kernels.LAST_FED].sum()
             log_probs = np.sort(rng.integers(-9, 0, (rows, k)).astype(np.float32))[:, ::-1].copy()
             log_probs[-1] = np.nan if number == 1 else log_probs[-1]
-            expansion_on_host.add(nodes, log_probs, rng.integers(0, 7, (rows, k)), -20.0)
+            expansion_kernels.add_children(nodes, log_probs, rng.integers(0, 7, (rows, k)), -20.0)
             if number < 2:
                 feed(nodes, k)
-        expansion_on_host.level_order(nodes, k, trees)
+        expansion_kernels.write_trees(nodes, k, trees)
         found += [each.copy() for each in (*nodes, trees)]
     return found
 
 
 WORK = {
     "treeopt.solver.kernels": solved,
-    "treeopt.runtime.drafters.expansion_on_host": grown,
+    "treeopt.runtime.drafters.expansion_kernels": grown,
     "treeopt.runtime.rules.kernels": verified,
 }
 """For each module with compiled loops, what all of them are called for."""
 
 
 @pytest.mark.source
-def test_every_compiling_module_is_tried():
+def test_every_compiled_module_is_tested():
     assert compiling_modules() == set(WORK)
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_compiled_loops_do_what_their_python_says(name, monkeypatch):
+def test_compiled_loops_equal_python(name, monkeypatch):
     module = importlib.import_module(name)
     kernels, called = kernels_of(module), set()
     compiled = WORK[name]()

@@ -1,6 +1,6 @@
-"""Imports go down only: the floors of the house, checked on the source of every module.
+"""Layers: imports go down only, checked on the source of every module.
 
-A new module fails here until the table says which room it belongs to.
+A new module fails here until the table assigns it to a package.
 """
 
 import ast
@@ -20,13 +20,13 @@ BASE = {
     "treeopt.arguments",
     "treeopt.array_record",
     "treeopt.files",
-    "treeopt.pictures",
+    "treeopt.plotting",
     "treeopt.bundled",
     "treeopt.compiling",
     "treeopt.tabular",
     "treeopt.arrays",
 }
-"""The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
+"""Packages below all layers, which every module may import."""
 RECORDS = {"treeopt.records"}
 TEXTS = {"treeopt.texts"}
 TREES = {"treeopt.trees"}
@@ -44,7 +44,7 @@ DOCTOR = {"treeopt.doctor"}
 
 MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
-    # floor 5: one command per module
+    # layer 5: one command per module
     "treeopt.cli": {"treeopt.any_tree"}
     | METHODS
     | ADAPTATION
@@ -53,46 +53,46 @@ MAY_IMPORT = {
     | REPORT
     | SIMULATION
     | DOCTOR
-    | {"treeopt.engines.probes"}
+    | {"treeopt.engines.clients"}
     | PLANNER
     | IMPORTS
     | SOLVER
     | RECORDS
     | TEXTS
     | TREES,
-    # between 4 and 5: what the machine and the installation are; it goes on without torch
-    "treeopt.doctor": {"treeopt.engines.probes"} | PROFILER | REPORT | RECORDS,
-    # floor 4, beside measuring: plans changed while decoding
+    # between 4 and 5: checks of the machine and the installation, without torch
+    "treeopt.doctor": {"treeopt.engines.clients"} | PROFILER | REPORT | RECORDS,
+    # layer 4: plans that change while decoding
     "treeopt.adaptation": {"treeopt.planner"} | RUNTIME | SOLVER | RECORDS | TREES,
-    # between 4 and 5: all ways of speculating, measured, planned and run
+    # between 4 and 5: all methods, planned and benchmarked
     "treeopt.methods": ADAPTATION | PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
-    # floor 4: measuring
-    "treeopt.profiler": {"treeopt.planner", "treeopt.engines.probes"} | RUNTIME | RECORDS | TEXTS | TREES,
-    # floor 2, beside the planner: engines that can be run and asked
-    "treeopt.engines.probes": COUNTERS | RECORDS | TEXTS,
-    # floor 3: executing
+    # layer 4: measuring
+    "treeopt.profiler": {"treeopt.planner", "treeopt.engines.clients"} | RUNTIME | RECORDS | TEXTS | TREES,
+    # layer 2: clients of running engines
+    "treeopt.engines.clients": COUNTERS | RECORDS | TEXTS,
+    # layer 3: decoding
     "treeopt.runtime": RECORDS | TEXTS | TREES,
-    # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
-    "treeopt.report": {"treeopt.engines.probes"} | SIMULATION | PLANNER | IMPORTS | SOLVER | RECORDS | TREES,
-    # floor 2, above the planner: a server under a load
+    # between 2 and 3: text, JSON, figures and the report page, without torch
+    "treeopt.report": SIMULATION | PLANNER | IMPORTS | SOLVER | RECORDS | TREES,
+    # layer 2, above the planner: a server under a load
     "treeopt.simulation": {"treeopt.planner"} | RECORDS | TREES,
-    # floor 2: from a profile to a plan, from a plan to an engine's settings
+    # layer 2: from a profile to a plan, from a plan to an engine's settings
     "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
     "treeopt.planner": SOLVER | RECORDS | TREES,
-    # floor 2, beside them: a tree out of any file, solutions included; `treeopt.trees` offers it by name
+    # layer 2: trees from any file, solutions included; exported by `treeopt.trees`
     "treeopt.any_tree": SOLVER | RECORDS | TREES,
-    # floor 2, beside them: what other programs measured, to a profile
+    # layer 2: from measurements of other programs to a profile
     "treeopt.engines.importers": COUNTERS | RECORDS | TREES,
     "treeopt.engines.prometheus": RECORDS,
-    # floor 1: optimal trees
+    # layer 1: optimal trees
     "treeopt.solver": RECORDS | TREES,
-    # floor 1: records, which may hold one another
+    # layer 1: records, which may contain one another
     **dict.fromkeys(RECORDS, RECORDS | TREES),
-    # floor 0: texts and tokens without a model
+    # layer 0: prompts and tokenizers
     "treeopt.texts": set(),
-    # floor 0: what a tree is
+    # layer 0: trees
     "treeopt.trees": set(),
-    # below all floors
+    # below all layers
     **dict.fromkeys(BASE, BASE),
 }
 
@@ -104,28 +104,28 @@ ONLY_IN = {
     "click": {"treeopt.cli"},
     "openvino_genai": set(),
 }
-"""Packages that only some rooms may import, wherever in a module."""
+"""Dependencies that only some packages may import, at any level of a module."""
 IN_FUNCTIONS = {
     "torch": {
         "treeopt.trees.formats.growmap",
-        "treeopt.engines.importers.torch_vector",
-        "treeopt.engines.probes.assisted",
+        "treeopt.engines.importers.plain_acceptance",
+        "treeopt.engines.clients.assisted",
         "treeopt.doctor",
     },
-    "mlx": {"treeopt.engines.probes.mlx_lm"},
-    "mlx_lm": {"treeopt.engines.probes.mlx_lm"},
-    "openvino_genai": {"treeopt.engines.probes.openvino_genai"},
+    "mlx": {"treeopt.engines.clients.mlx_lm"},
+    "mlx_lm": {"treeopt.engines.clients.mlx_lm"},
+    "openvino_genai": {"treeopt.engines.clients.openvino_genai"},
     "prometheus_client": {"treeopt.engines.prometheus"},
     "scipy": {"treeopt.records.proportions"},
-    "transformers": {"treeopt.texts.tokenizer", "treeopt.engines.probes.assisted"},
+    "transformers": {"treeopt.texts.tokenizer", "treeopt.engines.clients.assisted"},
 }
-"""Modules of other rooms that may import them where they need it: for Sequoia's files, slow tokenizers, assisted generation."""
+"""Modules of other packages that may import them in functions: for Sequoia's files, slow tokenizers, assisted generation."""
 
 
-def room_of(module: str) -> str | None:
-    """Return the room that a module lies in, None when the table has none for it."""
-    found = [room for room in MAY_IMPORT if module == room or module.startswith(f"{room}.")]
-    return max(found, key=len, default=None)
+def package_of(module: str) -> str | None:
+    """Return the package of the table that contains a module; None without one."""
+    packages = [package for package in MAY_IMPORT if module == package or module.startswith(f"{package}.")]
+    return max(packages, key=len, default=None)
 
 
 def imports(tree: ast.AST, *, lazy: bool = False, typing: bool = False) -> Iterator[tuple[ast.stmt, str, bool, bool]]:
@@ -145,52 +145,52 @@ def imports(tree: ast.AST, *, lazy: bool = False, typing: bool = False) -> Itera
 
 def faults(module: str, source: str) -> list[str]:
     """Return a line for every import that a module may not have."""
-    room = room_of(module)
-    if room is None:
-        return [f"{module}: belongs to no room; add it to MAY_IMPORT"]
+    package = package_of(module)
+    if package is None:
+        return [f"{module}: not in any package of the table; add it to MAY_IMPORT"]
     found = []
     for statement, name, lazy, typing in imports(ast.parse(source)):
-        reason = outer_fault(module, room, name, lazy=lazy or typing)
+        reason = outer_fault(module, package, name, lazy=lazy or typing)
         if name.split(".")[0] == "treeopt" and not typing:
-            reason = inner_fault(room, name)
+            reason = inner_fault(package, name)
         if reason:
             found.append(f"{module}, line {statement.lineno}: {name}: {reason}")
     return found
 
 
-def outer_fault(module: str, room: str, name: str, *, lazy: bool) -> str | None:
-    package = name.split(".")[0]
+def outer_fault(module: str, package: str, name: str, *, lazy: bool) -> str | None:
+    dependency = name.split(".")[0]
     if name.startswith("."):
         return "relative import"
-    if module in IN_FUNCTIONS.get(package, ()):
-        return None if lazy else f"{package} is for functions only: it is slow to import"
-    if room not in ONLY_IN.get(package, {room}):
-        return f"{package} is for {', '.join(sorted(ONLY_IN[package]))} only"
-    if package == "scipy" and not lazy:
+    if module in IN_FUNCTIONS.get(dependency, ()):
+        return None if lazy else f"{dependency} is for functions only: it is slow to import"
+    if package not in ONLY_IN.get(dependency, {package}):
+        return f"{dependency} is for {', '.join(sorted(ONLY_IN[dependency]))} only"
+    if dependency == "scipy" and not lazy:
         return "scipy is for functions only: it is slow to import, and not every plan needs it"
-    if package == "matplotlib" and not (lazy and re.search(r"figure|picture", ".".join(module.split(".")[-2:]))):
-        return "matplotlib is for functions and types of modules named *figure* or *picture* only"
+    if dependency == "matplotlib" and not (lazy and re.search(r"figure|plotting", ".".join(module.split(".")[-2:]))):
+        return "matplotlib is for functions and types of modules named *figure* or *plotting* only"
     return None
 
 
-def inner_fault(room: str, name: str) -> str | None:
-    target = room_of(name)
+def inner_fault(package: str, name: str) -> str | None:
+    target = package_of(name)
     if target is None:
-        return "name the module it comes from, so that its floor can be seen"
-    if target == room or target in BASE | MAY_IMPORT[room]:
+        return "import it from the module that defines it, whose layer is known"
+    if target == package or target in BASE | MAY_IMPORT[package]:
         return None
-    return f"{room} may not import {target}"
+    return f"{package} may not import {target}"
 
 
-def test_nobody_imports_by_a_made_up_name():
-    """What a name stands for is seen by no check, so that only the doors of packages may take from above by one."""
-    made_up = re.compile(r"import_module\(f?.treeopt\.(?!cli\.)")
-    found = [module for module, path in modules() if made_up.search(path.read_text("utf-8"))]
+def test_no_imports_by_computed_names():
+    """Computed names cannot be resolved here, so only the lazy public API may use one."""
+    computed = re.compile(r"import_module\(f?.treeopt\.(?!cli\.)")
+    found = [module for module, path in modules() if computed.search(path.read_text("utf-8"))]
     assert found == ["treeopt.trees"]
 
 
 def modules() -> list[tuple[str, Path]]:
-    """Return the name and the path of every module, each once: links lead to folders that are read by themselves."""
+    """Return the name and path of every module once; symbolic links are not followed."""
     found = []
     for folder, package in FOLDERS.items():
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -207,7 +207,7 @@ def test_imports_go_down():
 
 
 def reached(sources: dict[str, str]) -> dict[str, set[str]]:
-    """Return the modules that each module imports: at its top, in functions and for types alike."""
+    """Return the modules that each module imports anywhere, for types too."""
     return {
         module: {named_module(name, sources) for _, name, _, _ in imports(ast.parse(source))} & set(sources) - {module}
         for module, source in sources.items()
@@ -222,7 +222,7 @@ def named_module(name: str, sources: dict[str, str]) -> str:
 
 
 def cycles(graph: dict[str, set[str]]) -> list[str]:
-    """Return the modules that reach themselves: what is left when those that import none of the rest are taken away."""
+    """Return the modules on import cycles, by removing modules without imports or importers until none is left."""
     left = dict(graph)
     while free := [module for module, others in left.items() if not others & set(left)]:
         for module in free:
@@ -233,7 +233,7 @@ def cycles(graph: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-def test_no_two_modules_reach_one_another():
+def test_no_import_cycles():
     sources = {module: path.read_text("utf-8") for module, path in modules()}
     sources["treeopt"] = (ROOT / "treeopt/__init__.py").read_text("utf-8")
     assert cycles(reached(sources)) == []
@@ -248,7 +248,7 @@ def test_no_two_modules_reach_one_another():
         "if TYPE_CHECKING:\n    from treeopt.records.profile import Profile",
     ],
 )
-def test_modules_that_reach_one_another_are_found(source):
+def test_import_cycles_are_detected(source):
     """Negative control, over a third module; what only leads into the circle is not named."""
     sources = {
         "treeopt.records": "",
@@ -288,13 +288,13 @@ def test_every_folder_is_checked():
         ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
         (
             "treeopt.report.plan_figure",
-            "from treeopt.files.picture_file import save\ndef draw():\n    import matplotlib",
+            "from treeopt.files.figure_file import save\ndef draw():\n    import matplotlib",
         ),
         (
-            "treeopt.engines.importers.combine",
+            "treeopt.engines.importers.profiles",
             "from treeopt.records.profile import Profile\nfrom treeopt.trees.tree_file import TreeFile",
         ),
-        ("treeopt.engines.settings.vllm", "from treeopt.planner import Plan\nfrom treeopt.version import __version__"),
+        ("treeopt.engines.exporters.vllm", "from treeopt.planner import Plan\nfrom treeopt.version import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
         ("treeopt.profiler.latency.rounds", "import treeopt.runtime.decoder"),
         ("treeopt.cli.main", "import click\nfrom treeopt import planner, profiler, solver"),
@@ -302,7 +302,7 @@ def test_every_folder_is_checked():
         ("treeopt.files", "from treeopt.errors import TreeoptError"),
     ],
 )
-def test_a_good_import_is_let_through(module, source):
+def test_allowed_imports_pass(module, source):
     assert faults(module, source) == []
 
 
@@ -351,13 +351,13 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.profiler.latency.rounds", "import click", "click is for treeopt.cli only"),
         ("treeopt.cli.run", "import torch", "torch is for"),
         ("treeopt.texts.tokenizer", "def f():\n    import torch", "torch is for"),
-        ("treeopt.cli.run", "import treeopt", "name the module"),
-        ("treeopt.cli.run", "from treeopt import plan", "name the module"),
-        ("treeopt.cli.run", "from treeopt import __version__", "name the module"),
+        ("treeopt.cli.run", "import treeopt", "import it from the module"),
+        ("treeopt.cli.run", "from treeopt import plan", "import it from the module"),
+        ("treeopt.cli.run", "from treeopt import __version__", "import it from the module"),
         ("treeopt.files", "from treeopt.trees import load", "may not import treeopt.trees"),
-        ("treeopt.profiles", "", "belongs to no room"),
+        ("treeopt.profiles", "", "not in any package"),
     ],
 )
-def test_a_bad_import_is_found(module, source, reason):
+def test_forbidden_imports_are_detected(module, source, reason):
     assert len(found := faults(module, source)) == 1
     assert re.search(reason, found[0])

@@ -1,6 +1,6 @@
-"""Names in what people read are names of something: modules and what is in them, files, links and headings.
+"""Names in pages and docstrings exist: modules and their content, files, links and headings.
 
-Nothing is imported: sources are parsed.
+Sources are parsed, not imported.
 """
 
 import ast
@@ -121,16 +121,16 @@ def leads_to(path: Path, part: str) -> bool:
     return path.exists() and (not part or part in map(anchor, HEADING.findall(FENCE.sub("", path.read_text("utf-8")))))
 
 
-def test_every_name_is_the_name_of_something():
+def test_every_mentioned_name_exists():
     modules = sources()
     assert [fault for path, text in texts() for fault in faults(path, text, modules)] == []
 
 
-def test_every_link_leads_somewhere():
+def test_every_link_resolves():
     assert [fault for page in pages() for fault in link_faults(page, page.read_text("utf-8"))] == []
 
 
-def test_names_and_links_of_nothing_are_found():
+def test_missing_names_and_links_are_detected():
     """Negative control."""
     text = "`treeopt.solver.no_such`, treeopt.plan, treeopt.trees.TokenTree.parents, tools/make_prompts.py, cli/*.py"
     found = list(faults(ROOT / "README.md", text, sources()))

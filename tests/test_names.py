@@ -1,4 +1,4 @@
-"""What `dir` and tab completion show of the public packages: their public names, and nothing else."""
+"""`dir` and tab completion list the public names only."""
 
 import importlib
 import rlcompleter
@@ -38,7 +38,7 @@ def test_tab_completion_lists_the_public_names_only(package):
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_public_name_is_there_and_ours(package):
+def test_every_public_name_exists(package):
     module = importlib.import_module(package)
     for name in module.__all__:
         value = getattr(module, name)
@@ -46,12 +46,12 @@ def test_every_public_name_is_there_and_ours(package):
         assert home.split(".")[0] == "treeopt", name
 
 
-def test_public_packages_come_by_attribute():
+def test_public_packages_are_attributes():
     """Asked of the module's own `__getattr__`, because here they were imported long ago, and became attributes."""
     assert [treeopt.__getattr__(name).__name__ for name in PUBLIC] == PACKAGES[1:]
     assert set(PUBLIC) | {"__version__"} <= set(treeopt.__all__)
 
 
-def test_unknown_names_are_refused_as_python_does():
+def test_unknown_names_raise_attribute_error():
     with pytest.raises(AttributeError, match="module 'treeopt' has no attribute 'nothing'"):
         treeopt.nothing  # noqa: B018

@@ -1,4 +1,4 @@
-"""What is installed: every package, no package twice, a light import and pinned dependencies."""
+"""The installed package: all packages, light imports, pinned dependencies."""
 
 import os
 import re
@@ -49,13 +49,13 @@ def test_links_make_the_source_tree_look_like_the_package(name):
     assert not Path(os.readlink(link)).is_absolute()
 
 
-def test_the_type_checkers_settings_are_of_modules_that_are_there():
+def test_mypy_settings_name_existing_modules():
     named = [name for override in PROJECT["tool"]["mypy"]["overrides"] for name in override["module"]]
     ours = [ROOT / name.replace(".", "/") for name in named if name.split(".")[0] == "treeopt"]
     assert [str(path) for path in ours if not (path.is_dir() or path.with_suffix(".py").is_file())] == []
 
 
-def test_listed_data_is_there():
+def test_package_data_exists():
     missing = [
         f"{package}: {pattern}"
         for package, patterns in SETUPTOOLS["package-data"].items()

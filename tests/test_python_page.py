@@ -1,4 +1,4 @@
-"""docs/guides/python.md: what it shows is what comes, and what it names is there."""
+"""docs/guides/python.md: examples run, and names exist."""
 
 import doctest
 import pkgutil
@@ -24,7 +24,7 @@ def test_examples(tmp_path, monkeypatch):
     assert told == []
 
 
-def test_every_public_name_is_told_and_there():
+def test_every_public_name_is_documented():
     told = set(re.findall(r"`treeopt\.(\w+)", PAGE))
     assert set(treeopt.__all__) - {"__version__"} <= told
     for name in re.findall(r"`(treeopt\.[\w.]+)`", PAGE):

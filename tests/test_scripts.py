@@ -1,4 +1,4 @@
-"""Benchmarks, tools and examples start: every name that they import is there, and importing them does nothing."""
+"""Benchmarks, tools and examples can be imported without side effects."""
 
 import ast
 import tomllib
@@ -11,7 +11,7 @@ GUARDS = {"__name__ == '__main__'", "TYPE_CHECKING"}
 HARMLESS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 
 
-def test_they_are_all_there():
+def test_all_scripts_exist():
     assert {path.parent.name for path in scripts()} == {"benchmarks", "tools", "examples"}
     assert len(scripts()) > 20
 
@@ -28,7 +28,7 @@ def test_a_script_can_be_imported(path, capsys):
 
 
 @pytest.mark.parametrize("path", scripts(), ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_all_that_a_script_does_is_behind_its_guard(path):
+def test_scripts_have_a_main_guard(path):
     first, *lines = ast.parse(path.read_text("utf-8")).body
     assert isinstance(first, ast.Expr), "a docstring that says what it is for"
     doing = [line for line in lines if not isinstance(line, HARMLESS) and not is_text(line)]
@@ -39,7 +39,7 @@ def is_text(line: ast.stmt) -> bool:
     return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 
-def test_a_script_whose_import_left_is_found(tmp_path):
+def test_broken_script_imports_are_detected(tmp_path):
     """Negative control: what benchmarks/rules.py began with."""
     (tmp_path / "rules.py").write_text('"""A benchmark."""\nfrom treeopt.cli.profile import fastest_tree\n')
     with pytest.raises(ImportError, match="fastest_tree"):

@@ -1,4 +1,4 @@
-"""Records as tables: the same keys in every row, HTML that only ever shows names, and SVG of trees."""
+"""Records as tables: equal keys in all rows, escaped HTML, and SVG of trees."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import Profile
 from treeopt.report.plan_json import plan_json
 from treeopt.solver import solve
-from treeopt.tabular import MOST_ROWS, MOST_TEXT, Row, Tabular, table_html, text_html
+from treeopt.tabular import MAX_ROWS, MAX_TEXT, Row, Tabular, table_html, text_html
 from treeopt.trees import TokenTree, TreeFile, chain, k_ary
 
 ROOT = Path(__file__).parents[1]
@@ -97,7 +97,7 @@ def test_html_is_closed_and_has_no_tags_but_those_of_tables(name: str) -> None:
     ET.fromstring(f"<div>{page}</div>")  # every tag is closed
 
 
-def test_a_name_is_only_ever_a_name() -> None:
+def test_names_are_escaped() -> None:
     hostile = replace(profile(), pair=replace(profile().pair, target=HOSTILE, draft="</table><img src=x onerror=y>"))
 
     class Named(Tabular):
@@ -112,14 +112,14 @@ def test_a_name_is_only_ever_a_name() -> None:
         assert set(Tags(page).tags) <= ALLOWED
         assert not re.search("[\u202a-\u202e\x00-\x1f]", page)
     cell = text_html(HOSTILE)
-    assert len("".join(Tags(cell).texts)) == MOST_TEXT
+    assert len("".join(Tags(cell).texts)) == MAX_TEXT
     assert cell.startswith("<bdi>&lt;script&gt;")
 
 
-def test_long_tables_are_cut_and_say_so() -> None:
-    rows = [{"n": number} for number in range(MOST_ROWS + 3)]
+def test_long_tables_are_shortened() -> None:
+    rows = [{"n": number} for number in range(MAX_ROWS + 3)]
     assert "3 more in to_records()" in table_html(rows)
-    assert "more" not in table_html(rows[:MOST_ROWS])
+    assert "more" not in table_html(rows[:MAX_ROWS])
     assert table_html([]) == ""
 
 
@@ -180,7 +180,7 @@ def test_a_plan_as_a_dict_is_what_solve_prints_of_it() -> None:
     assert [row["speedup"] for row in chosen] == [found.choice.speedup.value]
 
 
-def test_a_comparison_is_the_tuple_that_it_was() -> None:
+def test_comparison_is_a_tuple() -> None:
     found = compare(step_model(profile()), [chain(3), chain(200)])
     assert isinstance(found, tuple)
     assert len(found) == 2
@@ -203,7 +203,7 @@ class TestSvg:
                 places |= dict(zip(titles, marks, strict=True))
         return places
 
-    def test_every_node_is_there_with_its_place(self) -> None:
+    def test_every_node_has_a_position(self) -> None:
         tree = TokenTree([-1, 0, 0, 1, 2])
         nodes = self.nodes(TreeFile(tree=tree, reach=np.array([1, 0.6, 0.2, 0.36, 0.1]))._repr_svg_() or "")
         assert len(nodes) == 5
@@ -221,6 +221,6 @@ class TestSvg:
             assert len(nodes) == tree.nodes
             assert all(0 < x < width and 0 < y < height for x, y in nodes.values())
 
-    def test_too_large_a_tree_is_left_to_its_text(self) -> None:
+    def test_too_large_trees_are_shown_as_text(self) -> None:
         assert chain(1024)._repr_svg_() is None
         assert chain(1023)._repr_svg_() is not None

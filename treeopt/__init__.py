@@ -1,6 +1,6 @@
-"""treeopt: measure, solve, hand over and prove the fastest speculation tree for one machine and one pair of models.
+"""treeopt finds the fastest speculation tree for a machine and a pair of models.
 
-Names are loaded when they are first used, so that `import treeopt` needs neither torch, numba nor matplotlib.
+Names are imported on first use, so that `import treeopt` loads neither torch nor numba nor matplotlib.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ __all__ = [
     "trees",
 ]
 
-_HOME = {
+_MODULES = {
     "AcceptanceTable": "treeopt.records.acceptance",
     "LatencyTable": "treeopt.records.latency",
     "Plan": "treeopt.planner",
@@ -64,22 +64,22 @@ _HOME = {
     "schedule": "treeopt.planner",
     "solve": "treeopt.solver",
 }
-_ROOMS = frozenset({"engines", "planner", "profiler", "runtime", "solver", "trees"})
+_SUBPACKAGES = frozenset({"engines", "planner", "profiler", "runtime", "solver", "trees"})
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562)."""
     from importlib import import_module
 
-    if name in _ROOMS:
+    if name in _SUBPACKAGES:
         return import_module(f"treeopt.{name}")
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'treeopt' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    """Return the public names: what tab completion shows."""
+    """Return the public names, for tab completion."""
     return __all__

@@ -1,4 +1,4 @@
-"""Records as values: those with arrays are compared, hashed and copied by what they hold, and all fit on a screen."""
+"""Base classes of records: value semantics for records with arrays, and a short repr for all."""
 
 import dataclasses
 from operator import attrgetter
@@ -9,17 +9,18 @@ import numpy as np
 from treeopt.arrays import Array
 
 LIMIT = 400
-"""Characters that no record's text reaches."""
+"""Upper bound on the length of a repr."""
 MAX_TEXT = 80
-"""Characters of a text in it; the middle of a longer one is left out."""
+"""Characters of a string in a repr; the middle of a longer one is left out."""
 MAX_ENTRIES = 8
-"""Entries of an array or a tuple that are shown; of a longer one only its length."""
+"""Entries of an array or tuple in a repr; of a longer one only the length is shown."""
 
 
 class ShortRepr:
-    """Gives a dataclass a text of one line and less than `LIMIT` characters: what it is of, and how large.
+    """Gives a dataclass a repr of one line and less than `LIMIT` characters.
 
-    Shown are the fields, or the attributes named in `_shown`, dots and properties allowed; arrays by type and shape.
+    It contains the fields, or the attributes named in `_shown` (dotted names and properties allowed); arrays are shown by type
+    and shape.
     """
 
     __slots__ = ()
@@ -30,10 +31,10 @@ class ShortRepr:
 
 
 class ArrayRecord(ShortRepr):
-    """Makes a frozen dataclass with arrays a value: equal where all is, arrays entry by entry, in type and shape too.
+    """Gives a frozen dataclass with arrays value semantics: arrays are compared by dtype, shape and entries.
 
-    Equal records hash equally.  Copies and unpickled records are equal, and their arrays read-only where the original's
-    are.  Fields with `compare=False` only save time: they are no part of the value, and a copy begins without them.
+    Equal records have equal hashes.  Copies and unpickled records are equal, with arrays read-only like the original's.  Fields
+    with `compare=False` are caches: they are not part of the value and are reset in a copy.
     """
 
     __slots__ = ()
@@ -52,14 +53,14 @@ class ArrayRecord(ShortRepr):
 
 
 def freeze(record: object) -> None:
-    """Make the arrays of a frozen dataclass read-only in it; whoever gave them may still write to theirs."""
+    """Replace the arrays of a frozen dataclass by read-only views; their owners may still write to them."""
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
-        object.__setattr__(record, field.name, _seen_as(value, False) if isinstance(value, np.ndarray) else value)
+        object.__setattr__(record, field.name, _as_writeable(value, False) if isinstance(value, np.ndarray) else value)
 
 
 def _content(record: object) -> tuple[Any, ...]:
-    """Return the values of the fields that count."""
+    """Return the values of the fields that are compared."""
     return tuple(getattr(record, field.name) for field in dataclasses.fields(record) if field.compare)  # type: ignore[arg-type]
 
 
@@ -80,32 +81,32 @@ def _hashable(value: Any) -> Any:
 
 
 def _writeable(value: Any) -> Any:
-    """Return for every array whether it can be written."""
+    """Return for every array whether it is writeable."""
     if isinstance(value, np.ndarray):
         return value.flags.writeable
     return tuple(map(_writeable, value)) if isinstance(value, tuple) else None
 
 
-def _seen_as(value: Any, writeable: Any) -> Any:
-    """Return the same with arrays that can be written, or not; an array that is not changed is the very same."""
+def _as_writeable(value: Any, writeable: Any) -> Any:
+    """Return the same value with read-only views of arrays that shall not be writeable; other arrays are not copied."""
     if isinstance(value, np.ndarray) and value.flags.writeable and not writeable:
-        value = value.view()  # its owner may go on writing
+        value = value.view()  # its owner may still write to it
         value.flags.writeable = False
-    return tuple(map(_seen_as, value, writeable)) if isinstance(writeable, tuple) else value
+    return tuple(map(_as_writeable, value, writeable)) if isinstance(writeable, tuple) else value
 
 
 def _restored(kind: type, content: tuple[Any, ...], writeable: tuple[Any, ...]) -> Any:
-    """Return a record of the values of its fields that count."""
+    """Return a record from the values of its compared fields."""
     record: object = object.__new__(kind)
-    values = iter(_seen_as(content, writeable))
+    values = iter(_as_writeable(content, writeable))
     for field in dataclasses.fields(kind):
-        fresh = field.default_factory() if callable(field.default_factory) else field.default
-        object.__setattr__(record, field.name, next(values) if field.compare else fresh)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        object.__setattr__(record, field.name, next(values) if field.compare else default)
     return record
 
 
 def _record_text(record: Any, *, nested: bool = True) -> str:
-    """Return the text of a dataclass; where it gets too long, with nothing of the records in it but their names."""
+    """Return the repr of a dataclass; if it is too long, only the class names of nested records."""
     names = getattr(record, "_shown", ()) or [field.name for field in dataclasses.fields(record) if field.repr]
     values = {name.rpartition(".")[2]: attrgetter(name)(record) for name in names}
     parts = [f"{name}={_text(value, nested=nested)}" for name, value in values.items() if value is not None]
@@ -129,7 +130,7 @@ def _text(value: Any, *, nested: bool) -> str:
 
 
 def _array_text(array: Array) -> str:
-    """Return a short row itself, the ends of a longer one, or else the type and shape."""
+    """Return the entries of a short vector, the ends of a longer one, or else dtype and shape."""
     if array.ndim != 1 or array.size == 0:
         return f"{array.dtype} {array.shape}" if array.ndim else f"{array:.6g}"
     if array.size <= MAX_ENTRIES:
@@ -138,7 +139,7 @@ def _array_text(array: Array) -> str:
 
 
 def _tuple_text(items: tuple[Any, ...]) -> str:
-    """Return a short row of numbers or texts itself, of anything else how much there is."""
+    """Return a short tuple of numbers or strings, else the number of items."""
     kinds = {type(item) for item in items}
     if kinds == {np.ndarray}:
         return f"<{len(items)} {items[0].dtype} arrays, {sum(item.size for item in items)} entries>"

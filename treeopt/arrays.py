@@ -1,4 +1,4 @@
-"""The types of arrays, each named once: what `Float64` holds is said by its name, its shape by the docstrings."""
+"""Types of arrays; shapes are in the docstrings."""
 
 from typing import Any
 

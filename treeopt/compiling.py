@@ -1,6 +1,6 @@
-"""Whether numba compiles a loop at this moment, so that those who wait can be told why.
+"""Whether numba is compiling, for progress output.
 
-Modules with compiled loops call `watch` when they are imported; nobody else imports numba for it.
+Modules with compiled loops call `watch_compilation` on import; no other module imports numba for this.
 """
 
 from functools import cache
@@ -9,17 +9,16 @@ from typing import Any
 _running: list[object] = []
 
 
-def compiling() -> bool:
-    """Return whether a loop is being compiled."""
+def is_compiling() -> bool:
     return bool(_running)
 
 
 @cache
-def watch() -> None:
-    """Notice from now on when numba compiles; loops that are found compiled do not count."""
+def watch_compilation() -> None:
+    """Track compilations from now on; loads from numba's cache do not count."""
     from numba.core.event import Listener, register
 
-    class Noted(Listener):
+    class CompilationListener(Listener):
         def on_start(self, event: Any) -> None:
             _running.append(event)
 
@@ -27,4 +26,4 @@ def watch() -> None:
             del event
             _running.pop()
 
-    register("numba:compile", Noted())  # type: ignore[no-untyped-call]
+    register("numba:compile", CompilationListener())  # type: ignore[no-untyped-call]

@@ -1,7 +1,4 @@
-"""What this machine and installation are, and what would make measurements better; nothing is measured or changed.
-
-Every check returns what it found and, where that is in the way of good measurements, what to do.
-"""
+"""Checks of the machine and the installation, each with what would improve measurements; nothing is changed."""
 
 import math
 import os
@@ -14,20 +11,20 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from types import ModuleType
 
-from treeopt.engines.probes.named import availabilities
+from treeopt.engines.clients.registry import list_engines
 from treeopt.errors import printable
-from treeopt.records.machine import has_nvidia_driver, processor_name
-from treeopt.records.steadiness import other_programs_warning
+from treeopt.records.machine import has_nvidia_driver, read_processor_name
+from treeopt.records.timing_quality import other_programs_warning
 from treeopt.report.table import Column, aligned
-from treeopt.report.text import counted
+from treeopt.report.text import counted, percent
 from treeopt.version import __version__
 
 ROOT = Path("/")
 GIB = 2**30
-STEADY = "performance"
-"""The governor that leaves the frequency where it is highest."""
-MUCH_MEMORY = 0.1
-"""Share of a device's memory from which others are taken to use it; drivers alone take less."""
+STEADY_GOVERNOR = "performance"
+"""Keeps the processor at its highest frequency."""
+MAX_USED_MEMORY = 0.1
+"""Fraction of a device's memory above which other programs are assumed to use it; the driver uses less."""
 OPTIONAL = {
     "transformers": ("other architectures, quantised models, engine transformers", "hf"),
     "accelerate": ("models over several devices, or offloaded", "hf"),
@@ -35,43 +32,43 @@ OPTIONAL = {
     "llama-cpp-python": ("GGUF models", "gguf"),
     "xllamacpp": ("engine llama-server", "engines"),
 }
-"""What treeopt does without, what for, and the extra that installs it."""
+"""Optional packages, with their purpose and the extra that installs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One finding, and what to do about it."""
+    """A finding and what to do about it."""
 
     name: str
     found: str
     action: str | None = None
-    """None where all is well."""
+    """None if there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
-    """All checks; `treeopt doctor --json` prints it."""
+    """All checks, as printed by `treeopt doctor --json`."""
 
     checks: tuple[Check, ...]
 
 
-def examine() -> DoctorReport:
-    """Return all findings; takes half a second of watching other programs."""
-    found = [check_treeopt(), check_packages(), check_torch(), *check_gpus()]
-    found += [check_threads(), check_processor(), check_power(), check_memory(), check_load()]
-    return DoctorReport(checks=(*found, *check_optional(), *check_engines()))
+def run_checks() -> DoctorReport:
+    """Return all findings; other programs are observed for half a second."""
+    checks = [check_treeopt(), check_packages(), check_torch(), *check_gpus()]
+    checks += [check_threads(), check_processor(), check_power(), check_memory(), check_load()]
+    return DoctorReport(checks=(*checks, *check_optional(), *check_engines()))
 
 
 def doctor_text(report: DoctorReport) -> str:
-    """Return a line for each finding, and below it what to do."""
-    rows = aligned([(each.name, each.found) for each in report.checks], [Column(least=18), Column()])
+    """Return a line for each finding, followed by what to do."""
+    rows = aligned([(check.name, check.found) for check in report.checks], [Column(least=18), Column()])
     lines = []
     for row, check in zip(rows, report.checks, strict=True):
         lines.append(row)
         if check.action is not None:
             lines.append(f"  -> {check.action}")
     actions = sum(check.action is not None for check in report.checks)
-    summary = f"{counted(actions, 'thing')} to do, after ->." if actions else "Nothing stands in the way."
+    summary = f"{counted(actions, 'thing')} to do: see the lines with ->." if actions else "Nothing to do."
     return "\n".join(printable(line) for line in [*lines, "", summary])
 
 
@@ -82,18 +79,18 @@ def check_treeopt() -> Check:
 
 
 def check_packages() -> Check:
-    """Return the packages that treeopt needs, torch left out."""
+    """Return the versions of the required packages except torch."""
     versions = {name: _version(name) for name in required_packages() if name != "torch"}
-    missing = [name for name, found in versions.items() if found is None]
+    missing = [name for name, installed in versions.items() if installed is None]
     return Check(
         name="packages",
-        found=", ".join(f"{name} {found or 'missing'}" for name, found in versions.items()),
+        found=", ".join(f"{name} {installed or 'missing'}" for name, installed in versions.items()),
         action=f"Run pip install {' '.join(missing)}." if missing else None,
     )
 
 
 def required_packages() -> tuple[str, ...]:
-    """Return the names of the packages that treeopt itself needs, as its metadata list them."""
+    """Return the names of the required packages in treeopt's metadata."""
     try:
         lines = requires("treeopt") or []
     except PackageNotFoundError:  # a source tree that was never installed
@@ -102,7 +99,7 @@ def required_packages() -> tuple[str, ...]:
 
 
 def check_torch() -> Check:
-    """Return the version of torch, or why it cannot be imported."""
+    """Return the version of torch, or why it is not usable."""
     torch = _torch()
     if isinstance(torch, str):
         return Check(
@@ -113,111 +110,115 @@ def check_torch() -> Check:
     if not torch.cuda.is_available() and has_nvidia_driver():
         return Check(
             name="torch",
-            found=f"{torch.__version__}, which sees no GPU, although an NVIDIA driver is installed",
-            action="Install a torch that is built for CUDA, and check that CUDA_VISIBLE_DEVICES does not hide the GPU.",
+            found=f"{torch.__version__}, finds no GPU although an NVIDIA driver is installed",
+            action="Install torch with CUDA, and check that CUDA_VISIBLE_DEVICES does not hide the GPU.",
         )
     devices = "" if torch.cuda.is_available() else ", no device but cpu"
     return Check(name="torch", found=f"{torch.__version__}{devices}")
 
 
 def check_gpus() -> Iterator[Check]:
-    """Yield each device that torch sees, and whether others use its memory."""
+    """Yield each GPU of torch, and whether other programs use its memory."""
     torch = _torch()
     if isinstance(torch, str) or not torch.cuda.is_available():
         return
     for number in range(torch.cuda.device_count()):
         free_bytes, total_bytes = torch.cuda.mem_get_info(number)
-        taken = 1 - free_bytes / total_bytes
+        used = 1 - free_bytes / total_bytes
         model = f"{torch.cuda.get_device_name(number)}: {_gib(total_bytes)}, {_gib(free_bytes)} free"
         yield Check(
             name=f"cuda:{number}",
-            found=model if taken <= MUCH_MEMORY else f"{model}: other programs use {taken:.0%} and may compute on it",
+            found=model
+            if used <= MAX_USED_MEMORY
+            else f"{model}: other programs use {percent(used)} and may compute on it",
             action=None
-            if taken <= MUCH_MEMORY
+            if used <= MAX_USED_MEMORY
             else "Close them (nvidia-smi lists them), or choose another device with --device.",
         )
 
 
 def check_threads(root: Path = ROOT) -> Check:
-    """Return how many threads torch runs; where models run on the processors, that suits cores and a container's quota.
+    """Return torch's threads, compared with the cores and a container's quota unless models run on a GPU.
 
     Args:
-        root: folder of the Linux files that contain limits; other systems have none.
+        root: of the file system; Linux files below it contain the limits.
     """
     torch, quota, (_, cores) = _torch(), quota_processors(root), _processors()
     if isinstance(torch, str):
-        return Check(name="threads", found="not known without torch")
+        return Check(name="threads", found="unknown without torch")
     threads = torch.get_num_threads()
-    found = f"torch runs {counted(threads, 'thread')} on {counted(cores, 'core')}"
+    summary = f"torch runs {counted(threads, 'thread')} on {counted(cores, 'core')}"
     if torch.cuda.is_available():
-        return Check(name="threads", found=found)
+        return Check(name="threads", found=summary)
     if quota is not None and quota < threads:
         return Check(
             name="threads",
-            found=f"{found}, but this container may use the time of {quota:g} processors: they are paused in turn",
-            action=f"Give --threads {max(1, math.floor(quota))}, or raise the container's limit.",
+            found=f"{summary}, but the container's quota is {quota:g} processors: threads are throttled",
+            action=f"Use --threads {max(1, math.floor(quota))}, or raise the container's limit.",
         )
     if threads > cores:
-        action = f"Give --threads {cores} and check which is faster."
-        return Check(name="threads", found=f"{found}, so some share a core", action=action)
+        action = f"Use --threads {cores} and check which is faster."
+        return Check(name="threads", found=f"{summary}, so some threads share a core", action=action)
     if threads < cores:
         variable = os.environ.get("OMP_NUM_THREADS")
         why = "" if variable is None else f" because OMP_NUM_THREADS is {variable}"
-        action = f"Give --threads {cores}, unless the other cores are reserved."
-        return Check(name="threads", found=f"{found}{why}", action=action)
-    return Check(name="threads", found=found)
+        action = f"Use --threads {cores}, unless the other cores are reserved."
+        return Check(name="threads", found=f"{summary}{why}", action=action)
+    return Check(name="threads", found=summary)
 
 
 def check_processor(root: Path = ROOT) -> Check:
-    """Return the processor, and whether its frequency follows the load; `root` as for `check_threads`."""
+    """Return the processor, and whether its frequency depends on the load; `root` as for `check_threads`."""
     threads, cores = _processors()
     quota, governor = quota_processors(root), frequency_governor(root)
-    found = f"{processor_name()}: {counted(threads, 'thread')} on {counted(cores, 'core')}"
+    summary = f"{read_processor_name()}: {counted(threads, 'thread')} on {counted(cores, 'core')}"
     if quota is not None:
-        found += f", at most {quota:g} processors of time"
-    if governor is None or governor == STEADY:
-        return Check(name="processor", found=found + ("" if governor is None else f", governor {governor}"))
+        summary += f", at most {quota:g} processors of time"
+    if governor is None or governor == STEADY_GOVERNOR:
+        return Check(name="processor", found=summary + ("" if governor is None else f", governor {governor}"))
     return Check(
         name="processor",
-        found=f"{found}, governor {governor}: short passes run slower than long ones",
+        found=f"{summary}, governor {governor}: short passes run slower than long ones",
         action="Run sudo cpupower frequency-set --governor performance before you profile.",
     )
 
 
 def frequency_governor(root: Path = ROOT) -> str | None:
-    """Return what sets the frequency of the processors, with commas where they differ; None where it is unknown."""
+    """Return the frequency governor, several separated by commas; None if unknown."""
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    found = {text for path in files if (text := _text(path))}
-    return ", ".join(sorted(found)) or None
+    governors = {text for path in files if (text := _text(path))}
+    return ", ".join(sorted(governors)) or None
 
 
 def quota_processors(root: Path = ROOT) -> float | None:
-    """Return how many processors' worth of time a container may use, None without a limit (control groups 2 and 1)."""
+    """Return a container's quota in processors (cgroup v2 and v1); None without a limit."""
     groups = root / "sys/fs/cgroup"
     quota, _, period = (_text(groups / "cpu.max") or "").partition(" ")
     if not period:
         quota = _text(groups / "cpu/cpu.cfs_quota_us") or ""
         period = _text(groups / "cpu/cpu.cfs_period_us") or ""
     with suppress(ValueError, ZeroDivisionError):
-        share = int(quota) / int(period)
-        return share if share > 0 else None  # -1 is no limit, and so is `max`, which is no number
+        processors = int(quota) / int(period)
+        return processors if processors > 0 else None  # -1 is no limit; so is `max`, which raises ValueError
     return None
 
 
 def check_power() -> Check:
-    """Return whether the computer runs on its battery."""
+    """Return whether the computer is on battery."""
     import psutil
 
     battery = None
-    with suppress(AttributeError, OSError, psutil.Error):  # not every system tells
+    with suppress(AttributeError, OSError, psutil.Error):  # not available on every system
         battery = psutil.sensors_battery()
     if battery is None or battery.power_plugged is not False:
         return Check(name="power", found="not on battery")
-    return Check(name="power", found="on battery, which saves power", action="Plug it in before you profile.")
+    return Check(
+        name="power", found="on battery, which may lower the frequency", action="Plug it in before you profile."
+    )
 
 
 def check_memory() -> Check:
-    """Return the computer's memory."""
+    """Return total and available memory."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -225,56 +226,55 @@ def check_memory() -> Check:
 
 
 def check_load() -> Check:
-    """Return what other programs use, which is known where torch is."""
+    """Return the load of other programs; unknown without torch."""
     torch = _torch()
     try:
-        from treeopt.profiler.latency.programs import look
-    except ImportError:  # of a package that is missing, which another check finds
-        return Check(name="other programs", found="not known")
+        from treeopt.profiler.latency.load import report_load
+    except ImportError:  # a package is missing, which another check reports
+        return Check(name="other programs", found="unknown")
     if isinstance(torch, str):
-        return Check(name="other programs", found="not known without torch")
-    sight, device = look(), "cuda" if torch.cuda.is_available() else "cpu"
-    if sight.disturbs(1 if device == "cuda" else torch.get_num_threads()):
-        warning = other_programs_warning(str(sight), device, "profile with --wait 10m")
-        return Check(name="other programs", found=warning.found, action=warning.action)
-    return Check(name="other programs", found=str(sight) if sight.load is not None else "not known")
+        return Check(name="other programs", found="unknown without torch")
+    load, device = report_load(), "cuda" if torch.cuda.is_available() else "cpu"
+    if load.disturbs(1 if device == "cuda" else torch.get_num_threads()):
+        warning = other_programs_warning(str(load), device, "profile with --wait 10m")
+        return Check(name="other programs", found=warning.problem, action=warning.action)
+    return Check(name="other programs", found=str(load) if load.load is not None else "unknown")
 
 
 def check_optional() -> Iterator[Check]:
-    """Yield the packages that treeopt does without, and what each is for."""
+    """Yield the optional packages and their purpose."""
     for name, (purpose, extra) in OPTIONAL.items():
         installed = _version(name) or f'not installed: pip install "treeopt[{extra}]"'
         yield Check(name=name, found=f"{installed}, for {purpose}")
 
 
 def check_engines() -> Iterator[Check]:
-    """Yield the engines that `treeopt probe` can measure."""
-    for each in availabilities():
-        installed = each.version or f"not installed: {each.install}"
-        yield Check(name=f"engine {each.name}", found=installed)
+    """Yield the engines that `treeopt probe` measures."""
+    for engine in list_engines():
+        yield Check(name=f"engine {engine.name}", found=engine.state)
 
 
 @cache
 def _torch() -> ModuleType | str:
-    """Return torch, or why it cannot be imported."""
+    """Return the module, or why it cannot be imported."""
     try:
         import torch
-    except (ImportError, OSError) as error:  # OSError: a library that torch is linked to is missing
+    except (ImportError, OSError) as error:  # OSError: a linked library is missing
         return " ".join(str(error).split()) or type(error).__name__
     return torch
 
 
 def _processors() -> tuple[int, int]:
-    """Return how many processors this process may run on, and how many of them share no core."""
+    """Return the numbers of hardware threads and of cores that this process may use."""
     import psutil
 
-    every = psutil.cpu_count() or 1
+    threads = psutil.cpu_count() or 1
     try:
         usable = len(psutil.Process().cpu_affinity())
-    except (AttributeError, psutil.Error):  # not every system tells
-        usable = every
-    physical = psutil.cpu_count(logical=False) or every
-    return usable, max(1, min(usable, round(usable * physical / every)))
+    except (AttributeError, psutil.Error):  # not available on every system
+        usable = threads
+    cores = psutil.cpu_count(logical=False) or threads
+    return usable, max(1, min(usable, round(usable * cores / threads)))
 
 
 def _text(path: Path) -> str | None:
@@ -292,12 +292,12 @@ def _version(package: str) -> str | None:
 
 
 def _package_name(requirement: str) -> str:
-    """Return the name that a requirement begins with.
+    """Return the package name of a requirement.
 
     >>> _package_name("numpy>=2.0"), _package_name("prometheus-client (>=0.20)")
     ('numpy', 'prometheus-client')
     """
-    ends = [place for mark in " <>=!~([;" if (place := requirement.find(mark)) >= 0]
+    ends = [index for mark in " <>=!~([;" if (index := requirement.find(mark)) >= 0]
     return requirement[: min(ends, default=len(requirement))]
 
 

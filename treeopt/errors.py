@@ -1,4 +1,4 @@
-"""What users are told: errors (expected, got, what to do) and warnings (found, action)."""
+"""Errors (expected, got, what to do) and warnings (problem, action)."""
 
 import re
 from collections.abc import Mapping
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""Control characters, also those that change the direction of writing, and code points that are no characters."""
+"""Control characters, including those that change the direction of writing, and code points without a character."""
 
 
 class TreeoptError(Exception):
-    """A known failure: the command line prints its text in one line and exits with 1.
+    """Base of all errors of treeopt; the command line prints the message in one line and exits with 1.
 
     Args:
-        message: what was expected, what came and what to do.
-        field: the argument, or the field of a file's record, that is to blame; several with commas.
+        message: what was expected, what came, and what to do.
+        field: the argument or field at fault; several are separated by commas.
     """
 
     def __init__(self, message: str = "", *, field: str | None = None) -> None:
@@ -23,7 +23,7 @@ class TreeoptError(Exception):
 
 
 class FormatError(TreeoptError):
-    """A file that does not hold what it should: names the file, the field and the reason."""
+    """A file with invalid content; the message names the file, the field and the reason."""
 
     field: str
 
@@ -34,56 +34,64 @@ class FormatError(TreeoptError):
 
 
 class InvalidValueError(TreeoptError, ValueError):
-    """A value outside its range, given by a caller or read from a file."""
+    """An argument, or a value in a file, that is out of range."""
 
 
 class InfeasibleError(TreeoptError):
-    """A question that the measured data cannot answer."""
+    """A request beyond what was measured."""
 
 
 class EngineError(TreeoptError):
-    """An engine that does not start, does not answer in time, or answers what cannot be: names engine and remedy."""
+    """An engine that does not start, does not respond in time, or reports contradictory numbers."""
 
 
 class OutOfMemoryError(TreeoptError, MemoryError):
-    """A need of more memory than is free, found before it was taken."""
+    """More memory is needed than is free; raised before the allocation."""
 
 
-class TextsError(TreeoptError):
-    """Texts of several that could not be decoded; the others were.
+class BatchError(TreeoptError):
+    """Some sequences of a batch failed; the others were decoded.
 
     Args:
-        errors: why not, by number.
-        count: how many texts there were.
+        errors: by index of the sequence.
+        count: number of sequences.
     """
 
     def __init__(self, errors: Mapping[int, TreeoptError], count: int) -> None:
-        number, first = next(iter(errors.items()))
-        super().__init__(f"{len(errors)} of {count} texts could not be decoded. The first is number {number}: {first}")
+        index, first = next(iter(errors.items()))
+        super().__init__(
+            f"{len(errors)} of {count} sequences could not be decoded. The first is number {index}: {first}"
+        )
         self.errors = dict(errors)
 
 
 class TreeoptWarning(UserWarning):
-    """Something that a user should know and act on; the command line prints it in one line and goes on."""
+    """Category of all warnings; the command line prints them in one line and continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warning:
-    """Something doubtful, and what to do about it; each field is a sentence."""
+    """A problem and what to do about it, a sentence each."""
 
-    found: str
+    problem: str
     action: str
 
     def __str__(self) -> str:
-        return f"{self.found} {self.action}"
+        return f"{self.problem} {self.action}"
+
+    @property
+    def sentence(self) -> str:
+        """The text with a capital letter, for use outside a line that begins with `Warning:`."""
+        text = str(self)
+        return text[:1].upper() + text[1:]
 
 
 class InterruptionError(TreeoptError):
-    """The user's interruption, told with what was kept: the command line exits with 130, as shells expect."""
+    """Ctrl-C, with a message on what was kept; the command line exits with 130."""
 
 
 def reason(error: TreeoptError) -> str:
-    """Return an error's text without the argument that it names first, for use inside a sentence.
+    """Return an error's message without the leading name of the argument, for use inside a sentence.
 
     >>> reason(InvalidValueError("max_depth: expected at most 4. Got 9.", field="max_depth"))
     'expected at most 4. Got 9.'
@@ -92,9 +100,9 @@ def reason(error: TreeoptError) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which what a terminal would obey, and what no file may hold, is written out.
+    r"""Return text with control characters and invalid code points escaped.
 
     >>> print(printable("red \x1b[31m, half \ud800"))
     red \x1b[31m, half \ud800
     """
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)

@@ -8,4 +8,4 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+source"
 
 TOOL = f"treeopt {__version__}"
-"""What the files of treeopt say that wrote them."""
+"""Name and version of the program in the files that it writes."""

@@ -1,6 +1,6 @@
-"""The page in a real Chromium: nothing asked for, nothing run that is not its own, and all of it within its place.
+"""The report page in Chromium: no requests, no foreign scripts, no overflow.
 
-`make browser-test` runs it; it is skipped where playwright or a browser is missing.
+`make browser-test` runs it; it is skipped without playwright or a browser.
 """
 
 import csv
@@ -16,8 +16,7 @@ import pytest
 
 from tests.cli.invented import invented
 from tests.support.pages import BATCHES, ENGINE, GRID, ROW, Page, bench_of, everything, planned
-from treeopt.records.bench_file import MethodsBench
-from treeopt.records.bench_heading import BenchHeading
+from treeopt.records.bench_file import BenchHeading, MethodsBench
 from treeopt.records.profile import Profile
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 from treeopt.report.html.page import page
@@ -123,7 +122,7 @@ def seen(browser: "Browser", path: Path, **context: Any) -> Iterator[Seen]:
 
 @pytest.mark.parametrize("javascript", [True, False])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_complaint_no_request_and_nothing_beside_its_place(
+def test_no_errors_no_requests_and_no_overflow(
     browser: "Browser", written: Path, hostile: Path, wide: Path, width: int, javascript: bool
 ) -> None:
     for path in (written, hostile, wide):
@@ -135,7 +134,7 @@ def test_no_complaint_no_request_and_nothing_beside_its_place(
                 _check_layout(found.tab, width)
 
 
-def test_text_of_others_does_nothing(browser: "Browser", hostile: Path) -> None:
+def test_text_from_files_is_inert(browser: "Browser", hostile: Path) -> None:
     with seen(browser, hostile, viewport={"width": 1280, "height": 900}) as found:
         title = found.tab.title()
         assert title.startswith("<script>document.title=")
@@ -151,7 +150,7 @@ def test_text_of_others_does_nothing(browser: "Browser", hostile: Path) -> None:
         assert [tag for tag, _ in Page(hostile.read_text()).skeleton] == [tag for tag, _ in innocent.skeleton]
 
 
-def test_letters_from_right_to_left_stay_in_their_place(browser: "Browser", tmp_path: Path) -> None:
+def test_right_to_left_text_stays_in_its_element(browser: "Browser", tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(page(_named(("מודל", "עברי", "א", "ב", "ג"))))
     with seen(browser, path, viewport={"width": 800, "height": 600}) as found:
@@ -162,7 +161,7 @@ def test_letters_from_right_to_left_stay_in_their_place(browser: "Browser", tmp_
         assert found.tab.evaluate("getComputedStyle(document.body).direction") == "ltr"
 
 
-def test_the_pointer_is_told_what_it_is_above(browser: "Browser", written: Path) -> None:
+def test_pointer_shows_tooltips(browser: "Browser", written: Path) -> None:
     with seen(browser, written, viewport={"width": 1280, "height": 900}) as found:
         nodes = found.tab.locator("#tree-0 [data-tip^='node ']")
         assert nodes.count() == 6
@@ -192,7 +191,7 @@ def _shown(tab: "Tab", element: "Locator") -> "Locator":
     return element
 
 
-def test_every_download_is_its_table(browser: "Browser", written: Path) -> None:
+def test_downloads_contain_their_tables(browser: "Browser", written: Path) -> None:
     expected = Page(written.read_text())
     for javascript in (True, False):
         with seen(browser, written, java_script_enabled=javascript) as found:
@@ -272,7 +271,7 @@ LAYOUT = """
 """
 
 
-def test_a_layout_that_is_wrong_is_found(browser: "Browser", written: Path) -> None:
+def test_layout_check_detects_overflow(browser: "Browser", written: Path) -> None:
     """Negative control of what all others rely on."""
     with seen(browser, written, viewport={"width": 1280, "height": 900}) as found:
         assert found.tab.evaluate(LAYOUT) == []
@@ -299,7 +298,7 @@ FIRST_SCREEN = """
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
-def test_the_first_screen_has_the_answer_its_figure_and_what_to_type(
+def test_first_screen_contains_answer_figure_and_commands(
     browser: "Browser", tmp_path: Path, width: int, height: int
 ) -> None:
     for name in ("bundled-2-cores", "nvidia-h100-80gb-hbm3-7b-68m-bfloat16-graphs"):

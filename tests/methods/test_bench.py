@@ -1,4 +1,4 @@
-"""Rows of the table: arithmetic under a clock that is known, losslessness that is tested, and names."""
+"""Rows of the table: arithmetic with a fake clock, losslessness, and names."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from tests.methods.toys import option_of
 from treeopt.errors import InvalidValueError
 from treeopt.methods.bench import bench_methods
 from treeopt.methods.method import Method
-from treeopt.methods.names import NAMES, checked_names
+from treeopt.methods.names import NAMES, select_methods
 from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.interleave import decode_in_parts, decode_run
@@ -16,7 +16,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, ExpandingDrafter
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, k_ary
-from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
 
 GREEDY, WARM = Sampling(0.0), Sampling(0.6)
 
@@ -53,7 +53,7 @@ def method(pair, name, tree, *, sampling=GREEDY, rule="sequoia", **options) -> M
             **options,
         )
 
-    return Method(name=name, option=option_of(tree, rule, speedup=1.5), make=make)
+    return Method(name=name, option=option_of(tree, rule, speedup=1.5), build=make)
 
 
 def methods(pair, **options):
@@ -71,7 +71,7 @@ def rows(pair, prompts, made, sampling=GREEDY, repeats=1, **options):
     )
 
 
-def test_parts_of_steps_are_timed_in_a_run_of_their_own(pair, prompts):
+def test_parts_of_steps_are_timed_in_a_separate_run(pair, prompts):
     decoder = Decoder(pair.target, pair.draft, k_ary(2, 2), temperature=0.0)
     clock = MonotonicClock(Clock())
     run, parts = decode_in_parts(decoder, lambda: decode_run(decoder, prompts[0], 10, 0, clock), clock)
@@ -84,7 +84,7 @@ def test_parts_of_steps_are_timed_in_a_run_of_their_own(pair, prompts):
     assert parts == []
 
 
-def test_rows_are_sums_of_whole_runs(pair, prompts):
+def test_rows_add_up_runs(pair, prompts):
     plain, tree = rows(pair, prompts, methods(pair), clock=MonotonicClock(Clock()))
     for row in (plain, tree):
         assert row.tokens_per_s == pytest.approx(row.tokens_per_step / row.step_s)
@@ -96,7 +96,7 @@ def test_rows_are_sums_of_whole_runs(pair, prompts):
     assert tree.predicted_at_pace is tree.pace is None
 
 
-def test_parts_make_up_a_step_of_their_run(pair, prompts):
+def test_parts_add_up_to_a_step(pair, prompts):
     """A clock that takes a second a reading: a step's parts and what is between two steps have one each."""
     seconds = iter(range(10**6))
     for row in rows(pair, prompts, methods(pair), clock=MonotonicClock(lambda: float(next(seconds)))):
@@ -105,37 +105,37 @@ def test_parts_make_up_a_step_of_their_run(pair, prompts):
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM])
-def test_lossless_methods_are_told_so(pair, prompts, sampling):
+def test_lossless_methods_pass(pair, prompts, sampling):
     found = rows(pair, prompts, methods(pair, sampling=sampling), sampling)
     assert [row.lossless for row in found] == [True, True]
 
 
 @pytest.mark.slow
-def test_another_models_text_is_no_lossless_one(pair, prompts):
+def test_output_of_another_model_is_not_lossless(pair, prompts):
     """Negative control: the table would say so, were a method to change the text."""
     other = Method(
         name="draft",
         option=option_of(chain(0)),
-        make=lambda: Decoder(pair.draft, None, chain(0), temperature=WARM.temperature),
+        build=lambda: Decoder(pair.draft, None, chain(0), temperature=WARM.temperature),
     )
     plain = method(pair, "plain", chain(0), sampling=WARM)
     assert [row.lossless for row in rows(pair, prompts, [plain, other], WARM, repeats=3)] == [True, False]
-    greedy = replace(other, make=lambda: Decoder(pair.draft, None, chain(0), temperature=0.0))
+    greedy = replace(other, build=lambda: Decoder(pair.draft, None, chain(0), temperature=0.0))
     found = rows(pair, prompts[:1], [methods(pair)[0], greedy])
     assert [row.lossless for row in found] == [True, False]
     assert "texts differ" in found[1].evidence
 
 
-def test_a_dynamic_trees_passes_are_as_large_as_it_is(pair, prompts):
+def test_dynamic_tree_passes_have_its_size(pair, prompts):
     drafter = ExpandingDrafter(pair.draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=128)
     decoder = Decoder(pair.target, drafter, temperature=0.0)
     run = decode_run(decoder, prompts[0], 12, 0, MonotonicClock())
     assert run.passes == {6: run.steps}
 
 
-def test_names_stand_in_the_order_of_the_table():
-    assert checked_names(["sequoia", "chain"]) == ("plain", "chain", "sequoia")
-    assert checked_names(["all"]) == NAMES
+def test_names_are_in_table_order():
+    assert select_methods(["sequoia", "chain"]) == ("plain", "chain", "sequoia")
+    assert select_methods(["all"]) == NAMES
     assert (
         *(
             "plain",
@@ -152,4 +152,4 @@ def test_names_stand_in_the_order_of_the_table():
         *("lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
     ) == NAMES
     with pytest.raises(InvalidValueError, match="Got 'jacobi'"):
-        checked_names(["chain", "jacobi"])
+        select_methods(["chain", "jacobi"])

@@ -1,12 +1,12 @@
-"""Predictions beside measurements."""
+"""Rows of a grid."""
 
 import pytest
 
 from tests.support.invented_machines import profile_of, seconds
 from treeopt.methods.grid import grid_rows
 from treeopt.planner import plan
-from treeopt.planner.grid import grid
-from treeopt.profiler import Measured
+from treeopt.planner.benchmarks import predict_grid
+from treeopt.profiler import TreeMeasurement
 from treeopt.records.latency import Estimate
 
 MACHINE = seconds(lambda n: 0.9 + 0.06 * n, lambda w: 0.15 + 0.004 * w, 0.05)
@@ -15,7 +15,7 @@ MACHINE = seconds(lambda n: 0.9 + 0.06 * n, lambda w: 0.15 + 0.004 * w, 0.05)
 def as_measured(candidate, *, tokens=1.0, step=1.0, speedup=1.0):
     """Return a measurement that is a prediction times factors."""
     value = candidate.speedup.value * speedup
-    return Measured(
+    return TreeMeasurement(
         speedup=Estimate(value, value, value),
         tokens_per_step=candidate.tokens_per_step.value * tokens,
         step_s=candidate.step_s.value * step,
@@ -29,10 +29,10 @@ def as_measured(candidate, *, tokens=1.0, step=1.0, speedup=1.0):
 
 @pytest.fixture(scope="module")
 def predicted():
-    return grid(plan(profile_of(MACHINE, [[0.7, 0.15, 0.05]] * 5), 9))
+    return predict_grid(plan(profile_of(MACHINE, [[0.7, 0.15, 0.05]] * 5), 9))
 
 
-def test_rows_are_predictions_beside_their_measurements(predicted):
+def test_rows_pair_predictions_with_measurements(predicted):
     measured = [as_measured(each, tokens=0.5) for each in predicted]
     rows = grid_rows(predicted, measured)
     assert [row.predicted for row in rows] == list(predicted)

@@ -1,12 +1,12 @@
-"""The row of a draft that learns: it learns in a copy, its text is lossless, and drafts that cannot learn are told so."""
+"""The method with a learning draft model."""
 
 import torch
 
 from tests.cli.invented import TABLE, invented
 from tests.methods.toys import little_rows
 from treeopt.methods import static_tree
-from treeopt.records.results import NotRun, Row
-from treeopt.runtime.learning.learner import LearningSettings, learning_copy
+from treeopt.records.results import MethodRow, NotRun
+from treeopt.runtime.learning.learner import LearningSettings, make_learning_copy
 from treeopt.runtime.models.checkpoint import named_tensors
 
 
@@ -15,21 +15,21 @@ def osd_rows(target, draft, prompts, temperatures=(0.0, 0.2)):
     return little_rows(target, draft, prompts, names=["osd"], temperatures=temperatures, profile=profile)
 
 
-def test_it_learns_in_a_copy_and_its_texts_are_lossless(target, draft, prompts, monkeypatch):
+def test_learning_uses_a_copy_and_is_lossless(target, draft, prompts, monkeypatch):
     before = {name: tensor.clone() for name, tensor in named_tensors(draft).items()}
     made = []
 
     def eager_copy(model):
-        made.append(learning_copy(model, LearningSettings(positions=1, rate=1e-2, most_share=1e9)))
+        made.append(make_learning_copy(model, LearningSettings(positions=1, rate=1e-2, max_time_share=1e9)))
         return made[-1]
 
-    monkeypatch.setattr(static_tree, "learning_copy", eager_copy)
+    monkeypatch.setattr(static_tree, "make_learning_copy", eager_copy)
     rows = osd_rows(target, draft, prompts)
     assert [(row.method, row.temperature) for row in rows] == [
         (name, temperature) for temperature in (0.0, 0.2) for name in ("plain", "osd")
     ]
-    assert all(isinstance(row, Row) and row.lossless for row in rows)
-    assert [row.assumed for row in rows] == [(), (static_tree.NOT_LEARNT,)] * 2
+    assert all(isinstance(row, MethodRow) and row.lossless for row in rows)
+    assert [row.assumed for row in rows] == [(), (static_tree.WITHOUT_LEARNING,)] * 2
     assert len(made) == 2  # one for each temperature, and neither goes on with what the other learnt
     for own, learner in made:
         assert learner.stats.updates
@@ -38,7 +38,7 @@ def test_it_learns_in_a_copy_and_its_texts_are_lossless(target, draft, prompts, 
         assert torch.equal(tensor, before[name])
 
 
-def test_a_draft_that_another_library_runs_is_a_row_that_says_why(target, draft, prompts):
+def test_draft_without_trainable_weights_is_not_run(target, draft, prompts):
     class Foreign:
         def __getattr__(self, name):
             return getattr(draft, name)

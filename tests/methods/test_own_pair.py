@@ -1,4 +1,4 @@
-"""All methods on a pair of the user's own: those that cannot run there are rows that say why, and the others run."""
+"""All methods on a pair that is not bundled; those that cannot run are rows with a reason."""
 
 from dataclasses import replace
 
@@ -13,9 +13,9 @@ from treeopt.methods.bench import bench_methods
 from treeopt.methods.method import Method
 from treeopt.methods.names import NAMES
 from treeopt.planner import step_model
-from treeopt.planner.chains import fastest_length
+from treeopt.planner.segments import fastest_length
 from treeopt.profiler.bench.compare import Workload
-from treeopt.records.results import NotRun, Row
+from treeopt.records.results import MethodRow, NotRun
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.trees import chain
@@ -40,23 +40,23 @@ def test_heads_of_another_target_are_refused_with_their_reason(rows):
 
 
 def test_the_others_ran(rows):
-    ran = [row for row in rows if isinstance(row, Row)]
+    ran = [row for row in rows if isinstance(row, MethodRow)]
     assert len(ran) == len(NAMES) - 4
     assert [row.method for row in ran if not row.lossless] == []
 
 
-def test_no_time_is_shorter_than_a_clock_can_tell(rows):
+def test_times_are_above_the_clock_resolution(rows):
     for row in rows:
-        if isinstance(row, Row):
+        if isinstance(row, MethodRow):
             assert min(each for each in (row.step_s, row.draft_s, row.verify_s, row.overhead_s) if each != 0) > 1e-8
 
 
-def test_nothing_is_assumed_of_drafters_that_were_decoded_with_but_what_learning_changes(rows):
-    assert [row.method for row in rows if isinstance(row, Row) and row.assumed] == ["osd"]
+def test_only_learning_has_assumptions(rows):
+    assert [row.method for row in rows if isinstance(row, MethodRow) and row.assumed] == ["osd"]
 
 
 @pytest.mark.slow
-def test_a_target_that_transformers_run_has_rows_too(tmp_path):
+def test_target_run_by_transformers(tmp_path):
     transformers = pytest.importorskip("transformers", reason="needs the hf extra")
     from treeopt.runtime.models.hf.loading import load_adapter
 
@@ -71,10 +71,10 @@ def test_a_target_that_transformers_run_has_rows_too(tmp_path):
     found = little_rows(model(2, "large"), model(1, "small"), texts, names=["all"], temperatures=[0.7])
     assert [row.method for row in found] == list(NAMES)
     assert [row.method for row in found if isinstance(row, NotRun)] == ["osd", "medusa", "dflash", "redrafter", "eagle"]
-    assert all(row.lossless for row in found if isinstance(row, Row))
+    assert all(row.lossless for row in found if isinstance(row, MethodRow))
 
 
-def test_a_method_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others_go_on(target, prompts):
+def test_method_that_fails_while_decoding_is_not_run(target, prompts):
     def make(fault_after=0):
         decoder = Decoder(target, None, chain(0), temperature=0.0)
         start, texts = decoder.start, []
@@ -89,7 +89,7 @@ def test_a_method_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others
         return decoder
 
     def method(name, **options):
-        return Method(name=name, option=option_of(chain(0)), make=lambda: make(**options))
+        return Method(name=name, option=option_of(chain(0)), build=lambda: make(**options))
 
     made = [method("plain"), method("late", fault_after=2), method("early", fault_after=0), method("other")]
     found = bench_methods(
@@ -97,7 +97,7 @@ def test_a_method_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others
     )
     assert [row.method for row in found] == ["plain", "late", "early", "other"]
     assert found[1] == NotRun(method="late", temperature=0.0, reason="cache: no room for this prompt")
-    assert [isinstance(row, Row) for row in found] == [True, False, True, True]
+    assert [isinstance(row, MethodRow) for row in found] == [True, False, True, True]
     with pytest.raises(InfeasibleError, match="no room"):
         bench_methods(
             [method("plain", fault_after=1)],
@@ -107,7 +107,7 @@ def test_a_method_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others
         )
 
 
-def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, draft, prompts, monkeypatch):
+def test_given_profile_is_used(target, draft, prompts, monkeypatch):
     def never(*_, **__):
         raise AssertionError("measured though a profile was given")
 
@@ -121,7 +121,7 @@ def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, dr
     assert rows[1].predicted_speedup == pytest.approx(
         step_model(profile).speedup(chain(fastest_length(step_model(profile))))
     )
-    assert isinstance(rows[2], Row), "at temperature 0 all rules are one"
+    assert isinstance(rows[2], MethodRow), "at temperature 0 all rules are one"
     assert isinstance(rows[5], NotRun)
     assert "rule specinfer" in rows[5].reason
 

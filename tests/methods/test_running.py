@@ -1,4 +1,4 @@
-"""`bench methods` with the bundled pair, as small as it can be: every method, both temperatures."""
+"""`bench methods` with the bundled pair and minimal effort: every method at both temperatures."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_every_method_is_lossless(rows):
     assert [(row.method, row.evidence) for row in rows if not row.lossless] == []
 
 
-def test_every_number_is_one(rows):
+def test_every_number_is_finite(rows):
     for row in rows:
         assert row.tokens_per_step >= 1
         assert row.tokens_per_s == pytest.approx(row.tokens_per_step / row.step_s)
@@ -54,6 +54,6 @@ def test_every_number_is_one(rows):
     assert [row.speedup for row in rows if row.method == "plain"] == [1.0, 1.0]
 
 
-def test_drafts_are_of_use(rows):
+def test_drafts_are_accepted(rows):
     """At temperature 0 every drafter gets more than one token a step out of the bundled pair."""
     assert [row.method for row in rows if row.temperature == 0 and row.tokens_per_step < 1.1] == ["plain"]

@@ -1,4 +1,4 @@
-"""A pair of toy models that is nobody's bundled pair."""
+"""A pair of toy models."""
 
 from types import SimpleNamespace
 
@@ -7,14 +7,14 @@ from treeopt.planner.options import Option, Prediction
 from treeopt.profiler.bench.compare import Workload
 from treeopt.records.latency import Estimate
 from treeopt.records.machine import Pair
-from treeopt.records.results import NotRun, Row
+from treeopt.records.results import MethodRow, NotRun
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.trees import TokenTree
 
 LITTLE = Effort(max_tokens=24, rounds=1, positions=120, setting_prompts=2, setting_positions=8)
 
 
-def little_rows(target, draft, prompts, **options) -> tuple[Row | NotRun, ...]:
+def little_rows(target, draft, prompts, **options) -> tuple[MethodRow | NotRun, ...]:
     """Return the rows of two toy models, planned with the first 4 prompts and benchmarked on the others."""
     workload = Workload(prompts=prompts[4:], max_new_tokens=10, repeats=1)
     return run_methods(

@@ -89,7 +89,7 @@ def test_trained_drafters_are_lossless_and_often_accepted(model, hf_model, token
     expected = hf_outputs(hf_model, prompts)
     steps = 0
     for number, prompt in enumerate(prompts):
-        found = list(decoder.steps(prompt, NEW_TOKENS))
+        found = list(decoder.stream(prompt, NEW_TOKENS))
         steps += len(found)
         text = [token for tokens in found for token in tokens]
         differs = divergence(model, number, prompt, expected[number], text)
@@ -113,7 +113,7 @@ def test_top_tokens_agree_with_llama_cpp(model, hf_model, tokenizer, gguf_model)
     text = tokenizer.encode(" ".join(QUESTIONS))[:512]
     with torch.inference_mode():
         theirs = hf_model(torch.tensor([text])).logits[0]
-        quantised = gguf_model[0].text_logits(torch.tensor([text]))[0]
+        quantised = gguf_model[0].reference_logits(torch.tensor([text]))[0]
     torch.testing.assert_close(logits_after(model, text), theirs[-1], atol=NEAR_TIE, rtol=0)
     top = theirs.topk(2).values
     agree = quantised.argmax(-1) == theirs.argmax(-1)

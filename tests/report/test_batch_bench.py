@@ -1,12 +1,11 @@
-"""Benches of several texts at a time as a table."""
+"""Table of `treeopt bench batches`."""
 
 from dataclasses import replace
 
 import pytest
 
 from tests.support.pages import UNKNOWN, way
-from treeopt.records.batch_bench import BatchBench, BatchSize
-from treeopt.records.results import Divergence
+from treeopt.records.results import BatchBench, BatchSize, Divergence
 from treeopt.report.batch_bench import batch_bench_table
 from treeopt.trees import chain, level_widths
 
@@ -30,7 +29,7 @@ def bench(parted=(), temperature=0.0):
     )
 
 
-def test_the_table_has_a_line_for_each_way_and_says_what_choices_leave():
+def test_table_has_a_line_per_tree_and_the_gap_to_the_best():
     lines = batch_bench_table(bench()).splitlines()
     assert lines[0] == "sequoia at temperature 0; 16 prompts, 96 new tokens each, 3 rounds"
     cells = [line.split() for line in lines[3:7]]
@@ -38,36 +37,36 @@ def test_the_table_has_a_line_for_each_way_and_says_what_choices_leave():
     assert cells[1][:8] == ["*", "tree", "of", "5", "nodes,", "depth", "2", "500"]
     assert cells[1][8:10] == ["-", "-"]
     assert cells[2][:3] == ["8", "*", "plain"]
-    assert cells[3][-3:] == ["8%", "0.50", "16/16"]
-    assert lines[8] == "1 text: the choice, tree of 5 nodes, depth 2, is the fastest measured."
-    assert (
-        lines[9]
-        == "8 texts: tree of 5 nodes, depth 2 is 5.0% faster than the choice, plain decoding; rounds lie 4% apart."
+    assert cells[3][-3:] == ["%", "0.50", "16/16"]
+    assert lines[8] == "Batch size 1: the choice, tree of 5 nodes, depth 2, is the fastest measured."
+    assert lines[9] == (
+        "Batch size 8: tree of 5 nodes, depth 2 is 5.0 % faster than the choice, plain decoding. Rounds differ by up to 4 %."
     )
-    assert lines[10:] == ["Every text is, token by token, the one decoded alone."]
+    assert lines[10:] == ["All outputs are identical to decoding alone, token by token."]
 
 
-@pytest.mark.parametrize(("promised", "told"), [(330, "-18% off"), (430, None), (480, "+20% off")])
-def test_a_machine_that_is_not_as_fast_as_when_it_was_profiled_is_told(promised, told):
-    sizes = [BatchSize(batch_size=size, rows=(row(PLAIN, 400, size, promised=promised),)) for size in (1, 2)]
+@pytest.mark.parametrize(("predicted", "error"), [(330, "-17.5 %"), (430, None), (480, "+20.0 %")])
+def test_a_change_of_the_machines_speed_is_reported(predicted, error):
+    sizes = [BatchSize(batch_size=size, rows=(row(PLAIN, 400, size, promised=predicted),)) for size in (1, 2)]
     odd = BatchSize(batch_size=4, rows=(row(PLAIN, 400, 4, promised=404),))
     found = batch_bench_table(replace(bench(), sizes=(*sizes, odd)))
     last = found.splitlines()[-1]
-    assert (last.startswith("Plain decoding was predicted") and "Profile again right before this" in last) is bool(told)
-    assert told is None or told in last
+    reported = last.startswith("Predictions of plain decoding are off by") and "Profile again right before" in last
+    assert reported is (error is not None)
+    assert error is None or error in last
 
 
 @pytest.mark.parametrize(
-    ("parted", "temperature", "said"),
+    ("parted", "temperature", "expected"),
     [
-        ((NEAR,), 0.0, "1 of 64 texts part from those decoded alone, each at a near-tie"),
-        ((NEAR, FAR), 0.0, "1 texts DIFFER from those decoded alone"),
+        ((NEAR,), 0.0, "1 of 64 outputs diverged from decoding alone, each at a near-tie"),
+        ((NEAR, FAR), 0.0, "1 output DIFFERS from decoding alone"),
         (
             (NEAR, FAR),
             0.7,
-            "2 of 64 texts part from those decoded alone with the same seed; above temperature 0 nobody knows",
+            "2 of 64 outputs diverged from decoding alone with the same seed. Above temperature 0, near-ties are not",
         ),
     ],
 )
-def test_texts_that_part_are_told(parted, temperature, said):
-    assert said in batch_bench_table(bench(parted, temperature))
+def test_diverging_outputs_are_reported(parted, temperature, expected):
+    assert expected in batch_bench_table(bench(parted, temperature))

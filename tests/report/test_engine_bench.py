@@ -1,4 +1,4 @@
-"""The race's table: drift of the machine is told where repeats do not explain it, and only there."""
+"""Changes of the machine's speed are reported if they exceed the spread of repeats."""
 
 import pytest
 
@@ -22,15 +22,15 @@ def table(tokens_per_s, predicted, spread=0.02):
     return engine_bench_table(EngineBench(engine="fake", version="1", rows=(plain,), regret=0.0), None)
 
 
-@pytest.mark.parametrize(("measured", "word"), [(80.0, "20% slower"), (130.0, "30% faster")])
-def test_another_speed_of_the_machine_is_told(measured, word):
-    assert f"Plain decoding is {word} than when it was probed" in table(measured, 100.0)
+@pytest.mark.parametrize(("measured", "word"), [(80.0, "20 % slower"), (130.0, "30 % faster")])
+def test_a_change_of_speed_is_reported(measured, word):
+    assert f"Plain decoding is {word} than at the probe" in table(measured, 100.0)
 
 
 @pytest.mark.parametrize(("measured", "spread"), [(97.0, 0.0), (80.0, 0.25), (120.0, 0.21)])
-def test_what_repeats_explain_is_not(measured, spread):
-    assert "when it was probed" not in table(measured, 100.0, spread)
+def test_changes_within_the_spread_are_not_reported(measured, spread):
+    assert "than at the probe" not in table(measured, 100.0, spread)
 
 
-def test_without_a_prediction_nothing_is_said():
-    assert "when it was probed" not in table(80.0, None)
+def test_no_report_without_a_prediction():
+    assert "than at the probe" not in table(80.0, None)

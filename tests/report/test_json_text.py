@@ -1,11 +1,11 @@
-"""Frozen records as JSON: keys in the order of fields, estimates with their interval, what is inline among the others."""
+"""Records as JSON: order of keys, estimates with intervals, inline records."""
 
 import json
 from dataclasses import dataclass, field
 
 import pytest
 
-from treeopt.files.record_form import in_file
+from treeopt.files.serialization import in_file
 from treeopt.records.latency import Estimate
 from treeopt.report.json_text import json_lines, json_text
 
@@ -45,13 +45,13 @@ def test_both_write_the_same_object_in_the_order_of_the_fields() -> None:
         assert list(found) == list(EXPECTED)
 
 
-def test_how_many_lines_each_has() -> None:
+def test_number_of_lines() -> None:
     assert len(json_lines(RECORD).splitlines()) == 2 + len(EXPECTED)
     assert json_lines(RECORD).splitlines()[1] == '  "kind": "tree",'
     assert json_text(INNER) == json.dumps(EXPECTED["others"][0], indent=2)
 
 
-def test_a_number_that_json_does_not_have_is_refused_where_others_read_it() -> None:
+def test_json_lines_refuses_nan() -> None:
     wrong = Inner(nodes=1, speedup=Estimate(float("nan"), 0.0, 1.0))
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_lines(wrong)

@@ -1,21 +1,18 @@
-"""The pace of a benchmark in its table: predictions at that pace stand between the profile's and the measurement."""
+"""Predictions at the pace of a benchmark, in every table."""
 
 from dataclasses import replace
 
 from tests.support.pages import BATCHES, METHODS, PACE, PACED, planned
-from treeopt.planner.grid import GridRow
+from treeopt.planner.benchmarks import GridRow
 from treeopt.records.bench_file import TreeBench
 from treeopt.records.latency import Estimate
-from treeopt.records.results import Measured, TreePrediction
+from treeopt.records.results import TreeMeasurement, TreePrediction
 from treeopt.report.batch_bench import batch_bench_table
-from treeopt.report.bench_heading import pace_lines
 from treeopt.report.bench_records import grid_bench
-from treeopt.report.grid_bench import grid_table
-from treeopt.report.methods_bench import methods_table
-from treeopt.report.tree_bench import tree_bench_table
+from treeopt.report.bench_text import grid_table, methods_table, pace_lines, tree_bench_table
 
 LINE = "Pace: reference passes took 1.20x (1 token), 1.30x (8 tokens), 1.10x (draft level) the profile's time."
-MEASURED = Measured(
+MEASURED = TreeMeasurement(
     speedup=Estimate(1.1, 1.0, 1.2),
     tokens_per_step=2.0,
     step_s=0.0125,
@@ -28,7 +25,7 @@ MEASURED = Measured(
 )
 
 
-def test_of_one_tree():
+def test_pace_of_one_tree():
     predicted = TreePrediction(tokens_per_step=2.1, step_s=0.01, speedup=1.2)
     bench = TreeBench(rule="sequoia", temperature=0.0, nodes=4, depth=3, predicted=predicted, measured=MEASURED)
     lines = tree_bench_table(replace(bench, predicted=replace(predicted, at_pace=PACED))).splitlines()
@@ -44,16 +41,16 @@ def test_of_one_tree():
     assert plain.splitlines()[3].split() == ["speedup", "1.20", "-", "1.10"]
 
 
-def test_of_a_grid():
+def test_pace_of_a_grid():
     found = planned().plan
     rows = [GridRow(predicted=found.choice, measured=MEASURED, at_pace=PACED)]
     lines = grid_table(grid_bench(rows, 0.007, found.model.acceptance)).splitlines()
     assert lines[2].split()[-1] == "1.03"
-    assert "the same of predictions at this pace: step 4.0%, speedup 6.4%" in lines
+    assert "Mean absolute error at this pace: step 4.0 %, speedup 6.4 %." in lines
     assert LINE in lines
 
 
-def test_of_methods_and_batches():
+def test_pace_of_methods_and_batches():
     methods = methods_table(METHODS).splitlines()
     assert next(line for line in methods if line.startswith("medusa")).split()[-6:-3] == ["1.80", "1.03", "yes"]
     assert LINE in methods
@@ -64,5 +61,5 @@ def test_of_methods_and_batches():
     assert sum(line.startswith("Pace") for line in batches) == 1
 
 
-def test_without_reference_passes_there_is_no_line():
+def test_no_pace_without_reference_passes():
     assert pace_lines(None) == []

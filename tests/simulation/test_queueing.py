@@ -1,4 +1,4 @@
-"""One sequence at a time, all alike, is an M/D/1 queue: against its closed forms, and capacity against arithmetic."""
+"""Batches of 1 with equal requests are an M/D/1 queue: compared with its closed forms."""
 
 import math
 from dataclasses import replace
@@ -64,7 +64,7 @@ class TestWaiting:
         assert median_s == pytest.approx(waiting_quantile(0.5, rho), rel=0.1)
         assert p99_s == pytest.approx(waiting_quantile(0.99, rho), rel=0.1)
 
-    def test_percentiles_tell_how_many_sequences_they_are_of(self) -> None:
+    def test_percentiles_contain_their_count(self) -> None:
         load = load_of(0.5, 100)
         requests = arrivals(load)
         found = outcome_of(TIMES, load)
@@ -125,11 +125,11 @@ class TestWarmUp:
 
 class TestCapacity:
     @pytest.mark.parametrize("replicas", [1, 3])
-    def test_it_is_what_servers_complete_that_never_idle(self, replicas: int) -> None:
+    def test_capacity_is_the_throughput_under_a_backlog(self, replicas: int) -> None:
         deployment = Deployment(times=TIMES, replicas=replicas, batch_size=1)
         assert deployment.capacity_per_s(PLAIN, load_of(0.5, 10)) == pytest.approx(replicas / SERVICE_S)
 
-    def test_of_a_batch_it_is_that_of_full_batches(self) -> None:
+    def test_capacity_of_a_batch_is_that_of_full_batches(self) -> None:
         """Steps of eight take 1.7 s, and each sequence has 8 of them."""
         deployment = Deployment(times=times_of(machine(batches=(1, 8)), prompt_s=0.0), batch_size=8)
         load = Load(rate_per_s=1.0, prompt_tokens=(8, 8), new_tokens=(8, 8))
@@ -146,7 +146,7 @@ class TestCapacity:
     def test_a_stable_server_keeps_up(self, share: float, seed: int) -> None:
         assert outcome_of(TIMES, load_of(share, 60, seed)).keeps_up
 
-    def test_the_backlog_grows_where_a_server_does_not_keep_up_and_nowhere_else(self) -> None:
+    def test_backlog_grows_only_above_capacity(self) -> None:
         """The judgement is of the capacity: the requests themselves wait as it says."""
         for share, grows in ((0.8, False), (1.2, True)):
             load = load_of(share, 3000)
@@ -171,21 +171,21 @@ class TestLargestRate:
         return Deployment(times=TIMES, batch_size=1).largest_rate(PLAIN, load, limits)
 
     @pytest.mark.parametrize("start", [0.02, 1.3, 20.0])
-    def test_with_a_limit_that_is_always_kept_it_is_the_capacity(self, start: float) -> None:
+    def test_largest_rate_without_a_binding_limit_is_the_capacity(self, start: float) -> None:
         rate = self.rate(replace(load_of(start, 1), duration_s=5000), Limits(token_s=2.0))
         assert rate is not None
         assert 0.98 <= rate * SERVICE_S < 1.0
 
-    def test_it_is_the_largest_that_keeps_the_limits(self) -> None:
+    def test_largest_rate_meets_the_limits(self) -> None:
         load = replace(load_of(0.1, 1), duration_s=2500)
         limits = Limits(first_token_s=10.0)
         rate = self.rate(load, limits)
         assert rate is not None
         assert rate < 1 / SERVICE_S
-        assert limits.kept(outcome_of(TIMES, replace(load, rate_per_s=rate)))
-        assert not limits.kept(outcome_of(TIMES, replace(load, rate_per_s=1.2 * rate)))
+        assert limits.are_met(outcome_of(TIMES, replace(load, rate_per_s=rate)))
+        assert not limits.are_met(outcome_of(TIMES, replace(load, rate_per_s=1.2 * rate)))
 
-    def test_a_limit_below_one_step_is_never_kept(self) -> None:
+    def test_a_limit_below_one_step_is_never_met(self) -> None:
         assert self.rate(replace(load_of(0.1, 1), duration_s=400), Limits(token_s=0.5)) is None
 
 
@@ -206,8 +206,8 @@ class TestTimePerToken:
         assert (token.median_s, token.p99_s) == pytest.approx((1.0, 1.0))
         assert token.sequences == 1  # the first arrives in the warm-up
 
-    def test_of_such_alone_it_is_unknown_and_any_limit_is_kept(self) -> None:
+    def test_time_per_token_is_unknown_for_one_token(self) -> None:
         found = self.outcome([1, 1, 1])
         assert found.time_per_token is None
-        assert Limits(token_s=1e-9).kept(found)
+        assert Limits(token_s=1e-9).are_met(found)
         assert found.token_s == pytest.approx(PROMPT_S + STEP_S)

@@ -1,4 +1,4 @@
-"""The real decoder under a pretended clock, with texts that arrive: every text's tokens come when they are simulated to."""
+"""The decoder with a fake clock: tokens come at the simulated times."""
 
 from dataclasses import dataclass, replace
 from queue import Empty
@@ -10,8 +10,8 @@ from tests.simulation.machines import ALWAYS, machine, served_by, times_of
 from tests.support.table_model import Table
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.batch import TextRequest
-from treeopt.runtime.models.model import NOTHING
+from treeopt.runtime.decoding.batch import GenerationRequest
+from treeopt.runtime.models.model import NO_STATES
 from treeopt.simulation.arrivals import Load, Request, arrivals
 from treeopt.simulation.serving import ServedSequence
 from treeopt.trees import TokenTree, chain
@@ -44,13 +44,13 @@ class TimedTable(Table):
         super().__init__(logits, "target" if target else "draft")
         self.clock, self.target = clock, target
 
-    def prefill(self, tokens, cache, wants=NOTHING):
-        super().prefill(tokens, cache, wants)
+    def prefill(self, tokens, cache, requested_states=NO_STATES):
+        super().prefill(tokens, cache, requested_states)
         self.clock.now_s += (len(tokens) + 1) * (TARGET_TOKEN_S if self.target else DRAFT_TOKEN_S)
 
-    def forward(self, feeds, wants=NOTHING, *, last_only=False):
-        self._spend(len(feeds), feeds[0].nodes.rows)
-        return super().forward(feeds, wants, last_only=last_only)
+    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
+        self._spend(len(inputs), inputs[0].nodes.rows)
+        return super().forward(inputs, requested_states, last_only=last_only)
 
     def _spend(self, texts: int, nodes: int) -> None:
         self.clock.now_s += 1.0 + 0.01 * (nodes - 1) + 0.1 * (texts - 1) if self.target else DRAFT_S
@@ -62,7 +62,7 @@ class ArrivingOnTime:
     def __init__(self, texts: list[Request], clock: Clock) -> None:
         self._left, self._clock = list(texts), clock
 
-    def get(self, block: bool) -> TextRequest | None:
+    def get(self, block: bool) -> GenerationRequest | None:
         if not self._left:
             if not block:
                 raise Empty
@@ -73,7 +73,7 @@ class ArrivingOnTime:
                 raise Empty
             self._clock.now_s = asked.arrival_s
         del self._left[0]
-        return TextRequest([1] * asked.prompt_tokens, asked.new_tokens)
+        return GenerationRequest([1] * asked.prompt_tokens, asked.new_tokens)
 
 
 def decoded(texts: list[Request], tree: TokenTree, most_texts: int) -> list[ServedSequence]:
@@ -83,13 +83,13 @@ def decoded(texts: list[Request], tree: TokenTree, most_texts: int) -> list[Serv
     target, draft = (TimedTable(logits, clock, target=each) for each in (True, False))
     decoder = Decoder(target, draft if tree.nodes > 1 else None, tree, temperature=0.0)
     first, steps, found = {}, dict.fromkeys(range(len(texts)), 0), []
-    for step in decoder.steps_of_all(ArrivingOnTime(texts, clock), batch_size=most_texts):
+    for step in decoder.stream_all(ArrivingOnTime(texts, clock), batch_size=most_texts):
         assert step.error is None
-        first.setdefault(step.text, clock.now_s)
-        steps[step.text] += 1
-        if step.ended:
-            asked = texts[step.text]
-            found.append(ServedSequence(asked, first[step.text], clock.now_s, steps[step.text], asked.new_tokens))
+        first.setdefault(step.request, clock.now_s)
+        steps[step.request] += 1
+        if step.finished:
+            asked = texts[step.request]
+            found.append(ServedSequence(asked, first[step.request], clock.now_s, steps[step.request], asked.new_tokens))
     return found
 
 
@@ -101,7 +101,7 @@ def rows(served: list[ServedSequence]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("tree", [chain(0), chain(2), TokenTree([-1, 0, 0, 1, 1])], ids=["plain", "chain", "tree"])
-def test_tokens_come_when_they_are_simulated_to(tree: TokenTree) -> None:
+def test_simulated_times_match_the_decoder(tree: TokenTree) -> None:
     waited_longest = 0.0
     for load in LOADS:
         texts = list(arrivals(load))
@@ -113,7 +113,7 @@ def test_tokens_come_when_they_are_simulated_to(tree: TokenTree) -> None:
     assert waited_longest > 3  # texts met others
 
 
-def test_two_servers_are_not_one() -> None:
+def test_two_servers_differ_from_one() -> None:
     """A negative control: the comparison above fails for another number of texts at a time."""
     texts = list(arrivals(LOADS[2]))
     found, other = rows(decoded(texts, chain(2), 3)), rows(served_by(times_of(SECONDS), texts, chain(2), 2))

@@ -1,4 +1,4 @@
-"""Servers step by step, against rounds worked out by hand."""
+"""Servers step by step, compared with rounds by hand."""
 
 from dataclasses import replace
 
@@ -31,17 +31,17 @@ class TestRounds:
         # 0.5 prefill, 1.5 first token; 2.0 second prefill, 3.1 a step of both ends the first; 4.1 the second's last
         assert self.served(2) == [pytest.approx((0.0, 1.5, 3.1)), pytest.approx((0.6, 3.1, 4.1))]
 
-    def test_one_that_arrives_during_prefill_joins_before_the_next_step(self) -> None:
+    def test_arrival_during_prefill_joins_before_the_next_step(self) -> None:
         times = times_of(machine(batches=(1, 2)), prompt_s=0.5)
         done = served_by(times, [Request(0.0, 8, 1), Request(0.3, 8, 1)], chain(0), 2)
 
         # 0.5 first prefill, 1.0 second prefill, 2.1 a step of both
         assert [each.finished_s for each in done] == pytest.approx([2.1, 2.1])
 
-    def test_it_waits_if_one_is_decoded_at_a_time(self) -> None:
+    def test_batch_size_1_lets_requests_wait(self) -> None:
         assert self.served(1) == [pytest.approx((0.0, 1.5, 2.5)), pytest.approx((0.6, 4.0, 5.0))]
 
-    def test_it_goes_to_the_idle_server(self) -> None:
+    def test_request_goes_to_the_idle_server(self) -> None:
         assert self.served(1, replicas=2) == [pytest.approx((0.0, 1.5, 2.5)), pytest.approx((0.6, 2.1, 3.1))]
 
     def test_waiting_requests_count_for_a_server_as_running_ones_do(self) -> None:
@@ -64,7 +64,7 @@ class TestRounds:
             Deployment(**{"times": times_of(machine()), "batch_size": 1} | wrong)
 
     def test_larger_batches_than_measured_are_refused(self) -> None:
-        with pytest.raises(InfeasibleError, match=r"4 were measured. Got 5: .*--batch-sizes"):
+        with pytest.raises(InfeasibleError, match=r"expected at most 4, the largest measured. Got 5: .*--batch-sizes"):
             Deployment(times=times_of(machine(batches=(1, 4))), batch_size=5)
 
 

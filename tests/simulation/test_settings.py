@@ -1,4 +1,4 @@
-"""What requests a load has, and which settings are compared under it."""
+"""Loads, and the settings that are compared."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ class TestSettings:
         assert nodes == sorted(nodes, reverse=True)
         assert nodes[0] > nodes[-1]
 
-    def test_it_is_about_as_fast_as_the_best_fixed_setting_at_every_rate(self) -> None:
+    def test_schedule_is_about_as_fast_as_the_best_fixed_setting(self) -> None:
         times = times_of(machine(batches=(1, 2, 3, 4, 6, 8), dearer=0.2), prompt_s=0.01)
         deployment = Deployment(times=times, batch_size=8)
         settings = served_settings(times, PlanRequest(max_nodes=8))
@@ -82,7 +82,7 @@ class TestScheduleOfShortSequences:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("rate", [8, 16, 32])
-    def test_it_is_as_fast_as_the_best_fixed_setting(self, rate: float) -> None:
+    def test_schedule_of_batches_is_as_fast_as_the_best_fixed_setting(self, rate: float) -> None:
         times = times_of(Profile.load(ROOT / "docs" / "profiles" / "bundled-2-cores-surface.yaml"))
         *fixed, schedule = served_settings(times, PlanRequest(), new_tokens=64)
         for_long = served_settings(times, PlanRequest())[-1]

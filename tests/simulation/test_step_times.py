@@ -1,4 +1,4 @@
-"""Seconds of steps and of prefill, as the profile has them."""
+"""Seconds of steps and of prefill."""
 
 from dataclasses import replace
 
@@ -35,16 +35,12 @@ class TestSteps:
 
     @pytest.mark.parametrize("tree", [chain(0), chain(3), TREE])
     @pytest.mark.parametrize(("context", "batch"), [(64, 1), (100, 1), (131, 3), (192, 4)])
-    def test_they_take_what_the_planner_expects_there(
-        self, measured: Profile, tree: TokenTree, context: int, batch: int
-    ) -> None:
+    def test_steps_take_the_planned_time(self, measured: Profile, tree: TokenTree, context: int, batch: int) -> None:
         expected_s = step_model(measured, context_tokens=context, batch_size=batch).step_s(tree)
         assert times_of(measured).step_s(tree, [context] * batch) == expected_s
 
     @pytest.mark.parametrize(("context", "nearest"), [(3, 64), (5000, 192)])
-    def test_outside_the_measured_contexts_the_nearest_holds(
-        self, measured: Profile, context: int, nearest: int
-    ) -> None:
+    def test_nearest_context_is_used_outside_the_range(self, measured: Profile, context: int, nearest: int) -> None:
         times = times_of(measured)
         assert times.step_s(TREE, [context]) == times.step_s(TREE, [nearest])
         assert times.step_s(TREE, [64]) != times.step_s(TREE, [192])
@@ -70,7 +66,7 @@ class TestPrefill:
         draft=LatencyTable([16, 64], [Timing([0.02]), Timing([0.05])]),
     )
 
-    def test_it_takes_as_long_as_measured_and_that_of_the_draft_model_counts(self) -> None:
+    def test_prefill_includes_the_draft_model(self) -> None:
         times = times_of(replace(machine(), prefill=self.PREFILL))
 
         assert times.longest_prompt == 64
@@ -79,7 +75,7 @@ class TestPrefill:
         )
         assert times.prefill_s(40, 3) == pytest.approx(0.5 + 0.035)
 
-    def test_without_prefill_times_passes_of_the_target_stand_for_it(self) -> None:
+    def test_verification_passes_replace_missing_prefill_times(self) -> None:
         times = times_of(machine())
         largest_s = STEP_S + 31 * TOKEN_S
 
@@ -87,7 +83,7 @@ class TestPrefill:
         assert times.prefill_s(20, 3) == pytest.approx(STEP_S + 19 * TOKEN_S)
         assert times.prefill_s(40, 0) == pytest.approx(40 / 32 * largest_s)
 
-    def test_that_of_an_engine_is_of_the_longest_measured_chain_that_fits(self) -> None:
+    def test_engine_prefill_uses_the_longest_fitting_chain(self) -> None:
         tables = {
             0: LatencyTable([10, 20], [Timing([0.5]), Timing([0.8])]),
             1: LatencyTable([10, 20], [Timing([0.6]), Timing([1.0])]),
@@ -98,11 +94,11 @@ class TestPrefill:
         assert [times.prefill_s(tokens, 0) for tokens in (3, 10, 15, 40)] == pytest.approx([0.5, 0.5, 0.65, 1.6])
         assert [times.prefill_s(15, drafted) for drafted in (1, 7)] == pytest.approx([0.8, 0.8])
 
-    def test_that_of_an_engine_may_be_unknown_or_named(self) -> None:
+    def test_engine_prefill_may_be_unknown_or_given(self) -> None:
         assert times_of(engine()).longest_prompt is None
         assert times_of(engine()).prefill_s(15, 0) == 0.0
         assert times_of(engine(), prompt_s=2.0).prefill_s(15, 0) == 2.0
 
-    def test_a_schedule_that_drafts_at_some_batch_size_has_a_draft_model(self) -> None:
+    def test_schedule_that_drafts_at_some_batch_size_needs_the_draft_model(self) -> None:
         assert ServedSetting(name="schedule", trees=(chain(2), chain(0))).draft_tokens == 2
         assert ServedSetting.fixed("plain", chain(0), 3).draft_tokens == 0

@@ -1,4 +1,4 @@
-"""Tokens of simulated steps: against the planner's expectation, a replay, and what was measured at each context length."""
+"""Tokens of simulated steps, compared with the planner, a replay, and the measurements."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from tests.simulation.machines import P, outcome_of, times_of
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError
 from treeopt.planner.tokens import TokenModel, TokenModels, token_model
-from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.acceptance import AcceptanceTable, SequenceSums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.simulation.arrivals import Load
 from treeopt.simulation.step_tokens import DrawnTokens, ReplayedTokens, StepTokens, step_tokens
@@ -36,7 +36,7 @@ class TestDrawn:
 
 
 class TestReplayed:
-    def test_they_walk_measured_sequences(self) -> None:
+    def test_replay_follows_measured_sequences(self) -> None:
         rng = np.random.default_rng(4)
         ranks = AcceptedRanks([rng.choice([-1, 0, 0, 0, 1], 400) for _ in range(6)])
         tokens, steps = ranks.replay(TREE)
@@ -74,7 +74,7 @@ class TestReplayed:
 
     def test_ranks_are_replayed_if_the_planner_trusts_them_for_every_tree(self) -> None:
         ranks = AcceptedRanks([np.zeros(300, np.int64)] * 2)
-        sums = TextSums(np.full((2, 4), 300.0), 300 * np.array([P, P]))
+        sums = SequenceSums(np.full((2, 4), 300.0), 300 * np.array([P, P]))
         known = TokenModels((token_model(acceptance(P, texts=sums, accepted_ranks=ranks)),))
 
         assert isinstance(step_tokens(known, [chain(3)]).sources[0], ReplayedTokens)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from treeopt.profiler import Clock, Decoding, Measured, Workload, bench_trees
+from treeopt.profiler import Clock, Decoding, TreeMeasurement, Workload, bench_trees
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
@@ -21,7 +21,7 @@ def bench(
     top_p: float = 1.0,
     clock: Clock | None = None,
     show_progress: bool = True,
-) -> Measured:
+) -> TreeMeasurement:
     (measured,) = bench_trees(
         target,
         draft,

@@ -11,9 +11,8 @@ import torch
 from tests.support.enumeration import ORDERS
 from treeopt.runtime import Verifier
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.rules.distributions import EPSILON
-from treeopt.runtime.rules.inverse_cdf import uniform
-from treeopt.runtime.rules.sample_children import Places, likeliest, places
+from treeopt.runtime.rules.distributions import EPSILON, uniform
+from treeopt.runtime.rules.sample_children import ChildIndices, index_children, take_likeliest
 from treeopt.runtime.rules.selection import TopDown
 
 LEAST = 1e-300
@@ -161,7 +160,7 @@ def draw_least_likely_dropped(draw):
 
     def sample(distribution, wanted, generator):
         counts = wanted.node.bincount(minlength=len(distribution))
-        more = places((counts + 1).tolist(), distribution.device)
+        more = index_children((counts + 1).tolist(), distribution.device)
         tokens = draw(distribution[None], more, [generator])[0].split((counts + 1).tolist())
         kept = []
         for row, each in zip(distribution, tokens, strict=True):
@@ -172,8 +171,8 @@ def draw_least_likely_dropped(draw):
     return by_sequence(sample)
 
 
-def draw_likeliest(distribution, wanted: Places, generators):
-    return likeliest(distribution, wanted, generators)
+def draw_likeliest(distribution, wanted: ChildIndices, generators):
+    return take_likeliest(distribution, wanted, generators)
 
 
 def coarse_uniform(generator, count, device):

@@ -19,8 +19,8 @@ from tests.support.passes import new_cache
 from treeopt import bundled
 from treeopt.runtime import Transformer, load_model
 from treeopt.runtime.drafters.eagle import EagleHead, load_eagle
-from treeopt.runtime.models.attention import OneSequence
-from treeopt.runtime.models.model import States, Wants, feed_text
+from treeopt.runtime.models.attention import SequenceAttention
+from treeopt.runtime.models.model import HiddenStates, RequestedStates, SequenceInput
 
 TEXT = b"import os\n\ndef read(path):\n    "
 BOUNDARIES = (1, 3, 5)
@@ -50,23 +50,23 @@ def main() -> None:
             )
 
 
-def states_at(target: Transformer, boundaries: tuple[int, ...]) -> States:
+def states_at(target: Transformer, layer_ids: tuple[int, ...]) -> HiddenStates:
     """Return the target's states of the text at some boundaries."""
-    wants = Wants(boundaries=boundaries, whole_text=True)
-    return target.prefill(torch.tensor(list(TEXT)), new_cache(target, len(TEXT)), wants)
+    requested_states = RequestedStates(layer_ids=layer_ids, all_tokens=True)
+    return target.prefill(torch.tensor(list(TEXT)), new_cache(target, len(TEXT)), requested_states)
 
 
 def our_logits(head: EagleHead, target: Transformer) -> torch.Tensor:
     """Return treeopt's logits (T - 1, known tokens) of every slot of the text."""
     states, tokens = states_at(target, BOUNDARIES), torch.tensor(list(TEXT)[1:])
-    rows = States(tuple(each[:-1] for each in states.boundaries), None)
-    place = OneSequence.of(feed_text(new_cache(head, len(TEXT)), tokens))
+    rows = HiddenStates(tuple(each[:-1] for each in states.layers), None)
+    attention = SequenceAttention.of(SequenceInput.causal(new_cache(head, len(TEXT)), tokens))
     with torch.inference_mode():
-        logits = head.output(head.hidden(head.fuse(rows), tokens, place)).logits
+        logits = head.output(head.hidden(head.fuse(rows), tokens, attention)).logits
     return logits[:, logits[0].isfinite()]
 
 
-def their_logits(folder: str, made: Any, target: Transformer, states: States) -> torch.Tensor:
+def their_logits(folder: str, made: Any, target: Transformer, states: HiddenStates) -> torch.Tensor:
     """Return the package's logits of the same slots."""
     from speculators.models.eagle3 import core
     from transformers import LlamaConfig
@@ -75,7 +75,7 @@ def their_logits(folder: str, made: Any, target: Transformer, states: States) ->
     config = core.Eagle3SpeculatorConfig(
         transformer_layer_config=LlamaConfig(**sizes, attn_implementation="eager"),
         draft_vocab_size=len(made.ids or range(target.config.vocabulary)),
-        eagle_aux_hidden_state_layer_ids=list(made.boundaries),
+        eagle_aux_hidden_state_layer_ids=list(made.layer_ids),
         **made.flags,
     )
     model = core.Eagle3DraftModel(config).eval()
@@ -85,7 +85,7 @@ def their_logits(folder: str, made: Any, target: Transformer, states: States) ->
     said: list[torch.Tensor] = []
     model.lm_head.register_forward_hook(lambda *given: said.append(given[-1]))
     tokens = torch.tensor(list(TEXT))
-    hidden = torch.cat([each[:-1] for each in states.boundaries], -1)[None]
+    hidden = torch.cat([each[:-1] for each in states.layers], -1)[None]
     with torch.no_grad():
         model(hidden, tokens[None, 1:], torch.zeros_like(tokens[None, 1:]), ttt_steps=1)
     return said[0][0]

@@ -7,7 +7,7 @@ import torch
 
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.drafter import Step
-from treeopt.runtime.models.model import States
+from treeopt.runtime.models.model import HiddenStates
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 PROMPT = [3, 14, 15, 9, 2, 6, 5]
@@ -43,7 +43,7 @@ def with_end(model, *tokens):
 def begun(drafter, tokens, last=None):
     """Begin text 0 of a drafter that is used without a decoder, given the target's last hidden state."""
     drafter.end(0)
-    drafter.begin(0, tokens, None if last is None else States((), last))
+    drafter.begin(0, tokens, None if last is None else HiddenStates((), last))
 
 
 def proposed(drafter):
@@ -51,7 +51,7 @@ def proposed(drafter):
 
 
 def accepted(drafter, path, tokens, logits=None, last=None):
-    states = None if last is None else States((), last)
+    states = None if last is None else HiddenStates((), last)
     drafter.accept([0], [Step(tuple(path), tokens, torch.empty(0) if logits is None else logits, states)])
 
 

@@ -110,10 +110,10 @@ def oracle_states(oracle, target, text, *, shift=0):
     """Return what these logits are made of, (BLOCK, hidden)."""
     tokens = torch.tensor(text)
     context = len(text) - 1
-    states = target.states(tokens[:-1], wants_of(shift)) if context else None
+    states = target.compute_states(tokens[:-1], requested_states_of(shift)) if context else None
     embedding = target.weights.embedding
     block = torch.cat([embedding[tokens[-1:]], embedding[MASK].expand(BLOCK - 1, -1)])[None]
-    rows = torch.cat(list(states.boundaries), -1)[None] if context else block.new_zeros(1, 0, 2 * block.shape[-1])
+    rows = torch.cat(list(states.layers), -1)[None] if context else block.new_zeros(1, 0, 2 * block.shape[-1])
     with torch.no_grad():
         found = oracle(
             noise_embeds=block,
@@ -123,7 +123,7 @@ def oracle_states(oracle, target, text, *, shift=0):
     return found.last_hidden_state[0]
 
 
-def wants_of(shift=0):
-    from treeopt.runtime.models.model import Wants
+def requested_states_of(shift=0):
+    from treeopt.runtime.models.model import RequestedStates
 
-    return Wants(boundaries=tuple(each + 1 + shift for each in LAYER_IDS), whole_text=True)
+    return RequestedStates(layer_ids=tuple(each + 1 + shift for each in LAYER_IDS), all_tokens=True)

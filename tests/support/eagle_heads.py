@@ -15,7 +15,7 @@ class MadeHead:
     """A head by plain names, and what a layout may say of it."""
 
     weights: dict[str, torch.Tensor]
-    boundaries: tuple[int, ...]
+    layer_ids: tuple[int, ...]
     ids: list[int] | None = None
     """The target's token for each of the head's."""
     theta: float = 10_000.0
@@ -34,7 +34,7 @@ class MadeHead:
 
 def make_head(
     target,
-    boundaries=(1, 2),
+    layer_ids=(1, 2),
     *,
     seed=0,
     ids=None,
@@ -66,8 +66,8 @@ def make_head(
     elif mtp:
         found |= {"fc": random(h, 2 * h), "token_norm": norm(h)}
         flags["norm_output"] = True
-    elif boundaries:
-        found["fc"] = random(h, len(boundaries) * width)
+    elif layer_ids:
+        found["fc"] = random(h, len(layer_ids) * width)
     for layer in range(layers):
         inputs, name = 2 * h if layer == 0 and not (eagle1 or mtp) else h, f"layer{layer}"
         if layer or not eagle1:
@@ -88,10 +88,10 @@ def make_head(
     if embedding or eagle1:
         found["embedding"] = random(vocabulary, h)
     if flags.get("fc_norm"):
-        found |= {f"fc_norm.{index}": norm(width) for index in range(len(boundaries))}
+        found |= {f"fc_norm.{index}": norm(width) for index in range(len(layer_ids))}
     if flags.get("norm_before_fc"):
-        found["before_fc"] = norm(len(boundaries) * width)
-    return MadeHead(found, tuple(boundaries), ids=ids, theta=theta, yarn=yarn, layers=layers, flags=flags)
+        found["before_fc"] = norm(len(layer_ids) * width)
+    return MadeHead(found, tuple(layer_ids), ids=ids, theta=theta, yarn=yarn, layers=layers, flags=flags)
 
 
 NAMES = {
@@ -165,7 +165,7 @@ def specforge(folder, made, target):
         "rope_theta": made.theta,
         **made.flags,
     }
-    config["eagle_config"] = {IDS: [each - 1 for each in made.boundaries]}
+    config["eagle_config"] = {IDS: [each - 1 for each in made.layer_ids]}
     save_file(stored(made, target.config.vocabulary, "midlayer", mask=True), folder / "model.safetensors")
     return config
 
@@ -174,7 +174,7 @@ def speculators(folder, made, target):
     """speculators: boundaries, sizes in a mapping of their own."""
     config = {"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3", **made.flags}
     config["norm_before_residual"] = made.flags.get("norm_before_residual", False)
-    config[IDS] = list(made.boundaries)
+    config[IDS] = list(made.layer_ids)
     config["transformer_layer_config"] = {
         "model_type": "llama",
         **sizes(made, target),
@@ -187,12 +187,12 @@ def speculators(folder, made, target):
 def model_optimizer(folder, made, target):
     """Model-Optimizer: ids of layers in a nested mapping, flags there too."""
     config = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", **sizes(made, target)}
-    config |= {"rope_theta": made.theta, "eagle_config": {"use_aux_hidden_state": bool(made.boundaries), **made.flags}}
+    config |= {"rope_theta": made.theta, "eagle_config": {"use_aux_hidden_state": bool(made.layer_ids), **made.flags}}
     if made.yarn:
         factor, positions = made.yarn
         config["rope_scaling"] = {"type": "yarn", "factor": factor, "original_max_position_embeddings": positions}
-    if made.boundaries:
-        config["eagle_config"][IDS] = [each - 1 for each in made.boundaries]
+    if made.layer_ids:
+        config["eagle_config"][IDS] = [each - 1 for each in made.layer_ids]
     save_file(stored(made, target.config.vocabulary, "layers.0", mask=False), folder / "model.safetensors")
     return config
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from treeopt.engines.probes.client import Answer, Counters, Launch
+from treeopt.engines.clients.client import Completion, Counters, EngineConfig, RunningEngine
 from treeopt.errors import EngineError
 
 FIRST_S = 0.01
@@ -45,19 +45,20 @@ class FakeEngine:
     most_open: int = 0
     asked: int = 0
 
-    def start(self, launch: Launch):
-        self.started.append(launch)
+    def start(self, config: EngineConfig):
+        self.started.append(config)
         self.most_open = max(self.most_open, len(self.started) - self.closed)
-        return FakeRunning(self, launch)
+        return FakeRunning(self, config)
 
 
-class FakeRunning:
-    def __init__(self, engine, launch):
-        self.engine, self.launch = engine, launch
-        self.counted = [0, 0, 0, [0] * launch.draft_tokens]
+class FakeRunning(RunningEngine):
+    def __init__(self, engine, config):
+        super().__init__(engine.name, config)
+        self.engine, self.config = engine, config
+        self.counted = [0, 0, 0, [0] * config.draft_tokens]
 
-    def answers(self, questions):
-        return [self._answer(each, len(questions)) for each in questions]
+    def complete(self, requests):
+        return [self._answer(request, len(requests)) for request in requests]
 
     def counters(self):
         drafts, drafted, accepted, positions = self.counted
@@ -68,13 +69,13 @@ class FakeRunning:
     def close(self):
         self.engine.closed += 1
 
-    def _answer(self, question, batch):
-        engine, length = self.engine, self.launch.draft_tokens
+    def _answer(self, request, batch):
+        engine, length = self.engine, self.config.draft_tokens
         engine.asked += 1
         if engine.dies_after is not None and engine.asked > engine.dies_after:
             raise EngineError("fake: it is gone. Go on with --resume.")
-        new_tokens = 1 if question.prompt in engine.ends_at_once else question.max_new_tokens
-        steps = accepted_of(question.prompt, length, new_tokens - 1)
+        new_tokens = 1 if request.prompt in engine.ends_at_once else request.max_new_tokens
+        steps = accepted_of(request.prompt, length, new_tokens - 1)
         if length:
             self.counted[0] += len(steps) + engine.others
             self.counted[1] += length * (len(steps) + engine.others)
@@ -83,12 +84,12 @@ class FakeRunning:
                 self.counted[3][place] += sum(each > place for each in steps)
             if engine.others:
                 self.counted[3][0] += engine.others
-        return Answer(
-            text=question.prompt + "!" * new_tokens,
+        return Completion(
+            text=request.prompt + "!" * new_tokens,
             tokens=new_tokens,
             decode_s=engine.step_s(length, batch) * len(steps),
             steps=-(-len(steps) // engine.steps_per_chunk) if engine.tells_steps else None,
-            prompt_tokens=len(question.prompt),
-            prefill_s=None if engine.token_s is None else engine.token_s * len(question.prompt),
-            prefill_tokens=len(question.prompt),
+            prompt_tokens=len(request.prompt),
+            prefill_s=None if engine.token_s is None else engine.token_s * len(request.prompt),
+            prefill_tokens=len(request.prompt),
         )

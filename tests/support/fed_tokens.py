@@ -5,9 +5,9 @@ def count_fed_tokens(model, monkeypatch):
     """Return a list that each pass of a model adds its number of tokens to, those of all sequences."""
     counts, forward = [], model.forward
 
-    def counted(feeds, *arguments, **options):
-        counts.append(sum(len(feed.tokens) for feed in feeds))
-        return forward(feeds, *arguments, **options)
+    def counted(inputs, *arguments, **options):
+        counts.append(sum(len(sequence.tokens) for sequence in inputs))
+        return forward(inputs, *arguments, **options)
 
     monkeypatch.setattr(model, "forward", counted)
     return counts

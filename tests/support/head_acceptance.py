@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from treeopt.profiler.acceptance.contexts import Stretch
-from treeopt.profiler.acceptance.heads import LAST, children_counts, eagle_children, head_text, medusa_children
-from treeopt.profiler.drafters.acceptance import counted_acceptance, counter
-from treeopt.profiler.drafters.plain_texts import PlainTexts
-from treeopt.profiler.journal import Journal
+from treeopt.profiler.acceptance.contexts import PromptSet
+from treeopt.profiler.acceptance.heads import LAST, build_head_sequence, count_children, eagle_children, medusa_children
+from treeopt.profiler.checkpoint import Checkpoint
+from treeopt.profiler.drafters.acceptance import measure_head_acceptance, root_counter
+from treeopt.profiler.drafters.plain_sequences import generate_sequences
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.eagle import EagleHead
-from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.runtime.drafters.registry import LoadedDrafter
 
 
 def loaded(target, heads, name=None):
@@ -28,31 +28,33 @@ def loaded(target, heads, name=None):
     )
 
 
-def plain_texts(target, stretch, sampling=GREEDY):
-    """Return what the target generates in a stretch, by prompt."""
-    texts = PlainTexts(target, Journal(None, "")).decoded(stretch, sampling, "")
-    return {number: tokens[: stretch.positions] for number, tokens in texts.items()}
+def plain_texts(target, prompt_set, sampling=GREEDY):
+    """Return what the target generates in a prompt_set, by prompt."""
+    texts = generate_sequences(target, prompt_set, sampling, "", Checkpoint(None, ""))
+    return {number: tokens[: prompt_set.positions] for number, tokens in texts.items()}
 
 
 def head_acceptance(target, heads, prompts, *, sampling, positions, branching=16, depth=8):
     """Return the `MeasuredAcceptance` over `positions` generated tokens, shared out among the prompts."""
     each = -(-positions // len(prompts))
-    stretch = Stretch(dict(enumerate(prompts)), each)
-    count = counter(
+    prompt_set = PromptSet(dict(enumerate(prompts)), each)
+    count = root_counter(
         loaded(target, heads),
-        stretch.prompts,
-        plain_texts(target, stretch, sampling),
+        prompt_set.prompts,
+        plain_texts(target, prompt_set, sampling),
         sampling=sampling,
         branching=branching,
         depth=depth,
     )
-    return counted_acceptance(count, range(len(prompts)), sampling, "kind", Journal(None, ""), lambda: None).acceptance
+    return measure_head_acceptance(
+        count, range(len(prompts)), sampling, "kind", Checkpoint(None, ""), lambda: None
+    ).acceptance
 
 
 def decoded_rate(target, drafter, prompts, positions):
     """Return greedy tokens per step over `positions` tokens after each prompt, and the standard error."""
     decoder = Decoder(target, drafter, temperature=0.0)
-    steps = [list(decoder.steps(prompt, positions)) for prompt in prompts]
+    steps = [list(decoder.stream(prompt, positions)) for prompt in prompts]
     tokens = np.array([sum(map(len, text)) for text in steps])
     counts = np.array([len(text) for text in steps])
     rate = tokens.sum() / counts.sum()
@@ -60,14 +62,16 @@ def decoded_rate(target, drafter, prompts, positions):
 
 
 def head_counts(heads, text, branching):
-    return children_counts(medusa_children(heads, text, branching), text)
+    return count_children(medusa_children(heads, text, branching), text)
 
 
 def eagle_counts(head, text, branching, depths):
-    return children_counts(eagle_children(head, text, branching, depths), text)
+    return count_children(eagle_children(head, text, branching, depths), text)
 
 
-def generated(target, prompt, positions, sampling, seed=0, wants=LAST):
+def generated(target, prompt, positions, sampling, seed=0, requested_states=LAST):
     """Generate so many tokens after a prompt, fewer where the text ends, and return the text of it."""
     decoder = Decoder(target, None, sampling=sampling, max_text_tokens=len(prompt) + positions)
-    return head_text(target, prompt, list(decoder.generate(prompt, positions, seed=seed)), sampling, wants)
+    return build_head_sequence(
+        target, prompt, list(decoder.generate(prompt, positions, seed=seed)), sampling, requested_states
+    )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.solver.oracles import Table
-from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.acceptance import AcceptanceTable, SequenceSums
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
@@ -134,7 +134,7 @@ def acceptance(p: object, **given: object) -> MeasuredAcceptance:
     return dataclasses.replace(measured, **given)
 
 
-def acceptance_of(texts: TextSums, **given: object) -> MeasuredAcceptance:
+def acceptance_of(texts: SequenceSums, **given: object) -> MeasuredAcceptance:
     """Return the acceptance that some texts come to."""
     return dataclasses.replace(acceptance([0.5]), table=texts.table(), texts=texts, **given)
 

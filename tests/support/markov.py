@@ -13,7 +13,7 @@ import torch
 
 from tests.support.slow_distribution import slow_distribution
 from treeopt.runtime.models.config import ModelConfig
-from treeopt.runtime.models.model import NOTHING, Output, Outputs, SequenceCache
+from treeopt.runtime.models.model import NO_STATES, Output, Outputs, SequenceCache
 
 VOCABULARY, STATES = 1024, 6
 TAIL = VOCABULARY - STATES + 1
@@ -26,15 +26,15 @@ class Cache(SequenceCache):
 
     fed = 0
 
-    def feed(self, feed):
+    def feed(self, sequence):
         """Check what a pass feeds."""
-        nodes = feed.nodes
-        assert len(feed.tokens) == nodes.rows == len(nodes.visible)
+        nodes = sequence.nodes
+        assert len(sequence.tokens) == nodes.rows == len(nodes.visible)
         assert min(nodes.depth) >= 0
         assert self.length + nodes.start + nodes.rows <= self.capacity
         self.fed = nodes.start + nodes.rows
 
-    def keep(self, path):
+    def commit(self, path):
         assert list(path) == sorted(set(path))
         assert path[0] == 0
         assert path[-1] < self.fed
@@ -65,14 +65,14 @@ class Memoryless:
     def pass_bytes(self, _):
         return 0
 
-    def prefill(self, tokens, cache, wants=NOTHING):  # noqa: ARG002
+    def prefill(self, tokens, cache, requested_states=NO_STATES):  # noqa: ARG002
         assert cache.length == 0
         cache.length = len(tokens)
 
-    def forward(self, feeds, wants=NOTHING, *, last_only=False):  # noqa: ARG002
-        for each in feeds:
+    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):  # noqa: ARG002
+        for each in inputs:
             each.cache.feed(each)
-        found = [self.rows(each.tokens)[-1 if last_only else 0 :] for each in feeds]
+        found = [self.rows(each.tokens)[-1 if last_only else 0 :] for each in inputs]
         return Outputs(Output(torch.cat(found)), [len(each) for each in found])
 
 

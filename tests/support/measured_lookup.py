@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from tests.support.simulated_decoding import TextDecoder
 from treeopt.records.latency import Timing
-from treeopt.records.measured_drafter import CountedDecodes, CountedSetting, DecodedTexts, MeasuredDrafter
+from treeopt.records.measured_drafter import DecodedSequences, MeasuredDrafter, MeasuredSetting, MeasuredSettings
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import chain
+from treeopt.trees.drafter_parameters import PromptLookupSetting
 from treeopt.trees.drafter_setting import drafter_setting
-from treeopt.trees.own_trees import PromptLookupSetting
 
 
 def decoded(decoder, steps):
@@ -21,7 +21,7 @@ def decoded(decoder, steps):
 
 def of_texts(found):
     tokens, steps, seconds, _ = zip(*found, strict=True)
-    return DecodedTexts(tokens=tokens, steps=steps, seconds=Timing(list(seconds)))
+    return DecodedSequences(tokens=tokens, steps=steps, seconds=Timing(list(seconds)))
 
 
 def with_lookups(profile, settings, texts, machine, *, max_nodes, steps=60, beside_s=0.01):
@@ -38,7 +38,7 @@ def with_lookups(profile, settings, texts, machine, *, max_nodes, steps=60, besi
         found = [along(text, setting) for text in texts]
         sizes = [size for each in found for size in each[3]]
         counted.append(
-            CountedSetting(
+            MeasuredSetting(
                 values=drafter_setting("prompt-lookup", ngram=setting.ngram, length=setting.length).values,
                 max_tokens=setting.max_nodes,
                 decoded=of_texts(found),
@@ -48,7 +48,7 @@ def with_lookups(profile, settings, texts, machine, *, max_nodes, steps=60, besi
         )
     how = profile.acceptances[0].sampling
     plain = of_texts([along(text, None) for text in texts])
-    decodes = CountedDecodes(
+    decodes = MeasuredSettings(
         temperature=how.temperature, top_p=how.top_p, context_tokens=256, plain=plain, settings=tuple(counted)
     )
     return replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))

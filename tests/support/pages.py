@@ -11,27 +11,29 @@ import numpy as np
 
 from tests.cli.invented import FOUR_CONDITIONS, TABLE, invented
 from treeopt.planner import drafter_choices, requested_plan
-from treeopt.planner.planned import Planned
+from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.planner.request import PlanRequest
-from treeopt.planner.scheduling import schedule_as_measured
-from treeopt.records.batch_bench import BatchBench, BatchMeasured, BatchRow, BatchSize
-from treeopt.records.bench_file import GridBench, GridTree, MethodsBench, TreeBench
-from treeopt.records.bench_heading import BenchHeading
+from treeopt.planner.scheduling import schedule_if_measured
+from treeopt.records.bench_file import BenchHeading, GridBench, GridTree, MethodsBench, TreeBench
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
 from treeopt.records.results import (
     FAULT,
     UNCHECKED,
+    BatchBench,
+    BatchMeasurement,
+    BatchRow,
+    BatchSize,
     Divergence,
     EngineBench,
     EngineRow,
     Losslessness,
-    Measured,
+    MethodRow,
     NotRun,
     Pace,
     PacedPrediction,
-    Row,
     TextDivergence,
+    TreeMeasurement,
     TreePrediction,
 )
 from treeopt.report.bench_records import prediction
@@ -88,20 +90,20 @@ class Page(HTMLParser):
         return list(csv.reader(io.StringIO(unquote(address.partition(",")[2]))))
 
 
-def planned(profile: Profile | None = None, **request: Any) -> Planned:
+def planned(profile: Profile | None = None, **request: Any) -> ProfilePlan:
     """Return a profile with all that follows from it."""
     profile, asked = profile or invented(), PlanRequest(**request)
     plan = requested_plan(profile, asked)
-    return Planned(
+    return ProfilePlan(
         profile=profile,
         plan=plan,
         request=asked,
-        schedule=schedule_as_measured(profile, asked),
+        schedule=schedule_if_measured(profile, asked),
         drafters=drafter_choices(profile, asked, plan=plan) if profile.drafters else (),
     )
 
 
-def bench_of(found: Planned, measured: float, **changes: Any) -> TreeBench:
+def bench_of(found: ProfilePlan, measured: float, **changes: Any) -> TreeBench:
     """Return a bench of a plan's choice, measured at a speedup."""
     choice = found.plan.choice
     known: dict[str, Any] = {
@@ -115,7 +117,7 @@ def bench_of(found: Planned, measured: float, **changes: Any) -> TreeBench:
     return TreeBench(**(known | changes))
 
 
-MEASURED = Measured(
+MEASURED = TreeMeasurement(
     speedup=Estimate(1.5, 1.4, 1.6),
     tokens_per_step=2.0,
     step_s=0.01,
@@ -156,7 +158,7 @@ GRID = GridBench(
         )
     ),
 )
-ROW = Row(
+ROW = MethodRow(
     method="medusa",
     rule="target",
     temperature=0.0,
@@ -209,7 +211,7 @@ DIVERGENCE = Divergence(prompt=3, place=17, gap=0.25, near_tie=False)
 def way(tree: TokenTree, rate: float, texts: int, *, speedup: float = 1.0, **changes: Any) -> BatchRow:
     """Return a way of decoding so many texts at a time, measured at a rate, and predicted one hundredth below it."""
     parted = changes.pop("parted", ())
-    measured = BatchMeasured(
+    measured = BatchMeasurement(
         tokens_per_s=rate,
         step_s=0.01,
         batch_tokens_per_step=2.5 * texts,

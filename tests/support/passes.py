@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.runtime.models.model import NOTHING, Feed, Output, Wants, feed_text
+from treeopt.runtime.models.model import NO_STATES, Output, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import TokenTree
 
@@ -17,9 +17,9 @@ def new_cache(model, capacity: int):
     return cache
 
 
-def feed_tree(model, cache, tokens: Tensor, tree: TokenTree, wants: Wants = NOTHING) -> Output:
+def feed_tree(model, cache, tokens: Tensor, tree: TokenTree, requested_states: RequestedStates = NO_STATES) -> Output:
     """Feed all nodes of a tree after the committed tokens."""
-    return model.forward([Feed(cache, tokens, PassNodes.whole(tree))], wants)[0]
+    return model.forward([SequenceInput(cache, tokens, PassNodes.whole(tree))], requested_states)[0]
 
 
 def level_of(tree: TokenTree, first: int, end: int) -> PassNodes:
@@ -28,10 +28,10 @@ def level_of(tree: TokenTree, first: int, end: int) -> PassNodes:
     return PassNodes(visible=visible, depth=tree.depth[first:end], start=first)
 
 
-def feed_tokens(model, cache, tokens: Sequence[int], wants: Wants = NOTHING) -> Output:
+def feed_tokens(model, cache, tokens: Sequence[int], requested_states: RequestedStates = NO_STATES) -> Output:
     """Feed tokens that follow the committed ones, each of which sees those before it; nothing is committed."""
     ids = torch.tensor(list(tokens), dtype=torch.int64, device=model.device)
-    return model.forward([feed_text(cache, ids)], wants)[0]
+    return model.forward([SequenceInput.causal(cache, ids)], requested_states)[0]
 
 
 def logits_after(model, text: Sequence[int], *, prefilled: int | None = None) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from tests.support.invented_machines import Seconds
 from tests.support.planner_oracles import least_from_here
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.decoding.observer import DecodedStep, StepSeconds
+from treeopt.runtime.decoding.observer import StepEvent, StepSeconds
 from treeopt.runtime.drafters.drafter import Proposal, Step
-from treeopt.runtime.rules import rule_named
+from treeopt.runtime.rules import get_rule
 from treeopt.trees import TokenTree
 
 VOCABULARY = 64
@@ -27,7 +27,7 @@ class SimulatedDecoder:
     def __init__(self, tree: TokenTree, table, machine: Seconds, *, max_nodes: int, temperature: float = 0.0, seed=0):
         self.tree, self.table, self.machine, self.max_nodes = tree, table, machine, max_nodes
         self.rule, self.sampling, self.draft_sampling = (
-            rule_named("sequoia"),
+            get_rule("sequoia"),
             Sampling(temperature),
             Sampling(temperature),
         )
@@ -87,7 +87,7 @@ class SimulatedDecoder:
             logits = torch.zeros(tree.nodes, VOCABULARY)
             if observer is not None:
                 observer(
-                    DecodedStep(
+                    StepEvent(
                         self.number,
                         self.text,
                         Proposal(tree, logits[:, 0].long()),
@@ -144,7 +144,7 @@ class TextDecoder(SimulatedDecoder):
             if self.drafter is not None:
                 self.drafter.accept([1], [step])
             if observer is not None:
-                observer(DecodedStep(1, before, proposal, step, seconds))
+                observer(StepEvent(1, before, proposal, step, seconds))
         return (self.tokens - start_tokens) / (self.now_s - start_s)
 
     def looked_up(self, proposal):

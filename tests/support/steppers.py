@@ -1,4 +1,4 @@
-"""Decoders whose steps have one mistake."""
+"""Decoders with one mistake in their steps."""
 
 from dataclasses import fields
 
@@ -12,15 +12,15 @@ def decoder_with(stepper):
     class Changed(Decoder):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
-            self._stepper = stepper(*(getattr(self._stepper, each.name) for each in fields(Stepper)))
+            self._stepper = stepper(*(getattr(self._stepper, field.name) for field in fields(Stepper)))
 
     return Changed
 
 
-class NoiseAgain(Stepper):
-    """Begins the random numbers of a text anew in every step."""
+class RestartedGenerator(Stepper):
+    """Restarts the generator of a sequence in every step."""
 
-    def draft(self, texts):
-        for text in texts:
-            self.targets[text].noise.manual_seed(text)
-        return super().draft(texts)
+    def draft(self, sequences):
+        for number in sequences:
+            self.targets[number].generator.manual_seed(number)
+        return super().draft(sequences)

@@ -60,7 +60,7 @@ def counted(decoder, prompt, length, texts, vocabulary):
     """Return how often each text of so many tokens came, (V,) * length, and how many steps they took."""
     counts, steps = np.zeros((vocabulary,) * length), 0
     for _ in range(texts):
-        text = list(decoder.steps(prompt, length))
+        text = list(decoder.stream(prompt, length))
         counts[tuple(token for step in text for token in step)] += 1
         steps += len(text)
     return counts, steps

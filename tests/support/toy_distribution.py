@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from treeopt.runtime import Decoder, Sampling, Transformer, Verdict, distribution, load_model
-from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.decoding.batch import GenerationRequest
 
 VOCABULARY, LENGTH = 5, 4
 EVEN = Sampling(1.0)
@@ -53,7 +53,7 @@ class ToyDistribution:
 
     def of(self, decoder, model, prompt, texts, sampling=EVEN):
         """Return the same for any decoder of a model."""
-        steps = [list(decoder.steps(prompt, LENGTH)) for _ in range(texts)]
+        steps = [list(decoder.stream(prompt, LENGTH)) for _ in range(texts)]
         return self.compare([[token for step in text for token in step] for text in steps], model, prompt, sampling), (
             texts * LENGTH / sum(map(len, steps))
         )
@@ -61,8 +61,8 @@ class ToyDistribution:
     def of_batches(self, decoder, model, prompt, texts, sampling=EVEN):
         """Return the same of texts that are decoded in batches."""
         found, steps = [[] for _ in range(texts)], 0
-        for step in decoder.steps_of_all([TextRequest(prompt, LENGTH)] * texts, batch_size=BATCH):
-            found[step.text] += step.tokens
+        for step in decoder.stream_all([GenerationRequest(prompt, LENGTH)] * texts, batch_size=BATCH):
+            found[step.request] += step.tokens
             steps += 1
         return self.compare(found, model, prompt, sampling), texts * LENGTH / steps
 

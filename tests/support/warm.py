@@ -13,13 +13,12 @@ from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import draw, verify
-from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts
-from treeopt.runtime.drafters.drafted_nodes import DraftedNodes
+from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeBatch
+from treeopt.runtime.drafters.expansion import TreeExpansion
 from treeopt.runtime.rules import RULES
 from treeopt.solver import solve
 from treeopt.trees import TokenTree
-from treeopt.trees.dynamic_tree import DynamicTree
-from treeopt.trees.own_trees import SpecExecSetting
+from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
 
 PROFILE = Path(__file__).parents[2] / "docs/profiles/bundled-2-cores-rules.yaml"
 FALLING = (
@@ -54,13 +53,13 @@ def rules() -> None:
             verify(rule, TREE, tokens, probs, probs, generator, lossy=rule in LOSSY_RULES)
     sampling = Sampling(temperature=1.0)
     buffers = DraftBuffers(1, 4, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device)
-    TreeDrafts(TREE, 1, buffers)
+    TreeBatch(TREE, 1, buffers)
 
 
 def grown_trees() -> None:
     """Grow no trees, in both ways."""
-    DraftedNodes(DynamicTree(top_k=2, depth=2, nodes=3), 0).compile()
-    DraftedNodes(SpecExecSetting(budget=3, branching=2, batch=1, max_passes=2), 0).compile()
+    TreeExpansion(DynamicTree(top_k=2, depth=2, nodes=3), 0).compile()
+    TreeExpansion(SpecExecSetting(budget=3, branching=2, batch=1, max_passes=2), 0).compile()
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""All ways of speculating, planned and run on one machine, one pair, one set of prompts and one runtime."""
+"""All methods of speculative decoding, planned and benchmarked with one machine, pair, set of prompts and runtime."""

@@ -1,4 +1,4 @@
-"""All methods on the same prompts, in interleaved runs."""
+"""Benchmark all methods on the same prompts, in interleaved runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ import numpy as np
 
 from treeopt.errors import TreeoptError
 from treeopt.methods.method import Method
-from treeopt.planner.pace import predict_at_pace
+from treeopt.planner.benchmarks import predict_at_pace
 from treeopt.profiler.bench.compare import Workload, decode_workload
 from treeopt.profiler.bench.interleave import Run, decode_in_parts, decode_run
-from treeopt.profiler.bench.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
+from treeopt.profiler.bench.losslessness import LosslessnessTest, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.bench.reference_passes import ReferencePasses
 from treeopt.profiler.clock import Clock, clock_for
-from treeopt.records.results import NotRun, Row
+from treeopt.records.results import MethodRow, NotRun
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import StepSeconds
@@ -32,25 +32,25 @@ def bench_methods(
     references: ReferencePasses | None = None,
     clock: Clock | None = None,
     show_progress: bool = True,
-) -> tuple[Row | NotRun, ...]:
+) -> tuple[MethodRow | NotRun, ...]:
     """Decode every prompt of the workload with every method and return a row for each, in the order of `methods`.
 
-    The first method must be plain decoding, which all are compared with.  Losslessness is tested on the decoded outputs.
-    A method whose drafter refuses the pair or a prompt becomes a `NotRun`; what plain decoding refuses is raised.
-    Ctrl-C ends it after the last whole round.
+    The first method must be plain decoding, the baseline.  Losslessness is tested on the decoded outputs.  If a method raises
+    TreeoptError, it becomes a `NotRun`; errors of plain decoding propagate.  Ctrl-C ends the benchmark after the last complete
+    round.
     """
     clock = clock or clock_for(target.device)
     contenders = [_Contender(method, sampling, clock) for method in methods if isinstance(method, Method)]
     rounds = decode_workload(
-        [each.decode for each in contenders],
+        [contender.decode for contender in contenders],
         workload,
         references=references,
         show_progress=show_progress,
         name="methods",
     )
-    prompts = [workload.prompts[each.prompt] for each in rounds]
+    prompts = [workload.prompts[interleaved.prompt] for interleaved in rounds]
     runs = [[run for run in column if isinstance(run, Run)] for column in zip(*(r.runs for r in rounds), strict=True)]
-    plain, rows = runs[0], dict[str, Row | NotRun]()
+    plain, rows = runs[0], dict[str, MethodRow | NotRun]()
     for contender, decoded in zip(contenders, runs, strict=True):
         parts = contender.decode_in_parts(workload.prompts[0], workload.max_new_tokens)
         if isinstance(parts, NotRun):
@@ -62,18 +62,18 @@ def bench_methods(
         else:
             tested = sampled_losslessness(target, prompts, outputs, sampling)
         rows[contender.method.name] = _row(contender, decoded, plain, parts, tested, references)
-    return tuple(each if isinstance(each, NotRun) else rows[each.name] for each in methods)
+    return tuple(method if isinstance(method, NotRun) else rows[method.name] for method in methods)
 
 
 @dataclass(eq=False)
 class _Contender:
-    """A method that decodes until it refuses something."""
+    """A method that decodes until it raises an error."""
 
     method: Method
     sampling: Sampling
     clock: Clock
     decoder: Decoder | None = None
-    refused: NotRun | None = None
+    failure: NotRun | None = None
 
     def decode(self, prompt: Sequence[int], new_tokens: int, seed: int) -> Run | NotRun:
         return self._attempt(lambda decoder: decode_run(decoder, prompt, new_tokens, seed, self.clock))
@@ -87,17 +87,17 @@ class _Contender:
         )
 
     def _attempt(self, work: Callable[[Decoder], R]) -> R | NotRun:
-        """Return the result of some work, or why the method refuses it or has refused work before."""
-        if self.refused is not None:
-            return self.refused
+        """Return the result of `work`, or the method's first failure."""
+        if self.failure is not None:
+            return self.failure
         try:
-            self.decoder = self.decoder or self.method.make()
+            self.decoder = self.decoder or self.method.build()
             return work(self.decoder)
         except TreeoptError as error:
-            if self.method.name == "plain":  # without it there is nothing to compare with
+            if self.method.name == "plain":  # the baseline
                 raise
-            self.refused = NotRun(method=self.method.name, temperature=self.sampling.temperature, reason=str(error))
-            return self.refused
+            self.failure = NotRun(method=self.method.name, temperature=self.sampling.temperature, reason=str(error))
+            return self.failure
 
 
 def _row(
@@ -105,16 +105,16 @@ def _row(
     runs: Sequence[Run],
     plain: Sequence[Run],
     in_parts: tuple[Run, list[StepSeconds]],
-    tested: Losslessness,
+    tested: LosslessnessTest,
     references: ReferencePasses | None,
-) -> Row:
+) -> MethodRow:
     """Return the row of a method, compared with the runs of plain decoding."""
     method, pace = contender.method, references.pace if references else None
     tokens, steps, seconds = _totals(runs)
     plain_tokens, _, plain_s = _totals(plain)
     run, parts = in_parts
     draft_s, verify_s, _ = np.mean(parts, axis=0).tolist()
-    return Row(
+    return MethodRow(
         method=method.name,
         rule=method.option.rule,
         temperature=contender.sampling.temperature,

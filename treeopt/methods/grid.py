@@ -1,18 +1,17 @@
-"""A grid of trees, each predicted from the profile and decoded with."""
+"""Benchmark a grid of trees and compare it to the predictions."""
 
 from collections.abc import Sequence
 
 from treeopt.planner import Option, Plan, StepModel
-from treeopt.planner.grid import GridRow, grid
-from treeopt.planner.pace import predict_at_pace
+from treeopt.planner.benchmarks import GridRow, predict_at_pace, predict_grid
 from treeopt.profiler.bench.compare import Workload, bench_trees
 from treeopt.profiler.bench.reference_passes import reference_passes
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.results import Measured
+from treeopt.records.results import TreeMeasurement
 from treeopt.runtime.models.pair import ModelPair
 
 
-def measured_grid(
+def bench_grid(
     plan: Plan,
     pair: ModelPair,
     workload: Workload,
@@ -20,17 +19,17 @@ def measured_grid(
     lossy: bool = False,
     show_progress: bool = True,
 ) -> tuple[GridRow, ...]:
-    """Decode prompts plainly and with every tree of a plan's grid; return the rows, the chosen tree first.
+    """Benchmark every tree of a plan's grid and return the rows, the chosen tree first.
 
     Args:
-        plan: what is predicted, and under which rule.
+        plan: provides the trees, their predictions and the rule.
         pair: the models.
-        workload: prompts, how far each is continued, and how often.
+        workload: prompts, new tokens and rounds.
         lossy: allow rules that change the output's distribution.
-        show_progress: whether a bar goes to standard error.
+        show_progress: print a progress bar to standard error.
     """
-    predicted, model = grid(plan), plan.model
-    trees = [each.tree for each in predicted]
+    predicted, model = predict_grid(plan), plan.model
+    trees = [option.tree for option in predicted]
     measured = bench_trees(
         pair.target,
         pair.draft_model,
@@ -44,10 +43,10 @@ def measured_grid(
 
 
 def grid_rows(
-    predicted: Sequence[Option], measured: Sequence[Measured], model: StepModel | None = None
+    predicted: Sequence[Option], measured: Sequence[TreeMeasurement], model: StepModel | None = None
 ) -> tuple[GridRow, ...]:
-    """Return the rows of a grid, the chosen tree first, with what a model predicts at the pace of the measurements."""
+    """Return the rows of a grid, with the model's prediction at the pace of each measurement."""
     return tuple(
-        GridRow(predicted=one, measured=other, at_pace=predict_at_pace(model, one.tree, other.pace))
-        for one, other in zip(predicted, measured, strict=True)
+        GridRow(predicted=option, measured=measurement, at_pace=predict_at_pace(model, option.tree, measurement.pace))
+        for option, measurement in zip(predicted, measured, strict=True)
     )

@@ -1,35 +1,35 @@
-"""A method: one way to decode, set as well as its measurements allow."""
+"""A method of speculative decoding with its fastest setting, and the inputs that it is planned from."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from treeopt.methods.make_drafter import planned_decoder
+from treeopt.methods.build import build_decoder
 from treeopt.planner import Option, Plan, PlanRequest, StepModel, requested_plan, step_model
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.trees import TreeFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One way to decode."""
+    """A method with its fastest setting."""
 
     name: str
-    """As in the table: `plain`, `chain`, `medusa`, …"""
+    """In the table: `plain`, `chain`, `medusa`, …"""
     option: Option
-    """What decodes, with its prediction; at temperature 0 all its rules are one."""
-    make: Callable[[], Decoder]
+    """With its prediction; at temperature 0 all rules are equivalent."""
+    build: Callable[[], Decoder]
     model: StepModel | None = None
-    """Predicts it from passes; None if they were not timed apart from the host overhead."""
+    """Predicts the step from passes; None if passes were not timed separately."""
     assumed: tuple[str, ...] = ()
-    """What the prediction rests on besides measurements, a sentence each."""
+    """Assumptions of the prediction that were not measured."""
     chosen: str | None = None
-    """Name of the method that `treeopt` chose."""
+    """Name of the method that `treeopt` selected."""
 
     @property
     def setting(self) -> str:
@@ -45,9 +45,9 @@ class Inputs:
     profile: Profile
     sampling: Sampling
     prompts: Sequence[Sequence[int]]
-    """Token ids of the prompts that may be measured on; benchmarks take others."""
+    """Token ids of the prompts for measuring drafters; benchmarks use others."""
     positions: int
-    """New tokens of each prompt that a drafter is measured on."""
+    """New tokens per prompt for measuring drafters."""
 
     @property
     def request(self) -> PlanRequest:
@@ -55,23 +55,23 @@ class Inputs:
 
     @cached_property
     def plan(self) -> Plan:
-        """That of the draft model, under the best rule."""
+        """Of the draft model, under the best rule."""
         return requested_plan(self.profile, self.request)
 
-    def model(self, rule: str | None = None) -> StepModel:
-        """Return the step model of a rule, by default of the first measured; at temperature 0 all rules are one.
+    def step_model(self, rule: str | None = None) -> StepModel:
+        """Return the step model of a rule, by default of the first measured; at temperature 0 all rules are equivalent.
 
-        Raises InfeasibleError for a rule without a draft model, and one that was not measured at a temperature above 0.
+        Raises InfeasibleError without a draft model if `rule` is not None, and above temperature 0 for an unmeasured rule.
         """
         if rule is not None:
-            _ = self.pair.draft_model  # refuse now what no draft model can fill
+            _ = self.pair.draft_model  # raises without a draft model
         temperature = self.sampling.temperature
-        known = self.profile.acceptances_of(rule=rule, temperature=temperature)
+        measured = self.profile.acceptances_of(rule=rule, temperature=temperature)
         return step_model(
-            self.profile, rule=None if self.sampling.greedy and not known else rule, temperature=temperature
+            self.profile, rule=None if self.sampling.greedy and not measured else rule, temperature=temperature
         )
 
-    def method(
+    def build_method(
         self,
         name: str,
         option: Option,
@@ -82,5 +82,5 @@ class Inputs:
         """Return an option as a method."""
         planned = TreeFile(tree=option.tree, drafter=option.drafter)
         decoding = Decoding(rule=option.rule, sampling=self.sampling)
-        make = partial(planned_decoder, self.pair, planned, decoding, loaded=loaded)
-        return Method(name=name, option=option, make=make, model=model)
+        build = partial(build_decoder, self.pair, planned, decoding, loaded=loaded)
+        return Method(name=name, option=option, build=build, model=model)

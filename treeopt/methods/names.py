@@ -1,4 +1,4 @@
-"""The names of all ways of speculating, in the order of the table: no torch, so that a shell can complete them."""
+"""Names of all methods; imports no torch, for shell completion."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ NAMES = (
 """In the order of the table."""
 
 
-def checked_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names in the order of the table, `plain` among them; `all` stands for every one.
+def select_methods(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names in the order of the table, always with `plain`; `all` stands for every name.
 
-    Raises InvalidValueError for a name that is none.
+    Raises InvalidValueError for an unknown name.
     """
     for name in names:
         if name not in NAMES and name != "all":

@@ -7,25 +7,25 @@ from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.methods.bench import bench_methods
-from treeopt.methods.drafted import drafted
+from treeopt.methods.drafters import plan_drafter
 from treeopt.methods.method import Inputs, Method
-from treeopt.methods.names import checked_names
-from treeopt.methods.static_tree import STATIC, best_rule
+from treeopt.methods.names import select_methods
+from treeopt.methods.static_tree import PLANNERS, plan_best_rule
 from treeopt.planner import fastest_drafted_tree
-from treeopt.profiler import Journal, Measurement, Settings, clock_for
+from treeopt.profiler import Checkpoint, Measurement, Settings, clock_for
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.reference_passes import reference_passes
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.profile import Profile
-from treeopt.records.results import NotRun, Row
+from treeopt.records.results import MethodRow, NotRun
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.models.model import trained_tokens
+from treeopt.runtime.models.model import max_sequence_tokens
 from treeopt.runtime.models.pair import ModelPair
 
 RULES = ("sequoia", "specinfer", "target", "traversal")
-"""Measured above temperature 0; at temperature 0 all are one."""
+"""Measured above temperature 0; at temperature 0 all rules are equivalent."""
 CONTEXT_TOKENS = 256
-"""Tokens in the cache while times are taken; fewer where the models were trained on less."""
+"""Cached tokens of timed passes; fewer if the models' maximum is smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,13 @@ class Effort:
     max_tokens: int = 256
     """Largest pass that is timed."""
     rounds: int = 15
-    """Samples of every time."""
+    """Samples of each time."""
     positions: int = 3072
-    """Generated tokens whose acceptance is counted, for each rule; fewer where the prompts leave less room."""
+    """Positions whose acceptance is counted under each rule; fewer if sequences would be too long."""
     setting_prompts: int = 12
-    """Prompts that drafters are measured on."""
+    """Prompts for measuring drafters."""
     setting_positions: int = 96
-    """New tokens of each."""
+    """New tokens per prompt for measuring drafters."""
 
 
 DEFAULT_EFFORT = Effort()
@@ -58,30 +58,33 @@ def run_methods(
     effort: Effort = DEFAULT_EFFORT,
     announce: Callable[[str], None] = lambda _: None,
     show_progress: bool = True,
-) -> tuple[Row | NotRun, ...]:
-    """Return a row for every method and temperature; of a method that cannot run on the pair, the reason.
+) -> tuple[MethodRow | NotRun, ...]:
+    """Return a row for every method and temperature, or the reason why the method cannot run on the pair.
 
     Args:
         pair: the models.
-        measured_prompts: token ids of the prompts that are profiled and tried on.
-        workload: held-out prompts, decoded with every method.
+        measured_prompts: token ids of the prompts for profiling and for measuring drafters.
+        workload: held-out prompts for the benchmark.
         names: of methods, or `all`.
         temperatures: of the target.
-        profile: what to plan from, of this pair and at these temperatures; None if it is to be measured.
+        profile: of this pair at these temperatures; None to measure it.
         effort: how much is measured.
-        announce: called with what begins.
-        show_progress: whether bars go to standard error.
+        announce: called with a description of each stage.
+        show_progress: print progress bars to standard error.
 
-    Raises InvalidValueError for unknown names and for a profile whose draft sampled by a distribution of its own,
-    InfeasibleError for a temperature that the profile does not contain, before anything runs.
+    Before anything runs, raises InvalidValueError for unknown names and for a profile whose draft sampled from another
+    distribution, InfeasibleError for a temperature that the profile does not contain.
     """
-    names = checked_names(names)
-    samplings = [Sampling(each) if profile is None else sampling_of(profile, each) for each in temperatures]
-    rows: list[Row | NotRun] = []
+    names = select_methods(names)
+    samplings = [
+        Sampling(temperature) if profile is None else profile_sampling(profile, temperature)
+        for temperature in temperatures
+    ]
+    rows: list[MethodRow | NotRun] = []
     for sampling in samplings:
-        at = f"temperature {sampling.temperature:g}"
+        prefix = f"temperature {sampling.temperature:g}"
         if profile is None:
-            announce(f"{at}: profile")
+            announce(f"{prefix}: profile")
         inputs = Inputs(
             pair=pair,
             profile=profile or _profile(pair, measured_prompts, sampling, effort, show_progress),
@@ -89,58 +92,58 @@ def run_methods(
             prompts=measured_prompts[: effort.setting_prompts],
             positions=effort.setting_positions,
         )
-        announce(f"{at}: plans")
-        methods = planned_methods(inputs, names, show_progress=show_progress)
-        announce(f"{at}: decoding")
-        planned = [each for each in methods if isinstance(each, Method)]
-        trees = [each.option.tree for each in planned if each.model is not None]
+        announce(f"{prefix}: plans")
+        methods = plan_methods(inputs, names, show_progress=show_progress)
+        announce(f"{prefix}: decoding")
+        planned = [method for method in methods if isinstance(method, Method)]
+        trees = [method.option.tree for method in planned if method.model is not None]
         references = reference_passes(planned[0].model, pair.target, pair.draft, trees, workload.prompts)
-        found = bench_methods(
+        results = bench_methods(
             methods, pair.target, workload, sampling, references=references, show_progress=show_progress
         )
-        rows += found
-        if rounds_of(found) < workload.rounds:  # Ctrl-C
+        rows += results
+        if completed_rounds(results) < workload.rounds:  # Ctrl-C
             break
     return tuple(rows)
 
 
-def planned_methods(inputs: Inputs, names: Sequence[str], *, show_progress: bool = True) -> list[Method | NotRun]:
-    """Return methods with their fastest settings by the measurements, or why they cannot run on the inputs.
+def plan_methods(inputs: Inputs, names: Sequence[str], *, show_progress: bool = True) -> list[Method | NotRun]:
+    """Return methods with their fastest settings, or the reasons why they cannot run on the inputs.
 
-    `treeopt` is the one of the others, and of the best tree under the best rule, with the largest predicted speedup.
+    `treeopt` is the method with the largest predicted speedup: one of the others, or the best tree under the best rule.
     """
-    found: list[Method | NotRun] = []
+    methods: list[Method | NotRun] = []
     others = [name for name in names if name != "treeopt"]
     for name in tqdm(others, desc="planning  ", unit="method", disable=None if show_progress else True):
         try:
-            found.append(STATIC[name](inputs) if name in STATIC else drafted(name, inputs))
+            methods.append(PLANNERS[name](inputs) if name in PLANNERS else plan_drafter(name, inputs))
         except TreeoptError as error:
-            if name == "plain":  # without it there is nothing to compare with
+            if name == "plain":  # the baseline
                 raise
-            found.append(NotRun(method=name, temperature=inputs.sampling.temperature, reason=str(error)))
+            methods.append(NotRun(method=name, temperature=inputs.sampling.temperature, reason=str(error)))
     if "treeopt" in names:
-        able = [each for each in found if isinstance(each, Method)]
-        best = max([best_rule(inputs), *able], key=lambda method: method.option.speedup.value)
+        planned = [method for method in methods if isinstance(method, Method)]
+        best = max([plan_best_rule(inputs), *planned], key=lambda method: method.option.speedup.value)
         chosen = None if best.name in ("treeopt", "sequoia") else best.name
-        found.append(replace(best, name="treeopt", chosen=chosen))
-    return found
+        methods.append(replace(best, name="treeopt", chosen=chosen))
+    return methods
 
 
-def rounds_of(rows: Sequence[Row | NotRun]) -> int:
-    """Return the fewest rounds of any row; fewer than asked for after an interruption."""
-    return min(row.rounds for row in rows if isinstance(row, Row))
+def completed_rounds(rows: Sequence[MethodRow | NotRun]) -> int:
+    """Return the fewest rounds of any row; fewer than requested after an interruption."""
+    return min(row.rounds for row in rows if isinstance(row, MethodRow))
 
 
-def sampling_of(profile: Profile, temperature: float) -> Sampling:
-    """Return how a profile's texts were sampled at a temperature, as all methods can sample.
+def profile_sampling(profile: Profile, temperature: float) -> Sampling:
+    """Return how a profile's sequences were sampled at a temperature.
 
-    Raises InfeasibleError where it was not measured there, InvalidValueError where the draft sampled otherwise.
+    Raises InfeasibleError if it was not measured at the temperature, InvalidValueError if the draft sampled otherwise.
     """
     measured = profile.acceptance(temperature=temperature)
     if measured.draft_sampling is not None:
         raise InvalidValueError(
-            f"profile: expected drafts sampled as the target's text at temperature {temperature:g}. Got a distribution of "
-            "their own: leave the profile out, or measure one without --draft-temperature, --draft-top-p, --draft-top-k."
+            f"profile: expected drafts sampled like the target at temperature {temperature:g}. Got another distribution: leave the "
+            "profile out, or measure one without --draft-temperature, --draft-top-p, --draft-top-k."
         )
     return measured.sampling
 
@@ -148,15 +151,15 @@ def sampling_of(profile: Profile, temperature: float) -> Sampling:
 def _profile(
     pair: ModelPair, prompts: Sequence[Sequence[int]], sampling: Sampling, effort: Effort, show_progress: bool
 ) -> Profile:
-    trained = trained_tokens(pair.target, pair.draft)
-    room = trained - max(map(len, prompts))
+    trained = max_sequence_tokens(pair.target, pair.draft)
+    max_positions = trained - max(map(len, prompts))
     settings = Settings(
         rules=("sequoia",) if sampling.greedy else RULES,
         samplings=(sampling,),
         context_tokens=(max(1, min(CONTEXT_TOKENS, trained - ROOM_TOKENS)),),
         max_tokens=effort.max_tokens,
         rounds=effort.rounds,
-        positions=max(1, min(effort.positions, room * len(prompts))),
+        positions=max(1, min(effort.positions, max_positions * len(prompts))),
     )
     measurement = Measurement(
         pair.target,
@@ -164,7 +167,7 @@ def _profile(
         prompts,
         settings,
         clock=clock_for(pair.target.device),
-        journal=Journal(None, ""),
+        checkpoint=Checkpoint(None, ""),
         fastest_tree=fastest_drafted_tree,
         pair=pair.described,
     )

@@ -1,93 +1,92 @@
-"""Methods with a static tree that the draft model fills: plain decoding, chains, one that learns, sequences, trees."""
+"""Methods with static trees of the draft model: plain decoding, chains, independent sequences, trees."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from treeopt.methods.method import Inputs, Method
 from treeopt.planner import StepModel, requested_plan
-from treeopt.planner.chains import fastest_length
+from treeopt.planner.segments import fastest_length
 from treeopt.profiler.decoding import Decoding
 from treeopt.runtime import Decoder
-from treeopt.runtime.learning.learner import built_in, learning_copy
+from treeopt.runtime.learning.learner import built_in_model, make_learning_copy
 from treeopt.trees import TokenTree, chain, chains
 
 MAX_SEQUENCES = 8
-NOT_LEARNT = "the draft is accepted as often as before it learnt anything, and learning takes no time"
+WITHOUT_LEARNING = "acceptance as before learning, and learning takes no time"
 
 
-def plain(inputs: Inputs) -> Method:
-    """Return plain decoding."""
-    return _method("plain", inputs, inputs.model(), chain(0))
+def plan_plain(inputs: Inputs) -> Method:
+    return _method("plain", inputs, inputs.step_model(), chain(0))
 
 
-def one_chain(inputs: Inputs, name: str = "chain") -> Method:
-    """Return the fastest single sequence, at least one token long (Leviathan et al., 2023)."""
-    model = inputs.model("sequoia")
+def plan_chain(inputs: Inputs, name: str = "chain") -> Method:
+    """Return the fastest chain of at least one draft token (Leviathan et al., 2023)."""
+    model = inputs.step_model("sequoia")
     return _method(name, inputs, model, chain(max(1, fastest_length(model))))
 
 
-def learning_chain(inputs: Inputs) -> Method:
-    """Return that sequence from a draft that learns while decoding, a copy for each decoder (Liu et al., 2023).
+def plan_learning_chain(inputs: Inputs) -> Method:
+    """Return the fastest chain with a draft model that learns while decoding (Liu et al., 2023).
 
-    Raises InfeasibleError for a draft whose weights cannot be changed.
+    Every decoder has its own copy of the draft model.  Raises InfeasibleError if its weights cannot be changed.
     """
-    planned = one_chain(inputs, "osd")
-    built_in(inputs.pair.draft_model)  # refused while it is planned, before anything is decoded
+    chain_method = plan_chain(inputs, "osd")
+    built_in_model(inputs.pair.draft_model)  # fail before anything is decoded
 
-    def make() -> Decoder:
-        draft, learner = learning_copy(inputs.pair.draft_model)
-        decoding = Decoding(rule=planned.option.rule, sampling=inputs.sampling)
-        return decoding.decoder(inputs.pair.target, draft, planned.option.tree, None, on_step=learner)
+    def build() -> Decoder:
+        draft, learner = make_learning_copy(inputs.pair.draft_model)
+        decoding = Decoding(rule=chain_method.option.rule, sampling=inputs.sampling)
+        return decoding.decoder(inputs.pair.target, draft, chain_method.option.tree, None, on_step=learner)
 
-    return replace(planned, make=make, assumed=(NOT_LEARNT,))
+    return replace(chain_method, build=build, assumed=(WITHOUT_LEARNING,))
 
 
-def k_sequences(inputs: Inputs) -> Method:
-    """Return the fastest of two and more independent sequences (Miao et al., 2024)."""
-    model = inputs.model("specinfer")
+def plan_k_sequences(inputs: Inputs) -> Method:
+    """Return the fastest set of two or more independent sequences (Miao et al., 2024)."""
+    model = inputs.step_model("specinfer")
     return _method("k-sequences", inputs, model, max(_sequences(model), key=model.speedup))
 
 
-def top_k_tree(inputs: Inputs) -> Method:
-    """Return the fastest tree of likeliest children, verified by the rule `target`."""
+def plan_top_k_tree(inputs: Inputs) -> Method:
+    """Return the fastest tree of the most likely children, verified by the rule `target`."""
     return _fastest_tree("top-k-tree", inputs, "target")
 
 
-def sequoia(inputs: Inputs) -> Method:
+def plan_sequoia(inputs: Inputs) -> Method:
     """Return the fastest tree of children sampled without replacement, by Sequoia's rule (Chen et al., 2024)."""
     return _fastest_tree("sequoia", inputs, "sequoia")
 
 
-def best_rule(inputs: Inputs) -> Method:
-    """Return the fastest tree under the best of the rules that were measured."""
+def plan_best_rule(inputs: Inputs) -> Method:
+    """Return the fastest tree under the best measured rule."""
     return _method("treeopt", inputs, inputs.plan.model, inputs.plan.choice.tree)
 
 
-STATIC: dict[str, Callable[[Inputs], Method]] = {
-    "plain": plain,
-    "chain": one_chain,
-    "osd": learning_chain,
-    "k-sequences": k_sequences,
-    "top-k-tree": top_k_tree,
-    "sequoia": sequoia,
+PLANNERS: dict[str, Callable[[Inputs], Method]] = {
+    "plain": plan_plain,
+    "chain": plan_chain,
+    "osd": plan_learning_chain,
+    "k-sequences": plan_k_sequences,
+    "top-k-tree": plan_top_k_tree,
+    "sequoia": plan_sequoia,
 }
-"""Plans each method by its name."""
+"""The planner of each method by its name."""
 
 
 def _fastest_tree(name: str, inputs: Inputs, rule: str) -> Method:
-    model = inputs.model(rule)
+    model = inputs.step_model(rule)
     request = replace(inputs.request, rule=model.acceptance.rule, max_nodes=model.costs.max_nodes)
     tree = requested_plan(inputs.profile, request).tree.tree
     return _method(name, inputs, model, tree if tree.nodes > 1 else chain(1))
 
 
 def _sequences(model: StepModel) -> Iterator[TokenTree]:
-    """Yield every number and length of sequences that was measured."""
-    deepest = model.acceptance.table.max_depth or model.costs.max_nodes
+    """Yield every number and length of sequences within the measured range."""
+    max_length = model.acceptance.table.max_depth or model.costs.max_nodes
     for count in range(2, min(MAX_SEQUENCES, model.costs.max_draft_width) + 1):
-        for length in range(1, min(deepest, (model.costs.max_nodes - 1) // count) + 1):
+        for length in range(1, min(max_length, (model.costs.max_nodes - 1) // count) + 1):
             yield chains(count, length)
 
 
 def _method(name: str, inputs: Inputs, model: StepModel, tree: TokenTree) -> Method:
-    return inputs.method(name, model.predict(tree), model=model)
+    return inputs.build_method(name, model.predict(tree), model=model)

@@ -1,1 +1,1 @@
-"""Plans, profiles, benches and settings as texts, tables, JSON and pictures: what the commands print, for every caller."""
+"""Plans, profiles, benches and settings as text, tables, JSON, figures and the report page."""

@@ -1,4 +1,4 @@
-"""Records of benches from what was planned and measured."""
+"""Records of benches, built from predictions and measurements."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,11 +10,11 @@ from treeopt.trees import Provenance, TreeFile
 
 if TYPE_CHECKING:
     from treeopt.planner import Option
-    from treeopt.planner.grid import GridRow
+    from treeopt.planner.benchmarks import GridRow
 
 
 def prediction(option: "Option", at_pace: PacedPrediction | None = None) -> TreePrediction:
-    """Return what a profile predicts of an option."""
+    """Return the record of an option's prediction."""
     speedup = option.speedup
     return TreePrediction(
         tokens_per_step=option.tokens_per_step.value,
@@ -26,22 +26,24 @@ def prediction(option: "Option", at_pace: PacedPrediction | None = None) -> Tree
 
 
 def file_prediction(planned: TreeFile, *, rule: str, temperature: float) -> TreePrediction:
-    """Return what a tree file predicts, which holds for its rule and temperature only."""
-    known = planned.provenance or Provenance()
-    if known.temperature != temperature or (temperature != 0 and known.rule != rule):
-        known = Provenance()
-    return TreePrediction(tokens_per_step=known.tokens_per_step, step_s=known.step_s, speedup=known.speedup)
+    """Return the prediction of a tree file; empty at another rule or temperature than its own."""
+    provenance = planned.provenance or Provenance()
+    if provenance.temperature != temperature or (temperature != 0 and provenance.rule != rule):
+        provenance = Provenance()
+    return TreePrediction(
+        tokens_per_step=provenance.tokens_per_step, step_s=provenance.step_s, speedup=provenance.speedup
+    )
 
 
 def grid_bench(
     rows: "Sequence[GridRow]", plain_s: float, acceptance: MeasuredAcceptance, *, plain_is_fastest: bool = False
 ) -> GridBench:
-    """Return the record of a grid, the choice first.
+    """Return the record of a grid.
 
     Args:
-        rows: predicted and measured.
+        rows: the choice first.
         plain_s: predicted seconds of a plain step.
-        acceptance: its rule and temperature were decoded with.
+        acceptance: provides the rule and temperature.
         plain_is_fastest: whether plain decoding is the choice; then the first row is the fastest tree.
     """
     return GridBench(

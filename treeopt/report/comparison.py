@@ -1,4 +1,4 @@
-"""Trees side by side under one profile, as a table and as JSON."""
+"""Trees compared under one profile, as a table and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ COLUMNS = (Column(least=12), *(Column(">", least, gap=1) for least in (6, 6, 12,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What is predicted of one way to decode."""
+    """The size of a tree and its predicted speed."""
 
     nodes: int
     depth: int
@@ -30,45 +30,43 @@ class Prediction:
     speedup: Estimate
 
     @classmethod
-    def of(cls, candidate: "Option") -> "Prediction":
-        """Return that of a candidate."""
+    def of(cls, option: "Option") -> "Prediction":
         return cls(
-            nodes=candidate.tree.nodes,
-            depth=candidate.tree.max_depth,
-            tokens_per_step=candidate.tokens_per_step.value,
-            step_s=candidate.step_s.value,
-            speedup=candidate.speedup,
+            nodes=option.tree.nodes,
+            depth=option.tree.max_depth,
+            tokens_per_step=option.tokens_per_step.value,
+            step_s=option.step_s.value,
+            speedup=option.speedup,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeReport:
-    """One tree, beside the best of its size."""
+    """One tree next to the best of its size."""
 
     label: str
     nodes: int
     depth: int
     predicted: Prediction | None
     unknown: str | None
-    """Why it is not predicted."""
+    """Why there is no prediction; None if there is one."""
     best_of_size: Prediction | None
 
     @classmethod
-    def of(cls, label: str, each: "ComparedTree") -> "TreeReport":
-        """Return that of a tree under a label."""
+    def of(cls, label: str, row: "ComparedTree") -> "TreeReport":
         return cls(
             label=label,
-            nodes=each.tree.nodes,
-            depth=each.tree.max_depth,
-            predicted=None if each.prediction is None else Prediction.of(each.prediction),
-            unknown=each.unknown or None,
-            best_of_size=None if each.same_size is None else Prediction.of(each.same_size),
+            nodes=row.tree.nodes,
+            depth=row.tree.max_depth,
+            predicted=None if row.prediction is None else Prediction.of(row.prediction),
+            unknown=row.unknown or None,
+            best_of_size=None if row.same_size is None else Prediction.of(row.same_size),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonReport:
-    """Trees beside plain decoding and the fastest of all, seconds and tokens."""
+    """Trees next to plain decoding and the fastest option, in seconds and tokens."""
 
     rule: str
     temperature: float
@@ -78,11 +76,11 @@ class ComparisonReport:
 
     @classmethod
     def of(cls, labels: Sequence[str], compared: "Sequence[ComparedTree]", best: "Plan") -> "ComparisonReport":
-        """Return that of trees under their labels, beside the plan of the same condition."""
+        """Return the report on labelled trees; `best` is the plan at the same operating point."""
         return cls(
             rule=best.rule,
             temperature=best.temperature,
-            trees=tuple(TreeReport.of(label, each) for label, each in zip(labels, compared, strict=True)),
+            trees=tuple(TreeReport.of(label, row) for label, row in zip(labels, compared, strict=True)),
             plain=Prediction.of(best.plain),
             fastest=Prediction.of(best.choice),
         )
@@ -94,29 +92,29 @@ def comparison_json(labels: Sequence[str], compared: "Sequence[ComparedTree]", b
 
 
 def comparison_text(labels: Sequence[str], compared: "Sequence[ComparedTree]", best: "Plan", profile: "Profile") -> str:
-    """Return what was planned for, and the table."""
+    """Return the heading of the plan and the table."""
     return f"{heading(best, profile)}\n\n{comparison_table(labels, compared, best)}"
 
 
 def comparison_table(labels: Sequence[str], compared: "Sequence[ComparedTree]", best: "Plan") -> str:
-    """Return one line per tree, plain decoding and the fastest."""
+    """Return a line for each tree, for plain decoding and for the fastest option."""
     rows: list[tuple[str, ...]] = [HEADER]
-    for label, each in zip(labels, compared, strict=True):
-        if each.prediction is None:
-            rows.append((label, str(each.tree.nodes), str(each.tree.max_depth), f"not predicted: {each.unknown}"))
+    for label, row in zip(labels, compared, strict=True):
+        if row.prediction is None:
+            rows.append((label, str(row.tree.nodes), str(row.tree.max_depth), f"not predicted: {row.unknown}"))
         else:
-            rows.append(_row(label, each.prediction, each.same_size))
+            rows.append(_row(label, row.prediction, row.same_size))
     last = [_row("plain decoding", best.plain), _row(f"fastest: {best.choice.shape}", best.choice)]
     return "\n".join(aligned([*rows, (), *last], COLUMNS))
 
 
-def _row(label: str, candidate: "Option", same_size: "Option | None" = None) -> tuple[str, ...]:
+def _row(label: str, option: "Option", same_size: "Option | None" = None) -> tuple[str, ...]:
     return (
         label,
-        str(candidate.tree.nodes),
-        str(candidate.tree.max_depth),
-        f"{candidate.tokens_per_step.value:.2f}",
-        milliseconds(candidate.step_s.value),
-        f"{candidate.speedup.value:.2f}",
+        str(option.tree.nodes),
+        str(option.tree.max_depth),
+        f"{option.tokens_per_step.value:.2f}",
+        milliseconds(option.step_s.value),
+        f"{option.speedup.value:.2f}",
         "" if same_size is None else f"{same_size.speedup.value:.2f}",
     )

@@ -1,12 +1,11 @@
-"""A plan as one JSON object, seconds and tokens, for programs; docs/guides/plan.md lists the keys."""
+"""A plan as JSON, in seconds and tokens; docs/guides/plan.md lists the keys."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from treeopt.files.record_form import written_record
-from treeopt.report.context_warnings import context_warnings
+from treeopt.files.serialization import serialize_record
 from treeopt.report.json_text import json_lines
-from treeopt.report.plan_text import warnings
+from treeopt.report.plan_warnings import context_warnings, plan_warnings
 
 if TYPE_CHECKING:
     from treeopt.planner import DrafterChoice, Option, Plan, Schedule, Segment
@@ -25,13 +24,13 @@ def plan_json(
     category: str | None = None,
     categories: "CategoryPlans | None" = None,
 ) -> str:
-    """Return the object's text, one key per line.
+    """Return the object as text, one key per line.
 
     Args:
         plan: of the draft model.
         profile: what it was planned from.
         schedule: over several operating points.
-        drafters: the choice of each, if others than the draft model were measured.
+        drafters: the best setting of each, if others than the draft model were measured.
         over_contexts: the fastest of all drafters by context length.
         new_tokens: of the sequences that are planned for; None is as long as those measured.
         category: of the prompts that are planned for; None is all of the profile.
@@ -40,17 +39,18 @@ def plan_json(
     from treeopt.planner import best_drafter
 
     best = best_drafter(drafters, plan.objective) if drafters else None
-    found = [*warnings(plan, drafters), *context_warnings(plan, profile, schedule, drafters)]
-    found += () if categories is None else categories.warnings
+    warnings = [*plan_warnings(plan, drafters), *context_warnings(plan, profile, schedule, drafters)]
+    warnings += () if categories is None else categories.warnings
     return json_lines(
         {
-            "pair": written_record(profile.pair, nulls=True),
-            "machine": written_record(profile.machine, nulls=True),
+            "pair": serialize_record(profile.pair, nulls=True),
+            "machine": serialize_record(profile.machine, nulls=True),
             "new_tokens": new_tokens,
             "category": category,
             **plan.to_dict(),
             "drafters": [
-                {**_option(each.option), "bound_on_speedup": each.bound, "chosen": each is best} for each in drafters
+                {**_option(choice.option), "bound_on_speedup": choice.bound, "chosen": choice is best}
+                for choice in drafters
             ],
             "drafters_over_contexts": [
                 {
@@ -60,7 +60,7 @@ def plan_json(
                 }
                 for segment in over_contexts
             ],
-            "warnings": list(map(str, found)),
+            "warnings": list(map(str, warnings)),
             "schedule": None if schedule is None else _schedule(schedule),
             "categories": None if categories is None else _categories(categories),
         }
@@ -68,18 +68,18 @@ def plan_json(
 
 
 def _setting(option: "Option") -> dict[str, Any]:
-    """Return what drafts; no parents if the drafter builds trees of its own."""
+    """Return the drafter and its setting; no parents if it builds its own trees."""
     return {
         "drafter": option.drafter.name,
-        "settings": {each.name: each.value for each in option.drafter.values},
+        "settings": {parameter.name: parameter.value for parameter in option.drafter.values},
         "rule": option.rule,
         "nodes": option.max_nodes,
-        "parents": None if option.drafter.own_trees else option.tree.parents.tolist(),
+        "parents": None if option.drafter.builds_own_trees else option.tree.parents.tolist(),
     }
 
 
 def _option(option: "Option") -> dict[str, Any]:
-    """Return what drafts, with its prediction."""
+    """Return the drafter and its setting with the prediction."""
     return {
         **_setting(option),
         "source": option.drafter.source,
@@ -89,17 +89,16 @@ def _option(option: "Option") -> dict[str, Any]:
 
 
 def _categories(categories: "CategoryPlans") -> dict[str, Any]:
-    """Return the best option for each category of prompts, and what one option for all costs."""
     return {
         "plans": [
             {
-                "category": each.category,
-                "prompts": each.prompts,
-                **_option(each.best),
-                "for_all": None if each.for_all is None else each.for_all.named_fields("speedup"),
-                "gap": each.gap,
+                "category": plan.category,
+                "prompts": plan.prompts,
+                **_option(plan.best),
+                "for_all": None if plan.for_all is None else plan.for_all.named_fields("speedup"),
+                "gap": plan.gap,
             }
-            for each in categories.plans
+            for plan in categories.plans
         ],
         "one_for_all": {
             "speedup": categories.for_all_speedup,
@@ -126,19 +125,19 @@ def _segment(segment: "Segment") -> dict[str, Any]:
 
 def _schedule(schedule: "Schedule") -> dict[str, Any]:
     condition = ("rule", "lossy", "temperature", "context_tokens", "batch_size", "extrapolated")
-    plans = [(each, each.to_dict()) for each in schedule.plans]
+    plans = [(plan, plan.to_dict()) for plan in schedule.plans]
     return {
         "plans": [
             {
                 **{name: content[name] for name in condition},
-                "choice": _choice(each.choice),
+                "choice": _choice(plan.choice),
                 "certificate": content["certificate"],
                 "confidence": content["confidence"],
             }
-            for each, content in plans
+            for plan, content in plans
         ],
-        "over_contexts": [_segment(each) for each in schedule.over_contexts],
-        "over_batch_sizes": [_segment(each) for each in schedule.over_batch_sizes],
+        "over_contexts": [_segment(segment) for segment in schedule.over_contexts],
+        "over_batch_sizes": [_segment(segment) for segment in schedule.over_batch_sizes],
         "switches": [
             {
                 "temperature": after.temperature,

@@ -1,4 +1,4 @@
-"""A schedule as `treeopt solve` prints it: what to run where."""
+"""A schedule as `treeopt solve` prints it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,45 +13,45 @@ HEADER = ("rule", "temperature", "batch", "context", "run", "speedup at the star
 
 
 def schedule_table(schedule: "Schedule") -> str:
-    """Return the segments as lines, first over context lengths and then over batch sizes, and where to switch trees."""
+    """Return the segments over context lengths, those over batch sizes, and the context lengths at which to switch trees."""
     contexts, batches = schedule.over_contexts, schedule.over_batch_sizes
     if all(segment.context_tokens[0] == segment.context_tokens[1] for segment in contexts) and batches:
-        contexts = ()  # one length per batch size: the segments over batch sizes say the same, and more
+        contexts = ()  # one length per batch size: the segments over batch sizes contain these
     blocks = [
         ("What to run where, by context length at each measured batch size:", contexts),
         ("What to run where, by batch size at each measured context length:", batches),
     ]
-    tables = [f"{title}\n\n{_aligned(segments)}" for title, segments in blocks if segments]
+    tables = [f"{title}\n\n{_segments_table(segments)}" for title, segments in blocks if segments]
     return "\n\n".join([*tables, *filter(None, ["\n".join(switch_lines(schedule))])])
 
 
 def switch_lines(schedule: "Schedule") -> list[str]:
-    """Return a line for every context length at which to switch trees; none where one length was measured."""
+    """Return a line for every context length at which to switch trees; none if one length was measured."""
     segments = schedule.over_contexts
-    spans = {each.context_tokens[0] for each in segments} | {each.context_tokens[1] for each in segments}
-    if len(spans) < 2:
+    ends = {end for segment in segments for end in segment.context_tokens}
+    if len(ends) < 2:
         return []
-    several = len({(each.temperature, each.batch_sizes) for each in segments}) > 1
+    several = len({(segment.temperature, segment.batch_sizes) for segment in segments}) > 1
     lines = [
-        f"Switch at {after.context_tokens[0]} tokens of context{_where(after) if several else ''}: from "
+        f"Switch at {after.context_tokens[0]} tokens of context{_conditions(after) if several else ''}: from "
         f"{_named(before, after)} to {_named(after, before)}."
         for before, after in schedule.switches
     ]
-    return lines or [f"From {min(spans)} to {max(spans)} tokens of context no switch of trees pays."]
+    return lines or [f"From {min(ends)} to {max(ends)} tokens of context no switch of trees pays."]
 
 
 def _named(segment: "Segment", other: "Segment") -> str:
-    """Return what is run in words, with its rule where the other's is not the same."""
+    """Return the tree of a segment, with its rule if the other segment has another."""
     article = "" if segment.option.kind == "plain" else "the "
     under = "" if segment.option.rule == other.option.rule else f" under {segment.option.rule}"
     return f"{article}{segment.option.shape}{under}"
 
 
-def _where(segment: "Segment") -> str:
+def _conditions(segment: "Segment") -> str:
     return f", temperature {segment.temperature:g}, batch of {segment.batch_sizes[0]}"
 
 
-def _aligned(segments: Sequence["Segment"]) -> str:
+def _segments_table(segments: Sequence["Segment"]) -> str:
     rows = [HEADER, *(_row(segment) for segment in segments)]
     return "\n".join(aligned(rows, [Column(gap=3)] * len(HEADER)))
 

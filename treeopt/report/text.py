@@ -1,4 +1,4 @@
-"""Numbers and words as tables and sentences have them."""
+"""Numbers, paths and names as the output prints them."""
 
 import math
 import shlex
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time in milliseconds, three digits, or all before the point.
+    """Return a time in milliseconds with three significant digits; larger ones as whole numbers.
 
     >>> milliseconds(0.0012345), milliseconds(0.9997), milliseconds(12.345)
     ('1.23', '1000', '12345')
@@ -20,12 +20,30 @@ def milliseconds(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things.
+    """Return a number with its noun, in the plural unless the number is 1.
 
     >>> counted(1, "thread"), counted(2, "thread")
     ('1 thread', '2 threads')
     """
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def percent(fraction: float, digits: int = 0) -> str:
+    """Return a fraction in percent.
+
+    >>> percent(0.0873, 1), percent(0.5)
+    ('8.7 %', '50 %')
+    """
+    return f"{100 * fraction:.{digits}f} %"
+
+
+def signed_percent(ratio: float) -> str:
+    """Return by how much a ratio differs from 1, in percent with one digit.
+
+    >>> signed_percent(1.087), signed_percent(0.95)
+    ('+8.7 %', '-5.0 %')
+    """
+    return f"{100 * (ratio - 1):+.1f} %"
 
 
 def range_text(ends: tuple[int, int], to: str = " to ") -> str:
@@ -48,7 +66,7 @@ def number_or_absent(value: float | None, form: str) -> str:
 
 
 def quoted(path: Path | str) -> str:
-    """Return a path as a shell takes it, in a command that is printed.
+    """Return a path quoted for a shell, for printed commands.
 
     >>> quoted("my folder/tree.json")
     "'my folder/tree.json'"

@@ -1,1 +1,1 @@
-"""A server before it serves: requests that arrive at random meet the measured times and accepted ranks of a profile."""
+"""Simulate a server under random arrivals, with the times and accepted ranks of a profile."""

@@ -1,4 +1,4 @@
-"""Requests that arrive at random: a Poisson process, with prompts and outputs of random lengths."""
+"""Random arrivals: a Poisson process of requests with random prompt and output lengths."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ MAX_REQUESTS = 1_000_000
 
 
 class Request(NamedTuple):
-    """A prompt that arrives, and how many tokens it asks for."""
+    """An arriving prompt and its number of new tokens."""
 
     arrival_s: float
     prompt_tokens: int
@@ -24,23 +24,22 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Load(ShortRepr):
-    """How often requests arrive, and how long they are.
+    """The rate and the lengths of requests.
 
-    Raises InvalidValueError for a rate or a duration that is not above 0, lengths below 1, and over a million requests.
+    Raises InvalidValueError for a rate or duration that is not positive, lengths below 1, and more than a million requests.
     """
 
     rate_per_s: float
     """Mean requests per second."""
     prompt_tokens: tuple[int, int]
-    """Shortest and longest; all lengths between are equally likely."""
+    """Shortest and longest; uniformly distributed."""
     new_tokens: tuple[int, int]
     duration_s: float = 60.0
-    """How long requests arrive."""
+    """Time during which requests arrive."""
     seed: int = 0
 
     @property
     def mean_new_tokens(self) -> int:
-        """Rounded to the nearest token."""
         return round(sum(self.new_tokens) / 2)
 
     def __post_init__(self) -> None:
@@ -51,23 +50,26 @@ class Load(ShortRepr):
             shortest, longest = getattr(self, name)
             if not 1 <= shortest <= longest:
                 raise InvalidValueError(
-                    f"{name}: expected lengths from 1 that rise. Got {shortest} to {longest}.", field=name
+                    f"{name}: expected two lengths of at least 1, the shorter first. Got {shortest} to {longest}.",
+                    field=name,
                 )
         if self.rate_per_s * self.duration_s > MAX_REQUESTS:
             raise InvalidValueError(
-                f"rate_per_s: expected at most {MAX_REQUESTS} requests in all. Got {self.rate_per_s:g} a second for "
-                f"{self.duration_s:g} s: take a shorter duration."
+                f"rate_per_s: expected at most {MAX_REQUESTS} requests in all. Got {self.rate_per_s:g} per second for "
+                f"{self.duration_s:g} s: choose a shorter duration."
             )
 
 
 def requests(load: Load) -> Iterator[Request]:
-    """Yield requests without end; at twice the rate, a seed yields the same requests in half the time."""
+    """Yield an endless sequence of requests; at twice the rate, a seed gives the same requests in half the time."""
     gaps, lengths = (np.random.default_rng([load.seed, part]) for part in range(2))
     arrival_s = 0.0
     while True:
         arrival_s += float(gaps.exponential()) / load.rate_per_s
-        prompt, new = (int(lengths.integers(low, high + 1)) for low, high in (load.prompt_tokens, load.new_tokens))
-        yield Request(arrival_s, prompt, new)
+        prompt_tokens, new_tokens = (
+            int(lengths.integers(low, high + 1)) for low, high in (load.prompt_tokens, load.new_tokens)
+        )
+        yield Request(arrival_s, prompt_tokens, new_tokens)
 
 
 def arrivals(load: Load) -> tuple[Request, ...]:

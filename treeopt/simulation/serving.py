@@ -1,12 +1,8 @@
-"""Servers that decode sequences step by step, and admit waiting requests between two steps.
+"""Servers with continuous batching (Orca: Yu et al., 2022): sequences join and leave between any two steps.
 
-So servers decode batches since Orca (Yu et al., 2022): sequences join and leave at any step.  Either
-
-    one waiting prompt is prefilled while all others wait;  if none waits, all sequences take a step
-
-as in treeopt's decoder, where the first token comes with the first step, or, as in engines, in one round
-
-    all waiting prompts are prefilled and all other sequences take a step;  prefill yields the first token
+As in treeopt's decoder, a round either prefills one waiting prompt while all sequences wait, or, if none is waiting, is a step
+of all sequences; the first token comes with the first step.  As in engines, a round prefills all waiting prompts and is a step
+of all other sequences; the first token comes with prefill.
 """
 
 import math
@@ -19,25 +15,25 @@ import numpy as np
 from treeopt.simulation.arrivals import Request
 from treeopt.simulation.settings import ServedSetting
 from treeopt.simulation.step_times import StepTimes
-from treeopt.simulation.step_tokens import Place, StepTokens
+from treeopt.simulation.step_tokens import ReplayPosition, StepTokens
 
 
 @dataclass(slots=True, eq=False)
 class ServedSequence:
-    """A request while it is served and after; times are seconds since the simulation began."""
+    """A request that is or was served; times are seconds since the start of the simulation."""
 
     request: Request
     first_token_s: float = math.nan
     finished_s: float = math.nan
     steps: int = 0
     step_tokens: int = 0
-    """Tokens of its steps: all, or all but the one of prefill."""
-    places: list[Place] = field(default_factory=list)
-    """Where it is in the measured sequences."""
+    """Tokens committed by its steps: all, or all but the one of prefill."""
+    positions: list[ReplayPosition] = field(default_factory=list)
+    """Its positions in the measured sequences."""
     tokens: int = 0
 
     def add(self, tokens: int, now_s: float) -> int:
-        """Add tokens, at most as many as are missing, and return how many."""
+        """Add tokens up to the requested length, and return how many were added."""
         if not self.tokens:
             self.first_token_s = now_s
         tokens = min(tokens, self.request.new_tokens - self.tokens)
@@ -48,44 +44,44 @@ class ServedSequence:
 
     @property
     def time_to_first_token_s(self) -> float:
-        """From its arrival, so waiting counts."""
+        """From the arrival, including the wait."""
         return self.first_token_s - self.request.arrival_s
 
     @property
     def latency_s(self) -> float:
-        """From its arrival to its last token."""
+        """From the arrival to the last token."""
         return self.finished_s - self.request.arrival_s
 
     @property
     def time_per_token_s(self) -> float | None:
-        """Of the tokens after the first; None if there are none."""
-        after = self.request.new_tokens - 1
-        return (self.finished_s - self.first_token_s) / after if after else None
+        """For the tokens after the first; None without any."""
+        later_tokens = self.request.new_tokens - 1
+        return (self.finished_s - self.first_token_s) / later_tokens if later_tokens else None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Server:
-    """One replica with its sequences and its queue."""
+    """One replica with its running sequences and its queue."""
 
     setting: ServedSetting
     times: StepTimes
     tokens: StepTokens
     generator: np.random.Generator
     batch_size: int
-    """Most sequences decoded together."""
+    """Largest number of sequences decoded together."""
     waiting: deque[Request] = field(default_factory=deque)
     running: list[ServedSequence] = field(default_factory=list)
     served: list[ServedSequence] = field(default_factory=list)
     now_s: float = 0.0
-    """When its last prefill or step ended."""
+    """End of its last prefill or step."""
 
     @property
     def backlog(self) -> int:
-        """Sequences that run or wait."""
+        """Number of running and waiting sequences."""
         return len(self.running) + len(self.waiting)
 
     def add(self, request: Request) -> None:
-        """Queue a request; an idle server starts on it at its arrival."""
+        """Queue a request; an idle server starts at its arrival."""
         if not self.backlog:
             self.now_s = max(self.now_s, request.arrival_s)
         self.waiting.append(request)
@@ -93,30 +89,29 @@ class Server:
     def run(self, until_s: float = math.inf) -> None:
         """Decode until the queue is empty, or until the first step that ends after `until_s`."""
         while self.backlog and self.now_s <= until_s:
-            self._advance()
+            self._run_round()
 
-    def _advance(self) -> None:
-        """Go on until others may join."""
-        joining = self._prefill()
+    def _run_round(self) -> None:
+        joined = self._prefill()
         if self.times.first_token_with_prompt:
             self._step()
-            for sequence in joining:
+            for sequence in joined:
                 sequence.add(1, self.now_s)
-        elif not joining:
+        elif not joined:
             self._step()
-        running = [*self.running, *joining]
+        running = [*self.running, *joined]
         self.running = [sequence for sequence in running if math.isnan(sequence.finished_s)]
         self.served += [sequence for sequence in running if not math.isnan(sequence.finished_s)]
 
     def _prefill(self) -> list[ServedSequence]:
-        """Prefill the next prompt, on an engine all that wait and have room."""
-        room = min(len(self.waiting), self.batch_size - len(self.running))
-        joining = []
-        for _ in range(room if self.times.first_token_with_prompt else min(1, room)):
+        """Prefill the next prompt, on an engine all waiting prompts that fit into the batch."""
+        free_slots = min(len(self.waiting), self.batch_size - len(self.running))
+        joined = []
+        for _ in range(free_slots if self.times.first_token_with_prompt else min(1, free_slots)):
             request = self.waiting.popleft()
             self.now_s += self.times.prefill_s(request.prompt_tokens, self.setting.draft_tokens)
-            joining.append(ServedSequence(request, places=self.tokens.start(self.generator)))
-        return joining
+            joined.append(ServedSequence(request, positions=self.tokens.start(self.generator)))
+        return joined
 
     def _step(self) -> None:
         if not self.running:
@@ -125,17 +120,17 @@ class Server:
         contexts = [sequence.request.prompt_tokens + sequence.tokens for sequence in self.running]
         self.now_s += self.times.step_s(tree, contexts)
         for sequence, context in zip(self.running, contexts, strict=True):
-            tokens = self.tokens.step(tree, sequence.places, self.generator, context)
+            tokens = self.tokens.step(tree, sequence.positions, self.generator, context)
             sequence.steps += 1
             sequence.step_tokens += sequence.add(tokens, self.now_s)
 
 
 def serve(requests: Sequence[Request], servers: Sequence[Server]) -> list[ServedSequence]:
-    """Return every request served, server by server.
+    """Serve all requests and return their sequences, server by server.
 
     Args:
-        requests: by arrival; each goes to the server with the smallest backlog.
-        servers: without a backlog.
+        requests: by arrival; each is queued at the server with the smallest backlog.
+        servers: idle.
     """
     for request in requests:
         for server in servers:

@@ -1,13 +1,13 @@
-"""What a server may be set to: plain decoding, one tree at every batch size, or a tree for each."""
+"""Settings of a server: plain decoding, one tree at every batch size, or a tree for each batch size."""
 
 from dataclasses import dataclass, replace
 
 from treeopt.array_record import ShortRepr
-from treeopt.planner.chains import chain_schedule
-from treeopt.planner.new_tokens import for_new_tokens
 from treeopt.planner.planning import requested_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import requested_schedule
+from treeopt.planner.segments import chain_schedule
+from treeopt.planner.subsets import for_new_tokens
 from treeopt.records.profile import Profile
 from treeopt.simulation.step_times import StepTimes
 from treeopt.trees import TokenTree, chain, describe_tree
@@ -22,16 +22,16 @@ class ServedSetting(ShortRepr):
 
     name: str
     trees: tuple[TokenTree, ...]
-    """By the number of sequences decoded together: 1, 2, …"""
+    """For batch sizes 1, 2, …"""
 
     @property
     def draft_tokens(self) -> int:
-        """Levels of the deepest tree; 0 if nothing is ever drafted."""
+        """Levels of the deepest tree; 0 without drafting."""
         return max(tree.max_depth for tree in self.trees)
 
     @classmethod
     def fixed(cls, name: str, tree: TokenTree, batch_size: int) -> "ServedSetting":
-        """Return the setting of one tree at every batch size up to the one given."""
+        """Return the setting of one tree at every batch size up to `batch_size`."""
         return cls(name=name, trees=(tree,) * batch_size)
 
 
@@ -40,13 +40,13 @@ def served_settings(
 ) -> tuple[ServedSetting, ...]:
     """Return plain decoding, the engine's default, every other fixed setting, and last the schedule.
 
-    Fixed ones are chains of up to 8 draft tokens, as far as measured, and all trees of the schedule.
+    Fixed settings are the measured chains of up to 8 draft tokens and all trees of the schedule.
 
     Args:
-        times: of the profile that is planned with; its rule and temperature count.
-        request: the limits of trees.
-        default_length: draft tokens of the engine's default; None if it has none.
-        new_tokens: of the sequences that the schedule is planned for; None for such as were measured.
+        times: of the profile; its rule and temperature are planned for.
+        request: limits of trees.
+        default_length: draft tokens of the engine's default; None without one.
+        new_tokens: length of the sequences that the schedule is planned for; None for those measured.
     """
     depths = [request.max_depth, *(model.acceptance.table.max_depth for model in times.models.measured)]
     request = replace(
@@ -69,15 +69,15 @@ def served_settings(
 
 
 def _schedule(profile: Profile, times: StepTimes, request: PlanRequest) -> tuple[TokenTree, ...]:
-    """Return the tree for every batch size from 1 to the largest measured; outside those planned the nearest holds."""
+    """Return the tree for every batch size from 1 to the largest measured; outside the planned ones that of the nearest."""
     if profile.engine is not None:
         segments = chain_schedule(profile, request)
     else:
         segments = requested_schedule(profile, request).over_batch_sizes
-        segments = tuple(each for each in segments if each.context_tokens[0] == times.planned_context)
+        segments = tuple(segment for segment in segments if segment.context_tokens[0] == times.planned_context)
     if not segments:
         return (requested_plan(profile, request).choice.tree,) * times.max_batch_size
     return tuple(
-        next((each for each in segments if size <= each.batch_sizes[1]), segments[-1]).option.tree
+        next((segment for segment in segments if size <= segment.batch_sizes[1]), segments[-1]).option.tree
         for size in range(1, times.max_batch_size + 1)
     )

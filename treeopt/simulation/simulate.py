@@ -1,4 +1,4 @@
-"""Settings under a load, all with the same requests; and the largest rate at which a setting keeps latency limits."""
+"""Simulate settings with the same requests, and find the largest rate at which a setting meets latency limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,43 +15,42 @@ from treeopt.simulation.settings import ServedSetting
 from treeopt.simulation.step_times import StepTimes
 from treeopt.simulation.step_tokens import step_tokens
 
-CLOSE = 1.02
-"""Ratio of two rates, one that keeps the limits and one that does not, at which the search ends."""
-BACKLOG, FULL_BATCHES = 400, 20
-"""Requests at least, and full batches at least, that wait where capacity is measured."""
+RATE_PRECISION = 1.02
+"""The search ends at this ratio of a rate that violates the limits and one that meets them."""
+MIN_BACKLOG, MIN_BATCHES = 400, 20
+"""Minimum requests and minimum full batches in the backlog when capacity is measured."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Limits(ShortRepr):
-    """Latencies that 99 of 100 sequences are to keep; None is no limit."""
+    """Limits on the 99th percentile of latencies; None for no limit."""
 
     first_token_s: float | None = None
     token_s: float | None = None
 
     @property
     def any(self) -> bool:
-        """Whether there is a limit."""
         return (self.first_token_s, self.token_s) != (None, None)
 
-    def kept(self, found: Outcome) -> bool:
-        """Return whether a setting keeps up and keeps the limits."""
-        pairs = [(self.first_token_s, found.time_to_first_token), (self.token_s, found.time_per_token)]
-        return found.keeps_up and all(
-            limit is None or seconds is None or seconds.p99_s <= limit for limit, seconds in pairs
+    def are_met(self, outcome: Outcome) -> bool:
+        """Whether the setting keeps up and meets the limits."""
+        pairs = [(self.first_token_s, outcome.time_to_first_token), (self.token_s, outcome.time_per_token)]
+        return outcome.keeps_up and all(
+            limit is None or percentiles is None or percentiles.p99_s <= limit for limit, percentiles in pairs
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """Servers alike that share the requests.
+    """Identical servers that share the requests.
 
-    Raises InvalidValueError without servers and sequences, InfeasibleError for larger batches than were measured.
+    Raises InvalidValueError for fewer than 1 server or sequence, InfeasibleError for larger batches than measured.
     """
 
     times: StepTimes
     replicas: int = 1
     batch_size: int
-    """Most sequences that a server decodes together."""
+    """Largest number of sequences that a server decodes together."""
     _capacities: dict[tuple[object, ...], float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -60,17 +59,17 @@ class Deployment:
                 raise InvalidValueError(f"{name}: expected at least 1. Got {getattr(self, name)}.", field=name)
         if self.batch_size > self.times.max_batch_size:
             raise InfeasibleError(
-                f"batch size: {self.times.max_batch_size} were measured. Got {self.batch_size}: profile or probe with "
-                "larger --batch-sizes."
+                f"batch size: expected at most {self.times.max_batch_size}, the largest measured. Got {self.batch_size}: profile or "
+                "probe with larger --batch-sizes."
             )
 
     def simulate(self, setting: ServedSetting, load: Load) -> Outcome:
-        """Return what a setting yields under a load; every setting gets the same requests."""
+        """Return the outcome of a setting; every setting gets the same requests."""
         served = self.serve(setting, arrivals(load), load.seed)
         return outcome(setting.name, load, served, self.capacity_per_s(setting, load))
 
-    def serve(self, setting: ServedSetting, waiting: Sequence[Request], seed: int = 0) -> list[ServedSequence]:
-        """Return the requests served."""
+    def serve(self, setting: ServedSetting, incoming: Sequence[Request], seed: int = 0) -> list[ServedSequence]:
+        """Serve requests, by arrival."""
         tokens = step_tokens(self.times.models, setting.trees)
         servers = [
             Server(
@@ -82,29 +81,27 @@ class Deployment:
             )
             for number in range(self.replicas)
         ]
-        return serve(waiting, servers)
+        return serve(incoming, servers)
 
     def capacity_per_s(self, setting: ServedSetting, load: Load) -> float:
-        """Return the requests per second, as long as the load's, that are completed while there is always a backlog.
+        """Return the requests per second that are completed while there is always a backlog.
 
-        At a lower rate of arrivals the backlog stays bounded, at a higher one it grows without end, whatever the
-        intervals between arrivals are (the saturation rule: Baccelli and Foss, 1995).
+        At a lower arrival rate the backlog stays bounded, at a higher one it grows without limit, whatever the distribution of
+        arrivals is (the saturation rule: Baccelli and Foss, 1995).
 
         Raises InvalidValueError if requests take no time.
         """
         key = setting, load.prompt_tokens, load.new_tokens, load.seed
         if key not in self._capacities:
-            batches = max(FULL_BATCHES, -(-BACKLOG // self.batch_size))
+            batches = max(MIN_BATCHES, -(-MIN_BACKLOG // self.batch_size))
             waiting = islice(requests(load), batches * self.batch_size)
             backlog = [request._replace(arrival_s=0.0) for request in waiting]
             served = replace(self, replicas=1).serve(setting, backlog, load.seed)
-            ends_s = sorted(each.finished_s for each in served)
-            full_s = (
-                ends_s[-self.batch_size - 1] - ends_s[self.batch_size - 1]
-            )  # of all batches but the first and the last
+            ends_s = sorted(sequence.finished_s for sequence in served)
+            full_s = ends_s[-self.batch_size - 1] - ends_s[self.batch_size - 1]  # without the first and last batch
             if full_s <= 0:
                 raise InvalidValueError(
-                    "new_tokens: expected more than 1, because the profile has no prefill times. Got 1: name a time with "
+                    "new_tokens: expected more than 1, because the profile has no prefill times. Got 1: give one with "
                     "--prompt-time.",
                     field="new_tokens",
                 )
@@ -112,16 +109,16 @@ class Deployment:
         return self._capacities[key]
 
     def largest_rate(self, setting: ServedSetting, load: Load, limits: Limits) -> float | None:
-        """Return the largest rate per second, to 2 %, at which a setting keeps the limits; None if it never does."""
+        """Return the largest rate per second, to 2 %, at which a setting meets the limits; None if it never does."""
 
-        def kept(rate: float) -> bool:
-            return limits.kept(self.simulate(setting, replace(load, rate_per_s=rate)))
+        def meets_limits(rate: float) -> bool:
+            return limits.are_met(self.simulate(setting, replace(load, rate_per_s=rate)))
 
-        most = self.capacity_per_s(setting, load)
-        least = min(1 / load.duration_s, most / 2)  # one request, more or less
-        if not kept(least):
+        high = self.capacity_per_s(setting, load)
+        low = min(1 / load.duration_s, high / 2)  # about one request
+        if not meets_limits(low):
             return None
-        while most > CLOSE * least:
-            middle = (least * most) ** 0.5
-            least, most = (middle, most) if kept(middle) else (least, middle)
-        return least
+        while high > RATE_PRECISION * low:
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if meets_limits(middle) else (low, middle)
+        return low

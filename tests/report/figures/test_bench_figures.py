@@ -1,4 +1,4 @@
-"""Figures of benches and loads: every row is drawn where it was measured, and nothing is covered or cut."""
+"""Figures of benches and loads: every measurement is drawn, and no text is cut or covered."""
 
 from dataclasses import replace
 
@@ -8,21 +8,20 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch
 
+from tests.support.figures import DrawnFigure, box, common, seen
 from tests.support.pages import BATCHES, ENGINE, GRID, MEASURED, METHODS, ROW, UNKNOWN, bench_of, planned, way
-from tests.support.pictures import Picture, box, common, seen
-from treeopt.pictures.panels import Panel, compose
-from treeopt.pictures.style import CHAIN, CHOICE, INK, MUTED, TREE
-from treeopt.records.batch_bench import BatchSize
+from treeopt.plotting.panels import Panel, compose
+from treeopt.plotting.style import CHAIN, CHOICE, INK, MUTED, TREE
 from treeopt.records.bench_file import GridTree, MethodsBench
 from treeopt.records.latency import Estimate
-from treeopt.records.results import NotRun, TreePrediction
+from treeopt.records.results import BatchSize, NotRun, TreePrediction
 from treeopt.report.figures.benches import (
     batches_panels,
-    drawn_trees,
     engine_panel,
     grid_panel,
-    lines_of,
     methods_panels,
+    rates_by_batch_size,
+    tree_colours,
     trees_panel,
 )
 from treeopt.report.figures.rows import ROW as ROW_HEIGHT
@@ -35,7 +34,7 @@ OTHER = replace(
 )
 
 
-def picture(*panels: Panel) -> Picture:
+def picture(*panels: Panel) -> DrawnFigure:
     return seen(compose(panels, title="a-target-with-a-long-name + a-draft on a machine", columns=2))
 
 
@@ -90,7 +89,7 @@ def marks_of(axes: Axes) -> list[float]:
     ]
 
 
-def test_bars_end_at_what_was_measured_and_marks_stand_at_what_was_predicted() -> None:
+def test_bars_end_at_measurements_and_marks_are_at_predictions() -> None:
     rows = [
         SpeedupRow(name="a", predicted=1.8, measured=1.7),
         SpeedupRow(name="b", predicted=Estimate(2.0, 1.9, 2.1), measured=Estimate(2.2, 2.1, 2.3), chosen=True),
@@ -114,7 +113,7 @@ def test_bars_end_at_what_was_measured_and_marks_stand_at_what_was_predicted() -
     assert not {"measured", "prediction"} & set(alone)
 
 
-def test_numbers_stand_clear_of_bars_and_marks() -> None:
+def test_numbers_do_not_overlap_bars_and_marks() -> None:
     rows = [
         SpeedupRow(name=f"{place}", predicted=1.5 + shift, measured=1.5)
         for place, shift in enumerate((0.0, 0.02, 0.1, 0.5, -0.2))
@@ -130,7 +129,7 @@ def test_numbers_stand_clear_of_bars_and_marks() -> None:
         assert not at.x0 - 1 < mark < at.x1 + 1
 
 
-def test_an_interval_without_end_leaves_the_bars_to_be_seen() -> None:
+def test_bars_are_visible_with_an_infinite_interval() -> None:
     rows = [
         SpeedupRow(name="a", predicted=Estimate(1.5, 0.1, 1e9)),
         SpeedupRow(name="b", predicted=Estimate(2.0, 1.9, 2.1)),
@@ -186,7 +185,7 @@ def test_every_point_of_a_grid_is_labelled_and_no_label_covers_a_point_or_the_di
         assert np.ptp(np.sign(ends[:, 1] - ends[:, 0])) == 0
 
 
-def test_an_engine_has_a_line_of_predictions_that_breaks_where_there_is_none() -> None:
+def test_engine_curve_has_gaps_at_missing_predictions() -> None:
     found = picture(engine_panel([ENGINE]))
     axes = found.figure.axes[0]
     (line,) = (each for each in axes.lines if each.get_color() == CHAIN)
@@ -226,26 +225,26 @@ def test_batches_are_measured_lines_and_predicted_dashes_with_the_choices_marked
     assert len(marks_of(rows)) == 4  # nothing was predicted of the last
 
 
-def test_trees_have_colours_of_their_own_those_of_their_kind_first() -> None:
-    colours = drawn_trees(BATCHES)
+def test_trees_have_different_colours() -> None:
+    colours = tree_colours(BATCHES)
     assert (colours[chain(0)], colours[level_widths([2, 2])], colours[chain(3)]) == (MUTED, TREE, CHAIN)
     assert colours[chain(2)] not in (MUTED, TREE, CHAIN, CHOICE)
     many = tuple(way(chain(length), 400.0 + length, 3) for length in range(9))
-    crowded = drawn_trees(replace(BATCHES, sizes=(BatchSize(batch_size=3, rows=many),)))
+    crowded = tree_colours(replace(BATCHES, sizes=(BatchSize(batch_size=3, rows=many),)))
     assert len(set(crowded.values())) == len(crowded) == 5
 
 
-def test_no_line_runs_over_a_size_at_which_a_tree_was_not_measured_or_predicted() -> None:
+def test_curves_have_gaps_at_missing_batch_sizes() -> None:
     first, last = BATCHES.sizes
     tree = chain(3)
     between = replace(first, batch_size=4, rows=tuple(row for row in first.rows if row.tree != tree))
-    measured, predicted = lines_of(replace(BATCHES, sizes=(first, between, last)), tree)
+    measured, predicted = rates_by_batch_size(replace(BATCHES, sizes=(first, between, last)), tree)
     assert np.isnan(measured).tolist() == np.isnan(predicted).tolist() == [False, True, False]
     unknown = replace(last, rows=(way(tree, 1.0, 6, **UNKNOWN),))
-    assert np.isnan(lines_of(replace(BATCHES, sizes=(first, unknown)), tree)[1]).tolist() == [False, True]
+    assert np.isnan(rates_by_batch_size(replace(BATCHES, sizes=(first, unknown)), tree)[1]).tolist() == [False, True]
 
 
-def test_row_names_stand_above_their_bars() -> None:
+def test_row_names_are_above_their_bars() -> None:
     found = picture(*batches_panels(BATCHES))
     axes = found.figure.axes[1]
     for place, text in enumerate(text for text in axes.texts if text.get_position()[0] == 0):

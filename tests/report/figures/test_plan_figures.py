@@ -1,4 +1,4 @@
-"""Figures of profiles and plans: everything measured is drawn, nothing is cut, and the map is the plan's own."""
+"""Figures of profiles and plans: every measurement is drawn, no text is cut, and the map matches the plan."""
 
 import re
 from dataclasses import replace
@@ -11,22 +11,22 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
 
 from tests.cli.invented import COUNTS, FOUR_CONDITIONS, TABLE, invented
+from tests.support.figures import seen
 from tests.support.pages import planned
-from tests.support.pictures import seen
-from treeopt.files.picture_file import save_drawing
-from treeopt.pictures.panels import compose
-from treeopt.pictures.style import CHAIN, INK, TREE
+from treeopt.files.figure_file import write_figure
 from treeopt.planner import Plan, plan
-from treeopt.planner.fastest import speeds
-from treeopt.planner.planned import Planned
+from treeopt.planner.fastest import solution_speedups
+from treeopt.planner.profile_plan import ProfilePlan
+from treeopt.plotting.panels import compose
+from treeopt.plotting.style import CHAIN, INK, TREE
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import RuleSteps, StepLatency, TimedTree
 from treeopt.report.figures.acceptance import acceptance_panel
+from treeopt.report.figures.profile_figures import acceptance_figure, plan_figure, times_figure
 from treeopt.report.figures.rows import PARTS
-from treeopt.report.figures.whole import acceptance_figure, plan_figure, times_figure
-from treeopt.report.profile_words import labelled_acceptances
+from treeopt.report.profile_text import labelled_acceptances
 from treeopt.trees import chain, describe_tree
 
 ROOT = Path(__file__).parents[3]
@@ -66,18 +66,18 @@ CASES = {
 }
 
 
-def case(name: str) -> Planned:
+def case(name: str) -> ProfilePlan:
     profile, nodes, others = CASES[name]
-    return Planned(profile=profile, plan=plan(profile, nodes, **others))
+    return ProfilePlan(profile=profile, plan=plan(profile, nodes, **others))
 
 
-def axes_of(found: Planned, title: str) -> Axes:
+def axes_of(found: ProfilePlan, title: str) -> Axes:
     (axes,) = (each for each in plan_figure(found).axes if each.get_title(loc="left") == title)
     return axes
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_plan_can_be_drawn_and_names_its_choice(name: str) -> None:
+def test_plan_figure_names_the_choice(name: str) -> None:
     found = case(name)
     figure = seen(plan_figure(found))
     assert figure.cut_off() == []
@@ -90,7 +90,7 @@ def test_every_plan_can_be_drawn_and_names_its_choice(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 @pytest.mark.parametrize("draw", [times_figure, acceptance_figure])
-def test_figures_of_a_profile_name_it_and_nothing_is_cut(name: str, draw) -> None:
+def test_profile_figures_name_the_profile_and_cut_no_text(name: str, draw) -> None:
     profile = PROFILES[name]
     found = seen(draw(profile))
     assert found.cut_off() == []
@@ -108,7 +108,7 @@ def test_long_and_strange_names_stay_within_the_figure(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a tree", "a chain", "plain decoding", "slow when large"])
-def test_tree_chain_and_plain_decoding_are_marked_where_they_lie(name: str) -> None:
+def test_map_marks_tree_chain_and_plain_decoding(name: str) -> None:
     found = case(name).plan
     marks = {
         (round(2 ** float(each.get_xdata()[0])), int(each.get_ydata()[0])): str(each.get_label()).removeprefix(
@@ -129,10 +129,10 @@ def cells(axes: Axes, colour: str) -> list[PathPatch]:
     return [each for each in axes.patches if isinstance(each, PathPatch) and to_hex(each.get_facecolor()) == colour]
 
 
-def test_cells_are_blue_where_a_tree_is_faster_and_denser_where_it_is_faster_still() -> None:
+def test_map_cells_are_denser_for_faster_trees() -> None:
     found = case("slow when large")
     axes = axes_of(found, "Speedup over budget and depth")
-    speedups = speeds(found.plan.solution, found.plan.model.costs)[:, 1:]
+    speedups = solution_speedups(found.plan.solution, found.plan.model.costs)[:, 1:]
     blue, orange = cells(axes, TREE), cells(axes, CHAIN)
     assert blue
     assert orange
@@ -147,10 +147,10 @@ def test_cells_are_blue_where_a_tree_is_faster_and_denser_where_it_is_faster_sti
     assert faster == sorted(faster)
 
 
-def test_lines_part_the_cells_above_a_level_from_all_others_and_end_at_the_rim_only() -> None:
+def test_outlines_enclose_the_cells_above_a_level() -> None:
     found = case("slow when large")
     axes = axes_of(found, "Speedup over budget and depth")
-    speedups = speeds(found.plan.solution, found.plan.model.costs)[:, 1:]
+    speedups = solution_speedups(found.plan.solution, found.plan.model.costs)[:, 1:]
     outlines = [each for each in axes.patches if isinstance(each, PathPatch) and not each.get_fill()]
     assert len(outlines) == 2
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
@@ -169,7 +169,7 @@ def test_lines_part_the_cells_above_a_level_from_all_others_and_end_at_the_rim_o
             assert parted == (inside[depth, column] != inside[depth, column + 1])
 
 
-def test_lines_are_named_only_where_they_are() -> None:
+def test_legend_contains_drawn_outlines_only() -> None:
     near, even = "95\u2009% of the best", "as fast as plain decoding"
     words = {name: seen(plan_figure(case(name))).words for name in ("a tree", "slow when large", "plain decoding")}
     assert {name: (near in said, even in said) for name, said in words.items()} == {
@@ -204,14 +204,14 @@ def test_samples_beyond_the_axis_are_counted() -> None:
     assert not any("more above" in each for each in seen(times_figure(PROFILES["one"])).words)
 
 
-def test_conditions_of_the_plan_come_first_and_those_beyond_the_palette_are_counted() -> None:
-    found = Planned(profile=MANY, plan=plan(MANY, 16, context_tokens=4096, batch_size=16))
+def test_operating_points_of_the_plan_come_first() -> None:
+    found = ProfilePlan(profile=MANY, plan=plan(MANY, 16, context_tokens=4096, batch_size=16))
     axes = axes_of(found, "Verification")
     chosen = next(each for each in MANY.latencies if (each.context_tokens, each.batch_size) == (4096, 16)).verify
     (first,) = (each for each in axes.lines if each.get_color() == TREE)
     assert first.get_label() == "4096 tokens of context, batch of 16"
     assert first.get_ydata() == pytest.approx(1000 * chosen.medians_s)
-    assert "4 more conditions" in [each.get_label() for each in axes.lines]
+    assert "4 more operating points" in [each.get_label() for each in axes.lines]
 
 
 def with_steps(profile: Profile, per_node_s: float) -> Profile:
@@ -241,11 +241,11 @@ def with_steps(profile: Profile, per_node_s: float) -> Profile:
 
 
 def ink_lines(found: Plan, profile: Profile) -> list[tuple[np.ndarray, np.ndarray]]:
-    axes = axes_of(Planned(profile=profile, plan=found), "Verification")
+    axes = axes_of(ProfilePlan(profile=profile, plan=found), "Verification")
     return [each.get_data() for each in axes.lines if each.get_color() == INK and len(each.get_xdata()) > 1]
 
 
-def test_the_planned_line_runs_through_the_medians_and_overheads_lie_above() -> None:
+def test_planned_curve_passes_the_medians_and_overheads_are_above() -> None:
     profile = with_steps(invented(), per_node_s=1e-3)
     verify = profile.latencies[0].verify
     passes, whole = ink_lines(plan(profile, 32), profile)
@@ -255,7 +255,7 @@ def test_the_planned_line_runs_through_the_medians_and_overheads_lie_above() -> 
     assert len(ink_lines(plan(invented(), 32), invented())) == 1  # no overhead that would show
 
 
-def test_parts_of_a_step_end_where_the_next_begins_and_sum_up() -> None:
+def test_parts_of_a_step_add_up() -> None:
     found = case("a tree").plan
     axes = axes_of(case("a tree"), "Parts of a step")
     bars = [each for each in axes.patches if each.get_width() > 0]
@@ -290,14 +290,14 @@ def test_the_heat_map_is_the_table() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
-def test_bytes_repeat_whatever_the_users_style_is(tmp_path: Path, suffix: str) -> None:
-    save_drawing(plan_figure(case("a tree")), tmp_path / f"one.{suffix}")
+def test_figures_do_not_depend_on_the_users_style(tmp_path: Path, suffix: str) -> None:
+    write_figure(plan_figure(case("a tree")), tmp_path / f"one.{suffix}")
     with mpl.rc_context({"font.size": 30, "savefig.bbox": "tight", "axes.facecolor": "red", "axes.grid": True}):
-        save_drawing(plan_figure(case("a tree")), tmp_path / f"two.{suffix}")
+        write_figure(plan_figure(case("a tree")), tmp_path / f"two.{suffix}")
     assert (tmp_path / f"one.{suffix}").read_bytes() == (tmp_path / f"two.{suffix}").read_bytes()
 
 
-def test_a_plan_of_two_conditions_draws_drafters_too() -> None:
+def test_plan_of_two_operating_points_draws_drafters() -> None:
     found = planned(invented(conditions=FOUR_CONDITIONS))
     words = seen(plan_figure(found)).words
     assert "Drafting one level" in words

@@ -1,11 +1,11 @@
-"""What the page shows of several texts at a time: every way where it was measured, and what follows from it."""
+"""The page's section on batches."""
 
 from dataclasses import replace
 from typing import Any
 
 from tests.cli.invented import FOUR_CONDITIONS, TABLE, invented
 from tests.support.pages import BATCHES, DIVERGENCE, HEADING, UNKNOWN, Page, bench_of, planned, way
-from treeopt.records.batch_bench import BatchBench, BatchSize
+from treeopt.records.results import BatchBench, BatchSize
 from treeopt.report.html.answer import answer
 from treeopt.report.html.contents import Contents, LabelledBench
 from treeopt.report.html.page import page
@@ -20,7 +20,7 @@ def seen(bench: BatchBench) -> Page:
     return Page(page(of(bench)))
 
 
-def test_the_table_has_every_number() -> None:
+def test_batch_table_contains_every_number() -> None:
     header, *rows = seen(BATCHES).file("batch-0.csv")
     found = [dict(zip(header, row, strict=True)) for row in rows]
     assert [(row["batch_size"], row["tree"], row["chosen"]) for row in found] == [
@@ -45,13 +45,13 @@ def test_the_table_has_every_number() -> None:
     assert {found[5][name] for name in header if name.startswith("predicted")} == {""}
 
 
-def test_it_says_what_choices_leave_host_overhead_and_whether_texts_are_the_same() -> None:
+def test_sentences_on_gap_overhead_and_outputs() -> None:
     found = seen(BATCHES)
     said = found.texts("bdi")
     for sentence in (
-        "1 text: the choice, tree of 5 nodes, depth 2, is the fastest measured.",
-        "6 texts: chain of 3 draft tokens is 5.0% faster than the choice, plain decoding; rounds lie 4% apart.",
-        "1 of 96 texts part from those decoded alone, each at a near-tie of the top logits; all others are the same, token by token.",
+        "Batch size 1: the choice, tree of 5 nodes, depth 2, is the fastest measured.",
+        "Batch size 6: chain of 3 draft tokens is 5.0 % faster than the choice, plain decoding. Rounds differ by up to 4 %.",
+        "1 of 96 outputs diverged from decoding alone, each at a near-tie of the top logits; all others are identical, token by token.",
         "5 to 8 % of a step's time is host overhead.",
     ):
         assert sentence in said, sentence
@@ -61,23 +61,23 @@ def test_it_says_what_choices_leave_host_overhead_and_whether_texts_are_the_same
     twice = Page(
         page(Contents(benches=(LabelledBench("a.json", BATCHES, HEADING), LabelledBench("c.json", BATCHES, HEADING))))
     )
-    assert "c.json: 1 text: the choice, tree of 5 nodes, depth 2, is the fastest measured." in twice.texts("bdi")
+    assert "c.json: Batch size 1: the choice, tree of 5 nodes, depth 2, is the fastest measured." in twice.texts("bdi")
     assert {"batch-0", "batch-0-1", "batch-1", "batch-1-1"} <= set(twice.attributes("figure", "id"))
 
 
-def test_texts_that_differ_and_sizes_without_predictions_are_warned_of() -> None:
+def test_warnings_of_diverging_outputs_and_missing_predictions() -> None:
     row = way(level_widths([2]), 500.0, 4, parted=(DIVERGENCE, replace(DIVERGENCE, near_tie=True)), **UNKNOWN)
     bad = replace(BATCHES, sizes=(BatchSize(batch_size=4, rows=(row,)),))
     said = seen(bad).texts("bdi")
     assert (
-        "B.json: 1 texts DIFFER from those decoded alone, not at near-ties. Report it with the --output file." in said
+        "b.json: 1 output DIFFERS from decoding alone, and not at a near-tie. Report it with the --output file." in said
     )
-    assert any("nothing is predicted for batch sizes 4" in each for each in said)
+    assert any("no prediction for batch sizes 4" in each for each in said)
     assert not any("DIFFER" in each for each in seen(replace(bad, temperature=0.7)).texts("bdi"))
-    assert not any("DIFFER" in each or "nothing is predicted" in each for each in seen(BATCHES).texts("bdi"))
+    assert not any("DIFFER" in each or "no prediction" in each for each in seen(BATCHES).texts("bdi"))
 
 
-def test_the_answer_is_of_the_batch_that_was_planned_for() -> None:
+def test_answer_is_for_the_planned_batch_size() -> None:
     profile = invented(conditions=FOUR_CONDITIONS, tables=[TABLE])
     for texts, measured in ((1, 1.5), (16, 1.4)):
         found = planned(profile, batch_size=texts)
@@ -100,7 +100,7 @@ def test_the_answer_is_of_the_batch_that_was_planned_for() -> None:
             assert told.measured == expected
 
 
-def test_a_batch_bench_measures_the_choice() -> None:
+def test_answer_uses_the_batch_bench_of_the_choice() -> None:
     found = planned()
     assert any("Measure the choice" in each for each in Page(page(Contents(planned=found))).texts("bdi"))
     assert not any("Measure the choice" in each for each in Page(page(of(BATCHES, planned=found))).texts("bdi"))

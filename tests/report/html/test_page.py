@@ -1,4 +1,4 @@
-"""The page: what it says, that it asks for nothing, and that text of others is only ever text."""
+"""The report page: its content, no external resources, and escaped text."""
 
 import base64
 import hashlib
@@ -24,7 +24,7 @@ from tests.support.pages import (
     everything,
     planned,
 )
-from treeopt.records.bench_heading import BenchHeading
+from treeopt.records.bench_file import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
 from treeopt.records.results import TreePrediction
@@ -32,7 +32,7 @@ from treeopt.report.html.answer import Answer, answer, answer_figure, commands
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 from treeopt.report.html.page import in_script, page
 from treeopt.report.html.page_warnings import page_warnings
-from treeopt.report.html.sections import MOST_NODES, sections
+from treeopt.report.html.sections import MAX_NODES, sections
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +53,7 @@ def whole() -> Page:
     return Page(page(everything()))
 
 
-def test_everything_that_was_given_has_its_section(whole: Page) -> None:
+def test_every_input_has_its_section(whole: Page) -> None:
     sections = [found["id"] for tag, found, _ in whole.elements if tag == "section"]
     assert sections == [
         *("warnings", "speed", "times", "acceptance", "schedule", "trees", "measured", "batches", "facts"),
@@ -77,7 +77,7 @@ def test_everything_that_was_given_has_its_section(whole: Page) -> None:
     assert all(link[1:] in sections for link in whole.attributes("a", "href") if link.startswith("#"))
 
 
-def test_nothing_is_asked_for_from_anywhere(whole: Page) -> None:
+def test_page_loads_nothing_else(whole: Page) -> None:
     for tag, found, _ in whole.elements:
         assert not {"src", "srcset", "action", "style", "background", "poster"} & set(found), tag
         assert not [name for name in found if name.startswith("on")], tag
@@ -97,7 +97,7 @@ def test_nothing_is_asked_for_from_anywhere(whole: Page) -> None:
         assert f"{kind}-src 'sha256-{digest}'" in str(policy)
 
 
-def test_every_table_is_a_file_of_the_same_rows(whole: Page) -> None:
+def test_csv_files_contain_the_rows_of_their_tables(whole: Page) -> None:
     names = whole.attributes("a", "download")
     assert len(names) == len(set(names)) == len(whole.texts("table")) > 10
     for name in names:
@@ -114,12 +114,12 @@ def test_every_table_is_a_file_of_the_same_rows(whole: Page) -> None:
     assert (tree["file"], tree["measured speedup"], tree["measured speedup low"]) == ("bench.json", "1.9", "1.8")
 
 
-def test_tooltips_are_there_without_javascript(whole: Page) -> None:
+def test_tooltips_work_without_javascript(whole: Page) -> None:
     said = whole.texts("title")
     assert "node 4, depth 2, ranks 0, 1: reached by 10 %" in said
     assert "2 draft tokens: measured 1.50, predicted 1.40" in said
-    assert any(re.fullmatch(r"1 tokens: [\d.]+ ms \([\d.]+ to [\d.]+\), 15 samples; .*", each) for each in said)
-    assert any(re.fullmatch(r"tokens of context \d+ to \d+: .* times plain decoding", each) for each in said)
+    assert any(re.fullmatch(r"1 token: [\d.]+ ms \([\d.]+ to [\d.]+\), 15 samples; .*", each) for each in said)
+    assert any(re.fullmatch(r"tokens of context \d+ to \d+: .*x plain decoding", each) for each in said)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_answer_is_one_sentence(given: dict[str, Any], sentence: str) -> Non
     assert Answer(shape="a tree of 8 nodes", nodes=8, depth=6, **given).sentence == sentence
 
 
-def test_the_answer_is_of_the_bench_of_the_choice_and_of_no_other() -> None:
+def test_answer_uses_the_bench_of_the_choice_only() -> None:
     found = planned()
     predicted = found.plan.choice.speedup.value
     own = bench_of(found, 1.234)
@@ -160,7 +160,7 @@ def test_the_answer_is_of_the_bench_of_the_choice_and_of_no_other() -> None:
     assert "1.23x plain decoding measured" in seen.texts("bdi")[1]
 
 
-def test_a_grid_answers_for_its_trees() -> None:
+def test_answer_uses_a_grid_for_its_trees() -> None:
     found = planned()
     tree = replace(GRID.trees[0], tree=found.plan.choice.tree)
     grid = replace(GRID, rule=found.plan.rule, temperature=found.plan.temperature, trees=(tree,))
@@ -170,7 +170,7 @@ def test_a_grid_answers_for_its_trees() -> None:
         assert told.measured == (None if measured is None else pytest.approx(measured))
 
 
-def test_the_answer_leaves_out_what_was_measured_elsewhere_and_a_warning_names_it() -> None:
+def test_answer_ignores_other_machines_with_a_warning() -> None:
     found = planned()
     own, machine, pair = bench_of(found, 1.234), found.profile.machine, found.profile.pair
     for heading, said in (
@@ -189,17 +189,17 @@ def test_the_answer_leaves_out_what_was_measured_elsewhere_and_a_warning_names_i
         assert [f"was measured with {said}: the answer" in each for each in warned] == [True] * (said is not None)
 
 
-def test_other_models_of_the_same_names_are_told_apart() -> None:
+def test_models_of_equal_names_are_distinguished() -> None:
     found = planned()
     digests = replace(found.profile.pair, target_digest="1", draft_digest="2")
     found = replace(found, profile=replace(found.profile, pair=digests))
     other = replace(HEADING, pair=replace(digests, draft_digest="3"))
     contents = Contents(planned=found, benches=(LabelledBench("b.json", bench_of(found, 1.5), other),))
     assert answer(contents).measured is None  # type: ignore[union-attr]
-    assert any("B.json was measured with other models of these names" in each for each in page_warnings(contents))
+    assert any("b.json was measured with other models of these names" in each for each in page_warnings(contents))
 
 
-def test_figures_of_benches_say_what_they_are_of() -> None:
+def test_bench_figures_name_their_bench() -> None:
     found = planned()
     elsewhere = replace(HEADING, machine=replace(found.profile.machine, processor="an abacus"))
     benches = (
@@ -223,14 +223,14 @@ def test_figures_of_benches_say_what_they_are_of() -> None:
     assert figure.conditions == f"{abacus.replace('an abacus', 'invented')}; {abacus}"
 
 
-def test_the_answer_of_a_drafter_with_trees_of_its_own_is_of_the_bench_of_its_setting() -> None:
+def test_answer_of_a_drafter_uses_the_bench_of_its_setting() -> None:
     found = planned(Profile.load(ROOT / "tests/data/profile-drafters.yaml"))
-    choice = next(each for each in found.drafters if each.option.drafter.own_trees)
+    choice = next(each for each in found.drafters if each.option.drafter.builds_own_trees)
     option = replace(choice.option, prediction=replace(choice.option.prediction, speedup=Estimate(9.0, 8.0, 10.0)))
     found = replace(found, drafters=(replace(choice, option=option),))
     heading = replace(HEADING, pair=found.profile.pair, machine=found.profile.machine)
     unknown = TreePrediction(tokens_per_step=None, step_s=None, speedup=None)
-    own = bench_of(found, 1.234, drafter=option.drafter.words, rule=option.rule, predicted=unknown)
+    own = bench_of(found, 1.234, drafter=option.drafter.description, rule=option.rule, predicted=unknown)
     for bench, measured in ((own, 1.234), (replace(own, drafter="model"), None), (replace(own, temperature=0.9), None)):
         told = answer(Contents(planned=found, benches=(LabelledBench("b", bench, heading),)))
         assert told is not None
@@ -242,7 +242,7 @@ def test_the_answer_of_a_drafter_with_trees_of_its_own_is_of_the_bench_of_its_se
     assert told.measured is None  # the bench is of one sequence
 
 
-def test_the_answer_of_trees_and_benches_alone() -> None:
+def test_answer_without_a_profile() -> None:
     known = Provenance(pair="a + b", rule="sequoia", temperature=0.0, speedup=1.5)
     tree = LabelledTree("t", TreeFile(tree=TokenTree([-1, 0, 0]), provenance=known))
     assert answer(Contents(trees=(tree,))) == Answer(
@@ -274,7 +274,7 @@ def test_the_first_figure_compares_the_candidates_and_marks_the_choice() -> None
     assert answer_figure(Contents(trees=(LabelledTree("t", TreeFile(tree=chain(1))),))) is None
 
 
-def test_the_next_commands_follow_from_what_is_there() -> None:
+def test_next_commands_depend_on_the_inputs() -> None:
     found = planned()
     tree = LabelledTree("my tree.json", TreeFile(tree=found.plan.choice.tree))
     bench = LabelledBench("b", bench_of(found, 1.5), HEADING)
@@ -297,7 +297,7 @@ def test_the_next_commands_follow_from_what_is_there() -> None:
         assert texts == [each for each in seen.texts("code") if "export" not in each]
 
 
-def test_commands_repeat_what_the_plan_was_asked() -> None:
+def test_commands_repeat_the_options_of_the_plan() -> None:
     profile = Profile.load(ROOT / "docs/profiles/bundled-2-cores-surface.yaml")
     found = planned(profile, temperature=0.6, context_tokens=64, batch_size=4)
     solve, _, run, _ = (each.text for each in commands(Contents(planned=found, profile_name="p.yaml")))
@@ -325,7 +325,7 @@ def test_profiles_of_engines_and_of_drafters_have_a_page(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_text_of_others_changes_no_element(text: str) -> None:
+def test_text_from_files_is_escaped(text: str) -> None:
     def made(name: str) -> str:
         profile = invented(others={"target": TABLE})
         pair = replace(profile.pair, target=name, draft=name, dtype=name)
@@ -353,7 +353,7 @@ def test_text_of_others_changes_no_element(text: str) -> None:
     assert not [cell for cell in rows if cell.startswith("=")]
 
 
-def test_json_for_programs_ends_no_element(whole: Page) -> None:
+def test_json_cannot_end_its_script_element(whole: Page) -> None:
     assert "</" not in in_script({"a": HOSTILE["script"], "b": "\u2028"})
     assert json.loads(in_script({"a": HOSTILE["script"]})) == {"a": HOSTILE["script"]}
     (text,) = whole.texts("script", type="application/json", id="summary")
@@ -370,8 +370,8 @@ def test_a_large_tree_stays_below_the_limit() -> None:
     text = page(Contents(trees=(LabelledTree("large", TreeFile(tree=tree, reach=reach)),)))
     assert len(text.encode()) < MOST_BYTES
     seen = Page(text)
-    assert any(f"the file of the table has {65_536 - MOST_NODES} more" in each for each in seen.texts("bdi"))
-    assert "without the last" in text
+    assert any(f"the CSV file contains {65_536 - MAX_NODES} more" in each for each in seen.texts("bdi"))
+    assert "rows are left out" in text
 
 
 def test_drawn_nodes_of_a_large_tree_are_the_most_reached_ones() -> None:
@@ -379,8 +379,8 @@ def test_drawn_nodes_of_a_large_tree_are_the_most_reached_ones() -> None:
     reach = np.array([1.0, 0.9, 0.8, *[0.1] * 400, *np.linspace(0.7, 0.2, 400)])
     (section,) = sections(Contents(trees=(LabelledTree("t", TreeFile(tree=tree, reach=reach)),)))
     drawn = sorted(map(int, re.findall(r"<title>node (\d+),", section.figures[0].svg)))
-    assert len(drawn) == MOST_NODES
-    assert drawn == [*range(3 + MOST_NODES - 403), *range(403, 803)]
+    assert len(drawn) == MAX_NODES
+    assert drawn == [*range(3 + MAX_NODES - 403), *range(403, 803)]
 
 
 @pytest.mark.slow
@@ -389,7 +389,7 @@ def test_pages_of_real_profiles_stay_below_the_limit(path: Path) -> None:
     assert len(page(Contents(planned=planned(Profile.load(path)))).encode()) < MOST_BYTES
 
 
-def test_everything_at_once_stays_below_the_limit() -> None:
+def test_page_of_all_inputs_stays_below_the_limit() -> None:
     assert len(page(everything()).encode()) < MOST_BYTES
 
 
@@ -406,8 +406,8 @@ def test_warnings_say_what_to_do() -> None:
     )
     place = next(i for i, (tag, at, _) in enumerate(seen.elements) if tag == "section" and at["id"] == "warnings")
     texts = "\n".join("".join(text) for tag, _, text in seen.elements[place : place + 40] if tag == "bdi")
-    assert "B.json: the output DIFFERS from plain decoding's. Report it" in texts
-    assert "T.json was planned for x + y, and this is big + small" in texts
+    assert "b.json: the output DIFFERS from plain decoding. Report it" in texts
+    assert "t.json was planned for x + y, and this is big + small" in texts
     assert "vary by" in texts
     assert "Measure the choice" not in texts
     alone = Page(page(Contents(planned=planned())))

@@ -1,4 +1,4 @@
-"""What to run where on the page: of all drafters by context length, and of the draft model."""
+"""The page's section on schedules, of all drafters and of the draft model."""
 
 import json
 from dataclasses import replace
@@ -10,12 +10,11 @@ from matplotlib.patches import Rectangle
 from tests.cli.invented import FOUR_CONDITIONS, invented
 from tests.planner.test_drafters import CONTEXTS, by_context
 from tests.support.pages import Page, planned
-from treeopt.pictures.panels import Panel, compose
-from treeopt.pictures.style import PLAIN, TREE
 from treeopt.planner import Option, PlanRequest, Segment, schedule
-from treeopt.planner.drafters import drafters_over_contexts
-from treeopt.planner.planned import Planned
-from treeopt.report.drafter_contexts_text import drafter_contexts_text
+from treeopt.planner.profile_plan import ProfilePlan, drafters_over_contexts
+from treeopt.plotting.panels import Panel, compose
+from treeopt.plotting.style import PLAIN, TREE
+from treeopt.report.drafters_text import drafter_contexts_text
 from treeopt.report.figures.schedules import drafters_panel
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.page import page
@@ -25,9 +24,9 @@ REQUEST = PlanRequest(max_nodes=8, raw=True)
 
 
 @pytest.fixture(scope="module")
-def several() -> Planned:
+def several() -> ProfilePlan:
     profile = by_context()
-    plans = schedule(profile, 8, raw=True).plans_of_texts(0.0)
+    plans = schedule(profile, 8, raw=True).single_sequence_plans(0.0)
     return replace(
         planned(profile, max_nodes=8, raw=True), over_contexts=drafters_over_contexts(profile, REQUEST, plans)
     )
@@ -40,7 +39,7 @@ def bars_of(panel: Panel) -> list[Rectangle]:
     return sorted(bars, key=lambda each: each.get_x())
 
 
-def test_every_range_of_contexts_has_its_strip(several: Planned) -> None:
+def test_every_range_of_contexts_has_its_strip(several: ProfilePlan) -> None:
     segments = several.over_contexts
     bars = bars_of(drafters_panel(segments, 0.6))
     assert len(bars) == len(segments) > 1
@@ -50,12 +49,12 @@ def test_every_range_of_contexts_has_its_strip(several: Planned) -> None:
         name = {"model": "the draft model"}.get(each.option.drafter.name, each.option.drafter.name)
         expected = (
             f"tokens of context {first} to {last}: {name}, {each.option.shape}, rule {each.option.rule}, "
-            f"{each.option.speedup.value:.2f} times plain decoding at the start"
+            f"{each.option.speedup.value:.2f}x plain decoding at the start"
         )
         assert json.loads(str(bar.get_gid()).removeprefix("tip:")) == [expected]
 
 
-def test_every_drafter_has_a_colour_of_its_own(several: Planned) -> None:
+def test_every_drafter_has_a_colour_of_its_own(several: ProfilePlan) -> None:
     first = several.over_contexts[0]
     model = replace(first, option=planned_model(several))
     axes = compose([drafters_panel((model, *several.over_contexts, plain(model), first), 0.0)]).axes[0]
@@ -65,7 +64,7 @@ def test_every_drafter_has_a_colour_of_its_own(several: Planned) -> None:
     assert len(set(colours.values())) == len(colours) >= 3
 
 
-def test_the_page_says_where_to_switch_drafters(several: Planned) -> None:
+def test_page_contains_the_drafter_switches(several: ProfilePlan) -> None:
     said = [line for line in drafter_contexts_text(several.over_contexts).splitlines() if "switch at" in line]
     assert said
     seen = Page(page(Contents(planned=several)))
@@ -83,10 +82,10 @@ def test_the_page_says_where_to_switch_drafters(several: Planned) -> None:
     alone = Page(page(Contents(planned=planned(invented(conditions=FOUR_CONDITIONS)))))
     assert "What to run, over context lengths" in alone.texts("bdi")
     assert "drafter-contexts.csv" not in alone.attributes("a", "download")
-    assert not any("Of all drafters" in each for each in alone.texts("bdi"))
+    assert not any("all drafters" in each for each in alone.texts("bdi"))
 
 
-def planned_model(found: Planned) -> Option:
+def planned_model(found: ProfilePlan) -> Option:
     """Return the option of the draft model."""
     return next(each.option for each in found.drafters if each.option.drafter.name == "model")
 

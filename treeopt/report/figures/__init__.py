@@ -1,1 +1,1 @@
-"""Every figure of results, as panels: the same for files, notebooks and the report page."""
+"""Figures of results as panels, for files, notebooks and the report page."""

@@ -5,24 +5,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from treeopt.arrays import Float64
-from treeopt.pictures.panels import Panel, legend_patch
-from treeopt.pictures.style import INK, TREE, WHITE, whole_numbers
+from treeopt.plotting.panels import Panel, legend_patch
+from treeopt.plotting.style import INK, TREE, WHITE, whole_numbers
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.report.figures.cells import draw_cells
-from treeopt.report.profile_words import labelled_acceptances
+from treeopt.report.profile_text import labelled_acceptances
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEAST_SHOWN = 5e-4
-"""Ranks that no depth accepts more often are left out at the end."""
-MOST_DEPTHS, MOST_RANKS = 32, 32
-MOST_NUMBERED = 12
-"""Maps of at most so many ranks have the percentages in the cells."""
-SPREAD = 0.45
-"""Exponent that makes small probabilities denser, so that they can be told apart."""
+MIN_SHOWN = 5e-4
+"""Trailing ranks that are accepted less often at every depth are left out."""
+MAX_DEPTHS, MAX_RANKS = 32, 32
+MAX_NUMBERED_RANKS, MAX_NUMBERED_DEPTHS = 12, 20
+"""Size of the largest map with percentages in its cells."""
+EXPONENT = 0.45
+"""Makes small probabilities denser, so that they can be distinguished."""
 LEGEND = (0.01, 0.1, 0.3, 0.6, 1.0)
 
 
@@ -32,7 +32,7 @@ def acceptance_panels(profile: Profile) -> list[Panel]:
 
 
 def acceptance_panel(label: str, measured: MeasuredAcceptance) -> Panel:
-    """Return one heat map under a label."""
+    """Return the heat map of one acceptance."""
     rows = _drawn_rows(measured.table)
     below = ", below a first child" if measured.table.parent_ranks > 1 else ""
     return Panel(
@@ -46,26 +46,26 @@ def acceptance_panel(label: str, measured: MeasuredAcceptance) -> Panel:
 
 
 def _drawn_rows(table: AcceptanceTable) -> Float64:
-    """Return the drawn part of a table, float64 (depths, ranks); below parents of rank 0 where they matter."""
+    """Return the drawn part of a table, float64 (depths, ranks): below parents of rank 0 if the parent's rank matters."""
     rows = table.rows(table.max_depth or 1)[:, 0]
-    used = [rank + 1 for rank in range(table.branching) if rows[:, rank].max() >= LEAST_SHOWN]
-    return rows[:MOST_DEPTHS, : min(MOST_RANKS, max(used, default=1))]
+    last_rank = max((rank for rank in range(table.branching) if rows[:, rank].max() >= MIN_SHOWN), default=0)
+    return rows[:MAX_DEPTHS, : min(MAX_RANKS, last_rank + 1)]
 
 
 def _draw(axes: "Axes", table: AcceptanceTable, rows: Float64) -> None:
     depths, ranks = rows.shape
     axes.set_xlim(-0.5, ranks - 0.5)
     axes.set_ylim(depths + 0.5, 0.5)
-    density = _density(rows)
+    density: Float64 = rows**EXPONENT
     draw_cells(axes, np.arange(ranks + 1) - 0.5, np.arange(depths + 1) + 0.5, density, TREE)
     for value in LEGEND:
-        legend_patch(axes, TREE, f"{100 * value:.0f}\u2009%", density=value**SPREAD)
+        legend_patch(axes, TREE, f"{100 * value:.0f}\u2009%", density=value**EXPONENT)
     whole_numbers(axes.xaxis)
     whole_numbers(axes.yaxis)
     axes.spines[:].set_visible(False)
     if table.position_invariant:
         axes.set_yticks([1], ["every"])
-    if ranks > MOST_NUMBERED or depths > 20:
+    if ranks > MAX_NUMBERED_RANKS or depths > MAX_NUMBERED_DEPTHS:
         return
     for depth in range(depths):
         for rank in range(ranks):
@@ -73,9 +73,3 @@ def _draw(axes: "Axes", table: AcceptanceTable, rows: Float64) -> None:
             colour = WHITE if density[depth, rank] > 0.6 else INK
             text = f"{value:.0f}" if value >= 9.95 else f"{value:.1f}"
             axes.text(rank, depth + 1, text, ha="center", va="center_baseline", fontsize=8.5, color=colour)
-
-
-def _density(values: Float64) -> Float64:
-    """Return how dense probabilities are drawn."""
-    spread: Float64 = values**SPREAD
-    return spread

@@ -7,37 +7,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treeopt.arrays import Float64
-from treeopt.pictures.labels import label_points
-from treeopt.pictures.panels import Panel
-from treeopt.pictures.style import CHAIN, CHOICE, GREEN, LINE, MUTED, PALE, PURPLE, SKY, TREE, grid_lines, whole_numbers
-from treeopt.pictures.svg import tip
-from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize
+from treeopt.plotting.labels import label_points
+from treeopt.plotting.panels import Panel
+from treeopt.plotting.style import CHAIN, CHOICE, GREEN, LINE, MUTED, PALE, PURPLE, SKY, TREE, grid_lines, whole_numbers
+from treeopt.plotting.svg import set_tooltips
 from treeopt.records.bench_file import GridBench, GridTree, MethodsBench, TreeBench
-from treeopt.records.results import EngineBench, EngineRow
+from treeopt.records.results import BatchBench, BatchRow, BatchSize, EngineBench, EngineRow
 from treeopt.report.figures.cells import draw_lines
 from treeopt.report.figures.rows import PLAIN_LINE, SpeedupRow, speedup_panel
 from treeopt.report.figures.speedup_map import STAR
-from treeopt.report.text import counted
+from treeopt.report.text import counted, percent
 from treeopt.trees import TokenTree, describe_tree, kind_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BAND = 0.05
-"""Half the width of the band around predictions that came true."""
-MOST_LABELLED = 40
+"""Relative half width of the band around the diagonal."""
+MAX_LABELLED = 40
 OTHERS = (GREEN, SKY, PURPLE)
-"""Colours of trees and chains after the first of either."""
+"""Colours of all trees and chains but the first of each kind."""
 _KINDS = {"chain": ("chains", CHAIN, "D", 24), "tree": ("trees", TREE, "o", 30), "plain": ("plain", MUTED, "o", 30)}
 
 
 def trees_panel(benches: Sequence[TreeBench]) -> Panel:
-    """Return a row for each tree that was benchmarked alone."""
-    return speedup_panel([_tree_row(each) for each in benches], "Trees, predicted and measured")
+    """Return a row for each benchmark of one tree."""
+    return speedup_panel([_tree_row(bench) for bench in benches], "Trees, predicted and measured")
 
 
 def methods_panels(bench: MethodsBench) -> list[Panel]:
-    """Return the methods at each temperature."""
+    """Return a panel of all methods for each temperature."""
     return [
         speedup_panel(
             [
@@ -61,8 +60,8 @@ def methods_panels(bench: MethodsBench) -> list[Panel]:
 
 
 def grid_panel(bench: GridBench) -> Panel:
-    """Return measured over predicted speedup, a point for each tree."""
-    labelled = len(bench.trees) <= MOST_LABELLED
+    """Return measured against predicted speedup, a point for each tree."""
+    labelled = len(bench.trees) <= MAX_LABELLED
     return Panel(
         draw=lambda axes: _draw_grid(axes, bench, labelled=labelled),
         title="Trees of a grid",
@@ -108,22 +107,22 @@ def batches_panels(bench: BatchBench) -> list[Panel]:
     return [over_sizes, speedup_panel(rows, "Batches, predicted and measured")]
 
 
-def lines_of(bench: BatchBench, tree: TokenTree) -> tuple[list[float], list[float]]:
-    """Return measured and predicted tokens per second of a tree at every batch size; nan where there is none."""
+def rates_by_batch_size(bench: BatchBench, tree: TokenTree) -> tuple[list[float], list[float]]:
+    """Return measured and predicted tokens per second of a tree at every batch size; nan where missing."""
     rows = [next((row for row in size.rows if row.tree == tree), None) for size in bench.sizes]
     rates = [(row.measured.tokens_per_s, row.predicted_tokens_per_s) if row else (None, None) for row in rows]
-    measured, predicted = ([np.nan if each is None else each for each in column] for column in zip(*rates, strict=True))
+    measured, predicted = ([np.nan if rate is None else rate for rate in column] for column in zip(*rates, strict=True))
     return measured, predicted
 
 
-def drawn_trees(bench: BatchBench) -> dict[TokenTree, str]:
-    """Return the trees that are drawn with their colours: the first of each kind in its own, those chosen before others."""
+def tree_colours(bench: BatchBench) -> dict[TokenTree, str]:
+    """Return the trees to draw with their colours: chosen trees first, the first tree of a kind in the kind's colour."""
     rows = sorted((row for size in bench.sizes for row in size.rows), key=lambda row: not row.chosen)
     colours: dict[TokenTree, str] = {}
     others = iter(OTHERS)
     for tree in dict.fromkeys(row.tree for row in rows):
-        own = _KINDS[kind_of(tree)][1]
-        colour = own if own not in colours.values() else next(others, None)
+        kind_colour = _KINDS[kind_of(tree)][1]
+        colour = kind_colour if kind_colour not in colours.values() else next(others, None)
         if colour is not None:
             colours[tree] = colour
     return colours
@@ -139,31 +138,31 @@ def _tree_row(bench: TreeBench) -> SpeedupRow:
 
 
 def _draw_grid(axes: "Axes", bench: GridBench, *, labelled: bool) -> None:
-    points = np.array([(each.predicted.speedup, each.measured.speedup.value) for each in bench.trees], float)
-    ends = np.array([(each.measured.speedup.low, each.measured.speedup.high) for each in bench.trees])
-    diagonal = _draw_diagonal(axes, np.concatenate([points.ravel(), ends.ravel()]))
-    bars = np.stack([np.stack([points[:, 0]] * 2, -1), ends], -1)
+    points = np.array([(row.predicted.speedup, row.measured.speedup.value) for row in bench.trees], float)
+    intervals = np.array([(row.measured.speedup.low, row.measured.speedup.high) for row in bench.trees])
+    diagonal = _draw_diagonal(axes, np.concatenate([points.ravel(), intervals.ravel()]))
+    bars = np.stack([np.stack([points[:, 0]] * 2, -1), intervals], -1)
     draw_lines(axes, bars, LINE, 1.0, z=2)
     for kind, (label, colour, marker, size) in _KINDS.items():
-        members = [place for place, each in enumerate(bench.trees) if kind_of(each.tree) == kind]
+        members = [index for index, row in enumerate(bench.trees) if kind_of(row.tree) == kind]
         if members:
             style: dict[str, Any] = {"s": size, "color": colour, "marker": marker, "linewidths": 0}
             dots = axes.scatter(*points[members].T, label=label, zorder=3, **style)
-            tip(dots, *(_grid_tip(bench.trees[place]) for place in members))
+            set_tooltips(dots, *(_grid_tooltip(bench.trees[index]) for index in members))
     first = "fastest tree" if bench.plain_is_fastest else "choice of the plan"
     ring: dict[str, Any] = {"s": 110, "facecolors": "none", "edgecolors": CHOICE, "linewidths": 1.6}
     axes.scatter(*points[:1].T, label=first, zorder=4, **ring)
     if labelled:
-        texts = [f"{each.tree.nodes}/{each.tree.max_depth}" for each in bench.trees]
-        label_points(axes, points, texts, size=8.5, lines=[diagonal, *bars])
+        labels = [f"{row.tree.nodes}/{row.tree.max_depth}" for row in bench.trees]
+        label_points(axes, points, labels, size=8.5, lines=[diagonal, *bars])
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_diagonal(axes: "Axes", values: Float64) -> Float64:
-    """Set the limits, draw where predictions come true and the band around it; return the ends of that line."""
+    """Set the limits, draw the diagonal with a band around it, and return the ends of the diagonal."""
     low, high = float(values.min()), float(values.max())
-    room = 0.06 * (high - low) or 0.06 * high
-    limits = np.array([max(0.0, low - room), high + room])
+    margin = 0.06 * (high - low) or 0.06 * high
+    limits = np.array([max(0.0, low - margin), high + margin])
     axes.set_xlim(*limits)
     axes.set_ylim(*limits)
     label = f"within {100 * BAND:.0f}\u2009% of the prediction"
@@ -172,15 +171,16 @@ def _draw_diagonal(axes: "Axes", values: Float64) -> Float64:
     return np.stack([limits, limits], axis=1)
 
 
-def _grid_tip(each: GridTree) -> str:
-    speedup = each.measured.speedup
+def _grid_tooltip(row: GridTree) -> str:
+    speedup = row.measured.speedup
     measured = f"{speedup.value:.2f} ({speedup.low:.2f} to {speedup.high:.2f})"
-    return f"{describe_tree(each.tree)}: predicted {each.predicted.speedup:.2f}, measured {measured}"
+    return f"{describe_tree(row.tree)}: predicted {row.predicted.speedup:.2f}, measured {measured}"
 
 
 def _draw_engine(axes: "Axes", benches: Sequence[EngineBench]) -> None:
     axes.axhline(1.0, label="plain decoding", **PLAIN_LINE)
-    for first, bench in zip([True, *[False] * len(benches)], benches, strict=False):
+    for index, bench in enumerate(benches):
+        first = index == 0
         predicted = [np.nan if row.predicted_speedup is None else row.predicted_speedup for row in bench.rows]
         rows, label = bench.rows, "predicted" if first else None
         axes.plot([row.length for row in rows], predicted, color=CHAIN, linewidth=1.6, label=label, zorder=2)
@@ -189,37 +189,38 @@ def _draw_engine(axes: "Axes", benches: Sequence[EngineBench]) -> None:
         axes.errorbar(lengths, speedups, spread, fmt="none", ecolor=TREE, elinewidth=1.0, zorder=3)
         label = "measured, with the spread of repeats" if first else None
         dots = axes.scatter(lengths, speedups, s=28, color=TREE, linewidths=0, label=label, zorder=3)
-        tip(dots, *map(_engine_tip, rows))
-        place = bench.chosen.length, bench.chosen.speedup
-        axes.plot(*place, label="choice" if first else None, **(STAR | {"markersize": 13}))
-    values = [each for bench in benches for row in bench.rows for each in (row.speedup, row.predicted_speedup or 0)]
-    axes.set_ylim(0, 1.1 * max(values))
+        set_tooltips(dots, *map(_engine_tooltip, rows))
+        axes.plot(
+            bench.chosen.length, bench.chosen.speedup, label="choice" if first else None, **(STAR | {"markersize": 13})
+        )
+    speedups = [max(row.speedup, row.predicted_speedup or 0) for bench in benches for row in bench.rows]
+    axes.set_ylim(0, 1.1 * max(speedups))
     grid_lines(axes)
     whole_numbers(axes.xaxis)
 
 
-def _engine_tip(row: EngineRow) -> str:
+def _engine_tooltip(row: EngineRow) -> str:
     predicted = "" if row.predicted_speedup is None else f", predicted {row.predicted_speedup:.2f}"
     return f"{counted(row.length, 'draft token')}: measured {row.speedup:.2f}{predicted}"
 
 
 def _draw_batches(axes: "Axes", bench: BatchBench) -> None:
     sizes = [size.batch_size for size in bench.sizes]
-    for tree, colour in drawn_trees(bench).items():
-        measured, predicted = lines_of(bench, tree)
+    for tree, colour in tree_colours(bench).items():
+        measured, predicted = rates_by_batch_size(bench, tree)
         label = describe_tree(tree)
         axes.plot(sizes, predicted, color=colour, linewidth=1.3, linestyle=(0, (4, 2.5)), zorder=2)
         axes.plot(sizes, measured, color=colour, linewidth=1.6, label=label, zorder=3)
-        places = [(size, row) for size in bench.sizes for row in size.rows if row.tree == tree]
+        rows = [(size, row) for size in bench.sizes for row in size.rows if row.tree == tree]
         dots = axes.scatter(
-            [size.batch_size for size, _ in places],
-            [row.measured.tokens_per_s for _, row in places],
+            [size.batch_size for size, _ in rows],
+            [row.measured.tokens_per_s for _, row in rows],
             s=22,
             color=colour,
             linewidths=0,
             zorder=3,
         )
-        tip(dots, *(_batch_tip(size, row) for size, row in places))
+        set_tooltips(dots, *(_batch_tooltip(size, row) for size, row in rows))
     chosen = [(size.batch_size, size.chosen.measured.tokens_per_s) for size in bench.sizes if size.chosen]
     if chosen:
         axes.plot(*np.array(chosen).T, label="choice", **(STAR | {"markersize": 13}))
@@ -232,10 +233,10 @@ def _draw_batches(axes: "Axes", bench: BatchBench) -> None:
     grid_lines(axes)
 
 
-def _batch_tip(size: BatchSize, row: BatchRow) -> str:
+def _batch_tooltip(size: BatchSize, row: BatchRow) -> str:
     measured, rate = row.measured, row.predicted_tokens_per_s
     predicted = "" if rate is None else f", predicted {rate:.0f}"
     return (
         f"batch of {size.batch_size}, {describe_tree(row.tree)}: {measured.tokens_per_s:.0f} tokens per second{predicted}; "
-        f"{measured.speedup:.2f} times plain decoding, {100 * measured.overhead:.0f} % of a step is host overhead"
+        f"{measured.speedup:.2f}x plain decoding, {percent(measured.overhead)} of a step is host overhead"
     )

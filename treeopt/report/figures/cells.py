@@ -1,4 +1,4 @@
-"""Rectangles whose density shows a number: few elements, and readable on light and dark paper."""
+"""Heat maps of rectangles and sets of lines, drawn as few SVG elements and readable on light and dark paper."""
 
 import itertools
 from typing import TYPE_CHECKING
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STEPS = 25
-"""Densities that are told apart."""
+"""Number of distinct densities."""
 
 
 def draw_cells(axes: "Axes", x_edges: Float64, y_edges: Float64, density: Float64, colour: str) -> None:
-    """Fill cells with a colour, denser for larger numbers from 0 to 1.
+    """Fill cells with a colour of different densities.
 
     Args:
-        axes: their limits stay.
+        axes: whose limits do not change.
         x_edges: float64 (columns + 1,).
         y_edges: float64 (rows + 1,).
-        density: float64 (rows, columns); cells of less than half a step stay empty.
+        density: float64 (rows, columns) from 0 to 1; below half a step a cell stays empty.
         colour: of all cells.
     """
     from matplotlib.patches import PathPatch
@@ -42,10 +42,10 @@ def draw_cells(axes: "Axes", x_edges: Float64, y_edges: Float64, density: Float6
 
 
 def draw_lines(axes: "Axes", lines: Float64, colour: str, width: float, *, z: float, cap: str = "butt") -> None:
-    """Draw straight lines at once.
+    """Draw straight lines as one path.
 
     Args:
-        axes: their limits follow the lines.
+        axes: whose limits follow the lines.
         lines: float64 (lines, 2, 2): start and end of each.
         colour: of all lines.
         width: points.
@@ -61,7 +61,7 @@ def draw_lines(axes: "Axes", lines: Float64, colour: str, width: float, *, z: fl
 
 
 def runs(marked: Bool) -> list[tuple[int, int]]:
-    """Return where runs of marked entries begin and end.
+    """Return the start and end of each run of marked entries.
 
     >>> runs(np.array([True, True, False, True]))
     [(0, 2), (3, 4)]

@@ -1,10 +1,10 @@
-"""Settings under loads: tokens per second, and time per token, over the rate at which sequences arrive."""
+"""Simulated settings: tokens per second and time per token over the rate at which sequences arrive."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treeopt.pictures.panels import Panel
-from treeopt.pictures.style import INK, MUTED, SERIES, grid_lines
+from treeopt.plotting.panels import Panel
+from treeopt.plotting.style import INK, MUTED, SERIES, grid_lines
 from treeopt.simulation.outcome import Outcome
 from treeopt.simulation.settings import PLAIN, SCHEDULE
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def load_panels(outcomes: Sequence[Outcome]) -> list[Panel]:
-    """Return throughput and latency of the same settings at two or more rates."""
+    """Return throughput and latency of settings at two or more rates."""
     x = "sequences arriving per second"
     return [
         Panel(draw=lambda axes: _draw(axes, outcomes, latency=False), title="Throughput", x=x, y="tokens per second"),
@@ -24,23 +24,25 @@ def load_panels(outcomes: Sequence[Outcome]) -> list[Panel]:
 def drawn_settings(outcomes: Sequence[Outcome]) -> list[str]:
     """Return the names of plain decoding, the schedule, and the fixed settings that are fast at some rate."""
     best: dict[str, float] = {}
-    for rate in {each.rate_per_s for each in outcomes}:
-        at_rate = [each for each in outcomes if each.rate_per_s == rate]
-        least_s = min(each.token_s for each in at_rate)
-        for each in at_rate:
-            best[each.name] = max(best.get(each.name, 0.0), least_s / each.token_s)
+    for rate in {outcome.rate_per_s for outcome in outcomes}:
+        at_rate = [outcome for outcome in outcomes if outcome.rate_per_s == rate]
+        min_s = min(outcome.token_s for outcome in at_rate)
+        for outcome in at_rate:
+            best[outcome.name] = max(best.get(outcome.name, 0.0), min_s / outcome.token_s)
     fixed = sorted((name for name in best if name not in (PLAIN, SCHEDULE)), key=lambda name: -best[name])
-    order = list(dict.fromkeys(each.name for each in outcomes))
+    order = list(dict.fromkeys(outcome.name for outcome in outcomes))
     return [name for name in order if name in (PLAIN, SCHEDULE, *fixed[: len(SERIES)])]
 
 
 def _draw(axes: "Axes", outcomes: Sequence[Outcome], *, latency: bool) -> None:
     colours = iter(SERIES)
     for name in drawn_settings(outcomes):
-        own = sorted((each for each in outcomes if each.name == name), key=lambda each: each.rate_per_s)
+        by_rate = sorted(
+            (outcome for outcome in outcomes if outcome.name == name), key=lambda outcome: outcome.rate_per_s
+        )
         axes.plot(
-            [each.rate_per_s for each in own],
-            [1000 * each.token_s if latency else each.tokens_per_s for each in own],
+            [outcome.rate_per_s for outcome in by_rate],
+            [1000 * outcome.token_s if latency else outcome.tokens_per_s for outcome in by_rate],
             color={PLAIN: MUTED, SCHEDULE: INK}.get(name) or next(colours),
             linewidth=2.0 if name == SCHEDULE else 1.3,
             linestyle="--" if name == PLAIN else "-",

@@ -1,12 +1,12 @@
-"""What to run where: strips over batch sizes and context lengths, of the draft model and of all drafters."""
+"""Schedules as strips over batch sizes and context lengths, of the draft model and of all drafters."""
 
 from collections.abc import Sequence
 from itertools import cycle
 
-from treeopt.pictures.panels import Panel
-from treeopt.pictures.style import CHAIN, GREEN, PLAIN, PURPLE, SKY, TREE
 from treeopt.planner import Schedule, Segment
-from treeopt.report.drafter_contexts_text import drafter_name
+from treeopt.plotting.panels import Panel
+from treeopt.plotting.style import CHAIN, GREEN, PLAIN, PURPLE, SKY, TREE
+from treeopt.report.drafters_text import drafter_name
 from treeopt.report.figures.rows import Strip, strips_panel
 from treeopt.report.text import range_text
 
@@ -15,11 +15,11 @@ COLOURS = {"tree": TREE, "chain": CHAIN, "plain": PLAIN, "setting": GREEN}
 
 
 def schedule_panels(schedule: Schedule) -> list[Panel]:
-    """Return the fastest options over batch sizes and over context lengths, where several were measured."""
+    """Return the fastest options over batch sizes and over context lengths, if several were measured."""
     panels = []
-    if any(each.batch_sizes[0] != each.batch_sizes[1] for each in schedule.over_batch_sizes):
+    if any(segment.batch_sizes[0] != segment.batch_sizes[1] for segment in schedule.over_batch_sizes):
         panels.append(_panel("What to run, over batch sizes", schedule.over_batch_sizes, across_batches=True))
-    if any(each.context_tokens[0] != each.context_tokens[1] for each in schedule.over_contexts):
+    if any(segment.context_tokens[0] != segment.context_tokens[1] for segment in schedule.over_contexts):
         panels.append(_panel("What to run, over context lengths", schedule.over_contexts, across_batches=False))
     return panels
 
@@ -27,36 +27,39 @@ def schedule_panels(schedule: Schedule) -> list[Panel]:
 def drafters_panel(segments: Sequence[Segment], temperature: float) -> Panel:
     """Return the fastest of all drafters over context lengths."""
     others, colours = cycle((GREEN, SKY, PURPLE)), {"plain decoding": PLAIN, "the draft model": TREE}
-    names = [drafter_name(each.option) for each in segments]
+    names = [drafter_name(segment.option) for segment in segments]
     for name in names:
         colours[name] = colours.get(name) or next(others)
     strips = [
         Strip(
-            ends=each.context_tokens,
+            ends=segment.context_tokens,
             colour=colours[name],
             group=name,
             short=name,
-            tip=f"{CONTEXT} {range_text(each.context_tokens)}: {name}, {each.option.shape}, rule {each.option.rule}, "
-            f"{each.option.speedup.value:.2f} times plain decoding at the start",
+            tooltip=f"{CONTEXT} {range_text(segment.context_tokens)}: {name}, {segment.option.shape}, rule {segment.option.rule}, "
+            f"{segment.option.speedup.value:.2f}x plain decoding at the start",
         )
-        for name, each in zip(names, segments, strict=True)
+        for name, segment in zip(names, segments, strict=True)
     ]
     rows = {f"batch of 1, temperature {temperature:g}": strips}
-    return strips_panel(rows, "Of all drafters, over context lengths", CONTEXT)
+    return strips_panel(rows, "All drafters, over context lengths", CONTEXT)
 
 
 def _panel(title: str, segments: Sequence[Segment], *, across_batches: bool) -> Panel:
-    """Return a row of strips for every temperature, and context length or batch size across which nothing changes."""
+    """Return a row of strips for every temperature, and for every context length or batch size."""
     x = "batch size, sequences" if across_batches else CONTEXT
     rows: dict[tuple[float, int], list[Strip]] = {}
-    for each in segments:
-        ends, (other, _) = each.batch_sizes, each.context_tokens
+    for segment in segments:
+        ends, (fixed, _) = segment.batch_sizes, segment.context_tokens
         if not across_batches:
-            ends, other = each.context_tokens, each.batch_sizes[0]
-        rows.setdefault((each.temperature, other), []).append(_strip(each, ends, x))
-    where = "{} tokens of context" if across_batches else "batch of {}"
-    named = {f"{where.format(other)}, temperature {warmth:g}": rows[warmth, other] for warmth, other in sorted(rows)}
-    return strips_panel(named, title, x)
+            ends, fixed = segment.context_tokens, segment.batch_sizes[0]
+        rows.setdefault((segment.temperature, fixed), []).append(_strip(segment, ends, x))
+    name = "{} tokens of context" if across_batches else "batch of {}"
+    named_rows = {
+        f"{name.format(fixed)}, temperature {temperature:g}": rows[temperature, fixed]
+        for temperature, fixed in sorted(rows)
+    }
+    return strips_panel(named_rows, title, x)
 
 
 def _strip(segment: Segment, ends: tuple[int, int], x: str) -> Strip:
@@ -67,5 +70,5 @@ def _strip(segment: Segment, ends: tuple[int, int], x: str) -> Strip:
         colour=COLOURS[option.kind],
         group=option.kind if option.kind == "plain" else f"{option.kind} nodes/depth",
         short=f"{option.kind}{size}",
-        tip=f"{x} {range_text(ends)}: {option.shape}, rule {option.rule}, {option.speedup.value:.2f} times plain decoding",
+        tooltip=f"{x} {range_text(ends)}: {option.shape}, rule {option.rule}, {option.speedup.value:.2f}x plain decoding",
     )

@@ -1,16 +1,16 @@
-"""The map of a plan: predicted speedup over budget and depth, and where tree, chain and plain decoding lie on it."""
+"""The map of a plan: predicted speedup over budget and depth, with tree, chain and plain decoding marked."""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from treeopt.arrays import Bool, Float64
-from treeopt.pictures.panels import TICK_SIZE, Panel
-from treeopt.pictures.style import CHAIN, CHOICE, INK, MUTED, PLAIN, TREE, WHITE, size_of, whole_numbers
-from treeopt.pictures.svg import tip
-from treeopt.planner.fastest import speeds
+from treeopt.planner.fastest import solution_speedups
 from treeopt.planner.options import Option
 from treeopt.planner.plan_record import Plan
+from treeopt.plotting.panels import TICK_SIZE, Panel
+from treeopt.plotting.style import CHAIN, CHOICE, INK, MUTED, PLAIN, TREE, WHITE, size_of, whole_numbers
+from treeopt.plotting.svg import set_tooltips
 from treeopt.report.figures.cells import draw_cells, draw_lines, runs
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ STAR: dict[str, Any] = {
     "clip_on": False,
     "zorder": 6,
 }
-"""How the choice is marked."""
+"""Mark of the choice."""
 _MARKS = {"tree": ("^", TREE), "chain": ("D", CHAIN), "plain": ("o", PLAIN)}
 _FIRST_EDGE = 0.75
-"""Where the map begins: half a budget of 1, on a logarithmic scale."""
+"""Left edge of the map on its logarithmic scale of budgets."""
 
 
 def map_panel(plan: Plan) -> Panel:
-    """Return the map, with lines around the cells faster than plain decoding and those near the best."""
+    """Return the map, with outlines of the cells faster than plain decoding and of those near the best."""
     return Panel(
         draw=lambda axes: _draw(axes, plan),
         title="Speedup over budget and depth",
@@ -46,7 +46,7 @@ def map_panel(plan: Plan) -> Panel:
 
 
 def _draw(axes: "Axes", plan: Plan) -> None:
-    speedups = speeds(plan.solution, plan.model.costs)[:, 1:]
+    speedups = solution_speedups(plan.solution, plan.model.costs)[:, 1:]
     depths, budgets = speedups.shape
     best, drafted = float(speedups.max()), speedups[1:, 1:]
     x = np.log2(np.concatenate([[_FIRST_EDGE], np.arange(1, budgets + 1) + 0.5]))
@@ -68,21 +68,21 @@ def _draw(axes: "Axes", plan: Plan) -> None:
 
 
 def _draw_speedups(axes: "Axes", x: Float64, y: Float64, speedups: Float64, best: float) -> None:
-    """Fill the cells; those without a measured pass stay empty."""
+    """Fill the cells; cells without a measured pass stay empty."""
     faster, slower = _densities(speedups, best)
     draw_cells(axes, x, y, faster, TREE)
     draw_cells(axes, x, y, slower, CHAIN)
 
 
 def _densities(speedups: Float64, best: float) -> tuple[Float64, Float64]:
-    """Return how dense cells faster and cells slower than plain decoding are: 1 for the best and for a standstill."""
+    """Return densities of cells faster and of cells slower than plain decoding, from 0 to 1."""
     above = np.clip((speedups - 1) / max(best - 1, 0.05), 0, 1)
     below = np.where(speedups > 0, np.clip(1 - speedups, 0, 1), 0)
     return np.where(speedups >= 1, 0.04 + 0.88 * above**1.3, 0), np.where(below > 0, 0.04 + 0.8 * below, 0)
 
 
 def _draw_scale(axes: "Axes", low: float, best: float) -> None:
-    """Draw what the densities stand for above the map."""
+    """Draw the scale of densities above the map."""
     from matplotlib.ticker import MaxNLocator
 
     _, height = size_of(axes)
@@ -107,35 +107,37 @@ def _draw_scale(axes: "Axes", low: float, best: float) -> None:
 
 
 def _draw_outline(axes: "Axes", x: Float64, y: Float64, inside: Bool, colour: str, name: str) -> None:
-    """Draw the edges between drafted cells inside and all others, so that lines end at the map's rim only."""
+    """Draw the edges between marked drafting cells and all others, so that lines end at the map's edge only."""
     inside[0], inside[:, 0] = False, False
     depths, budgets = inside.shape
-    upright, level = np.diff(inside, axis=1), np.diff(inside, axis=0)
+    vertical, horizontal = np.diff(inside, axis=1), np.diff(inside, axis=0)
     lines = [
         ((x[column + 1], y[first]), (x[column + 1], y[last]))
         for column in range(budgets - 1)
-        for first, last in runs(upright[:, column])
+        for first, last in runs(vertical[:, column])
     ]
     lines += [
-        ((x[first], y[row + 1]), (x[last], y[row + 1])) for row in range(depths - 1) for first, last in runs(level[row])
+        ((x[first], y[row + 1]), (x[last], y[row + 1]))
+        for row in range(depths - 1)
+        for first, last in runs(horizontal[row])
     ]
     draw_lines(axes, np.array(lines), colour, 1.3, z=3, cap="projecting")
     axes.plot([], [], color=colour, linewidth=1.3, label=name)
 
 
 def _mark_options(axes: "Axes", plan: Plan) -> None:
-    """Mark the choice, and the other candidates where they lie elsewhere; the legend has their speedups."""
+    """Mark the choice, and the other candidates unless they are the same tree; the legend contains their speedups."""
     marked: list[Option] = []
     for option in (plan.choice, plan.tree, plan.chain, plan.plain):
         if any(option.tree == other.tree for other in marked):
             continue
-        place = float(np.log2(option.tree.nodes)), option.tree.max_depth
+        position = float(np.log2(option.tree.nodes)), option.tree.max_depth
         label = f"{option.shape}: {option.speedup.value:.2f}x"
         if not marked:
-            (mark,) = axes.plot(*place, label=f"choice, {label}", **STAR)
+            (mark,) = axes.plot(*position, label=f"choice, {label}", **STAR)
         else:
             shape, colour = _MARKS[option.kind]
             style: dict[str, Any] = {"markeredgecolor": WHITE, "linestyle": "none", "clip_on": False, "zorder": 5}
-            (mark,) = axes.plot(*place, shape, color=colour, markersize=8, label=label, **style)
-        tip(mark, label)
+            (mark,) = axes.plot(*position, shape, color=colour, markersize=8, label=label, **style)
+        set_tooltips(mark, label)
         marked.append(option)

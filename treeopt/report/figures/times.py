@@ -1,4 +1,4 @@
-"""Measured times: samples, medians with intervals, and the line that a plan uses."""
+"""Measured times: samples, medians with intervals, and the curve that a plan uses."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,51 +6,53 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treeopt.arrays import Int64
-from treeopt.pictures.panels import Panel
-from treeopt.pictures.style import INK, LINE, SERIES, grid_lines, plain_numbers
-from treeopt.pictures.svg import tip
 from treeopt.planner.costs import step_costs
 from treeopt.planner.plan_record import Plan
+from treeopt.plotting.panels import Panel
+from treeopt.plotting.style import INK, LINE, SERIES, grid_lines, plain_numbers
+from treeopt.plotting.svg import set_tooltips
 from treeopt.records.latency import LatencyTable
-from treeopt.records.measured_drafter import condition_of
+from treeopt.records.measured_drafter import condition_key
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
 from treeopt.report.figures.cells import draw_lines
 from treeopt.report.figures.speedup_map import STAR
-from treeopt.report.profile_words import condition_name
-from treeopt.report.text import milliseconds
+from treeopt.report.profile_text import describe_point
+from treeopt.report.text import counted, milliseconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MS = 1000.0
-MOST_SAMPLES = 600
-"""Of more samples some are left out."""
-NOTICED = 0.02
-"""Overheads that move a curve by less than this everywhere are not drawn."""
-Condition = tuple[str, LatencyTable]
+MAX_SAMPLES = 600
+"""Samples to draw; of more, only every second, third, … one is drawn."""
+MIN_OVERHEAD = 0.02
+"""Overheads that move a curve by less than this relative change everywhere are not drawn."""
+NamedTable = tuple[str, LatencyTable]
 
 
 def times_panels(profile: Profile, plan: Plan | None = None) -> list[Panel]:
-    """Return verification and, of a pair with a draft model, drafting; of an engine its whole steps.
+    """Return verification and, with a draft model, drafting times; of an engine its step times.
 
     Args:
-        profile: all its conditions are drawn.
-        plan: its conditions come first, and the line that it uses is drawn.
+        profile: all its operating points are drawn.
+        plan: its operating points come first, and the curve that it uses is drawn.
     """
     latencies = list(profile.step_latencies)
     if plan is not None:
-        used = [condition_of(each) for each in plan.model.point.latencies]
-        latencies.sort(key=lambda each: condition_of(each) not in used)
-    whole = profile.engine is not None
-    panels = [_panel(latencies, "verify", "Steps of the engine" if whole else "Verification", plan)]
-    if not whole and any(each.draft is not None for each in latencies):
+        planned = [condition_key(latency) for latency in plan.model.point.latencies]
+        latencies.sort(key=lambda latency: condition_key(latency) not in planned)
+    of_engine = profile.engine is not None
+    panels = [_panel(latencies, "verify", "Steps of the engine" if of_engine else "Verification", plan)]
+    if not of_engine and any(latency.draft is not None for latency in latencies):
         panels.append(_panel(latencies, "draft", "Drafting one level", plan))
     return panels
 
 
 def _panel(latencies: Sequence[StepLatency], part: str, title: str, plan: Plan | None) -> Panel:
-    tables = [(condition_name(each), table) for each in latencies if (table := getattr(each, part)) is not None]
+    tables = [
+        (describe_point(latency), table) for latency in latencies if (table := getattr(latency, part)) is not None
+    ]
     limits, beyond = _limits([table for _, table in tables])
     return Panel(
         draw=lambda axes: _draw(axes, tables, part, plan, limits),
@@ -62,9 +64,9 @@ def _panel(latencies: Sequence[StepLatency], part: str, title: str, plan: Plan |
 
 
 def _limits(tables: Sequence[LatencyTable]) -> tuple[tuple[float, float] | None, int]:
-    """Return limits in ms around all medians and intervals, and how many samples of the first table lie above.
+    """Return limits in ms around all medians and intervals, and how many samples of the first table are above them.
 
-    No limits where a time is not above 0, which a logarithmic axis does not have.
+    There are no limits if a time is not above 0, because the axis is logarithmic.
     """
     ends = np.array([timing.interval_s for table in tables for timing in table.timings])
     medians = np.concatenate([table.medians_s for table in tables])
@@ -76,22 +78,20 @@ def _limits(tables: Sequence[LatencyTable]) -> tuple[tuple[float, float] | None,
 
 
 def _draw(
-    axes: "Axes", tables: Sequence[Condition], part: str, plan: Plan | None, limits: tuple[float, float] | None
+    axes: "Axes", tables: Sequence[NamedTable], part: str, plan: Plan | None, limits: tuple[float, float] | None
 ) -> None:
-    """Draw conditions in colours of their own, those beyond the palette's end pale."""
+    """Draw a curve for each table, in pale grey if there are more tables than colours."""
     _draw_samples(axes, tables[0][1])
     for (name, table), colour in zip(tables, SERIES, strict=False):
         ends = MS * np.array([timing.interval_s for timing in table.timings])
         draw_lines(axes, np.stack([np.stack([table.tokens, table.tokens], -1), ends], -1), colour, 1.0, z=2)
         style: dict[str, Any] = {"color": colour, "zorder": 3.0, "linewidth": 1.2}
         (line,) = axes.plot(table.tokens, MS * table.medians_s, "o-", markersize=3.6, label=name, **style)
-        tip(
-            line,
-            *([_tip(name, table, place) for place in range(len(table.tokens))] if table is tables[0][1] else [name]),
-        )
+        points = range(len(table.tokens)) if table is tables[0][1] else ()
+        set_tooltips(line, *([_tooltip(name, table, index) for index in points] or [name]))
     others = tables[len(SERIES) :]
-    for number, (_, table) in enumerate(others):
-        label = f"{len(others)} more conditions" if number == 0 else None
+    for index, (_, table) in enumerate(others):
+        label = f"{len(others)} more operating points" if index == 0 else None
         axes.plot(table.tokens, MS * table.medians_s, color=LINE, linewidth=0.9, label=label, zorder=2)
     if plan is not None:
         _draw_planned(axes, plan, part)
@@ -104,11 +104,11 @@ def _draw(
     grid_lines(axes)
 
 
-def _tip(name: str, table: LatencyTable, place: int) -> str:
-    timing = table.timings[place]
+def _tooltip(name: str, table: LatencyTable, index: int) -> str:
+    timing = table.timings[index]
     low, high = map(milliseconds, timing.interval_s)
     return (
-        f"{table.tokens[place]} tokens: {milliseconds(timing.median_s)} ms ({low} to {high}), "
+        f"{counted(int(table.tokens[index]), 'token')}: {milliseconds(timing.median_s)} ms ({low} to {high}), "
         f"{len(timing.samples_s)} samples; {name}"
     )
 
@@ -118,30 +118,33 @@ def _draw_samples(axes: "Axes", table: LatencyTable) -> None:
     samples = np.stack(
         [np.repeat(table.tokens, counts), MS * np.concatenate([timing.samples_s for timing in table.timings])], axis=1
     )
-    samples = samples[:: -(-len(samples) // MOST_SAMPLES)]
-    dots = np.stack([samples, samples * [1.0002, 1.0]], axis=1)  # lines of next to no length, whose round ends show
+    samples = samples[:: -(-len(samples) // MAX_SAMPLES)]
+    dots = np.stack([samples, samples * [1.0002, 1.0]], axis=1)  # lines so short that only their round ends are visible
     draw_lines(axes, dots, LINE, 2.2, z=1, cap="round")
 
 
 def _draw_planned(axes: "Axes", plan: Plan, part: str) -> None:
-    """Draw the pass that the plan uses, with overheads where they show, and the pass of the choice."""
+    """Draw the curve of passes that the plan uses, with overheads if they are visible, and the pass of the choice."""
     point, costs = plan.model.point, plan.model.costs
-    alone = step_costs(point, rule=plan.rule, max_nodes=costs.max_nodes, passes_only=True)
-    passes, whole = (alone.verify_s, costs.verify_s) if part == "verify" else (alone.draft_s, costs.draft_s)
-    end = min(plan.solution.max_nodes + 1, len(passes), len(whole))
-    passes, whole = passes[:end], whole[:end]
-    counts = _thinned(len(passes) - 1)
+    pass_costs = step_costs(point, rule=plan.rule, max_nodes=costs.max_nodes, passes_only=True)
+    if part == "verify":
+        passes_s, with_overhead_s = pass_costs.verify_s, costs.verify_s
+    else:
+        passes_s, with_overhead_s = pass_costs.draft_s, costs.draft_s
+    end = min(plan.solution.max_nodes + 1, len(passes_s), len(with_overhead_s))
+    passes_s, with_overhead_s = passes_s[:end], with_overhead_s[:end]
+    counts = _thinned(len(passes_s) - 1)
     style: dict[str, Any] = {"color": INK, "zorder": 2.0}
-    axes.plot(counts, MS * passes[counts], linewidth=4.0, alpha=0.2, label="used in the plan", **style)
-    if np.abs(whole[1:] / passes[1:] - 1).max() > NOTICED:
-        label = "with the overhead that grows by nodes and levels"
-        axes.plot(counts, MS * whole[counts], linewidth=1.2, linestyle=(0, (1.5, 1.5)), label=label, **style)
+    axes.plot(counts, MS * passes_s[counts], linewidth=4.0, alpha=0.2, label="used in the plan", **style)
+    if np.abs(with_overhead_s[1:] / passes_s[1:] - 1).max() > MIN_OVERHEAD:
+        label = "with the overhead per node and level"
+        axes.plot(counts, MS * with_overhead_s[counts], linewidth=1.2, linestyle=(0, (1.5, 1.5)), label=label, **style)
     tokens = plan.choice.verify_tokens
-    if part == "verify" and tokens < len(passes):
-        (mark,) = axes.plot(tokens, MS * passes[tokens], label="choice", **STAR)
-        tip(mark, f"the choice verifies {tokens} tokens")
+    if part == "verify" and tokens < len(passes_s):
+        (mark,) = axes.plot(tokens, MS * passes_s[tokens], label="choice", **STAR)
+        set_tooltips(mark, f"the choice verifies {tokens} tokens")
 
 
 def _thinned(last: int, most: int = 200) -> Int64:
-    """Return integers from 1 to `last`, some left out where they are close together on a logarithmic axis."""
+    """Return integers from 1 to `last`, at most about `most`, evenly spaced on a logarithmic axis."""
     return np.unique(np.geomspace(1, last, most).round().astype(int)) if last > most else np.arange(1, last + 1)

@@ -1,11 +1,10 @@
-"""What a page is made from: a profile with its plan, trees, and benches, each under a label."""
+"""The content of a page: a profile with its plan, trees and benches, each under a label."""
 
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from treeopt.planner.planned import Planned
-from treeopt.records.bench_file import Bench
-from treeopt.records.bench_heading import BenchHeading
+from treeopt.planner.profile_plan import ProfilePlan
+from treeopt.records.bench_file import Bench, BenchHeading
 from treeopt.records.identity import Identity
 from treeopt.trees import TreeFile
 
@@ -31,41 +30,41 @@ class LabelledBench(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """All that a page shows."""
+    """Everything that a page shows."""
 
-    planned: Planned | None = None
+    planned: ProfilePlan | None = None
     profile_name: str = "profile.yaml"
-    """The file of the profile, for commands."""
+    """File of the profile, for printed commands."""
     trees: tuple[LabelledTree, ...] = ()
     benches: tuple[LabelledBench[Bench], ...] = ()
-    """In any order: the page has them by label."""
+    """In any order; the page sorts them by label."""
 
     @property
     def identity(self) -> Identity:
-        """The pair and the machine of the profile, or else of the first tree, as far as they are known."""
+        """Pair and machine of the profile, else of the first tree, as far as they are known."""
         if self.planned is not None:
             return Identity.of(self.planned.profile.pair, self.planned.profile.machine)
-        return Identity.planned_for(self.trees[0].content.provenance) if self.trees else Identity()
+        return Identity.from_provenance(self.trees[0].content.provenance) if self.trees else Identity()
 
     @property
     def measured_here(self) -> "Contents":
         """The same without the benches of another pair, another machine or other conditions."""
-        here = self.identity
-        fitting = [
-            each
-            for each in self.benches
-            if here.same_pair(other := each.heading.identity) and not here.differences(other)
+        identity = self.identity
+        benches = [
+            bench
+            for bench in self.benches
+            if identity.same_pair(other := bench.heading.identity) and not identity.differences(other)
         ]
-        return replace(self, benches=tuple(fitting))
+        return replace(self, benches=tuple(benches))
 
     @property
     def sorted_benches(self) -> list[LabelledBench[Bench]]:
-        return sorted(self.benches, key=lambda each: each.label)
+        return sorted(self.benches, key=lambda bench: bench.label)
 
     def benches_of(self, kind: type[T_co]) -> list[LabelledBench[T_co]]:
         """Return the benches of one subcommand, by label."""
         return [
-            LabelledBench(each.label, content, each.heading)
-            for each in self.sorted_benches
-            if isinstance(content := each.content, kind)
+            LabelledBench(bench.label, content, bench.heading)
+            for bench in self.sorted_benches
+            if isinstance(content := bench.content, kind)
         ]

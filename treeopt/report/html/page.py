@@ -1,32 +1,35 @@
-"""The page itself, written as one file that requests nothing."""
+"""The report page: one HTML file that loads nothing else."""
 
 import base64
 import hashlib
 import json
 from importlib import resources
 
-from treeopt.pictures.style import DARK, LIGHT, PAPER
+from treeopt.planner.profile_plan import ProfilePlan
+from treeopt.plotting.style import DARK, LIGHT, PAPER
+from treeopt.records.profile import IMPORTED, UNKNOWN
+from treeopt.report.bench_text import describe_heading
 from treeopt.report.html.answer import Answer, answer, answer_figure, commands
 from treeopt.report.html.contents import Contents
-from treeopt.report.html.facts import facts
 from treeopt.report.html.page_warnings import page_warnings
 from treeopt.report.html.parts import shortened
 from treeopt.report.html.sections import sections
-from treeopt.report.plan_text import models_and_machine, subject
+from treeopt.report.plan_text import models_and_machine, plan_origins, subject
+from treeopt.report.profile_text import describe_point
 from treeopt.version import TOOL
 
 
 def page(contents: Contents) -> str:
-    """Return the whole page as HTML; texts of files and models are never more than text."""
+    """Return the page as HTML; names and other text from files are escaped."""
     from jinja2 import Environment, StrictUndefined
 
-    found = answer(contents)
+    result = answer(contents)
     script, style = _part("page.js"), _style()
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_part("page.html.j2")).render(
         tool=TOOL,
         title=shortened(_title(contents), 120),
-        answer="Ways of decoding, measured." if found is None else found.sentence,
+        answer="Measurements of speculative decoding" if result is None else result.sentence,
         figure=answer_figure(contents),
         commands=commands(contents),
         sections=sections(contents),
@@ -36,12 +39,12 @@ def page(contents: Contents) -> str:
         style=style,
         script_hash=_checksum(script),
         style_hash=_checksum(style),
-        summary=in_script(_summary(found)),
+        summary=in_script(_summary(result)),
     )
 
 
 def in_script(value: object) -> str:
-    r"""Return a value as JSON for a script element, which no text in it can end.
+    r"""Return a value as JSON for a script element; no text in it can end the element.
 
     >>> in_script({"name": "</script>"})
     '{"name": "\\u003c/script>"}'
@@ -49,26 +52,80 @@ def in_script(value: object) -> str:
     return json.dumps(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
+def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
+    """Return the conditions of all measurements on the page as names and values."""
+    profile_facts = _facts_of_trees(contents) if contents.planned is None else _facts_of_profile(contents.planned)
+    return profile_facts + _facts_of_benches(contents)
+
+
+def _facts_of_profile(planned: ProfilePlan) -> tuple[tuple[str, str], ...]:
+    profile, plan = planned.profile, planned.plan
+    machine, pair, engine, acceptance = profile.machine, profile.pair, profile.engine, plan.model.acceptance
+    settings = "" if engine is None else ", ".join(f"{setting.name} {setting.value}" for setting in engine.settings)
+    values = [
+        ("target", pair.target),
+        ("draft", pair.draft),
+        ("dtype", pair.dtype),
+        ("machine", machine.processor),
+        ("device", machine.device),
+        ("threads", None if machine.threads is None else str(machine.threads)),
+        ("system", machine.system),
+        ("Python, torch", f"{machine.python}, {machine.torch}"),
+        ("engine", None if engine is None else f"{engine.name} {engine.version}"),
+        ("engine settings", settings),
+        ("planned for", plan.conditions),
+        ("target sampling", f"top-p {acceptance.top_p:g}, top-k {acceptance.top_k or 'all'}"),
+        ("prompts, positions", f"{acceptance.prompts or UNKNOWN}, {acceptance.positions or UNKNOWN}"),
+        ("measured at", ", ".join(describe_point(latency) for latency in profile.step_latencies)),
+        ("imported", plan_origins(plan)),
+        ("measured", profile.created),
+        ("measured by", profile.tool),
+    ]
+    missing = (UNKNOWN, IMPORTED, f"{UNKNOWN}, {UNKNOWN}", f"{IMPORTED} {UNKNOWN}")
+    return tuple((name, value) for name, value in values if value and value not in missing)
+
+
+def _facts_of_trees(contents: Contents) -> tuple[tuple[str, str], ...]:
+    names = ("pair", "machine", "threads", "rule", "temperature", "source", "created")
+    return tuple(
+        (f"{shortened(tree.label, 40)}: {name}", f"{value:g}" if isinstance(value, float) else str(value))
+        for tree in contents.trees
+        if tree.content.provenance is not None
+        for name in names
+        if (value := getattr(tree.content.provenance, name)) is not None
+    )
+
+
+def _facts_of_benches(contents: Contents) -> tuple[tuple[str, str], ...]:
+    """Return the heading and the versions of each bench, benches with the same ones together."""
+    labels: dict[str, list[str]] = {}
+    for bench in contents.sorted_benches:
+        heading = bench.heading
+        versions = f"by {heading.tool}, Python {heading.machine.python}, torch {heading.machine.torch}"
+        labels.setdefault(f"{describe_heading(heading)}, {versions}", []).append(bench.label)
+    return tuple((shortened(", ".join(names), 60), conditions) for conditions, names in labels.items())
+
+
 def _title(contents: Contents) -> str:
     if contents.planned is not None:
         return subject(contents.planned.profile)
-    for each in contents.trees:
-        known = each.content.provenance
-        if known is not None and known.pair is not None:
-            return known.pair + ("" if known.machine is None else f" on {known.machine}")
+    for tree in contents.trees:
+        provenance = tree.content.provenance
+        if provenance is not None and provenance.pair is not None:
+            return provenance.pair + ("" if provenance.machine is None else f" on {provenance.machine}")
     for bench in contents.sorted_benches:
         return models_and_machine(bench.heading.pair, bench.heading.machine)
     return "Speculative decoding"
 
 
-def _summary(found: Answer | None) -> dict[str, object]:
-    if found is None:
+def _summary(result: Answer | None) -> dict[str, object]:
+    if result is None:
         return {"tool": TOOL}
     return {
         "tool": TOOL,
-        "choice": {"shape": found.shape, "nodes": found.nodes, "depth": found.depth},
-        "predicted_speedup": found.predicted,
-        "measured_speedup": found.measured,
+        "choice": {"shape": result.shape, "nodes": result.nodes, "depth": result.depth},
+        "predicted_speedup": result.predicted,
+        "measured_speedup": result.measured,
     }
 
 

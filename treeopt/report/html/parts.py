@@ -1,4 +1,4 @@
-"""What the page is made of: sections of figures and of tables, each table also a file within the page."""
+"""Parts of the page: sections of figures and tables, each table also as a CSV file within the page."""
 
 import csv
 import io
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from treeopt.pictures.panels import Panel, compose
-from treeopt.pictures.svg import svg_text
+from treeopt.plotting.panels import Panel, compose
+from treeopt.plotting.svg import svg_text
 from treeopt.tabular import cell_text
 
-MOST_LETTERS = 80
-"""Of a name in a heading; tables have it whole."""
-MOST_SHOWN = 100
-"""Rows of a table on the page; the file has more."""
-MOST_BYTES = 60_000
-"""Of one table's file, so that the page stays small; rows that do not fit are counted."""
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""What makes a spreadsheet run a text that it opens."""
+MAX_LETTERS = 80
+"""Letters of a name in a heading; tables contain the whole name."""
+MAX_ROWS = 100
+"""Rows of a table on the page; the CSV file contains more."""
+MAX_CSV_BYTES = 60_000
+"""Keeps the page small; rows that do not fit are left out and counted."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet runs text that starts with one of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +27,18 @@ class PageFigure:
     """A figure with its title and caption."""
 
     name: str
-    """Of the element, unique on the page: letters, digits and dashes."""
+    """Id of the element, unique on the page: letters, digits and dashes."""
     title: str
     caption: str
     svg: str
     conditions: str = ""
-    """Pair, machine and date where they are not those of its section."""
+    """Pair, machine and date if they differ from those of its section."""
     zoomed: bool = False
-    """Whether it has its own size, in a frame that scrolls and zooms."""
+    """Whether it is shown in a frame that scrolls and zooms."""
 
     @classmethod
     def of(cls, name: str, panel: Panel, caption: str, *, label: str = "", conditions: str = "") -> "PageFigure":
-        """Return one panel as a figure; a label follows its title."""
+        """Return a figure of one panel; the label is appended to its title."""
         title = f"{panel.title}{f', {shortened(label, 50)}' if label else ''}"
         return cls(
             name=name,
@@ -54,40 +54,40 @@ class Table:
     """Rows under a header."""
 
     name: str
-    """Of the element and the file: letters, digits and dashes."""
+    """Id of the element and name of the file: letters, digits and dashes."""
     title: str
     rows: tuple[Mapping[str, Any], ...]
     """All with the same keys."""
 
     @classmethod
     def of(cls, name: str, title: str, rows: Iterable[Mapping[str, Any]]) -> "Table":
-        """Return a table of rows; columns that no row fills are left out, and nested ones are named by both names."""
+        """Return a table of rows; empty columns are left out, and nested columns are named by both keys."""
         flat = [_flat(row) for row in rows]
         names = dict.fromkeys(name for row in flat for name, value in row.items() if value not in (None, ""))
-        return cls(name=name, title=title, rows=tuple({each: row.get(each) for each in names} for row in flat))
+        return cls(name=name, title=title, rows=tuple({name: row.get(name) for name in names} for row in flat))
 
     @property
     def header(self) -> tuple[str, ...]:
         return tuple(self.rows[0]) if self.rows else ()
 
     @property
-    def shown(self) -> list[list[str]]:
-        """The first rows as the page has them."""
-        return [[cell_text(value) for value in row.values()] for row in self.rows[:MOST_SHOWN]]
+    def cells(self) -> list[list[str]]:
+        """Cells of the rows that the page shows."""
+        return [[cell_text(value) for value in row.values()] for row in self.rows[:MAX_ROWS]]
 
     @property
     def left_out(self) -> int:
-        """Rows that the page does not show."""
-        return max(0, len(self.rows) - MOST_SHOWN)
+        """Number of rows that the page does not show."""
+        return max(0, len(self.rows) - MAX_ROWS)
 
     @property
     def file(self) -> "TableFile":
-        """The table as CSV, in which texts that a spreadsheet would run begin with an apostrophe."""
+        """The table as CSV; text that a spreadsheet would run is preceded by an apostrophe."""
         lines, size = [_csv_line(self.header)], 0
         for row in self.rows:
             line = _csv_line(row.values())
             size += len(line.encode())
-            if size > MOST_BYTES:
+            if size > MAX_CSV_BYTES:
                 break
             lines.append(line)
         address = quote("".join(lines), safe=",.-_:/")
@@ -99,9 +99,9 @@ class TableFile:
     """A file within the page."""
 
     address: str
-    """`data:` with the CSV."""
+    """A `data:` URL."""
     left_out: int
-    """Rows that had no room."""
+    """Number of rows that did not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +117,13 @@ class Section:
     """Pair, machine, rule, temperature and date of all its figures."""
 
     @property
-    def where(self) -> str:
-        """The conditions below every figure; the last part of the page has long names whole."""
+    def short_conditions(self) -> str:
+        """The conditions as printed below every figure; the end of the page contains long names whole."""
         return shortened(self.conditions, 300)
 
 
-def shortened(text: str, most: int = MOST_LETTERS) -> str:
-    """Return a text of at most so many letters, wide ones counted twice, the end of a longer one marked.
+def shortened(text: str, most: int = MAX_LETTERS) -> str:
+    """Return text of at most `most` letters, wide ones counted twice; a longer text ends in an ellipsis.
 
     >>> shortened("abcdef", 4), shortened("模型模型", 4)
     ('abc…', '模…')
@@ -137,7 +137,7 @@ def shortened(text: str, most: int = MOST_LETTERS) -> str:
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a row with a column for each number and text; lists are counted, intervals have two columns.
+    """Return a row with one level of keys: a list becomes its length, an interval two columns.
 
     >>> _flat({"measured": {"step_s": 0.1, "speedup_interval": [1.0, 2.0]}, "divergences": [1]})
     {'measured step_s': 0.1, 'measured speedup low': 1.0, 'measured speedup high': 2.0, 'divergences': 1}
@@ -157,11 +157,11 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _csv_line(values: Iterable[Any]) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(["" if each is None else _safe(each) for each in values])
+    csv.writer(line, lineterminator="\n").writerow(["" if value is None else _csv_cell(value) for value in values])
     return line.getvalue()
 
 
-def _safe(value: Any) -> Any:
+def _csv_cell(value: Any) -> Any:
     if isinstance(value, str):
-        return f"'{value}" if value.startswith(FORMULAS) else value
+        return f"'{value}" if value.startswith(FORMULA_STARTS) else value
     return f"{value:.5g}" if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""SVG of figures: text stays text, tooltips reach their marks, and pages may set every colour."""
+"""SVG of figures: text, tooltips, and colours."""
 
 import re
 from xml.etree import ElementTree as ET
@@ -8,9 +8,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from treeopt.pictures.panels import Panel, compose
-from treeopt.pictures.style import INK, LIGHT, SERIES, TREE, tint
-from treeopt.pictures.svg import svg_text, tip
+from treeopt.plotting.panels import Panel, compose
+from treeopt.plotting.style import INK, LIGHT, SERIES, TREE, tint
+from treeopt.plotting.svg import set_tooltips, svg_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 MODEL = "模型 <b> & $x_1$"
@@ -21,9 +21,9 @@ def figure(names: tuple[str, ...] = ("first", "second", "third")) -> Figure:
         for place, colour in enumerate(SERIES):
             axes.plot([0, 1, 2], [place, 1 + place, place], color=colour, label=f"series {place}")
         dots = axes.scatter([0, 1, 2], [1.5, 2.5, 1.5], s=40, color=tint(0.5))
-        tip(dots, *names)
+        set_tooltips(dots, *names)
         (bar,) = axes.bar(1, 3, 0.2, color=INK)
-        tip(bar, MODEL)
+        set_tooltips(bar, MODEL)
 
     return compose([Panel(draw=draw, title="", x="tokens", y="ms")])
 
@@ -55,7 +55,7 @@ def test_every_mark_has_its_own_tooltip(on_page: bool) -> None:
     assert bar.find(f"{prefix}path") is not None
 
 
-def test_a_wrong_number_of_tooltips_is_refused() -> None:
+def test_wrong_number_of_tooltips() -> None:
     with pytest.raises(ValueError, match="zip"):
         svg_text(figure(("first", "second")))
 
@@ -69,14 +69,14 @@ def test_a_page_sets_every_colour_and_has_no_inline_style() -> None:
     assert "color-mix(in srgb,var(--tree) 50%,var(--panel))" in text
 
 
-def test_a_file_has_colours_of_its_own_and_a_white_background() -> None:
+def test_files_have_colours_and_a_white_background() -> None:
     text = svg_text(figure())
     assert "var(" not in text
     assert f'stroke="{TREE}"' in text
     assert elements(text)[1].get("fill") == "#ffffff"
 
 
-def test_ids_of_two_figures_of_a_page_differ_and_all_references_lead_somewhere() -> None:
+def test_ids_are_unique_and_references_resolve() -> None:
     ids = []
     for name in ("one", "two"):
         text = svg_text(figure(), name=name, on_page=True)
@@ -87,7 +87,7 @@ def test_ids_of_two_figures_of_a_page_differ_and_all_references_lead_somewhere()
     assert len(ids) == len(set(ids)) > 2
 
 
-def test_the_place_of_a_line_survives_the_rounding() -> None:
+def test_rounding_keeps_line_positions() -> None:
     def draw(axes: Axes) -> None:
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1)

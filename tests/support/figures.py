@@ -1,4 +1,4 @@
-"""Pictures as matplotlib draws them: where every text stands, what covers what, what is cut off."""
+"""Drawn figures: positions of text, overlaps, and text that is cut off."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,49 +11,50 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from treeopt.pictures.style import house_style
+from treeopt.plotting.style import house_style
 
 SLACK = 0.5
-"""Pixels, at 100 to the inch, that boxes may have in common: rounding."""
+"""Overlap in pixels, at 100 dpi, that counts as rounding."""
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure that was drawn, and the texts in it."""
+class DrawnFigure:
+    """A drawn figure with its text."""
 
     figure: Figure
     texts: list[Text]
 
     @property
     def words(self) -> list[str]:
-        """What the texts say."""
         return [text.get_text() for text in self.texts]
 
     def overlapping(self) -> list[tuple[str, str]]:
-        """Return the pairs of texts that cover one another."""
+        """Return the pairs of texts that overlap."""
         boxes = [(text.get_text(), box(text)) for text in self.texts]
         return [(one, other) for (one, first), (other, second) in combinations(boxes, 2) if common(first, second)]
 
     def cut_off(self) -> list[str]:
-        """Return the texts that the picture's rim cuts."""
+        """Return the texts that extend beyond the figure."""
         width, height = self.figure.bbox.size
         boxes = [(text.get_text(), box(text)) for text in self.texts]
         return [
-            said for said, at in boxes if min(at.x0, at.y0) < -SLACK or at.x1 > width + SLACK or at.y1 > height + SLACK
+            text
+            for text, bounds in boxes
+            if min(bounds.x0, bounds.y0) < -SLACK or bounds.x1 > width + SLACK or bounds.y1 > height + SLACK
         ]
 
 
-def drawn(save: Callable[[Path], object], path: Path) -> Picture:
-    """Return the picture that a function saves at a path, drawn, so that everything in it knows where it stands."""
-    found: list[Picture] = []
-    with patch.object(Figure, "savefig", lambda figure, *_, **__: found.append(seen(figure))):
+def drawn(save: Callable[[Path], object], path: Path) -> DrawnFigure:
+    """Return the drawn figure that a function saves at a path."""
+    figures: list[DrawnFigure] = []
+    with patch.object(Figure, "savefig", lambda figure, *_, **__: figures.append(seen(figure))):
         save(path)
-    (picture,) = found
-    return picture
+    (drawn_figure,) = figures
+    return drawn_figure
 
 
-def seen(figure: Figure) -> Picture:
-    """Return a figure, drawn."""
+def seen(figure: Figure) -> DrawnFigure:
+    """Draw a figure."""
     texts: list[Text] = []
     draw = Text.draw
 
@@ -64,16 +65,16 @@ def seen(figure: Figure) -> Picture:
 
     with house_style(), patch.object(Text, "draw", record):
         FigureCanvasAgg(figure).draw()
-    return Picture(figure, texts)
+    return DrawnFigure(figure, texts)
 
 
 def box(text: Text) -> Bbox:
-    """Return what the letters of a text cover, in pixels; an arrow is no part of it."""
+    """Return the bounds of a text's letters in pixels, without its arrow."""
     return Text.get_window_extent(text)
 
 
 def common(one: Bbox, other: Bbox) -> bool:
-    """Return whether two boxes have more in common than rounding explains."""
+    """Whether two boxes overlap by more than rounding."""
     width = min(one.x1, other.x1) - max(one.x0, other.x0)
     height = min(one.y1, other.y1) - max(one.y0, other.y0)
     return width > SLACK and height > SLACK

@@ -1,4 +1,4 @@
-"""Labels beside points, where they cover neither another label nor a point nor a line."""
+"""Labels next to points that cover neither other labels nor points nor lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from treeopt.arrays import Float64
-from treeopt.pictures.style import LINE, MUTED, shown, size_of, text_width
+from treeopt.plotting.style import LINE, MUTED, printable_glyphs, size_of, text_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 DISTANCES = tuple(6.0 * 1.25**step for step in range(18))
-"""Points from a point to the middle of its label's nearer side, tried from the nearest on."""
+"""Distances from a point to the middle of its label's nearer side, in the order tried."""
 DIRECTIONS = tuple(np.pi / 8 * turn for turn in (0, 15, 1, 8, 7, 9, 14, 2, 4, 12, 3, 13, 5, 11, 6, 10))
-"""Tried in this order: to the right, to the left, above, below."""
+"""Angles in the order tried: right, left, above, below, and between."""
 NEAR = 9.0
-"""Labels farther from their point than this have a line to it."""
+"""A label farther from its point has a line to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle around a middle, in points."""
+    """A rectangle around its middle, in points."""
 
     x: float
     y: float
@@ -31,17 +31,17 @@ class Box:
     height: float
 
     def corners(self) -> Float64:
-        """Return float64 (4, 2), around."""
+        """Return float64 (4, 2), in order."""
         x, y = self.width / 2, self.height / 2
         return np.array([[self.x + dx, self.y + dy] for dx, dy in ((-x, -y), (x, -y), (x, y), (-x, y))])
 
-    def meets(self, other: "Box") -> bool:
-        """Return whether they have more in common than an edge."""
-        across, along = abs(self.x - other.x), abs(self.y - other.y)
-        return 2 * across < self.width + other.width and 2 * along < self.height + other.height
+    def overlaps(self, other: "Box") -> bool:
+        """Whether the boxes share more than an edge."""
+        dx, dy = abs(self.x - other.x), abs(self.y - other.y)
+        return 2 * dx < self.width + other.width and 2 * dy < self.height + other.height
 
     def crossed_by(self, start: Float64, end: Float64) -> bool:
-        """Return whether a straight line from start to end enters it (Liang and Barsky, 1984)."""
+        """Whether the line from start to end enters the box (Liang and Barsky, 1984)."""
         direction, first, last = end - start, 0.0, 1.0
         for axis, (middle, size) in enumerate(((self.x, self.width), (self.y, self.height))):
             low, high = middle - size / 2 - start[axis], middle + size / 2 - start[axis]
@@ -63,25 +63,25 @@ def label_points(
     radius: float = 3.5,
     lines: Sequence[Float64] = (),
 ) -> None:
-    """Write a text beside each point, as near as it finds room, farther ones with a line to their point.
+    """Write a label next to each point, in the nearest free place, with a line to the point if that is far.
 
-    The limits of the axes have to be set before.
+    Set the limits of the axes first.
 
     Args:
-        axes: where.
+        axes: of the points.
         points: float64 (n, 2), in data coordinates.
-        texts: n, one line each.
-        size: of the letters.
-        radius: points around each point that stay free.
-        lines: float64 (2, 2) each, ends in data coordinates of straight lines that no label may cover.
+        texts: n labels of one line.
+        size: font size.
+        radius: free space around each point.
+        lines: ends, float64 (2, 2) in data coordinates, of straight lines that labels do not cover.
     """
-    middles, scale = _in_points(axes, points), _frame(axes)
-    walls = [_in_points(axes, line) for line in lines]
-    taken = [Box(float(x), float(y), 2 * radius, 2 * radius) for x, y in middles]
-    for point, middle, text in zip(points, middles, map(shown, texts), strict=True):
+    middles, frame = _in_points(axes, points), _frame(axes)
+    obstacles = [_in_points(axes, line) for line in lines]
+    boxes = [Box(float(x), float(y), 2 * radius, 2 * radius) for x, y in middles]
+    for point, middle, text in zip(points, middles, map(printable_glyphs, texts), strict=True):
         width, height = text_width(text, size) + 2.0, 1.15 * size
-        box = _room(middle, width, height, taken, walls, scale)
-        taken.append(box)
+        box = _free_box(middle, width, height, boxes, obstacles, frame)
+        boxes.append(box)
         offset = np.array([box.x, box.y]) - middle
         far = max(abs(offset[0]) - width / 2, abs(offset[1]) - height / 2) > NEAR
         line = {"arrowstyle": "-", "color": LINE, "linewidth": 0.6, "shrinkA": 0, "shrinkB": radius}
@@ -100,44 +100,44 @@ def label_points(
         )
 
 
-def _room(
+def _free_box(
     middle: Float64,
     width: float,
     height: float,
-    taken: Sequence[Box],
-    walls: Sequence[Float64],
+    boxes: Sequence[Box],
+    lines: Sequence[Float64],
     frame: Box,
 ) -> Box:
-    """Return the nearest free place for a label, or the one that meets least where none is free."""
+    """Return the nearest free box for a label, or else the one with the fewest conflicts."""
     best, fewest = Box(float(middle[0]), float(middle[1]), width, height), np.inf
     for distance in DISTANCES:
-        for turn in DIRECTIONS:
-            across, along = np.cos(turn), np.sin(turn)
-            reach = min(width / 2 / max(abs(across), 1e-9), height / 2 / max(abs(along), 1e-9))
-            x, y = middle + (distance + reach) * np.array([across, along])
+        for angle in DIRECTIONS:
+            dx, dy = np.cos(angle), np.sin(angle)
+            extent = min(width / 2 / max(abs(dx), 1e-9), height / 2 / max(abs(dy), 1e-9))
+            x, y = middle + (distance + extent) * np.array([dx, dy])
             box = Box(float(x), float(y), width, height)
             if (
                 abs(box.x - frame.x) + width / 2 > frame.width / 2
                 or abs(box.y - frame.y) + height / 2 > frame.height / 2
             ):
                 continue
-            met = sum(box.meets(other) for other in taken) + sum(box.crossed_by(*wall) for wall in walls)
-            own = [other for other in taken if (other.x, other.y) != (middle[0], middle[1])]
-            met += sum(other.crossed_by(middle, np.array([box.x, box.y])) for other in own)
-            if met < fewest:
-                best, fewest = box, met
-            if met == 0:
+            conflicts = sum(box.overlaps(other) for other in boxes) + sum(box.crossed_by(*line) for line in lines)
+            others = [other for other in boxes if (other.x, other.y) != (middle[0], middle[1])]
+            conflicts += sum(other.crossed_by(middle, np.array([box.x, box.y])) for other in others)
+            if conflicts < fewest:
+                best, fewest = box, conflicts
+            if conflicts == 0:
                 return box
     return best
 
 
 def _frame(axes: "Axes") -> Box:
-    """Return the axes' own rectangle, from their lower left corner on."""
+    """Return the rectangle of the axes, with the origin in their lower left corner."""
     width, height = size_of(axes)
     return Box(width / 2, height / 2, width, height)
 
 
-def _in_points(axes: "Axes", places: Float64) -> Float64:
-    """Return places, (n, 2), in points from the axes' lower left corner."""
-    inside = (axes.transData - axes.transAxes).transform(places)
-    return np.asarray(inside * np.array(size_of(axes)))
+def _in_points(axes: "Axes", positions: Float64) -> Float64:
+    """Return positions (n, 2) in points from the axes' lower left corner."""
+    fractions = (axes.transData - axes.transAxes).transform(positions)
+    return np.asarray(fractions * np.array(size_of(axes)))

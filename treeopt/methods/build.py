@@ -1,29 +1,29 @@
 """The drafter, the decoder and the benchmark of a tree file."""
 
-from treeopt.adaptation.strategy import lookup_of
+from treeopt.adaptation.strategy import prompt_lookup_setting
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.bench.compare import Workload, bench_trees, compare_decoders
 from treeopt.profiler.bench.reference_passes import ReferencePasses
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.results import Measured
+from treeopt.records.results import TreeMeasurement
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.observer import Observer, Steering
-from treeopt.runtime.drafters.loaded import LoadedDrafter, load_drafter
-from treeopt.runtime.drafters.recurring import ROOT_ALONE
+from treeopt.runtime.decoding.observer import Controller, Observer
+from treeopt.runtime.drafters.drafter import ROOT_ONLY
+from treeopt.runtime.drafters.registry import LoadedDrafter, load_drafter
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.trees import TreeFile
 from treeopt.trees.drafter_setting import DrafterSetting
 
 
-def load_planned(setting: DrafterSetting, models: ModelPair, *, capacity: int | None = None) -> LoadedDrafter:
-    """Return a drafter, its heads loaded, that can be made with any of its settings.
+def load_planned_drafter(setting: DrafterSetting, models: ModelPair, *, capacity: int | None = None) -> LoadedDrafter:
+    """Load a drafter with its heads.
 
     Args:
-        setting: of any drafter but the draft model; name, source and layers count.
+        setting: of any drafter but the draft model; name, source and layers are used.
         models: the pair that decodes.
-        capacity: longest sequence; by default as long as the target takes.
+        capacity: tokens of the longest sequence; by default the target's maximum.
 
-    Raises InfeasibleError for heads of another target, TreeoptError for a folder that contains none.
+    Raises InfeasibleError for heads of another target, TreeoptError for a folder without heads.
     """
     return load_drafter(
         setting.name,
@@ -36,17 +36,17 @@ def load_planned(setting: DrafterSetting, models: ModelPair, *, capacity: int | 
     )
 
 
-def planned_decoder(
+def build_decoder(
     models: ModelPair,
     planned: TreeFile,
     decoding: Decoding,
     *,
     loaded: LoadedDrafter | None = None,
     seed: int = 0,
-    text_tokens: int | None = None,
+    sequence_tokens: int | None = None,
     on_step: Observer | None = None,
 ) -> Decoder:
-    """Return the decoder of a tree file: its drafter's, or that of the draft model which fills its tree.
+    """Return the decoder of a tree file, which drafts with the file's drafter, else with the draft model.
 
     Args:
         models: the pair that decodes.
@@ -54,20 +54,22 @@ def planned_decoder(
         decoding: the rule, and how target and draft sample.
         loaded: the drafter, if it is loaded already.
         seed: of all randomness.
-        text_tokens: longest sequence, prompt included; by default as long as the target takes.
-        on_step: called after every step; a controller brings prompt lookup itself.
+        sequence_tokens: tokens of the longest sequence, prompt included; by default the target's maximum.
+        on_step: called after every step; a controller has its own prompt lookup.
 
-    Raises InvalidValueError for a draft sampled by a distribution of its own if the drafter's tokens are not sampled, and
-    as `load_planned`, the drafter and `Decoder` do.
+    Raises InvalidValueError for a draft distribution if the drafter does not sample, and as `load_planned_drafter`, the
+    drafter and `Decoder` do.
     """
     setting = planned.drafter
     if setting is None:
         draft = models.draft_model if planned.tree.nodes > 1 else None
-        return decoding.decoder(models.target, draft, planned.tree, text_tokens, seed=seed, on_step=on_step)
-    if isinstance(on_step, Steering) and lookup_of(setting) is not None:  # it begins so, and may change to trees
-        return decoding.decoder(models.target, models.draft, ROOT_ALONE, text_tokens, seed=seed, on_step=on_step)
-    loaded = loaded or load_planned(setting, models, capacity=text_tokens)
-    drafter = loaded.set_to(setting) if setting.own_trees else loaded.filling(planned.tree)
+        return decoding.decoder(models.target, draft, planned.tree, sequence_tokens, seed=seed, on_step=on_step)
+    if (
+        isinstance(on_step, Controller) and prompt_lookup_setting(setting) is not None
+    ):  # starts with lookup, may switch to trees
+        return decoding.decoder(models.target, models.draft, ROOT_ONLY, sequence_tokens, seed=seed, on_step=on_step)
+    loaded = loaded or load_planned_drafter(setting, models, capacity=sequence_tokens)
+    drafter = loaded.make_with_setting(setting) if setting.builds_own_trees else loaded.make_with_tree(planned.tree)
     if decoding.draft_sampling is not None and not drafter.sampled:
         raise InvalidValueError(
             f"draft_sampling: expected none, because {setting.name} does not sample what it drafts. "
@@ -77,7 +79,7 @@ def planned_decoder(
     return decoding.decoder(models.target, drafter, None, loaded.capacity, seed=seed, on_step=on_step)
 
 
-def bench_planned(
+def bench_tree_file(
     models: ModelPair,
     planned: TreeFile,
     workload: Workload,
@@ -86,10 +88,10 @@ def bench_planned(
     loaded: LoadedDrafter | None = None,
     references: ReferencePasses | None = None,
     show_progress: bool = True,
-) -> Measured:
-    """Compare decoding with a tree file with plain decoding; see `bench_trees`, and `planned_decoder` for other arguments."""
+) -> TreeMeasurement:
+    """Compare decoding with a tree file to plain decoding; arguments are those of `bench_trees` and `build_decoder`."""
     if planned.drafter is None:
-        (measured,) = bench_trees(
+        (measurement,) = bench_trees(
             models.target,
             models.draft_model,
             [planned.tree],
@@ -98,10 +100,10 @@ def bench_planned(
             references=references,
             show_progress=show_progress,
         )
-        return measured
-    drafting = planned_decoder(models, planned, decoding, loaded=loaded)
+        return measurement
+    drafting = build_decoder(models, planned, decoding, loaded=loaded)
     plain = Decoder(models.target, None, sampling=decoding.sampling, max_text_tokens=drafting.max_text_tokens)
-    (measured,) = compare_decoders(
+    (measurement,) = compare_decoders(
         [(plain, None), (drafting, None)], workload, references=references, show_progress=show_progress
     )
-    return measured
+    return measurement

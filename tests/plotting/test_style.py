@@ -1,10 +1,10 @@
-"""What pictures share: colours for every kind of colour vision, text that fits and that every file format takes."""
+"""Style: colours for all kinds of colour vision, and fitted text."""
 
 import numpy as np
 import pytest
 
-from treeopt.pictures import style
-from treeopt.pictures.style import DARK, LIGHT, PAPER, Heading, cut, shown, text_width, wrapped
+from treeopt.plotting import style
+from treeopt.plotting.style import DARK, LIGHT, PAPER, Heading, cut_text, printable_glyphs, text_width, wrap_text
 
 # Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as seen without red and without green receptors.
 VISIONS = {
@@ -43,7 +43,7 @@ def closest(colours: tuple[str, ...]) -> float:
     return min(distance(one, other) for i, one in enumerate(colours) for other in colours[:i])
 
 
-def test_colours_that_stand_together_are_told_apart_without_red_and_green() -> None:
+def test_colours_are_distinguishable_with_colour_blindness() -> None:
     assert closest(style.SERIES) > APART
     assert closest((style.TREE, style.CHAIN, style.PLAIN, style.WHITE)) > APART
     for bar in style.SERIES:  # what is marked on bars is dark with a white rim
@@ -52,7 +52,7 @@ def test_colours_that_stand_together_are_told_apart_without_red_and_green() -> N
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_same_holds_on_pages(theme: str) -> None:
+def test_page_colours_are_distinguishable_with_colour_blindness(theme: str) -> None:
     colours = LIGHT if theme == "light" else DARK
     assert set(LIGHT) == set(DARK)
     assert closest(tuple(colours[each] for each in ("tree", "chain", "s3", "s4", "s6"))) > APART
@@ -68,7 +68,7 @@ def luminance(colour: str) -> float:
     return float(np.array([0.2126, 0.7152, 0.0722]) @ linear(colour))
 
 
-def test_the_choice_is_seen_on_the_map_of_speedups() -> None:
+def test_choice_is_visible_on_the_map() -> None:
     for share in np.linspace(0, 1, 11):
         assert distance(style.CHOICE, style.tint(share)) > 30
 
@@ -76,11 +76,11 @@ def test_the_choice_is_seen_on_the_map_of_speedups() -> None:
 @pytest.mark.parametrize(
     "colours", [("#0f5a54", "#b0702a", "#6b7fae", "#8a5a8c"), ("#c8102e", "#6b8e23"), ("#d62728", "#2ca02c")]
 )
-def test_colours_that_are_not_told_apart_fail(colours: tuple[str, ...]) -> None:
+def test_indistinguishable_colours_fail(colours: tuple[str, ...]) -> None:
     assert closest(colours) < APART
 
 
-def test_no_other_module_has_colours_of_its_own() -> None:
+def test_no_other_module_defines_colours() -> None:
     import re
     from pathlib import Path
 
@@ -97,33 +97,33 @@ def test_no_other_module_has_colours_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("text", ["one two three four five six seven", "a" * 60, "short", "a " + "b" * 50 + " c"])
-def test_wrapped_text_is_whole_and_fits(text: str) -> None:
-    lines = wrapped(text, 90, 9)
+def test_wrapped_text_is_complete_and_fits(text: str) -> None:
+    lines = wrap_text(text, 90, 9)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
     assert max(text_width(line, 9) for line in lines) <= 90
     assert all(lines)
 
 
 @pytest.mark.parametrize("text", ["short", "a" * 60, "模型" * 50, "", "one two three four five six seven"])
-def test_a_cut_line_fits_and_marks_its_end(text: str) -> None:
-    line = cut(text, 90, 9)
+def test_cut_text_fits_and_ends_in_an_ellipsis(text: str) -> None:
+    line = cut_text(text, 90, 9)
     assert text_width(line, 9) <= 90
-    assert line == text if text_width(shown(text), 9) <= 90 else line.endswith("…")
-    assert shown(text).startswith(line.removesuffix("…"))
+    assert line == text if text_width(printable_glyphs(text), 9) <= 90 else line.endswith("…")
+    assert printable_glyphs(text).startswith(line.removesuffix("…"))
 
 
-def test_bold_letters_take_more_room() -> None:
+def test_bold_letters_are_wider() -> None:
     assert text_width("mmm", 10, bold=True) > text_width("mmm", 10) == pytest.approx(0.5 * text_width("mmm", 20))
 
 
-def test_what_no_picture_can_hold_is_replaced() -> None:
-    assert shown("a\x1b[31m\x00b\ud800\nc\td") == "a\ufffd[31m\ufffdb\ufffd c d"
-    assert shown("模型 + größe, 0.5\u2009%") == "\ufffd\ufffd + größe, 0.5\u2009%"
+def test_characters_that_figures_cannot_contain_are_replaced() -> None:
+    assert printable_glyphs("a\x1b[31m\x00b\ud800\nc\td") == "a\ufffd[31m\ufffdb\ufffd c d"
+    assert printable_glyphs("模型 + größe, 0.5\u2009%") == "\ufffd\ufffd + größe, 0.5\u2009%"
 
 
-def test_a_heading_takes_the_room_of_its_lines() -> None:
+def test_heading_height_follows_its_lines() -> None:
     heights = [
-        Heading.fitting(title, subtitle, width=200).height
+        Heading.wrap(title, subtitle, width=200).height
         for title, subtitle in (("", ""), ("a", ""), ("a", "b"), ("a " * 60, "b"), ("a " * 60, "b " * 60))
     ]
     assert heights == sorted(set(heights))

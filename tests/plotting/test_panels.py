@@ -1,11 +1,11 @@
-"""Panels: legends below their axes cover nothing, whatever their length, and headings fit."""
+"""Panels: legends and headings fit and cover nothing."""
 
 import pytest
 from matplotlib.axes import Axes
 
-from tests.support.pictures import box, common, seen
-from treeopt.pictures.panels import WIDTH, Panel, compose, legend_patch
-from treeopt.pictures.style import POINTS, SERIES
+from tests.support.figures import box, common, seen
+from treeopt.plotting.panels import WIDTH, Panel, compose, legend_patch
+from treeopt.plotting.style import POINTS, SERIES
 
 LONG = "a label of many words that no legend has room for in one line of a figure"
 
@@ -42,7 +42,7 @@ def test_columns_make_a_figure_wider_and_lower() -> None:
     assert one.get_size_inches()[1] == pytest.approx(2 * two.get_size_inches()[1])
 
 
-def test_axes_have_their_height_whatever_else_the_figure_holds() -> None:
+def test_axes_height_is_independent_of_other_panels() -> None:
     for title in ("", "words " * 60):
         axes = compose([panel(["one"], height=123.0)], title=title).axes[0]
         assert axes.bbox.height * POINTS / axes.figure.dpi == pytest.approx(123.0)

@@ -1,4 +1,4 @@
-"""What all figures share: colours for every kind of colour vision and for dark paper, text that fits, plain axes."""
+"""Style of all figures: colours for light and dark backgrounds and all kinds of colour vision, fitted text, plain axes."""
 
 import functools
 from contextlib import AbstractContextManager
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
 
-# Okabe and Ito (2008), Color Universal Design: told apart with every kind of colour vision.
+# Okabe and Ito (2008), Color Universal Design: distinguishable with all kinds of colour vision.
 BLUE, ORANGE, GREEN, SKY = "#0072b2", "#e69f00", "#009e73", "#56b4e9"
 VERMILLION, PURPLE = "#d55e00", "#cc79a7"
 INK, MUTED, LINE, PALE, WHITE = "#24292f", "#57606a", "#b6bcc4", "#e4e7eb", "#ffffff"
-"""Of text and lines, from dark to light."""
+"""Greys of text and lines, from dark to light."""
 SERIES = (BLUE, ORANGE, GREEN, SKY, PURPLE)
-"""Of things that are told apart by colour, in this order."""
+"""Colours of series, in this order."""
 TREE, CHAIN, PLAIN = BLUE, ORANGE, MUTED
-"""Of the kinds of an option, by `treeopt.planner.Option.kind`."""
+"""Colours of the kinds of an option (`treeopt.planner.Option.kind`)."""
 CHOICE = VERMILLION
 LIGHT = {
     "tree": TREE,
@@ -34,7 +34,7 @@ LIGHT = {
     "pale": PALE,
     "panel": WHITE,
 }
-"""Every colour of a figure by the name of its CSS variable."""
+"""Colours of figures by the name of their CSS variable."""
 DARK = {
     "tree": "#4aa8e8",
     "chain": ORANGE,
@@ -48,34 +48,34 @@ DARK = {
     "pale": "#2a323d",
     "panel": "#1a2028",
 }
-"""The same on dark paper."""
+"""The same for dark backgrounds."""
 PAPER = {"light": "#f6f8fa", "dark": "#12161c"}
-"""Of a page around its figures."""
+"""Background of a page."""
 TINTS = 20
-"""Steps from paper to the colour of trees."""
+"""Number of tints between white and the colour of trees."""
 
 
-def tint(share: float) -> str:
-    """Return the colour of trees mixed with paper, in `TINTS` steps.
+def tint(strength: float) -> str:
+    """Return the colour of trees mixed with white, rounded to `TINTS` steps.
 
     >>> tint(1.0) == TREE, tint(0.0) == WHITE
     (True, True)
     """
-    share = round(TINTS * share) / TINTS
-    parts = [(int(WHITE[at : at + 2], 16), int(TREE[at : at + 2], 16)) for at in (1, 3, 5)]
-    return "#" + "".join(f"{round(paper + share * (colour - paper)):02x}" for paper, colour in parts)
+    strength = round(TINTS * strength) / TINTS
+    channels = [(int(WHITE[start : start + 2], 16), int(TREE[start : start + 2], 16)) for start in (1, 3, 5)]
+    return "#" + "".join(f"{round(white + strength * (colour - white)):02x}" for white, colour in channels)
 
 
 FONT = "DejaVu Sans"
 FONTS = f"{FONT},Verdana,sans-serif"
-"""In SVG, where text stays text: Verdana's letters are as wide as those that places were computed for."""
+"""Font families in SVG, which contains text as text; Verdana's letters are as wide as the measured ones."""
 POINTS = 72.0
-"""To the inch; all lengths of figures are points."""
+"""Points per inch; all lengths of figures are points."""
 _STYLE = {"svg.hashsalt": "treeopt", "svg.fonttype": "none", "font.family": FONT, "text.parse_math": False}
 
 
 def house_style() -> AbstractContextManager[Any]:
-    """Return the context in which figures are made and written: no style of the user's, equal bytes for equal figures."""
+    """Return the style context of all figures; the user's style is ignored, so that equal figures are equal files."""
     import matplotlib.style
 
     return matplotlib.style.context(["default", _STYLE])
@@ -83,7 +83,7 @@ def house_style() -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """Title and subtitle, broken into lines so that they fit into a figure's width."""
+    """Title and subtitle, wrapped to the width of a figure."""
 
     title: tuple[str, ...]
     subtitle: tuple[str, ...]
@@ -92,24 +92,24 @@ class Heading:
     margin: float
 
     @classmethod
-    def fitting(cls, title: str, subtitle: str, *, width: float, size: float = 9.5, margin: float = 14.0) -> "Heading":
-        """Return the heading of a figure of a width; an empty text takes no line."""
-        room = width - 2 * margin
+    def wrap(cls, title: str, subtitle: str, *, width: float, size: float = 9.5, margin: float = 14.0) -> "Heading":
+        """Return the heading of a figure; empty text takes no line."""
+        line_width = width - 2 * margin
         return cls(
-            title=wrapped(title, room, 1.25 * size, bold=True) if title else (),
-            subtitle=wrapped(subtitle, room, size) if subtitle else (),
+            title=wrap_text(title, line_width, 1.25 * size, bold=True) if title else (),
+            subtitle=wrap_text(subtitle, line_width, size) if subtitle else (),
             size=size,
             margin=margin,
         )
 
     @property
     def height(self) -> float:
-        """Points of the figure's height, with the margin above and the gap below."""
+        """Height in points, including the margin above and the gap below."""
         lines = 1.25 * len(self.title) + len(self.subtitle)
         return (1.45 * lines + 1.2) * self.size if lines else 0.0
 
     def draw(self, figure: "Figure") -> None:
-        """Write it from the upper left corner on."""
+        """Write the heading at the upper left corner of a figure."""
         width, height = (POINTS * inches for inches in figure.get_size_inches())
         y = height - 0.9 * self.size
         for lines, size, weight, colour in (
@@ -117,15 +117,15 @@ class Heading:
             (self.subtitle, self.size, "normal", MUTED),
         ):
             for line in lines:
-                place = self.margin / width, (y - 0.725 * size) / height
-                figure.text(*place, line, fontsize=size, weight=weight, color=colour, va="center")
+                position = self.margin / width, (y - 0.725 * size) / height
+                figure.text(*position, line, fontsize=size, weight=weight, color=colour, va="center")
                 y -= 1.45 * size
 
 
-def wrapped(text: str, width: float, size: float, *, bold: bool = False) -> tuple[str, ...]:
-    """Return the lines of a text that are no wider than `width` points, broken between words where that suffices."""
+def wrap_text(text: str, width: float, size: float, *, bold: bool = False) -> tuple[str, ...]:
+    """Return lines of at most `width` points, broken between words, and within words that are too long."""
     lines = [""]
-    for word in shown(text).split(" "):
+    for word in printable_glyphs(text).split(" "):
         longer = f"{lines[-1]} {word}".lstrip(" ")
         if text_width(longer, size, bold=bold) <= width:
             lines[-1] = longer
@@ -139,9 +139,9 @@ def wrapped(text: str, width: float, size: float, *, bold: bool = False) -> tupl
     return tuple(lines)
 
 
-def cut(text: str, width: float, size: float, *, bold: bool = False) -> str:
-    """Return a line of text that is no wider than `width` points; a missing end is marked."""
-    text = shown(text[:400])
+def cut_text(text: str, width: float, size: float, *, bold: bool = False) -> str:
+    """Return a line of at most `width` points; a longer text ends in an ellipsis."""
+    text = printable_glyphs(text[:400])
     if text_width(text, size, bold=bold) <= width:
         return text
     while text and text_width(f"{text}…", size, bold=bold) > width:
@@ -149,9 +149,9 @@ def cut(text: str, width: float, size: float, *, bold: bool = False) -> str:
     return f"{text.rstrip()}…"
 
 
-def shown(text: str) -> str:
-    """Return a text with what figures cannot hold replaced: control characters, halves of pairs, missing glyphs."""
-    return "".join(_shown(letter) for letter in text)
+def printable_glyphs(text: str) -> str:
+    """Return text without control characters, surrogates and missing glyphs, which figures cannot contain."""
+    return "".join(map(_glyph, text))
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
@@ -163,21 +163,21 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 
 
 def grid_lines(axes: "Axes", axis: Literal["x", "y"] = "y") -> None:
-    """Draw pale lines across, behind what is shown, and no frame above and on the right."""
+    """Draw pale grid lines behind the data, and remove the upper and right spines."""
     axes.grid(axis=axis, color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def whole_numbers(axis: "Axis") -> None:
-    """Write ticks at whole numbers only."""
+    """Put ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
 
 
 def plain_numbers(axis: "Axis") -> None:
-    """Write 3, 1, 0.3, 0.1 on a logarithmic axis whose limits are set, not powers; of a short one 5, 2, 1, 0.5."""
+    """Label a logarithmic axis 3, 1, 0.3, 0.1 instead of with powers, a short one 5, 2, 1, 0.5; set its limits first."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     low, high = axis.get_view_interval()
@@ -193,17 +193,17 @@ def size_of(axes: "Axes") -> tuple[float, float]:
 
 
 _UNIT = 100.0
-"""Font size at which widths are measured: they grow with it."""
+"""Font size at which widths are measured; they are proportional to it."""
 
 
-def _shown(letter: str) -> str:
+def _glyph(letter: str) -> str:
     if letter.isspace():
         return letter if letter == "\u2009" else " "
     return letter if letter.isprintable() and _has_glyph(letter) else "\ufffd"
 
 
 _HINTED = 1.03
-"""Bold letters of PNG files are up to so much wider, because they begin at whole pixels."""
+"""How much wider bold letters of PNG files are at most, because they start at whole pixels."""
 
 
 @functools.cache

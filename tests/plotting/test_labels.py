@@ -1,11 +1,11 @@
-"""Labels find room: against crowds of points, at corners, along lines."""
+"""Labels in crowds of points, at corners and along lines."""
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from tests.support.pictures import box, seen
-from treeopt.pictures.labels import Box, label_points
+from tests.support.figures import box, seen
+from treeopt.plotting.labels import Box, label_points
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ def test_lines_cross_boxes(start: tuple[float, float], end: tuple[float, float],
 
 
 @pytest.mark.parametrize(("shift", "meets"), [((3.9, 0), True), ((4, 0), False), ((0, 2), False), ((3, 1.9), True)])
-def test_boxes_meet(shift: tuple[float, float], meets: bool) -> None:
-    assert Box(0, 0, 4, 2).meets(Box(*shift, 4, 2)) is meets
-    assert Box(*shift, 4, 2).meets(Box(0, 0, 4, 2)) is meets
+def test_boxes_overlap(shift: tuple[float, float], meets: bool) -> None:
+    assert Box(0, 0, 4, 2).overlaps(Box(*shift, 4, 2)) is meets
+    assert Box(*shift, 4, 2).overlaps(Box(0, 0, 4, 2)) is meets
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_crowd_of_points_is_labelled_without_covering_anything(seed) -> None:
+def test_labels_of_many_points_cover_nothing(seed) -> None:
     rng = np.random.default_rng(seed)
     points = np.concatenate([rng.normal(0.5, 0.04, (12, 2)), rng.uniform(0, 1, (12, 2)), [[0, 0], [1, 1], [0, 1]]])
     names = [f"number {i}" for i in range(len(points))]

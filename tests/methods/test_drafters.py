@@ -1,4 +1,4 @@
-"""Drafters of `bench methods`: measured where the profile lacks them, taken from it where it holds them, heads and all."""
+"""Drafters of `bench methods`: from the profile if it contains them, else measured."""
 
 from dataclasses import replace
 
@@ -8,11 +8,11 @@ from tests.cli.invented import TABLE, invented
 from tests.methods.toys import pair_of
 from tests.support import eagle_heads
 from treeopt.errors import InfeasibleError
-from treeopt.methods import drafted as module
-from treeopt.methods.drafted import drafted
-from treeopt.methods.make_drafter import load_planned
+from treeopt.methods import drafters as module
+from treeopt.methods.build import load_planned_drafter
+from treeopt.methods.drafters import plan_drafter
 from treeopt.methods.method import Inputs, Method
-from treeopt.methods.running import planned_methods
+from treeopt.methods.running import plan_methods
 from treeopt.planner import PlanRequest, best_drafter, drafter_choices
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
 from treeopt.records.results import NotRun
@@ -36,7 +36,7 @@ def inputs(target, draft, prompts) -> Inputs:
 @pytest.fixture(scope="module")
 def head(target, tmp_path_factory):
     """Return the folder of a random EAGLE head of the toy target."""
-    made = eagle_heads.make_head(target, boundaries=(1, 1), seed=3)
+    made = eagle_heads.make_head(target, layer_ids=(1, 1), seed=3)
     return eagle_heads.save_head(eagle_heads.specforge, tmp_path_factory.mktemp("head"), made, target)
 
 
@@ -45,7 +45,7 @@ def measured(inputs, head):
     """Return the inputs with a profile that holds an EAGLE head and prompt lookup, as profile measures them."""
     found = []
     for name, source, layers in (("eagle", str(head), (1, 0)), ("prompt-lookup", None, ())):
-        loaded = load_planned(DrafterSetting(name=name, source=source, layers=layers), inputs.pair)
+        loaded = load_planned_drafter(DrafterSetting(name=name, source=source, layers=layers), inputs.pair)
         found.append(module._measure(loaded, inputs))
     return replace(inputs, profile=replace(inputs.profile, drafters=tuple(found)))
 
@@ -59,74 +59,74 @@ def nothing_measured(monkeypatch):
 
 
 def text_of(decoder, prompt):
-    return [token for tokens in decoder.steps(prompt, 10) for token in tokens]
+    return [token for tokens in decoder.stream(prompt, 10) for token in tokens]
 
 
-def test_what_the_profile_lacks_is_measured_and_decodes_like_plain(inputs, target):
-    method = drafted("prompt-lookup", inputs)
+def test_unprofiled_drafters_are_measured_and_lossless(inputs, target):
+    method = plan_drafter("prompt-lookup", inputs)
     assert (method.name, method.option.rule, method.assumed) == ("prompt-lookup", "target", ())
     assert method.option.speedup.value > 0
     plain = Decoder(target, None, chain(0), temperature=0.0)
     for prompt in inputs.prompts:
-        assert text_of(method.make(), prompt) == text_of(plain, prompt)
+        assert text_of(method.build(), prompt) == text_of(plain, prompt)
 
 
 @pytest.mark.usefixtures("nothing_measured")
-def test_what_it_holds_is_planned_from_with_its_own_heads(measured, target):
+def test_profiled_drafters_keep_their_heads(measured, target):
     choices = {
         each.option.drafter.name: each.option
         for each in drafter_choices(measured.profile, PlanRequest(temperature=0.0))
     }
     plain = Decoder(target, None, chain(0), temperature=0.0)
     for name in ("eagle", "prompt-lookup"):
-        method = drafted(name, measured)
+        method = plan_drafter(name, measured)
         assert (method.setting, method.option.speedup) == (choices[name].shape, choices[name].speedup)
         assert method.assumed == ()
-        assert text_of(method.make(), measured.prompts[0]) == text_of(plain, measured.prompts[0])
+        assert text_of(method.build(), measured.prompts[0]) == text_of(plain, measured.prompts[0])
 
 
 @pytest.mark.usefixtures("nothing_measured")
-def test_a_head_reads_the_boundaries_that_it_was_measured_with(measured, monkeypatch):
+def test_head_keeps_its_measured_layers(measured, monkeypatch):
     loaded = []
 
     def spy(*arguments, **options):
-        loaded.append(load_planned(*arguments, **options))
+        loaded.append(load_planned_drafter(*arguments, **options))
         return loaded[-1]
 
-    monkeypatch.setattr(module, "load_planned", spy)
-    drafted("eagle", measured)
+    monkeypatch.setattr(module, "load_planned_drafter", spy)
+    plan_drafter("eagle", measured)
     assert measured.profile.drafters[0].layers == (1, 0)
-    assert loaded[0].heads.wants.boundaries == (1, 0)
+    assert loaded[0].heads.requested_states.layer_ids == (1, 0)
 
 
 @pytest.mark.usefixtures("nothing_measured")
-def test_another_temperature_than_was_measured_is_measured_now(measured):
+def test_unmeasured_temperature_is_measured(measured):
     warm = replace(measured, sampling=Sampling(0.2))
     with pytest.raises(AssertionError, match="measured though"):
-        drafted("eagle", warm)
+        plan_drafter("eagle", warm)
 
 
 @pytest.mark.usefixtures("nothing_measured")
-def test_treeopt_is_what_solve_would_write(measured):
-    found = planned_methods(measured, ("plain", "prompt-lookup", "eagle", "treeopt"), show_progress=False)
+def test_treeopt_is_the_choice_of_solve(measured):
+    found = plan_methods(measured, ("plain", "prompt-lookup", "eagle", "treeopt"), show_progress=False)
     best = best_drafter(drafter_choices(measured.profile, PlanRequest(temperature=0.0)))
     assert isinstance(found[-1], Method)
     assert found[-1].name == "treeopt"
     assert found[-1].option.speedup == best.option.speedup
     slow = replace(measured, profile=replace(invented(draft=lambda *_: 1.0), drafters=measured.profile.drafters))
-    last = planned_methods(slow, ("plain", "prompt-lookup", "treeopt"), show_progress=False)[-1]
+    last = plan_methods(slow, ("plain", "prompt-lookup", "treeopt"), show_progress=False)[-1]
     assert isinstance(last, Method)
     assert last.setting.startswith(("prompt-lookup: ", "plain decoding")), "a draft model of a second a pass is none"
 
 
-def test_heads_that_do_not_ship_for_the_pair_and_settings_beyond_what_was_timed_are_refused(inputs, measured):
+def test_missing_heads_and_untimed_settings_are_refused(inputs, measured):
     for name in ("medusa", "dflash", "redrafter", "eagle"):
         with pytest.raises(InfeasibleError, match=r"heads: .*--drafter"):
-            drafted(name, inputs)
+            plan_drafter(name, inputs)
     known = measured.profile.drafters[1]
     (decodes,) = known.decodes
     large = replace(decodes, settings=tuple(replace(each, max_tokens=999) for each in decodes.settings))
     profile = replace(measured.profile, drafters=(replace(known, decodes=(large,)),))
-    (_, row) = planned_methods(replace(measured, profile=profile), ("plain", "prompt-lookup"), show_progress=False)
+    (_, row) = plan_methods(replace(measured, profile=profile), ("plain", "prompt-lookup"), show_progress=False)
     assert isinstance(row, NotRun)
-    assert row.reason.endswith("Profile with a larger --max-tokens.")
+    assert row.reason.endswith("profile with a larger --max-tokens.")

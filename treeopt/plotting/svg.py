@@ -1,4 +1,4 @@
-"""Figures as SVG: small, with text that stays text, tooltips, and colours that a page may set."""
+"""Figures as small SVG, with text as text, tooltips, and colours that a page can set."""
 
 import io
 import json
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from treeopt.pictures.style import FONTS, LIGHT, TINTS, house_style, tint
+from treeopt.plotting.style import FONTS, LIGHT, TINTS, house_style, tint
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -21,11 +21,11 @@ _VARIABLES = {
     tint(step / TINTS): f"color-mix(in srgb,var(--tree) {100 * step / TINTS:g}%,var(--panel))" for step in range(TINTS)
 } | {colour: f"var(--{name})" for name, colour in LIGHT.items()}
 _DROPPED = {"opacity": "1", "stroke-linejoin": "round", "stroke-linecap": "butt", "stroke-width": "1"}
-"""What `svg` elements hand down, or have by default."""
+"""Defaults, and values that elements inherit from `svg`."""
 
 
-def tip(artist: "Artist", *texts: str) -> None:
-    """Give an artist a tooltip in SVG; an artist of several marks takes one for each, in order."""
+def set_tooltips(artist: "Artist", *texts: str) -> None:
+    """Set the tooltip of an artist in SVG, or one for each of its marks."""
     artist.set_gid(_TIP + json.dumps([text.encode("utf-8", "replace").decode() for text in texts]))
 
 
@@ -33,9 +33,9 @@ def svg_text(figure: "Figure", *, name: str = "", on_page: bool = False) -> str:
     """Return a figure as one `svg` element.
 
     Args:
-        figure: what to write.
-        name: begins the ids within, so that figures of one page differ.
-        on_page: leave out the background, and name colours by CSS variables (`treeopt.pictures.style.LIGHT`).
+        figure: to write.
+        name: prefix of the ids in it, so that figures of one page differ.
+        on_page: leave out the background, and use CSS variables for colours (`treeopt.plotting.style.LIGHT`).
     """
     buffer = io.StringIO()
     with house_style():
@@ -44,7 +44,7 @@ def svg_text(figure: "Figure", *, name: str = "", on_page: bool = False) -> str:
     root = ET.fromstring(buffer.getvalue())
     for child in list(root):
         if child.tag in (f"{_SVG}metadata", f"{_SVG}defs") and child.find(f"{_SVG}clipPath") is None:
-            root.remove(child)  # the one holds nothing, the other a style that pages do not allow
+            root.remove(child)  # metadata is empty, and a page does not allow the style in defs
     root.attrib = {
         "viewBox": root.attrib["viewBox"],
         "width": root.attrib["width"].removesuffix("pt"),
@@ -53,42 +53,42 @@ def svg_text(figure: "Figure", *, name: str = "", on_page: bool = False) -> str:
         "stroke-linejoin": "round",
         "stroke-linecap": "butt",
     }
-    names = _names(root, name)
     parent = ET.Element("none")
-    _compact(root, parent, names, _VARIABLES if on_page else {})
+    _compact(root, parent, _short_ids(root, name), _VARIABLES if on_page else {})
     (compact,) = parent
     compact.attrib |= {"role": "img", "aria-labelledby": f"{name}-title"} if on_page else {"xmlns": _SVG[1:-1]}
     return ET.tostring(compact, encoding="unicode")
 
 
-def _names(root: ET.Element, name: str) -> dict[str, str]:
-    """Return a short id for each of those that something refers to."""
+def _short_ids(root: ET.Element, name: str) -> dict[str, str]:
+    """Return a short id for each id that an element refers to."""
     text = ET.tostring(root, encoding="unicode")
-    used = dict.fromkeys(re.findall(r'(?:url\(|href=")#([^")]+)', text))
-    return {each: f"{name or 'm'}_{place}" for place, each in enumerate(used)}
+    used_ids = dict.fromkeys(re.findall(r'(?:url\(|href=")#([^")]+)', text))
+    return {used_id: f"{name or 'm'}_{index}" for index, used_id in enumerate(used_ids)}
 
 
-def _compact(element: ET.Element, parent: ET.Element, names: dict[str, str], colours: dict[str, str]) -> None:
-    """Append an element to a parent, with what says nothing left out; groups that only group are not made."""
+def _compact(element: ET.Element, parent: ET.Element, ids: dict[str, str], colours: dict[str, str]) -> None:
+    """Append a copy of an element to a parent, without default attributes and without groups that only group."""
     tag = element.tag.removeprefix(_SVG) if isinstance(element.tag, str) else ""
-    attributes = _attributes(element, names, colours)
-    tips = json.loads(identity[len(_TIP) :]) if (identity := element.get("id", "")).startswith(_TIP) else []
-    made = parent
-    if tips or attributes or tag != "g":
-        made = ET.SubElement(parent, tag, attributes)
-        made.text = (element.text or "").strip() or None if tag != "text" else element.text
+    attributes = _attributes(element, ids, colours)
+    element_id = element.get("id", "")
+    tooltips = json.loads(element_id[len(_TIP) :]) if element_id.startswith(_TIP) else []
+    copy = parent
+    if tooltips or attributes or tag != "g":
+        copy = ET.SubElement(parent, tag, attributes)
+        copy.text = (element.text or "").strip() or None if tag != "text" else element.text
     for child in element:
-        _compact(child, made, names, colours)
-    if tips:
-        _add_tips(made, tips)
-    if made is not parent:
-        _hoist(made)
+        _compact(child, copy, ids, colours)
+    if tooltips:
+        _add_tooltips(copy, tooltips)
+    if copy is not parent:
+        _hoist(copy)
 
 
 def _hoist(group: ET.Element) -> None:
-    """Move to a group what all its marks have in common."""
-    marks = [each for each in group if each.tag == "use"]
-    if len(marks) < 2 or len(marks) != len([each for each in group if each.tag != "title"]):
+    """Move attributes that all marks of a group share to the group."""
+    marks = [child for child in group if child.tag == "use"]
+    if len(marks) < 2 or len(marks) != len([child for child in group if child.tag != "title"]):
         return
     for name, value in list(marks[0].attrib.items()):
         if name not in ("x", "y", "href") and all(mark.get(name) == value for mark in marks):
@@ -97,59 +97,58 @@ def _hoist(group: ET.Element) -> None:
                 del mark.attrib[name]
 
 
-def _add_tips(made: ET.Element, tips: list[str]) -> None:
-    if len(tips) == 1:
-        ET.SubElement(made, "title").text = tips[0]
+def _add_tooltips(element: ET.Element, texts: list[str]) -> None:
+    if len(texts) == 1:
+        ET.SubElement(element, "title").text = texts[0]
         return
-    marks = [each for each in made.iter() if each.tag in ("use", "path")]
-    marks = [each for each in marks if each.tag == "use"] or [each for each in marks if "id" not in each.attrib]
-    for mark, text in zip(marks, tips, strict=True):
+    marks = list(element.iter("use")) or [path for path in element.iter("path") if "id" not in path.attrib]
+    for mark, text in zip(marks, texts, strict=True):
         ET.SubElement(mark, "title").text = text
 
 
-def _attributes(element: ET.Element, names: dict[str, str], colours: dict[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _attributes(element: ET.Element, ids: dict[str, str], colours: dict[str, str]) -> dict[str, str]:
+    attributes: dict[str, str] = {}
     for name, value in element.attrib.items():
         if name == "id":
-            if value in names:
-                found["id"] = names[value]
+            if value in ids:
+                attributes["id"] = ids[value]
         elif name == _LINK:
-            found["href"] = f"#{names[value[1:]]}" if value[1:] in names else value
+            attributes["href"] = f"#{ids[value[1:]]}" if value[1:] in ids else value
         elif name == "clip-path":
-            found[name] = f"url(#{names[value[5:-1]]})"
+            attributes[name] = f"url(#{ids[value[5:-1]]})"
         elif name == "d":
-            found[name] = _short_path(value, _two_digits if element.get("id") in names else _one_digit)
+            attributes[name] = _short_path(value, _two_digits if element.get("id") in ids else _one_digit)
         elif name == "style":
-            found |= _properties(value, colours)
+            attributes |= _properties(value, colours)
         elif name in ("x", "y", "transform", "width", "height") and not element.tag.endswith("image"):
             if not value.startswith("rotate(-0 "):
-                found[name] = _NUMBER.sub(_one_digit, value)
+                attributes[name] = _NUMBER.sub(_one_digit, value)
         else:
-            found[name] = value
-    return found
+            attributes[name] = value
+    return attributes
 
 
 def _properties(style: str, colours: dict[str, str]) -> dict[str, str]:
-    """Return CSS as attributes, which a page's policy allows where it forbids styles."""
-    found: dict[str, str] = {}
-    for each in style.split(";"):
-        name, _, value = (part.strip() for part in each.partition(":"))
-        if name == "font":  # weight, size and family, of which the whole has the last
+    """Return CSS as attributes, which are allowed where a page's policy forbids styles."""
+    attributes: dict[str, str] = {}
+    for declaration in style.split(";"):
+        name, _, value = (part.strip() for part in declaration.partition(":"))
+        if name == "font":  # weight, size and family; the family is an attribute of `svg`
             weight, size = re.fullmatch(r"(?:(\d+|bold) )?([\d.]+)px .*", value).groups()  # type: ignore[union-attr]
-            found |= {"font-size": size} | ({"font-weight": weight} if weight else {})
+            attributes |= {"font-size": size} | ({"font-weight": weight} if weight else {})
         elif name in ("font-size", "font-weight"):
-            found[name] = value.removesuffix("px")
+            attributes[name] = value.removesuffix("px")
         elif name in ("fill", "stroke"):
-            found[name] = colours.get(value, value)
+            attributes[name] = colours.get(value, value)
         elif name in ("stroke-width", "stroke-dasharray", "stroke-dashoffset"):
-            found[name] = _NUMBER.sub(_two_digits, value)
+            attributes[name] = _NUMBER.sub(_two_digits, value)
         elif name and name != "font-family" and _DROPPED.get(name) != value:
-            found[name] = value
-    return found
+            attributes[name] = value
+    return attributes
 
 
 def _short_path(path: str, form: Callable[[re.Match[str]], str]) -> str:
-    r"""Return a path with short numbers, and level and upright lines by their one coordinate.
+    r"""Return a path with short numbers, and with horizontal and vertical lines as one coordinate.
 
     >>> _short_path("M 1.26 3.0 \nL 4 5.55 \nL 4 9 \nL 7 9 \nz", _one_digit)
     'M1.3 3L4 5.5V9H7z'

@@ -1,4 +1,4 @@
-"""Every drafter that a tree file can name, made and decoded with: the text is plain decoding's, and the tree is used."""
+"""Decoders of every drafter that a tree file can name: lossless, and using the tree."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.methods.toys import pair_of
 from tests.support import eagle_heads
 from treeopt import bundled
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
-from treeopt.methods.make_drafter import bench_planned, load_planned, planned_decoder
+from treeopt.methods.build import bench_tree_file, build_decoder, load_planned_drafter
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
@@ -46,7 +46,7 @@ DEEPEST = {
 def head(tmp_path_factory, bundled_pair) -> Path:
     """Return the folder of a random EAGLE head of the bundled target."""
     target = bundled_pair.target
-    made = eagle_heads.make_head(target, boundaries=(1, 2, 3), seed=3)
+    made = eagle_heads.make_head(target, layer_ids=(1, 2, 3), seed=3)
     return eagle_heads.save_head(eagle_heads.specforge, tmp_path_factory.mktemp("head"), made, target)
 
 
@@ -54,44 +54,44 @@ def placed(setting: DrafterSetting, head: Path) -> DrafterSetting:
     return setting if setting.source is None else replace(setting, source=str(head))
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: f"{each.words} {each.source or ''}")
-def test_the_text_is_plain_decodings_and_no_step_is_deeper_than_the_setting(setting, head, bundled_pair, bundled_texts):
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: f"{each.description} {each.source or ''}")
+def test_output_is_lossless_and_steps_respect_the_setting(setting, head, bundled_pair, bundled_texts):
     planned = TreeFile(tree=TREE, drafter=placed(setting, head))
-    decoder = planned_decoder(bundled_pair, planned, DECODING, text_tokens=len(bundled_texts[0][0]) + 24)
+    decoder = build_decoder(bundled_pair, planned, DECODING, sequence_tokens=len(bundled_texts[0][0]) + 24)
     prompt, text = bundled_texts[0]
-    steps = list(decoder.steps(prompt, 24))
+    steps = list(decoder.stream(prompt, 24))
     assert [token for tokens in steps for token in tokens] == text[:24]
     assert max(map(len, steps)) <= DEEPEST[setting.name] + 1
     if setting.source is None:
         assert len(steps) < 24, "nothing was ever accepted"
 
 
-def test_the_stand_in_is_as_long_as_the_longest_draft():
+def test_placeholder_chain_has_the_longest_draft():
     for setting in SETTINGS:
-        if setting.own_trees:
+        if setting.builds_own_trees:
             assert setting.longest_draft == DEEPEST[setting.name], setting
         else:
             with pytest.raises(InvalidValueError, match="expected one with trees of its own"):
                 assert setting.longest_draft
 
 
-def test_every_drafter_but_the_draft_model_is_among_them():
+def test_settings_cover_every_drafter():
     assert {each.name for each in SETTINGS} == {*DRAFTERS} - {"model"}
 
 
-def test_a_file_without_a_drafter_means_the_draft_model(bundled_pair, bundled_texts):
+def test_file_without_drafter_uses_the_draft_model(bundled_pair, bundled_texts):
     prompt, text = bundled_texts[0]
     decoding = replace(DECODING, rule="sequoia")
-    decoder = planned_decoder(bundled_pair, TreeFile(tree=TREE), decoding, text_tokens=len(prompt) + 12)
+    decoder = build_decoder(bundled_pair, TreeFile(tree=TREE), decoding, sequence_tokens=len(prompt) + 12)
     assert decoder.tree == TREE
     assert list(decoder.generate(prompt, 12)) == text[:12]
 
 
-def test_a_tree_is_filled_and_a_stand_in_is_not_looked_at(bundled_pair):
+def test_static_trees_are_used_and_placeholders_ignored(bundled_pair):
     medusa, lookup = drafter_setting("medusa"), drafter_setting("prompt-lookup", ngram=2, length=5)
     for tree in (chain(2), TREE):
         nodes = [
-            planned_decoder(bundled_pair, TreeFile(tree=tree, drafter=drafter), DECODING).max_nodes
+            build_decoder(bundled_pair, TreeFile(tree=tree, drafter=drafter), DECODING).max_nodes
             for drafter in (medusa, lookup)
         ]
         assert nodes == [tree.nodes, 6]
@@ -103,37 +103,37 @@ def test_heads_of_another_target_a_missing_folder_and_too_deep_trees_are_refused
     toys = pair_of(target, draft)
     for setting in (drafter_setting("medusa"), drafter_setting("redrafter", width=2, length=3)):
         with pytest.raises(InfeasibleError, match=r"those that ship are the bundled target's\. Got large: give heads"):
-            load_planned(setting, toys)
+            load_planned_drafter(setting, toys)
     for name, folder in (("medusa", bundled.MEDUSA), ("redrafter", bundled.REDRAFTER), ("eagle", head)):
         values = {"width": 2, "length": 3} if name == "redrafter" else {}
         with pytest.raises(TreeoptError):
-            load_planned(drafter_setting(name, source=str(folder), **values), toys)
+            load_planned_drafter(drafter_setting(name, source=str(folder), **values), toys)
         with pytest.raises(TreeoptError, match=r"no such file|no model\.safetensors"):
-            load_planned(drafter_setting(name, source=str(tmp_path / "nowhere"), **values), bundled_pair)
+            load_planned_drafter(drafter_setting(name, source=str(tmp_path / "nowhere"), **values), bundled_pair)
     with pytest.raises(InvalidValueError, match="head"):
-        planned_decoder(bundled_pair, TreeFile(tree=chain(9), drafter=drafter_setting("medusa")), DECODING)
+        build_decoder(bundled_pair, TreeFile(tree=chain(9), drafter=drafter_setting("medusa")), DECODING)
 
 
-def test_a_draft_distribution_of_its_own_is_refused_where_nothing_is_sampled(bundled_pair):
+def test_draft_distribution_needs_a_sampling_drafter(bundled_pair):
     planned = TreeFile(tree=TREE, drafter=drafter_setting("medusa"))
     decoding = Decoding(rule="target", sampling=Sampling(0.8), draft_sampling=Sampling(0.4))
     with pytest.raises(InvalidValueError, match="medusa does not sample what it drafts"):
-        planned_decoder(bundled_pair, planned, decoding)
+        build_decoder(bundled_pair, planned, decoding)
 
 
-def test_the_heads_are_known_by_what_they_hold_wherever_they_lie(bundled_pair):
-    shipped = load_planned(drafter_setting("medusa"), bundled_pair)
-    named = load_planned(drafter_setting("medusa", source=str(bundled.MEDUSA)), bundled_pair)
-    other = load_planned(drafter_setting("redrafter", width=2, length=3), bundled_pair)
+def test_heads_are_identified_by_content(bundled_pair):
+    shipped = load_planned_drafter(drafter_setting("medusa"), bundled_pair)
+    named = load_planned_drafter(drafter_setting("medusa", source=str(bundled.MEDUSA)), bundled_pair)
+    other = load_planned_drafter(drafter_setting("redrafter", width=2, length=3), bundled_pair)
     assert shipped.digest is not None
     assert shipped.digest == named.digest != other.digest
 
 
-def test_a_bench_of_each_kind_is_of_whole_steps_and_finds_the_text_unchanged(bundled_pair, bundled_texts):
+def test_bench_of_each_drafter_is_lossless(bundled_pair, bundled_texts):
     workload = Workload(prompts=[bundled_texts[0][0]], max_new_tokens=12, repeats=1)
     for drafter in (None, drafter_setting("medusa"), drafter_setting("prompt-lookup", ngram=2, length=3)):
         planned = TreeFile(tree=TREE, drafter=drafter)
-        measured = bench_planned(bundled_pair, planned, workload, DECODING, show_progress=False)
+        measured = bench_tree_file(bundled_pair, planned, workload, DECODING, show_progress=False)
         assert measured.identical is True
         assert measured.tokens >= 12
         assert measured.tokens_per_step > 1

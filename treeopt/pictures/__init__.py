@@ -1,1 +1,0 @@
-"""What pictures share: colours, fonts, headings, labels that do not overlap."""

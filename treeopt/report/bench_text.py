@@ -1,0 +1,216 @@
+"""Tables of `treeopt bench`: predictions next to measurements of one tree, of a grid of trees, and of all methods."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import nan
+from statistics import mean
+
+from treeopt.errors import Warning
+from treeopt.records.bench_file import BenchHeading, GridBench, GridTree, MethodsBench, TreeBench
+from treeopt.records.profile import UNKNOWN
+from treeopt.records.results import MethodRow, Pace, PacedPrediction, TreeMeasurement
+from treeopt.records.rules import LOSSY_RULES
+from treeopt.report.plan_text import models_and_machine
+from treeopt.report.text import counted, milliseconds, number_or_absent, percent, signed_percent
+from treeopt.trees import describe_tree
+
+SPEED_CHANGED = Warning(
+    "the machine is not as fast as when it was profiled.",
+    "Profile again right before a benchmark, or rely on speedups rather than times.",
+)
+OUTPUT_DIFFERS = Warning("the output DIFFERS from plain decoding.", "Report it with the --output file.")
+MAX_PLAIN_ERROR = 0.05
+"""Relative error of the predicted plain step above which `SPEED_CHANGED` is printed."""
+
+
+def headed_table(heading: BenchHeading, table: str) -> str:
+    """Return a table below the line that describes its benchmark."""
+    return f"{describe_heading(heading)}\n{table}"
+
+
+def describe_heading(heading: BenchHeading) -> str:
+    """Return the pair, machine, dtype and date, such as `big + small on AMD EPYC (2 threads), float32, measured 2026-11-23`."""
+    dtype = "" if heading.pair.dtype == UNKNOWN else heading.pair.dtype
+    parts = (models_and_machine(heading.pair, heading.machine), dtype, f"measured {heading.created[:10]}")
+    return ", ".join(filter(None, parts))
+
+
+def pace_lines(pace: Pace | None, at_size: str = "") -> list[str]:
+    """Return a line with the pace of a benchmark, none without one; `at_size` follows the first word."""
+    if pace is None:
+        return []
+    passes = [f"{pace.plain:.2f}x (1 token)", f"{pace.verify:.2f}x ({counted(pace.verify_tokens, 'token')})"]
+    passes += [] if pace.draft is None else [f"{pace.draft:.2f}x (draft level)"]
+    return [f"Pace{at_size}: reference passes took {', '.join(passes)} the profile's time."]
+
+
+def paced_speedup(prediction: PacedPrediction | None) -> float | None:
+    """Return the speedup that is predicted at the pace of a benchmark; None without a pace."""
+    return None if prediction is None else prediction.speedup
+
+
+def tree_bench_table(bench: TreeBench) -> str:
+    """Return the prediction for one tree next to its measurement."""
+    predicted, measured, at_pace = bench.predicted, bench.measured, bench.predicted.at_pace
+    tokens = number_or_absent(predicted.tokens_per_step, ".2f")
+    steps = [
+        "-" if step_s is None else milliseconds(step_s)
+        for step_s in (predicted.step_s, None if at_pace is None else at_pace.step_s)
+    ]
+    speedups = [number_or_absent(speedup, ".2f") for speedup in (predicted.speedup, paced_speedup(at_pace))]
+    rows = [
+        ("", "predicted", "at this pace", "measured"),
+        ("tokens per step", tokens, "-" if at_pace is None else tokens, f"{measured.tokens_per_step:.2f}"),
+        ("step, ms", *steps, milliseconds(measured.step_s)),
+        ("speedup", *speedups, f"{measured.speedup.value:.2f}"),
+    ]
+    lines = [f"{name:<18}{left:>10}{middle:>14}{right:>10}" for name, left, middle, right in rows]
+    lines += ["", *pace_lines(measured.pace)] if measured.pace else []
+    lines.append(f"\n{counted(measured.tokens, 'token')} decoded. {_outputs_sentence(measured, bench.rule)}")
+    if bench.drafter != "model":
+        lines.append(f"Drafted by {bench.drafter}.")
+    return "\n".join(lines)
+
+
+def _outputs_sentence(measured: TreeMeasurement, rule: str) -> str:
+    if measured.divergences is None:
+        lossy = (
+            f" Rule {rule} is lossy: outputs do not follow the target's distribution." if rule in LOSSY_RULES else ""
+        )
+        return f"Outputs are not compared above temperature 0.{lossy}"
+    if not measured.divergences:
+        return "All outputs are identical to plain decoding, token by token."
+    if all(divergence.near_tie for divergence in measured.divergences):
+        return (
+            f"{len(measured.divergences)} of {counted(measured.prompts, 'output')} diverged from plain decoding, each at a "
+            "near-tie of the top logits."
+        )
+    return OUTPUT_DIFFERS.sentence
+
+
+def grid_table(bench: GridBench) -> str:
+    """Return the prediction for each tree next to its measurement, the choice marked, and the mean errors."""
+    width = max(len(describe_tree(row.tree)) for row in bench.trees)
+    group = f"{'predicted':>10}{'measured':>10}{'error':>9}"
+    lines = [
+        f"{'':{width + 2}}{'tokens per step':>29}{'step, ms':>29}{'speedup':>29}{'at this':>10}",
+        f"{'':{width + 2}}{group}{group}{group}{'pace':>10}",
+        *(_grid_line(row, width, chosen=index == 0) for index, row in enumerate(bench.trees)),
+        "",
+        *_grid_errors(bench),
+        *_grid_outputs(bench),
+    ]
+    return "\n".join(lines)
+
+
+def grid_outputs_warning(trees: int) -> Warning:
+    """Return the warning that greedy outputs of some trees differ from plain decoding: a fault of treeopt."""
+    return Warning(
+        f"the outputs of {counted(trees, 'tree')} DIFFER from plain decoding.", "Run treeopt bench tree TREE for each."
+    )
+
+
+def _grid_line(row: GridTree, width: int, *, chosen: bool) -> str:
+    tokens, step, speedup = _pairs(row)
+    cells = "".join(
+        f"{formatted(predicted):>10}{formatted(measured):>10}{signed_percent(predicted / measured):>9}"
+        for formatted, (predicted, measured) in (
+            ("{:.2f}".format, tokens),
+            (milliseconds, step),
+            ("{:.2f}".format, speedup),
+        )
+    )
+    at_pace = number_or_absent(paced_speedup(row.predicted.at_pace), ".2f")
+    return f"{'* ' if chosen else '  '}{describe_tree(row.tree):<{width}}{cells}{at_pace:>10}"
+
+
+def _pairs(row: GridTree) -> tuple[tuple[float, float], ...]:
+    """Return tokens per step, seconds of a step, and speedup, each as predicted and as measured."""
+    predicted, measured = row.predicted, row.measured
+    pairs = (
+        (predicted.tokens_per_step, measured.tokens_per_step),
+        (predicted.step_s, measured.step_s),
+        (predicted.speedup, measured.speedup.value),
+    )
+    return tuple((nan if prediction is None else prediction, measurement) for prediction, measurement in pairs)
+
+
+def _grid_errors(bench: GridBench) -> Iterator[str]:
+    trees, plain_s = bench.trees, bench.predicted_plain_step_s
+    first = trees[0].measured
+    yield (
+        f"Plain decoding: predicted {milliseconds(plain_s)} ms per token, measured {milliseconds(first.plain_step_s)} ms "
+        f"({signed_percent(plain_s / first.plain_step_s)})."
+    )
+    tokens, step, speedup = (percent(_mean_error(pairs), 1) for pairs in zip(*map(_pairs, trees), strict=True))
+    yield f"Mean absolute error: tokens per step {tokens}, step {step}, speedup {speedup}."
+    paced = [(row.predicted.at_pace, row.measured) for row in trees if row.predicted.at_pace is not None]
+    if paced:
+        step = percent(_mean_error((predicted.step_s, measured.step_s) for predicted, measured in paced), 1)
+        speedup = percent(_mean_error((predicted.speedup, measured.speedup.value) for predicted, measured in paced), 1)
+        yield f"Mean absolute error at this pace: step {step}, speedup {speedup}."
+    yield from pace_lines(first.pace)
+    reached = percent(first.speedup.value / max(row.measured.speedup.value for row in trees), 1)
+    if bench.plain_is_fastest:
+        yield f"The plan chose plain decoding; its fastest tree (*) reaches {reached} of the best measured speedup."
+    else:
+        yield f"The chosen tree (*) reaches {reached} of the best measured speedup."
+    if abs(plain_s / first.plain_step_s - 1) > MAX_PLAIN_ERROR:
+        yield SPEED_CHANGED.sentence
+
+
+def _mean_error(pairs: Iterable[tuple[float, float]]) -> float:
+    return mean(abs(predicted / measured - 1) for predicted, measured in pairs)
+
+
+def _grid_outputs(bench: GridBench) -> Iterator[str]:
+    identical = [row.measured.identical for row in bench.trees]
+    if False in identical:
+        yield grid_outputs_warning(identical.count(False)).sentence
+    elif all(identical):
+        yield "All outputs are identical to plain decoding, token by token."
+
+
+def methods_table(bench: MethodsBench) -> str:
+    """Return one line per method, temperature by temperature, and below them the assumptions of predictions."""
+    blocks = []
+    for temperature in bench.temperatures:
+        rows = [row for row in bench.rows if row.temperature == temperature]
+        width = max((len(row.setting) for row in rows), default=0)
+        lines = [
+            f"temperature {temperature:g}",
+            "",
+            (
+                f"{'method':<14}{'rule':<10}{'setting':<{width}}{'tokens':>8}{'step':>8}{'draft':>8}{'verify':>8}{'host':>7}"
+                f"{'tokens':>8}{'speedup':>9}{'predicted':>10}{'at pace':>8}  lossless"
+            ),
+            f"{'':<24}{'':<{width}}{'/step':>8}{'ms':>8}{'ms':>8}{'ms':>8}{'ms':>7}{'/s':>8}",
+            *(_method_line(row, width) for row in rows),
+            *(f"{row.method:<14}not run: {row.reason}" for row in bench.not_run if row.temperature == temperature),
+        ]
+        blocks.append("\n".join(line.rstrip() for line in lines))
+        pace = pace_lines(rows[0].pace) if rows else []
+        blocks.append("\n".join(["Draft, verify and host overhead were timed in a separate run.", *pace]))
+        blocks += _assumptions(rows)
+    return "\n\n".join(blocks)
+
+
+def _assumptions(rows: Sequence[MethodRow]) -> list[str]:
+    assumptions = dict.fromkeys(assumption for row in rows for assumption in row.assumed)
+    lines = [
+        f"  {', '.join(row.method for row in rows if assumption in row.assumed)}: {assumption}"
+        for assumption in assumptions
+    ]
+    return ["\n".join(["Predictions assume:", *lines])] if lines else []
+
+
+def _method_line(row: MethodRow, width: int) -> str:
+    step, draft, verify, overhead = (
+        milliseconds(seconds) if seconds > 0 else "0"
+        for seconds in (row.step_s, row.draft_s, row.verify_s, row.overhead_s)
+    )
+    return (
+        f"{row.method:<14}{row.rule:<10}{row.setting:<{width}}{row.tokens_per_step:>8.2f}{step:>8}{draft:>8}{verify:>8}"
+        f"{overhead:>7}{row.tokens_per_s:>8.0f}{row.speedup:>9.2f}{row.predicted_speedup:>10.2f}"
+        f"{number_or_absent(paced_speedup(row.predicted_at_pace), '.2f'):>8}"
+        f"  {'yes' if row.lossless else 'NO'} ({row.evidence})"
+    )

@@ -1,0 +1,164 @@
+"""Warnings about a plan and the profile that it is based on, each with what to do."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from treeopt.errors import Warning
+from treeopt.records.step_latency import StepLatency
+from treeopt.records.timing_quality import estimate_drift, relative_iqr
+from treeopt.report.text import percent, percent_floor
+
+if TYPE_CHECKING:
+    from treeopt.planner import DrafterChoice, Plan, Schedule
+    from treeopt.records.profile import Profile
+
+SURE = 0.9
+"""Chance of being within 1 % of the fastest below which a choice is warned of."""
+MAX_DRIFT = 0.05
+MAX_SPREAD = 0.25
+"""Relative changes of times above which a warning is given; the spread is between the quartiles of single calls."""
+SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
+REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--rounds", "overhead": "--rounds"}
+"""The option of `treeopt profile` that makes each source of uncertainty smaller."""
+
+
+def plan_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> list[Warning]:
+    """Return warnings about extrapolation, imports without errors, and an uncertain choice."""
+    return [*_extrapolation(plan), *_imports_without_errors(plan), *_uncertain_choice(plan, drafters)]
+
+
+def acceptance_without_counts(plan: "Plan") -> bool:
+    """Whether the acceptance was imported as rates, whose errors are unknown."""
+    acceptance = plan.model.acceptance
+    unknown = acceptance.texts is None and acceptance.table.standard_error is None
+    return unknown and _origins(plan)["acceptance"] != "measured"
+
+
+def context_warnings(
+    plan: "Plan",
+    profile: "Profile",
+    schedule: "Schedule | None" = None,
+    drafters: "Sequence[DrafterChoice]" = (),
+) -> list[Warning]:
+    """Return a warning for each acceptance that is used at context lengths outside those it was measured at.
+
+    An acceptance that was measured right after the prompts counts for the first context length that was timed.
+    """
+    from treeopt.planner.drafter_costs import measured_contexts
+    from treeopt.planner.tokens import outside_contexts, warn_outside_contexts
+
+    acceptance = profile.acceptance(rule=plan.rule, temperature=plan.temperature)
+    scheduled = [] if schedule is None else [plan.context_tokens for plan in schedule.plans]
+    contexts = [plan.context_tokens, *scheduled]
+    names = {choice.option.drafter.name for choice in drafters}
+    warnings = [
+        warn_outside_contexts(profile, acceptance, contexts),
+        *(
+            outside_contexts(
+                f"acceptance of {drafter.name}", measured_contexts(profile, drafter, plan.temperature), contexts
+            )
+            for drafter in profile.drafters
+            if drafter.name in names
+        ),
+    ]
+    return [warning for warning in warnings if warning is not None]
+
+
+def times_warnings(latencies: Iterable[StepLatency]) -> list[Warning]:
+    """Return warnings about disturbed, drifting and scattered times."""
+    return [warning for latency in latencies for warning in _times_warnings(latency)]
+
+
+def _times_warnings(latency: StepLatency) -> Iterator[Warning]:
+    """Yield the warnings of one operating point; disturbed times do not show how steady the machine is."""
+    point = f"{latency.context_tokens} tokens of context, batch {latency.batch_size}"
+    interference = latency.interference
+    if interference is not None and interference.processors is not None and interference.samples > 0:
+        yield Warning(
+            f"{point}: other programs used {percent(interference.processors)} of the processors during "
+            f"{percent(interference.calls)} of the timed calls. {percent(interference.samples)} of the samples were taken then "
+            "and are too long.",
+            "Close them, or wait for quiet with --wait 10m, and profile again.",
+        )
+        return
+    timings = [*latency.verify.timings, *(latency.draft.timings if latency.draft else ())]
+    change, width = estimate_drift(timings), relative_iqr(timings)
+    if abs(change) > MAX_DRIFT:
+        yield Warning(
+            f"{point}: the machine became {percent(abs(change))} {'slower' if change > 0 else 'faster'} while it was timed. It "
+            "may be throttling, or shared.",
+            "Let it cool, close other programs, and profile again.",
+        )
+    if width > MAX_SPREAD:
+        yield Warning(
+            f"{point}: single calls vary by {percent(width)}.",
+            "Close other programs, set --threads to the cores that are free, or use more --rounds.",
+        )
+
+
+def _extrapolation(plan: "Plan") -> Iterator[Warning]:
+    point, max_nodes = plan.model.point, plan.solution.max_nodes
+    if point.extrapolated:
+        yield Warning(
+            f"context {point.context_tokens} tokens x batch {point.batch_size} is outside the measured range; times are "
+            "extrapolated linearly.",
+            "Profile there before you rely on them.",
+        )
+    if max_nodes > point.max_nodes:
+        yield Warning(
+            f"passes were measured up to {point.max_nodes} tokens; times of larger ones are extrapolated linearly.",
+            f"Profile with --max-tokens {max_nodes} before you rely on them.",
+        )
+
+
+def _imports_without_errors(plan: "Plan") -> Iterator[Warning]:
+    latencies, origins = plan.model.point.latencies, _origins(plan)
+    tables = {
+        "verify": [latency.verify for latency in latencies],
+        "draft": [latency.draft for latency in latencies if latency.draft],
+    }
+    exact = {
+        "acceptance": acceptance_without_counts(plan),
+        **{
+            part: all(len(timing.samples_s) == 1 for table in part_tables for timing in table.timings)
+            for part, part_tables in tables.items()
+        },
+    }
+    names = [SOURCES[part] for part in SOURCES if exact.get(part) and origins[part] != "measured"]
+    if names:
+        yield Warning(
+            f"imported without errors: {', '.join(names)}. Intervals and probabilities treat them as exact.",
+            "Import several samples of each time, and counts instead of rates.",
+        )
+
+
+def _uncertain_choice(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> Iterator[Warning]:
+    if plan.objective != "speed":
+        return
+    if len(drafters) > 1:
+        from treeopt.planner import choice_confidence
+
+        if (probability := choice_confidence(drafters)) < SURE:
+            yield Warning(
+                f"the chance that this is within 1 % of the fastest of all drafters is only {percent_floor(probability)}.",
+                "Profile with a longer --time-budget.",
+            )
+        return
+    confidence = plan.confidence
+    if confidence.probability >= SURE:
+        return
+    rule = f" under {plan.rule}" if len(plan.rules) > 1 else ""
+    measured = _origins(plan)[confidence.weakest] == "measured"
+    yield Warning(
+        f"the chance that this is within 1 % of the fastest{rule} is only {percent_floor(confidence.probability)}. It would "
+        f"be {percent_floor(confidence.without_weakest)} if {SOURCES[confidence.weakest]} were known exactly.",
+        f"Profile with a longer --time-budget, or more {REMEDIES[confidence.weakest]}."
+        if measured
+        else "Import more samples of it.",
+    )
+
+
+def _origins(plan: "Plan") -> dict[str, str]:
+    from treeopt.records.profile import trace_origins
+
+    return trace_origins(plan.model.point.latencies, plan.model.acceptance)
