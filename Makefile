@@ -83,7 +83,7 @@ real: real-model
 		--drafter prompt-lookup --drafter lookahead --temperature 0,0.7 --time-budget 10m --output $(REAL_RUN)/profile.yaml
 	$(BIN)/treeopt solve --profile $(REAL_RUN)/profile.yaml --temperature 0 --output $(REAL_RUN)/tree.json
 	$(BIN)/treeopt show $(REAL_RUN)/tree.json --output $(REAL_RUN)/tree.svg
-	$(BIN)/treeopt run $(REAL_RUN)/tree.json --max-new-tokens 100 --prompt "Which rivers flow through Paris?"
+	$(BIN)/treeopt run $(REAL_RUN)/tree.json --max-new-tokens 100 --prompt "Why is the sky blue?"
 	$(BIN)/treeopt bench tree $(REAL_RUN)/tree.json --profile $(REAL_RUN)/profile.yaml --output $(REAL_RUN)/bench.json
 	$(BIN)/treeopt report $(REAL_RUN)/profile.yaml $(REAL_RUN)/tree.json $(REAL_RUN)/bench.json --output $(REAL_RUN)/report.html
 
