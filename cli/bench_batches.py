@@ -33,7 +33,7 @@ from treeopt.report.bench_text import headed_table
 from treeopt.report.plan_text import subject
 from treeopt.report.text import quoted
 from treeopt.trees import TreeFile
-from treeopt.trees.tree_schedule import is_schedule, load_schedule
+from treeopt.trees.tree_schedule import TreeSchedule, is_schedule, load_schedule
 
 if TYPE_CHECKING:
     from treeopt.profiler.bench.batches import BatchComparison
@@ -61,8 +61,9 @@ def bench_batches(args: BenchBatchesOptions) -> None:
     """
     profile = load_bench_profile(args)
     require_draft_model(profile, "bench of several sequences at a time")
-    planned = None if args.tree is None else _load_tree(args.tree)
-    tokens, candidates = _candidates(profile, planned, args)
+    schedule = load_schedule(args.tree) if args.tree is not None and is_schedule(args.tree) else None
+    planned = None if args.tree is None else _load_tree(args.tree, schedule)
+    tokens, candidates = _candidates(profile, planned, schedule, args)
     models = load_bench_models(args.pair, args.profile_path, profile, force=args.force, tree=args.tree, planned=planned)
     _warn_of_times(profile, tokens, args)
     from treeopt.profiler.bench.batches import batch_bench
@@ -79,10 +80,12 @@ def bench_batches(args: BenchBatchesOptions) -> None:
     check_complete(bench.rounds, comparison.workload.repeats)
 
 
-def _load_tree(path: Path) -> TreeFile:
-    """Return the tree of a file, or a schedule's tree for batch size 1; raises click.UsageError for another drafter."""
-    if is_schedule(path):
-        schedule = load_schedule(path)
+def _load_tree(path: Path, schedule: TreeSchedule | None) -> TreeFile:
+    """Return the schedule's tree for batch size 1, otherwise the tree of a file.
+
+    Raises click.UsageError for another drafter.
+    """
+    if schedule is not None:
         return TreeFile(tree=schedule.tree(1), provenance=schedule.provenance)
     planned = read_any_tree(path)
     if planned.drafter is not None:
@@ -94,15 +97,14 @@ def _load_tree(path: Path) -> TreeFile:
 
 
 def _candidates(
-    profile: Profile, planned: TreeFile | None, args: BenchBatchesOptions
+    profile: Profile, planned: TreeFile | None, schedule: TreeSchedule | None, args: BenchBatchesOptions
 ) -> tuple[TokenModel, Mapping[int, BatchCandidates]]:
     """Return the acceptance that predictions use, and the trees to decode with at each batch size."""
     sizes = sorted(args.batch_sizes)
-    if planned is not None and args.tree is not None:
+    if planned is not None:
         tokens = draft_model_steps(profile, planned, args).tokens
-        if not is_schedule(args.tree):
+        if schedule is None:
             return tokens, tree_candidates(profile, tokens, dict.fromkeys(sizes), [planned.tree])
-        schedule = load_schedule(args.tree)
         trees = {size: schedule.tree(size) for size in sizes}
         return tokens, tree_candidates(profile, tokens, trees, list(trees.values()))
     request = PlanRequest(rule=args.rule, temperature=args.temperature, lossy=args.lossy)

@@ -83,7 +83,7 @@ class BenchOptions:
     prompts: PromptOptions = group(PromptOptions)
     profile_path: Path = profile_option("Profile, as written by treeopt profile.")
     rule: str | None = measured_rule_option("Verification rule; by default the tree's.")
-    temperature: float | None = temperature_option()
+    temperature: float | None = temperature_option("the tree's if it was measured, otherwise the first in the profile")
     lossy: bool = lossy_option()
     max_new_tokens: int | None = option(
         "--max-new-tokens",

@@ -13,6 +13,7 @@ from treeopt.cli.bench_common import (
     load_bench_profile,
 )
 from treeopt.cli.command import Command
+from treeopt.cli.options.plan import temperature_option
 from treeopt.cli.options.record import Heading, group, option, options
 from treeopt.cli.options.sampling import check_rule_option, measured_rule_option
 from treeopt.planner import PlanRequest, requested_plan
@@ -26,6 +27,7 @@ from treeopt.report.profile_text import measured_today
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchGridOptions(BenchOptions):
     rule: str | None = measured_rule_option("Verification rule; by default the best measured.")
+    temperature: float | None = temperature_option()
     same_prompts: bool = option(
         "--same-prompts",
         heading=Heading.PROMPTS,

@@ -176,7 +176,7 @@ def _write_files(
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise TreeoptError(f"{path.parent}: cannot be made ({error.strerror}). Choose another output.") from None
+            raise TreeoptError(f"{path.parent}: cannot be created ({error.strerror}). Choose another output.") from None
     for path, data in files.items():
         write_bytes(path, data)
     return list(files)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options.record import option
+from treeopt.cli.options.record import option, refuse_options
 from treeopt.cli.options.values import SHARE
 from treeopt.cli.outputs import check_folder
 from treeopt.errors import InterruptionError
@@ -24,8 +24,8 @@ class LearnOptions:
     learn: bool = option(
         "--learn",
         is_flag=True,
-        help="Train the draft model on the target's tokens while it drafts. The output stays the target's, and becomes "
-        "faster where the draft was often wrong.",
+        help="Train the draft model on the target's tokens while it drafts. The output stays the target's; decoding "
+        "becomes faster where the draft was often wrong.",
     )
     learning_rate: float | None = option(
         "--learning-rate", type=SHARE, help="Learning rate of the draft model, with --learn; by default 0.0001."
@@ -39,9 +39,9 @@ class LearnOptions:
 
     def check(self, *, force: bool) -> None:
         """Raise click.UsageError for options without --learn, TreeoptError for a folder that cannot be written."""
-        for name, value in (("--learning-rate", self.learning_rate), ("--save-draft", self.save_draft)):
-            if value is not None and not self.learn:
-                raise click.UsageError(f"{name}: expected --learn with it. Got none: add it.")
+        if not self.learn:
+            used = {"--learning-rate": self.learning_rate is not None, "--save-draft": self.save_draft is not None}
+            refuse_options(used, "expected --learn with it. Got none: add it.")
         if self.save_draft is not None:
             check_folder(self.save_draft, force=force)
 

@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.profile import ProfileOptions
-from treeopt.cli.options.record import is_given, options
+from treeopt.cli.options.record import given_options, is_given, options, refuse_options
 from treeopt.cli.outputs import check_profile_outputs, default_record_path
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
@@ -21,6 +20,13 @@ SWEEP_OPTIONS = frozenset(
     {"sweep", "target", "draft", "temperature", "top_p", "top_k", "context_tokens", "path", "force"}
 )
 """Parameters that `--sweep` can be combined with."""
+IMPORT_OPTIONS = frozenset(
+    {
+        *("latency", "draft_latency", "acceptance", "target", "draft", "rules", "lossy", "temperature", "top_p"),
+        *("context_tokens", "path", "force"),
+    }
+)
+"""Parameters that have an effect if everything is imported."""
 
 
 @click.command(cls=Command)
@@ -57,6 +63,8 @@ def profile(args: ProfileOptions) -> None:
 def _import_everything(args: ProfileOptions, rule: str) -> "Profile":
     from treeopt.engines.importers import imported_profile
 
+    others = {flag: name not in IMPORT_OPTIONS for name, flag in given_options().items()}
+    refuse_options(others, "expected something to measure. Got imported measurements only: leave it out.")
     if len(args.sampling.samplings) > 1 or len(args.context_tokens) > 1:
         raise click.UsageError(
             "--temperature, --context-tokens: expected one each if everything is imported: what the files were "
@@ -83,11 +91,8 @@ def _import_sweep(args: ProfileOptions) -> "Profile":
     from treeopt.engines.importers import sweep_profile
     from treeopt.engines.importers.profiles import LEFT_OUT
 
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name not in SWEEP_OPTIONS and source is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{parameter.opts[0]}: expected without --sweep, which measures nothing here.")
+    others = {flag: name not in SWEEP_OPTIONS for name, flag in given_options().items()}
+    refuse_options(others, "expected without --sweep, which measures nothing here.")
     if len(args.sampling.samplings) > 1 or len(args.context_tokens) > 1:
         raise click.UsageError(
             "--temperature, --context-tokens: expected one each with --sweep: what it was measured at. Got several."

@@ -9,7 +9,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE, file, is_profile, load_profile, output_option, read_any_tree
 from treeopt.cli.options.plan import PlanOptions
-from treeopt.cli.options.record import argument, group, options
+from treeopt.cli.options.record import argument, given_options, group, options, refuse_options
 from treeopt.cli.outputs import is_stdout
 from treeopt.cli.plan_profile import plan_profile
 from treeopt.errors import TreeoptError
@@ -47,6 +47,9 @@ def _load_contents(paths: Sequence[Path], request: PlanRequest) -> Contents:
     profiles = [path for path in paths if is_profile(path) or (path == PROFILE and not path.exists())]
     if len(profiles) > 1:
         raise click.UsageError(f"expected one profile. Got {', '.join(map(str, profiles))}: write a page for each.")
+    if not profiles:
+        plan_options = {flag: name != "written" for name, flag in given_options().items()}
+        refuse_options(plan_options, "expected a profile to plan from. Got none: name one, or leave the option out.")
     profile = load_profile(profiles[0]) if profiles else None
     trees: list[LabelledTree] = []
     benches: list[LabelledBench[Bench]] = []

@@ -17,7 +17,7 @@ from treeopt.cli.options.drafter import eagle_layers_option, load_planned_drafte
 from treeopt.cli.options.inputs import OTHER_MODELS, REPLACE_FILES, file, force_option, read_any_tree
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import chat_option, tokenize_prompt, use_chat_template
-from treeopt.cli.options.record import Heading, argument, group, option, options
+from treeopt.cli.options.record import Heading, argument, group, option, options, refuse_options
 from treeopt.cli.options.sampling import SamplingOptions, check_rule_option, lossy_option, planned_rule
 from treeopt.cli.options.values import COUNT, RULE, SEED, TEXT
 from treeopt.cli.run_prompts import NEW_TOKENS, Generation, PromptsOptions, run_prompts
@@ -130,11 +130,7 @@ def _load_plan(args: RunOptions) -> tuple[TreeSchedule | None, TreeFile]:
             "--eagle-layers": bool(args.eagle_layers),
             "--draft": args.pair.draft is not None,
         }
-        for name, is_used in used.items():
-            if is_used:
-                raise click.UsageError(
-                    f"{name}: expected TREE, a file of treeopt solve. Got none: name it, or leave {name} out."
-                )
+        refuse_options(used, "expected TREE, a file of treeopt solve. Got none: name it, or leave the option out.")
     scheduled = tree is not None and (args.schedule or is_schedule(tree))
     args.adapt.check(scheduled=scheduled)
     if tree is None:

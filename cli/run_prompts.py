@@ -13,7 +13,7 @@ import click
 from treeopt.cli.command import name_options
 from treeopt.cli.options.inputs import file, output_option
 from treeopt.cli.options.prompts import tokenize_prompt
-from treeopt.cli.options.record import Heading, is_given, option
+from treeopt.cli.options.record import Heading, is_given, option, refuse_options
 from treeopt.cli.options.values import Whole
 from treeopt.cli.outputs import check_checkpoints, check_outputs, checkpoint_path
 from treeopt.cli.terminal import progress
@@ -73,10 +73,9 @@ class PromptsOptions:
         if (prompt is None) == (self.prompts is None):
             got = "neither" if prompt is None else "both"
             raise click.UsageError(f"--prompt, --prompts: expected one of the two. Got {got}.")
-        used = {"--batch-size": is_given("batch_size"), "--output": is_given("path"), "--resume": self.resume}
-        for name, is_used in used.items():
-            if is_used and self.prompts is None:
-                raise click.UsageError(f"{name}: expected --prompts with it. Got --prompt.")
+        if self.prompts is None:
+            used = {"--batch-size": is_given("batch_size"), "--output": is_given("path"), "--resume": self.resume}
+            refuse_options(used, "expected --prompts with it. Got --prompt.")
         if self.resume and self.checkpoint_file is None:
             raise click.UsageError("--resume: expected -o FILE, next to which unfinished sequences are saved. Name it.")
         if self.checkpoint_file is not None:

@@ -12,7 +12,7 @@ from treeopt.cli.bench_engine import default_length
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_of
 from treeopt.cli.options.inputs import json_option, load_profile, plot_option, profile_option
-from treeopt.cli.options.plan import category_option, temperature_option
+from treeopt.cli.options.plan import budget_option, category_option, temperature_option
 from treeopt.cli.options.record import option, options
 from treeopt.cli.options.sampling import lossy_option, measured_rule_option
 from treeopt.cli.options.values import COUNT, DURATION, MAX_COUNT, SEED, CommaList
@@ -103,16 +103,8 @@ class SimulateOptions:
     lossy: bool = lossy_option()
     temperature: float | None = temperature_option()
     category: str | None = category_option()
-    budget: int | None = option(
-        "--budget", type=COUNT, help="Maximum number of nodes, root included; by default all measured."
-    )
-    duration_s: float = option(
-        "--duration",
-        type=DURATION,
-        default=60.0,
-        show_default="60s",
-        help="Time during which requests arrive.",
-    )
+    budget: int | None = budget_option()
+    duration_s: float = option("--duration", type=DURATION, default="60s", help="Time during which requests arrive.")
     seed: int = option("--seed", type=SEED, default=0, help="Random seed.")
     plot: Path | None = plot_option()
     as_json: bool = json_option()
@@ -203,10 +195,8 @@ def _save_plot(path: Path, profile: Profile, outcomes: tuple[Outcome, ...], load
     from treeopt.plotting.panels import compose
     from treeopt.report.figures.loads import load_panels
 
-    title, subtitle = (
-        models_and_machine(profile.pair, profile.machine),
-        f"simulated: {load_text}; {describe_conditions(profile)}",
-    )
+    title = models_and_machine(profile.pair, profile.machine)
+    subtitle = f"simulated: {load_text}; {describe_conditions(profile)}"
     write_figure(compose(load_panels(outcomes), title=title, subtitle=subtitle, columns=2), path)
     click.echo(f"Written to {path}", err=True)
 

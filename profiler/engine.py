@@ -298,7 +298,7 @@ class Probe:
 
 
 def _check_counters(name: str, counters: Counters, steps: int, tokens: int, length: int, batch_size: int = 1) -> None:
-    """Raise EngineError unless the counters grew as the completions say.
+    """Raise EngineError unless the growth of the counters matches the completions.
 
     Steps and tokens are those after the first new token.  The last step of a sequence may accept more tokens than it had
     room for; vLLM and others count them.

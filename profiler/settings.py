@@ -109,6 +109,12 @@ class Settings:
         return self.samplings[0]
 
     @property
+    def timed_samplings(self) -> tuple[Sampling, ...]:
+        """The samplings of timed calls: the first greedy one and the first other one, in the order of `samplings`."""
+        first = {sampling.greedy: sampling for sampling in reversed(self.samplings)}
+        return tuple(dict.fromkeys(first[sampling.greedy] for sampling in self.samplings))
+
+    @property
     def acceptance_contexts(self) -> tuple[int, ...]:
         """The context lengths if there are several; a single one means that positions follow the prompts."""
         return self.context_tokens if len(self.context_tokens) > 1 else ()

@@ -26,7 +26,8 @@ OTHERS = {"tools/server/README.md"}
 
 def pages() -> list[Path]:
     folders = [ROOT / "docs", ROOT / "treeopt", *(ROOT / folder for folder in SCRIPTS)]
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *(page for folder in folders for page in folder.rglob("*.md"))]
+    top = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    return [*top, *(page for folder in folders for page in folder.rglob("*.md"))]
 
 
 def sources() -> dict[str, Path]:

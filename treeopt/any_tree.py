@@ -88,7 +88,6 @@ def _has_solution(file: Path | io.BytesIO) -> bool:
 
 
 def _select_tree(path: Path, trees: dict[str | None, TreeFile], name: str | None) -> TreeFile:
-
     if name in trees:
         return trees[name]
     if name is None and len(trees) == 1:

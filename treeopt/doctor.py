@@ -126,14 +126,13 @@ def check_gpus() -> Iterator[Check]:
         free_bytes, total_bytes = torch.cuda.mem_get_info(number)
         used = 1 - free_bytes / total_bytes
         model = f"{torch.cuda.get_device_name(number)}: {_gib(total_bytes)}, {_gib(free_bytes)} free"
+        if used <= MAX_USED_MEMORY:
+            yield Check(name=f"cuda:{number}", found=model)
+            continue
         yield Check(
             name=f"cuda:{number}",
-            found=model
-            if used <= MAX_USED_MEMORY
-            else f"{model}: other programs use {percent(used)} and may compute on it",
-            action=None
-            if used <= MAX_USED_MEMORY
-            else "Close them (nvidia-smi lists them), or choose another device with --device.",
+            found=f"{model}: other programs use {percent(used)} and may compute on it",
+            action="Close them (nvidia-smi lists them), or choose another device with --device.",
         )
 
 

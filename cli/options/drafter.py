@@ -57,7 +57,7 @@ def moved_drafter_option() -> Any:
 
 
 def eagle_layers_option(default: str) -> Any:
-    """Return the option of an EAGLE head's inputs; `default` says what it reads otherwise."""
+    """Return the option of an EAGLE head's inputs; `default` describes those that it reads without the option."""
     return option(
         "--eagle-layers",
         heading=Heading.MODELS,

@@ -19,7 +19,7 @@ from treeopt.cli.options.inputs import (
     read_any_tree,
 )
 from treeopt.cli.options.plan import batch_size_option, category_option, context_tokens_option, temperature_option
-from treeopt.cli.options.record import Heading, argument, group, is_given, option
+from treeopt.cli.options.record import Heading, argument, given_options, group, is_given, option
 from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.cli.options.values import COUNT, TEXT, Names
 from treeopt.cli.outputs import default_record_path
@@ -57,7 +57,9 @@ class ExportOptions:
         default=Path(STANDARD_STREAM),
     )
     profile: Path = profile_option()
-    rule: str | None = measured_rule_option("Verification rule to predict for; by default the first in the profile.")
+    rule: str | None = measured_rule_option(
+        "Verification rule to predict for; by default the first in the profile, for a tree the best measured."
+    )
     temperature: float | None = temperature_option()
     context_tokens: int | None = context_tokens_option()
     batch_size: int | None = batch_size_option()
@@ -162,14 +164,13 @@ class ExportOptions:
 
     def refuse_others(self, names: Collection[str]) -> None:
         """Raise click.UsageError for a given option that is not among `names`, those with an effect."""
-        command = click.get_current_context().command
-        params = [param for param in command.params if isinstance(param, click.Option)]
+        params = click.get_current_context().command.params
         source = "a profile" if is_profile(self.path) else "a tree"
         if source == "a tree" and self.profile_path is None:
             source = "a tree without a profile"
-        for param in params:
-            if is_given(str(param.name)) and param.name not in {*names, *COMMON}:
-                flag, flags = param.opts[0], ", ".join(other.opts[0] for other in params if other.name in names)
+        for name, flag in given_options().items():
+            if name not in {*names, *COMMON}:
+                flags = ", ".join(param.opts[0] for param in params if param.name in names)
                 raise click.UsageError(f"{flag}: {self.target} from {source} takes {flags}. Leave {flag} out.")
 
     def load_tree(self) -> TreeFile:

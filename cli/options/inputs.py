@@ -11,6 +11,7 @@ from treeopt.cli.options.values import COUNT, LENGTH, TEXT
 from treeopt.cli.outputs import InputFile, OutputFile
 from treeopt.errors import TreeoptError
 from treeopt.files.atomic_files import read_bytes
+from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.records.profile import Profile
@@ -121,6 +122,6 @@ def read_all_trees(path: Path) -> "dict[str | None, TreeFile]":
 def _refuse_profile(path: Path, data: bytes) -> None:
     if PROFILE_HEADER in data[:HEADER_BYTES]:
         raise TreeoptError(
-            f"{path}: expected a tree. Got a profile: treeopt solve --profile {path} finds its best tree, "
-            f"treeopt export {path} --to NAME writes its setting."
+            f"{path}: expected a tree. Got a profile: treeopt solve --profile {quoted(path)} finds its best tree, "
+            f"treeopt export {quoted(path)} --to NAME writes its setting."
         )

@@ -12,12 +12,10 @@ from treeopt.planner import PlanRequest
 from treeopt.records.rules import LOSSY_RULES
 
 
-def temperature_option() -> Any:
+def temperature_option(default: str = "the first in the profile") -> Any:
+    """Return the option of the temperature; `default` describes the one that is used without it."""
     return option(
-        "--temperature",
-        heading=Heading.SAMPLING,
-        type=TEMPERATURE,
-        help="Temperature; by default the first in the profile.",
+        "--temperature", heading=Heading.SAMPLING, type=TEMPERATURE, help=f"Temperature; by default {default}."
     )
 
 
@@ -52,6 +50,10 @@ def new_tokens_option() -> Any:
     )
 
 
+def budget_option() -> Any:
+    return option("--budget", type=COUNT, help="Maximum number of nodes, root included; by default all measured.")
+
+
 def raw_option() -> Any:
     return option(
         "--raw", heading=Heading.PLANNED, is_flag=True, help="Use acceptance as measured, without smoothing over ranks."
@@ -70,9 +72,7 @@ class PlanOptions:
         is_flag=True,
         help="Allow values outside the measured range, with a warning.",
     )
-    budget: int | None = option(
-        "--budget", type=COUNT, help="Maximum number of nodes, root included; by default all measured."
-    )
+    budget: int | None = budget_option()
     depth: int | None = option(
         "--depth", type=LENGTH, help="Maximum depth, in levels below the root; by default all measured."
     )

@@ -10,7 +10,7 @@ from treeopt.cli.options.drafter import DRAFTER, eagle_layers_option, with_layer
 from treeopt.cli.options.inputs import PROFILE, REPLACE_FILES, file, force_option, output_option
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
-from treeopt.cli.options.record import Heading, group, is_given, option
+from treeopt.cli.options.record import Heading, group, is_given, option, refuse_options
 from treeopt.cli.options.sampling import SamplingsOptions, check_rule_option, lossy_option
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MAX_COUNT, RULE_LIST, Whole
 from treeopt.cli.outputs import DEFAULT_RECORD, checkpoint_path, is_stdout, record_path
@@ -246,9 +246,7 @@ class ProfileOptions:
                 or imports.draft_latency
                 or imports.acceptance,
             }
-            for name, is_used in needing_draft_model.items():
-                if is_used:
-                    raise click.UsageError(f"{name}: expected a draft model. Add --draft MODEL, or leave it out.")
+            refuse_options(needing_draft_model, "expected a draft model. Add --draft MODEL, or leave it out.")
         if self.other_drafters and imports.has_times:
             raise click.UsageError(
                 "--drafter: expected measured times, with which drafters are compared. Got imported ones: leave it out."

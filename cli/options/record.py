@@ -13,7 +13,7 @@ A field may also hold another such record (`group`). `--help` lists options unde
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -53,7 +53,7 @@ def option(*flags: str, heading: Heading | None = None, **attributes: Any) -> An
     Args:
         flags: such as `--rows`; click names the parameter after the field.
         heading: where `--help` lists the option; the default is the heading of its group.
-        attributes: further arguments of `click.option`; defaults are shown unless they say otherwise.
+        attributes: further arguments of `click.option`; `show_default` is True by default.
     """
     attributes = {"show_default": True} | attributes
     return field(metadata={"decorator": click.option, "flags": flags, "attributes": attributes, "heading": heading})
@@ -72,6 +72,25 @@ def group(record: type, heading: Heading | None = None) -> Any:
 def is_given(name: str) -> bool:
     """Return whether the user typed the option that click knows by this name."""
     return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def given_options() -> dict[str, str]:
+    """Return the flags of the options that the user typed, by the parameter names that click knows."""
+    params = click.get_current_context().command.params
+    flags = {str(param.name): param.opts[0] for param in params if isinstance(param, click.Option)}
+    return {name: flag for name, flag in flags.items() if is_given(name)}
+
+
+def refuse_options(used: Mapping[str, object], reason: str) -> None:
+    """Raise click.UsageError for the first option that is used.
+
+    Args:
+        used: whether each option is used, by its flag.
+        reason: what was expected, and what to do.
+    """
+    for flag, is_used in used.items():
+        if is_used:
+            raise click.UsageError(f"{flag}: {reason}")
 
 
 def options(record: type, name: str = "args") -> Callable[[Function], Function]:

@@ -84,7 +84,9 @@ class SamplingsOptions:
                 "tokens. Leave them out."
             )
         if self.draft_temperature is None and len(positive) > 1:
-            raise click.UsageError("--draft-top-p, --draft-top-k: expected --draft-temperature with several.")
+            raise click.UsageError(
+                "--draft-top-p, --draft-top-k: expected --draft-temperature with several temperatures. Add it."
+            )
         return Sampling(self.draft_temperature or positive[0], self.draft_top_p, self.draft_top_k)
 
 

@@ -171,7 +171,7 @@ def _different_texts(probe: Probe, length: int, prompts: int) -> Iterator[_Pair]
 
 @contextmanager
 def _plain_logprobs(probe: Probe, client: EngineClient) -> Iterator[NextLogprobs]:
-    """Start plain decoding and yield its log-probabilities; raises EngineError if it reports none."""
+    """Start plain decoding and yield its `next_logprobs`, which raises EngineError if the engine reports none."""
     engine = client.start(probe.config(0))
     try:
         yield cache(engine.next_logprobs)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from treeopt.errors import InvalidValueError, OutOfMemoryError
-from treeopt.planner.curves import interpolate
+from treeopt.planner.curves import Curve, interpolate
 from treeopt.planner.model import StepModel
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.clock import Clock, Work, clock_for
@@ -136,7 +136,7 @@ def reference_passes(
     widths = [int(width) for tree in trees for width in tree.draft_widths]
     verify_tokens = int(min(costs.max_nodes, np.median(nodes or [2])))
     draft_width = int(min(costs.max_draft_width, np.median(widths or [1])))
-    if draft is None or any(latency.draft is None for latency in point.latencies):
+    if any(latency.draft is None for latency in point.latencies):
         draft = None
     passes = PointPasses(
         target,
@@ -153,16 +153,19 @@ def reference_passes(
             max_tokens=max(verify_tokens, draft_width, 2),
         ),
     )
-    counts, verify, drafted = {PLAIN: 1, VERIFY: verify_tokens}, costs.verify, costs.draft
-    seconds = dict(
-        zip(counts, interpolate(verify.tokens, verify.seconds, np.array([*counts.values()])).tolist(), strict=True)
-    )
+    counts = {PLAIN: 1, VERIFY: verify_tokens}
+    seconds = {name: _pass_s(costs.verify, count) for name, count in counts.items()}
     if draft is not None:
         counts[DRAFT] = draft_width
-        seconds[DRAFT] = float(interpolate(drafted.tokens, drafted.seconds, np.array([draft_width]))[0])
+        seconds[DRAFT] = _pass_s(costs.draft, draft_width)
 
     def open_passes() -> dict[str, Passes]:
         opened = {PLAIN: passes.open_plain_steps(), VERIFY: passes.open_verification()}
         return opened if draft is None else opened | {DRAFT: Passes(passes.open_drafting(draft))}
 
     return ReferencePasses(counts, seconds, open_passes, clock or clock_for(target.device))
+
+
+def _pass_s(curve: Curve, count: int) -> float:
+    """Return the profile's seconds of a pass of exactly `count` tokens, without padding to a faster size."""
+    return float(interpolate(curve.tokens, curve.seconds, np.array([count]))[0])

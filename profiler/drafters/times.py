@@ -55,7 +55,7 @@ class DrafterTimer:
 
         Args:
             latencies: of the target's passes.
-            deadline: after which every pass and tree is timed only once.
+            deadline: after which only the necessary minimum is timed.
         """
         measured = []
         for number, latency in enumerate(latencies):
@@ -121,8 +121,8 @@ class DrafterTimer:
         return isinstance(self.drafter.heads, MedusaHeads | DFlashHead)
 
     def _point(self, latency: StepLatency) -> TimedPoint:
-        samplings = {sampling.greedy: sampling for sampling in reversed(self.settings.samplings)}
-        sampling = samplings.get(not latency.sampled, self.settings.samplings[0])
+        samplings = {sampling.greedy: sampling for sampling in self.settings.timed_samplings}
+        sampling = samplings.get(not latency.sampled, self.settings.sampling)
         return TimedPoint(context_tokens=latency.context_tokens, batch_size=latency.batch_size, sampling=sampling)
 
     def _table(self, passes: LatencyCurve) -> LatencyTable:

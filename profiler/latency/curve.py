@@ -63,7 +63,8 @@ class LatencyCurve:
         self._open_passes, self._open_single = open_passes, open_single or open_passes
         self._first = first_points(max_tokens)
         self._recorder, self._checkpoint = recorder, recorder.checkpoint
-        self._max_tokens = min([max_tokens, *(entry.key - 1 for entry in self._checkpoint.entries(LIMIT + kind))])
+        limit_tokens = self.limit_tokens
+        self._max_tokens = max_tokens if limit_tokens is None else min(max_tokens, limit_tokens - 1)
         self._filter = recorder.sample_filter or SampleFilter(self._checkpoint)
         self._points: set[int] = set()
         self._opened: tuple[Callable[[], Passes], Passes] | None = None
@@ -101,7 +102,7 @@ class LatencyCurve:
         return True
 
     def coarse(self, always_tokens: int, deadline: Deadline) -> None:
-        """Time counts that grow by half; after the deadline, expensive ones only up to `always_tokens`."""
+        """Time counts that grow by half, quick ones repeatedly; after the deadline, expensive ones only up to `always_tokens`."""
         for tokens in sorted({*coarse_points(self._max_tokens), *self._samples()}):
             samples = self._samples()
             optional = tokens > always_tokens and tokens not in samples
@@ -109,9 +110,8 @@ class LatencyCurve:
                 break
             self._add(tokens)
             self._time(self._points & {tokens}, 1, first_calls=1)  # `_add` has tried it
-        samples = self._samples()
-        quick = {tokens for tokens in self._points if min(samples.get(tokens, (0.0,))) <= QUICK_S}
-        self._time(quick, PILOT_ROUNDS)
+        quick = {tokens for tokens, seconds in self._samples().items() if min(seconds) <= QUICK_S}
+        self._time(self._points & quick, PILOT_ROUNDS)
         if not deadline.over():
             self._time(self._points, PILOT_ROUNDS, deadline=deadline)
 

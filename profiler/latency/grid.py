@@ -66,10 +66,9 @@ class LatencyGrid:
     def points(self) -> list[TimedPoint]:
         """Return the operating points not known to exceed the memory, smaller batches first."""
         settings = self._settings
-        samplings = {sampling.greedy: sampling for sampling in reversed(settings.samplings)}  # the first of either kind
         points = [
             TimedPoint(context_tokens=context, batch_size=batch, sampling=sampling)
-            for sampling in dict.fromkeys(samplings[sampling.greedy] for sampling in settings.samplings)
+            for sampling in settings.timed_samplings
             for context in settings.context_tokens
             for batch in sorted(settings.batch_sizes)
         ]

@@ -174,7 +174,7 @@ def report_load(root_pid: int | None = None, *, sleep: Callable[[float], object]
     sleep(LOAD_WINDOW_S)
     after, used_after = read_cpu_times(), _process_seconds()
     span_s = after.now_s - before.now_s
-    # processes that started or ended meanwhile are left out; pid 0 is the system's own idling on some
+    # processes that started or ended meanwhile are left out; on some systems pid 0 is the idle process
     rates = {key: (seconds - used_before[key]) / span_s for key, seconds in used_after.items() if key in used_before}
     load = load_between(before, after)
     if load is not None:

@@ -42,7 +42,7 @@ COARSE_TOKENS, COARSE_WIDTH = max(tree.nodes for tree in PROBE_TREES), 16
 BENDS_SHARE = 1 / 3
 """Fraction of the time for a curve that finding its bends may take."""
 COARSE_STEPS = 3
-"""Rounds of whole steps for a first plan."""
+"""Rounds of whole steps for a first plan; after the deadline one."""
 Spending = Callable[[str], AbstractContextManager[None]]
 WIDTHS_BEFORE = (1, 2, 1)
 """Draft passes before a timed verification, which leave the hardware's caches as decoding does."""
@@ -137,14 +137,12 @@ class PointTimer:
         self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), sample_filter=self._filter)
         passes = PointPasses(target, draft, tokens, point, settings)
         self._verify = self._curve("verify", passes.open_verification, open_single=passes.open_plain_steps)
-        self._curves = [self._verify]
         self._timers: dict[str, LatencyCurve | StepTimer] = {"verify": self._verify}
         self._draft: LatencyCurve | None = None
         self._steps: StepTimer | None = None
         if draft is not None:
             self._draft = self._curve("draft", lambda: Passes(passes.open_drafting(draft)))
             self._steps = self._step_timer(draft)
-            self._curves.append(self._draft)
             self._timers |= {"draft": self._draft, "overhead": self._steps}
         self._open_part: str | None = None
 
@@ -156,11 +154,12 @@ class PointTimer:
     def measure(self) -> StepLatency:
         """Time as many rounds as the settings have, those in the checkpoint included."""
         rounds, timers = self._settings.rounds, list(self._timers.values())
-        for curve in self._curves:
-            curve.pilot(rounds)
-            while curve.added < EXTRA_POINTS and curve.bend(rounds):
-                pass
-            curve.close()
+        for timer in timers:
+            if isinstance(timer, LatencyCurve):
+                timer.pilot(rounds)
+                while timer.added < EXTRA_POINTS and timer.bend(rounds):
+                    pass
+                timer.close()
         for block in [*range(ROUNDS_PER_BLOCK, rounds, ROUNDS_PER_BLOCK), rounds]:
             for timer in timers:  # interleaved, so that drift affects all equally
                 timer.sample(block)
@@ -202,10 +201,10 @@ class PointTimer:
         if part != self._open_part:
             self.close()
         self._open_part = part
-        timer = self._timers.get(part)
+        timer = self._timers[part]
         if isinstance(timer, StepTimer):
             timer.refine(deadline, rounds)
-        elif timer is not None:
+        else:
             timer.refine(_deciding_sizes(part, certainty), deadline, rounds)
 
     def close(self) -> None:

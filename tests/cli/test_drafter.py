@@ -30,7 +30,7 @@ def lookup() -> TreeFile:
 
 @pytest.fixture
 def eagle(folder: Path, bundled_pair) -> Path:
-    """Save a random head of the bundled target, whose configuration names no boundaries; return its folder."""
+    """Save a random head of the bundled target, whose configuration names no layer ids; return its folder."""
     head = folder / "eagle"
     save_head(safeailab, head, make_head(bundled_pair.target, (1, 2, 3), seed=3), bundled_pair.target)
     TreeFile(tree=k_ary(2, 2), drafter=drafter_setting("eagle", source=str(head), layers=(3, 1, 2))).save("eagle.json")
@@ -179,7 +179,11 @@ def test_other_heads_than_those_planned_for_are_warned_of_with_an_action():
         ),
         (("run", "tree.json", "--eagle-layers", "2,4,5", *PROMPT), 2, "tree.json was planned for model: leave it out"),
         (("bench", "tree", "medusa.json", "--eagle-layers", "2"), 2, "expected a plan for an EAGLE head. medusa.json"),
-        (("run", "shipped.json", "--eagle-layers", "2,4,9", *PROMPT), 1, "layers: expected 3 boundaries from 0 to 8"),
+        (
+            ("run", "shipped.json", "--eagle-layers", "2,4,9", *PROMPT),
+            1,
+            "layers: expected 3 hidden-state layer ids from 0 to 8",
+        ),
         (("compare", "medusa.json", "--profile", "profile.yaml"), 1, "compare drafters with treeopt solve"),
         (("export", "lookup.json", "--to", "medusa"), 1, "builds its own trees"),
         (("export", "medusa.json", "--to", "vllm"), 1, "run it with treeopt run, or choose another engine"),

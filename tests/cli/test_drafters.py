@@ -153,7 +153,7 @@ def test_one_drafter_alone(folder, profile):
     result = call("solve", "--profile", saved(folder, profile), "--drafter", "eagle")
     assert result.exit_code == 1
     assert result.stderr == (
-        "Error: drafter eagle: nothing was measured of it that suits. Measured here: model, medusa, prompt-lookup. "
+        "Error: drafter eagle: no measurement of it fits the request. Measured here: model, medusa, prompt-lookup. "
         "Profile with --drafter eagle.\n"
     )
     assert call("solve", "--profile", saved(folder, profile), "--drafter", "medsua").exit_code == 2

@@ -45,6 +45,7 @@ class TestBadValues:
             (("--temperature", "0", "--draft-temperature", "0.6"), 2, "at temperature 0 the draft takes its likeliest"),
             (("--latency", "v.csv"), 2, "--latency: expected --draft-latency too"),
             ((*IMPORTS, "--record"), 2, "--record: expected a draft model"),
+            ((*IMPORTS, "--max-tokens", "8"), 2, "--max-tokens: expected something to measure"),
             (("--context-tokens", "64,999999"), 1, "takes 1024 tokens, its trained length"),
         ],
     )

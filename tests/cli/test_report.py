@@ -86,5 +86,12 @@ def test_what_it_cannot_show_is_one_line(files: Path, content: str, code: int, s
 
 
 @pytest.mark.usefixtures("files")
+def test_planning_options_need_a_profile() -> None:
+    result = call("report", "tree.json", "--budget", 4, "-o", "page.html")
+    assert result.exit_code == 2
+    assert "--budget: expected a profile to plan from" in result.stderr
+
+
+@pytest.mark.usefixtures("files")
 def test_no_input_is_replaced() -> None:
     assert call("report", "tree.json", "-o", "tree.json").exit_code == 2

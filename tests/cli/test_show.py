@@ -94,6 +94,13 @@ class TestTreeFile:
         assert "choose a tree" in result.stderr
         assert not (folder / "taken.json").exists()
 
+    def test_rows_need_a_text_diagram(self, folder: Path) -> None:
+        result = call("show", "tree.json", "--rows", 9, "--output", "tree.svg")
+
+        assert result.exit_code == 2
+        assert "--rows: expected a tree drawn as text" in result.stderr
+        assert not (folder / "tree.svg").exists()
+
     @pytest.mark.parametrize("asked", [(), ("--budget", 3)], ids=str)
     def test_a_missing_file_is_missing_whatever_is_asked_of_it(self, folder: Path, asked: tuple[object, ...]) -> None:
         result = call("show", folder / "missing.npz", *asked)

@@ -41,5 +41,5 @@ def test_many_drafts_are_enough(tmp_path):
 
 def test_rates_have_no_certainty(tmp_path):
     output = planned(tmp_path, [1.0, 1.0, 1.0])
-    assert " certain." not in output
+    assert "% chance" not in output
     assert "imported without counts" in output

@@ -62,7 +62,7 @@ def test_longer_ones_than_measured_are_warned_of() -> None:
 
     assert result.exit_code == 0
     assert (
-        "Warning: acceptance was measured up to token 440 of a text, and is taken from there for texts of 441. "
+        "Warning: acceptance was measured up to token 440 of a sequence, and may differ beyond it. "
         f"Profile with --positions {441 * len(TEXTS)}."
     ) in result.stderr
 
@@ -72,7 +72,7 @@ def test_longer_ones_than_measured_are_warned_of() -> None:
     [
         ({}, ("--new-tokens", 0), 2, "--new-tokens"),
         ({}, ("--new-tokens", SHORT, "--drafter", "medusa"), 2, "--drafter model"),
-        ({"accepted_ranks": None}, ("--new-tokens", SHORT), 1, "known of whole texts alone"),
+        ({"accepted_ranks": None}, ("--new-tokens", SHORT), 1, "measured for whole sequences only"),
         ({"context_tokens": 256}, ("--new-tokens", SHORT), 1, "measured by context length"),
         (
             {"accepted_ranks": measured(TEXTS).accepted_ranks.first(0)},

@@ -253,7 +253,7 @@ class TestInterruption:
         decoder = decoder_of(name, target, draft)
         stale = decoder.generate(PROMPT, 60)
         decoder.start(PROMPT)
-        with pytest.raises(TreeoptError, match="another text was begun"):
+        with pytest.raises(TreeoptError, match="another sequence has begun"):
             next(stale)
 
 

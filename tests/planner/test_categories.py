@@ -134,7 +134,7 @@ class TestRefusals:
         found = profile([latency(MACHINE)], [acceptance])
         with pytest.raises(
             InfeasibleError,
-            match=rf"category rare: expected 2 texts or more, of 20 .* Got {count} of {count * positions} .*: profile with",
+            match=rf"category rare: expected 2 sequences or more, of 20 .* Got {count} of {count * positions} .*: profile with",
         ):
             for_category(found, "rare")
         plans = plans_of(found)

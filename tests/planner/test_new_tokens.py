@@ -134,7 +134,11 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("changes", "new_tokens", "said"),
         [
-            ({"accepted_ranks": None}, SHORT, r"sequoia at temperature 0 is known of whole texts alone\. Leave it out"),
+            (
+                {"accepted_ranks": None},
+                SHORT,
+                r"sequoia at temperature 0 was measured for whole sequences only\. Leave it out",
+            ),
             ({"context_tokens": 128}, SHORT, r"measured by context length.*--context-tokens"),
             ({"accepted_ranks": measured(TEXTS).accepted_ranks.first(0)}, SHORT, r"20 positions or more"),
         ],

@@ -22,7 +22,7 @@ def path(tmp_path):
     return tmp_path / "profile.yaml.partial"
 
 
-def journal_at(path, pair, prompts, *, resume=False, settings=SETTINGS):
+def checkpoint_at(path, pair, prompts, *, resume=False, settings=SETTINGS):
     return Checkpoint(path, settings.conditions(*pair, prompts), resume=resume)
 
 
@@ -35,13 +35,13 @@ def test_times_of_other_probe_trees_are_not_taken_for_ones_own(path, target, dra
     """A step with a chain of two must not be resumed as one with a chain of one."""
     with monkeypatch.context() as patch:
         probe_with(patch, OTHER_TREES)
-        checkpoint = journal_at(path, (target, draft), prompts)
+        checkpoint = checkpoint_at(path, (target, draft), prompts)
         Measurement(target, draft, prompts, SETTINGS, clock=MonotonicClock(), checkpoint=checkpoint).profile(
             show_progress=False
         )
         check_origin(path)
     before = path.read_bytes()
-    for refuse in (check_origin, lambda path: journal_at(path, (target, draft), prompts, resume=True)):
+    for refuse in (check_origin, lambda path: checkpoint_at(path, (target, draft), prompts, resume=True)):
         with pytest.raises(TreeoptError, match=r"Start over with --force in place of --resume, or ") as refusal:
             refuse(path)
         assert "\n" not in str(refusal.value)
@@ -53,7 +53,7 @@ def test_another_version_is_refused_and_named(path, target, draft, prompts, monk
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint_module, name, value)
             theirs = describe_origin()
-            journal_at(path, (target, draft), prompts)
+            checkpoint_at(path, (target, draft), prompts)
         assert theirs != describe_origin()
         with pytest.raises(
             TreeoptError, match=f"^{path}: was measured by {theirs}, which .* than this {describe_origin()}"
@@ -61,14 +61,14 @@ def test_another_version_is_refused_and_named(path, target, draft, prompts, monk
             check_origin(path)
 
 
-def test_a_journal_that_does_not_tell_its_version_is_refused(path):
+def test_checkpoint_without_version_is_refused(path):
     for conditions in ("device cpu, processor x", "treeopt \x1b[2J, journal 1, probe trees 00000000, device cpu", ""):
         path.write_text(json.dumps({"conditions": conditions}) + "\n")
         with pytest.raises(TreeoptError, match="was measured by a treeopt of unknown version, which"):
             check_origin(path)
 
 
-def test_what_is_no_journal_is_left_to_the_journal(path):
+def test_other_files_are_left_to_checkpoint(path):
     check_origin(path)
     for content in (b"", b"{", b"[]\n", b'{"conditions": 3}\n', b"\xff\n", b'{"conditions": "'):
         path.write_bytes(content)
@@ -79,11 +79,11 @@ def test_what_is_no_journal_is_left_to_the_journal(path):
     check_origin(path)
 
 
-def test_other_options_of_the_same_version_are_told_by_the_journal(path, target, draft, prompts):
-    journal_at(path, (target, draft), prompts)
+def test_other_options_of_the_same_version_are_left_to_checkpoint(path, target, draft, prompts):
+    checkpoint_at(path, (target, draft), prompts)
     check_origin(path)
     with pytest.raises(TreeoptError, match="measured under other conditions"):
-        journal_at(path, (target, target), prompts, resume=True)
+        checkpoint_at(path, (target, target), prompts, resume=True)
 
 
 def test_every_step_has_a_number_of_its_own():

@@ -67,7 +67,7 @@ def test_so_do_both_models_and_every_token_of_the_prompts():
 
 
 @pytest.mark.parametrize("other", [{"prompts": [[1, 2], [4]]}, {"draft": "E"}])
-def test_a_journal_of_other_conditions_is_not_gone_on_with(other, tmp_path):
+def test_a_checkpoint_of_other_conditions_is_not_gone_on_with(other, tmp_path):
     Checkpoint(tmp_path / "checkpoint", heading()).append("verify", 1, (0.5,))
     with pytest.raises(TreeoptError, match="other conditions"):
         Checkpoint(tmp_path / "checkpoint", heading(**other), resume=True)

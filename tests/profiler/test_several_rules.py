@@ -110,7 +110,7 @@ class TestProfile:
         np.testing.assert_allclose(ratio[0, :2], 1, atol=0.1)
         assert ratio[1, 0] > 1.02
 
-    def test_rounds_of_traversal_are_in_the_journal(self, checkpoint):
+    def test_rounds_of_traversal_are_in_the_checkpoint(self, checkpoint):
         kinds = list(checkpoint._entries)
         reach = [kind for kind in kinds if kind.startswith("reach")]
         assert reach == [f"reach 0.8 {turn} {tree.parents.tolist()}" for turn, tree in enumerate(TREES)]

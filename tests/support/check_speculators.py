@@ -4,7 +4,7 @@
     python -m tests.support.check_speculators
 
 Heads are written in speculators' layout for the bundled target, with each of its flags, and read by both.  Prints the
-largest difference of logits for every case, with the target's states as they are and, as the control, one boundary late.
+largest difference of logits for every case, with the target's states as they are and, as the control, one layer late.
 """
 
 import tempfile
@@ -23,7 +23,7 @@ from treeopt.runtime.models.attention import SequenceAttention
 from treeopt.runtime.models.model import HiddenStates, RequestedStates, SequenceInput
 
 TEXT = b"import os\n\ndef read(path):\n    "
-BOUNDARIES = (1, 3, 5)
+LAYER_IDS = (1, 3, 5)
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "norm before residual, part of the vocabulary": {"norm_before_residual": True, "ids": list(range(3, 200, 2))},
@@ -38,11 +38,11 @@ def main() -> None:
     assert isinstance(target, Transformer)
     for name, options in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
-            made = make_head(target, BOUNDARIES, scale=0.1, embedding=True, **options)
+            made = make_head(target, LAYER_IDS, scale=0.1, embedding=True, **options)
             save_head(speculators, Path(folder), made, target)
             head = load_eagle(folder, target)
-            theirs = their_logits(folder, made, target, states_at(target, BOUNDARIES))
-            late = their_logits(folder, made, target, states_at(target, tuple(each + 1 for each in BOUNDARIES)))
+            theirs = their_logits(folder, made, target, states_at(target, LAYER_IDS))
+            late = their_logits(folder, made, target, states_at(target, tuple(each + 1 for each in LAYER_IDS)))
             ours = our_logits(head, target)
             found, control = ((ours - each).abs().max().item() for each in (theirs, late))
             print(
@@ -51,14 +51,14 @@ def main() -> None:
 
 
 def states_at(target: Transformer, layer_ids: tuple[int, ...]) -> HiddenStates:
-    """Return the target's states of the text at some boundaries."""
+    """Return the target's states of the text at some layer ids."""
     requested_states = RequestedStates(layer_ids=layer_ids, all_tokens=True)
     return target.prefill(torch.tensor(list(TEXT)), new_cache(target, len(TEXT)), requested_states)
 
 
 def our_logits(head: EagleHead, target: Transformer) -> torch.Tensor:
     """Return treeopt's logits (T - 1, known tokens) of every slot of the text."""
-    states, tokens = states_at(target, BOUNDARIES), torch.tensor(list(TEXT)[1:])
+    states, tokens = states_at(target, LAYER_IDS), torch.tensor(list(TEXT)[1:])
     rows = HiddenStates(tuple(each[:-1] for each in states.layers), None)
     attention = SequenceAttention.of(SequenceInput.causal(new_cache(head, len(TEXT)), tokens))
     with torch.inference_mode():

@@ -50,7 +50,7 @@ def make_head(
     mtp=False,
     **flags,
 ):
-    """Return a random head on a target's boundaries; sizes of attention are those of `MadeHead`."""
+    """Return a random head on a target's hidden states; sizes of attention are those of `MadeHead`."""
     noise, width, vocabulary = torch.Generator().manual_seed(seed), target.config.hidden, target.config.vocabulary
     h = hidden or width
 
@@ -150,7 +150,7 @@ def sizes(made, target) -> dict[str, Any]:
 
 
 def safeailab(folder, made, target):
-    """SafeAILab/EAGLE: a pickle, no boundaries, no base of rotations."""
+    """SafeAILab/EAGLE: a pickle, no layer ids, no base of rotations."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **sizes(made, target)}
     config["draft_vocab_size"] = len(made.ids or range(target.config.vocabulary))
     torch.save(stored(made, target.config.vocabulary, "midlayer", mask=True), folder / "pytorch_model.bin")
@@ -171,7 +171,7 @@ def specforge(folder, made, target):
 
 
 def speculators(folder, made, target):
-    """speculators: boundaries, sizes in a mapping of their own."""
+    """speculators: layer ids, sizes in a mapping of their own."""
     config = {"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3", **made.flags}
     config["norm_before_residual"] = made.flags.get("norm_before_residual", False)
     config[IDS] = list(made.layer_ids)

@@ -119,7 +119,7 @@ def inspect_torch_file(path: Path, file: BinaryIO) -> TorchContent:
                 reason = f"expected a torch file with a storage of {expected} bytes. Got {length}. Is it complete?"
                 raise FormatError(path, "content", reason)
     except _UNREADABLE as error:
-        raise _error(path, f"a torn one ({abbreviate(str(error))})") from None
+        raise _error(path, f"a truncated or invalid one ({abbreviate(str(error))})") from None
     return TorchContent(content, {key: stored.start for key, stored in ranges.items()})
 
 

@@ -64,9 +64,8 @@ def build_decoder(
     if setting is None:
         draft = models.draft_model if planned.tree.nodes > 1 else None
         return decoding.decoder(models.target, draft, planned.tree, sequence_tokens, seed=seed, on_step=on_step)
-    if (
-        isinstance(on_step, Controller) and prompt_lookup_setting(setting) is not None
-    ):  # starts with lookup, may switch to trees
+    # the controller starts with prompt lookup and may switch to trees
+    if isinstance(on_step, Controller) and prompt_lookup_setting(setting) is not None:
         return decoding.decoder(models.target, models.draft, ROOT_ONLY, sequence_tokens, seed=seed, on_step=on_step)
     loaded = loaded or load_planned_drafter(setting, models, capacity=sequence_tokens)
     drafter = loaded.make_with_setting(setting) if setting.builds_own_trees else loaded.make_with_tree(planned.tree)

@@ -30,7 +30,7 @@ from treeopt.records.latency import LatencyTable
 from treeopt.records.operating_point import OperatingPoint
 from treeopt.trees import TokenTree
 
-EXTRAPOLATED = "times: extrapolated to 0 seconds or fewer. Ask for something nearer to what was measured."
+EXTRAPOLATED = "times: extrapolated to 0 seconds or fewer. Ask for fewer nodes, or a point nearer to the measured ones."
 SecondsAt = Callable[[Integers], Float64]
 """From counts to the seconds at each."""
 

@@ -76,7 +76,7 @@ def chosen_drafter(choices: Sequence[DrafterChoice], name: str) -> DrafterChoice
         if choice.option.drafter.name == name:
             return choice
     raise InfeasibleError(
-        f"drafter {name}: nothing was measured of it that suits. Measured here: "
+        f"drafter {name}: no measurement of it fits the request. Measured here: "
         f"{', '.join(choice.option.drafter.name for choice in choices)}. Profile with --drafter {name}."
     )
 

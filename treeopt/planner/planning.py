@@ -147,7 +147,7 @@ def select_acceptances(profile: Profile, request: PlanRequest) -> tuple[Measured
         rules = ", ".join(dict.fromkeys(acceptance.rule for acceptance in first.values()))
         at_temperature = "" if temperature is None else f" at temperature {temperature:g}"
         raise InfeasibleError(
-            f"rule: only lossy ones were measured{at_temperature}, which change the text's distribution: {rules}. "
+            f"rule: only lossy ones were measured{at_temperature}, which change the output's distribution: {rules}. "
             "Profile a lossless one, or allow these with lossy=True, or --lossy on the command line.",
             field="rule",
         )

@@ -108,7 +108,7 @@ def _grow(record: DraftRecord, child: Int64, top_k: int) -> list[LevelCandidates
     levels = []
     for depth in range(record.depth):
         if np.any(beams < 0):
-            raise InvalidValueError(f"record: a node that top-k {top_k} drafts from was not expanded. Record it anew.")
+            raise InvalidValueError(f"record: a node that top-k {top_k} drafts from was not expanded. Record it again.")
         scores = (sums[:, :, None] + record.log_probs[beams, :top_k]).reshape(record.roots, -1)
         rank = record.outcome[:, depth]
         drafted = (beam_on_path >= 0) & (rank >= 0) & (rank < top_k)

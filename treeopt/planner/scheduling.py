@@ -2,8 +2,8 @@
 
 Every measured operating point is planned separately.  Between two of them times are linear, and so are the seconds per
 token of any tree, except for padding.  A minimum of linear functions is concave, so a tree that wins at both ends of a
-range wins in between.  So the fastest of the trees found so far is determined at every batch size, then the fastest of
-all trees on both sides of each switch, until no faster one is found there (Eisner and Severance, 1976).
+range wins in between.  Bisection finds the batch sizes at which to switch between the trees found so far.  Then all trees
+are searched on both sides of each switch, until none is faster there (Eisner and Severance, 1976).
 
 Tokens are linear too between contexts at which acceptance was measured.  There the best tree would change with nearly
 every token of context, so over contexts only the trees of the measured operating points are compared.

@@ -36,6 +36,13 @@ MIN_SEQUENCES = 2
 """Sequences of a category: a single one has no spread, and so no interval."""
 
 
+class _TooFewSequencesError(InfeasibleError):
+    def __init__(self, category: str, expected: str, got: str) -> None:
+        super().__init__(
+            f"category {category}: expected {expected}. Got {got}: profile with more prompts of it, or a longer --time-budget."
+        )
+
+
 def for_category(profile: Profile, category: str) -> Profile:
     """Return the profile of the prompts of one category, for plans, schedules, exports and simulations.
 
@@ -61,12 +68,12 @@ def for_category(profile: Profile, category: str) -> Profile:
     drafters = tuple(drafter for drafter in restricted if drafter is not None)
     try:
         acceptances = tuple(_acceptance_of(acceptance, category) for acceptance in profile.acceptances)
-    except InfeasibleError as error:
-        if error.field is not None or not drafters:
+    except _TooFewSequencesError:
+        if not drafters:
             raise
         acceptances = profile.acceptances
     if not acceptances and not drafters:
-        raise _too_few(category, f"{MIN_SEQUENCES} decoded sequences or more", "fewer")
+        raise _TooFewSequencesError(category, f"{MIN_SEQUENCES} decoded sequences or more", "fewer")
     return replace(profile, acceptances=acceptances, drafters=drafters)
 
 
@@ -129,10 +136,10 @@ def check_new_tokens(profile: Profile, request: PlanRequest, new_tokens: int) ->
         what = f"new_tokens: acceptance of {acceptance.rule} at temperature {acceptance.temperature:g}"
         if acceptance.context_tokens is not None:
             raise InfeasibleError(
-                f"{what} was measured by context length, which says how it changes. Say --context-tokens in its place."
+                f"{what} was measured by context length, which already includes how it changes. Use --context-tokens instead."
             )
         if acceptance.accepted_ranks is None:
-            raise InfeasibleError(f"{what} is known of whole texts alone. Leave it out, or profile again.")
+            raise InfeasibleError(f"{what} was measured for whole sequences only. Leave it out, or profile again.")
         if acceptance.accepted_ranks.first(new_tokens).positions < MIN_REACHED:
             raise InfeasibleError(f"{what}: expected {MIN_REACHED:g} positions or more. Ask for more tokens.")
         measured.append(acceptance.accepted_ranks)
@@ -141,7 +148,7 @@ def check_new_tokens(profile: Profile, request: PlanRequest, new_tokens: int) ->
     if longest >= new_tokens:
         return None
     return Warning(
-        f"acceptance was measured up to token {longest} of a text, and is taken from there for texts of {new_tokens}.",
+        f"acceptance was measured up to token {longest} of a sequence, and may differ beyond it.",
         f"Profile with --positions {new_tokens * sequences}.",
     )
 
@@ -180,7 +187,7 @@ def _acceptance_of(acceptance: MeasuredAcceptance, category: str) -> MeasuredAcc
     all_sums, indices = acceptance.texts, _indices(acceptance.categories, category)
     if all_sums is None or not acceptance.categories:
         raise InfeasibleError(
-            f"category: expected an acceptance of texts with categories. Got {acceptance.rule} at temperature "
+            f"category: expected an acceptance of sequences with categories. Got {acceptance.rule} at temperature "
             f"{acceptance.temperature:g} without: profile again with --prompts.",
             field="category",
         )
@@ -206,9 +213,9 @@ def _sums_of(sums: SequenceSums, indices: Sequence[int], category: str) -> Seque
     reached, accepted = sums.reached[indices], sums.accepted[indices]
     positions = reached.sum(axis=0)
     if np.count_nonzero(reached[:, :1]) < MIN_SEQUENCES or positions[0] < MIN_REACHED:
-        raise _too_few(
+        raise _TooFewSequencesError(
             category,
-            f"{MIN_SEQUENCES} texts or more, of {MIN_REACHED:g} positions together",
+            f"{MIN_SEQUENCES} sequences or more, of {MIN_REACHED:g} positions together",
             f"{len(indices)} of {positions[0]:g} positions",
         )
     depths = int(np.cumprod(positions >= MIN_REACHED).sum())
@@ -257,7 +264,9 @@ def _steps_of(setting: MeasuredSetting, categories: Sequence[str], category: str
     counted = setting if setting.replayed is None else setting.replayed
     indices = _indices(categories if setting.replayed is None else setting.replayed.categories, category)
     if len(indices) < MIN_SEQUENCES:
-        raise _too_few(category, f"{MIN_SEQUENCES} texts or more decoded with each drafter", str(len(indices)))
+        raise _TooFewSequencesError(
+            category, f"{MIN_SEQUENCES} sequences or more decoded with each drafter", str(len(indices))
+        )
     rows = np.array(counted.passes_by_text)[indices]
     sizes = np.flatnonzero(rows.sum(axis=0))
     tokens, steps = setting.sequences.tokens, setting.sequences.steps
@@ -273,9 +282,3 @@ def _steps_of(setting: MeasuredSetting, categories: Sequence[str], category: str
 
 def _indices(categories: Sequence[str], category: str) -> list[int]:
     return [index for index, name in enumerate(categories) if name == category]
-
-
-def _too_few(category: str, expected: str, got: str) -> InfeasibleError:
-    return InfeasibleError(
-        f"category {category}: expected {expected}. Got {got}: profile with more prompts of it, or a longer --time-budget."
-    )

@@ -161,7 +161,6 @@ class LatencyTable(ArrayRecord, Tabular):
         return fields.build("tokens", cls, tokens, timings)
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the fields that it stands as."""
         return {"tokens": self.tokens.tolist(), "samples_s": [rounded(timing.samples_s) for timing in self.timings]}
 
     def to_records(self) -> list[Row]:

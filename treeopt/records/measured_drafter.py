@@ -248,7 +248,7 @@ class MeasuredSettings(ShortRepr):
             raise InvalidValueError("expected a token of each step.", field="plain")
         if any(setting.decoded.count != plain.count for setting in self.settings):
             raise InvalidValueError(
-                f"expected decodes of {plain.count} texts, as many as decoded plainly.", field="settings"
+                f"expected decodes of {plain.count} texts, as many as were decoded plainly.", field="settings"
             )
         check_categories(self.categories, plain.count)
         if self.categories and not all(setting.passes_by_text for setting in self.settings):
@@ -318,7 +318,8 @@ class MeasuredDrafter(ShortRepr):
     def __post_init__(self) -> None:
         if self.name == "model":
             raise InvalidValueError(
-                "expected another drafter than the draft model, which has the profile.", field="name"
+                "expected another drafter than the draft model, whose measurements are in the profile itself.",
+                field="name",
             )
         DrafterSetting(name=self.name)  # raises for an unknown drafter
         if bool(self.trees) == bool(self.decodes) or bool(self.trees) != (self.name in STATIC_TREE_DRAFTERS):

@@ -2,6 +2,8 @@
 
 import textwrap
 
+from treeopt.arrays import Float64
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import LatencyTable
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
@@ -17,7 +19,7 @@ SHADES = " ░▒▓█"
 MIN_SHOWN = 5e-4
 """Trailing ranks that are accepted less often at every depth are left out."""
 EXPONENT = 0.45
-"""Makes small probabilities darker, so that they can be distinguished."""
+"""Makes small probabilities denser, so that they can be distinguished."""
 
 
 def curve_text(profile: Profile, width: int) -> str:
@@ -48,6 +50,13 @@ def acceptance_text(profile: Profile, width: int) -> str:
     return "\n\n".join(blocks)
 
 
+def shown_rows(table: AcceptanceTable) -> Float64:
+    """Return float64 (depths, ranks) without trailing ranks; below parents of rank 0 if the parent's rank matters."""
+    rows = table.rows(table.max_depth or 1)[:, 0]
+    last_rank = max((rank for rank in range(table.branching) if rows[:, rank].max() >= MIN_SHOWN), default=0)
+    return rows[:, : last_rank + 1]
+
+
 def _heading(profile: Profile, width: int) -> str:
     return "\n".join(_fitted(f"{subject(profile)}: {describe_conditions(profile)}", width))
 
@@ -76,8 +85,8 @@ def _bars(table: LatencyTable, width: int) -> list[str]:
 def _map(measured: MeasuredAcceptance, width: int) -> list[str]:
     """Return a row for each depth; below parents of rank 0 if the parent's rank matters."""
     table = measured.table
-    rows = table.rows(table.max_depth or 1)[:, 0]
-    last_rank = max((rank for rank in range(table.branching) if rows[:, rank].max() >= MIN_SHOWN), default=0)
+    rows = shown_rows(table)
+    last_rank = rows.shape[1] - 1
     names = ["every"] if table.position_invariant else [str(depth + 1) for depth in range(len(rows))]
     name_width = max(len("depth"), *map(len, names))
     ranks = min(last_rank + 1, max(1, (width - name_width - 2) // 7))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt.report.drafters_text import categories_text, drafter_contexts_text, drafters_table
-from treeopt.report.plan_warnings import acceptance_without_counts
+from treeopt.report.plan_warnings import acceptance_without_counts, under_rule
 from treeopt.report.schedule_text import schedule_table
 from treeopt.report.table import PREDICTED, PREDICTED_COLUMNS, Column, aligned, predicted_cells
 from treeopt.report.text import counted, percent_floor, rule_name
@@ -195,7 +195,7 @@ def conclusions(plan: "Plan", level_width: int | None = None) -> list[str]:
         sentences.append(
             "The confidence cannot be estimated: the acceptance was imported without counts."
             if acceptance_without_counts(plan)
-            else f"{chance} chance that this is within 1 % of the fastest{_under_rule(plan)}."
+            else f"{chance} chance that this is within 1 % of the fastest{under_rule(plan)}."
         )
     if plan.choice.verify_tokens > plan.choice.tree.nodes:
         sentences.append(f"Run the verification pass padded to {plan.choice.verify_tokens} tokens: that is faster.")
@@ -217,7 +217,7 @@ def _row(name: str, option: "Option", *, chosen: bool = False) -> tuple[str, ...
 
 def _verdict(plan: "Plan") -> str:
     choice = plan.choice
-    shape = f"a {choice.shape}{_under_rule(plan)}"
+    shape = f"a {choice.shape}{under_rule(plan)}"
     if plan.objective == "tokens":
         return f"Most tokens: {shape}, {choice.tokens_per_step.value:.2f} per step."
     if choice.kind == "plain":
@@ -236,7 +236,7 @@ def _optimality(plan: "Plan", level_width: int | None) -> str:
     """Return how much faster any other tree can be, rounded up."""
     solved = plan.solution
     width = "" if level_width is None else f", {level_width} to a level,"
-    trees = f"No tree of up to {solved.max_nodes} nodes{width} and depth {solved.max_depth}{_under_rule(plan)}"
+    trees = f"No tree of up to {solved.max_nodes} nodes{width} and depth {solved.max_depth}{under_rule(plan)}"
     if plan.objective == "tokens":
         return f"{trees} yields more."
     from treeopt.planner.planning import RIVALS
@@ -259,10 +259,6 @@ def _optimality(plan: "Plan", level_width: int | None) -> str:
     )
 
 
-def _under_rule(plan: "Plan") -> str:
-    return f" under {plan.rule}" if len(plan.rules) > 1 else ""
-
-
 def _memory(plan: "Plan") -> list[str]:
     """Return how many sequences fit in memory, with plain decoding and with the choice."""
     if plan.memory is None:
@@ -279,7 +275,7 @@ def _smoothing(plan: "Plan") -> list[str]:
     if smoothing and smoothing.changed:
         entries = "entry" if smoothing.changed == 1 else "entries"
         sentences.append(
-            f"Smoothed {smoothing.changed} acceptance {entries} whose ranks rose by noise "
+            f"Smoothed {smoothing.changed} acceptance {entries} that increased by rank through noise "
             f"(largest change {smoothing.largest_change:.2g}); --raw uses them as measured."
         )
     if smoothing and smoothing.kept:

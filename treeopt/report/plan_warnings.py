@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from treeopt.records.profile import Profile
 
 SURE = 0.9
-"""Chance of being within 1 % of the fastest below which a choice is warned of."""
+"""Smallest chance of being within 1 % of the fastest without a warning."""
 MAX_DRIFT = 0.05
 MAX_SPREAD = 0.25
-"""Relative changes of times above which a warning is given; the spread is between the quartiles of single calls."""
+"""Largest relative changes of times without a warning; the spread is between the quartiles of single calls."""
 SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
 REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--rounds", "overhead": "--rounds"}
 """The option of `treeopt profile` that makes each source of uncertainty smaller."""
@@ -25,6 +25,11 @@ REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--round
 def plan_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> list[Warning]:
     """Return warnings about extrapolation, imports without errors, and an uncertain choice."""
     return [*_extrapolation(plan), *_imports_without_errors(plan), *_uncertain_choice(plan, drafters)]
+
+
+def under_rule(plan: "Plan") -> str:
+    """Return the rule of a plan for the end of a sentence; empty if it is the only one that was planned."""
+    return f" under {plan.rule}" if len(plan.rules) > 1 else ""
 
 
 def acceptance_without_counts(plan: "Plan") -> bool:
@@ -127,7 +132,7 @@ def _imports_without_errors(plan: "Plan") -> Iterator[Warning]:
     names = [SOURCES[part] for part in SOURCES if exact.get(part) and origins[part] != "measured"]
     if names:
         yield Warning(
-            f"imported without errors: {', '.join(names)}. Intervals and probabilities treat them as exact.",
+            f"imported without uncertainty: {', '.join(names)}. Intervals and probabilities treat them as exact.",
             "Import several samples of each time, and counts instead of rates.",
         )
 
@@ -147,10 +152,9 @@ def _uncertain_choice(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> Iter
     confidence = plan.confidence
     if confidence.probability >= SURE:
         return
-    rule = f" under {plan.rule}" if len(plan.rules) > 1 else ""
     measured = _origins(plan)[confidence.weakest] == "measured"
     yield Warning(
-        f"the chance that this is within 1 % of the fastest{rule} is only {percent_floor(confidence.probability)}. It would "
+        f"the chance that this is within 1 % of the fastest{under_rule(plan)} is only {percent_floor(confidence.probability)}. It would "
         f"be {percent_floor(confidence.without_weakest)} if {SOURCES[confidence.weakest]} were known exactly.",
         f"Profile with a longer --time-budget, or more {REMEDIES[confidence.weakest]}."
         if measured

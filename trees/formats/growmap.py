@@ -163,13 +163,16 @@ def read_sequoia(path: Path, data: bytes) -> TokenTree:
 
 
 def _array_of_tensor(data: bytes, starts: Mapping[str, int], value: object) -> object:
-    """Return a view of a tensor if numpy has its dtype, any other value unchanged."""
+    """Return a view of a tensor if numpy has its dtype and takes its sizes, any other value unchanged."""
     if not isinstance(value, StoredTensor) or value.storage.dtype == "bfloat16":
         return value
     storage = value.storage
     items = np.frombuffer(data, storage.dtype, storage.items, starts[storage.key])
     strides = [stride * storage.item_bytes for stride in value.strides]
-    return np.lib.stride_tricks.as_strided(items[value.offset :], value.shape, strides, writeable=False)
+    try:
+        return np.lib.stride_tricks.as_strided(items[value.offset :], value.shape, strides, writeable=False)
+    except (ValueError, OverflowError):  # huge sizes or strides, which an empty or an expanded tensor may have
+        return value
 
 
 SEQUOIA = TopologyFormat(

@@ -130,9 +130,9 @@ def test_replaced_tree_is_warned_of():
 
 def test_other_layers_than_the_configuration_are_warned_of():
     for name, head in (("vllm", HEAD), ("sglang", OF_A_HEAD)):
-        assert "boundaries" not in " ".join(map(str, choose(name, head).warnings))
+        assert "hidden-state layers" not in " ".join(map(str, choose(name, head).warnings))
         told = [str(each) for each in choose(name, replace(head, layers=(2, 6, 9))).warnings]
-        (warning,) = [each for each in told if "boundaries 2,6,9" in each]
+        (warning,) = [each for each in told if "hidden-state layers 2,6,9" in each]
         assert warning.endswith(". Name them in that file before you serve.")
 
 

@@ -184,10 +184,10 @@ class TestReportedSources:
     def test_numbers_without_errors_cause_a_warning(self, folder, monkeypatch):
         monkeypatch.chdir(folder)
         (warning,) = solved_json(folder, self.mixed(folder), "--budget", 4)["warnings"]
-        assert warning.startswith("imported without errors: acceptance, verification time. Intervals")
+        assert warning.startswith("imported without uncertainty: acceptance, verification time. Intervals")
         counted = with_imported(invented(), acceptances=[acceptance(folder, "counts.json")])
         warnings = solved_json(folder, counted, "--budget", 4)["warnings"]
-        assert not any("without errors" in each for each in warnings)
+        assert not any("without uncertainty" in each for each in warnings)
 
     def test_measured_profile_mentions_no_imports(self, folder, monkeypatch):
         monkeypatch.chdir(folder)

@@ -108,7 +108,7 @@ def test_sampling_counts_the_probability_of_every_child(drafters):
     assert ((hits - expected) ** 2 / expected).sum() < 50  # 22 degrees of freedom
 
 
-def test_a_row_of_the_journal_gives_the_text_again(drafters, tmp_path):
+def test_a_row_of_the_checkpoint_gives_the_text_again(drafters, tmp_path):
     found = counted(drafters["eagle"], [1, 2, 3])
     again = RootCounts.from_numbers(found.numbers)
     assert again.ranks.tolist() == found.ranks.tolist()
@@ -118,11 +118,11 @@ def test_a_row_of_the_journal_gives_the_text_again(drafters, tmp_path):
         raise AssertionError(number)
 
     told = []
-    with_journal = lambda resume: Checkpoint(tmp_path / "checkpoint", "heading", resume=resume)
+    open_checkpoint = lambda resume: Checkpoint(tmp_path / "checkpoint", "heading", resume=resume)
     first = measure_head_acceptance(
-        lambda _: found, range(3), GREEDY, "kind", with_journal(False), lambda: told.append(1)
+        lambda _: found, range(3), GREEDY, "kind", open_checkpoint(False), lambda: told.append(1)
     )
-    second = measure_head_acceptance(never, range(3), GREEDY, "kind", with_journal(True), lambda: told.append(1))
+    second = measure_head_acceptance(never, range(3), GREEDY, "kind", open_checkpoint(True), lambda: told.append(1))
     assert len(told) == 6
     assert first.acceptance.table.p.tolist() == second.acceptance.table.p.tolist()
     assert first.ranks.rows == second.ranks.rows

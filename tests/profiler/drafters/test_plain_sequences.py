@@ -53,7 +53,7 @@ def test_texts_too_short_for_a_step_give_nothing(prompt_set):
     assert replay_lookups([PromptLookupSetting(2, 30)], prompt_set, texts) == [None]
 
 
-def test_what_the_journal_holds_is_not_decoded_again_and_time_ends_it(target, prompts, tmp_path, monkeypatch):
+def test_what_the_checkpoint_holds_is_not_decoded_again_and_time_ends_it(target, prompts, tmp_path, monkeypatch):
     monkeypatch.setattr(plain_sequences, "BATCH_SIZE", 2)
     prompt_set, over = PromptSet(dict(enumerate(prompts[:5])), 8), Deadline(lambda: 1.0, 0.0)
     first = generate_sequences(target, prompt_set, GREEDY, "a", Checkpoint(tmp_path / "checkpoint", ""), over)

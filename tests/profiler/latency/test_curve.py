@@ -91,8 +91,8 @@ class TestBend:
         assert curve.table().tokens.tolist() == list(range(1, 31))
 
 
-class TestJournal:
-    def test_counts_of_the_journal_are_kept(self):
+class TestCheckpoint:
+    def test_counts_of_the_checkpoint_are_kept(self):
         checkpoint = Checkpoint(None, "")
         first = curve_of(staircase((64,)), checkpoint)
         first.pilot(9)

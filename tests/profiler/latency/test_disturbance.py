@@ -137,7 +137,7 @@ class TestEffort:
         assert lines < CALLS / BLOCK_CALLS + 50
 
 
-class TestJournal:
+class TestCheckpoint:
     @pytest.fixture
     def checkpoint(self):
         checkpoint = Checkpoint(None, "")

@@ -10,6 +10,7 @@ import pytest
 from tests.profiler.pretended import NO_WARM_UP, machine_and_pair
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.budget import SPENT, Budget, Deadline
+from treeopt.profiler.latency.curve import PILOT_ROUNDS
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.profiler.latency.point import COARSE_TOKENS, COARSE_WIDTH
@@ -67,6 +68,7 @@ class TestCoarse:
         pretended = Pretended(make_model, coarse_s=0.0, **slow)
         latency = pretended.times.latency()
         assert (latency.verify.max_tokens, latency.draft.max_tokens) == (COARSE_TOKENS, COARSE_WIDTH)
+        assert {len(timing.samples_s) for timing in latency.verify.timings} == {1}
         whole = Pretended(make_model, **slow)
         assert pretended.now_s() < 0.7 * whole.now_s()
 
@@ -85,7 +87,15 @@ class TestCoarse:
         true_s = [two_steps_s(tokens, CONTEXT, 1) for tokens in latency.verify.tokens.tolist()]
         assert latency.verify.medians_s.tolist() == pytest.approx(true_s, rel=0.15)
 
-    def test_what_the_journal_holds_is_not_timed_again(self, make_model):
+    def test_resumed_quick_passes_get_the_missing_rounds(self, make_model):
+        whole = Pretended(make_model, coarse_s=0.0)
+        checkpoint, kind = Checkpoint(None, ""), f"verify {CONTEXT}x1 greedy"
+        for key, samples in whole.checkpoint.samples(kind).items():
+            checkpoint.append(kind, key, (samples[0],))
+        resumed = Pretended(make_model, coarse_s=0.0, checkpoint=checkpoint)
+        assert resumed.samples("verify") == whole.samples("verify") == dict.fromkeys(coarse_points(MOST), PILOT_ROUNDS)
+
+    def test_what_the_checkpoint_holds_is_not_timed_again(self, make_model):
         first = Pretended(make_model)
         again = Pretended(make_model, checkpoint=first.checkpoint)
         assert again.machine.timed == 0

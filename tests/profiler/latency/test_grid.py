@@ -150,7 +150,7 @@ class TestWays:
             assert len(checkpoint.samples(f"verify 30x1 {way}")[4]) == 2
             assert len(checkpoint.samples(f"step 400x1 {way}")) == 2
 
-    def test_what_is_in_the_journal_is_not_timed_again(self, make_model):
+    def test_what_is_in_the_checkpoint_is_not_timed_again(self, make_model):
         settings, checkpoint = replace(SETTINGS, max_tokens=12), Checkpoint(None, "")
         _, first = measured(make_model, settings, checkpoint)
         clock, again = measured(make_model, settings, checkpoint, verify=lambda *_: 9.0, draft=lambda *_: 9.0)

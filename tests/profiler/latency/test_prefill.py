@@ -70,7 +70,7 @@ def test_prompts_grow_and_rounds_follow_only_while_there_is_time(target, draft, 
     assert found.draft.tokens[0] == 16
 
 
-def test_what_the_journal_holds_is_not_timed_again(target, draft, clock, tmp_path):
+def test_what_the_checkpoint_holds_is_not_timed_again(target, draft, clock, tmp_path):
     path = tmp_path / "checkpoint"
     whole = timed(target, draft, clock, checkpoint=Checkpoint(path, "x"))
     calls = []

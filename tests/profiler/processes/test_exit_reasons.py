@@ -62,7 +62,7 @@ class TestExitReasons:
         assert final(TreeoptError("no  disk."), _1="no disk", _2="no disk") == "no disk"
         assert isinstance(final(TreeoptError("no disk"), rank=1, _0="no disk", _2="no disk"), SystemExit)
 
-    def test_without_a_journal_nothing_is_kept(self, monkeypatch):
+    def test_without_a_checkpoint_nothing_is_kept(self, monkeypatch):
         monkeypatch.setattr("treeopt.profiler.processes.exit_reasons.WAIT_S", 0.2)
         said = ExitReasons(0, 2, dist.HashStore())._final_error(TreeoptError("no disk"), None)
         assert str(said) == "process 0 of 2 ended (no disk). Nothing was written."

@@ -63,7 +63,7 @@ def measured(case, checkpoint, settings, processes=None, *, seconds=1.0):
     ).profile(show_progress=False)
 
 
-def journal_of(path, *, resume=False, processes=None):
+def checkpoint_of(path, *, resume=False, processes=None):
     return Checkpoint(path, "conditions", resume=resume, processes=processes)
 
 
@@ -72,13 +72,13 @@ def saved(profile, path):
     return path.read_bytes()
 
 
-def ends_after(prompts, how, journal_path):
+def ends_after(prompts, how, checkpoint_path):
     """Make this process end once it has counted so many prompts, and once others have kept some too."""
     continue_prompt, counted = per_prompt.continue_prompt, []
 
     def until_then(*arguments):
         if len(counted) == prompts:
-            while not all('"acceptance' in file.read_text() for file in journal_path.parent.glob("*.partial*")):
+            while not all('"acceptance' in file.read_text() for file in checkpoint_path.parent.glob("*.partial*")):
                 time.sleep(0.05)
             how()
         counted.append(1)
@@ -110,7 +110,7 @@ def work(folder, task, processes):
         path = folder / "profile.yaml.partial"
         if processes.rank == int(who):
             ends_after(1, hows[task], path)
-        measured(case, journal_of(path, processes=processes), SETTINGS, processes)
+        measured(case, checkpoint_of(path, processes=processes), SETTINGS, processes)
 
 
 def made_first(processes):
@@ -122,7 +122,7 @@ def made_first(processes):
 def shares(folder, case, processes):
     """Measure anew, go on with what one process began, and measure while numbers are forgotten."""
     for name, resume in (("whole", False), ("resumed", True)):
-        checkpoint = journal_of(folder / f"{name}.partial", resume=resume, processes=processes)
+        checkpoint = checkpoint_of(folder / f"{name}.partial", resume=resume, processes=processes)
         profile = measured(case, checkpoint, SETTINGS, processes)
         if processes.rank == 0:
             (folder / f"{name}.files").write_text(json.dumps([each.name for each in folder.glob(f"{name}.partial*")]))
@@ -133,7 +133,7 @@ def shares(folder, case, processes):
     true_gathered = DataParallel._all_gather
     DataParallel._all_gather = lambda self, own: [*true_gathered(self, own)[:-1], {}]
     try:
-        measured(case, journal_of(None), SETTINGS, processes)
+        measured(case, checkpoint_of(None), SETTINGS, processes)
     except KeyError as error:
         refusal = f"prompt {error} is missing"
     DataParallel._all_gather = true_gathered
@@ -150,7 +150,7 @@ def splits(folder, processes):
     shape = list(target._model.model.layers[0].mlp.up_proj.weight.to_local().shape)
     case = target, draft, [[1, 2, 3], [4, 5], [6], [7, 8]]
     path = folder / "split.partial"
-    begun = journal_of(path, resume=True, processes=processes)
+    begun = checkpoint_of(path, resume=True, processes=processes)
     entries = sum(map(len, begun._entries.values()))
     profile = measured(case, begun, SPLIT, processes, seconds=1.0 if processes.rank == 0 else 77.0)
     saved(profile, folder / f"split.{processes.rank}.yaml")
@@ -240,7 +240,7 @@ def case(target, draft, prompts):
 @pytest.fixture(scope="module")
 def whole(case, tmp_path_factory):
     """Return the profile that one process measures, as it is written."""
-    return saved(measured(case, journal_of(None), SETTINGS), tmp_path_factory.mktemp("one") / "profile.yaml")
+    return saved(measured(case, checkpoint_of(None), SETTINGS), tmp_path_factory.mktemp("one") / "profile.yaml")
 
 
 @contextmanager
@@ -263,7 +263,7 @@ def together(request, case, tmp_path_factory):
     """Return the folder in which two processes measured what one had begun, and what one had not."""
     folder = tmp_path_factory.mktemp("together")
     with interrupted_after(3, pytest.MonkeyPatch()), pytest.raises(KeyboardInterrupt):
-        measured(case, journal_of(folder / "resumed.partial"), SETTINGS)
+        measured(case, checkpoint_of(folder / "resumed.partial"), SETTINGS)
     (folder / "whole.partial.7").write_text("left by an earlier run of eight")
     code, said = request.param(folder, "together", case)
     assert code == FINISHED, said
@@ -279,7 +279,7 @@ class TestSharingOut:
     def test_two_processes_go_on_where_one_stopped(self, together, whole):
         assert (together / "resumed.yaml").read_bytes() == whole
 
-    def test_every_process_keeps_a_journal_until_the_profile_is_there(self, together):
+    def test_every_process_keeps_a_checkpoint_until_the_profile_is_there(self, together):
         for name in ("whole", "resumed"):
             kept = json.loads((together / f"{name}.files").read_text())
             assert sorted(kept) == [f"{name}.partial", f"{name}.partial.1"]
@@ -323,7 +323,7 @@ class TestEnding:
         files = sorted(tmp_path.glob("*.partial*"))
         assert files == [path, Path(f"{path}.1")]
         assert all('"acceptance"' in file.read_text() for file in files)
-        resumed = journal_of(path, resume=True)
+        resumed = checkpoint_of(path, resume=True)
         assert {entry.key for entry in resumed.entries("acceptance")} >= {0, 1}
         assert saved(measured(case, resumed, SETTINGS), tmp_path / "profile.yaml") == whole
 
@@ -367,11 +367,11 @@ class TestSplitting:
 
         folder, _ = split
         model = load_adapter(folder / "llama")
-        alone = measured((model, model, [[1, 2, 3], [4, 5], [6], [7, 8]]), journal_of(None), SPLIT).acceptance()
+        alone = measured((model, model, [[1, 2, 3], [4, 5], [6], [7, 8]]), checkpoint_of(None), SPLIT).acceptance()
         found = Profile.load(folder / "split.0.yaml").acceptance()
         torch.testing.assert_close(torch.tensor(found.table.p), torch.tensor(alone.table.p), atol=1e-3, rtol=0)
 
-    def test_only_process_0_keeps_a_journal_and_all_go_on_with_it(self, split):
+    def test_only_process_0_keeps_a_checkpoint_and_all_go_on_with_it(self, split):
         for *_, entries, files, _, _ in split[1]:
             assert (entries, files) == (1, ["split.partial"])
 

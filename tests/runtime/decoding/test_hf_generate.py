@@ -248,7 +248,7 @@ class TestSampling:
 REFUSED = [
     ({"num_beams": 2}, "generation_config: .* Got beam_search"),
     ({"prompt_lookup_num_tokens": 2}, "generation_config: .* Got assisted_generation"),
-    ({"num_return_sequences": 2, "do_sample": True}, "input_ids: expected one text.* Got 2"),
+    ({"num_return_sequences": 2, "do_sample": True}, "input_ids: expected one sequence.* Got 2"),
     ({"repetition_penalty": 1.2}, "logits_processor: .* Got RepetitionPenaltyLogitsProcessor"),
     ({"do_sample": True, "min_p": 0.1}, "logits_processor: .*MinPLogitsWarper"),
     ({"min_new_tokens": 3}, "logits_processor: .*MinNewTokens"),
@@ -289,7 +289,7 @@ class TestRefusals:
         assert "\n" not in str(caught.value)
 
     def test_several_texts(self, target, draft, prompts):
-        with pytest.raises(InvalidValueError, match=r"input_ids: expected one text.* Got 2"):
+        with pytest.raises(InvalidValueError, match=r"input_ids: expected one sequence.* Got 2"):
             hf_generate.generate(
                 target, prompts[0]["input_ids"].repeat(2, 1), max_new_tokens=5, tree=TREE, assistant_model=draft
             )

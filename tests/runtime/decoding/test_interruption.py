@@ -43,7 +43,7 @@ def test_the_error_says_what_to_do(models):
     stale = decoder.generate(PROMPT, 60)
     text_of(decoder)
     with pytest.raises(
-        TreeoptError, match=r"generate: another text was begun on this decoder. Make a decoder for each"
+        TreeoptError, match=r"generate: another sequence has begun on this decoder. Make a decoder for each"
     ):
         list(stale)
 

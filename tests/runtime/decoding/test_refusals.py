@@ -72,7 +72,9 @@ def test_a_step_before_a_text_was_begun(target, draft, call):
     decoder, started = (Decoder(target, draft, chain(2)) for _ in range(2))
     started.start(PROMPT)
     arguments = [started.draft()] if call == "verify" else []
-    with pytest.raises(TreeoptError, match=r"expected a text that was begun. Got none: call start\(token_ids\) first"):
+    with pytest.raises(
+        TreeoptError, match=r"expected a sequence that has begun. Got none: call start\(token_ids\) first"
+    ):
         getattr(decoder, call)(*arguments)
 
 

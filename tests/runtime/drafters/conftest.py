@@ -1,4 +1,4 @@
-"""A small target with enough layers for every boundary, in float64, and heads on it."""
+"""A small target with enough layers for all layer ids, in float64, and heads on it."""
 
 import pytest
 import torch

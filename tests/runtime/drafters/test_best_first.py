@@ -288,7 +288,7 @@ class TestRefusals:
         ("setting", "reason"),
         [
             (specexec(8, 24, 2), "policy: expected at most 23 children of a node, the vocabulary. Got 24"),
-            (specexec(130, 2, 2), r"policy: expected at most 128 levels, the longest text that .* takes. Got 129"),
+            (specexec(130, 2, 2), r"policy: expected at most 128 levels, the longest sequence that .* takes. Got 129"),
         ],
     )
     def test_a_setting_that_does_not_fit_the_model(self, draft, setting, reason):

@@ -218,7 +218,7 @@ class TestRefusals:
             (dynamic(24, 1, 5), r"policy: expected at most 23 children of a node, the vocabulary. Got 24"),
             (
                 dynamic(1, 129, 5),
-                r"policy: expected at most 128 levels, the longest text that .* takes. Got 129",
+                r"policy: expected at most 128 levels, the longest sequence that .* takes. Got 129",
             ),
         ],
     )

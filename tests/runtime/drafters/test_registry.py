@@ -63,7 +63,7 @@ def test_heads_fill_a_tree_or_grow_their_own(pair, tmp_path):
     assert not load(pair, "eagle2").make_with_setting(SETTINGS[-1][0]).requested_states.layer_ids
 
 
-def test_boundaries_that_are_given_override_those_of_the_head_and_stay_with_the_drafter(pair, tmp_path):
+def test_layer_ids_that_are_given_override_those_of_the_head_and_stay_with_the_drafter(pair, tmp_path):
     folder = save_head(speculators, tmp_path / "eagle", make_head(pair[0], (1, 2), embedding=True), pair[0])
     for name in ("eagle", "eagle2"):
         assert load(pair, name, str(folder)).setting().layers == ()
@@ -71,7 +71,9 @@ def test_boundaries_that_are_given_override_those_of_the_head_and_stay_with_the_
         assert (loaded.heads.requested_states.layer_ids, loaded.setting().layers) == ((5, 3), (5, 3))
     assert load(pair, "eagle", layers=(1, 2, 3)).heads.requested_states.layer_ids == (1, 2, 3)
     for wrong in ((1, 2, 3), (1, 9)):
-        with pytest.raises(InvalidValueError, match=r"layers: expected 2 boundaries from 0 to 8.*with --eagle-layers"):
+        with pytest.raises(
+            InvalidValueError, match=r"layers: expected 2 hidden-state layer ids from 0 to 8.*with --eagle-layers"
+        ):
             load(pair, "eagle", str(folder), layers=wrong)
 
 

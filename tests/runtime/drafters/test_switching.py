@@ -198,7 +198,7 @@ def test_what_cannot_take_the_place_of_a_tree_is_refused(target, draft):
     decoder = Decoder(target, draft, chain(2), temperature=0.0)
     with pytest.raises(InvalidValueError, match="at most 3 tokens, the decoder"):
         decoder.change_drafter(lookup(2, 3))
-    with pytest.raises(InvalidValueError, match="tokens are given and that reads no hidden states"):
+    with pytest.raises(InvalidValueError, match="neither samples its tokens nor reads hidden states"):
         decoder.change_drafter(decoder._static)
     with pytest.raises(InvalidValueError, match="made with one of its own"):
         Decoder(target, LookaheadDrafter(2, 3, 2), temperature=0.0).change_drafter(lookup())

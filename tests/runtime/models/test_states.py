@@ -47,8 +47,8 @@ def tree_pass(model, cache, requested_states):
 
 
 def assert_told(states, expected, row=slice(None), requested_states=ALL):
-    for found, boundary in zip(states.layers, requested_states.layer_ids, strict=True):
-        torch.testing.assert_close(found, expected[boundary][row], rtol=1e-4, atol=1e-4)
+    for found, layer_id in zip(states.layers, requested_states.layer_ids, strict=True):
+        torch.testing.assert_close(found, expected[layer_id][row], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(states.last, expected[-1][row], rtol=1e-4, atol=1e-4)
 
 
@@ -112,10 +112,10 @@ def test_no_more_than_is_wanted(model):
     assert model.prefill(torch.tensor([], dtype=torch.int64), new_cache(model, 8), ALL) is None
 
 
-@pytest.mark.parametrize("boundary", [-1, 3])
-def test_a_boundary_that_is_none(model, boundary):
+@pytest.mark.parametrize("layer_id", [-1, 3])
+def test_a_layer_id_beyond_the_layers(model, layer_id):
     with pytest.raises(InvalidValueError, match=r"expected hidden-state layer ids from 0 to \d, its layers. Got"):
-        model.prefill(torch.tensor(PROMPT), new_cache(model, 32), RequestedStates(layer_ids=(boundary,)))
+        model.prefill(torch.tensor(PROMPT), new_cache(model, 32), RequestedStates(layer_ids=(layer_id,)))
 
 
 def test_the_norm_that_is_left_out_is_found(target, reference, monkeypatch):

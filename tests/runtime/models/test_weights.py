@@ -324,7 +324,7 @@ class TestSeveralFiles:
     def test_a_file_does_not_hold_what_the_index_says(self, sharded):
         path = self.file_of(sharded, "model.norm.weight")
         save_file({name: tensor for name, tensor in load_file(path).items() if name != "model.norm.weight"}, path)
-        self.assert_found_before_anything_is_read(sharded, path, "model.norm.weight", "not in the file, where model")
+        self.assert_found_before_anything_is_read(sharded, path, "model.norm.weight", "not in the file, although model")
 
     @pytest.mark.parametrize("file", ["../{}", "sub/{}", "/{}", "..", "{folder}/../{}"])
     def test_the_index_names_a_file_elsewhere(self, sharded, file):

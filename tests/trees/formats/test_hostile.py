@@ -84,6 +84,20 @@ class TestPickle:
         with pytest.raises(FormatError, match=r"shape \(1073741824,\) in a storage of 11"):
             read_trees(tmp_path / "g.pt")
 
+    @pytest.mark.parametrize("legacy", [False, True])
+    @pytest.mark.parametrize(
+        "depth",
+        [
+            torch.zeros(1, dtype=torch.int64).as_strided((1,), (2**61,)),
+            torch.zeros(1, dtype=torch.int64).expand(2**60),
+        ],
+    )
+    def test_sizes_that_numpy_does_not_take(self, tmp_path, depth, legacy):
+        content = torch.load(io.BytesIO(GROWMAP), weights_only=True) | {"depth": depth}
+        (tmp_path / "g.pt").write_bytes(torch_file(content, legacy=legacy))
+        with pytest.raises(FormatError, match=r"depth: expected an array of whole numbers. Got tensor of int64"):
+            read_trees(tmp_path / "g.pt")
+
     def test_stack_global_is_refused(self, tmp_path):
         newer = pickle.dumps(Writes(tmp_path / "written"), protocol=4)
         (tmp_path / "g.pt").write_bytes(rewritten(GROWMAP, lambda name, data: newer if "pkl" in name else data))

@@ -154,7 +154,7 @@ class RunningEngine(ABC):
         """
         del text
         raise EngineError(
-            f"{self._name}: expected log-probabilities. It does not tell them here: check the texts by hand."
+            f"{self._name}: expected log-probabilities. It does not report them: check the texts by hand."
         )
 
     def close(self) -> None:

@@ -331,7 +331,7 @@ def _run(program: str, flag: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         why = error.strerror if isinstance(error, OSError) else f"no answer within {HELP_S:g} s"
         raise EngineError(
-            f"{NAME}: expected {program} {flag} to say something. Got: {why}. Give another --program."
+            f"{NAME}: expected {program} {flag} to print something. Got: {why}. Give another --program."
         ) from None
     return (result.stdout + result.stderr).decode(errors="replace")
 

@@ -237,5 +237,5 @@ def _read_logprobs(name: str, response: Mapping[str, Any]) -> dict[str, float]:
         return top_logprobs(name, [(UNREADABLE if text.startswith(BYTES) else text, value) for text, value in tokens])
     except (KeyError, IndexError, TypeError, AttributeError):
         raise EngineError(
-            f"{name}: expected log-probabilities of the next token. It does not tell them: start it so that it does."
+            f"{name}: expected log-probabilities of the next token. It does not report them: start it so that it does."
         ) from None

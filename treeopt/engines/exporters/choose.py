@@ -301,11 +301,11 @@ def _set_tree_depth(engine: Engine, source: Source) -> Setting:
         engine_version=source.engine_version,
     )
     output = render_setting(engine, request)
-    found = "without a profile nothing is predicted."
+    problem = "without a profile nothing is predicted."
     if source.chain_length is None:
-        found = (
+        problem = (
             "without a profile nothing is predicted, and the length is the depth of the tree, whose branches "
             f"{engine.title} cannot be given."
         )
-    warning = Warning(found, "Run treeopt profile, or name one with --profile.")
+    warning = Warning(problem, "Run treeopt profile, or name one with --profile.")
     return Setting(request=request, output=output, warnings=(warning, *output.warnings))

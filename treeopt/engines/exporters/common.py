@@ -92,8 +92,8 @@ def warn_schedule_omitted(request: SettingRequest, why: str) -> tuple[Warning, .
     schedule = varying_schedule(request)
     if not schedule:
         return ()
-    found = f"{why}, so the schedule ({describe_schedule(schedule)}) is left out."
-    return (Warning(found, "Export for the batch size you serve."),)
+    problem = f"{why}, so the schedule ({describe_schedule(schedule)}) is left out."
+    return (Warning(problem, "Export for the batch size you serve."),)
 
 
 def warn_single_length(request: SettingRequest, title: str) -> tuple[Warning, ...]:

@@ -105,14 +105,14 @@ def _fit_tree(
         assert isinstance(planned, DynamicTree)  # of eagle2
         if engine.dynamic or planned.is_chain:
             return planned, ()
-        found = f"{engine.title} drafts chains only: it gets the depth of the dynamic tree of {planned.nodes} nodes."
-        return DynamicTree.chain(planned.depth), (Warning(found, BENCH_FIRST),)
+        problem = f"{engine.title} drafts chains only: it gets the depth of the dynamic tree of {planned.nodes} nodes."
+        return DynamicTree.chain(planned.depth), (Warning(problem, BENCH_FIRST),)
     assert tree is not None  # set_drafter
     chain = DynamicTree.chain(tree.max_depth)
     if kind_of(tree) != "tree":
         return chain, ()
-    found = f"{engine.title} loads no static tree: it gets a chain as long as the tree of {tree.nodes} nodes is deep."
-    return chain, (Warning(found, BENCH_FIRST),)
+    problem = f"{engine.title} loads no static tree: it gets a chain as long as the tree of {tree.nodes} nodes is deep."
+    return chain, (Warning(problem, BENCH_FIRST),)
 
 
 def _warn_layers(engine: Engine, drafter: DrafterSetting) -> tuple[Warning, ...]:
@@ -120,5 +120,8 @@ def _warn_layers(engine: Engine, drafter: DrafterSetting) -> tuple[Warning, ...]
     if not drafter.layers:
         return ()
     planned = ",".join(map(str, drafter.layers))
-    found = f"{engine.title} reads the states that the head's config.json names, but it was planned with boundaries {planned}."
-    return (Warning(found, "Name them in that file before you serve."),)
+    problem = (
+        f"{engine.title} reads the hidden states that the head's config.json names, but the plan is for hidden-state layers "
+        f"{planned}."
+    )
+    return (Warning(problem, "Name them in that file before you serve."),)

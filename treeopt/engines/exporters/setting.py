@@ -8,7 +8,7 @@ from treeopt.errors import InfeasibleError, Warning
 from treeopt.planner import DrafterChoice, PlanRequest, Prediction
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.profile import Profile
-from treeopt.trees import Provenance, TokenTree, kind_of
+from treeopt.trees import Provenance, TokenTree, chain, describe_tree, kind_of
 from treeopt.trees.drafter_parameters import DynamicTree
 from treeopt.trees.drafter_setting import DrafterSetting
 
@@ -111,15 +111,15 @@ def warn_speculation_off(title: str, draft: str | None = None, speedup: float | 
         speedup: of that draft over plain decoding.
     """
     if draft is None or speedup is None:
-        found = f"{title} is set to decode plainly, because no draft was measured."
+        problem = f"{title} is set to decode plainly, because no draft was measured."
     elif speedup > 1:
-        found = f"{title} is set to decode plainly, as asked, although a {draft} is {speedup:.2f} times as fast."
+        problem = f"{title} is set to decode plainly, as asked, although a {draft} is {speedup:.2f} times as fast."
     else:
-        found = (
+        problem = (
             f"speculation loses: the fastest draft, a {draft}, is {speedup:.2f} times as fast as plain decoding, so {title} is "
             "set to decode plainly."
         )
-    return Warning(found, "Export a tree file with a chain to speculate.")
+    return Warning(problem, "Export a tree file with a chain to speculate.")
 
 
 def describe_dynamic_tree(tree: DynamicTree) -> str:
@@ -131,5 +131,5 @@ def describe_dynamic_tree(tree: DynamicTree) -> str:
     'dynamic tree of 9 nodes, root included, top-k 4, depth 3'
     """
     if tree.is_chain:
-        return f"chain of {tree.depth} draft token{'s' * (tree.depth > 1)}"
+        return describe_tree(chain(tree.depth))
     return f"dynamic tree of {tree.nodes} nodes, root included, top-k {tree.top_k}, depth {tree.depth}"

@@ -96,8 +96,8 @@ def _render_dflash(request: SettingRequest) -> SettingFiles:
 def _render_ngram(request: SettingRequest) -> SettingFiles:
     breadth = ("--speculative-ngram-max-bfs-breadth", 1)
     flags = flag_line([(ALGORITHM, "NGRAM"), (NODES, request.tree.nodes), breadth])
-    found = f"SGLang chooses the number of tokens that it looks up; {request.ngram} were planned."
-    length = () if request.ngram is None else (Warning(found, BENCH_FIRST),)
+    problem = f"SGLang chooses the number of tokens that it looks up; {request.ngram} were planned."
+    length = () if request.ngram is None else (Warning(problem, BENCH_FIRST),)
     return SettingFiles(
         files={MAIN: flags},
         usage=with_flags(LAUNCH, flags),

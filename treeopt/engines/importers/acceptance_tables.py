@@ -19,6 +19,8 @@ SUM_DOUBT = 5e-3
 """Within this, the rounding of printed numbers, it may be that share."""
 MAX_GROUPS = 256
 """More requests are summed in this many groups of neighbours, whose errors are as independent."""
+MAX_LENGTH = 256
+"""Longest draft that is inferred from a mean and a rate."""
 HALVINGS = 60
 SHORTER_DRAFTS = "shorter drafts count as rejected"
 

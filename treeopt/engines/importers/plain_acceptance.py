@@ -123,7 +123,7 @@ def _load_vector(file: ForeignFile) -> list[float]:
             fits = vector.ndim == 1 and 0 < vector.numel() <= MAX_RANKS  # before an expanded tensor is copied
             valid = fits and bool(torch.isfinite(vector).all())
             values: list[float] = vector.detach().to(torch.float64).tolist() if valid else []
-    except Exception as error:  # noqa: BLE001, a torn pickle raises whatever its bytes lead to
+    except Exception as error:  # noqa: BLE001, a broken pickle may raise anything
         reason = f"expected one row of numbers ({type(error).__name__}). Is it an acceptance vector?"
         raise file.error("content", reason) from None
     if not values:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treeopt.engines.importers.acceptance_tables import StepCounts, acceptance_from_mean, pool_steps
+from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, acceptance_from_mean, pool_steps
 from treeopt.engines.importers.cost_tables import Probes, build_additive_latencies, build_latency
 from treeopt.engines.importers.foreign_file import ForeignFile, JsonObject, check_equal
 from treeopt.engines.importers.importer import ACCEPTANCE, TIMES, Importer, Measurements
@@ -37,7 +37,6 @@ _GAUGE = re.compile(
     rf"^sglang:spec_(accept_length|accept_rate|num_steps)(?:\{{[^}}\n]{{0,2000}}\}})?[ \t]{{1,9}}({_NUMBER})",
     re.MULTILINE,
 )
-MAX_LENGTH = 256
 COST_TABLE = "SGLang cost table"
 
 

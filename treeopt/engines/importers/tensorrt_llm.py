@@ -2,14 +2,13 @@
 
 import math
 
-from treeopt.engines.importers.acceptance_tables import acceptance_from_mean
+from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, acceptance_from_mean
 from treeopt.engines.importers.cost_tables import Probes, build_additive_latencies
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.importer import ACCEPTANCE, TIMES, Importer, Measurements
 from treeopt.files.fields import Fields
 
 REPORT = "decoding_stats"
-MAX_LENGTH = 256
 WHOLE = 0.1
 """Largest distance from a whole number of a draft length computed from a mean and a rate."""
 

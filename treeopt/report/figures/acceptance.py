@@ -10,19 +10,16 @@ from treeopt.plotting.style import INK, TREE, WHITE, whole_numbers
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
+from treeopt.report.curve_text import EXPONENT, shown_rows
 from treeopt.report.figures.cells import draw_cells
 from treeopt.report.profile_text import labelled_acceptances
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MIN_SHOWN = 5e-4
-"""Trailing ranks that are accepted less often at every depth are left out."""
 MAX_DEPTHS, MAX_RANKS = 32, 32
 MAX_NUMBERED_RANKS, MAX_NUMBERED_DEPTHS = 12, 20
 """Size of the largest map with percentages in its cells."""
-EXPONENT = 0.45
-"""Makes small probabilities denser, so that they can be distinguished."""
 LEGEND = (0.01, 0.1, 0.3, 0.6, 1.0)
 
 
@@ -33,7 +30,7 @@ def acceptance_panels(profile: Profile) -> list[Panel]:
 
 def acceptance_panel(label: str, measured: MeasuredAcceptance) -> Panel:
     """Return the heat map of one acceptance."""
-    rows = _drawn_rows(measured.table)
+    rows = shown_rows(measured.table)[:MAX_DEPTHS, :MAX_RANKS]
     below = ", below a first child" if measured.table.parent_ranks > 1 else ""
     return Panel(
         draw=lambda axes: _draw(axes, measured.table, rows),
@@ -43,13 +40,6 @@ def acceptance_panel(label: str, measured: MeasuredAcceptance) -> Panel:
         height=float(np.clip(17.0 * len(rows), 34.0, 240.0)),
         note=f"accepted, given that the parent was reached{below}",
     )
-
-
-def _drawn_rows(table: AcceptanceTable) -> Float64:
-    """Return the drawn part of a table, float64 (depths, ranks): below parents of rank 0 if the parent's rank matters."""
-    rows = table.rows(table.max_depth or 1)[:, 0]
-    last_rank = max((rank for rank in range(table.branching) if rows[:, rank].max() >= MIN_SHOWN), default=0)
-    return rows[:MAX_DEPTHS, : min(MAX_RANKS, last_rank + 1)]
 
 
 def _draw(axes: "Axes", table: AcceptanceTable, rows: Float64) -> None:

@@ -173,10 +173,8 @@ def _draw_speedup(axes: "Axes", y: float, row: SpeedupRow, end: float) -> None:
         if -6 < (mark - right) * points_per_unit < text_width(f"{right:.2f}", SIZE) + 10:
             right = max(mark, right)
     text = f"{value_of(speedup):.2f}"
-    if (
-        right * points_per_unit + 6 + text_width(text, SIZE) > size_of(axes)[0] + RIGHT - 2
-    ):  # the interval reaches the edge
-        return
+    if right * points_per_unit + 6 + text_width(text, SIZE) > size_of(axes)[0] + RIGHT - 2:
+        return  # the interval reaches the edge
     axes.annotate(
         text,
         (right, y),

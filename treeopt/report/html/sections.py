@@ -78,9 +78,9 @@ def _speed(planned: ProfilePlan, conditions: str) -> Section:
 
 def _times(planned: ProfilePlan, conditions: str) -> Section:
     profile, plan = planned.profile, planned.plan
-    with_draft_model = profile.engine is None and profile.has_draft_model
+    of_engine = profile.engine is not None
     captions = (
-        "One pass of the target." if with_draft_model else "One step of the engine, by 1 plus its draft tokens.",
+        "One step of the engine, by 1 plus its draft tokens." if of_engine else "One pass of the target.",
         "One pass of the draft model, which drafts one level of the tree.",
     )
     figures = [
@@ -89,7 +89,7 @@ def _times(planned: ProfilePlan, conditions: str) -> Section:
             ("verification", "drafting"), times_panels(profile, plan), captions, strict=False
         )
     ]
-    if with_draft_model:
+    if profile.has_draft_model and not of_engine:
         caption = "Overhead that grows with nodes and levels is included in their parts."
         figures.append(PageFigure.of("steps", steps_panel(plan), caption))
     return Section(

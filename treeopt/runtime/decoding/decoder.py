@@ -333,7 +333,7 @@ class Decoder:
     @property
     def _started(self) -> int:
         if self._sequence == 0:
-            raise TreeoptError("step: expected a text that was begun. Got none: call start(token_ids) first.")
+            raise TreeoptError("step: expected a sequence that has begun. Got none: call start(token_ids) first.")
         return self._sequence
 
     def _activate(self, number: int, request: GenerationRequest) -> ActiveRequest:
@@ -388,7 +388,7 @@ class Decoder:
         """Yield the steps of a sequence, and how many tokens of each belong to it."""
         while not ending.reached:
             if self._sequence != sequence:
-                raise TreeoptError("generate: another text was begun on this decoder. Make a decoder for each.")
+                raise TreeoptError("generate: another sequence has begun on this decoder. Make a decoder for each.")
             result = step()
             yield result, ending.count(result.tokens)
 

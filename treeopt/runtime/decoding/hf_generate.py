@@ -196,9 +196,7 @@ class _DecoderKey:
             self.drafter,
             self.tree,
             rule=self.rule,
-            temperature=self.sampling.temperature,
-            top_p=self.sampling.top_p,
-            top_k=self.sampling.top_k,
+            sampling=self.sampling,
             lossy=self.lossy,
             max_text_tokens=min(self.capacity_tokens, self.target.config.max_positions),
         )
@@ -232,14 +230,14 @@ def _check_call(input_ids: Tensor, config: GenerationConfig, model_inputs: dict[
         raise InvalidValueError("return_dict_in_generate: expected false: only the tokens are returned.")
     sequences, length = input_ids.shape
     if sequences != 1:
-        raise InvalidValueError(f"input_ids: expected one text, one sequence returned. Got {sequences}.")
+        raise InvalidValueError(f"input_ids: expected one sequence, and one returned. Got {sequences}.")
     if model_inputs.get("inputs_embeds") is not None:
         raise InvalidValueError("inputs_embeds: expected tokens. Give input_ids.")
     if model_inputs.get("attention_mask") is not None:
         raise InvalidValueError("attention_mask: expected ones only. Leave out padding.")
     cache, positions = model_inputs.get("past_key_values"), model_inputs.get("position_ids")
     if cache is not None and cache.get_seq_length() > 0:
-        raise InvalidValueError("past_key_values: expected none: a text is decoded from its beginning.")
+        raise InvalidValueError("past_key_values: expected none: a sequence is decoded from its beginning.")
     if positions is not None and positions.flatten().tolist() != list(range(length)):
         raise InvalidValueError("position_ids: expected 0, 1, 2, and so on. Leave them out.")
 

@@ -26,7 +26,7 @@ class StepEvent(NamedTuple):
     """One committed step of one sequence; its tensors and tokens are valid until the next step."""
 
     sequence: int
-    """Number of the sequence, as the drafter knows it; later sequences have higher numbers."""
+    """Number of the sequence in target and drafter; later sequences have higher numbers."""
     tokens: Sequence[int]
     """All tokens before the step, prompt included; the last is the root."""
     proposal: Proposal

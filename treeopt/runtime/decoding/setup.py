@@ -150,7 +150,7 @@ class Setup:
             )
         if drafter.sampled or drafter.requested_states != NO_STATES:
             raise InvalidValueError(
-                "drafter: expected one whose tokens are given and that reads no hidden states, such as prompt lookup. "
+                "drafter: expected one that neither samples its tokens nor reads hidden states, such as prompt lookup. "
                 f"Got {type(drafter).__name__}: make a decoder with it.",
                 field="drafter",
             )

@@ -44,7 +44,7 @@ class Proposal(NamedTuple):
     """float32 (n, V): what the children of each node were sampled from; None if they were not sampled."""
     side: SideTokens | None = None
     scores: Scores | None = None
-    """Of the distributions behind the tokens: verification stops after the first level where one is not finite."""
+    """Of the distributions that tokens were drafted from: verification stops after the first level where one is not finite."""
 
 
 class Step(NamedTuple):

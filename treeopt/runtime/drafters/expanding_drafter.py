@@ -70,7 +70,7 @@ class ExpandingDrafter:
             )
         if policy.longest_draft > longest:
             raise InvalidValueError(
-                f"policy: expected at most {longest} levels, the longest text that {model.name} takes. "
+                f"policy: expected at most {longest} levels, the longest sequence that {model.name} takes. "
                 f"Got {policy.longest_draft}."
             )
         self.policy, self.requested_states, self.max_tokens = policy, requested_states, policy.max_nodes

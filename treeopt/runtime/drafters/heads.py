@@ -133,6 +133,16 @@ class MarginalTree:
         ]
 
 
+def check_target(target: object) -> None:
+    """Raise InvalidValueError for a target that treeopt does not run itself."""
+    if not isinstance(target, Transformer):
+        raise InvalidValueError(
+            "target: expected one that treeopt runs itself, whose states and embedding a head reads. "
+            f"Got {type(target).__name__}: load the target without --backend, or draft with something else.",
+            field="target",
+        )
+
+
 def target_ids(
     folder: Path, tensors: TensorReader, head_vocabulary: int, vocabulary: int, device: torch.device
 ) -> Tensor | None:

@@ -96,9 +96,7 @@ class Outputs(list[Output]):
 
     def __init__(self, whole: Output, sizes: Sequence[int]) -> None:
         self.whole = whole
-        """Of all rows, sequence after sequence."""
         self.sizes = sizes
-        """Rows of each sequence."""
         if len(sizes) == 1:
             super().__init__([whole])
             return

@@ -41,8 +41,9 @@ class PassNodes:
         return cls(depth=tree.depth, visible=tree.ancestor_mask)
 
     @staticmethod
+    @lru_cache(maxsize=64)
     def chain(count: int) -> "PassNodes":
-        return _chain(count)
+        return PassNodes(depth=np.arange(count))
 
     @cached_property
     def visible(self) -> Bool:
@@ -98,11 +99,6 @@ class PassNodes:
             visible = torch.tensor(self.visible)  # a copy: torch warns about read-only arrays
             mask = self._masks[device, dtype] = TreeMask(visible, capacity, dtype=dtype, device=device)
         return mask.after(length)
-
-
-@lru_cache(maxsize=64)
-def _chain(count: int) -> PassNodes:
-    return PassNodes(depth=np.arange(count))
 
 
 class TreeMask:

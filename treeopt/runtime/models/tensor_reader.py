@@ -225,5 +225,5 @@ def _find_indexed_files(index: Path) -> dict[str, Path]:
         if path not in names_in:
             names_in[path] = set(open_safetensors(path).keys())
         if name not in names_in[path]:
-            raise FormatError(path, name, f"this weight is not in the file, where {index.name} says it is.")
+            raise FormatError(path, name, f"this weight is not in the file, although {index.name} lists it there.")
     return {name: index.parent / file for name, file in weight_map.items()}

@@ -42,8 +42,11 @@ class TrainableCopy:
         with torch.inference_mode(mode=False):
             self._twin = _rebuild(model, _make_trainable, TrainableLinear)
         self._model = model
-        products = _products(self._twin)[: -1 if model.config.tied_head else None]
-        tensors = [*_vectors(self._twin), *(part for product in products for part in (product.weight, product.bias))]
+        products = self._twin.weights.products[: -1 if model.config.tied_head else None]
+        tensors = [
+            *self._twin.weights.vectors,
+            *(part for product in products for part in (product.weight, product.bias)),
+        ]
         self.parameters = [tensor for tensor in tensors if tensor is not None]
         """All trained tensors, each once: a tied head is the embedding."""
 
@@ -54,9 +57,10 @@ class TrainableCopy:
     @torch.inference_mode()
     def write(self) -> None:
         """Copy the weights to the model, in its dtype and in place."""
-        for tensor, trained in zip(_vectors(self._model), _vectors(self._twin), strict=True):
-            tensor.copy_(trained)
-        for product, other in zip(_products(self._model), _products(self._twin), strict=True):
+        weights, trained = self._model.weights, self._twin.weights
+        for tensor, new in zip(weights.vectors, trained.vectors, strict=True):
+            tensor.copy_(new)
+        for product, other in zip(weights.products, trained.products, strict=True):
             assert isinstance(product, Linear)
             product.assign(other.weight, other.bias)
 
@@ -98,19 +102,3 @@ def _rebuild(
 
 def _make_trainable(tensor: Tensor) -> Tensor:
     return tensor.detach().to(torch.float32, copy=True).contiguous().requires_grad_()
-
-
-def _vectors(model: Transformer) -> list[Tensor]:
-    weights = model.weights
-    return [weights.embedding, weights.norm, *weights.input_norms, *(layer.mlp_norm for layer in weights.layers)]
-
-
-def _products(model: Transformer) -> list[Product]:
-    """Return all products, the head last."""
-    weights = model.weights
-    inner = [
-        product
-        for layer in weights.layers
-        for product in (layer.query_key_value, layer.attention_output, layer.gate_up, layer.down)
-    ]
-    return [*inner, weights.head]

@@ -89,6 +89,21 @@ class Weights:
     norm: Tensor
     head: Product
 
+    @property
+    def vectors(self) -> list[Tensor]:
+        """The embedding, and all norms but those of heads."""
+        return [self.embedding, self.norm, *self.input_norms, *(layer.mlp_norm for layer in self.layers)]
+
+    @property
+    def products(self) -> list[Product]:
+        """All products, the head last."""
+        inner = [
+            product
+            for layer in self.layers
+            for product in (layer.query_key_value, layer.attention_output, layer.gate_up, layer.down)
+        ]
+        return [*inner, self.head]
+
 
 class Transformer:
     """A `LanguageModel` of the Llama family with its own forward pass."""
@@ -230,16 +245,8 @@ class Transformer:
 
 
 def _count_parameters(weights: Weights, config: ModelConfig) -> int:
-    products = [
-        product
-        for layer in weights.layers
-        for product in (layer.query_key_value, layer.attention_output, layer.gate_up, layer.down)
-    ]
-    norms = [*weights.input_norms, *(layer.mlp_norm for layer in weights.layers)]
-    head = [] if config.tied_head else [weights.head]
+    products = weights.products[: -1 if config.tied_head else None]
     head_norms = 2 * config.head_size * config.layers if config.head_norms else 0  # all heads of a layer share two
     return (
-        head_norms
-        + sum(tensor.numel() for tensor in [weights.embedding, weights.norm, *norms])
-        + sum(product.parameters for product in [*products, *head])
+        head_norms + sum(tensor.numel() for tensor in weights.vectors) + sum(product.parameters for product in products)
     )

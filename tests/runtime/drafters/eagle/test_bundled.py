@@ -1,4 +1,4 @@
-"""The head that ships: it drafts what its target says, reads the right boundaries, and leaves the text alone."""
+"""The head that ships: it drafts what its target says, reads the right hidden states, and leaves the text alone."""
 
 from types import SimpleNamespace
 

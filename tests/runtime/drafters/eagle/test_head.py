@@ -43,7 +43,7 @@ every_case = pytest.mark.parametrize("case", CASES)
 
 
 def loaded(case, folder, target, *, shift=0, **changes):
-    """Return a head loaded from a folder, and what it was made of; with a shift other boundaries are given."""
+    """Return a head loaded from a folder, and what it was made of; with a shift other layer ids are given."""
     layout, options = CASES[case]
     made = make_head(target, **{"layer_ids": EVERY, "scale": 0.2, **options})
     save_head(layout, folder, made, target, **changes)
@@ -142,7 +142,7 @@ class TestLogits:
                     text.accept(Step(path, committed, torch.empty(0), states), [])
 
     @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1].get("layer_ids", EVERY)])
-    def test_boundaries_shifted_by_one_give_others(self, deep, twin_of, tmp_path, case):
+    def test_layer_ids_shifted_by_one_give_others(self, deep, twin_of, tmp_path, case):
         head, made = loaded(case, tmp_path, deep, shift=1)
         (text,) = new_eagle_sequences(head, 20, 1, 1)
         text.begin(PROMPT, states_of(deep, PROMPT[:-1], head.requested_states))

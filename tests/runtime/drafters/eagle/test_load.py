@@ -1,4 +1,4 @@
-"""Heads out of folders: which boundaries are read, what is warned of, and what is refused in one line."""
+"""Heads out of folders: which hidden states are read, what is warned of, and what is refused in one line."""
 
 import json
 import warnings
@@ -30,13 +30,13 @@ def saved(folder, target, layout=layouts.specforge, *, config=None, tensors=None
     return folder
 
 
-class TestBoundaries:
+class TestLayerIds:
     @pytest.mark.parametrize(
         ("layout", "listed", "expected"),
         [
             (layouts.specforge, [1, 3, 4], (2, 4, 5)),
             (layouts.specforge, [0, 5, 7], (1, 6, 8)),
-            (layouts.specforge, [2, 4, 5], (2, 4, 5)),  # the default boundaries: saved for an engine that reads these
+            (layouts.specforge, [2, 4, 5], (2, 4, 5)),  # the default ids: saved for an engine that reads these
             (layouts.speculators, [1, 3, 4], (1, 3, 4)),
             (layouts.speculators, [2, 4, 5], (2, 4, 5)),
         ],
@@ -80,9 +80,9 @@ WRONG = {
         r"fc.weight: expected states of 32.*Got 100",
     ),
     "no embedding of its own": ({"hidden": 24}, r"hidden_size: expected 32.*has no embed_tokens.weight. Got 24: take"),
-    "fewer boundaries": (
+    "fewer layer ids": (
         {"config": {"eagle_config": {IDS: [1, 2]}}},
-        r"layers: expected 3 boundaries from 0 to 8.*Got \(2, 3\)",
+        r"layers: expected 3 hidden-state layer ids from 0 to 8.*Got \(2, 3\)",
     ),
     "a deeper target": (
         {"config": {"eagle_config": {IDS: [1, 20, 30]}}},
@@ -93,7 +93,7 @@ WRONG = {
     "a flag by name": ({"config": {"norm_output": "yes"}}, r"norm_output: expected true or false. Got 'yes'"),
     "two norms before fc": (
         {"fc_norm": True, "norm_before_fc": True},
-        r"norm_before_fc: expected no fc_norm beside it.*Got both: ",
+        r"norm_before_fc: expected no fc_norm with it.*Got both: ",
     ),
     "no size": ({"config": {"hidden_size": None}}, r"hidden_size: "),
     "tokens by number": (
@@ -153,8 +153,10 @@ class TestRefusals:
             with pytest.raises(FormatError, match=rf"{name}: this tensor is missing"):
                 load_eagle(folder, deep)
 
-    def test_boundaries_of_a_target_that_is_less_deep(self, deep, target, tmp_path):
-        with pytest.raises(InvalidValueError, match=r"layers: expected 3 boundaries from 0 to 2.*Got \(2, 4, 5\)"):
+    def test_layer_ids_of_a_target_that_is_less_deep(self, deep, target, tmp_path):
+        with pytest.raises(
+            InvalidValueError, match=r"layers: expected 3 hidden-state layer ids from 0 to 2.*Got \(2, 4, 5\)"
+        ):
             load_eagle(saved(tmp_path, deep), target)
 
     def test_a_target_that_tells_no_states(self, deep, tmp_path):

@@ -15,7 +15,7 @@ from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.dflash.head import DFlashHead
-from treeopt.runtime.drafters.heads import load_head_layer, spread_logits, target_ids
+from treeopt.runtime.drafters.heads import check_target, load_head_layer, spread_logits, target_ids
 from treeopt.runtime.models.config import CONFIG, LAYER_KINDS, ModelConfig, parse_config
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import RequestedStates
@@ -53,12 +53,7 @@ def load_dflash(folder: Path | str, target: Transformer) -> DFlashHead:
     Raises TreeoptError if a file is missing, FormatError naming the field or tensor that is wrong, InvalidValueError
     for a head of another target, and for a target that treeopt does not run itself.
     """
-    if not isinstance(target, Transformer):
-        raise InvalidValueError(
-            f"target: expected one that treeopt runs itself, whose states and embedding a head reads. "
-            f"Got {type(target).__name__}: load the target without --backend, or draft with something else.",
-            field="target",
-        )
+    check_target(target)
     folder = Path(folder)
     config = read_config(folder, target)
     tensors = TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)

@@ -88,6 +88,6 @@ class EagleDynamicDrafter(ExpandingDrafter):
 def _check_children(name: str, children: int, head: EagleHead) -> None:
     if children > head.tokens:
         raise InvalidValueError(
-            f"{name}: expected at most {head.tokens} children of a node, the tokens that {head.name} knows. "
+            f"{name}: expected at most {head.tokens} children of a node, the tokens that {head.name} predicts. "
             f"Got {children}: take a narrower tree."
         )

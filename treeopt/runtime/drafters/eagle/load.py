@@ -18,7 +18,7 @@ from treeopt.runtime.drafters.eagle.head import (
     StateFusion,
 )
 from treeopt.runtime.drafters.eagle.mtp import MODULE, load_mtp
-from treeopt.runtime.drafters.heads import load_head_layer, target_ids
+from treeopt.runtime.drafters.heads import check_target, load_head_layer, target_ids
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import RequestedStates
 from treeopt.runtime.models.tensor_reader import TensorReader
@@ -46,12 +46,7 @@ def load_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[int,
     Raises TreeoptError if a file is missing, FormatError naming the field or tensor that is wrong, InvalidValueError
     for a head of another target, and for a target that treeopt does not run itself.
     """
-    if not isinstance(target, Transformer):
-        raise InvalidValueError(
-            f"target: expected one that treeopt runs itself, whose states and embedding a head reads. "
-            f"Got {type(target).__name__}: load the target without --backend, or draft with something else.",
-            field="target",
-        )
+    check_target(target)
     folder = Path(folder)
     tensors = TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)
     if any(name.startswith(f"{MODULE}.") for name in tensors):
@@ -149,7 +144,7 @@ class _HeadLoader:
             raise FormatError(
                 self._config.path,
                 "norm_before_fc",
-                "expected no fc_norm beside it: states are normed one by one or together. Got both: leave one out.",
+                "expected no fc_norm with it: states are normed one by one or together. Got both: leave one out.",
             )
         return StateFusion(
             requested_states=RequestedStates(layer_ids=layer_ids, all_tokens=True),
@@ -167,16 +162,17 @@ class _HeadLoader:
             layer_ids = default_layer_ids(layers)
             warnings.warn(
                 TreeoptWarning(
-                    f"{self._config.path}: {TAP_IDS}: is missing, and the states at boundaries {layer_ids} are read. Where "
-                    "few tokens are accepted, name in that field, or with --eagle-layers (layer_ids= in Python), those that the "
-                    "head was trained on."
+                    f"{self._config.path}: {TAP_IDS}: is missing, so the hidden states with layer ids {layer_ids} are read. "
+                    "If few tokens are accepted, name in that field, or with --eagle-layers (layer_ids= in Python), those "
+                    "that the head was trained on."
                 ),
                 stacklevel=4,
             )
         if len(layer_ids) != count or not all(0 <= layer_id <= layers for layer_id in layer_ids):
             raise InvalidValueError(
-                f"layers: expected {count} boundaries from 0 to {layers}, which fc.weight reads of {self._target.name}. "
-                f"Got {layer_ids}: take a head that was trained on this target, or name its boundaries with --eagle-layers."
+                f"layers: expected {count} hidden-state layer ids from 0 to {layers}, which fc.weight reads of "
+                f"{self._target.name}. Got {layer_ids}: take a head that was trained on this target, or name its layer ids "
+                "with --eagle-layers."
             )
         return layer_ids
 

@@ -110,7 +110,7 @@ def _assign_tokens(tokens: list[int]) -> list[int]:
 def _run_references(
     model: CheckableModel, prefixes: tuple[list[int], list[int]], nodes: list[int], sequence: list[int]
 ) -> list[Tensor]:
-    """Return the logits after each node behind two prefixes, and after the sequence, all from one plain pass."""
+    """Return the logits after the tree's nodes below each of two prefixes, and after the sequence, from one plain pass."""
     paths = [path[path >= 0].tolist() for path in TREE.leaf_paths]
     rows = [[*prefix, *(nodes[node] for node in path)] for prefix in prefixes for path in paths]
     rows.append(sequence)

@@ -34,7 +34,7 @@ class AdapterSizes:
     parameters: int
     """Number of weights, counted before quantisation."""
     cached_numbers: int
-    """Keys and values per token, in layers of ordinary attention; 0 if the configuration does not tell."""
+    """Keys and values per token, in layers of ordinary attention; 0 if the configuration lacks them."""
 
 
 def read_adapter_sizes(model: Any, name: str) -> AdapterSizes:
