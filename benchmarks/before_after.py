@@ -1,7 +1,12 @@
 """Compare the step times of two checkouts of treeopt: `python benchmarks/before_after.py OTHER`.
 
 Each checkout decodes in its own process on the same processor. They alternate for every method and round, so drift of the
-machine affects both. Without OTHER this checkout is compared with itself, which shows the noise.
+machine affects both. Without OTHER this checkout is compared with itself, which shows the noise. Prefill is not timed.
+
+`--shape` takes random weights, of which nothing is accepted, so that every step has the same work. On a GPU the last line
+compares plain decoding with the memory bandwidth that a copy reaches:
+
+    python benchmarks/before_after.py OTHER --device cuda --dtype bfloat16 --shape 7b --draft-shape 68m --batch-size 8
 """
 
 import argparse
@@ -15,56 +20,89 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import default_prompts, describe_environment, progress
+from common import describe_environment, progress
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parents[1]
-TEMPERATURES = (0.0, 0.6)
 ROUNDS = 5
 PROMPTS, NEW_TOKENS = 3, 48
+RANDOM_PROMPT_TOKENS = 200
+COPY = "copy"
+COPY_BYTES = 2**32
+Method = Callable[[], float]
+"""Decodes, and returns the seconds of a step on average, without the first of each sequence."""
+Builders = dict[str, Callable[[float], Method]]
+"""Build each method for a temperature; both checkouts need the names that these import."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("other", nargs="?", type=Path, default=HERE, help="the other checkout; by default this one")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="measured rounds of each checkout")
+    parser.add_argument("--temperatures", default="0,0.6", help="comma-separated")
     parser.add_argument("--target", type=Path, help="model folder; by default the bundled pair")
     parser.add_argument("--draft", type=Path, help="folder of its draft model")
     parser.add_argument("--eagle", type=Path, help="folder of its EAGLE head")
+    parser.add_argument("--shape", help="target of random weights, from tools/gallery_shapes.py")
+    parser.add_argument("--draft-shape", default="68m", help="its draft model")
+    parser.add_argument("--batch-size", type=int, default=8, help="sequences of the methods that decode a batch")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--decode", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    models = [folder and folder.resolve() for folder in (args.target, args.draft, args.eagle)]
-    if any(models) and not all(models):
+    folders = [args.target, args.draft, args.eagle]
+    if any(folders) and not all(folders):
         parser.error("--target, --draft, --eagle: expected all three, or none for the bundled pair.")
+    if any(folders) and args.shape:
+        parser.error("--shape: expected no model folders with it. Leave one out.")
     if args.decode:
-        decode(*models)
+        decode(args)
         return
-    print(f"{describe_environment()}\n\nbefore: {args.other}, after: {HERE}, one thread each, alternating\n")
-    checkouts = [Checkout(args.other.resolve(), models), Checkout(HERE, models)]
-    names = checkouts[0].methods
+    models = f"random weights, {args.shape} and {args.draft_shape}" if args.shape else args.target or "the bundled pair"
+    print(
+        f"{describe_environment()}\n\nbefore: {args.other}, after: {HERE}; {models}, {args.dtype} on {args.device}; "
+        f"one thread each, alternating\n"
+    )
+    checkouts = [Checkout(root.resolve(), args) for root in (args.other, HERE)]
+    temperatures = [float(temperature) for temperature in args.temperatures.split(",")]
     tqdm.write(f"{'method':<20}{'temperature':>12}{'before, ms':>12}{'after, ms':>11}{'after/before':>14}  rounds")
-    for name, temperature in progress(
-        [(name, temperature) for temperature in TEMPERATURES for name in names], "methods"
-    ):
+    conditions = [(name, temperature) for temperature in temperatures for name in checkouts[0].methods]
+    plain_s = float("nan")
+    for name, temperature in progress(conditions, "methods"):
         steps_s: dict[Checkout, list[float]] = {checkout: [] for checkout in checkouts}
         for number in range(1 + args.rounds):  # the order alternates; round 0 is the warm-up
             for checkout in checkouts if number % 2 else reversed(checkouts):
-                steps_s[checkout].append(checkout.step_s(name, temperature))
+                steps_s[checkout].append(checkout.ask(name, temperature))
         ratios = sorted(after / before for before, after in list(zip(*steps_s.values(), strict=True))[1:])
-        before, after = (1000 * statistics.median(rounds[1:]) for rounds in steps_s.values())
+        before_s, after_s = (statistics.median(rounds[1:]) for rounds in steps_s.values())
+        plain_s = after_s if name == "plain" else plain_s
         tqdm.write(
-            f"{name:<20}{temperature:>12g}{before:>12.3f}{after:>11.3f}{statistics.median(ratios):>14.3f}  "
+            f"{name:<20}{temperature:>12g}{1000 * before_s:>12.3f}{1000 * after_s:>11.3f}{statistics.median(ratios):>14.3f}  "
             f"{ratios[0]:.3f} to {ratios[-1]:.3f}"
+        )
+    if args.device != "cpu":
+        weights_bytes, copy_bytes_s = checkouts[1].weights_bytes, checkouts[1].ask(COPY, 0)
+        print(
+            f"\nplain decoding reads {weights_bytes / 1e9:.2f} GB of weights in {1000 * plain_s:.2f} ms, "
+            f"{weights_bytes / plain_s / 1e12:.2f} TB/s: {100 * weights_bytes / plain_s / copy_bytes_s:.0f} % of what a copy "
+            f"reads and writes, {copy_bytes_s / 1e12:.2f} TB/s"
         )
 
 
 class Checkout:
     """A process that decodes with a checkout of treeopt."""
 
-    def __init__(self, root: Path, models: list[Path | None]) -> None:
-        options = zip(("--target", "--draft", "--eagle"), models, strict=True)
-        model_options = [f"{option}={folder}" for option, folder in options if folder is not None]
-        command = [sys.executable, str(Path(__file__).resolve()), "--decode", *model_options]
+    def __init__(self, root: Path, args: argparse.Namespace) -> None:
+        options = [
+            *(
+                f"--{name}={getattr(args, name).resolve()}"
+                for name in ("target", "draft", "eagle")
+                if getattr(args, name)
+            ),
+            *([f"--shape={args.shape}", f"--draft-shape={args.draft_shape}"] if args.shape else []),
+            *(f"--batch-size={args.batch_size}", f"--device={args.device}", f"--dtype={args.dtype}"),
+        ]
+        command = [sys.executable, str(Path(__file__).resolve()), "--decode", *options]
         environment = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command,
@@ -74,10 +112,10 @@ class Checkout:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.methods: Any = self._read()
+        self.methods, self.weights_bytes = self._read()
 
-    def step_s(self, name: str, temperature: float) -> float:
-        """Return the seconds of a step, on average over the prompts."""
+    def ask(self, name: str, temperature: float) -> float:
+        """Return the seconds of a step of a method, on average; of `COPY` the bytes per second."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([name, temperature]) + "\n")
         self._process.stdin.flush()
@@ -88,26 +126,118 @@ class Checkout:
         return json.loads(self._process.stdout.readline())
 
 
-def decode(target: Path | None, draft: Path | None, eagle: Path | None) -> None:
-    """Print the names of the methods, then the seconds of a step for every method and temperature on standard input."""
+def decode(args: argparse.Namespace) -> None:
+    """Print the methods and the bytes of the target's weights, then the seconds of a step for every request on stdin."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    builders, prompts = decoder_builders(target, draft, eagle)
-    decoders: dict[tuple[str, float], Any] = {}
-    print(json.dumps(list(builders)), flush=True)
+    builders, weights_bytes = random_methods(args) if args.shape else pair_methods(args)
+    methods: dict[tuple[str, float], Method] = {}
+    print(json.dumps([list(builders), weights_bytes]), flush=True)
     for line in sys.stdin:
         name, temperature = json.loads(line)
-        decoder = decoders.setdefault((name, temperature), builders[name](temperature))
-        start_s, steps = time.perf_counter(), 0
-        for prompt in prompts:
-            steps += sum(1 for _ in decoder.stream(prompt, NEW_TOKENS))
-        print(json.dumps((time.perf_counter() - start_s) / steps), flush=True)
+        if name == COPY:
+            print(json.dumps(copy_rate(args.device)), flush=True)
+            continue
+        if (name, temperature) not in methods:
+            methods[name, temperature] = builders[name](temperature)
+        print(json.dumps(methods[name, temperature]()), flush=True)
 
 
-def decoder_builders(
-    target_folder: Path | None, draft_folder: Path | None, eagle_folder: Path | None
-) -> tuple[dict[str, Callable[[float], Any]], list[list[int]]]:
-    """Return functions that build each method's decoder, and prompts; both checkouts need the names imported here."""
+def build_single(build: Callable[[float], Any], prompts: list[list[int]]) -> Callable[[float], Method]:
+    """Return a function that builds a method which decodes prompts one after the other."""
+
+    def with_temperature(temperature: float) -> Method:
+        decoder = build(temperature)
+
+        def step_s() -> float:
+            seconds, steps = 0.0, 0
+            for prompt in prompts:
+                stream = decoder.stream(prompt, NEW_TOKENS)
+                next(stream)
+                start_s = time.perf_counter()
+                steps += sum(1 for _ in stream)
+                seconds += time.perf_counter() - start_s
+            return seconds / steps
+
+        return step_s
+
+    return with_temperature
+
+
+def build_batch(build: Callable[[float], Any], prompts: list[list[int]]) -> Callable[[float], Method]:
+    """Return a function that builds a method which decodes all prompts at a time."""
+    from treeopt.runtime.decoding.batch import GenerationRequest
+
+    def with_temperature(temperature: float) -> Method:
+        decoder = build(temperature)
+        requests = [GenerationRequest(prompt, NEW_TOKENS) for prompt in prompts]
+
+        def step_s() -> float:
+            stream = decoder.stream_all(requests, batch_size=len(requests))
+            for _ in requests:
+                next(stream)
+            start_s = time.perf_counter()
+            steps = sum(1 for _ in stream) / len(requests)  # each ends after about as many
+            return (time.perf_counter() - start_s) / steps
+
+        return step_s
+
+    return with_temperature
+
+
+def copy_rate(device: str) -> float:
+    """Return bytes read and written per second of the fastest of ten copies."""
+    import torch
+
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
+    copy = torch.empty_like(source)
+    seconds = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        start_s = time.perf_counter()
+        copy.copy_(source)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start_s)
+    return 2 * COPY_BYTES / min(seconds)
+
+
+def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
+    """Return functions that build each method for random models, and the bytes of the target's weights."""
+    import torch
+
+    sys.path.append(str(HERE / "tools"))
+    from gallery_shapes import SHAPES, random_model
+
+    from treeopt.runtime import Decoder, ExpandingDrafter
+    from treeopt.trees import chain, level_widths
+    from treeopt.trees.drafter_parameters import DynamicTree
+
+    options = {"dtype": getattr(torch, args.dtype), "device": torch.device(args.device)}
+    target, draft = random_model(args.shape, **options), random_model(args.draft_shape, seed=1, **options)
+    vocabulary = SHAPES[args.shape].vocabulary
+    noise = torch.Generator().manual_seed(0)
+    prompts = torch.randint(vocabulary, (args.batch_size, RANDOM_PROMPT_TOKENS), generator=noise).tolist()
+    tree, length = level_widths([8, 16, 16, 12, 8, 4]), 2 * RANDOM_PROMPT_TOKENS
+
+    def decoder(drafter: Any, tree: Any, temperature: float) -> Any:
+        return Decoder(target, drafter, tree, temperature=temperature, max_text_tokens=length)
+
+    def dynamic(temperature: float) -> Any:
+        drafter = ExpandingDrafter(draft, DynamicTree(top_k=8, depth=6, nodes=60), capacity=length)
+        return decoder(drafter, None, temperature)
+
+    decoders: dict[str, Callable[[float], Any]] = {
+        "plain": lambda temperature: decoder(None, chain(0), temperature),
+        f"tree of {tree.nodes}": lambda temperature: decoder(draft, tree, temperature),
+        "eagle2 tree of 60": dynamic,
+    }
+    singles = {name: build_single(build, prompts[:PROMPTS]) for name, build in decoders.items()}
+    batches = {f"{name} x {args.batch_size}": build_batch(build, prompts) for name, build in decoders.items()}
+    return {**singles, **batches}, target.parameters * target.dtype.itemsize
+
+
+def pair_methods(args: argparse.Namespace) -> tuple[Builders, int]:
+    """Return functions that build each method for a trained pair, and the bytes of the target's weights."""
     from treeopt import bundled
     from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
     from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
@@ -115,14 +245,15 @@ def decoder_builders(
     from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
     from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
     from treeopt.runtime.models.pair import load_pair
-    from treeopt.texts.prompts import bench_prompts
+    from treeopt.texts.prompts import bench_prompts, load_prompts
     from treeopt.trees import chain, level_widths
     from treeopt.trees.drafter_parameters import DynamicTree
 
-    pair = load_pair(target_folder, draft_folder, threads=1)
+    threads = 1 if args.device == "cpu" else None
+    pair = load_pair(args.target, args.draft, device=args.device, dtype=args.dtype, threads=threads)
     target, draft = pair.target, pair.draft_model
     assert isinstance(target, Transformer)
-    eagle = load_eagle(eagle_folder or bundled.EAGLE, target)
+    eagle = load_eagle(args.eagle or bundled.EAGLE, target)
     tree, capacity = level_widths([2, 2, 2, 1]), target.config.max_positions
 
     def with_drafter(build: Callable[[], Any]) -> Callable[[float], Any]:
@@ -131,7 +262,7 @@ def decoder_builders(
     def static(tree: Any, rule: str = "sequoia") -> Callable[[float], Any]:
         return lambda temperature: Decoder(target, draft, tree, rule=rule, temperature=temperature)
 
-    builders = {
+    decoders = {
         "plain": lambda temperature: Decoder(target, None, chain(0), temperature=temperature),
         "chain of 6": static(chain(6)),
         **{f"tree, {rule}": static(tree, rule) for rule in ("sequoia", "specinfer", "target", "traversal")},
@@ -144,8 +275,14 @@ def decoder_builders(
     }
     if pair.bundled:
         medusa = load_medusa(bundled.MEDUSA, target)
-        builders["medusa"] = with_drafter(lambda: MedusaDrafter(medusa, tree))
-    return builders, bench_prompts(default_prompts(pair))[:PROMPTS]
+        decoders["medusa"] = with_drafter(lambda: MedusaDrafter(medusa, tree))
+    prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
+    singles = {name: build_single(build, prompts[:PROMPTS]) for name, build in decoders.items()}
+    batches = {
+        f"{name} x {args.batch_size}": build_batch(decoders[name], prompts[: args.batch_size])
+        for name in ("plain", "chain of 6", "tree, sequoia", "eagle")
+    }
+    return {**singles, **batches}, target.parameters * target.dtype.itemsize
 
 
 if __name__ == "__main__":
