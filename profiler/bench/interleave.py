@@ -7,12 +7,13 @@ The parts of a step are timed in separate runs, which synchronize after each par
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Generic, TypeVar
 
 from tqdm import tqdm
 
-from treeopt.profiler.clock import Clock
+from treeopt.profiler.clock import Clock, repeat_until_replayed
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import StepEvent, StepSeconds
 
@@ -90,7 +91,7 @@ def interleave(
             warm.add(index)
         for index in missing:
             between()
-            runs[index] = configurations[index](prompt, repeat, new_tokens)
+            runs[index] = repeat_until_replayed(partial(configurations[index], prompt, repeat, new_tokens))
             record(index, prompt, runs[index])
         yield Round(prompt, repeat, tuple(runs[index] for index in range(len(configurations))))
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.checkpoint import Checkpoint
-from treeopt.profiler.clock import Clock, Work
+from treeopt.profiler.clock import Clock, Work, repeat_until_replayed
 from treeopt.profiler.latency.disturbance import SampleFilter
 from treeopt.records.timing_quality import interpolation_errors
 
@@ -102,12 +102,16 @@ def time_rounds(
             return
         missing = [key for key in works if len(samples.get(key, ())) <= number]
         for key in recorder.generator.permutation(missing).tolist():
-            prepare(key)
-            for lead_number in range(clock.warm_up.lead_calls(samples.get(key, ()))):
-                if lead_number:
-                    prepare(key)
-                call_before(key)
-            seconds = clock.time_s(works[key])
+
+            def time_call(key: int = key) -> float:
+                prepare(key)
+                for lead_number in range(clock.warm_up.lead_calls(samples.get(key, ()))):
+                    if lead_number:
+                        prepare(key)
+                    call_before(key)
+                return clock.time_s(works[key])
+
+            seconds = repeat_until_replayed(time_call)
             checkpoint.append(kind, key, (seconds,))
             samples.setdefault(key, []).append(seconds)
             recorder.tick()

@@ -1,6 +1,7 @@
 """Timing many sizes: exact statistics under a pretended clock, fair rounds, points where a curve bends."""
 
 from collections import Counter
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -9,12 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.profiler.pretended import FakeClock
+from tests.support import recorded
 from tests.support.drawn import examples
 from treeopt.profiler import Checkpoint, MonotonicClock, clock_for
-from treeopt.profiler.clock import WarmUp
+from treeopt.profiler.clock import MOST_REPEATS, WarmUp, repeat_until_replayed
 from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
 from treeopt.profiler.latency.rounds import Recorder, first_points, next_point
 from treeopt.profiler.latency.rounds import time_rounds as timed_rounds_into
+from treeopt.runtime.models import runner
+from treeopt.runtime.models.model import SequenceInput
+from treeopt.runtime.models.runner import GraphPool, Runner
 
 WARM_UP_CALLS = WarmUp().first_calls
 
@@ -180,6 +185,41 @@ class TestTimedRounds:
                 "verify", {1: work}, 9, FakeClock(lambda: 1.0, WarmUp()), Checkpoint(tmp_path / "checkpoint", "h")
             )
         assert Checkpoint(tmp_path / "checkpoint", "h", resume=True).samples("verify") == {1: [1.0, 1.0]}
+
+
+class TestGraphs:
+    @pytest.mark.parametrize("lead", [None, lambda _: None], ids=["led by itself", "led by nothing"])
+    def test_passes_before_a_shape_is_captured_and_captures_are_not_timed(self, make_model, monkeypatch, lead):
+        monkeypatch.setattr(runner, "SHORTEST_KV_LENGTH", 16)
+        monkeypatch.setattr(GraphPool, "capture", recorded.capture)
+        model, kinds = make_model(seed=1), []
+        passes = Runner(model, max_nodes=1, pool=GraphPool(torch.device("cpu")))
+        (cache,) = model.new_caches(64, 1)
+        lengths = cycle([3, 20, 40])  # of three shapes, which come in turn
+        before = 0
+
+        def work():
+            nonlocal before
+            before, cache.length = Runner.unreplayed, next(lengths)
+            passes.forward([SequenceInput.causal(cache, torch.tensor([1]))])
+
+        clock = FakeClock(lambda: kinds.append("replayed" if Runner.unreplayed == before else "not") or 1.0)
+        checkpoint = memory()
+        time_rounds("kind", {1: work}, 4, clock, checkpoint, first_calls=1, lead=lead)
+        replayed = [kind == "replayed" for kind in kinds]
+        assert len(checkpoint.samples("kind")[1]) == 4
+        assert not all(replayed)
+        assert sum(replayed) == 4
+
+    def test_a_call_that_is_never_replayed_ends(self):
+        calls = []
+
+        def call():
+            Runner.unreplayed += 1
+            calls.append(1)
+            return len(calls)
+
+        assert repeat_until_replayed(call) == MOST_REPEATS + 1
 
 
 class TestPoints:
