@@ -19,7 +19,7 @@ from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.models import runner
 from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.nodes import PassNodes, TreeMask, build_device_mask
-from treeopt.runtime.models.runner import GraphPool, GraphShape, PassBuffers, Runner, padded_kv_lengths
+from treeopt.runtime.models.runner import GraphPool, GraphShape, PassBuffers, Runner, padded_kv_lengths, padded_tokens
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
 
@@ -80,7 +80,7 @@ def replayed_logits(model, text, nodes, tokens, capacity=128, runner=None):
     for _ in range(2):
         run_nodes(runner, cache, nodes, (tokens + 1) % 23)
     found = run_nodes(runner, cache, nodes, tokens)
-    assert {shape.tokens for shape in runner.captured} == {each.rows for each in nodes}
+    assert {shape.tokens for shape in runner.captured} == {padded_tokens(each.rows) for each in nodes}
     return found
 
 
@@ -268,7 +268,7 @@ class TestCaptures:
         for tree in trees * 2:
             for nodes in ([PassNodes.whole(tree)], by_level(tree)):
                 assert_close(run_nodes(runs, cache, nodes, tokens), eager(target, text, nodes, tokens))
-        assert {shape.tokens for shape in runs.captured} == {7, 1, 3}
+        assert {shape.tokens for shape in runs.captured} == {8, 1, 4}
 
     def test_there_is_a_most(self, target, monkeypatch):
         monkeypatch.setattr(runner, "MOST_GRAPHS", 2)
@@ -286,7 +286,7 @@ class TestCaptures:
             for _ in range(3):
                 expected = eager(target, random_text(length), [PassNodes.chain(3)], tokens)
                 assert_close(runs.forward([SequenceInput.causal(cache, tokens)]).logits, expected)
-            assert runs.captured == [GraphShape(1, 3, 16)]
+            assert runs.captured == [GraphShape(1, 4, 16)]
 
     def test_a_pass_that_cannot_be_captured_runs_without(self, target, monkeypatch):
         def fails(*_):

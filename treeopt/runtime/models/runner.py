@@ -1,9 +1,9 @@
 """Runs the passes of a model; on a CUDA device it captures each shape as a graph, which serves every tree of that shape.
 
 A replayed graph sees only the contents of its buffers change.  So tokens, positions, slots, lengths and the nodes that
-each token attends to are in buffers, and the mask is computed from them on the device.  That leaves (sequences, tokens
-per sequence, padded KV length) as the shape of a pass: static and dynamic trees, draft levels, heads and batches share
-graphs.
+each token attends to are in buffers, and the mask is computed from them on the device.  That leaves (sequences, padded
+tokens per sequence, padded KV length) as the shape of a pass: static and dynamic trees, draft levels, heads and batches
+share graphs.
 """
 
 import gc
@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, cast
+from typing import ClassVar, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -36,10 +36,16 @@ from treeopt.runtime.models.padded_batch import PaddedBatch
 
 SHORTEST_KV_LENGTH = 256
 """Padded KV length of short sequences."""
+TOKEN_STEP = 8
+"""Tokens per sequence are padded to a multiple of this, fewer to a power of two."""
 MOST_GRAPHS = 64
 """Graphs per runner; passes of further shapes run operation by operation."""
+MOST_ROW_INDICES = 256
+"""Remembered indices of rows per buffer."""
 
 Work = Callable[[], None]
+Places = tuple[tuple[int, int], ...]
+"""Index of each sequence of a pass in the store, and its number of tokens."""
 
 
 class CapturableModel(ForwardModel, Protocol):
@@ -111,7 +117,7 @@ class GraphShape(NamedTuple):
     sequences: int
     """The pass covers this many sequences from the start of the store."""
     tokens: int
-    """Per sequence."""
+    """Per sequence, padded."""
     kv_length: int
     """Padded KV length in slots."""
 
@@ -126,6 +132,9 @@ class Runner:
         pool: captures passes as graphs when their shape comes for the second time; None to run them operation by
             operation.
     """
+
+    unreplayed: ClassVar[int] = 0
+    """Passes so far, of all runners, of a shape that is captured but was not yet: they take several times as long."""
 
     def __init__(
         self,
@@ -173,11 +182,14 @@ class Runner:
         last_index = max(sequence.cache.index for sequence in inputs)
         sequences = min(store.sequences, 1 << last_index.bit_length())
         kv_length = self._kv_lengths[bisect_left(self._kv_lengths, needed)]
-        shape = GraphShape(sequences, max(sequence.nodes.rows for sequence in inputs), kv_length)
+        shape = GraphShape(sequences, padded_tokens(max(sequence.nodes.rows for sequence in inputs)), kv_length)
         if shape in self._replays:
             return shape
+        if len(self._replays) >= MOST_GRAPHS:
+            return None
+        Runner.unreplayed += 1
         self._seen[shape] += 1
-        return shape if self._seen[shape] > 1 and len(self._replays) < MOST_GRAPHS else None
+        return shape if self._seen[shape] > 1 else None
 
     @torch.inference_mode()
     def _replay(self, shape: GraphShape, inputs: Sequence[SequenceInput], last_only: bool) -> Outputs:
@@ -188,7 +200,7 @@ class Runner:
             model = cast("CapturableModel", self.model)  # as its `captures` declares
             buffers = PassBuffers(model, self._store, shape, self._max_nodes, self.requested_states)
             self._buffers[shape[:2]] = buffers
-        rows = buffers.load(inputs)
+        places = buffers.load(inputs)
         replay = self._replays.get(shape)
         if replay is None:
             try:
@@ -198,7 +210,7 @@ class Runner:
                 warnings.warn(_capture_warning(self.model.name, error), stacklevel=2)
                 return self.model.forward(inputs, self.requested_states, last_only=last_only)
         replay()
-        return buffers.outputs(rows, [sequence.nodes.rows for sequence in inputs], last_only)
+        return buffers.outputs(places, last_only=last_only)
 
 
 class PassBuffers:
@@ -228,13 +240,14 @@ class PassBuffers:
         self._sequence = torch.arange(self._sequences, device=device).repeat_interleave(self._tokens)
         self._features: Tensor | None = None
         self._output: Output | None = None
+        self._rows: dict[tuple[Places, bool], slice | Tensor] = {}
 
-    def load(self, inputs: Sequence[SequenceInput]) -> list[int]:
-        """Write the tokens of a pass to the buffers, and return the row of each token."""
+    def load(self, inputs: Sequence[SequenceInput]) -> Places:
+        """Write the tokens of a pass to the buffers, and return where they are."""
         shape = self._sequences, self._tokens
         positions, slots = np.zeros(shape, np.int64), np.full(shape, self._store.capacity, np.int64)
         lengths: Int64 = np.zeros(self._sequences, np.int64)
-        rows: list[int] = []
+        places = tuple((sequence.cache.index, sequence.nodes.rows) for sequence in inputs)
         new_nodes: list[PassNodes | None] = [None] * self._sequences
         for cache, _, nodes, _ in inputs:
             index, count, first = cache.index, nodes.rows, cache.length + nodes.start
@@ -242,7 +255,6 @@ class PassBuffers:
             slots[index, :count] = np.arange(first, first + count)
             lengths[index] = cache.length
             new_nodes[index] = nodes
-            rows += range(index * self._tokens, index * self._tokens + count)
         numbers = np.concatenate([positions.ravel(), slots.ravel(), lengths])
         self._numbers.copy_(torch.from_numpy(numbers), non_blocking=True)
         for index, sequence_nodes in enumerate(new_nodes):
@@ -250,13 +262,13 @@ class PassBuffers:
                 self._loaded[index] = self  # differs from any nodes, in case of an interrupt before the next line ends
                 self._write_visible(index, sequence_nodes)
                 self._loaded[index] = sequence_nodes
-        self._write(self.tokens, [sequence.tokens for sequence in inputs], rows)
+        self._write(self.tokens, [sequence.tokens for sequence in inputs], places)
         features = [sequence.features for sequence in inputs if sequence.features is not None]
         if features:
             if self._features is None:
                 self._features = features[0].new_zeros((len(self.tokens), features[0].shape[1]))
-            self._write(self._features, features, rows)
-        return rows
+            self._write(self._features, features, places)
+        return places
 
     def run(self, kv_length: int) -> None:
         """Compute logits and states of all rows into the output buffers, attending over `kv_length` slots."""
@@ -274,15 +286,25 @@ class PassBuffers:
         for buffer, tensor in zip(_tensors(self._output), _tensors(output), strict=True):
             buffer.copy_(tensor)
 
-    def outputs(self, rows: list[int], sizes: list[int], last_only: bool) -> Outputs:
-        """Return the outputs of rows, `sizes` of each sequence."""
+    def outputs(self, places: Places, *, last_only: bool) -> Outputs:
+        """Return the outputs of a pass, of the last token of each sequence or of all."""
         assert self._output is not None  # a pass was run
-        if last_only:
-            rows, sizes = [rows[end - 1] for end in np.cumsum(sizes).tolist()], [1] * len(sizes)
-        if rows == list(range(len(self.tokens))):
-            return Outputs(self._output, sizes)
-        index = torch.tensor(rows).to(self.tokens.device, non_blocking=True)
-        return Outputs(self._output.map(lambda tensor: tensor[index]), sizes)
+        rows = self._find_rows(places, last_only=last_only)
+        sizes = [1 if last_only else count for _, count in places]
+        return Outputs(self._output.map(lambda tensor: tensor[rows]), sizes)
+
+    def _find_rows(self, places: Places, *, last_only: bool = False) -> slice | Tensor:
+        """Return the rows of the tokens in the buffers, a slice if they follow each other."""
+        rows = self._rows.get((places, last_only))
+        if rows is None:
+            if len(self._rows) >= MOST_ROW_INDICES:
+                self._rows.clear()
+            ranges = [range(index * self._tokens, index * self._tokens + count) for index, count in places]
+            numbers = [row for each in ranges for row in (each[-1:] if last_only else each)]
+            contiguous = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+            rows = slice(numbers[0], numbers[-1] + 1) if contiguous else torch.tensor(numbers).to(self.tokens.device)
+            self._rows[places, last_only] = rows
+        return rows
 
     def _write_visible(self, index: int, nodes: PassNodes | None) -> None:
         visible = self._visible[index]
@@ -290,13 +312,12 @@ class PassBuffers:
         if nodes is not None:
             visible[: nodes.rows] = nodes.visible_on(visible.device, self._columns)
 
-    def _write(self, buffer: Tensor, parts: Sequence[Tensor], rows: list[int]) -> None:
-        packed = concatenate(parts)
-        if rows == list(range(len(buffer))):
-            buffer.copy_(packed)
+    def _write(self, buffer: Tensor, parts: Sequence[Tensor], places: Places) -> None:
+        packed, rows = concatenate(parts), self._find_rows(places)
+        if isinstance(rows, slice):
+            buffer[rows].copy_(packed, non_blocking=True)
         else:
-            index = torch.tensor(rows).to(buffer.device, non_blocking=True)
-            buffer[index] = packed.to(buffer.device, non_blocking=True)
+            buffer[rows] = packed.to(buffer.device, non_blocking=True)
 
 
 def _tensors(output: Output) -> list[Tensor]:
@@ -324,3 +345,12 @@ def padded_kv_lengths(capacity: int) -> list[int]:
     while lengths[-1] < capacity:
         lengths.append(2 * lengths[-1])
     return [*lengths[:-1], capacity]
+
+
+def padded_tokens(count: int) -> int:
+    """Return the padded number of tokens of a sequence: few numbers share graphs, and few rows take as long as one.
+
+    >>> [padded_tokens(count) for count in (1, 3, 5, 9, 65)]
+    [1, 4, 8, 16, 72]
+    """
+    return min(1 << (count - 1).bit_length(), -(-count // TOKEN_STEP) * TOKEN_STEP)
