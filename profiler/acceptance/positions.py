@@ -18,6 +18,7 @@ from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, count_
 from treeopt.records.sampling import resolve_draft_sampling
 from treeopt.runtime.models.finite import check_logits
 from treeopt.runtime.models.model import LanguageModel, SequenceCache, SequenceInput
+from treeopt.runtime.models.runner import Runner, make_graph_pool
 from treeopt.runtime.rules import get_rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import index_children, take_likeliest
@@ -112,6 +113,7 @@ def continue_prompt(
     """
     models, end_tokens = (target, draft), set(target.config.end_tokens)
     batch_size = len(sequences)
+    runners = [Runner(model, max_nodes=1, pool=make_graph_pool(model.device)) for model in models]
     model_caches = [model.new_caches(len(prompt) + positions, batch_size) for model in models]
     for model, caches in zip(models, model_caches, strict=True):
         for cache in caches:
@@ -120,7 +122,7 @@ def continue_prompt(
     outcomes: list[list[tuple[Float64, int]]] = [[] for _ in sequences]
     ended = [False] * batch_size
     for _ in range(positions):
-        logits = [_feed(model, caches, last_tokens) for model, caches in zip(models, model_caches, strict=True)]
+        logits = [_feed(runner, caches, last_tokens) for runner, caches in zip(runners, model_caches, strict=True)]
         check_logits(target, "target", logits[0])
         check_logits(draft, "draft model", logits[1])
         for row, sequence in enumerate(sequences):
@@ -138,10 +140,10 @@ def continue_prompt(
     ]
 
 
-def _feed(model: LanguageModel, caches: Sequence[SequenceCache], tokens: Sequence[int]) -> Tensor:
+def _feed(runner: Runner, caches: Sequence[SequenceCache], tokens: Sequence[int]) -> Tensor:
     """Commit a token to each sequence and return the logits (batch, 1, V) after it."""
-    rows = torch.tensor(tokens, dtype=torch.int64, device=model.device).split(1)
-    logits = model.forward(
+    rows = torch.tensor(tokens, dtype=torch.int64, device=runner.model.device).split(1)
+    logits = runner.forward(
         [SequenceInput.causal(cache, token) for cache, token in zip(caches, rows, strict=True)]
     ).logits
     for cache in caches:

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import recorded
 from tests.support.drawn import examples
 from tests.support.passes import logits_after
 from treeopt.errors import TreeoptError
+from treeopt.profiler.acceptance import positions
 from treeopt.profiler.acceptance.positions import AcceptanceSequence, continue_prompt
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import (
@@ -19,6 +21,7 @@ from treeopt.records.acceptance_counts import (
 )
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
+from treeopt.runtime.models.runner import GraphPool
 from treeopt.trees import chain, level_widths
 
 
@@ -154,6 +157,20 @@ class TestText:
             text_of(target, draft, temperature=0.8, seed=seed).count(prompts[0], 20).numbers for seed in (4, 4, 5)
         )
         assert first == second != other
+
+    @pytest.mark.parametrize("temperature", [0.0, 0.8])
+    def test_replayed_passes_count_the_same(self, target, draft, prompts, temperature, monkeypatch):
+        def count():
+            texts = [text_of(target, draft, temperature=temperature, seed=seed) for seed in (1, 2)]
+            return [counted.accepted_rank.tolist() for counted in continue_prompt(target, draft, texts, prompts[0], 20)]
+
+        expected, captured = count(), []
+        monkeypatch.setattr(positions, "make_graph_pool", GraphPool)
+        monkeypatch.setattr(
+            GraphPool, "capture", lambda pool, work: captured.append(pool) or recorded.capture(pool, work)
+        )
+        assert count() == expected
+        assert captured
 
     def test_the_end_token_ends_the_text(self, make_model, draft, prompts):
         free = make_model(seed=1)
