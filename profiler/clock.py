@@ -13,7 +13,7 @@ from treeopt.runtime.models.runner import Runner
 Work = Callable[[], object]
 """A call to time."""
 MOST_REPEATS = 8
-"""Repeats of a call until all its passes are replayed."""
+"""Repeats of a call until nothing is captured in it."""
 R = TypeVar("R")
 
 
@@ -100,15 +100,14 @@ def clock_for(device: torch.device) -> Clock:
     return CudaClock(device) if device.type == "cuda" else MonotonicClock()
 
 
-def repeat_until_replayed(call: Callable[[], R]) -> R:
-    """Return the result of a call whose passes are all replayed from graphs, where graphs are used; repeat it until then.
+def repeat_without_captures(call: Callable[[], R]) -> R:
+    """Return the result of a call in which no graph is captured, after repeating it if need be.
 
-    A shape runs operation by operation when it comes first, and is captured when it comes again.  Neither is how it
-    runs in decoding, and either may take several times as long.
+    A capture takes several times as long as its pass, and its shape is replayed from then on.
     """
     for _ in range(MOST_REPEATS):
-        unreplayed = Runner.unreplayed
+        captures = Runner.total_captures
         result = call()
-        if Runner.unreplayed == unreplayed:
+        if Runner.total_captures == captures:
             return result
     return call()

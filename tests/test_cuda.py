@@ -174,7 +174,7 @@ def test_tree_change_reuses_graphs(models, captures) -> None:
     prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
     plain = list(Decoder(models.target, None, chain(0), temperature=0.0, cuda_graphs=False).generate(prompt, 128))
     text, decoder = text_with_changes(models, prompt, 128, temperature=0.0)
-    texts = [text, changing(decoder, prompt, 128)]  # a shape is captured the second time that it comes
+    texts = [text, changing(decoder, prompt, 128)]  # the second text may bring further shapes
     count = len(captures)
     texts.append(changing(decoder, prompt, 128))
 

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from tqdm import tqdm
 
-from treeopt.profiler.clock import Clock, repeat_until_replayed
+from treeopt.profiler.clock import Clock, repeat_without_captures
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import StepEvent, StepSeconds
 
@@ -91,7 +91,7 @@ def interleave(
             warm.add(index)
         for index in missing:
             between()
-            runs[index] = repeat_until_replayed(partial(configurations[index], prompt, repeat, new_tokens))
+            runs[index] = repeat_without_captures(partial(configurations[index], prompt, repeat, new_tokens))
             record(index, prompt, runs[index])
         yield Round(prompt, repeat, tuple(runs[index] for index in range(len(configurations))))
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.checkpoint import Checkpoint
-from treeopt.profiler.clock import Clock, Work, repeat_until_replayed
+from treeopt.profiler.clock import Clock, Work, repeat_without_captures
 from treeopt.profiler.latency.disturbance import SampleFilter
 from treeopt.records.timing_quality import interpolation_errors
 
@@ -111,7 +111,7 @@ def time_rounds(
                     call_before(key)
                 return clock.time_s(works[key])
 
-            seconds = repeat_until_replayed(time_call)
+            seconds = repeat_without_captures(time_call)
             checkpoint.append(kind, key, (seconds,))
             samples.setdefault(key, []).append(seconds)
             recorder.tick()

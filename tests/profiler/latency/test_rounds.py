@@ -13,7 +13,7 @@ from tests.profiler.pretended import FakeClock
 from tests.support import recorded
 from tests.support.drawn import examples
 from treeopt.profiler import Checkpoint, MonotonicClock, clock_for
-from treeopt.profiler.clock import MOST_REPEATS, WarmUp, repeat_until_replayed
+from treeopt.profiler.clock import MOST_REPEATS, WarmUp, repeat_without_captures
 from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
 from treeopt.profiler.latency.rounds import Recorder, first_points, next_point
 from treeopt.profiler.latency.rounds import time_rounds as timed_rounds_into
@@ -189,7 +189,7 @@ class TestTimedRounds:
 
 class TestGraphs:
     @pytest.mark.parametrize("lead", [None, lambda _: None], ids=["led by itself", "led by nothing"])
-    def test_passes_before_a_shape_is_captured_and_captures_are_not_timed(self, make_model, monkeypatch, lead):
+    def test_captures_are_not_timed(self, make_model, monkeypatch, lead):
         monkeypatch.setattr(runner, "SHORTEST_KV_LENGTH", 16)
         monkeypatch.setattr(GraphPool, "capture", recorded.capture)
         model, kinds = make_model(seed=1), []
@@ -200,10 +200,10 @@ class TestGraphs:
 
         def work():
             nonlocal before
-            before, cache.length = Runner.unreplayed, next(lengths)
+            before, cache.length = Runner.total_captures, next(lengths)
             passes.forward([SequenceInput.causal(cache, torch.tensor([1]))])
 
-        clock = FakeClock(lambda: kinds.append("replayed" if Runner.unreplayed == before else "not") or 1.0)
+        clock = FakeClock(lambda: kinds.append("replayed" if Runner.total_captures == before else "not") or 1.0)
         checkpoint = memory()
         time_rounds("kind", {1: work}, 4, clock, checkpoint, first_calls=1, lead=lead)
         replayed = [kind == "replayed" for kind in kinds]
@@ -211,15 +211,15 @@ class TestGraphs:
         assert not all(replayed)
         assert sum(replayed) == 4
 
-    def test_a_call_that_is_never_replayed_ends(self):
+    def test_a_call_that_captures_every_time_ends(self):
         calls = []
 
         def call():
-            Runner.unreplayed += 1
+            Runner.total_captures += 1
             calls.append(1)
             return len(calls)
 
-        assert repeat_until_replayed(call) == MOST_REPEATS + 1
+        assert repeat_without_captures(call) == MOST_REPEATS + 1
 
 
 class TestPoints:

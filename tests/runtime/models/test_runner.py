@@ -251,11 +251,11 @@ class TestBatches:
 
 
 class TestCaptures:
-    def test_a_shape_is_captured_the_second_time(self, target):
+    def test_a_shape_is_captured_once(self, target):
         runs, cache = graph_runner(target, 20), garbage_cache(target, random_text(5), 40)
         for nodes in (PassNodes.chain(2), PassNodes.chain(3), PassNodes.chain(2), PassNodes.whole(level_widths([1]))):
             runs.forward([SequenceInput(cache, random_text(nodes.rows), nodes)])
-        assert runs.captured == [GraphShape(1, 2, 16)]
+        assert runs.captured == [GraphShape(1, 2, 16), GraphShape(1, 4, 16)]
 
     def test_another_tree_takes_what_there_is(self, target):
         trees = [
@@ -295,7 +295,7 @@ class TestCaptures:
         monkeypatch.setattr(GraphPool, "capture", fails)
         runs, cache = graph_runner(target), garbage_cache(target, random_text(5), 40)
         inputs = [SequenceInput.causal(cache, random_text(2))]
-        expected = runs.forward(inputs).logits
+        expected = target.forward(inputs).logits
         with pytest.warns(TreeoptWarning, match=r"can be captured as a CUDA graph. Got 'operation not permitted"):
             assert torch.equal(runs.forward(inputs).logits, expected)
         assert torch.equal(runs.forward(inputs).logits, expected)

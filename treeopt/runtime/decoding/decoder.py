@@ -60,8 +60,8 @@ class Decoder:
             model that takes shorter sequences stops drafting at its own limit.
         max_nodes: nodes of the largest tree for `change_tree`; by default this tree's, or the largest that `on_step`
             may change to.
-        cuda_graphs: whether passes are captured as CUDA graphs, the second time that a shape occurs; by default on a
-            CUDA device.
+        cuda_graphs: whether passes are captured as CUDA graphs, each shape when it occurs first; by default on a CUDA
+            device.
         on_step: called after every committed step with a `treeopt.runtime.decoding.observer.StepEvent`.
 
     The draft model may be on another device than the target; its tokens and probabilities are moved once per step.

@@ -9,7 +9,6 @@ share graphs.
 import gc
 import warnings
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, NamedTuple, Protocol, cast
@@ -129,12 +128,11 @@ class Runner:
         model: the model.
         max_nodes: most nodes that a sequence is fed in a step.
         requested_states: hidden states that every pass returns.
-        pool: captures passes as graphs when their shape comes for the second time; None to run them operation by
-            operation.
+        pool: captures a pass as a graph when its shape comes first; None to run passes operation by operation.
     """
 
-    unreplayed: ClassVar[int] = 0
-    """Passes so far, of all runners, of a shape that is captured but was not yet: they take several times as long."""
+    total_captures: ClassVar[int] = 0
+    """Captures so far, of all runners: a pass with a capture takes several times as long as one without."""
 
     def __init__(
         self,
@@ -149,7 +147,6 @@ class Runner:
         self._pool = pool if getattr(model, "captures", False) else None
         self._store: KVStore | None = None
         self._kv_lengths: list[int] = []
-        self._seen: Counter[GraphShape] = Counter()
         self._buffers: dict[tuple[int, int], PassBuffers] = {}
         self._replays: dict[GraphShape, Work] = {}
 
@@ -166,7 +163,7 @@ class Runner:
         return self._replay(shape, inputs, last_only)
 
     def _find_shape(self, inputs: Sequence[SequenceInput]) -> GraphShape | None:
-        """Return the shape of a pass that has a graph or should get one, else None."""
+        """Return the shape of a pass that has a graph or gets one, else None."""
         store = inputs[0].cache.store
         steps = [sequence.nodes.start + sequence.nodes.rows for sequence in inputs]
         needed = max(sequence.cache.length + nodes for sequence, nodes in zip(inputs, steps, strict=True))
@@ -176,7 +173,6 @@ class Runner:
             return None
         if store is not self._store:  # graphs use the memory that they were captured with
             self._store, self._kv_lengths = store, padded_kv_lengths(store.capacity)
-            self._seen.clear()
             self._buffers.clear()
             self._replays.clear()
         last_index = max(sequence.cache.index for sequence in inputs)
@@ -185,11 +181,7 @@ class Runner:
         shape = GraphShape(sequences, padded_tokens(max(sequence.nodes.rows for sequence in inputs)), kv_length)
         if shape in self._replays:
             return shape
-        if len(self._replays) >= MOST_GRAPHS:
-            return None
-        Runner.unreplayed += 1
-        self._seen[shape] += 1
-        return shape if self._seen[shape] > 1 else None
+        return shape if len(self._replays) < MOST_GRAPHS else None
 
     @torch.inference_mode()
     def _replay(self, shape: GraphShape, inputs: Sequence[SequenceInput], last_only: bool) -> Outputs:
@@ -203,6 +195,7 @@ class Runner:
         places = buffers.load(inputs)
         replay = self._replays.get(shape)
         if replay is None:
+            Runner.total_captures += 1
             try:
                 replay = self._replays[shape] = self._pool.capture(lambda: buffers.run(shape.kv_length))
             except RuntimeError as error:
