@@ -8,7 +8,7 @@ import numpy as np
 
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.clock import Work
-from treeopt.profiler.latency.disturbance import SampleFilter
+from treeopt.profiler.latency.disturbance import SampleFilter, start_block
 from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
 from treeopt.profiler.latency.rounds import Recorder, coarse_points, first_points, next_point, time_rounds
 from treeopt.records.latency import LatencyTable, Timing
@@ -103,6 +103,7 @@ class LatencyCurve:
 
     def coarse(self, always_tokens: int, deadline: Deadline) -> None:
         """Time counts that grow by half, quick ones repeatedly; after the deadline, expensive ones only up to `always_tokens`."""
+        start_block(self._checkpoint, self._kind)
         for tokens in sorted({*coarse_points(self._max_tokens), *self._samples()}):
             samples = self._samples()
             optional = tokens > always_tokens and tokens not in samples
@@ -117,6 +118,7 @@ class LatencyCurve:
 
     def refine(self, counts: Iterable[int], deadline: Deadline, rounds: int) -> None:
         """Time some counts, and one more where the curve bends most near them, until the deadline or for some rounds."""
+        start_block(self._checkpoint, self._kind)
         largest = max(self._points)
         counts = {count for count in counts if count <= largest}
         bend = self._next_point(2 * max(counts, default=1), LEAST_ERROR)
@@ -124,8 +126,10 @@ class LatencyCurve:
             self._add(tokens)
             self._time(self._points & {tokens} - self._samples().keys(), PILOT_ROUNDS)
         points = counts & self._points
-        self._time(points - {1}, rounds, deadline=deadline)
-        self._time(points & {1}, self.samples(points - {1}) or rounds, deadline=deadline)
+        several, single = points - {1}, points & {1}  # which have their own caches
+        share = deadline.part(1 - 1 / len(points)) if several and single else deadline
+        self._time(several, rounds, deadline=share)
+        self._time(single, rounds, deadline=deadline)
 
     def samples(self, counts: Iterable[int]) -> int:
         """Return the smallest number of samples of some counts, those beyond the curve left out."""

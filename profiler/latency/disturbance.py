@@ -1,10 +1,11 @@
-"""Which timed calls were disturbed by other programs.
+"""Which timed calls were disturbed by other programs, and in which block of calls each was made.
 
 The load is read after blocks of calls and stored in the checkpoint.  The entry of kind `others verify …` has as its key the
 index of the block's first sample of kind `verify …`, and as its values the number of samples and the load.  The load of
 samples outside all blocks is unknown.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,11 +13,14 @@ from statistics import fmean
 
 from treeopt.errors import TreeoptError
 from treeopt.profiler.checkpoint import Checkpoint, Entry
+from treeopt.profiler.latency.drift import remove_drift
 from treeopt.profiler.latency.load import Load, LoadReader
 from treeopt.records.step_latency import Interference
 
 OTHERS = "others "
 """Prefix of the checkpoint's entries with the load during samples of a kind."""
+BLOCK = "block "
+"""Prefix of the checkpoint's entries whose keys are the indices of first samples of blocks of a kind."""
 
 
 class LoadLog:
@@ -54,19 +58,28 @@ class Sample:
     seconds: float
     load: Load | None
     """During the call; None if unknown."""
+    block: int = 0
+    """Number of the block of calls that were made within seconds; see `treeopt.profiler.latency.drift`."""
 
 
 def read_samples(checkpoint: Checkpoint, kind: str) -> dict[int, list[Sample]]:
-    """Return the samples of one kind with their loads, by ascending key."""
+    """Return the samples of one kind with their loads and blocks, by ascending key."""
     entries = list(checkpoint.entries(kind))
     loads: list[Load | None] = [None] * len(entries)
     for block in checkpoint.entries(OTHERS + kind):
         end, load = _read_block(block)
         loads[block.key : end] = [load] * len(loads[block.key : end])
+    starts = [start.key for start in checkpoint.entries(BLOCK + kind)]
     samples: dict[int, list[Sample]] = {}
-    for entry, entry_load in zip(entries, loads, strict=True):
-        samples.setdefault(entry.key, []).extend(Sample(seconds, entry_load) for seconds in entry.values)
+    for index, (entry, entry_load) in enumerate(zip(entries, loads, strict=True)):
+        number = bisect_right(starts, index)
+        samples.setdefault(entry.key, []).extend(Sample(seconds, entry_load, number) for seconds in entry.values)
     return dict(sorted(samples.items()))
+
+
+def start_block(checkpoint: Checkpoint, kind: str) -> None:
+    """Store that the next samples of one kind are made at another time than those before."""
+    checkpoint.append(BLOCK + kind, sum(1 for _ in checkpoint.entries(kind)), ())
 
 
 def _read_block(entry: Entry) -> tuple[int, Load]:
@@ -104,8 +117,12 @@ class SampleFilter:
         }
 
     def usable(self, kind: str) -> dict[int, list[float]]:
-        """Return the seconds of the undisturbed samples of each key if they are enough, otherwise of all."""
-        return {key: [sample.seconds for sample in samples] for key, samples in self._usable(kind).items()}
+        """Return the seconds of the undisturbed samples of each key if they are enough, otherwise of all, without drift."""
+        usable = self._usable(kind)
+        return remove_drift(
+            {key: [sample.seconds for sample in samples] for key, samples in usable.items()},
+            {key: [sample.block for sample in samples] for key, samples in usable.items()},
+        )
 
     def count_undisturbed(self, kinds: Sequence[str]) -> int:
         """Return the number of samples known to be undisturbed."""

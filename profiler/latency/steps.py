@@ -5,7 +5,7 @@ from functools import partial
 from zlib import crc32
 
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
-from treeopt.profiler.latency.disturbance import SampleFilter
+from treeopt.profiler.latency.disturbance import SampleFilter, start_block
 from treeopt.profiler.latency.memory import release_memory
 from treeopt.profiler.latency.passes import ChangeTree, DecodingSteps, TimedPoint, decoding_steps
 from treeopt.profiler.latency.rounds import Recorder, time_rounds
@@ -85,6 +85,7 @@ class StepTimer:
 
     def refine(self, deadline: Deadline, rounds: int) -> None:
         """Time the steps of the rule with the fewest samples until the deadline or for some rounds."""
+        start_block(self._checkpoint, self._kind)
         rule = min(self._rules, key=lambda rule: self._min_samples(self._by_rule[rule]))
         self._time_rule(rule, self._by_rule[rule], rounds, deadline=deadline)
 

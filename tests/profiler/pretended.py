@@ -54,6 +54,8 @@ class Machine:
     """Of the logarithm of the noise, whose median is 1."""
     seed: int = 0
     warm_up: WarmUp = NO_WARM_UP
+    drift: Callable[[float], float] = lambda _: 1.0
+    """Factor of every pass, from the seconds of all passes before."""
     passes_s: float = 0.0
     """All passes, timed or not."""
     timed: int = 0
@@ -71,7 +73,7 @@ class Machine:
             mean = np.mean([sequence.cache.length for sequence in inputs])
             context = min(self.contexts, key=lambda each: abs(each - mean))
             self.used.append((name, tokens, context, batch))
-            self.passes_s += getattr(self, name)(tokens, context, batch)
+            self.passes_s += getattr(self, name)(tokens, context, batch) * self.drift(self.passes_s)
             sizes = [1 if last_only else sequence.nodes.rows for sequence in inputs]
             return Outputs(Output(torch.zeros(sum(sizes), model.config.vocabulary)), sizes)
 

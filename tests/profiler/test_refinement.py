@@ -1,7 +1,9 @@
 """Measuring until a plan is certain, on pretended machines whose passes are the only thing that takes time."""
 
 from dataclasses import replace
+from itertools import cycle
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from treeopt.planner.certainty import Certainty, certainty
 from treeopt.profiler import Checkpoint, Measurement, Settings, profile_run
 from treeopt.profiler.acceptance.incremental import MIN_SEQUENCES
 from treeopt.profiler.budget import Budget
+from treeopt.profiler.latency import disturbance
 from treeopt.records.sampling import Sampling
 from treeopt.records.timing_quality import MIN_SAMPLES
 from treeopt.runtime.drafters.registry import LoadedDrafter
@@ -45,6 +48,7 @@ class Run:
         *,
         draft=fast_draft_s,
         sigma=0.02,
+        drift=lambda _: 1.0,
         plan=certainty,
         checkpoint=None,
         budget_s=BUDGET_S,
@@ -52,7 +56,7 @@ class Run:
         draft_model=True,
         **changes,
     ):
-        machine = {"verify": verify_s, "draft": draft, "sigma": sigma, "warm_up": NO_WARM_UP}
+        machine = {"verify": verify_s, "draft": draft, "sigma": sigma, "drift": drift, "warm_up": NO_WARM_UP}
         self.machine, *models = machine_and_pair(make_model, (CONTEXT,), **machine)
         target, small = (undecided(model) for model in models)
         small = small if draft_model else None
@@ -272,3 +276,27 @@ def test_contexts_that_there_is_no_time_to_decode_up_to_are_left_out_with_a_warn
     assert run.machine.passes_s < 1.2 * 8.0
     enough = Run(make_model, plan=answer(0.5), **contexts | {"budget_s": 60.0}).profile()
     assert [each.context_tokens for each in enough.acceptances] == [CONTEXT, 900]
+
+
+class TestDrift:
+    """The machine's speed changes by a quarter, and the sizes that decide change as well."""
+
+    @pytest.fixture
+    def error(self, make_model):
+        def error():
+            sizes = cycle([{1, 3}, {3, 6}, {6, 12}, {1, 12, 24}])
+            turn = lambda *_, **__: replace(answer(0.5)(), verify_tokens=frozenset(next(sizes)))
+            run = Run(make_model, sigma=0.01, plan=turn, drift=lambda seconds: 1 + 0.25 * (seconds % 2 < 1))
+            (latency,) = run.profile().latencies
+            counts = np.array([1, 3, 6, 12, 24])
+            ratios = latency.verify.seconds(counts) / [verify_s(count, CONTEXT, 1) for count in counts.tolist()]
+            return ratios.max() / ratios.min() - 1
+
+        return error
+
+    def test_it_moves_all_sizes_alike(self, error):
+        assert error() < 0.03
+
+    def test_without_the_correction_it_moves_them_apart(self, error, monkeypatch):
+        monkeypatch.setattr(disturbance, "remove_drift", lambda samples, _: samples)
+        assert error() > 0.06
