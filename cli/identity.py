@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from treeopt import bundled as bundle
 from treeopt.cli.terminal import warn
 from treeopt.errors import TreeoptError
 from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mismatch_warning
@@ -57,7 +58,8 @@ def load_models(
 
 def _with_models(pair: "PairOptions", path: Path, planned: Identity, *, draft: bool, force: bool) -> "PairOptions":
     if planned.pair is None or planned.bundled:
-        return pair
+        draft_alone = pair.target is None and pair.draft is not None
+        return replace(pair, target=bundle.TARGET) if draft_alone else pair
     if planned.target is None and pair.target is None and not force:
         raise TreeoptError(
             f"{path}: expected the folders or hub names of its models, {planned.pair}. It has none: name them with "
