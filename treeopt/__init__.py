@@ -6,6 +6,8 @@ Names are imported on first use, so that `import treeopt` loads neither torch no
 from typing import TYPE_CHECKING, Any
 
 from treeopt.errors import (
+    BatchError,
+    EngineError,
     FormatError,
     InfeasibleError,
     InvalidValueError,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AcceptanceTable",
+    "BatchError",
+    "EngineError",
     "FormatError",
     "InfeasibleError",
     "InvalidValueError",

@@ -6,6 +6,7 @@ from treeopt.records.profile import Profile
 from treeopt.report.profile_text import profile_summary
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "profile-drafters.yaml"
+PROFILES = Path(__file__).resolve().parents[2] / "docs" / "profiles"
 
 
 def test_a_table_for_each_drafter():
@@ -16,3 +17,10 @@ def test_a_table_for_each_drafter():
     header = lines.index("prompt-lookup at temperature 0") + 1
     assert lines[header].split() == ["setting", "tokens/step", "sequences", "step/plain", "step", "sequences"]
     assert lines[header + 1].split() == ["length", "4,", "ngram", "2", "1.60", "3", "1.14", "2"]
+
+
+def test_steps_shorter_than_their_passes_have_no_overhead():
+    profile = Profile.load(PROFILES / "nvidia-h200-smollm2-135m-bfloat16.yaml")
+    greedy, sampled = (line for line in profile_summary(profile).splitlines() if line.startswith("overhead of a step"))
+    assert greedy.endswith("none: whole steps are 0.132 ms shorter than their passes timed alone")
+    assert sampled.endswith("1.27 ms")

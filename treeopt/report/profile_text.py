@@ -237,6 +237,9 @@ def _overheads(latency: StepLatency) -> list[str]:
     if latency.overhead is None:
         return []
     rules = ", ".join(f"{rule.rule} {milliseconds(rule.overhead.median_s)} ms" for rule in latency.rule_overheads)
+    if not rules and latency.overhead.median_s < 0:
+        shorter = milliseconds(-latency.overhead.median_s)
+        return [f"overhead of a step     none: whole steps are {shorter} ms shorter than their passes timed alone"]
     split = ""
     if latency.host is not None and latency.host.median_s < latency.overhead.median_s:
         host = f"{milliseconds(latency.host.median_s)} ms on the host"
