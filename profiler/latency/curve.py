@@ -117,7 +117,10 @@ class LatencyCurve:
             self._time(self._points, PILOT_ROUNDS, deadline=deadline)
 
     def refine(self, counts: Iterable[int], deadline: Deadline, rounds: int) -> None:
-        """Time some counts, and one more where the curve bends most near them, until the deadline or for some rounds."""
+        """Time some counts, and one more where the curve bends most near them, until the deadline or for some rounds.
+
+        Smaller counts with few undisturbed samples are timed again first.
+        """
         start_block(self._checkpoint, self._kind)
         largest = max(self._points)
         counts = {count for count in counts if count <= largest}
@@ -125,6 +128,8 @@ class LatencyCurve:
         for tokens in sorted(counts if bend is None else {*counts, bend}):
             self._add(tokens)
             self._time(self._points & {tokens} - self._samples().keys(), PILOT_ROUNDS)
+        smaller = {tokens for tokens in self._points if tokens <= max(counts, default=0)}
+        self._time(smaller, PILOT_ROUNDS, self._undisturbed(), deadline)
         points = counts & self._points
         several, single = points - {1}, points & {1}  # which have their own caches
         share = deadline.part(1 - 1 / len(points)) if several and single else deadline
@@ -142,7 +147,7 @@ class LatencyCurve:
 
     def sample_again(self, rounds: int) -> None:
         """Time every count until it has `rounds` undisturbed samples."""
-        self._time(self._points, rounds, self._filter.undisturbed(self._kind))
+        self._time(self._points, rounds, self._undisturbed())
 
     def close(self) -> None:
         """Free the caches; the next timed pass allocates them again."""
@@ -151,6 +156,9 @@ class LatencyCurve:
     def table(self) -> LatencyTable:
         samples = self._samples()
         return LatencyTable(list(samples), [Timing(seconds) for seconds in samples.values()])
+
+    def _undisturbed(self) -> dict[int, list[float]]:
+        return self._filter.undisturbed(self._kind)
 
     def _samples(self) -> dict[int, list[float]]:
         usable = self._filter.usable(self._kind)

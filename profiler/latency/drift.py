@@ -11,7 +11,7 @@ import numpy as np
 
 from treeopt.arrays import Float64, Int64
 
-RIDGE = 0.1
+RIDGE = 1e-3
 """Weight of level 0 for each block, in samples: decides where a block has no size in common with others."""
 ROBUST = 0.02
 """Samples off by more than this, in log seconds, count less the farther they are off."""
@@ -19,7 +19,7 @@ ITERATIONS = 8
 
 
 def remove_drift(samples: Mapping[int, Sequence[float]], blocks: Mapping[int, Sequence[int]]) -> dict[int, list[float]]:
-    """Return samples at the average speed of the machine.
+    """Return samples at the usual speed of the machine, the median over all samples.
 
     Args:
         samples: seconds by size.
@@ -37,7 +37,7 @@ def remove_drift(samples: Mapping[int, Sequence[float]], blocks: Mapping[int, Se
 
 
 def block_levels(logs: Float64, sizes: Int64, blocks: Int64) -> Float64:
-    """Return the level of each sample's block, 0 on average, by least absolute deviations (iteratively reweighted).
+    """Return the level of each sample's block, with median 0, by least absolute deviations (iteratively reweighted).
 
     Args:
         logs: (n,), log seconds.
@@ -53,4 +53,4 @@ def block_levels(logs: Float64, sizes: Int64, blocks: Int64) -> Float64:
         size_levels, levels = np.split(np.linalg.solve(normal, np.concatenate(totals)), [size_count])
         residuals = logs - size_levels[sizes] - levels[blocks]
         weights = 1 / np.maximum(np.abs(residuals) / ROBUST, 1)
-    return np.asarray((levels - np.average(levels, weights=np.bincount(blocks)))[blocks])
+    return np.asarray(levels[blocks] - np.median(levels[blocks]))

@@ -28,7 +28,6 @@ from treeopt.profiler.settings import Settings
 from treeopt.records.latency import LatencyTable
 from treeopt.records.sampling import resolve_draft_sampling
 from treeopt.records.step_latency import StepLatency
-from treeopt.records.timing_quality import MIN_SAMPLES
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import get_rule
@@ -132,7 +131,7 @@ class PointTimer:
         self._kinds = [point.kind(call) for call in ("verify", "draft", "step")]
         self._load_log = None if load is None else LoadLog(checkpoint, self._kinds, load)
         self._filter = SampleFilter(
-            checkpoint, threads=timing_threads(target.device), enough=min(MIN_SAMPLES, settings.rounds)
+            checkpoint, threads=timing_threads(target.device), enough=min(PILOT_ROUNDS, settings.rounds)
         )
         self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), sample_filter=self._filter)
         passes = PointPasses(target, draft, tokens, point, settings)

@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws: few in a fast run, all before a change lands, many more by night."""
+"""How many examples hypothesis draws: few in a fast run, half before a change lands, many more by night."""
 
 import os
 
@@ -10,8 +10,8 @@ NIGHTLY_TIMES = 10
 
 
 def examples(count: int, fast: int = FAST_EXAMPLES) -> int:
-    """Return how many examples to draw where `ci` draws `count`, and `fast` at most `fast`."""
-    return {"fast": min(count, fast), "ci": count, "nightly": NIGHTLY_TIMES * count}[PROFILE]
+    """Return how many examples to draw: of `count`, half in `ci` and at most `fast` in a fast run."""
+    return {"fast": min(count, fast), "ci": -(-count // 2), "nightly": NIGHTLY_TIMES * count}[PROFILE]
 
 
 def load_profile() -> None:

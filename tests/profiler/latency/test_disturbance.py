@@ -1,17 +1,23 @@
 """Samples taken beside other programs: marked, timed again, left out where enough others are there, and told."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from tests.profiler.pretended import draft_s, faults, verify_s
-from tests.profiler.shared_machine import ALL, BLOCK_CALLS, NONE, shared_machine_and_pair
+from tests.profiler.shared_machine import ALL, BLOCK_CALLS, NONE, SLOWER, shared_machine_and_pair
 from treeopt.errors import TreeoptError
+from treeopt.planner.certainty import Certainty
 from treeopt.profiler import Checkpoint, Settings
+from treeopt.profiler.budget import NO_DEADLINE
 from treeopt.profiler.latency.disturbance import OTHERS, LoadLog, Sample, SampleFilter, read_samples
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.load import Load
-from treeopt.profiler.latency.passes import PROBE_TREES
+from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, TimedPoint
+from treeopt.profiler.latency.point import PointTimer
+from treeopt.profiler.latency.rounds import Recorder
+from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import Interference
 from treeopt.records.timing_quality import MIN_SAMPLES
 from treeopt.report.plan_warnings import times_warnings
@@ -106,10 +112,41 @@ class TestForEver:
         assert latency.interference.samples == 0
 
     def test_from_early_on_what_is_undisturbed_is_too_little(self, make_model):
-        _, latency, _ = measured(make_model, range(CALLS // 4, 10**9))
+        _, latency, _ = measured(make_model, range(CALLS // 8, 10**9))
         assert not exact(latency)
         assert latency.interference.samples > 0.5
         assert "and profile again" in str(times_warnings([latency])[0])
+
+
+class TestBudget:
+    """Other programs compute while every size is timed first, and are gone when the sizes that decide are refined."""
+
+    @pytest.mark.parametrize("decides", [8, 4])
+    def test_sizes_up_to_those_that_decide_are_timed_again(self, make_model, decides):
+        class Busy:
+            now = True
+
+            def __contains__(self, call):
+                return self.now
+
+        busy = Busy()
+        machine, target, draft = shared_machine_and_pair(make_model, CONTEXTS, busy)
+        point = TimedPoint(context_tokens=CONTEXTS[0], batch_size=1, sampling=Sampling(0.0))
+        tokens = [1, 2] * (CONTEXTS[0] + ROOM_TOKENS)
+        recorder = Recorder(machine, Checkpoint(None, ""))
+        timer = PointTimer(target, draft, tokens, point, SETTINGS, recorder, load=machine)
+        timer.coarse(lambda _: nullcontext(), NO_DEADLINE)
+        first = timer.latency().verify
+        assert first.seconds(1) == pytest.approx(SLOWER * verify_s(1, CONTEXTS[0], 1))
+        busy.now = False
+        certainty = Certainty(
+            probability=0.5, gains={}, verify_tokens=frozenset({1, decides}), draft_widths=frozenset()
+        )
+        for _ in range(3):
+            timer.refine("verify", certainty, NO_DEADLINE, 12)
+        verify = timer.latency().verify
+        for count in (count for count in verify.tokens.tolist() if count <= decides):
+            assert verify.seconds(count) == pytest.approx(verify_s(count, CONTEXTS[0], 1), rel=1e-3)
 
 
 class TestEffort:

@@ -123,7 +123,7 @@ def commands(contents: Contents) -> list[Command]:
     tree = quoted(comparable.trees[0].label) if comparable.trees else "tree.json"
     use = [
         Command(f'treeopt run {tree}{decoding_options(planned.plan)} --prompt "…"', "decode with it"),
-        Command("treeopt export --list", "write it for an engine of this list"),
+        Command("treeopt export --list", "list the engines that it can be written for"),
     ]
     return [*([] if comparable.trees else [solve]), *([] if measured else [bench]), *use]
 
