@@ -10,8 +10,9 @@ NIGHTLY_TIMES = 10
 
 
 def examples(count: int, fast: int = FAST_EXAMPLES) -> int:
-    """Return how many examples to draw: of `count`, half in `ci` and at most `fast` in a fast run."""
-    return {"fast": min(count, fast), "ci": -(-count // 2), "nightly": NIGHTLY_TIMES * count}[PROFILE]
+    """Return how many examples to draw: of `count`, at most `fast` in a fast run, and half in `ci` if that is more."""
+    few = min(count, fast)
+    return {"fast": few, "ci": max(few, -(-count // 2)), "nightly": NIGHTLY_TIMES * count}[PROFILE]
 
 
 def load_profile() -> None:
