@@ -125,9 +125,10 @@ class LatencyCurve:
         largest = max(self._points)
         counts = {count for count in counts if count <= largest}
         bend = self._next_point(2 * max(counts, default=1), LEAST_ERROR)
+        timed = self._samples().keys()
         for tokens in sorted(counts if bend is None else {*counts, bend}):
             self._add(tokens)
-            self._time(self._points & {tokens} - self._samples().keys(), PILOT_ROUNDS)
+            self._time(self._points & {tokens} - timed, PILOT_ROUNDS)
         smaller = {tokens for tokens in self._points if tokens <= max(counts, default=0)}
         self._time(smaller, PILOT_ROUNDS, self._undisturbed(), deadline)
         points = counts & self._points

@@ -78,6 +78,7 @@ class StepTimer:
 
     def coarse(self, rounds: int, deadline: Deadline) -> None:
         """Time every tree under every rule a few times, or once after the deadline."""
+        start_block(self._checkpoint, self._kind)
         for rule, trees in self._by_rule.items():
             if self._min_samples(trees) < 1 or not deadline.over():
                 self._time_rule(rule, trees, rounds, deadline=deadline, first_calls=1)
