@@ -241,10 +241,10 @@ class TestKilled:
             command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
-    def kill_when_long(self, folder: Path, lines: int, *more: str) -> list[str]:
+    def kill_when_long(self, folder: Path, lines: int) -> list[str]:
         """Start, kill once the checkpoint has so many lines, and return them."""
         checkpoint = folder / "profile.yaml.partial"
-        process = self.start(folder, *more)
+        process = self.start(folder)
         until_s = time.monotonic() + 60
         while not (checkpoint.exists() and checkpoint.read_bytes().count(b"\n") >= lines):
             assert process.poll() is None, "it ended before it was killed"
@@ -259,11 +259,7 @@ class TestKilled:
         for folder in (whole, killed):
             folder.mkdir()
         assert self.start(whole).wait(60) == 0
-        kept: list[str] = []
-        for number, lines in enumerate((30, 46)):  # among the sampled steps, and the texts
-            found = self.kill_when_long(killed, lines, *(["--resume"] if number else []))
-            assert found[: len(kept)] == kept
-            kept = found
+        kept = self.kill_when_long(killed, 46)  # among the texts
         assert self.start(killed, "--resume").wait(60) == 0
         assert not (killed / "profile.yaml.partial").exists()
         parts = [(folder / "profile.yaml").read_bytes().partition(b"\nacceptance:")[2] for folder in (killed, whole)]

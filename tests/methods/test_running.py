@@ -8,7 +8,7 @@ from treeopt.profiler.bench.compare import Workload
 from treeopt.records.results import NotRun
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
-SMALL = Effort(max_tokens=32, rounds=2, positions=400, setting_prompts=2, setting_positions=24)
+SMALL = Effort(max_tokens=16, rounds=1, positions=200, setting_prompts=2, setting_positions=16)
 
 
 pytestmark = pytest.mark.slow  # test_own_pair.py runs one with toy models
@@ -24,7 +24,7 @@ def run(pair, names, temperatures):
     return run_methods(
         pair,
         [encode(text) for text in profile_prompts(texts)],
-        Workload(prompts=[encode(text) for text in bench_prompts(texts)][:2], max_new_tokens=40, repeats=1),
+        Workload(prompts=[encode(text) for text in bench_prompts(texts)][:2], max_new_tokens=24, repeats=1),
         names=names,
         temperatures=temperatures,
         effort=SMALL,

@@ -167,7 +167,7 @@ def test_what_is_certain_still_has_the_samples_that_statistics_need(make_model):
     assert run.machine.passes_s < BUDGET_S
 
 
-@pytest.mark.parametrize("interrupted", [30, 200, 900])
+@pytest.mark.parametrize("interrupted", [30, 400])
 def test_a_resumed_run_keeps_all_samples_and_has_the_time_that_is_left(make_model, tmp_path, interrupted):
     path = tmp_path / "checkpoint"
     first = Run(make_model, plan=answer(0.5), checkpoint=Checkpoint(path, "h"))
@@ -241,13 +241,14 @@ def test_a_target_alone_has_times_and_drafters_within_the_budget(make_model):
     assert len(profile.latencies[0].verify.timings[0].samples_s) >= MIN_SAMPLES
 
 
-@pytest.mark.parametrize(("confidence", "asked", "texts"), [(0.95, 1, 8), (0.5, 3, len(PROMPTS))])
+@pytest.mark.parametrize(("confidence", "asked", "texts"), [(0.95, 1, 8), (0.5, 2, 20)])
 def test_drafters_decode_more_prompts_until_the_choice_among_them_is_certain(
     make_model, monkeypatch, confidence, asked, texts
 ):
-    """With time for all prompts: 8, 16, 32, 40."""
+    """With time for all prompts: 8, 16, 20."""
     answers = []
     monkeypatch.setattr(profile_run, "choice_confidence", lambda choices: answers.append(choices) or confidence)
+    monkeypatch.setattr(f"{__name__}.PROMPTS", PROMPTS[:20])
     run = Run(make_model, drafters=("prompt-lookup", "lookahead"), draft_model=False, budget_s=10_000.0)
     profile = run.profile()
     decoded = [decodes for each in profile.drafters for decodes in each.decodes]
@@ -261,21 +262,21 @@ def test_drafters_decode_more_prompts_until_the_choice_among_them_is_certain(
 
 def test_traversal_on_trees_is_within_the_budget_too(make_model):
     changes = {"rules": ("sequoia", "traversal"), "samplings": (Sampling(0.8),)}
-    run = Run(make_model, plan=answer(0.5), budget_s=30.0, **changes)
+    run = Run(make_model, plan=answer(0.5), budget_s=15.0, **changes)
     profile = run.profile()
     assert [each.rule for each in profile.acceptances] == ["sequoia", "traversal"]
-    assert run.machine.passes_s < 1.1 * 30.0
+    assert run.machine.passes_s < 1.1 * 15.0
 
 
 def test_contexts_that_there_is_no_time_to_decode_up_to_are_left_out_with_a_warning(make_model):
-    contexts = {"context_tokens": (CONTEXT, 900), "budget_s": 8.0}
+    contexts = {"context_tokens": (CONTEXT, 400), "budget_s": 4.0}
     run = Run(make_model, plan=answer(0.5), **contexts)
-    with pytest.warns(TreeoptWarning, match="up to 900 tokens takes more than half"):
+    with pytest.warns(TreeoptWarning, match="up to 400 tokens takes more than half"):
         profile = run.profile()
     assert [each.context_tokens for each in profile.acceptances] == [None]
-    assert run.machine.passes_s < 1.2 * 8.0
-    enough = Run(make_model, plan=answer(0.5), **contexts | {"budget_s": 60.0}).profile()
-    assert [each.context_tokens for each in enough.acceptances] == [CONTEXT, 900]
+    assert run.machine.passes_s < 1.2 * 4.0
+    enough = Run(make_model, plan=answer(0.5), **contexts | {"budget_s": 30.0}).profile()
+    assert [each.context_tokens for each in enough.acceptances] == [CONTEXT, 400]
 
 
 class TestDrift:

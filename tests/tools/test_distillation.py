@@ -164,6 +164,7 @@ class TestHead:
 
 class TestTraining:
     def test_an_interrupted_run_resumes_with_the_same_result(self, tools, outputs, head, tmp_path, monkeypatch):
+        monkeypatch.setattr(tools[1], "measure_fastest_dtype", lambda: torch.float32)
         monkeypatch.setattr(tools[1], "CHECKPOINT_STEPS", 2)
         monkeypatch.setattr(tools[0], "HELD_OUT_EVERY", 3)
         initial = {name: weight.clone() for name, weight in head.state_dict().items()}

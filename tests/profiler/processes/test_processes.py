@@ -302,12 +302,8 @@ class TestEnding:
         [
             (forked, "killed", 1, "killed, or cut off"),
             (forked, "interrupted", 1, "interrupted"),
-            *slow(
-                [
-                    (under_torchrun, "killed", 0, "killed, or cut off"),
-                    (under_torchrun, "failed", 1, "MemoryError: no more"),
-                ]
-            ),
+            (forked, "failed", 1, "MemoryError: no more"),
+            *slow([(under_torchrun, "killed", 0, "killed, or cut off")]),
         ],
     )
     def test_all_end_with_one_and_name_it_and_one_process_goes_on(

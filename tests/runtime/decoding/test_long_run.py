@@ -21,7 +21,7 @@ from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.selection import TopDown
 from treeopt.trees import TokenTree, chain
 
-TOKENS, FEWER = 6000, 3500
+TOKENS, FEWER = 4000, 2500
 ALLOWED, REJECTED = 1.25, 3.0
 TARGET, OTHER = Markov(random_transitions(1)), Markov(random_transitions(2))
 EVEN = Sampling(1.0)
@@ -134,7 +134,7 @@ class TestWhatMustBeRejected:
 class TestShortTexts:
     """Many short texts of one decoder: each follows the distribution, and none has to do with the one before."""
 
-    TEXTS = 1500
+    TEXTS = 900
 
     def counts(self, kind=Decoder, **changes):
         """Return how often three states came, and the first and the last of a text with the first of the next."""

@@ -30,7 +30,7 @@ from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
 SAMPLED_DRAFTS = ["sequoia", "specinfer", "traversal"]
 SIZE = 3
 CHAIN, TREE = chain(2), level_widths([2, 3])
-LENGTH, TEXTS = 3, 600
+LENGTH, TEXTS = 3, 400
 BAD = (1,)
 
 

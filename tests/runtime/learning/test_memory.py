@@ -12,7 +12,7 @@ from treeopt.trees import chain
 
 PROMPT = (2, 0, 3, 1)
 PER_TEXT = 100
-FIRST, TOKENS = 1000, 2500
+FIRST, TOKENS = 600, 1500
 MOST_BYTES = 60_000
 """Python's own caches fill up for a while: 24 bytes for each token, less than the smallest object has."""
 
