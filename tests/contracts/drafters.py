@@ -71,11 +71,13 @@ def medusa(target, tree):
     return MedusaDrafter(MedusaHeads(target, weight.to(target.device), bias.to(target.device)), tree)
 
 
-def dflash(target, tree, **changes):
+def dflash(target, tree, *, markov=False, **changes):
     """Return a random DFlash head that reads the embedding and the first layer's output."""
     config, tensors = dflash_heads.z_lab(dflash_heads.make_oracle(target.config, seed=0))
     config |= {"vocab_size": target.config.vocabulary, **changes}
     config["dflash_config"] |= {"mask_token_id": 0, "target_layer_ids": [-1, 0]}
+    if markov:
+        config, tensors = dflash_heads.add_markov(config, tensors)
     with tempfile.TemporaryDirectory() as folder:
         head = load_dflash(dflash_heads.save(Path(folder) / "head", config, tensors), target)
     return DFlashDrafter(head, tree, capacity=target.config.max_positions)
@@ -145,8 +147,11 @@ CASES = {
     "medusa": Case(lambda target, _: (medusa(target, TREE),)),
     "medusa as graphs": Case(lambda target, _: (medusa(target, TREE),), {"cuda_graphs": True}),
     "dflash": Case(lambda target, _: (dflash(target, TREE),)),
-    "dflash, causal and shifted": Case(
-        lambda target, _: (dflash(target, chain(5), causal_head=True, shift_label=True),), {"cuda_graphs": True}
+    "dflash, Markov head, causal and shifted": Case(
+        lambda target, _: (
+            dflash(target, level_widths([2, 3, 2, 1, 1]), markov=True, causal_head=True, shift_label=True),
+        ),
+        {"cuda_graphs": True},
     ),
     "redrafter": Case(lambda target, _: (redrafter(target, 2, 3),)),
     "eagle": Case(lambda target, _: (eagle_static(eagle_heads.safeailab, target, TREE, ids=(0, 2, 3, 4)),)),

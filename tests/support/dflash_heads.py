@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
 
-BLOCK, MASK = 5, 22
+BLOCK, MASK, RANK = 5, 22, 3
 LAYER_IDS = (1, 4)
 """Zero-based layers of the target whose output is read."""
 
@@ -92,6 +92,34 @@ def speculators(oracle):
 
 
 LAYOUTS = {each.__name__: each for each in (z_lab, block_size_inside, transformers, speculators)}
+
+
+def deep_spec(oracle, target):
+    """Return config and tensors as DeepSpec saves them: with embedding and output layer, and slots shifted by one."""
+    fields = {"block_size": BLOCK, "mask_token_id": MASK, "target_layer_ids": list(LAYER_IDS), "markov_rank": 0}
+    embedding, output = target.weights.embedding, target.logits(torch.eye(target.config.hidden, dtype=target.dtype)).T
+    own = {"embed_tokens.weight": embedding.float(), "lm_head.weight": output.float().contiguous()}
+    return sizes_of(oracle) | {"architectures": ["Qwen3DSparkModel"], **fields}, tensors_of(oracle) | own
+
+
+def add_markov(config, tensors, *, scale=1.0, seed=0):
+    """Return the same with a random Markov head, which makes a DSpark head of it, and a confidence head."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden, tokens = tensors["norm.weight"].shape[0], config.get("vocab_size", 23)
+    predicted = len(tensors["d2t"]) if "d2t" in tensors else tokens
+    markov = {
+        "markov_head.markov_w1.weight": scale * torch.randn(tokens, RANK, generator=generator),
+        "markov_head.markov_w2.weight": torch.randn(predicted, RANK, generator=generator),
+        "confidence_head.proj.weight": torch.randn(1, hidden + RANK, generator=generator),
+        "confidence_head.proj.bias": torch.zeros(1),
+    }
+    return config | {"markov_rank": RANK, "markov_head_type": "vanilla"}, tensors | markov
+
+
+def markov_bias(tensors, tokens):
+    """Return what a Markov head adds to the logits after tokens, float64 (..., predicted tokens)."""
+    first, second = (tensors[f"markov_head.markov_w{number}.weight"].double() for number in (1, 2))
+    return first[torch.as_tensor(tokens)] @ second.T
 
 
 def save(folder, config, tensors):

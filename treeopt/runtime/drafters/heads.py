@@ -100,17 +100,9 @@ class MarginalTree:
     """
 
     def __init__(self, name: str, tree: TokenTree, *, levels: int, tokens: int, device: torch.device) -> None:
-        widest = int(tree.child_counts.max())
-        if tree.max_depth > levels:
-            raise InvalidValueError(
-                f"tree: expected at most {levels} levels, the depth of {name}. Got {tree.max_depth}."
-            )
-        if widest > tokens:
-            raise InvalidValueError(
-                f"tree: expected at most {tokens} children of a node, the vocabulary. Got {widest}."
-            )
+        check_tree(name, tree, levels=levels, tokens=tokens)
         self.tree = tree
-        self.count = max(1, widest)
+        self.count = max(1, int(tree.child_counts.max()))
         """Tokens that are needed at each depth."""
         self._name = name
         indices = (tree.depth[1:] - 1) * self.count + tree.rank[1:]
@@ -131,6 +123,15 @@ class MarginalTree:
             Proposal(self.tree, row, scores=Scores(self._name, scores, self._first_nodes))
             for row, scores in zip(tokens, logits[:, : self.tree.max_depth], strict=True)
         ]
+
+
+def check_tree(name: str, tree: TokenTree, *, levels: int, tokens: int) -> None:
+    """Raise InvalidValueError for a tree with more levels, or more children of a node, than a head predicts."""
+    widest = int(tree.child_counts.max())
+    if tree.max_depth > levels:
+        raise InvalidValueError(f"tree: expected at most {levels} levels, the depth of {name}. Got {tree.max_depth}.")
+    if widest > tokens:
+        raise InvalidValueError(f"tree: expected at most {tokens} children of a node, the vocabulary. Got {widest}.")
 
 
 def check_target(target: object) -> None:

@@ -178,7 +178,9 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("name", "kind"),
         [
-            ("markov_head.markov_w1.weight", "DSpark"),
+            ("markov_head.gate_proj.weight", "gated Markov head"),
+            ("logit_head.markov_head.joint_proj.bias", "recurrent Markov head"),
+            ("logit_head.prefix_gru.weight_ih_l0", "Domino"),
             ("candidate_selector.hidden_projection.weight", "DFlash2"),
             ("prefix_gru.weight_ih_l0", "Domino"),
             ("mask_hidden", "P-EAGLE"),

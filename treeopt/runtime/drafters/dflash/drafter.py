@@ -1,18 +1,23 @@
-"""Static trees from the marginal distributions of one DFlash block."""
+"""Static trees from one DFlash block: from its marginal distributions, or level by level with a Markov head."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from treeopt.runtime.drafters.dflash.head import DFlashHead
+from treeopt.runtime.drafters.dflash.markov import MarkovTree
 from treeopt.runtime.drafters.drafter import Proposal, Step
-from treeopt.runtime.drafters.heads import MarginalTree
+from treeopt.runtime.drafters.heads import MarginalTree, check_tree
 from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import HiddenStates
 from treeopt.trees import TokenTree
+
+FillTree = Callable[[Sequence[int], Tensor], list[Proposal]]
+"""From n roots and the logits (n, levels, V) of their blocks to the trees below the roots."""
 
 
 class _Sequence:
@@ -26,6 +31,8 @@ class _Sequence:
 
 class DFlashDrafter:
     """Drafts a static tree: the node of depth d and rank r has the r-th most likely token of the d-th slot.
+
+    With a Markov head, it has the r-th most likely token after its parent's.
 
     Args:
         head: of the target that verifies.
@@ -45,14 +52,10 @@ class DFlashDrafter:
         self._sequences = SequencePool(partial(_new_sequences, head, capacity))
         self.change_tree(tree)
 
-    @property
-    def tree(self) -> TokenTree:
-        return self._tree.tree
-
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
-        head = self.head
-        self._tree = MarginalTree(head.name, tree, levels=head.levels, tokens=head.tokens, device=head.device)
+        self._fill = tree_filler(self.head, tree)
+        self.tree = tree
 
     def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
         new = self._sequences.acquire(sequence)
@@ -71,8 +74,7 @@ class DFlashDrafter:
         for sequence in batch:
             sequence.unread = None
         roots = [sequence.root for sequence in batch]
-        logits, likeliest = self.head.draft(roots, [sequence.cache for sequence in batch]).topk(self._tree.count)
-        return self._tree.fill(roots, logits[..., 0], likeliest)
+        return self._fill(roots, self.head.draft(roots, [sequence.cache for sequence in batch]))
 
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
         """Move to the new roots; the hidden states of the accepted path are unread."""
@@ -84,6 +86,20 @@ class DFlashDrafter:
 
     def end(self, sequence: int) -> None:
         self._sequences.release(sequence)
+
+
+def tree_filler(head: DFlashHead, tree: TokenTree) -> FillTree:
+    """Return the function that fills a tree; raises as `DFlashDrafter`."""
+    if head.markov is not None:
+        check_tree(head.name, tree, levels=head.levels, tokens=head.tokens)
+        return MarkovTree(head.name, tree, head.markov).fill
+    marginals = MarginalTree(head.name, tree, levels=head.levels, tokens=head.tokens, device=head.device)
+
+    def fill(roots: Sequence[int], logits: Tensor) -> list[Proposal]:
+        largest, likeliest = logits.topk(marginals.count)
+        return marginals.fill(roots, largest[..., 0], likeliest)
+
+    return fill
 
 
 def _new_sequences(head: DFlashHead, capacity: int, sequences: int) -> list[_Sequence]:

@@ -3,7 +3,7 @@
 The context has one row for each token before the root, made from the target's hidden states at some layers.  Its keys
 and values are cached once; no layer changes the rows.  The block is the root and mask tokens, at the positions after the
 context.  Every slot of the block predicts the token at its own position, or the next one if the head was trained shifted;
-no slot sees what another predicts.
+no slot sees what another predicts.  The Markov head of a DSpark head then makes draft tokens depend on their parent.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from treeopt.runtime.drafters.dflash.markov import MarkovHead
 from treeopt.runtime.models.attention import PassAttention, PerSequenceAttention, SequenceAttention
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
@@ -55,6 +56,8 @@ class DFlashHead:
     """Whether slot k predicts the token after its position, the root's slot included."""
     causal: bool = False
     """Whether a slot sees only the slots before it."""
+    markov: MarkovHead | None = None
+    """Of a DSpark head: changes the logits of a slot by the token before it."""
 
     @property
     def levels(self) -> int:
@@ -123,7 +126,10 @@ class DFlashHead:
 
     @torch.inference_mode()
     def draft(self, roots: Sequence[int], caches: Sequence[KVCache]) -> Tensor:
-        """Return logits (sequences, levels, V) after the root of each sequence; the contexts are not changed."""
+        """Return logits (sequences, levels, V) after the root of each sequence, without those of a Markov head.
+
+        The contexts are not changed.
+        """
         tokens = torch.tensor(roots, device=self.device)
         if len(caches) == 1:
             return self.predict(tokens, lambda layer: self._attention(caches[0], layer))
@@ -132,7 +138,7 @@ class DFlashHead:
         )
 
     def predict(self, roots: Tensor, build_attention: Callable[[int], PassAttention]) -> Tensor:
-        """Return logits (blocks, levels, V) of a block after each root.
+        """Return logits (blocks, levels, V) of a block after each root, without those of a Markov head.
 
         Args:
             roots: int64 (blocks,).

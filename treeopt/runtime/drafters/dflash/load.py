@@ -1,20 +1,23 @@
-"""Reads DFlash heads in the layouts of z-lab, SpecForge, Model-Optimizer, DeepSpec, speculators and transformers.
+"""Reads DFlash and DSpark heads in the layouts of z-lab, SpecForge, Model-Optimizer, DeepSpec, speculators and transformers.
 
 The tensors determine the kind of head: one with tensors that this network does not have is refused.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.dflash.head import DFlashHead
+from treeopt.runtime.drafters.dflash.markov import MarkovHead
 from treeopt.runtime.drafters.heads import check_target, load_head_layer, spread_logits, target_ids
 from treeopt.runtime.models.config import CONFIG, LAYER_KINDS, ModelConfig, parse_config
 from treeopt.runtime.models.linear import Linear
@@ -24,9 +27,8 @@ from treeopt.runtime.models.transformer import Transformer
 
 OTHER_HEADS = {
     "candidate_selector.": "DFlash2",
-    "markov_head.": "DSpark",
-    "logit_head.": "DSpark",
-    "confidence_head.": "DSpark",
+    "markov_head.gate_proj.": "DSpark with a gated Markov head",
+    "markov_head.joint_proj.": "DSpark with a recurrent Markov head",
     "prefix_gru.": "Domino",
     "embed_proj.": "Domino",
     "mask_hidden": "P-EAGLE",
@@ -37,18 +39,25 @@ KNOWN = re.compile(
     r"(encoder\.)?(fc|hidden_norm|output_norm_enc|norm|lm_head|embed_tokens)\.weight|mask_embedding|d2t|t2d|verifier_.*"
     r"|layers\.\d+\.(input_layernorm|post_attention_layernorm|self_attn\.[qkvo]_proj|self_attn\.[qk]_norm"
     r"|mlp\.(gate|up|down)_proj)\.(weight|bias)|.*rotary_emb\.inv_freq"
+    r"|markov_head\.markov_w[12]\.weight|confidence_head\.proj\.(weight|bias)"
 )
+LEGACY_PREFIX = "logit_head."
+"""Early checkpoints of SpecForge have it before the names of the Markov, confidence and Domino heads."""
 NESTED, SPECULATORS = "dflash_config", "transformer_layer_config"
-SHIFTED = ("sample_from_anchor", "shift_label")
-SHIFTED_ARCHITECTURE = "Qwen3DSparkModel"
+DSPARK_ARCHITECTURES = ("Qwen3DSparkModel", "DSparkDraftModel")
 CAUSAL = ("causal_head", "causal", "is_causal")
 MOST_BLOCK_TOKENS = 4096
+VANILLA = "vanilla"
+"""Kind of a Markov head that reads nothing but the token before."""
+
+Output = Callable[[Tensor], Tensor]
+"""From states (n, inputs) to logits (n, V)."""
 
 
 def load_dflash(folder: Path | str, target: Transformer) -> DFlashHead:
     """Read a head from a folder with `config.json` and weights; nothing in it is executed.
 
-    Embedding and output layer are the target's if the folder has none.
+    Embedding and output layer are the target's if the folder has none.  A confidence head is checked, but not used.
 
     Raises TreeoptError if a file is missing, FormatError naming the field or tensor that is wrong, InvalidValueError
     for a head of another target, and for a target that treeopt does not run itself.
@@ -72,6 +81,10 @@ class DFlashConfig:
     mask_token: int | None
     shifted: bool
     causal: bool
+    markov_rank: int | None
+    """None if the file does not contain it."""
+    markov_kind: str
+    confidence_reads_markov: bool
 
 
 def read_config(folder: Path, target: Transformer) -> DFlashConfig:
@@ -85,8 +98,8 @@ def read_config(folder: Path, target: Transformer) -> DFlashConfig:
     merged = {**nested, **content}
     speculators = SPECULATORS in content
 
-    def flag(name: str) -> bool:
-        value = merged.get(name, False)
+    def flag(name: str, *, default: bool = False) -> bool:
+        value = merged.get(name, default)
         if not isinstance(value, bool):
             raise fields.error(name, f"expected true or false. Got {value!r:.60}.")
         return value
@@ -103,15 +116,25 @@ def read_config(folder: Path, target: Transformer) -> DFlashConfig:
     vocabulary = target.config.vocabulary
     if mask_token is not None and not 0 <= mask_token < len(target.weights.embedding):
         raise fields.error("mask_token_id", f"expected a token from 0 to {vocabulary - 1}. Got {mask_token}.")
-    shifted = any(map(flag, SHIFTED)) or SHIFTED_ARCHITECTURE in (content.get("architectures") or [])
     return DFlashConfig(
         layers=_layers(path, content[SPECULATORS] if speculators else content, merged, target),
         layer_ids=_layer_ids(fields, merged, target, speculators=speculators),
         block_tokens=block_tokens,
         mask_token=mask_token,
-        shifted=shifted,
+        shifted=flag("sample_from_anchor", default=_is_dspark(merged)) or flag("shift_label"),
         causal=any(map(flag, CAUSAL)),
+        markov_rank=integer("markov_rank"),
+        markov_kind=str(merged.get("markov_head_type") or VANILLA),
+        confidence_reads_markov=flag("confidence_head_with_markov", default=True),
     )
+
+
+def _is_dspark(merged: dict[str, Any]) -> bool:
+    """Return whether the slots are shifted unless the file denies it: DeepSpec's, SpecForge's and speculators' DSpark."""
+    architectures = merged.get("architectures")
+    if isinstance(architectures, list) and any(name in DSPARK_ARCHITECTURES for name in architectures):
+        return True
+    return "dspark" in (merged.get("speculators_model_type"), merged.get("projector_type"))
 
 
 def default_layer_ids(target_layers: int, head_layers: int) -> tuple[int, ...]:
@@ -178,14 +201,15 @@ def _layer_ids(fields: Fields, merged: dict[str, Any], target: Transformer, *, s
 def _check_kind(folder: Path, tensors: TensorReader) -> None:
     for name in tensors:
         for prefix, kind in OTHER_HEADS.items():
-            if name.startswith(prefix):
-                raise FormatError(folder, name, f"expected a DFlash head. Got {kind}: take another checkpoint.")
+            if name.removeprefix(LEGACY_PREFIX).startswith(prefix):
+                reason = f"expected a DFlash or DSpark head. Got {kind}: take another checkpoint."
+                raise FormatError(folder, name, reason)
     for name in tensors:
-        if not KNOWN.fullmatch(name):
+        if not KNOWN.fullmatch(name.removeprefix(LEGACY_PREFIX)):
             raise FormatError(
                 folder,
                 name,
-                "expected tensors of a DFlash head. This one is of another network: take another checkpoint.",
+                "expected tensors of a DFlash or DSpark head. This one is of another network: take another checkpoint.",
             )
 
 
@@ -197,7 +221,9 @@ def _build_head(folder: Path, target: Transformer, config: DFlashConfig, tensors
     if "embed_tokens.weight" in tensors:
         embedding = tensors.get("embed_tokens.weight", (tensors.shape("embed_tokens.weight")[0], hidden))
     prefixes = [f"layers.{number}" for number in range(layers.layers)]
-    output, head_vocabulary = _output_layer(folder, target, hidden, tensors)
+    vocabulary = _read_vocabulary(folder, target.config.vocabulary, tensors, target.device)
+    markov = _load_markov(folder, config, vocabulary, tensors)
+    _check_confidence(config, tensors, 0 if markov is None else markov.rank)
     return DFlashHead(
         name=f"DFlash head {folder.name}",
         target=target,
@@ -210,11 +236,12 @@ def _build_head(folder: Path, target: Transformer, config: DFlashConfig, tensors
         layers=tuple(load_head_layer(tensors, layers, prefix, hidden) for prefix in prefixes),
         input_norms=tuple(tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)) for prefix in prefixes),
         norm=tensors.get("norm.weight", (hidden,)),
-        output=output,
-        tokens=head_vocabulary,
+        output=_load_output(target, hidden, vocabulary, tensors),
+        tokens=vocabulary.tokens,
         block_tokens=config.block_tokens,
         shifted=config.shifted,
         causal=config.causal,
+        markov=markov,
     )
 
 
@@ -230,23 +257,65 @@ def _mask_embedding(folder: Path, config: DFlashConfig, embedding: Tensor, tenso
     return embedding[config.mask_token]
 
 
-def _output_layer(folder: Path, target: Transformer, hidden: int, tensors: TensorReader) -> tuple[Any, int]:
-    """Return the output layer over the target's tokens, and the number of tokens that it predicts."""
-    vocabulary = target.config.vocabulary
-    own = "lm_head.weight" in tensors
-    head_vocabulary = vocabulary
-    if own or "d2t" in tensors:
-        head_vocabulary = tensors.shape("lm_head.weight" if own else "d2t")[0]
-    ids = target_ids(folder, tensors, head_vocabulary, vocabulary, target.device) if "d2t" in tensors else None
-    if ids is None and head_vocabulary != vocabulary:
-        raise FormatError(
-            folder, "d2t", f"this tensor is missing, and the head predicts {head_vocabulary} of {vocabulary} tokens."
-        )
-    head = Linear(tensors.get("lm_head.weight", (head_vocabulary, hidden))) if own else target.logits
-    if ids is None:
-        return head, head_vocabulary
+class _Vocabulary(NamedTuple):
+    """The tokens that a head predicts."""
 
-    def predict(states: Tensor) -> Tensor:
-        return spread_logits(head(states) if own else head(states)[:, ids], ids, vocabulary)
+    tokens: int
+    target_tokens: int
+    ids: Tensor | None
+    """int64 (tokens,): the target's token for each; None for all of them in order."""
 
-    return predict, head_vocabulary
+    def spread(self, output: Output) -> Output:
+        """Return a layer over the target's tokens from one over the head's."""
+        if self.ids is None:
+            return output
+        ids, target_tokens = self.ids, self.target_tokens
+        return lambda states: spread_logits(output(states), ids, target_tokens)
+
+
+def _read_vocabulary(folder: Path, target_tokens: int, tensors: TensorReader, device: torch.device) -> _Vocabulary:
+    tokens = next((tensors.shape(name)[0] for name in ("lm_head.weight", "d2t") if name in tensors), target_tokens)
+    ids = target_ids(folder, tensors, tokens, target_tokens, device) if "d2t" in tensors else None
+    if ids is None and tokens != target_tokens:
+        reason = f"this tensor is missing, and the head predicts {tokens} of {target_tokens} tokens."
+        raise FormatError(folder, "d2t", reason)
+    return _Vocabulary(tokens, target_tokens, ids)
+
+
+def _load_output(target: Transformer, hidden: int, vocabulary: _Vocabulary, tensors: TensorReader) -> Output:
+    """Return the head's own output layer, or the target's for the tokens that the head predicts."""
+    if "lm_head.weight" in tensors:
+        return vocabulary.spread(Linear(tensors.get("lm_head.weight", (vocabulary.tokens, hidden))))
+    if vocabulary.ids is None:
+        return target.logits
+    return vocabulary.spread(lambda states: target.logits(states)[:, vocabulary.ids])
+
+
+def _load_markov(
+    folder: Path, config: DFlashConfig, vocabulary: _Vocabulary, tensors: TensorReader
+) -> MarkovHead | None:
+    """Return the Markov head; None without one."""
+    prefix = f"{_name_prefix(tensors)}markov_head.markov"
+    if not config.markov_rank and not any(name.startswith(prefix) for name in tensors):
+        return None
+    if config.markov_kind.lower() != VANILLA:
+        reason = f"expected {VANILLA}. Got {config.markov_kind!r:.60}, which is not supported: take another checkpoint."
+        raise FormatError(folder / CONFIG, "markov_head_type", reason)
+    first, second = f"{prefix}_w1.weight", f"{prefix}_w2.weight"
+    rank = config.markov_rank or prod(tensors.shape(first)) // vocabulary.target_tokens
+    output = vocabulary.spread(Linear(tensors.get(second, (vocabulary.tokens, rank))))
+    return MarkovHead(tensors.get(first, (vocabulary.target_tokens, rank)), output)
+
+
+def _check_confidence(config: DFlashConfig, tensors: TensorReader, markov_rank: int) -> None:
+    """Check the tensors of a confidence head, which predicts the acceptance of a slot from its state and the token before."""
+    name = f"{_name_prefix(tensors)}confidence_head.proj"
+    inputs = config.layers.hidden + (markov_rank if config.confidence_reads_markov else 0)
+    for stored, shape in ((f"{name}.weight", (1, inputs)), (f"{name}.bias", (1,))):
+        if stored in tensors:
+            tensors.get(stored, shape)
+
+
+def _name_prefix(tensors: TensorReader) -> str:
+    """Return what precedes the names of a Markov and a confidence head."""
+    return LEGACY_PREFIX if any(name.startswith(LEGACY_PREFIX) for name in tensors) else ""
