@@ -118,18 +118,22 @@ def eagle_children(head: EagleHead, sequence: HeadSequence, branching: int, dept
 def dflash_children(head: DFlashHead, sequence: HeadSequence, branching: int) -> Tensor:
     """Return the likeliest tokens of every slot, int64 (n, D, B), of the block after each root of a sequence.
 
-    Blocks share passes, and are hidden from each other.
+    Blocks share passes, and are hidden from each other.  With a Markov head, the tokens of depth d are those below the
+    d - 1 tokens after the root; where the sequence ends before, they mean nothing, and `count_children` skips them.
     """
     before, count = len(sequence.before), min(branching, head.tokens)
     states = sequence.states
     (cache,) = head.new_caches(len(states.layers[0]), 1)
     head.read([states], [cache])
     roots = torch.cat([sequence.before[-1:], sequence.tokens[:-1]])
+    parents = F.pad(roots, (0, head.levels - 1)).unfold(0, head.levels, 1)
     children = []
     for start in range(0, len(roots), BLOCKS_PER_PASS):
         chunk = roots[start : start + BLOCKS_PER_PASS]
         contexts = before - 1 + start + np.arange(len(chunk))
         logits = head.predict(chunk, partial(_blocks_in_layer, head, cache, contexts))
+        if head.markov is not None:
+            logits = logits + head.markov.bias(parents[start : start + BLOCKS_PER_PASS])
         likeliest = logits.topk(count)
         if not bool(likeliest.values[..., 0].isfinite().all()):
             raise not_finite_error(head.name, "draft model")

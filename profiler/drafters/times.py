@@ -1,6 +1,6 @@
 """Timing the drafting of static trees with heads on the target: passes of the heads, and whole steps with them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -21,12 +21,12 @@ from treeopt.records.measured_drafter import DrafterLatency
 from treeopt.records.rules import TARGET_RULE
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.dflash import DFlashDrafter, DFlashHead
+from treeopt.runtime.drafters.dflash import DFlashDrafter, DFlashHead, tree_filler
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.drafters.static_tree import LevelDrafter
 from treeopt.runtime.rules import get_rule
-from treeopt.trees import TokenTree
+from treeopt.trees import TokenTree, chain
 
 TOP_K = 10
 """Tokens at each depth that a timed pass of Medusa or DFlash heads returns."""
@@ -74,7 +74,7 @@ class DrafterTimer:
         passes = LatencyCurve(
             f"{self.drafter.name} {point.kind('draft')}",
             partial(self._open_passes, tokens, point, max_tokens),
-            1 if self._per_block else max_tokens,
+            self._largest_draft(max_tokens),
             self.recorder,
         )
         heads = self.drafter.heads
@@ -120,6 +120,18 @@ class DrafterTimer:
     def _per_block(self) -> bool:
         return isinstance(self.drafter.heads, MedusaHeads | DFlashHead)
 
+    @property
+    def _fills_levels(self) -> bool:
+        """Whether drafting takes longer with every level of a block, because a Markov head fills them in turn."""
+        return isinstance(self.drafter.heads, DFlashHead) and self.drafter.heads.markov is not None
+
+    def _largest_draft(self, max_tokens: int) -> int:
+        """Return the most internal nodes of a level that are timed, or the most levels of a block."""
+        if self._fills_levels:
+            levels: int = self.drafter.heads.levels
+            return levels
+        return 1 if self._per_block else max_tokens
+
     def _point(self, latency: StepLatency) -> TimedPoint:
         samplings = {sampling.greedy: sampling for sampling in self.settings.timed_samplings}
         sampling = samplings.get(not latency.sampled, self.settings.sampling)
@@ -128,7 +140,7 @@ class DrafterTimer:
     def _table(self, passes: LatencyCurve) -> LatencyTable:
         """Return the seconds of drafting a level by its internal nodes, or of all levels by their number."""
         table = passes.table()
-        if not self._per_block:
+        if not self._per_block or self._fills_levels:
             return table
         (timing,) = table.timings
         levels = sorted({1, self.drafter.heads.levels})  # one pass drafts all, however few levels a tree has
@@ -139,7 +151,7 @@ class DrafterTimer:
         if isinstance(heads, MedusaHeads):
             return Passes(lambda _: _medusa_pass(heads, point.batch_size))
         if isinstance(heads, DFlashHead):
-            return Passes(lambda _: _dflash_pass(heads, len(tokens), point.batch_size))
+            return Passes(_dflash_passes(heads, len(tokens), point.batch_size))
         passes = ModelPasses(heads, tokens, point.batch_size, max_tokens, cuda_graphs=self.settings.cuda_graphs)
         return Passes(cache(lambda width: passes.draft(width, point.sampling, rule)))
 
@@ -166,9 +178,17 @@ def _medusa_pass(heads: MedusaHeads, batch_size: int) -> Work:
     return lambda: heads.likeliest(hidden, count)
 
 
-def _dflash_pass(head: DFlashHead, context_tokens: int, batch_size: int) -> Work:
+def _dflash_passes(head: DFlashHead, context_tokens: int, batch_size: int) -> Callable[[int], Work]:
+    """Return a function from a number of levels to the pass that drafts them; with a Markov head, a chain."""
     caches = head.new_caches(context_tokens, batch_size)
     for block_cache in caches:
         head.read([head.zero_states(context_tokens)], [block_cache])
     roots, count = [0] * batch_size, min(TOP_K, head.tokens)
-    return lambda: head.draft(roots, caches).topk(count)
+
+    def draft(levels: int) -> Work:
+        if head.markov is None:
+            return lambda: head.draft(roots, caches).topk(count)
+        fill = tree_filler(head, chain(levels))
+        return lambda: fill(roots, head.draft(roots, caches))
+
+    return draft

@@ -1,5 +1,7 @@
 """Acceptance of a DFlash head along a text: every root as a block of its own has the same children."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -41,3 +43,22 @@ def test_blocks_that_share_a_pass_see_what_they_see_alone(target, tmp_path, chan
         head.read([target.compute_states(torch.tensor(before[:-1]), head.requested_states)], [cache])
         alone = head.draft([before[-1]], [cache])[0].topk(3).indices
         assert children[place].tolist() == alone.tolist()
+
+
+def test_children_after_a_markov_head_follow_the_texts_own_tokens(target, tmp_path):
+    config, tensors = heads.add_markov(*heads.z_lab(heads.make_oracle(target.config)))
+    config["dflash_config"]["target_layer_ids"] = [-1, 0]
+    head = load_dflash(heads.save(tmp_path / "head", config, tensors), target)
+    tokens = tokens_after(BLOCKS_PER_PASS + 3)
+    text = build_head_sequence(target, PROMPT, tokens, GREEDY, head.requested_states)
+    children, marginal = (dflash_children(each, text, 3) for each in (head, replace(head, markov=None)))
+    whole, changed = [*PROMPT, *tokens], 0
+    for place in range(len(text.tokens)):
+        root = len(PROMPT) + place - 1
+        (cache,) = head.new_caches(root, 1)
+        head.read([target.compute_states(torch.tensor(whole[:root]), head.requested_states)], [cache])
+        depths = min(head.levels, len(text.tokens) - place)
+        alone = head.draft([whole[root]], [cache])[0, :depths] + heads.markov_bias(tensors, whole[root : root + depths])
+        assert children[place, :depths].tolist() == alone.topk(3).indices.tolist()
+        changed += int((children[place, 1:depths] != marginal[place, 1:depths]).sum())
+    assert changed > 50

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.support.dflash_heads import make_oracle, save, z_lab
+from tests.support.dflash_heads import add_markov, make_oracle, save, z_lab
 from tests.support.eagle_heads import make_head, save_head, speculators
 from treeopt.runtime.drafters.dflash import load_dflash
 from treeopt.runtime.drafters.eagle import load_eagle
@@ -24,9 +24,11 @@ def heads(target, tmp_path_factory):
     config, tensors = z_lab(make_oracle(target.config))
     config["dflash_config"]["target_layer_ids"] = [-1, 0]
     block = load_dflash(save(tmp_path_factory.mktemp("dflash") / "head", config, tensors), target)
+    dspark = load_dflash(save(tmp_path_factory.mktemp("dspark") / "head", *add_markov(config, tensors)), target)
     folder = save_head(speculators, tmp_path_factory.mktemp("eagle"), make_head(target, (0, 1)), target)
     return {
         "dflash": block,
+        "dspark": dspark,
         "medusa": MedusaHeads(target, random(3, size, size), torch.zeros(3, size)),
         "eagle": load_eagle(folder, target),
         "redrafter": RedrafterHead(
@@ -46,6 +48,7 @@ def loaded(target, draft, heads):
 
     def loaded(name, *, with_head=False):
         known = heads["eagle"] if with_head else heads.get(name)
+        name = "dflash" if name == "dspark" else name
         digest = None if known is None else "0123456789abcdef"
         source = "heads" if known is not None else None
         return LoadedDrafter(

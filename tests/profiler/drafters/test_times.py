@@ -11,6 +11,7 @@ from treeopt.profiler.drafters.times import DrafterTimer
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime.drafters.dflash import DFlashHead
+from treeopt.runtime.drafters.dflash.markov import MarkovHead
 from treeopt.runtime.drafters.eagle import EagleHead
 from treeopt.runtime.drafters.medusa import MedusaHeads
 
@@ -33,7 +34,7 @@ class CountingClock(FakeClock):
 
 def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
     clock = CountingClock()
-    for kind, method in ((EagleHead, "forward"), (MedusaHeads, "logits"), (DFlashHead, "draft")):
+    for kind, method in ((EagleHead, "forward"), (MedusaHeads, "logits"), (DFlashHead, "draft"), (MarkovHead, "bias")):
         original = getattr(kind, method)
 
         def counted(self, *args, original=original, **options):
@@ -61,6 +62,18 @@ def test_levels_blocks_and_steps_are_timed_under_every_condition(name, loaded, m
         for timed in each.steps:
             drafted = timed.tree.max_depth if name == "eagle" else 1
             np.testing.assert_allclose(timed.steps.samples_s, drafted + 1e-3)
+
+
+def test_a_markov_head_is_timed_by_levels(loaded, monkeypatch):
+    """The clock counts the block as one pass, and every level as one more."""
+    drafter = loaded("dspark")
+    for each in times_of(drafter, monkeypatch, invented(conditions=CONDITIONS).latencies):
+        assert each.per_block
+        assert each.draft.max_tokens == drafter.heads.levels
+        np.testing.assert_allclose(each.draft.medians_s, 1 + np.array(each.draft.tokens) + 1e-3)
+        for timed in each.steps:
+            np.testing.assert_allclose(timed.steps.samples_s, 1 + timed.tree.max_depth + 1e-3)
+        np.testing.assert_allclose(each.overhead.samples_s, 0, atol=0.1)
 
 
 def test_conditions_beyond_memory_are_left_out(loaded, monkeypatch):
