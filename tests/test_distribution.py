@@ -223,7 +223,7 @@ class TestSetup:
         assert len(targets) > 10
         assert [target for target in targets if not (ROOT / target).is_file()] == []
         whole = script.with_whole_links(text)
-        assert whole.count(script.REPOSITORY) == len(targets)
+        assert whole.count(f"]({script.REPOSITORY}/") == len(targets)
         assert re.findall(r"\]\((?!https://)[^)]*\)", whole) == []
 
     def test_metadata_links_exist(self, script):
