@@ -89,7 +89,7 @@ def _import_everything(args: ProfileOptions, rule: str) -> "Profile":
 
 def _import_sweep(args: ProfileOptions) -> "Profile":
     from treeopt.engines.importers import sweep_profile
-    from treeopt.engines.importers.profiles import LEFT_OUT
+    from treeopt.engines.importers.sweep_profile import ESTIMATED, LEFT_OUT
 
     others = {flag: name not in SWEEP_OPTIONS for name, flag in given_options().items()}
     refuse_options(others, "expected without --sweep, which measures nothing here.")
@@ -108,8 +108,9 @@ def _import_sweep(args: ProfileOptions) -> "Profile":
         if setting.name == LEFT_OUT:
             warn(Warning(f"--sweep: {setting.value} were left out.", "Measure chains too, where there are none."))
         else:
-            reason = f"--sweep: {setting.name} was not measured, and is {setting.value}, so speedups are rough."
-            warn(Warning(reason, "Add a row with draft length 0."))
+            reason = f"--sweep: {setting.name} was not measured, and is {setting.value}, so predictions are rough."
+            missing = "column accept_length" if setting.name == ESTIMATED else "row with draft length 0"
+            warn(Warning(reason, f"Add a {missing}."))
     return result
 
 

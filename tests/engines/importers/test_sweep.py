@@ -175,3 +175,14 @@ def test_trees_are_skipped_with_a_warning(tmp_path, monkeypatch):
     (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     assert "left out" in call("profile", "--sweep", "s.jsonl", "-o", "p.yaml").output
     assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
+
+
+def test_estimated_acceptance_is_warned_of(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = ["k,tps", *(f"{length},{accept_length(length) / step_s(length, 1)}" for length in MEASURED)]
+    (tmp_path / "s.csv").write_text("\n".join(lines))
+    result = call("profile", "--sweep", "s.csv", "-o", "p.yaml")
+    assert result.exit_code == 0
+    warning = " ".join(result.stderr.split())
+    assert "acceptance was not measured, and is estimated from the speeds" in warning
+    assert "Add a column accept_length." in warning

@@ -68,9 +68,12 @@ class SweepRow:
     batch_size: int
     context_tokens: int | None
     """None if the file does not contain it."""
-    step_s: float
-    tokens_per_step: float
-    """Of one sequence, including the target's own token."""
+    step_s: float | None
+    """None if the file contains a speed instead."""
+    token_s: float | None
+    """Seconds per token of one sequence; None if the file contains a step time."""
+    tokens_per_step: float | None
+    """Accept length of one sequence, including the target's own token; None if the file does not contain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

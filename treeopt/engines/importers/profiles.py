@@ -1,29 +1,19 @@
-"""Profiles of imported latencies, acceptance and sweeps, or with them in place of what was measured here."""
+"""Profiles of imported latencies and acceptance, or with them in place of what was measured here."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
-from treeopt.engines.importers.acceptance_tables import solve_constant_rate
-from treeopt.engines.importers.foreign_file import source_text
-from treeopt.engines.importers.importer import ImportedLatency, SweepRow
-from treeopt.engines.importers.read import read_sweep
-from treeopt.errors import FormatError, InfeasibleError, InvalidValueError
-from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.engine import ChainLatency, EngineRun, EngineSetting, TimedChain
+from treeopt.engines.importers.importer import ImportedLatency
+from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.latency import Timing
 from treeopt.records.machine import Machine, Pair
-from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import IMPORTED, INCLUDED, UNKNOWN, Profile
-from treeopt.records.rules import TARGET_RULE
-from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import LATENCY_PARTS, Imported, StepLatency
 from treeopt.version import TOOL
 
 NO_OVERHEAD = Timing([0.0], allow_negative=True)
-LEFT_OUT, EXTRAPOLATED = "left out", "plain decoding"
-"""Names of engine settings that contain how a sweep was read."""
 
 
 def imported_profile(
@@ -54,9 +44,9 @@ def imported_profile(
     Raises InvalidValueError for a repeated curve, InfeasibleError for a missing one.
     """
     return Profile(
-        created=created or _now(),
+        created=created or now(),
         tool=TOOL,
-        machine=_unknown_machine(processor),
+        machine=unknown_machine(processor),
         pair=Pair(target=target, draft=draft, dtype=dtype),
         latencies=step_latencies(latencies, context_tokens=context_tokens, sampled=sampled),
         acceptances=tuple(acceptances),
@@ -182,117 +172,9 @@ def _describe_condition(context_tokens: int, batch_size: int) -> str:
     return f"{context_tokens} tokens of context x batch {batch_size}"
 
 
-def sweep_profile(
-    paths: Sequence[Path],
-    *,
-    sampling: Sampling,
-    context_tokens: int,
-    target: str = UNKNOWN,
-    draft: str = UNKNOWN,
-) -> Profile:
-    """Return the profile of a sweep; rows of equal length, batch size and context are samples of one time.
-
-    Without plain decoding its step time is extrapolated from the two shortest lengths, which an engine setting records.
-    Raises FormatError for a file that is not a sweep, and for a condition with a single length above 0.
-    """
-    all_rows = [row for path in paths for row in read_sweep(path)]
-    rows = [row for row in all_rows if not row.tree]
-    survival, smoothed = _fit_survival(rows)
-    if not survival:
-        raise FormatError(paths[0], "content", "expected rows of chains that draft. Got none: add them.")
-    try:
-        latencies, extrapolated = _build_chain_latencies(rows, context_tokens)
-    except InvalidValueError as error:
-        raise FormatError(paths[0], "content", str(error)) from None
-    settings = []
-    if trees := len(all_rows) - len(rows):
-        settings.append(EngineSetting(name=LEFT_OUT, value=f"{trees} rows of trees (top-k above 1)"))
-    if extrapolated:
-        settings.append(EngineSetting(name=EXTRAPOLATED, value="extrapolated from the two shortest draft lengths"))
-    kind = "sweep, inconsistent accept lengths smoothed" if smoothed else "sweep"
-    return Profile(
-        created=_now(),
-        tool=TOOL,
-        machine=_unknown_machine(),
-        pair=Pair(target=target, draft=draft, dtype=UNKNOWN),
-        engine=EngineRun(name=IMPORTED, version=UNKNOWN, settings=tuple(settings)),
-        chain_latencies=latencies,
-        acceptances=(
-            MeasuredAcceptance(
-                rule=TARGET_RULE,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                prompts=None,
-                positions=None,
-                table=AcceptanceTable(_condition_survival(survival)),
-                imported=(Imported(what=ACCEPTANCE, source=source_text(paths[0], kind)),),
-            ),
-        ),
-    )
-
-
-def _fit_survival(rows: Sequence[SweepRow]) -> tuple[list[float], bool]:
-    """Return the share of steps that accept at least 1, 2, … draft tokens, and whether accept lengths had to change.
-
-    Between two measured lengths every token is accepted with the same conditional rate, which yields the difference of
-    the accept lengths.
-    """
-    by_length: dict[int, list[float]] = {}
-    for row in rows:
-        if row.length:
-            by_length.setdefault(row.length, []).append(row.tokens_per_step)
-    survival: list[float] = []
-    last_survival, last_tokens, smoothed = 1.0, 1.0, False
-    for length in sorted(by_length):
-        tokens = sum(by_length[length]) / len(by_length[length])
-        count, gain = length - len(survival), tokens - last_tokens
-        smoothed |= not 0 <= gain <= count * last_survival + 1e-9
-        rate = solve_constant_rate(gain / last_survival, count) if last_survival > 0 and gain > 0 else 0.0
-        block = [last_survival * rate**power for power in range(1, count + 1)]
-        survival += block
-        last_survival, last_tokens = block[-1], last_tokens + sum(block)
-    return survival, smoothed
-
-
-def _condition_survival(survival: Sequence[float]) -> list[list[float]]:
-    """Return the acceptance of each position, given that the one before was accepted."""
-    pairs = zip([1.0, *survival], survival, strict=False)
-    return [[min(1.0, after / before)] if before > 0 else [0.0] for before, after in pairs]
-
-
-def _build_chain_latencies(rows: Sequence[SweepRow], context_tokens: int) -> tuple[tuple[ChainLatency, ...], bool]:
-    """Return the step times of every condition, and whether plain decoding of one was extrapolated."""
-    conditions: dict[tuple[int, int], dict[int, list[float]]] = {}
-    for row in rows:
-        context = context_tokens if row.context_tokens is None else row.context_tokens
-        conditions.setdefault((context, row.batch_size), {}).setdefault(row.length, []).append(row.step_s)
-    without_plain = [times for times in conditions.values() if 0 not in times and len(times) > 1]
-    for times in without_plain:
-        plain_s = _extrapolate_plain_s(times)
-        if plain_s > 0:
-            times[0] = [plain_s]
-    latencies = tuple(
-        ChainLatency(
-            context_tokens=context,
-            batch_size=batch_size,
-            chains=tuple(TimedChain(length=length, steps=Timing(times[length])) for length in sorted(times)),
-        )
-        for (context, batch_size), times in sorted(conditions.items())
-    )
-    return latencies, bool(without_plain)
-
-
-def _extrapolate_plain_s(times: Mapping[int, Sequence[float]]) -> float:
-    """Return the seconds of a plain step on the line through the two shortest lengths, at most the shortest's."""
-    first, second = sorted(times)[:2]
-    first_s, second_s = (sum(times[length]) / len(times[length]) for length in (first, second))
-    return first_s - max(0.0, second_s - first_s) / (second - first) * first
-
-
-def _now() -> str:
+def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _unknown_machine(processor: str = UNKNOWN) -> Machine:
+def unknown_machine(processor: str = UNKNOWN) -> Machine:
     return Machine(device=IMPORTED, processor=processor, threads=None, system=UNKNOWN, python=UNKNOWN, torch=UNKNOWN)

@@ -1,6 +1,7 @@
 """Sweeps over the draft length: rows of speed and accept length, as CSV or JSON."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,14 +147,15 @@ def _build_row(row: _Row, own_token: float) -> SweepRow:
     batch_size = row.whole(row.number(BATCH, 1.0), BATCH[0], least=1)
     context = row.number(CONTEXT, -1.0)
     tree = row.number(TOP_K, 1.0) > 1
-    tokens = _read_accept_length(row, length, own_token)
+    step_s = _read_seconds(row, STEP)
     return SweepRow(
         length=length,
         tree=tree,
         batch_size=batch_size,
         context_tokens=None if context < 0 else row.whole(context, CONTEXT[0], least=0),
-        step_s=_read_step_s(row, batch_size, tokens),
-        tokens_per_step=tokens,
+        step_s=step_s,
+        token_s=_read_token_s(row, batch_size) if step_s is None else None,
+        tokens_per_step=_read_accept_length(row, length, own_token),
     )
 
 
@@ -174,12 +176,14 @@ def _read_length(row: _Row) -> int:
     raise row.error(f"expected the draft length as one of {', '.join(LENGTH)}. Got none: add the column.")
 
 
-def _read_accept_length(row: _Row, length: int, own_token: float) -> float:
+def _read_accept_length(row: _Row, length: int, own_token: float) -> float | None:
     if length == 0:
         return 1.0
     tokens = own_token + row.number(ACCEPT)
     if math.isnan(tokens):
         tokens = 1 + row.number(ACCEPTED)
+    if math.isnan(tokens):
+        return None
     if not 1 <= tokens <= 1 + length:
         raise row.error(
             f"expected an accept length from 1 to {1 + length}, with the target's own token. Got {tokens:g}: where it is "
@@ -188,16 +192,22 @@ def _read_accept_length(row: _Row, length: int, own_token: float) -> float:
     return tokens
 
 
-def _read_step_s(row: _Row, batch_size: int, tokens: float) -> float:
-    for units, factor in ((STEP, 1.0), (PER_TOKEN, tokens)):
-        for name, unit_s in units.items():
-            value = row.number((name,))
-            if not math.isnan(value):
-                return _check_positive(row, value * unit_s * factor)
+def _read_seconds(row: _Row, units: Mapping[str, float]) -> float | None:
+    for name, unit_s in units.items():
+        value = row.number((name,))
+        if not math.isnan(value):
+            return _check_positive(row, value * unit_s)
+    return None
+
+
+def _read_token_s(row: _Row, batch_size: int) -> float:
+    token_s = _read_seconds(row, PER_TOKEN)
+    if token_s is not None:
+        return token_s
     speed = row.number(PER_SEQUENCE)
     if math.isnan(speed):
         speed = row.number(OF_BATCH) / batch_size
-    return tokens / _check_positive(row, speed)
+    return 1 / _check_positive(row, speed)
 
 
 def _check_positive(row: _Row, value: float) -> float:
@@ -210,7 +220,7 @@ SWEEP_ROWS = Importer(
     name="sweep",
     title="speed by draft length (CSV, JSON, JSON Lines)",
     contains=(SWEEP,),
-    needs="a draft length, accept length and step time or tokens per second in each row; plain decoding is length 0",
+    needs="a draft length and step time or tokens per second in each row, and accept lengths; plain decoding is length 0",
     matches=is_sweep,
     read=read_sweep,
 )
