@@ -58,6 +58,9 @@ WRITTEN = {
         "speculative_config:\n  decoding_type: Eagle3\n  speculative_model: heads/e3\n  max_draft_len: 4\n"
         "  use_dynamic_tree: true\n  dynamic_tree_max_topK: 4\n  max_total_draft_tokens: 15\n"
     ),
+    ("tensorrt-llm", BLOCK): (
+        "speculative_config:\n  decoding_type: DFlash\n  speculative_model: heads/block\n  max_draft_len: 4\n"
+    ),
     ("llama-cpp", HEAD): (
         "--spec-type draft-eagle3 --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/e3\n"
     ),
@@ -148,6 +151,29 @@ def test_prediction_of_the_tree_file_is_a_remark():
     assert found.remarks == ("Predicted in treeopt's decoder: 1.25x plain decoding.",)
     assert found.target_model == "models/big"
     assert choose("vllm", HEAD, provenance=Provenance()).remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "length"),
+    [
+        ("vllm", "dspark", '"num_speculative_tokens": 4'),
+        ("sglang", "DSPARK", "--speculative-dspark-block-size 4\n"),
+        ("llama-cpp", "draft-dspark", "--spec-draft-n-max 4 "),
+        ("tensorrt-llm", "DSpark", "max_draft_len: 4\n"),
+    ],
+)
+def test_block_head_is_exported_as_dspark_if_asked(name, method, length):
+    """A block of g tokens drafts g: no engine counts the root, unlike SGLang's DFLASH."""
+    text = choose(name, BLOCK, method=method).output.files["FILE"]
+    assert method in text
+    assert length in text
+
+
+def test_block_heads_of_tensorrt_llm_draft_chains_and_need_1_3():
+    with pytest.raises(InfeasibleError, match=r"expected Draft_Target before 1\.3\. Got DFlash"):
+        choose("tensorrt-llm", BLOCK, engine_version="1.2.1")
+    (warning,) = choose("tensorrt-llm", BLOCK, tree=k_ary(2, 3)).warnings
+    assert "loads no static tree" in warning.problem
 
 
 def test_mtp_and_ngram_methods_name_no_draft_model():

@@ -8,6 +8,7 @@ Checked against `arg_groups/speculative_hook.py`, `speculative/adaptive_spec_par
     --speculative-num-draft-tokens = nodes, the root counted
     pool: nodes - 1 <= top_k + (depth - 1) top_k², which SGLang does not check when it starts
     DFLASH: --speculative-dflash-block-size = K + 1, the root counted; a chain
+    DSPARK: --speculative-dspark-block-size = K, the root not counted; a chain
     NGRAM: no draft model; --speculative-num-draft-tokens = K + 1, --speculative-ngram-max-bfs-breadth = 1 for a chain
     adaptive: {smallest batch: {"candidate_steps": [K]}, …}; the largest key up to the batch size applies, 0 is plain decoding
 """
@@ -27,12 +28,14 @@ from treeopt.errors import Warning
 from treeopt.trees.drafter_parameters import DynamicTree
 
 VERSION = "0.5.23"
-METHODS = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN", "DFLASH", "NGRAM")
+METHODS = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN", "DFLASH", "DSPARK", "NGRAM")
 ADAPTIVE_METHODS = ("EAGLE", "EAGLE3", "NEXTN")
 """SGLang treats NEXTN as EAGLE."""
 ALGORITHM, DRAFT = "--speculative-algorithm", "--speculative-draft-model-path"
 STEPS, TOP_K, NODES = "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens"
-BLOCK = "--speculative-dflash-block-size"
+BLOCKS = {"DFLASH": "--speculative-dflash-block-size", "DSPARK": "--speculative-dspark-block-size"}
+"""Flags of the methods that draft a block in one pass."""
+COSTS_USAGE = "; for a DSPARK draft: --speculative-dspark-sps-table-path FILE.sps.json"
 LAUNCH = "python -m sglang.launch_server --model-path TARGET"
 BACKENDS = Warning(
     "top-k above 1 with a page size above 1 works with the attention backends flashinfer, fa3 and triton only.",
@@ -42,8 +45,8 @@ BACKENDS = Warning(
 
 def limits(request: SettingRequest) -> str | None:
     tree = request.tree
-    if request.method in ("DFLASH", "NGRAM"):
-        return chains_only(BLOCK if request.method == "DFLASH" else NODES)(request)
+    if request.method in (*BLOCKS, "NGRAM"):
+        return chains_only(BLOCKS.get(request.method or "", NODES))(request)
     if tree.top_k > 1 or tree.is_chain:
         return None
     return f"{NODES}: expected {STEPS} + 1 = {tree.depth + 1} for {TOP_K} 1. Got {tree.nodes}: ask for a whole chain."
@@ -52,8 +55,8 @@ def limits(request: SettingRequest) -> str | None:
 def render(request: SettingRequest) -> SettingFiles:
     if request.method == "NGRAM":
         return _render_ngram(request)
-    if request.method == "DFLASH":
-        return _render_dflash(request)
+    if request.method in BLOCKS:
+        return _render_block(request, request.method)
     tree, method = request.tree, request.method or METHODS[0]
     draft = [] if method == "NEXTN" else [(DRAFT, request.draft_model)]
     flags = flag_line([(ALGORITHM, method), *draft, (STEPS, tree.depth), (TOP_K, tree.top_k), (NODES, tree.nodes)])
@@ -73,24 +76,32 @@ def render(request: SettingRequest) -> SettingFiles:
                     "Name one of these as the method, or export for the batch size you serve.",
                 )
             )
-    if request.verify_s:
-        table = {
-            "sample_batch_tokens": list(request.verify_s),
-            "sample_steps_per_sec": [float(f"{1 / seconds:.6g}") for seconds in request.verify_s.values()],
-            "max_batch_tokens": max(request.verify_s),
-        }
-        files["FILE.sps.json"] = json_text(table)
-        usage += "; for a DSPARK draft: --speculative-dspark-sps-table-path FILE.sps.json"
-    return SettingFiles(files=files, usage=usage, warnings=tuple(warnings))
+    costs = _render_costs(request)
+    return SettingFiles(files=files | costs, usage=usage + COSTS_USAGE * bool(costs), warnings=tuple(warnings))
 
 
-def _render_dflash(request: SettingRequest) -> SettingFiles:
-    flags = flag_line([(ALGORITHM, "DFLASH"), (DRAFT, request.draft_model), (BLOCK, request.tree.nodes)])
+def _render_block(request: SettingRequest, method: str) -> SettingFiles:
+    """Return the flags of a method that drafts a block in one pass; only DFLASH counts the root."""
+    block = request.tree.nodes if method == "DFLASH" else request.tree.depth
+    flags = flag_line([(ALGORITHM, method), (DRAFT, request.draft_model), (BLOCKS[method], block)])
+    costs = _render_costs(request) if method == "DSPARK" else {}
     return SettingFiles(
-        files={MAIN: flags},
-        usage=with_flags(LAUNCH, flags),
-        warnings=warn_schedule_omitted(request, "SGLang changes no lengths for DFLASH"),
+        files={MAIN: flags} | costs,
+        usage=with_flags(LAUNCH, flags) + COSTS_USAGE * bool(costs),
+        warnings=warn_schedule_omitted(request, f"SGLang changes no lengths for {method}"),
     )
+
+
+def _render_costs(request: SettingRequest) -> dict[str, str]:
+    """Return the cost table from which DSPARK chooses how many tokens to verify; empty without measured passes."""
+    if not request.verify_s:
+        return {}
+    table = {
+        "sample_batch_tokens": list(request.verify_s),
+        "sample_steps_per_sec": [float(f"{1 / seconds:.6g}") for seconds in request.verify_s.values()],
+        "max_batch_tokens": max(request.verify_s),
+    }
+    return {"FILE.sps.json": json_text(table)}
 
 
 def _render_ngram(request: SettingRequest) -> SettingFiles:

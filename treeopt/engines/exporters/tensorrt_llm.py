@@ -7,6 +7,7 @@ unknown fields.
     max_draft_len = depth, or K of a chain
     max_total_draft_tokens = nodes - 1, the root not counted; max_draft_len <= it <= dynamic_tree_max_topK max_draft_len
     NGram: max_draft_len = K, max_matching_ngram_size = longest n-gram; no draft model
+    DFlash, DSpark: max_draft_len = K; mask_token_id and target_layer_ids are read from the head's config.json
     draft_len_schedule = {largest batch: K, …}; the first K is max_draft_len, above the last batch nothing is drafted
 
 Before 1.3 the draft model was `speculative_model_dir` (which later releases still accept), the keys of
@@ -27,7 +28,7 @@ from treeopt.errors import Warning
 
 TITLE = "TensorRT-LLM"
 OLDEST, NEWEST = "1.3", "1.4"
-METHODS = ("Draft_Target", "Eagle3", "MTP", "NGram")
+METHODS = ("Draft_Target", "Eagle3", "MTP", "DFlash", "DSpark", "NGram")
 WITHOUT_DRAFT = ("MTP", "NGram")
 """Methods without a draft model."""
 TREE_METHODS = ("Eagle3", "MTP")
@@ -121,5 +122,5 @@ ENGINE = Engine(
     render=render,
     method_names=METHODS,
     off=SettingFiles(files={MAIN: NO_FIELDS}, usage="trtllm-serve TARGET --config FILE"),
-    methods={"eagle": "Eagle3", "prompt-lookup": "NGram"},
+    methods={"eagle": "Eagle3", "dflash": "DFlash", "prompt-lookup": "NGram"},
 )
