@@ -153,3 +153,15 @@ def test_a_profile_without_models_is_not_told_to_record():
             if "dynamic trees" in warning.problem
         ]
         assert warning.action.startswith(action)
+
+
+@pytest.mark.parametrize(("name", "method"), [("sglang", "DFLASH"), ("sglang", "NGRAM"), ("tensorrt-llm", "DFlash")])
+def test_methods_that_draft_chains_need_no_record(name, method):
+    """Negative control: a method with trees is told to record."""
+    engine = engine_named(name)
+    texts = {
+        each: " ".join(map(str, choose_setting(engine, Source(profile=invented(), method=each)).warnings))
+        for each in (method, engine.methods["eagle"])
+    }
+    assert ["dynamic trees" in text for text in texts.values()] == [False, True]
+    assert choose_setting(engine, Source(profile=invented(), method=method)).request.tree.is_chain

@@ -98,6 +98,8 @@ class Engine:
     """Its own names of draft methods; empty if there is no choice."""
     old_method_names: tuple[str, ...] = ()
     """Those that the newest version no longer has."""
+    chain_methods: tuple[str, ...] = ()
+    """Those that draft chains only, though the engine drafts dynamic trees with others."""
     methods: Mapping[str, str | None] = field(default_factory=dict)
     """Its own method names by treeopt's names of drafters other than a draft model, None for its default method: `eagle`
     for EAGLE heads, `dflash`, `prompt-lookup`, and `eagle2` for dynamic trees of the draft model."""

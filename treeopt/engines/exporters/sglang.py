@@ -128,6 +128,7 @@ ENGINE = Engine(
     limits=limits,
     render=render,
     method_names=METHODS,
+    chain_methods=(*BLOCKS, "NGRAM"),
     off=SettingFiles(files={MAIN: NO_FLAGS}, usage=f"{LAUNCH} $(cat FILE)"),
     methods={"eagle": "EAGLE3", "dflash": "DFLASH", "eagle2": "STANDALONE", "prompt-lookup": "NGRAM"},
 )

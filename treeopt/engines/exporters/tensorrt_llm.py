@@ -121,6 +121,7 @@ ENGINE = Engine(
     limits=limits,
     render=render,
     method_names=METHODS,
+    chain_methods=tuple(method for method in METHODS if method not in TREE_METHODS),
     off=SettingFiles(files={MAIN: NO_FIELDS}, usage="trtllm-serve TARGET --config FILE"),
     methods={"eagle": "Eagle3", "dflash": "DFlash", "prompt-lookup": "NGram"},
 )
