@@ -23,8 +23,13 @@ REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--round
 
 
 def plan_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> list[Warning]:
-    """Return warnings about extrapolation, imports without errors, and an uncertain choice."""
-    return [*_extrapolation(plan), *_imports_without_errors(plan), *_uncertain_choice(plan, drafters)]
+    """Return warnings about extrapolation, unmeasured lengths, imports without errors, and an uncertain choice."""
+    return [
+        *_extrapolation(plan),
+        *_unmeasured_length(plan),
+        *_imports_without_errors(plan),
+        *_uncertain_choice(plan, drafters),
+    ]
 
 
 def under_rule(plan: "Plan") -> str:
@@ -114,6 +119,23 @@ def _extrapolation(plan: "Plan") -> Iterator[Warning]:
             f"passes were measured up to {point.max_nodes} tokens; times of larger ones are extrapolated linearly.",
             f"Profile with --max-tokens {max_nodes} before you rely on them.",
         )
+
+
+def _unmeasured_length(plan: "Plan") -> Iterator[Warning]:
+    """Yield a warning if an engine's chain lies between measured lengths, where its step may suddenly take longer."""
+    if not plan.model.costs.whole_steps:
+        return
+    length = plan.choice.tree.max_depth
+    tables = [latency.verify.tokens.tolist() for latency in plan.model.point.latencies]
+    lengths = [tokens - 1 for tokens in sorted(set.intersection(*map(set, tables)))]
+    if length in lengths or length > lengths[-1]:
+        return
+    shorter = max(measured for measured in lengths if measured < length)
+    longer = min(measured for measured in lengths if measured > length)
+    yield Warning(
+        f"{length} draft tokens were not measured; the step time is interpolated between {shorter} and {longer}.",
+        "Measure it before you serve.",
+    )
 
 
 def _imports_without_errors(plan: "Plan") -> Iterator[Warning]:

@@ -186,3 +186,15 @@ def test_estimated_acceptance_is_warned_of(tmp_path, monkeypatch):
     warning = " ".join(result.stderr.split())
     assert "acceptance was not measured, and is estimated from the speeds" in warning
     assert "Add a column accept_length." in warning
+
+
+@pytest.mark.parametrize(("lengths", "warned"), [((0, 1, 6), True), ((0, 1, 2, 3, 4, 6), False)])
+def test_chosen_length_between_measured_ones_is_warned_of(tmp_path, monkeypatch, lengths, warned):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{length},{accept_length(length)},{step_s(length, 1, knee=3)}" for length in lengths]
+    (tmp_path / "s.csv").write_text("\n".join(["k,accept_len,step_s", *rows]))
+    call("profile", "--sweep", "s.csv", "-o", "p.yaml")
+    result = call("solve", "--profile", "p.yaml", "-o", "plan.yaml")
+    warning = " ".join(result.stderr.split())
+    assert ("draft tokens were not measured; the step time is interpolated between 1 and 6" in warning) == warned
+    assert ("Measure it before you serve." in warning) == warned
