@@ -34,7 +34,6 @@ def measure_profile(args: ProfileOptions) -> "tuple[Profile, DraftRecord | None]
 
     Of several processes, only the first returns a result; the others return None.
     """
-    start_s = time.monotonic()
     args.check_measured()
     from treeopt.profiler.checkpoint import check_origin
     from treeopt.profiler.processes.distributed import local_device, processes_for
@@ -52,7 +51,7 @@ def measure_profile(args: ProfileOptions) -> "tuple[Profile, DraftRecord | None]
             check_origin(args.checkpoint_file)
         curves = args.imports.latencies()
         acceptances = args.imports.acceptances(settings.rules[0], settings.sampling)
-        return _measure(args, settings, processes, curves, acceptances, start_s)
+        return _measure(args, settings, processes, curves, acceptances)
 
 
 def _measure(
@@ -61,7 +60,6 @@ def _measure(
     processes: "Processes",
     curves: "tuple[ImportedLatency, ...]",
     acceptances: "tuple[MeasuredAcceptance, ...]",
-    start_s: float,
 ) -> "tuple[Profile, DraftRecord | None] | None":
     from treeopt.planner import fastest_drafted_tree
     from treeopt.planner.certainty import certainty
@@ -97,7 +95,7 @@ def _measure(
     budget = None
     if settings.time_budget_s is not None:
         share = 1.0 if args.record is None else 1 - RECORD_SHARE
-        budget = Budget(share * settings.time_budget_s, checkpoint, started_s=start_s)
+        budget = Budget(share * settings.time_budget_s, checkpoint)
     measurement = Measurement(
         models.target,
         models.draft,

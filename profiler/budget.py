@@ -37,23 +37,18 @@ NO_DEADLINE = Deadline(time.monotonic, math.inf)
 
 
 class Budget:
-    """Seconds for one profile, interrupted runs included.
+    """Seconds for one profile, interrupted runs included, from the moment when its models are loaded.
 
     Args:
         seconds: for everything.
         checkpoint: where the seconds spent are stored.
         now_s: a monotonic clock.
-        started_s: when this run started; the time since then counts as loading.
     """
 
-    def __init__(
-        self, seconds: float, checkpoint: Checkpoint, *, now_s: NowS = time.monotonic, started_s: float | None = None
-    ) -> None:
+    def __init__(self, seconds: float, checkpoint: Checkpoint, *, now_s: NowS = time.monotonic) -> None:
         self.seconds = seconds
         self._checkpoint, self._now_s = checkpoint, now_s
-        started_s = now_s() if started_s is None else started_s
-        self._end_s = started_s + seconds - sum(self.spent_s.values())
-        checkpoint.append(SPENT + "loading", 0, (now_s() - started_s,))
+        self._end_s = now_s() + seconds - sum(self.spent_s.values())
 
     @property
     def deadline(self) -> Deadline:

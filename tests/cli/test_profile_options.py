@@ -133,12 +133,12 @@ class TestConditions:
         assert written.acceptance().positions >= 64 * 2
         lines = result.stderr.splitlines()
         (spent,) = [line for line in lines if line.startswith("Spent ")]
-        assert all(f"{part} " in spent for part in ("loading", "verification passes", "whole steps", "acceptance"))
+        assert all(f"{part} " in spent for part in ("verification passes", "whole steps", "acceptance"))
         assert sum("chance that the plan is within 1 % of the fastest" in line for line in lines) == 1
 
 
 class TestBudget:
-    """How long is measured where it is not said: until the plan is certain, for the bundled pair no longer than before."""
+    """How long a profile measures by default."""
 
     @pytest.mark.parametrize(
         ("arguments", "budget_s"),

@@ -28,7 +28,6 @@ ABSENT = "-"
 SETTING_HEADER = ("  setting", "tokens/step", "sequences", "step/plain step", "sequences")
 """Each number with how many sequences it was measured on."""
 PARTS = {
-    "loading": "loading",
     "verify": "verification passes",
     "draft": "drafting passes",
     "overhead": "whole steps",
