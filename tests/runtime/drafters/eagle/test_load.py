@@ -95,6 +95,10 @@ WRONG = {
         {"fc_norm": True, "norm_before_fc": True},
         r"norm_before_fc: expected no fc_norm with it.*Got both: ",
     ),
+    "sliding attention": (
+        {"config": {"layer_types": ["sliding_attention"]}},
+        r"layer_types: expected full attention in every layer",
+    ),
     "no size": ({"config": {"hidden_size": None}}, r"hidden_size: "),
     "tokens by number": (
         {"tensors": {"d2t": torch.tensor([1, 2, 5, 6, 20])}},

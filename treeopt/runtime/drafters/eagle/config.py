@@ -75,6 +75,11 @@ def _layers(
     sizes = content[SPECULATORS] if speculators else content
     if not isinstance(sizes, dict):
         raise fields.error(SPECULATORS, f"expected fields with names. Got {sizes!r}.")
+    kinds = sizes.get("layer_types")
+    if isinstance(kinds, list) and "sliding_attention" in kinds:
+        raise fields.error(
+            "layer_types", "expected full attention in every layer. Got sliding attention: take another checkpoint."
+        )
     source = f"{path}: {SPECULATORS}" if speculators else path
     config = parse_config(source, {**sizes, "architectures": ["LlamaForCausalLM"]})
     if config.vocabulary != target.config.vocabulary:
