@@ -21,6 +21,7 @@ PARAMETERS: dict[str, type[DrafterParameters] | None] = {
     "dflash": None,
     "redrafter": RedrafterSetting,
     "eagle": None,
+    "p-eagle": None,
     "eagle2": DynamicTree,
     "specexec": SpecExecSetting,
     "lookahead": LookaheadSetting,
@@ -31,7 +32,7 @@ DRAFTERS = tuple(PARAMETERS)
 """A file without a drafter means `model`, the draft model."""
 STATIC_TREE_DRAFTERS = tuple(name for name, parameters in PARAMETERS.items() if parameters is None)
 """Drafters of a static tree, which is solved from their acceptance table."""
-HEAD_DRAFTERS = ("medusa", "dflash", "redrafter", "eagle", "eagle2")
+HEAD_DRAFTERS = ("medusa", "dflash", "redrafter", "eagle", "p-eagle", "eagle2")
 """Drafters with a folder of heads, `--drafter NAME=DIR`; `eagle2` without one expands the draft model."""
 MAX_VALUE = 65_536
 """Largest parameter in a file, as for the nodes of a tree file."""
@@ -113,7 +114,8 @@ class DrafterSetting(ShortRepr):
 
     @property
     def eagle_head(self) -> bool:
-        return self.name == "eagle" or (self.name == "eagle2" and self.source is not None)
+        """Whether it has an EAGLE or P-EAGLE head, which reads the hidden states of `layers`."""
+        return self.name in ("eagle", "p-eagle") or (self.name == "eagle2" and self.source is not None)
 
     @property
     def expands_draft_model(self) -> bool:

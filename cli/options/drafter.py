@@ -63,8 +63,8 @@ def eagle_layers_option(default: str) -> Any:
         heading=Heading.MODELS,
         type=LAYERS,
         default=(),
-        help="Layer ids of the target's hidden states that the EAGLE-3 head reads, 0 for the embedding, separated by "
-        f"commas; by default {default}.",
+        help="Layer ids of the target's hidden states that the EAGLE-3 or P-EAGLE head reads, 0 for the embedding, "
+        f"separated by commas; by default {default}.",
     )
 
 
@@ -75,7 +75,7 @@ def with_layers(drafters: Sequence[DrafterSetting], layers: tuple[int, ...]) -> 
     """
     if layers and not any(drafter.eagle_head for drafter in drafters):
         raise click.UsageError(
-            "--eagle-layers: expected --drafter eagle, or --drafter eagle2=DIR, whose head reads them. Got neither: name "
+            "--eagle-layers: expected --drafter eagle, p-eagle=DIR or eagle2=DIR, whose head reads them. Got none: name "
             "one, or leave it out."
         )
     return tuple(replace(drafter, layers=layers) if layers and drafter.eagle_head else drafter for drafter in drafters)

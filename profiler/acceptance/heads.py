@@ -20,11 +20,14 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.eagle.head import EagleHead
+from treeopt.runtime.drafters.eagle.p_eagle import PEagleHead
 from treeopt.runtime.drafters.eagle.unroll import unroll
 from treeopt.runtime.drafters.medusa import MedusaHeads
+from treeopt.runtime.models.attention import SequenceAttention
 from treeopt.runtime.models.finite import check_logits, not_finite_error
 from treeopt.runtime.models.kv_cache import KVCache
-from treeopt.runtime.models.model import HiddenStates, RequestedStates
+from treeopt.runtime.models.memory import new_caches
+from treeopt.runtime.models.model import HiddenStates, RequestedStates, SequenceInput
 from treeopt.runtime.rules.distributions import distribution
 
 LAST = RequestedStates(last=True)
@@ -48,6 +51,11 @@ class HeadSequence(NamedTuple):
         """(n, hidden): the target's last hidden state before each root, the input of Medusa's heads."""
         assert self.states.last is not None  # it was requested
         return self.states.last
+
+    @property
+    def following(self) -> Tensor:
+        """int64: the token after each of the tokens before the last root, the input of EAGLE heads."""
+        return torch.cat([self.before[1:], self.tokens])[:-1]
 
 
 @torch.inference_mode()
@@ -104,13 +112,35 @@ def eagle_children(head: EagleHead, sequence: HeadSequence, branching: int, dept
     """
     positions, count = len(sequence.tokens), min(branching, head.tokens)
     children = torch.zeros((positions, depths, count), dtype=torch.int64, device=head.device)
-    following = torch.cat([sequence.before[1:], sequence.tokens])[:-1]
     steps = min(depths, positions)
-    for depth, logits in enumerate(unroll(head, sequence.states, following, roots=positions, steps=steps)):
-        likeliest = logits.topk(count)
-        if not bool(likeliest.values[:, 0].isfinite().all()):
-            raise not_finite_error(head.name, "draft model")
-        children[: positions - depth, depth] = likeliest.indices
+    for depth, logits in enumerate(unroll(head, sequence.states, sequence.following, roots=positions, steps=steps)):
+        children[: positions - depth, depth] = _likeliest(head.name, logits, count)
+    return children
+
+
+@torch.inference_mode()
+def p_eagle_children(head: PEagleHead, sequence: HeadSequence, branching: int) -> Tensor:
+    """Return the likeliest tokens of every level, int64 (n, D, B), below each root of a sequence.
+
+    The slots of the deeper levels of several roots share passes, and are hidden from each other.
+    """
+    eagle, count, following = head.eagle, min(branching, head.tokens), sequence.following
+    positions = len(sequence.tokens)
+    children = torch.zeros((positions, head.levels, count), dtype=torch.int64, device=head.device)
+    if not positions:
+        return children
+    first_root = len(following) - positions
+    (cache,) = new_caches(eagle, len(following) + head.levels, 1)
+    attention = SequenceAttention.of(SequenceInput.causal(cache, following))
+    hidden = eagle.hidden(eagle.fuse(sequence.states), following, attention, begins=[0])
+    cache.length = len(following)
+    children[:, 0] = _likeliest(head.name, eagle.output(hidden[first_root:]).logits, count)
+    masks = head.levels - 1
+    for start in range(0, positions if masks else 0, BLOCKS_PER_PASS):
+        roots = np.arange(start, min(start + BLOCKS_PER_PASS, positions))
+        blocks = _attend_in_blocks(cache, first_root + 1 + roots, masks, causal=True)
+        logits = eagle.output(eagle.hidden(*head.mask_slots(len(roots) * masks), blocks)).logits
+        children[roots, 1:] = _likeliest(head.name, logits.unflatten(0, (len(roots), masks)), count)
     return children
 
 
@@ -134,28 +164,46 @@ def dflash_children(head: DFlashHead, sequence: HeadSequence, branching: int) ->
         logits = head.predict(chunk, partial(_blocks_in_layer, head, cache, contexts))
         if head.markov is not None:
             logits = logits + head.markov.bias(parents[start : start + BLOCKS_PER_PASS])
-        likeliest = logits.topk(count)
-        if not bool(likeliest.values[..., 0].isfinite().all()):
-            raise not_finite_error(head.name, "draft model")
-        children.append(likeliest.indices)
+        children.append(_likeliest(head.name, logits, count))
     return torch.cat(children)
 
 
+def _likeliest(name: str, logits: Tensor, count: int) -> Tensor:
+    """Return the likeliest tokens, int64 (…, count); raises TreeoptError if logits (…, V) are not finite."""
+    likeliest = logits.topk(count)
+    if not bool(likeliest.values[..., 0].isfinite().all()):
+        raise not_finite_error(name, "draft model")
+    return likeliest.indices
+
+
 def _blocks_in_layer(head: DFlashHead, cache: KVCache, contexts: Int64, layer: int) -> "_Blocks":
-    """Return the attention of the slots of blocks in a layer, each block after `contexts` tokens."""
-    slots = np.arange(head.block_tokens)
-    positions = (contexts[:, None] + slots).ravel()
-    owner = np.repeat(np.arange(len(contexts)), head.block_tokens)
+    return _attend_in_blocks(cache, contexts, head.block_tokens, causal=head.causal, window=head.window(layer))
+
+
+def _attend_in_blocks(
+    cache: KVCache, contexts: Int64, block_tokens: int, *, causal: bool, window: int | None = None
+) -> "_Blocks":
+    """Return the attention of the slots of blocks, which are hidden from each other.
+
+    Args:
+        cache: of the contexts, which are the beginnings of one sequence.
+        contexts: (blocks,), tokens before each block.
+        block_tokens: slots of each block.
+        causal: whether a slot sees only the slots before it.
+        window: sliding window in context tokens; None for full attention.
+    """
+    positions = (contexts[:, None] + np.arange(block_tokens)).ravel()
+    owner = np.repeat(np.arange(len(contexts)), block_tokens)
     context = np.arange(cache.length)
     seen_context = context < contexts[owner][:, None]
-    if (window := head.window(layer)) is not None:
+    if window is not None:
         seen_context &= context >= contexts[owner][:, None] - window
     seen_block = owner[:, None] == owner
-    if head.causal:
+    if causal:
         seen_block &= positions[:, None] >= positions
-    mask = torch.from_numpy(np.concatenate([seen_context, seen_block], axis=1)).to(head.device)
-    rotations = cache.store.rotations[torch.from_numpy(positions).to(head.device)]
-    return _Blocks(cache, rotations, mask)
+    rotations = cache.store.rotations
+    mask = torch.from_numpy(np.concatenate([seen_context, seen_block], axis=1)).to(rotations.device)
+    return _Blocks(cache, rotations[torch.from_numpy(positions).to(rotations.device)], mask)
 
 
 class _Blocks(NamedTuple):

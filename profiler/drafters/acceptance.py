@@ -15,6 +15,7 @@ from treeopt.profiler.acceptance.heads import (
     dflash_children,
     eagle_children,
     medusa_children,
+    p_eagle_children,
 )
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.checkpoint import Checkpoint
@@ -24,7 +25,7 @@ from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categ
 from treeopt.records.rules import TARGET_RULE
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.dflash import DFlashHead
-from treeopt.runtime.drafters.eagle import EagleHead
+from treeopt.runtime.drafters.eagle import EagleHead, PEagleHead
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.transformer import Transformer
 
@@ -124,7 +125,7 @@ def root_counter(
         generated: the target's tokens after each prompt.
         sampling: how they were sampled.
         branching: children per node.
-        depth: levels of an EAGLE head; Medusa and DFlash heads have their own number.
+        depth: levels of an EAGLE head; other heads have their own number.
     """
     target, heads = drafter.target, drafter.heads
     assert isinstance(target, Transformer)  # heads are loaded for no other
@@ -132,10 +133,12 @@ def root_counter(
     def count(number: int) -> RootCounts | None:
         if number not in prompts:
             return None
-        if isinstance(heads, DFlashHead | EagleHead):
+        if isinstance(heads, DFlashHead | EagleHead | PEagleHead):
             sequence = build_head_sequence(target, prompts[number], generated[number], sampling, heads.requested_states)
             if isinstance(heads, DFlashHead):
                 return count_roots(dflash_children(heads, sequence, branching), sequence)
+            if isinstance(heads, PEagleHead):
+                return count_roots(p_eagle_children(heads, sequence, branching), sequence)
             return count_roots(eagle_children(heads, sequence, branching, depth), sequence)
         sequence = build_head_sequence(target, prompts[number], generated[number], sampling)
         return count_roots(medusa_children(heads, sequence, branching), sequence)

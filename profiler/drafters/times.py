@@ -22,6 +22,7 @@ from treeopt.records.rules import TARGET_RULE
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, DFlashHead, tree_filler
+from treeopt.runtime.drafters.eagle import PEagleDrafter, PEagleHead
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.drafters.static_tree import LevelDrafter
@@ -29,7 +30,7 @@ from treeopt.runtime.rules import get_rule
 from treeopt.trees import TokenTree, chain
 
 TOP_K = 10
-"""Tokens at each depth that a timed pass of Medusa or DFlash heads returns."""
+"""Tokens at each depth that a timed pass of all levels returns."""
 PASSES_SHARE = 1 / 3
 """Fraction of the time at one operating point that passes of the heads may take; whole steps have the rest."""
 
@@ -118,16 +119,17 @@ class DrafterTimer:
 
     @property
     def _per_block(self) -> bool:
-        return isinstance(self.drafter.heads, MedusaHeads | DFlashHead)
+        return isinstance(self.drafter.heads, MedusaHeads | DFlashHead | PEagleHead)
 
     @property
-    def _fills_levels(self) -> bool:
-        """Whether drafting takes longer with every level of a block, because a Markov head fills them in turn."""
-        return isinstance(self.drafter.heads, DFlashHead) and self.drafter.heads.markov is not None
+    def _block_grows(self) -> bool:
+        """Whether drafting a block takes longer with every level: P-EAGLE has a row for each, a Markov head a product."""
+        heads = self.drafter.heads
+        return isinstance(heads, PEagleHead) or (isinstance(heads, DFlashHead) and heads.markov is not None)
 
     def _largest_draft(self, max_tokens: int) -> int:
         """Return the most internal nodes of a level that are timed, or the most levels of a block."""
-        if self._fills_levels:
+        if self._block_grows:
             levels: int = self.drafter.heads.levels
             return levels
         return 1 if self._per_block else max_tokens
@@ -140,7 +142,7 @@ class DrafterTimer:
     def _table(self, passes: LatencyCurve) -> LatencyTable:
         """Return the seconds of drafting a level by its internal nodes, or of all levels by their number."""
         table = passes.table()
-        if not self._per_block or self._fills_levels:
+        if not self._per_block or self._block_grows:
             return table
         (timing,) = table.timings
         levels = sorted({1, self.drafter.heads.levels})  # one pass drafts all, however few levels a tree has
@@ -152,6 +154,11 @@ class DrafterTimer:
             return Passes(lambda _: _medusa_pass(heads, point.batch_size))
         if isinstance(heads, DFlashHead):
             return Passes(_dflash_passes(heads, len(tokens), point.batch_size))
+        if isinstance(heads, PEagleHead):
+            block = ModelPasses(
+                heads.eagle, tokens, point.batch_size, heads.levels, cuda_graphs=self.settings.cuda_graphs
+            )
+            return Passes(cache(lambda levels: block.draft_levels(levels, min(TOP_K, heads.tokens))))
         passes = ModelPasses(heads, tokens, point.batch_size, max_tokens, cuda_graphs=self.settings.cuda_graphs)
         return Passes(cache(lambda width: passes.draft(width, point.sampling, rule)))
 
@@ -160,7 +167,7 @@ class DrafterTimer:
         largest = max(trees, key=lambda tree: tree.nodes)
         capacity = point.context_tokens + ROOM_TOKENS
         drafter = replace(self.drafter, capacity=capacity).make_with_tree(largest)
-        assert isinstance(drafter, LevelDrafter | MedusaDrafter | DFlashDrafter)  # they fill any tree
+        assert isinstance(drafter, LevelDrafter | MedusaDrafter | DFlashDrafter | PEagleDrafter)  # they fill any tree
         decoder = Decoder(
             self.drafter.target,
             drafter,

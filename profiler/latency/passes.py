@@ -132,6 +132,16 @@ class ModelPasses:
 
         return work
 
+    def draft_levels(self, levels: int, count: int) -> Work:
+        """Return the work of drafting a number of levels in one pass: a slot and the `count` likeliest tokens of each."""
+        run = self._pass(PassNodes.chain(levels))
+
+        @torch.inference_mode()
+        def work() -> object:
+            return run().topk(count)
+
+        return work
+
     def _pass(self, nodes: PassNodes) -> Callable[[], Tensor]:
         """Return a function that runs one batched pass over these nodes of every sequence and returns the logits."""
         tokens = torch.zeros(nodes.rows, dtype=torch.int64, device=self._device)

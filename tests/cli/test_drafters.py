@@ -36,7 +36,7 @@ def rows(text):
     [
         (
             ("medsua",),
-            "expected one of model, medusa, dflash, redrafter, eagle, eagle2, specexec, lookahead, prompt-lookup",
+            "expected one of model, medusa, dflash, redrafter, eagle, p-eagle, eagle2, specexec, lookahead, prompt-lookup",
         ),
         (("lookahead=heads",), "expected no folder, because lookahead reads none. Got 'heads': leave it out."),
         (("medusa=",), "expected a folder after medusa=. Got none"),
@@ -52,7 +52,7 @@ def test_names_are_refused_before_anything_is_loaded(folder, options, expected):
     assert list(folder.iterdir()) == []
 
 
-EAGLE = "--eagle-layers: expected --drafter eagle, or --drafter eagle2=DIR, whose head reads them. Got neither"
+EAGLE = "--eagle-layers: expected --drafter eagle, p-eagle=DIR or eagle2=DIR, whose head reads them. Got none"
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,16 @@ def test_layers_apply_to_eagle_heads_only(monkeypatch):
 
     def load(name, *_, layers, **__):
         found[name] = layers
-        if len(found) < 4:
+        if len(found) < 5:
             return SimpleNamespace(setting=lambda: drafter_setting(name, layers=layers))
         raise TreeoptError("enough")
 
     monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
-    named = ("medusa", "eagle=heads", "eagle2=heads", "lookahead")
+    named = ("medusa", "eagle=heads", "p-eagle=heads", "eagle2=heads", "lookahead")
     options = [part for each in named for part in ("--drafter", each)]
     assert call("profile", *LITTLE, *options, "--eagle-layers", "9,2,6").exit_code == 1
-    assert found == {"medusa": (), "eagle": (9, 2, 6), "eagle2": (9, 2, 6), "lookahead": ()}
+    read = (9, 2, 6)
+    assert found == {"medusa": (), "eagle": read, "p-eagle": read, "eagle2": read, "lookahead": ()}
 
 
 def test_layers_of_a_profile_reach_the_plan_and_the_tree_file(folder):

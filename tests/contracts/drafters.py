@@ -14,7 +14,7 @@ from tests.runtime.learning.toy import FAST
 from tests.support import dflash_heads, eagle_heads
 from treeopt.runtime import Sampling, Transformer
 from treeopt.runtime.drafters.dflash import DFlashDrafter, load_dflash
-from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, PEagleDrafter, load_eagle, load_p_eagle
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
@@ -115,6 +115,13 @@ def eagle_sampled(target, tree):
     return EagleDrafter(head, tree, capacity=target.config.max_positions, rule=RULES["sequoia"], sampling=Sampling(1.0))
 
 
+def p_eagle(target, tree, **options):
+    made = eagle_heads.make_head(target, layer_ids=(0, 1), seed=3, layers=2, mask=True, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        saved = eagle_heads.save_head(eagle_heads.speculators_p_eagle, Path(folder), made, target)
+        return PEagleDrafter(load_p_eagle(saved, target), tree, capacity=target.config.max_positions)
+
+
 def eagle_dynamic(layout, target, **options):
     tree = DynamicTree(top_k=2, depth=3, nodes=6)
     return EagleDynamicDrafter(eagle(layout, target, **options), tree, capacity=target.config.max_positions)
@@ -164,6 +171,7 @@ CASES = {
     "eagle as graphs": Case(
         lambda target, _: (eagle_static(eagle_heads.specforge, target, TREE, norm_output=True),), {"cuda_graphs": True}
     ),
+    "p-eagle": Case(lambda target, _: (p_eagle(target, TREE, ids=(0, 1, 3, 4)),)),
     "lookahead": Case(lambda *_: (LookaheadDrafter(2, 3, 3),), own_models=False, history=True),
     "prompt lookup": Case(lambda *_: (PromptLookupDrafter(2, 3),), own_models=False),
     "prompt lookup as graphs": Case(lambda *_: (PromptLookupDrafter(2, 3),), {"cuda_graphs": True}, own_models=False),

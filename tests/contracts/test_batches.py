@@ -87,7 +87,7 @@ def test_steps_accept_what_those_of_a_text_alone_do(target, draft, name, tempera
         assert steps_of(decoder, requests(), size) == expected
 
 
-@pytest.mark.parametrize("name", ["static tree", "dynamic tree", "best first", "eagle", "eagle, dynamic"])
+@pytest.mark.parametrize("name", ["static tree", "dynamic tree", "best first", "eagle", "eagle, dynamic", "p-eagle"])
 def test_a_draft_that_is_not_finite_does_not_reach_the_text_that_comes_next(target, name, monkeypatch):
     """The first text is the longest, so that slots are hidden behind the third, in the place of the second."""
     monkeypatch.setattr(attention, "MOST_PADDING", 100.0)

@@ -148,6 +148,7 @@ def test_names_are_in_table_order():
             "dflash",
             "redrafter",
             "eagle",
+            "p-eagle",
         ),
         *("lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
     ) == NAMES

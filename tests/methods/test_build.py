@@ -23,6 +23,7 @@ SETTINGS = (
     drafter_setting("dflash"),
     drafter_setting("redrafter", width=2, length=3),
     drafter_setting("eagle", source="head"),
+    drafter_setting("p-eagle", source="p-eagle"),
     drafter_setting("eagle2", top_k=2, depth=3, nodes=6),
     drafter_setting("eagle2", source="head", top_k=2, depth=3, nodes=6),
     drafter_setting("specexec", budget=6, branching=2, batch=2, max_passes=3),
@@ -34,6 +35,7 @@ DEEPEST = {
     "dflash": 2,
     "redrafter": 3,
     "eagle": 2,
+    "p-eagle": 2,
     "eagle2": 3,
     "specexec": 3,
     "lookahead": 2,
@@ -43,20 +45,27 @@ DEEPEST = {
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory, bundled_pair) -> Path:
-    """Return the folder of a random EAGLE head of the bundled target."""
-    target = bundled_pair.target
-    made = eagle_heads.make_head(target, layer_ids=(1, 2, 3), seed=3)
-    return eagle_heads.save_head(eagle_heads.specforge, tmp_path_factory.mktemp("head"), made, target)
+def folder(tmp_path_factory, bundled_pair) -> Path:
+    """Return a folder with random EAGLE and P-EAGLE heads of the bundled target."""
+    folder, target = tmp_path_factory.mktemp("heads"), bundled_pair.target
+    for name, layout in (("head", eagle_heads.specforge), ("p-eagle", eagle_heads.speculators_p_eagle)):
+        made = eagle_heads.make_head(target, layer_ids=(1, 2, 3), seed=3, mask=name == "p-eagle")
+        eagle_heads.save_head(layout, folder / name, made, target)
+    return folder
 
 
-def placed(setting: DrafterSetting, head: Path) -> DrafterSetting:
-    return setting if setting.source is None else replace(setting, source=str(head))
+@pytest.fixture(scope="module")
+def head(folder) -> Path:
+    return folder / "head"
+
+
+def placed(setting: DrafterSetting, folder: Path) -> DrafterSetting:
+    return setting if setting.source is None else replace(setting, source=str(folder / setting.source))
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: f"{each.description} {each.source or ''}")
-def test_output_is_lossless_and_steps_respect_the_setting(setting, head, bundled_pair, bundled_texts):
-    planned = TreeFile(tree=TREE, drafter=placed(setting, head))
+def test_output_is_lossless_and_steps_respect_the_setting(setting, folder, bundled_pair, bundled_texts):
+    planned = TreeFile(tree=TREE, drafter=placed(setting, folder))
     decoder = build_decoder(bundled_pair, planned, DECODING, sequence_tokens=len(bundled_texts[0][0]) + 24)
     prompt, text = bundled_texts[0]
     steps = list(decoder.stream(prompt, 24))

@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 IDS = "eagle_aux_hidden_state_layer_ids"
+MASK_TOKEN, LEVELS = 2, 4
+"""Of P-EAGLE heads."""
 
 
 @dataclass
@@ -48,6 +50,7 @@ def make_head(
     theta=10_000.0,
     yarn=None,
     mtp=False,
+    mask=False,
     **flags,
 ):
     """Return a random head on a target's hidden states; sizes of attention are those of `MadeHead`."""
@@ -87,6 +90,8 @@ def make_head(
             found["output"] = random(vocabulary if ids is None else len(ids), h)
     if embedding or eagle1:
         found["embedding"] = random(vocabulary, h)
+    if mask:
+        found["mask_hidden"] = random(1, 1, max(1, len(layer_ids)) * width)
     if flags.get("fc_norm"):
         found |= {f"fc_norm.{index}": norm(width) for index in range(len(layer_ids))}
     if flags.get("norm_before_fc"):
@@ -115,6 +120,7 @@ TOP = {
     "output": "lm_head.weight",
     "embedding": "embed_tokens.weight",
     "before_fc": "input_norm.weight",
+    "mask_hidden": "mask_hidden",
 }
 
 
@@ -182,6 +188,19 @@ def speculators(folder, made, target):
     }
     save_file(stored(made, target.config.vocabulary, "layers.0", mask=True), folder / "model.safetensors")
     return config
+
+
+def speculators_p_eagle(folder, made, target):
+    """P-EAGLE of speculators: its EAGLE-3 with a mask token, and with as many draft tokens as were trained."""
+    config = speculators(folder, made, target) | {"speculators_model_type": "peagle", "mask_token_id": MASK_TOKEN}
+    proposal = {"proposal_type": "greedy", "speculative_tokens": LEVELS}
+    return config | {"speculators_config": {"algorithm": "peagle", "proposal_methods": [proposal]}}
+
+
+def nemo_p_eagle(folder, made, target):
+    """NeMo AutoModel's P-EAGLE, as it is exported for vLLM."""
+    config = model_optimizer(folder, made, target)
+    return config | {"parallel_drafting": True, "pard_token": MASK_TOKEN, "num_depths": LEVELS}
 
 
 def model_optimizer(folder, made, target):

@@ -10,12 +10,12 @@ from treeopt.profiler.drafters.plain_sequences import generate_sequences
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashHead
-from treeopt.runtime.drafters.eagle import EagleHead
+from treeopt.runtime.drafters.eagle import EagleHead, PEagleHead
 from treeopt.runtime.drafters.registry import LoadedDrafter
 
 
 def loaded(target, heads, name=None):
-    kinds = {EagleHead: "eagle", DFlashHead: "dflash"}
+    kinds = {EagleHead: "eagle", PEagleHead: "p-eagle", DFlashHead: "dflash"}
     name = name or kinds.get(type(heads), "medusa")
     return LoadedDrafter(
         name=name,

@@ -61,6 +61,14 @@ class SlowEagle:
             slots.append([self.feedback(self.stream(slots)), token])
         return self.logits(self.stream(slots))
 
+    def levels_after(self, states, tokens, mask_token, levels):
+        """Return a P-EAGLE head's logits (levels, V) after a text: each level from slots of its own, without deeper ones."""
+        slots = [[self.fused(each), token] for each, token in zip(states, tokens[1:], strict=True)]
+        mask = self.fused(np.split(self.w["mask_hidden"].ravel(), max(1, len(self.made.layer_ids))))
+        return np.array(
+            [self.logits(self.stream([*slots, *([mask, mask_token] for _ in range(masks))])) for masks in range(levels)]
+        )
+
     def fused(self, states):
         if "fc" not in self.w or self.eagle1 or self.mtp:
             return states[0]

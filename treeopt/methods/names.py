@@ -6,7 +6,7 @@ from treeopt.errors import InvalidValueError
 
 NAMES = (
     *("plain", "prompt-lookup", "chain", "osd", "k-sequences", "top-k-tree", "medusa", "dflash", "redrafter"),
-    *("eagle", "lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
+    *("eagle", "p-eagle", "lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
 )
 """In the order of the table."""
 

@@ -16,6 +16,7 @@ from treeopt.trees.drafter_setting import DRAFTERS, drafter_setting
 LOOKUP = drafter_setting("prompt-lookup", ngram=3, length=6)
 HEAD = drafter_setting("eagle", source="heads/e3")
 BLOCK = drafter_setting("dflash", source="heads/block")
+PARALLEL = drafter_setting("p-eagle", source="heads/parallel")
 DYNAMIC = {"top_k": 4, "depth": 4, "nodes": 16}
 OF_THE_DRAFT, OF_A_HEAD = drafter_setting("eagle2", **DYNAMIC), drafter_setting("eagle2", source="heads/e3", **DYNAMIC)
 WRITTEN = {
@@ -44,6 +45,12 @@ WRITTEN = {
     ("llama-cpp", BLOCK): (
         "--spec-type draft-dflash --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/block\n"
     ),
+    ("vllm", PARALLEL): {
+        "method": "eagle3",
+        "model": "heads/parallel",
+        "num_speculative_tokens": 4,
+        "parallel_drafting": True,
+    },
     ("hf", LOOKUP): {"prompt_lookup_num_tokens": 6, "max_matching_ngram_size": 3},
     ("openvino", LOOKUP): {"num_assistant_tokens": 6, "max_ngram_size": 3},
     ("openvino", HEAD): {"num_assistant_tokens": 4, "assistant_confidence_threshold": 0.0},
@@ -93,9 +100,9 @@ def choose(name, drafter, **source):
 
 
 def test_drafters_are_written_for_engines_that_have_them():
-    assert {each.name for each in (*OTHERS, LOOKUP, HEAD, BLOCK, OF_THE_DRAFT)} == {*DRAFTERS} - {"model"}
+    assert {each.name for each in (*OTHERS, LOOKUP, HEAD, BLOCK, PARALLEL, OF_THE_DRAFT)} == {*DRAFTERS} - {"model"}
     for engine in ENGINES:
-        for drafter in (LOOKUP, HEAD, BLOCK, OF_THE_DRAFT, OF_A_HEAD, *OTHERS):
+        for drafter in (LOOKUP, HEAD, BLOCK, PARALLEL, OF_THE_DRAFT, OF_A_HEAD, *OTHERS):
             wanted = WRITTEN.get((engine.name, drafter))
             if wanted is None:
                 with pytest.raises(InfeasibleError, match=rf"Got {drafter.name}: run it with treeopt run"):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.support.dflash_heads import add_markov, make_oracle, save, z_lab
-from tests.support.eagle_heads import make_head, save_head, speculators
+from tests.support.eagle_heads import make_head, save_head, speculators, speculators_p_eagle
 from treeopt.runtime.drafters.dflash import load_dflash
-from treeopt.runtime.drafters.eagle import load_eagle
+from treeopt.runtime.drafters.eagle import load_eagle, load_p_eagle
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafters.redrafter import RedrafterHead
 from treeopt.runtime.drafters.registry import LoadedDrafter
@@ -26,9 +26,12 @@ def heads(target, tmp_path_factory):
     block = load_dflash(save(tmp_path_factory.mktemp("dflash") / "head", config, tensors), target)
     dspark = load_dflash(save(tmp_path_factory.mktemp("dspark") / "head", *add_markov(config, tensors)), target)
     folder = save_head(speculators, tmp_path_factory.mktemp("eagle"), make_head(target, (0, 1)), target)
+    masked = make_head(target, (0, 1), layers=2, mask=True)
+    parallel = save_head(speculators_p_eagle, tmp_path_factory.mktemp("p-eagle"), masked, target)
     return {
         "dflash": block,
         "dspark": dspark,
+        "p-eagle": load_p_eagle(parallel, target),
         "medusa": MedusaHeads(target, random(3, size, size), torch.zeros(3, size)),
         "eagle": load_eagle(folder, target),
         "redrafter": RedrafterHead(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.support import dflash_heads
-from tests.support.eagle_heads import eagle1, make_head, save_head, speculators
+from tests.support.eagle_heads import eagle1, make_head, save_head, speculators, speculators_p_eagle
 from tests.support.head_acceptance import loaded
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.drafters.acceptance import RootCounts, measure_head_acceptance, root_counter
@@ -13,7 +13,7 @@ from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import load_dflash
-from treeopt.runtime.drafters.eagle import load_eagle
+from treeopt.runtime.drafters.eagle import load_eagle, load_p_eagle
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.trees import TokenTree, chain, level_widths
 
@@ -38,6 +38,9 @@ def drafters(target, tmp_path_factory):
             config, tensors = dflash_heads.add_markov(config, tensors)
         return load_dflash(dflash_heads.save(tmp_path_factory.mktemp("head"), config, tensors), target)
 
+    masked = make_head(target, layer_ids=(0, 1), ids=list(range(3, 20)), layers=2, mask=True)
+    trained = {"proposal_methods": [{"speculative_tokens": 3}]}
+    folder = save_head(speculators_p_eagle, tmp_path_factory.mktemp("head"), masked, target, speculators_config=trained)
     size, noise = target.config.hidden, torch.Generator().manual_seed(0)
     medusa = MedusaHeads(target, 0.4 * torch.randn(3, size, size, generator=noise), torch.zeros(3, size))
     heads = {
@@ -47,6 +50,7 @@ def drafters(target, tmp_path_factory):
         "eagle 1": eagle(eagle1, layer_ids=(), eagle1=True),
         "dflash": block(markov=False),
         "dspark": block(markov=True),
+        "p-eagle": load_p_eagle(folder, target),
     }
     return {name: loaded(target, each) for name, each in heads.items()}
 
@@ -58,7 +62,7 @@ def counted(drafter, prompt, sampling=GREEDY, branching=23):
 
 
 @pytest.mark.parametrize("prompt", [[5], [5, 3], [1, 2, 3, 4, 9]])
-@pytest.mark.parametrize("name", ["medusa", "eagle", "eagle, few tokens", "eagle 1", "dflash", "dspark"])
+@pytest.mark.parametrize("name", ["medusa", "eagle", "eagle, few tokens", "eagle 1", "dflash", "dspark", "p-eagle"])
 def test_a_replay_takes_the_steps_that_decoding_takes(drafters, target, name, prompt):
     found = counted(drafters[name], prompt)
     assert found.ranks.shape == (LENGTH - (len(prompt) == 1), 3)

@@ -46,7 +46,7 @@ def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
     return times.measure(latencies, NO_DEADLINE)
 
 
-@pytest.mark.parametrize("name", ["eagle", "medusa", "dflash"])
+@pytest.mark.parametrize("name", ["eagle", "medusa", "dflash", "p-eagle"])
 def test_levels_blocks_and_steps_are_timed_under_every_condition(name, loaded, monkeypatch):
     latencies = invented(conditions=CONDITIONS).latencies
     found = times_of(loaded(name), monkeypatch, latencies)

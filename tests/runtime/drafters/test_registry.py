@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.eagle_heads import make_head, save_head, speculators
+from tests.support.eagle_heads import make_head, save_head, speculators, speculators_p_eagle
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.runtime import load_model
@@ -51,7 +51,11 @@ def test_trees_of_their_own(pair, setting, most):
 
 def test_heads_fill_a_tree_or_grow_their_own(pair, tmp_path):
     folder = save_head(speculators, tmp_path / "eagle", make_head(pair[0], (1, 2), embedding=True), pair[0])
-    for name, source in (("medusa", None), ("dflash", None), ("medusa", str(bundle.MEDUSA)), ("eagle", str(folder))):
+    masked = make_head(pair[0], (1, 2), embedding=True, mask=True)
+    parallel = save_head(speculators_p_eagle, tmp_path / "p-eagle", masked, pair[0])
+    named = (("medusa", None), ("dflash", None), ("medusa", bundle.MEDUSA), ("eagle", folder), ("p-eagle", parallel))
+    for name, folder_or_none in named:
+        source = None if folder_or_none is None else str(folder_or_none)
         loaded = load(pair, name, source)
         assert loaded.make_with_tree(TREE).max_tokens == TREE.nodes
         assert loaded.setting().source == source
@@ -109,6 +113,12 @@ def test_heads_of_the_hub_are_downloaded_once(pair, tmp_path, monkeypatch):
     assert first.setting() == second.setting() == replace(load(pair, "eagle", str(hub)).setting(), source="org/head")
 
 
+def test_heads_that_do_not_ship_need_a_folder(pair):
+    with pytest.raises(InfeasibleError, match=r"none ship for p-eagle. Got none: add it with --drafter p-eagle=DIR"):
+        load(pair, "p-eagle")
+    assert load(pair, "eagle2").heads is None  # it expands the draft model
+
+
 def test_what_does_not_fit_is_one_line(pair, tmp_path):
     with pytest.raises(InfeasibleError, match="those that ship are the bundled target's") as found:
         load(pair, "medusa", digest="0" * 16)
@@ -116,7 +126,7 @@ def test_what_does_not_fit_is_one_line(pair, tmp_path):
     foreign = SimpleNamespace(name="foreign")
     with pytest.raises(InfeasibleError, match="expected a target that is built in"):
         load_drafter("eagle", str(tmp_path), foreign, foreign, target_digest=None, capacity=64)  # type: ignore[arg-type]
-    for name in ("medusa", "dflash", "redrafter", "eagle", "eagle2"):
+    for name in ("medusa", "dflash", "redrafter", "eagle", "p-eagle", "eagle2"):
         with pytest.raises(TreeoptError) as error:
             load(pair, name, str(tmp_path / "absent"))
         assert len(str(error.value).splitlines()) == 1

@@ -33,6 +33,7 @@ def set_drafter(engine: Engine, source: Source, drafter: DrafterSetting) -> Sett
         rule="target",
         draft_model=source.draft_model or drafter.source or UNNAMED_DRAFT,
         method=_choose_method(engine, kind, source.method),
+        parallel_drafting=kind == "p-eagle",
         ngram=drafter.value("ngram") if kind == "prompt-lookup" else None,
         engine_version=source.engine_version,
     )
@@ -74,12 +75,17 @@ def set_fastest_drafter(engine: Engine, source: Source, profile: Profile) -> Set
 
 def _drafter_kind(drafter: DrafterSetting) -> str:
     """Return the drafter's key in `Engine.methods`: `eagle` for an EAGLE head with any trees."""
-    return "eagle" if drafter.eagle_head else drafter.name
+    return "eagle" if drafter.name == "eagle2" and drafter.eagle_head else drafter.name
 
 
 def _describe_drafters(engine: Engine) -> str:
     """Return the drafters of an engine in words; an engine whose default is another drafter takes no draft model."""
-    words = {"eagle": "EAGLE heads", "dflash": "DFlash heads", "eagle2": "dynamic trees of it"}
+    words = {
+        "eagle": "EAGLE heads",
+        "p-eagle": "P-EAGLE heads",
+        "dflash": "DFlash heads",
+        "eagle2": "dynamic trees of it",
+    }
     model = [] if None in engine.methods.values() else ["the draft model"]
     return ", ".join([*model, *(words.get(name, name) for name in engine.methods)])
 

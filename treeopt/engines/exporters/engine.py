@@ -42,6 +42,8 @@ class SettingRequest:
     """The engine's own name of the draft method; None is the exporter's default, a separate draft model."""
     ngram: int | None = None
     """Longest n-gram of methods that look up n-grams; None is the engine's default."""
+    parallel_drafting: bool = False
+    """Whether one pass of the draft drafts the whole chain, as with P-EAGLE heads."""
     engine_version: str | None = None
     """Version that will read the files; None is the newest one that the exporter supports."""
     static_tree: TokenTree | None = None
@@ -102,4 +104,4 @@ class Engine:
     """Those that draft chains only, though the engine drafts dynamic trees with others."""
     methods: Mapping[str, str | None] = field(default_factory=dict)
     """Its own method names by treeopt's names of drafters other than a draft model, None for its default method: `eagle`
-    for EAGLE heads, `dflash`, `prompt-lookup`, and `eagle2` for dynamic trees of the draft model."""
+    for EAGLE heads, `p-eagle`, `dflash`, `prompt-lookup`, and `eagle2` for dynamic trees of the draft model."""

@@ -8,6 +8,7 @@ the schedule nor the replay; the versions between were not checked, so both are 
     synthetic_acceptance_rates[i] = probability that a step accepts at least i + 1 draft tokens
     ngram: prompt_lookup_max = longest n-gram, prompt_lookup_min = 1, by default prompt_lookup_max
     mtp: no model, because the target's checkpoint contains the modules
+    P-EAGLE: eagle3 with parallel_drafting
 
 Batch sizes in gaps and above the last range inherit the K before them.
 """
@@ -55,6 +56,8 @@ def render(request: SettingRequest) -> SettingFiles:
     if method not in (*WITHOUT_DRAFT, MTP):
         config["model"] = request.draft_model
     config[LENGTH] = request.tree.depth
+    if request.parallel_drafting:
+        config["parallel_drafting"] = True
     if method in NGRAM and request.ngram is not None:
         config |= {"prompt_lookup_max": request.ngram, "prompt_lookup_min": 1}
     schedule = varying_schedule(request)
@@ -88,5 +91,5 @@ ENGINE = Engine(
     method_names=METHODS,
     old_method_names=OLD_METHODS,
     off=SettingFiles(files={MAIN: "null\n"}, usage='vllm serve TARGET --speculative-config "$(cat FILE)"'),
-    methods={"eagle": "eagle3", "dflash": "dflash", "prompt-lookup": "ngram"},
+    methods={"eagle": "eagle3", "p-eagle": "eagle3", "dflash": "dflash", "prompt-lookup": "ngram"},
 )

@@ -84,6 +84,18 @@ def _eagle(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
     return EagleDrafter(loaded.heads, tree, capacity=loaded.capacity)
 
 
+def _load_p_eagle(folder: Path, target: Transformer, layers: tuple[int, ...]) -> Any:
+    from treeopt.runtime.drafters.eagle import load_p_eagle
+
+    return load_p_eagle(folder, target, layer_ids=layers or None)
+
+
+def _p_eagle(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
+    from treeopt.runtime.drafters.eagle import PEagleDrafter
+
+    return PEagleDrafter(loaded.heads, tree, capacity=loaded.capacity)
+
+
 def _load_dflash(folder: Path, target: Transformer, _: tuple[int, ...]) -> Any:
     from treeopt.runtime.drafters.dflash import load_dflash
 
@@ -119,6 +131,7 @@ DRAFTER_KINDS = {
         bundled="REDRAFTER",
     ),
     "eagle": DrafterKind(_eagle, load=_load_eagle, bundled="EAGLE"),
+    "p-eagle": DrafterKind(_p_eagle, load=_load_p_eagle),
     "eagle2": DrafterKind(_expanding, load=_load_eagle),
     "specexec": DrafterKind(_expanding),
     "lookahead": DrafterKind(lambda _, numbers: LookaheadDrafter(numbers.window, numbers.ngram, numbers.candidates)),
@@ -152,12 +165,13 @@ def load_drafter(
     that needs a draft model without one, TreeoptError if the folder does not contain heads of this target.
     """
     kind, heads, digest = DRAFTER_KINDS[name], None, None
-    if draft is None and DrafterSetting(name=name, source=source).expands_draft_model:
+    expands_draft_model = DrafterSetting(name=name, source=source).expands_draft_model
+    if draft is None and expands_draft_model:
         raise InfeasibleError(
             f"{name}: expected a draft model, which it expands. Got none: add --draft MODEL, or choose a drafter that "
             "needs none, such as prompt-lookup."
         )
-    if kind.load is not None and (source is not None or kind.bundled is not None):
+    if kind.load is not None and not expands_draft_model:
         folder = find_bundled_heads(name, target, target_digest) if source is None else source
         if not isinstance(target, Transformer):
             raise InfeasibleError(
@@ -182,15 +196,21 @@ def load_drafter(
 
 
 def find_bundled_heads(name: str, target: LanguageModel, target_digest: str | None) -> Path:
-    """Return the folder of the bundled heads; raises InfeasibleError for another target than the bundled one."""
-    folder = getattr(bundle, DRAFTER_KINDS[name].bundled or "", None)
-    if folder is None or target_digest != ModelFolder(bundle.TARGET).digest:
+    """Return the folder of the bundled heads; raises InfeasibleError if there are none for the drafter and target."""
+    constant = DRAFTER_KINDS[name].bundled
+    if constant is None:
+        raise InfeasibleError(
+            f"heads: expected a folder, because none ship for {name}. Got none: add it with --drafter {name}=DIR.",
+            field="heads",
+        )
+    folder: Path = getattr(bundle, constant)
+    if target_digest != ModelFolder(bundle.TARGET).digest:
         raise InfeasibleError(
             f"heads: those that ship are the bundled target's. Got {target.name}: give heads of your own with "
             f"--drafter {name}=DIR, or do without.",
             field="heads",
         )
-    return Path(folder)
+    return folder
 
 
 def digest_heads(folder: Path) -> str:

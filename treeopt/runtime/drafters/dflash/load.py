@@ -31,7 +31,7 @@ OTHER_HEADS = {
     "markov_head.joint_proj.": "DSpark with a recurrent Markov head",
     "prefix_gru.": "Domino",
     "embed_proj.": "Domino",
-    "mask_hidden": "P-EAGLE",
+    "mask_hidden": "P-EAGLE (--drafter p-eagle=DIR)",
     "midlayer.": "EAGLE",
 }
 """Prefixes of tensor names in heads of other kinds."""
@@ -64,10 +64,9 @@ def load_dflash(folder: Path | str, target: Transformer) -> DFlashHead:
     """
     check_target(target)
     folder = Path(folder)
-    config = read_config(folder, target)
     tensors = TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)
     _check_kind(folder, tensors)
-    return _build_head(folder, target, config, tensors)
+    return _build_head(folder, target, read_config(folder, target), tensors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

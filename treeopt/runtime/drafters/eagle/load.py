@@ -24,8 +24,9 @@ from treeopt.runtime.models.model import RequestedStates
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
 
+MASK_HIDDEN = "mask_hidden"
+"""Tensor that P-EAGLE heads have, and no others."""
 OTHER_HEADS = {
-    "mask_hidden": "P-EAGLE",
     "markov_": "DSpark",
     "hidden_norm.": "DFlash (--drafter dflash=DIR)",
     "mtp": "MTP of another kind",
@@ -52,11 +53,16 @@ def load_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[int,
     if any(name.startswith(f"{MODULE}.") for name in tensors):
         _check_no_layer_ids(folder, layer_ids)
         return load_mtp(folder, target, tensors)
-    config = read_config(folder, target)
-    return _HeadLoader(folder, target, config, tensors).load(layer_ids)
+    if MASK_HIDDEN in tensors:
+        raise FormatError(
+            folder, MASK_HIDDEN, "expected an EAGLE head. Got P-EAGLE: load it with --drafter p-eagle=DIR."
+        )
+    return HeadLoader(folder, target, read_config(folder, target), tensors).load(layer_ids)
 
 
-class _HeadLoader:
+class HeadLoader:
+    """Reads the network of an EAGLE head, which a P-EAGLE head shares; raises as `load_eagle`."""
+
     def __init__(self, folder: Path, target: Transformer, config: EagleConfig, tensors: TensorReader) -> None:
         self._folder = folder
         self._target = target

@@ -64,6 +64,10 @@ class EagleSequence:
 
     def commit_fed(self, output: Output) -> None:
         self._store_feedback(0, output)
+        self.commit_pending()
+
+    def commit_pending(self) -> None:
+        """Commit the slots of `feed_roots` but the root's, whose place the next pass may overwrite."""
         states, following = self._pending[-1]
         self.cache.length += sum(len(tokens) for _, tokens in self._pending) - 1
         self._pending = [(states.map(lambda layer: layer[-1:]), following[-1:])]

@@ -1,0 +1,65 @@
+"""Acceptance of a P-EAGLE head along a sequence: every root with masks of its own has the same children."""
+
+import pytest
+import torch
+
+from tests.support.eagle_heads import LEVELS, make_head, save_head, speculators_p_eagle
+from treeopt.profiler.acceptance import heads
+from treeopt.profiler.acceptance.heads import BLOCKS_PER_PASS, build_head_sequence, p_eagle_children
+from treeopt.records.sampling import GREEDY
+from treeopt.runtime.drafters.eagle import PEagleDrafter, load_p_eagle
+from treeopt.trees import TokenTree
+
+TREE = TokenTree([-1, 0, 0, 0, *(1 + 3 * (node // 3) for node in range(3 * (LEVELS - 1)))])
+"""Three children of the first node at every depth."""
+
+
+@pytest.fixture
+def head(target, tmp_path):
+    made = make_head(target, (0, 1), layers=2, mask=True, ids=list(range(3, 20)))
+    return load_p_eagle(save_head(speculators_p_eagle, tmp_path, made, target), target)
+
+
+@pytest.fixture
+def compare(target, head):
+    """Return a function that counts the roots of a sequence whose children are those that a step drafts."""
+
+    def compare(prompt, tokens):
+        sequence = build_head_sequence(target, prompt, tokens, GREEDY, head.requested_states)
+        children, whole = p_eagle_children(head, sequence, 3), [*prompt, *tokens]
+        assert children.shape == (len(sequence.tokens), LEVELS, 3)
+        equal = []
+        for place in range(len(sequence.tokens)):
+            before = whole[: len(sequence.before) + place]
+            drafter = PEagleDrafter(head, TREE, capacity=64)
+            drafter.begin(0, before, target.compute_states(torch.tensor(before[:-1]), head.requested_states))
+            (proposal,) = drafter.propose([0], [torch.Generator()])
+            equal.append(children[place].flatten().tolist() == proposal.tokens[1:].tolist())
+        return equal
+
+    return compare
+
+
+def tokens_after(count):
+    return torch.randint(22, (count,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+@pytest.mark.parametrize("prompt", [[3], [3, 14], [3, 14, 15, 9]])
+def test_roots_that_share_a_pass_see_what_they_see_alone(compare, prompt):
+    assert all(compare(prompt, tokens_after(BLOCKS_PER_PASS + 3)))
+
+
+def test_masks_that_see_each_other_are_found(compare, monkeypatch):
+    attend = heads._attend_in_blocks
+
+    def unhidden(*arguments, **options):
+        blocks = attend(*arguments, **options)
+        return blocks._replace(mask=torch.ones_like(blocks.mask))
+
+    monkeypatch.setattr(heads, "_attend_in_blocks", unhidden)
+    assert not all(compare([3, 14, 15, 9], tokens_after(6)))
+
+
+def test_a_sequence_without_roots_has_no_children(target, head):
+    sequence = build_head_sequence(target, [3, 14], [], GREEDY, head.requested_states)
+    assert p_eagle_children(head, sequence, 3).shape == (0, LEVELS, 3)

@@ -1,0 +1,160 @@
+"""The network of a P-EAGLE head: an EAGLE-3 head that drafts all depths in one pass (arXiv 2602.01469).
+
+The root's slot and those before it are an EAGLE head's.  The slots of deeper levels follow, each at the next position:
+they read the embedding of a mask token, and a trained vector in place of the target's hidden states.  Attention is
+causal, so a slot does not depend on deeper ones, and a pass over fewer levels predicts the same.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treeopt.errors import FormatError, TreeoptWarning
+from treeopt.files.fields import Fields
+from treeopt.files.json_file import read_object
+from treeopt.runtime.drafters.eagle.config import read_config
+from treeopt.runtime.drafters.eagle.head import EagleHead, StateFusion
+from treeopt.runtime.drafters.eagle.load import MASK_HIDDEN, HeadLoader
+from treeopt.runtime.drafters.heads import check_target
+from treeopt.runtime.models.config import CONFIG
+from treeopt.runtime.models.model import HiddenStates, RequestedStates, SequenceInput
+from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.tensor_reader import TensorReader
+from treeopt.runtime.models.transformer import Transformer
+
+DEFAULT_LEVELS = 8
+"""Levels that speculators trains by default."""
+MOST_LEVELS = 1024
+MASK_TOKEN = ("mask_token_id", "pard_token", "ptd_token_id")
+"""Fields with the mask token, the first that a file has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PEagleHead:
+    """A head and the target that it was trained for; `load_p_eagle` reads it from a folder."""
+
+    eagle: EagleHead
+    """The network."""
+    levels: int
+    """Levels that were trained, each with one draft token."""
+    mask_token: int
+    mask_input: Tensor
+    """(1, hidden): what the slots of deeper levels read in place of the target's hidden states, fused."""
+
+    @property
+    def name(self) -> str:
+        return self.eagle.name
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the target's vocabulary that the head predicts."""
+        return self.eagle.tokens
+
+    @property
+    def requested_states(self) -> RequestedStates:
+        return self.eagle.requested_states
+
+    @property
+    def device(self) -> torch.device:
+        return self.eagle.device
+
+    def mask_slots(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return inputs (count, hidden) and mask tokens, int64 (count,), of slots of deeper levels."""
+        tokens = torch.full((count,), self.mask_token, device=self.device)
+        return self.mask_input.expand(count, -1), tokens
+
+    def append_masks(self, slots: SequenceInput, levels: int) -> SequenceInput:
+        """Return the slots up to a root, and those of the other levels below it, as one causal pass."""
+        assert slots.features is not None  # an EAGLE head's slots have them
+        inputs, tokens = self.mask_slots(levels - 1)
+        return SequenceInput(
+            slots.cache,
+            torch.cat([slots.tokens, tokens]),
+            PassNodes.chain(slots.nodes.rows + levels - 1),
+            torch.cat([slots.features, inputs]),
+        )
+
+
+def load_p_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[int, ...] | None = None) -> PEagleHead:
+    """Read a head in the layout of speculators, SpecForge or NeMo AutoModel: an EAGLE-3 head with `mask_hidden`.
+
+    Arguments and errors are those of `load_eagle`; a head without `mask_hidden` raises FormatError.
+    """
+    check_target(target)
+    folder = Path(folder)
+    tensors = TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)
+    if MASK_HIDDEN not in tensors:
+        raise FormatError(
+            folder,
+            MASK_HIDDEN,
+            "expected a P-EAGLE head. This tensor is missing: load an EAGLE head with --drafter eagle=DIR, or take "
+            "another checkpoint.",
+        )
+    eagle = HeadLoader(folder, target, read_config(folder, target), tensors).load(layer_ids)
+    path = folder / CONFIG
+    content = read_object(path)
+    mask_token = _read_mask_token(path, content)
+    if not 0 <= mask_token < len(eagle.embedding):
+        raise FormatError(
+            path, "mask_token_id", f"expected a token from 0 to {len(eagle.embedding) - 1}. Got {mask_token}."
+        )
+    return PEagleHead(
+        eagle=replace(eagle, name=f"P-EAGLE head {folder.name}"),
+        levels=_read_levels(path, content),
+        mask_token=mask_token,
+        mask_input=_fuse_mask(folder, tensors, eagle.fuse, target),
+    )
+
+
+def _read_mask_token(path: Path, content: dict[str, Any]) -> int:
+    fields = Fields(path, content)
+    for name in MASK_TOKEN:
+        if content.get(name) is not None:
+            return fields.integer(name, least=0)
+    raise fields.error("mask_token_id", "expected the token of a mask. It is missing: add the one of the training.")
+
+
+def _read_levels(path: Path, content: dict[str, Any]) -> int:
+    """Return the levels of the training; a file without them has the default, with a warning."""
+    for name, levels in _stored_levels(content):
+        if type(levels) is not int or not 1 <= levels <= MOST_LEVELS:
+            raise FormatError(path, name, f"expected 1 to {MOST_LEVELS} draft tokens. Got {levels!r:.60}.")
+        return levels
+    warnings.warn(
+        TreeoptWarning(
+            f"{path}: num_depths: is missing, and is taken as {DEFAULT_LEVELS}, the default of speculators. If the head was "
+            "trained with another number of draft tokens, add it."
+        ),
+        stacklevel=3,
+    )
+    return DEFAULT_LEVELS
+
+
+def _stored_levels(content: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield the fields that contain the levels: `num_depths`, or `speculative_tokens` of speculators' first proposal."""
+    if content.get("num_depths") is not None:
+        yield "num_depths", content["num_depths"]
+    outer = content.get("speculators_config")
+    proposals = outer.get("proposal_methods") if isinstance(outer, dict) else None
+    if isinstance(proposals, list) and proposals and isinstance(proposals[0], dict):
+        yield "speculators_config.proposal_methods[0].speculative_tokens", proposals[0].get("speculative_tokens")
+
+
+def _fuse_mask(folder: Path, tensors: TensorReader, fuse: StateFusion, target: Transformer) -> Tensor:
+    """Return `mask_hidden` as the head reads it, (1, hidden)."""
+    count, width = len(fuse.requested_states.layer_ids), target.config.hidden
+    shape, size = tensors.shape(MASK_HIDDEN), max(1, count) * width
+    if prod(shape) != size:
+        raise FormatError(
+            folder, MASK_HIDDEN, f"expected {size} numbers, as many as the target's hidden states. Got shape {shape}."
+        )
+    vector = tensors.get(MASK_HIDDEN, shape).reshape(1, size)
+    layers: Sequence[Tensor] = vector.split(width, -1)
+    with torch.inference_mode():
+        return fuse(HiddenStates(tuple(layers), None) if count else HiddenStates((), vector))
