@@ -77,8 +77,8 @@ def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
     tree = args.load_tree()
     if tree.drafter is not None and tree.drafter.builds_own_trees:
         raise TreeoptError(
-            f"{args.path}: expected a tree to write. Got {tree.drafter.name}, which builds its own trees: export "
-            "it to an engine that has this drafter."
+            f"{args.path}: expected a tree to write. Got {tree.drafter.name}, which builds its own trees: "
+            "export it to an engine that has this drafter, or plan with one of static trees."
         )
     write_options = WriteOptions(suffix=args.written.suffix.lower(), name=args.list_name, max_depth=args.heads)
     content = target.write(tree.tree, write_options)

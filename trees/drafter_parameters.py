@@ -134,6 +134,34 @@ class SpecExecSetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DDTreeSetting:
+    """The parameter of trees from one block's marginals (DDTree, arXiv 2604.12989).
+
+    Raises InvalidValueError for a budget below 2.
+    """
+
+    budget: int
+    """Most tokens that the target verifies in one pass, root included."""
+
+    def __post_init__(self) -> None:
+        check_integer("budget", self.budget, 2)
+
+    @property
+    def max_nodes(self) -> int:
+        return self.budget
+
+    @property
+    def max_children(self) -> int:
+        """Most children of a node."""
+        return self.budget - 1
+
+    @property
+    def longest_draft(self) -> int:
+        """Most draft tokens that a step can accept, if the head's block is as long."""
+        return self.budget - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicTree:
     """Parameters of an EAGLE-2 style tree (Li et al., 2024, section 4).
 

@@ -7,6 +7,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.serialization import in_file
 from treeopt.trees.drafter_parameters import (
+    DDTreeSetting,
     DynamicTree,
     LookaheadSetting,
     PromptLookupSetting,
@@ -14,11 +15,14 @@ from treeopt.trees.drafter_parameters import (
     SpecExecSetting,
 )
 
-DrafterParameters = DynamicTree | LookaheadSetting | PromptLookupSetting | RedrafterSetting | SpecExecSetting
+DrafterParameters = (
+    DDTreeSetting | DynamicTree | LookaheadSetting | PromptLookupSetting | RedrafterSetting | SpecExecSetting
+)
 PARAMETERS: dict[str, type[DrafterParameters] | None] = {
     "model": None,
     "medusa": None,
     "dflash": None,
+    "ddtree": DDTreeSetting,
     "redrafter": RedrafterSetting,
     "eagle": None,
     "p-eagle": None,
@@ -32,7 +36,7 @@ DRAFTERS = tuple(PARAMETERS)
 """A file without a drafter means `model`, the draft model."""
 STATIC_TREE_DRAFTERS = tuple(name for name, parameters in PARAMETERS.items() if parameters is None)
 """Drafters of a static tree, which is solved from their acceptance table."""
-HEAD_DRAFTERS = ("medusa", "dflash", "redrafter", "eagle", "p-eagle", "eagle2")
+HEAD_DRAFTERS = ("medusa", "dflash", "ddtree", "redrafter", "eagle", "p-eagle", "eagle2")
 """Drafters with a folder of heads, `--drafter NAME=DIR`; `eagle2` without one expands the draft model."""
 MAX_VALUE = 65_536
 """Largest parameter in a file, as for the nodes of a tree file."""

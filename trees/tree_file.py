@@ -225,5 +225,5 @@ def describe_drafter(content: TreeFile) -> str:
         return ""
     heads = "" if setting.source is None else f", heads from {setting.source}"
     layers = f", reading hidden-state layers {','.join(map(str, setting.layers))}" if setting.layers else ""
-    own_trees = ", which builds its own trees: this chain is as deep as they get" if setting.builds_own_trees else ""
+    own_trees = ", which builds its own trees, none deeper than this chain" if setting.builds_own_trees else ""
     return f"Drafted by {setting.description}{heads}{layers}{own_trees}."

@@ -5,7 +5,7 @@ root of a step once: the heads predict from the hidden states before it, and the
 have come.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.arrays import Int64
-from treeopt.records.acceptance_counts import AcceptanceCounts
+from treeopt.arrays import Float64, Int64
+from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.dflash import DFlashHead
+from treeopt.runtime.drafters.dflash.ddtree import rank_tokens
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.p_eagle import PEagleHead
 from treeopt.runtime.drafters.eagle.unroll import unroll
@@ -148,24 +149,11 @@ def p_eagle_children(head: PEagleHead, sequence: HeadSequence, branching: int) -
 def dflash_children(head: DFlashHead, sequence: HeadSequence, branching: int) -> Tensor:
     """Return the likeliest tokens of every slot, int64 (n, D, B), of the block after each root of a sequence.
 
-    Blocks share passes, and are hidden from each other.  With a Markov head, the tokens of depth d are those below the
-    d - 1 tokens after the root; where the sequence ends before, they mean nothing, and `count_children` skips them.
+    With a Markov head, the tokens of depth d are those below the d - 1 tokens after the root; where the sequence ends
+    before, they mean nothing, and `count_children` skips them.
     """
-    before, count = len(sequence.before), min(branching, head.tokens)
-    states = sequence.states
-    (cache,) = head.new_caches(len(states.layers[0]), 1)
-    head.read([states], [cache])
-    roots = torch.cat([sequence.before[-1:], sequence.tokens[:-1]])
-    parents = F.pad(roots, (0, head.levels - 1)).unfold(0, head.levels, 1)
-    children = []
-    for start in range(0, len(roots), BLOCKS_PER_PASS):
-        chunk = roots[start : start + BLOCKS_PER_PASS]
-        contexts = before - 1 + start + np.arange(len(chunk))
-        logits = head.predict(chunk, partial(_blocks_in_layer, head, cache, contexts))
-        if head.markov is not None:
-            logits = logits + head.markov.bias(parents[start : start + BLOCKS_PER_PASS])
-        children.append(_likeliest(head.name, logits, count))
-    return torch.cat(children)
+    count = min(branching, head.tokens)
+    return torch.cat([_likeliest(head.name, logits, count) for logits in _block_logits(head, sequence)])
 
 
 def _likeliest(name: str, logits: Tensor, count: int) -> Tensor:
@@ -174,6 +162,44 @@ def _likeliest(name: str, logits: Tensor, count: int) -> Tensor:
     if not bool(likeliest.values[..., 0].isfinite().all()):
         raise not_finite_error(name, "draft model")
     return likeliest.indices
+
+
+class BlockMarginals(NamedTuple):
+    """The top tokens of every slot of the block after each of n roots, and the sequence's tokens among them."""
+
+    log_probs: Float64
+    """float64 (n, D, K): of the top tokens at temperature 1, in falling order."""
+    ranks: Int64
+    """int64 (n, D): rank of the sequence's token in each slot, `REJECTED` if it is not among them or the sequence ends."""
+
+
+@torch.inference_mode()
+def block_marginals(head: DFlashHead, sequence: HeadSequence, count: int) -> BlockMarginals:
+    """Return the `count` top tokens of every slot below each root of a sequence."""
+    ranked = [rank_tokens(logits, min(count, head.tokens)) for logits in _block_logits(head, sequence)]
+    log_probs, tokens = (torch.cat(parts) for parts in zip(*ranked, strict=True))
+    if not bool(log_probs[..., 0].isfinite().all()):
+        raise not_finite_error(head.name, "draft model")
+    return BlockMarginals(log_probs.cpu().numpy(), child_ranks(tokens, sequence.tokens))
+
+
+def _block_logits(head: DFlashHead, sequence: HeadSequence) -> Iterator[Tensor]:
+    """Yield the logits (blocks, D, V) of the blocks after the roots of a sequence, some blocks at a time.
+
+    Blocks share passes, and are hidden from each other.
+    """
+    before, states = len(sequence.before), sequence.states
+    (cache,) = head.new_caches(len(states.layers[0]), 1)
+    head.read([states], [cache])
+    roots = torch.cat([sequence.before[-1:], sequence.tokens[:-1]])
+    parents = F.pad(roots, (0, head.levels - 1)).unfold(0, head.levels, 1)
+    for start in range(0, len(roots), BLOCKS_PER_PASS):
+        chunk = roots[start : start + BLOCKS_PER_PASS]
+        contexts = before - 1 + start + np.arange(len(chunk))
+        logits = head.predict(chunk, partial(_blocks_in_layer, head, cache, contexts))
+        if head.markov is not None:
+            logits = logits + head.markov.bias(parents[start : start + BLOCKS_PER_PASS])
+        yield logits
 
 
 def _blocks_in_layer(head: DFlashHead, cache: KVCache, contexts: Int64, layer: int) -> "_Blocks":
@@ -222,6 +248,22 @@ class _Blocks(NamedTuple):
     def with_window(self, window: int) -> "_Blocks":
         del window  # the mask of a layer includes its window
         return self
+
+
+def child_ranks(children: Tensor, tokens: Tensor) -> Int64:
+    """Return int64 (n, D): the rank of the sequence's token at each depth below each root, `REJECTED` for none.
+
+    Args:
+        children: int64 (n, D, B), at depth d below root s.
+        tokens: int64 (n,), the sequence after the first root.
+    """
+    positions, depths, _ = children.shape
+    ranks = np.full((positions, depths), REJECTED, np.int64)
+    for depth in range(min(depths, positions)):
+        hits = children[: positions - depth, depth] == tokens[depth:, None]
+        rank = torch.where(hits.any(1), hits.int().argmax(1), REJECTED)
+        ranks[: len(rank), depth] = rank.cpu().numpy()
+    return ranks
 
 
 def count_children(children: Tensor, sequence: HeadSequence) -> AcceptanceCounts:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64
 from treeopt.profiler.acceptance.heads import (
     HeadSequence,
     build_head_sequence,
+    child_ranks,
     count_children,
     dflash_children,
     eagle_children,
@@ -19,7 +19,7 @@ from treeopt.profiler.acceptance.heads import (
 )
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.checkpoint import Checkpoint
-from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, combine_counts
+from treeopt.records.acceptance_counts import AcceptanceCounts, combine_counts
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categories
 from treeopt.records.rules import TARGET_RULE
@@ -148,13 +148,7 @@ def root_counter(
 
 def count_roots(children: Tensor, sequence: HeadSequence) -> RootCounts:
     """Return the sums and ranks of one sequence; arguments as for `count_children`."""
-    positions, depths, _ = children.shape
-    ranks = np.full((positions, depths), REJECTED, np.int64)
-    for depth in range(min(depths, positions)):
-        hits = children[: positions - depth, depth] == sequence.tokens[depth:, None]
-        rank = torch.where(hits.any(1), hits.int().argmax(1), REJECTED)
-        ranks[: len(rank), depth] = rank.cpu().numpy()
-    return RootCounts(count_children(children, sequence), ranks)
+    return RootCounts(count_children(children, sequence), child_ranks(children, sequence.tokens))
 
 
 def _fill_missing(sequences: Sequence[RootCounts | None]) -> list[RootCounts]:

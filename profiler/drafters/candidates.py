@@ -8,7 +8,13 @@ from treeopt.planner.model import StepModel
 from treeopt.planner.replay import Replay
 from treeopt.records.draft_record import DraftRecord
 from treeopt.runtime.drafters.registry import LoadedDrafter
-from treeopt.trees.drafter_parameters import LOOKAHEAD_SETTINGS, PROMPT_LOOKUP_SETTINGS, REDRAFTER_SETTINGS, DynamicTree
+from treeopt.trees.drafter_parameters import (
+    LOOKAHEAD_SETTINGS,
+    PROMPT_LOOKUP_SETTINGS,
+    REDRAFTER_SETTINGS,
+    DDTreeSetting,
+    DynamicTree,
+)
 from treeopt.trees.drafter_setting import DrafterParameters, DrafterSetting, SettingValue, parameter_names
 
 HEAD_TREES = tuple(
@@ -19,7 +25,9 @@ HEAD_TREES = tuple(
     )
 )
 """Dynamic trees of a head, which has no draft record: from a short chain to EAGLE-2's own parameters."""
-LOOKUP = "prompt-lookup"
+LOOKUP, DDTREE = "prompt-lookup", "ddtree"
+REPLAYED = (LOOKUP, DDTREE)
+"""Drafters whose steps can be replayed along sequences that the target generated, without decoding."""
 FIXED_SETTINGS: dict[str, Sequence[DrafterParameters]] = {
     "redrafter": REDRAFTER_SETTINGS,
     "lookahead": LOOKAHEAD_SETTINGS,
@@ -61,6 +69,8 @@ def _find_parameters(
 ) -> Sequence[DrafterParameters]:
     if drafter.name in FIXED_SETTINGS:
         return FIXED_SETTINGS[drafter.name]
+    if drafter.name == DDTREE:
+        return [DDTreeSetting(budget=budget) for budget in range(2, max_tokens + 1)]
     if drafter.name == "specexec":
         return specexec_settings(make_model())
     return HEAD_TREES if drafter.heads is not None else _fastest_trees(make_record(), make_model(), max_tokens)
@@ -73,6 +83,8 @@ def _fastest_trees(record: DraftRecord, model: StepModel, max_tokens: int) -> Se
 
 
 def _fits(drafter: LoadedDrafter, setting: DrafterSetting, max_tokens: int) -> bool:
+    if drafter.name == DDTREE:  # all do, and each drafter would allocate a cache
+        return True
     try:
         return drafter.make_with_setting(setting).max_tokens <= max_tokens
     except InvalidValueError:  # more children than a small vocabulary has

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from treeopt.profiler.acceptance.contexts import PromptSource
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
-from treeopt.profiler.drafters.candidates import LOOKUP
+from treeopt.profiler.drafters.candidates import REPLAYED
 from treeopt.profiler.drafters.one_drafter import DrafterProfiler
 from treeopt.profiler.drafters.plain_sequences import (
     GeneratedSequences,
@@ -33,8 +33,8 @@ FIRST_PROMPTS = 8
 """Prompts that are decoded before the first check whether the choice among drafters is certain."""
 GENERATION_SHARE = 1 / 4
 """Fraction of the time that generating the sequences may take along which drafters are counted."""
-COUNTED_ALONG_SEQUENCES = (*STATIC_TREE_DRAFTERS, LOOKUP)
-"""Drafters whose acceptance needs no decoding of their own."""
+COUNTED_ALONG_SEQUENCES = (*STATIC_TREE_DRAFTERS, *REPLAYED)
+"""Drafters whose tokens per step need no decoding of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import product, zip_longest
 
 import numpy as np
@@ -12,8 +12,9 @@ from treeopt.profiler.acceptance.contexts import PromptSet, PromptSource
 from treeopt.profiler.acceptance.draft_record import RecordFiles, Recording
 from treeopt.profiler.budget import Deadline
 from treeopt.profiler.drafters.acceptance import HeadAcceptance, measure_head_acceptance, root_counter
-from treeopt.profiler.drafters.by_category import add_category_settings
-from treeopt.profiler.drafters.candidates import LOOKUP, find_candidates
+from treeopt.profiler.drafters.block_replay import step_seconds
+from treeopt.profiler.drafters.by_category import PassSeconds, add_category_settings
+from treeopt.profiler.drafters.candidates import DDTREE, LOOKUP, REPLAYED, find_candidates
 from treeopt.profiler.drafters.decodes import (
     Configuration,
     DecodedSequence,
@@ -25,8 +26,8 @@ from treeopt.profiler.drafters.plain_sequences import (
     GeneratedSequences,
     describe_point,
     limit_positions,
-    replay_lookups,
 )
+from treeopt.profiler.drafters.replays import SettingReplay
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
@@ -46,7 +47,6 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.trees import chain
-from treeopt.trees.drafter_parameters import PromptLookupSetting
 from treeopt.trees.drafter_setting import STATIC_TREE_DRAFTERS, DrafterSetting
 
 TRIAL_PROMPTS, TRIAL_POSITIONS = 4, 48
@@ -55,6 +55,8 @@ MIN_SETTINGS, DECODED_POSITIONS = 2, 128
 """Settings to decode with on all prompts, one per context if those are more, and the most new tokens of each sequence."""
 TRIAL_SHARE = 1 / 3
 """Fraction of the time that finding the fastest settings may take."""
+COUNT_SHARE = 1 / 2
+"""Fraction of that time for what is replayed; decoding with the smallest and the largest tree has the rest."""
 RECORD = RecordSize(top_k=8, depth=8)
 RECORDED_PROMPTS, RECORDED_POSITIONS = 6, 64
 """Sequences along which the draft model is recorded, to find candidates."""
@@ -154,12 +156,11 @@ class DrafterProfiler:
             for source, share in zip(sources, shares, strict=True)
         ]
         selected = select_settings(ranked)
-        if self.drafter.name == LOOKUP and any(self.categories):
+        if self.drafter.name in REPLAYED and any(self.categories):
             for source, settings in zip(sources, ranked, strict=True):
-                replays = zip(settings, self._replay(settings, sampling, source), strict=True)
-                replayed = {setting: sequences for setting, sequences in replays if sequences is not None}
-                verify = self._step_model(sampling, source).costs.verify
-                selected = add_category_settings(selected, replayed, verify.at)
+                replayed = self._replay.replay_all(settings, sampling, source)
+                step_s = self._step_seconds(settings, sampling, source, trial_deadline)
+                selected = add_category_settings(selected, replayed, step_s)
         return [
             self._decode_settings(selected, sampling, source, deadline.part(share))
             for source, share in zip(sources, shares, strict=True)
@@ -170,18 +171,13 @@ class DrafterProfiler:
             self.drafter,
             partial(self._step_model, sampling, source),
             self._record_maker(sampling, source),
-            min(latency.verify.max_tokens for latency in self.profile.latencies),
+            self._max_tokens,
         )
         if len(settings) <= MIN_SETTINGS:
             return settings
-        if self.drafter.name == LOOKUP and (ranked := self._rank_by_replay(settings, sampling, source)):
+        if self.drafter.name in REPLAYED and (ranked := self._rank_by_replay(settings, sampling, source, deadline)):
             return ranked
-        kind = self._kind(sampling, source)
-        configurations = [
-            self._configuration(f"try {setting.description} {kind}", sampling, setting) for setting in settings
-        ]
-        prompt_set = source.prompt_set(sampling, min(self.positions, TRIAL_POSITIONS), TRIAL_PROMPTS)
-        _, decodes = self._decode(configurations, prompt_set, deadline, at_least=1)
+        decodes = self._decode_trial(settings, sampling, source, deadline)
         rates = [
             sum(sequence.tokens for sequence in sequences) / sum(sequence.seconds for sequence in sequences)
             for sequences in decodes
@@ -190,26 +186,61 @@ class DrafterProfiler:
         return [settings[index] for index in order]
 
     def _rank_by_replay(
-        self, settings: Sequence[DrafterSetting], sampling: Sampling, source: PromptSource
+        self, settings: Sequence[DrafterSetting], sampling: Sampling, source: PromptSource, deadline: Deadline
     ) -> list[DrafterSetting]:
-        """Return settings of prompt lookup by tokens per second of passes; empty if sequences are too short."""
-        verify = self._step_model(sampling, source).costs.verify
-        rates = {}
-        for setting, replayed in zip(settings, self._replay(settings, sampling, source), strict=True):
-            if replayed is not None:
-                seconds = verify.at(np.array(replayed.pass_tokens)) @ np.array(replayed.passes)
-                rates[setting] = sum(replayed.tokens) / float(seconds)
+        """Return settings by tokens per second, the fastest first; few or none if the sequences are too short."""
+        replayed = self._replay.replay_all(settings, sampling, source, deadline.part(COUNT_SHARE))
+        if self.drafter.name == DDTREE and not replayed:
+            return [settings[0], settings[-1]]
+        step_s = self._step_seconds(settings, sampling, source, deadline)
+        rates = {
+            setting: sum(sequences.tokens) / float(step_s(np.array(sequences.pass_tokens)) @ np.array(sequences.passes))
+            for setting, sequences in replayed.items()
+        }
         return sorted(rates, key=lambda setting: -rates[setting])
 
-    def _replay(
-        self, settings: Sequence[DrafterSetting], sampling: Sampling, source: PromptSource
-    ) -> list[ReplayedSequences | None]:
-        """Return the steps of settings that can be replayed without passes: those of prompt lookup."""
-        if self.drafter.name != LOOKUP:
-            return [None] * len(settings)
-        prompt_set, generated = self.generated[describe_point(sampling, source)]
-        lookups = [setting.parameters for setting in settings if isinstance(setting.parameters, PromptLookupSetting)]
-        return replay_lookups(lookups, prompt_set, generated, self.categories)
+    def _step_seconds(
+        self, settings: Sequence[DrafterSetting], sampling: Sampling, source: PromptSource, deadline: Deadline
+    ) -> PassSeconds:
+        """Return a function from sizes of the target's passes to the seconds of a step; lookup drafts for nothing."""
+        costs = self._step_model(sampling, source).costs
+        if self.drafter.name == LOOKUP:
+            return costs.verify.at
+        by_budget = sorted(settings, key=lambda setting: setting.value("budget"))
+        plain, *probes = self._decode_trial([None, by_budget[0], by_budget[-1]], sampling, source, deadline)
+        return step_seconds(costs, plain, probes)
+
+    def _decode_trial(
+        self,
+        settings: Sequence[DrafterSetting | None],
+        sampling: Sampling,
+        source: PromptSource,
+        deadline: Deadline,
+    ) -> list[list[DecodedSequence]]:
+        """Return what each setting decodes of a few prompts; None is plain decoding."""
+        kind = self._kind(sampling, source)
+        configurations = [
+            self._configuration(f"try {setting.description if setting else 'plain'} {kind}", sampling, setting)
+            for setting in settings
+        ]
+        prompt_set = source.prompt_set(sampling, min(self.positions, TRIAL_POSITIONS), TRIAL_PROMPTS)
+        return self._decode(configurations, prompt_set, deadline, at_least=1)[1]
+
+    @cached_property
+    def _replay(self) -> SettingReplay:
+        return SettingReplay(
+            drafter=self.drafter,
+            generated=self.generated,
+            categories=self.categories,
+            max_tokens=self._max_tokens,
+            recorder=self.recorder,
+            expect_ticks=self.expect_ticks,
+        )
+
+    @property
+    def _max_tokens(self) -> int:
+        """Tokens of the largest pass that was timed at all operating points."""
+        return min(latency.verify.max_tokens for latency in self.profile.latencies)
 
     def _decode_settings(
         self, settings: Sequence[DrafterSetting], sampling: Sampling, source: PromptSource, deadline: Deadline
@@ -219,7 +250,7 @@ class DrafterProfiler:
             self._configuration(f"decode plain {kind}", sampling),
             *(self._configuration(f"decode {setting.description} {kind}", sampling, setting) for setting in settings),
         ]
-        replays = self._replay(settings, sampling, source)
+        replays = self._replay.replay(settings, sampling, source, deadline)
         prompt_set = source.prompt_set(sampling, min(self.positions, DECODED_POSITIONS), self.decoded_prompts)
         prompts, (plain, *decodes) = self._decode(configurations, prompt_set, deadline)
         categories = select_categories(self.categories, prompts)

@@ -13,7 +13,7 @@ import torch
 from tests.runtime.learning.toy import FAST
 from tests.support import dflash_heads, eagle_heads
 from treeopt.runtime import Sampling, Transformer
-from treeopt.runtime.drafters.dflash import DFlashDrafter, load_dflash
+from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, load_dflash
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, PEagleDrafter, load_eagle, load_p_eagle
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
@@ -25,7 +25,7 @@ from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.trainable import copy_model
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import chain, k_ary, level_widths
-from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
+from treeopt.trees.drafter_parameters import DDTreeSetting, DynamicTree, SpecExecSetting
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "add-a-drafter.md"
 
@@ -71,7 +71,7 @@ def medusa(target, tree):
     return MedusaDrafter(MedusaHeads(target, weight.to(target.device), bias.to(target.device)), tree)
 
 
-def dflash(target, tree, *, markov=False, **changes):
+def block_head(target, *, markov=False, **changes):
     """Return a random DFlash head that reads the embedding and the first layer's output."""
     config, tensors = dflash_heads.z_lab(dflash_heads.make_oracle(target.config, seed=0))
     config |= {"vocab_size": target.config.vocabulary, **changes}
@@ -79,8 +79,16 @@ def dflash(target, tree, *, markov=False, **changes):
     if markov:
         config, tensors = dflash_heads.add_markov(config, tensors)
     with tempfile.TemporaryDirectory() as folder:
-        head = load_dflash(dflash_heads.save(Path(folder) / "head", config, tensors), target)
-    return DFlashDrafter(head, tree, capacity=target.config.max_positions)
+        return load_dflash(dflash_heads.save(Path(folder) / "head", config, tensors), target)
+
+
+def dflash(target, tree, **changes):
+    return DFlashDrafter(block_head(target, **changes), tree, capacity=target.config.max_positions)
+
+
+def ddtree(target, budget, **changes):
+    setting = DDTreeSetting(budget=budget)
+    return DDTreeDrafter(block_head(target, **changes), setting, capacity=target.config.max_positions)
 
 
 def redrafter(target, width, length):
@@ -160,6 +168,8 @@ CASES = {
         ),
         {"cuda_graphs": True},
     ),
+    "ddtree": Case(lambda target, _: (ddtree(target, 9),)),
+    "ddtree as graphs": Case(lambda target, _: (ddtree(target, 5, causal_head=True),), {"cuda_graphs": True}),
     "redrafter": Case(lambda target, _: (redrafter(target, 2, 3),)),
     "eagle": Case(lambda target, _: (eagle_static(eagle_heads.safeailab, target, TREE, ids=(0, 2, 3, 4)),)),
     "eagle, sampled": Case(lambda target, _: (eagle_sampled(target, TREE),), {"rule": "sequoia"}, history=True),

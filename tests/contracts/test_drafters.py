@@ -15,7 +15,7 @@ from treeopt.errors import TreeoptError
 from treeopt.runtime import Decoder, Transformer, load_model
 from treeopt.runtime.decoding import acceptance
 from treeopt.runtime.decoding.step import Stepper
-from treeopt.runtime.drafters.dflash import DFlashDrafter
+from treeopt.runtime.drafters.dflash.block_drafter import BlockDrafter
 from treeopt.runtime.drafters.draft_model import DraftModelSequence
 from treeopt.runtime.drafters.eagle.sequence import EagleSequence
 from treeopt.runtime.drafters.heads import HeadSequences
@@ -132,7 +132,7 @@ class TestDrafts:
 
     @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.own_models and not case.history])
     def test_a_stale_cache_of_the_draft_is_found(self, target, draft, name, monkeypatch):
-        accept = DraftModelSequence.accept, HeadSequences.accept, EagleSequence.accept, DFlashDrafter.accept
+        accept = DraftModelSequence.accept, HeadSequences.accept, EagleSequence.accept, BlockDrafter.accept
 
         def keeps_too_little(self, step, fed):
             accept[0](self, step, fed)
@@ -149,7 +149,7 @@ class TestDrafts:
             rolled = [step.states.map(lambda states: states.roll(1, 0)) for step in steps]
             accept[3](self, texts, [step._replace(states=each) for step, each in zip(steps, rolled, strict=True)])
 
-        monkeypatch.setattr(DFlashDrafter, "accept", reads_other_states)
+        monkeypatch.setattr(BlockDrafter, "accept", reads_other_states)
         monkeypatch.setattr(DraftModelSequence, "accept", keeps_too_little)
         monkeypatch.setattr(HeadSequences, "accept", of_the_root)
         monkeypatch.setattr(EagleSequence, "accept", keeps_what_was_drafted)

@@ -21,6 +21,7 @@ TREE = k_ary(2, 2)
 SETTINGS = (
     drafter_setting("medusa"),
     drafter_setting("dflash"),
+    drafter_setting("ddtree", budget=6),
     drafter_setting("redrafter", width=2, length=3),
     drafter_setting("eagle", source="head"),
     drafter_setting("p-eagle", source="p-eagle"),
@@ -33,6 +34,7 @@ SETTINGS = (
 DEEPEST = {
     "medusa": 2,
     "dflash": 2,
+    "ddtree": 5,
     "redrafter": 3,
     "eagle": 2,
     "p-eagle": 2,

@@ -89,6 +89,7 @@ WRITTEN = {
 """By the engines' own documents; every pair that is not here is refused."""
 OTHERS = (
     drafter_setting("medusa"),
+    drafter_setting("ddtree", budget=8),
     drafter_setting("redrafter", width=2, length=3),
     drafter_setting("specexec", budget=8, branching=4, batch=4, max_passes=4),
     drafter_setting("lookahead", window=2, ngram=3, candidates=2),
@@ -112,6 +113,12 @@ def test_drafters_are_written_for_engines_that_have_them():
             text = found.output.files["FILE"]
             assert (json.loads(text) if isinstance(wanted, dict) else text) == wanted, (engine.name, drafter)
             assert found.predictions == {}, "nobody measured it there"
+
+
+@pytest.mark.parametrize(("engine", "instead"), [("vllm", "treeopt solve --drafter dflash"), ("hf", "another engine")])
+def test_ddtree_is_pointed_to_the_chain_of_its_head(engine, instead):
+    with pytest.raises(InfeasibleError, match=rf"Got ddtree: .*{instead}"):
+        choose(engine, drafter_setting("ddtree", budget=8))
 
 
 def test_method_of_another_kind_of_drafter_is_refused():

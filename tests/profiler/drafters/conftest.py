@@ -30,6 +30,7 @@ def heads(target, tmp_path_factory):
     parallel = save_head(speculators_p_eagle, tmp_path_factory.mktemp("p-eagle"), masked, target)
     return {
         "dflash": block,
+        "ddtree": block,
         "dspark": dspark,
         "p-eagle": load_p_eagle(parallel, target),
         "medusa": MedusaHeads(target, random(3, size, size), torch.zeros(3, size)),

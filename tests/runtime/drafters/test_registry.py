@@ -18,6 +18,7 @@ from treeopt.trees.drafter_setting import drafter_setting
 
 TREE = level_widths([2, 2])
 SETTINGS = (
+    (drafter_setting("ddtree", budget=9), 9),
     (drafter_setting("redrafter", length=3, width=2), 7),
     (drafter_setting("lookahead", candidates=2, ngram=3, window=2), None),
     (drafter_setting("prompt-lookup", length=5, ngram=2), 6),
@@ -40,7 +41,7 @@ def load(pair, name, source=None, digest=None, layers=()):
 def test_trees_of_their_own(pair, setting, most):
     loaded = load(pair, setting.name)
     assert loaded.setting(setting.values).values == setting.values
-    assert (loaded.heads is not None) == (loaded.digest is not None) == (setting.name == "redrafter")
+    assert (loaded.heads is not None) == (loaded.digest is not None) == (setting.name in ("ddtree", "redrafter"))
     made = loaded.make_with_setting(setting)
     assert most in (None, made.max_tokens)
     with pytest.raises(InvalidValueError, match="expected one that fills a tree"):
@@ -126,7 +127,7 @@ def test_what_does_not_fit_is_one_line(pair, tmp_path):
     foreign = SimpleNamespace(name="foreign")
     with pytest.raises(InfeasibleError, match="expected a target that is built in"):
         load_drafter("eagle", str(tmp_path), foreign, foreign, target_digest=None, capacity=64)  # type: ignore[arg-type]
-    for name in ("medusa", "dflash", "redrafter", "eagle", "p-eagle", "eagle2"):
+    for name in ("medusa", "dflash", "ddtree", "redrafter", "eagle", "p-eagle", "eagle2"):
         with pytest.raises(TreeoptError) as error:
             load(pair, name, str(tmp_path / "absent"))
         assert len(str(error.value).splitlines()) == 1

@@ -21,9 +21,11 @@ def set_drafter(engine: Engine, source: Source, drafter: DrafterSetting) -> Sett
     """
     kind = _drafter_kind(drafter)
     if kind not in engine.methods:
+        same_head = drafter.name == "ddtree" and "dflash" in engine.methods
+        instead = "plan its head's chain with treeopt solve --drafter dflash" if same_head else "choose another engine"
         raise InfeasibleError(
             f"{engine.title}: expected one of its drafters, {_describe_drafters(engine)}. Got {drafter.name}: run it with "
-            "treeopt run, or choose another engine."
+            f"treeopt run, or {instead}."
         )
     if not drafter.builds_own_trees and (source.tree is None or source.tree.nodes == 1):
         return turn_off(engine)

@@ -20,7 +20,7 @@ from treeopt.runtime.models.hub import read_model_folder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
-from treeopt.trees.drafter_parameters import DynamicTree
+from treeopt.trees.drafter_parameters import DDTreeSetting, DynamicTree
 from treeopt.trees.drafter_setting import STATIC_TREE_DRAFTERS, DrafterSetting, SettingValue
 
 HEAD_FILES = ("*.json", "*.safetensors", "*.bin")
@@ -108,6 +108,12 @@ def _dflash(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
     return DFlashDrafter(loaded.heads, tree, capacity=loaded.capacity)
 
 
+def _ddtree(loaded: LoadedDrafter, setting: DDTreeSetting) -> Drafter:
+    from treeopt.runtime.drafters.dflash.ddtree import DDTreeDrafter
+
+    return DDTreeDrafter(loaded.heads, setting, capacity=loaded.capacity)
+
+
 def _expanding(loaded: LoadedDrafter, policy: ExpansionPolicy) -> Drafter:
     if loaded.heads is None:
         assert loaded.draft is not None  # loaded with one
@@ -125,6 +131,7 @@ DRAFTER_KINDS = {
         bundled="MEDUSA",
     ),
     "dflash": DrafterKind(_dflash, load=_load_dflash, bundled="DFLASH"),
+    "ddtree": DrafterKind(_ddtree, load=_load_dflash, bundled="DFLASH"),
     "redrafter": DrafterKind(
         lambda loaded, numbers: RedrafterDrafter(loaded.heads, numbers.width, numbers.length),
         load=lambda folder, target, _: load_redrafter(folder, target),

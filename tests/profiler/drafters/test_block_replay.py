@@ -1,0 +1,150 @@
+"""DDTree replayed along plain decoding: with every budget it takes the very steps that decoding takes."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.profiler.drafters.test_measuring import measured
+from treeopt.planner.costs import StepCosts
+from treeopt.planner.curves import Curve
+from treeopt.profiler.acceptance.contexts import PromptSet
+from treeopt.profiler.budget import NO_DEADLINE, Deadline
+from treeopt.profiler.checkpoint import Checkpoint
+from treeopt.profiler.drafters.block_replay import NeededTokensCounter, count_steps, replay_budgets, step_seconds
+from treeopt.profiler.drafters.decodes import DecodedSequence
+from treeopt.profiler.drafters.one_drafter import DrafterProfiler
+from treeopt.profiler.drafters.plain_sequences import generate_sequences
+from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.dflash import DDTreeDrafter
+from treeopt.runtime.drafters.dflash.best_first import NEVER
+from treeopt.trees.drafter_parameters import DDTreeSetting
+
+BUDGETS, MAX_TOKENS, POSITIONS = (2, 6, 17, 40), 40, 24
+
+
+@pytest.fixture(scope="module")
+def counter(target, prompts, loaded):
+    """Return the counter of the toy head along what the target generates after some prompts."""
+    prompt_set = PromptSet(dict(enumerate([*prompts[:2], [5, 3]])), POSITIONS)
+    generated = generate_sequences(target, prompt_set, GREEDY, "", Checkpoint(None, ""))
+    return NeededTokensCounter(
+        drafter=loaded("ddtree"),
+        prompts=prompt_set.prompts,
+        generated=generated,
+        sampling=GREEDY,
+        max_tokens=MAX_TOKENS,
+    )
+
+
+@pytest.fixture(scope="module")
+def needed(counter):
+    return counter.count_all("kind", Checkpoint(None, ""), NO_DEADLINE, lambda: None)
+
+
+def decoded_steps(counter, number, budget):
+    """Return the tokens of the decoded steps that begin where a replay may still step."""
+    drafter = counter.drafter
+    decoder = Decoder(
+        drafter.target, DDTreeDrafter(drafter.heads, DDTreeSetting(budget=budget), capacity=128), sampling=GREEDY
+    )
+    tokens = len(counter.generated[number])
+    committed, steps = 0, []
+    for step in decoder.decode_steps(counter.prompts[number], tokens):
+        if committed < tokens - drafter.heads.levels:
+            assert len(step.logits) == budget
+            steps.append(len(step.tokens))
+        committed += len(step.tokens)
+    return steps
+
+
+def test_a_replay_takes_the_steps_that_decoding_takes(counter, needed):
+    longest = 0
+    for budget, replayed in zip(BUDGETS, replay_budgets(BUDGETS, needed, counter.drafter.heads), strict=True):
+        steps = [decoded_steps(counter, number, budget) for number in counter.prompts]
+        assert replayed.steps == tuple(map(len, steps))
+        assert replayed.tokens == tuple(map(sum, steps))
+        assert (replayed.pass_tokens, replayed.passes) == ((budget,), (sum(map(len, steps)),))
+        longest = max(longest, *map(max, steps))
+    assert longest > 2, "nothing was accepted: this test would not see a wrong count"
+
+
+def test_along_a_sampled_sequence_a_replay_takes_the_steps_that_drew_it(counter):
+    drafter, budget, number = counter.drafter, 17, 0
+    decoder = Decoder(
+        drafter.target, DDTreeDrafter(drafter.heads, DDTreeSetting(budget=budget), capacity=128), temperature=0.9
+    )
+    steps = [step.tokens for step in decoder.decode_steps(counter.prompts[number], 60)]
+    tokens = [token for step in steps for token in step]
+    own = replace(counter, generated={number: tokens}, sampling=Sampling(0.9))
+    rows = own.count_all("own", Checkpoint(None, ""), NO_DEADLINE, lambda: None)
+    starts = np.cumsum([0, *map(len, steps)])[:-1]
+    expected = [len(step) for start, step in zip(starts, steps, strict=True) if start < len(tokens) - 4]
+    (committed,), (count,) = count_steps(rows[number], np.array([budget]))
+    assert (committed, count) == (sum(expected), len(expected))
+    assert max(expected) > 1
+
+
+def test_counts_of_the_slots_above_give_other_steps(counter, needed):
+    """Negative control: the counts of the next root."""
+    shifted = {number: np.roll(rows, 1, axis=0) for number, rows in needed.items()}
+    right, wrong = (replay_budgets([40], each, counter.drafter.heads)[0] for each in (needed, shifted))
+    assert sum(wrong.tokens) / sum(wrong.steps) < sum(right.tokens) / sum(right.steps)
+
+
+def test_each_sequence_is_walked_step_by_step():
+    needed = np.array([[2, 5], [3, NEVER], [2, 3], [9, NEVER], [NEVER, NEVER], [2, 4], [2, NEVER]])
+    tokens, steps = count_steps(needed, np.array([2, 3, 9]))
+    # budget 2: 0 -> 2 -> 4 -> 5; budget 3: 0 -> 2 -> 5; budget 9: 0 -> 3 -> 5
+    assert tokens.tolist() == [5, 5, 5]
+    assert steps.tolist() == [3, 2, 2]
+
+
+def test_sequences_too_short_for_a_step_give_nothing(counter, needed):
+    head = counter.drafter.heads
+    short = {0: needed[0][: head.levels]}
+    assert replay_budgets([2, 3], short, head) == [None, None]
+    both = {0: needed[0], 1: short[0]}
+    (replayed,) = replay_budgets([3], both, head, ["code", "chat"])
+    assert (len(replayed.steps), replayed.categories) == (1, ("code",))
+    assert replayed.passes_by_text == ((replayed.steps[0],),)
+
+
+def test_a_budget_beyond_the_whole_tree_verifies_the_whole_tree(needed):
+    tiny = SimpleNamespace(tokens=2, levels=4)
+    assert replay_budgets([8, 31, 40], needed, tiny)[2].pass_tokens == (31,)
+
+
+def test_what_the_checkpoint_holds_is_not_counted_again_and_time_ends_it(counter, needed, tmp_path, monkeypatch):
+    over, ticks = Deadline(lambda: 1.0, 0.0), []
+    first = counter.count_all("kind", Checkpoint(tmp_path / "checkpoint", ""), over, lambda: ticks.append(1))
+    assert list(first) == [0, 1]
+    assert len(ticks) == 2
+    monkeypatch.setattr(NeededTokensCounter, "_count", lambda _, number: needed[number] if number > 1 else None)
+    resumed = Checkpoint(tmp_path / "checkpoint", "", resume=True)
+    whole = counter.count_all("kind", resumed, NO_DEADLINE, lambda: None)
+    assert {number: rows.tolist() for number, rows in whole.items()} == {
+        number: rows.tolist() for number, rows in needed.items()
+    }
+
+
+def test_steps_take_what_the_probes_took_beyond_their_passes():
+    verify = Curve.of([0.0, *(1.0 + 0.1 * tokens for tokens in range(1, 12))])
+    costs = StepCosts(verify=verify, draft=Curve.free(11), overhead_s=np.zeros(()))
+    plain = [DecodedSequence(10, 10, 20.0, {1: 10})]  # at half the profile's pace
+    probes = [[DecodedSequence(10, 5, 20.0, {2: 5})], [DecodedSequence(10, 2, 12.0, {10: 2})]]
+    seconds = step_seconds(costs, plain, probes)
+    # a step of 2 tokens takes 2 plain steps of 1.1 s, 1.0 s beyond its pass; one of 10 tokens 3, and 1.3 s
+    assert seconds(np.array([2, 6, 10])) == pytest.approx([2.2, 1.6 + 1.15, 3.3])
+
+
+def test_budgets_are_ranked_over_all_sizes(target, draft, prompts, loaded, monkeypatch):
+    """Verification is cheap again after a dent, where a rule that stops at the first fall does not look."""
+    dented = lambda tokens: np.where(tokens < 6, 10.0 * tokens, 1.0)
+    monkeypatch.setattr(DrafterProfiler, "_step_seconds", lambda *_: dented)
+    ((decodes,),) = [drafter.decodes for drafter in measured(target, draft, prompts, [loaded("ddtree")]).drafters]
+    assert {value.value for setting in decodes.settings for value in setting.values} <= {6, 7, 8}
+    for setting in decodes.settings:
+        assert len(setting.replayed.steps) == len(prompts)

@@ -1,0 +1,67 @@
+"""Trees that are built in every step from one block's marginals (DDTree, arXiv 2604.12989)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from treeopt.runtime.drafters.dflash.block_drafter import BlockDrafter
+from treeopt.runtime.drafters.dflash.head import DFlashHead
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, intern_tree
+from treeopt.runtime.models.finite import Scores
+from treeopt.trees.drafter_parameters import DDTreeSetting
+
+
+class DDTreeDrafter(BlockDrafter):
+    """Drafts the `budget` - 1 most probable paths under the product of the slots' marginals, at temperature 1.
+
+    The trees are built on the host: every step copies the top tokens of all slots and sequences there, once.
+
+    Args:
+        head: of the target that verifies.
+        setting: the budget.
+        capacity: longest sequence.
+
+    Raises OutOfMemoryError for a cache that does not fit into memory.
+    """
+
+    def __init__(self, head: DFlashHead, setting: DDTreeSetting, *, capacity: int) -> None:
+        super().__init__(head, capacity)
+        from treeopt.runtime.drafters.dflash import best_first  # numba is slow to import
+
+        self.setting, self.max_tokens = setting, setting.max_nodes
+        self._top_tokens = min(setting.max_children, head.tokens)
+        self._grow_trees = best_first.grow_trees
+        self._grow_trees(np.zeros((1, 1, 1)), np.ones(1, np.int64))  # compiles before the first step
+
+    @torch.inference_mode()
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        """Return the trees below the roots; the root alone if a slot's distribution is not finite."""
+        roots, contexts = self.read_contexts(sequences)
+        likeliest = rank_tokens(self.head.draft(roots, contexts), self._top_tokens)
+        log_probs, tokens = torch.stack([likeliest[0], likeliest[1].double()]).cpu().numpy()  # 53 bits hold any token
+        finite = np.isfinite(log_probs[..., 0]).all(axis=1)
+        parents, indices, counts = self._grow_trees(log_probs, np.where(finite, self.setting.budget, 1))
+        drafted = np.take_along_axis(tokens.reshape(len(roots), -1), indices, axis=1).astype(np.int64)
+        drafted[:, 0] = roots
+        return [
+            Proposal(intern_tree(tuple(tree[:count])), torch.from_numpy(nodes[:count]))
+            if is_finite
+            else Proposal(ROOT_ONLY, torch.from_numpy(nodes[:1]), scores=Scores.missing(self.head.name))
+            for tree, nodes, count, is_finite in zip(
+                parents.tolist(), drafted, counts.tolist(), finite.tolist(), strict=True
+            )
+        ]
+
+
+def rank_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the log-probabilities of the top tokens of each slot, and these tokens.
+
+    Args:
+        logits: (…, levels, V).
+        count: of top tokens.
+
+    Returns float64, rounded to float32, and int64, (…, levels, count): the log-softmax at temperature 1, in falling order.
+    """
+    log_probs, tokens = logits.float().log_softmax(-1).topk(count)
+    return log_probs.double(), tokens
