@@ -1,0 +1,387 @@
+"""Compare trees from a DFlash block by replay: chain, static tree, DDTree with fixed budgets, and budgets chosen in every step.
+
+The bundled head predicts along sequences that the bundled target generates. Every quarter of the prompts is replayed with settings
+and calibrations that were chosen on the other three. Seconds of a step are the block's, `--block-ms`, and those of verification by
+a profile's curve; building trees counts as free. Intervals resample the sequences; speeds are also relative to DDTree with the
+budget that a replay chooses.
+
+Rules for the budget of a step, from the sum F(n) of predicted reach over the best n nodes:
+  first fall   the last n before F(n) / seconds(n) falls (CaDDTree, arXiv 2606.01813)
+  all sizes    the n with the most s F(n) - seconds(n), where s is the seconds per token of this rule (Dinkelbach, 1967)
+Reach is the product of the slots' probabilities, or that product calibrated by isotonic regression, apart for the spine (all
+ranks 0) and other paths.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from common import default_prompts, describe_environment, progress
+from scipy.optimize import isotonic_regression
+
+from treeopt import Profile, bundled, solve
+from treeopt.arrays import Float64, Int64
+from treeopt.planner import step_model
+from treeopt.planner.resampling import SEED, draw_sequence_weights, estimate
+from treeopt.profiler import Checkpoint
+from treeopt.profiler.acceptance.contexts import PromptSet
+from treeopt.profiler.acceptance.heads import BlockMarginals, block_marginals, build_head_sequence
+from treeopt.profiler.drafters.plain_sequences import generate_sequences
+from treeopt.records.accepted_ranks import RootRanks
+from treeopt.records.sampling import Sampling
+from treeopt.runtime.drafters.dflash import DFlashHead, load_dflash
+from treeopt.runtime.drafters.dflash.best_first import NEVER
+from treeopt.runtime.models.pair import load_pair
+from treeopt.runtime.models.transformer import Transformer
+from treeopt.trees import TokenTree, chain, k_ary
+
+PROFILE = Path(__file__).parent.parent / "docs" / "profiles" / "bundled-2-cores.yaml"
+BUDGETS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+MAX_TOKENS = max(BUDGETS)
+GRID, LEAST_LOG_PROB = 0.01, -40.0
+"""Step and end of the calibrations' grid of log-probabilities."""
+FOLDS = 4
+ROUNDS = 6
+"""Replays that the seconds per token of a rule are found with."""
+SOLVED = (8, 16, 32, 64)
+"""Nodes of the static trees whose table is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Reach of a path by its log-probability under the slots' product, on a grid from 0 down."""
+
+    spine: Float64
+    others: Float64
+
+    @classmethod
+    def none(cls) -> "Calibration":
+        grid = np.exp(-GRID * np.arange(round(-LEAST_LOG_PROB / GRID) + 1))
+        return cls(grid, grid)
+
+    @classmethod
+    def fit(cls, sequences: Sequence[BlockMarginals]) -> "Calibration":
+        """Return the isotonic regressions over all nodes of the largest trees below all roots."""
+        log_probs: dict[bool, list[float]] = {True: [], False: []}
+        hits: dict[bool, list[bool]] = {True: [], False: []}
+        for sequence in sequences:
+            for root_log_probs, ranks in zip(sequence.log_probs, sequence.ranks, strict=True):
+                for node in grow(root_log_probs, ranks.tolist(), cls.none())[1:]:
+                    log_probs[node.spine].append(node.log_prob)
+                    hits[node.spine].append(node.on_path)
+        return cls(*(_fit_grid(np.array(log_probs[spine]), np.array(hits[spine])) for spine in (True, False)))
+
+    def reach(self, log_prob: float, *, spine: bool) -> float:
+        grid, place = (self.spine if spine else self.others), -log_prob / GRID
+        below = min(int(place), len(grid) - 2)
+        return float(grid[below] + (grid[below + 1] - grid[below]) * min(place - below, 1.0))
+
+
+def _fit_grid(log_probs: Float64, hits: Int64) -> Float64:
+    order = np.argsort(log_probs, kind="stable")
+    fitted = isotonic_regression(hits[order].astype(np.float64)).x
+    grid = -GRID * np.arange(round(-LEAST_LOG_PROB / GRID) + 1)
+    return np.asarray(np.interp(grid, log_probs[order], fitted))
+
+
+class Node(NamedTuple):
+    """A node of a tree below one root."""
+
+    depth: int
+    log_prob: float
+    """Of its path."""
+    reach: float
+    """Predicted, at most the parent's."""
+    spine: bool
+    on_path: bool
+    """Whether the sequence took the path."""
+
+
+def grow(log_probs: Float64, path: Sequence[int], calibration: Calibration) -> list[Node]:
+    """Return the root and the paths with the largest reach, in falling order.
+
+    Args:
+        log_probs: (levels, k), of the top tokens of each slot.
+        path: (levels,), ranks of the sequence's tokens.
+        calibration: of the reach.
+    """
+    rows = log_probs.tolist()
+    nodes, candidates, created = [Node(0, 0.0, 1.0, True, True)], list[tuple[float, int, int, int]](), 0
+
+    def push(parent: int, rank: int) -> None:
+        nonlocal created
+        depth, log_prob, reach, spine, _ = nodes[parent]
+        if depth < len(rows) and rank < len(rows[0]):
+            child = calibration.reach(log_prob + rows[depth][rank], spine=spine and rank == 0)
+            created += 1
+            heappush(candidates, (-min(reach, child), created, parent, rank))
+
+    push(0, 0)
+    while len(nodes) < MAX_TOKENS and candidates:
+        negative_reach, _, parent, rank = heappop(candidates)
+        depth, log_prob, _, spine, on_path = nodes[parent]
+        nodes.append(
+            Node(
+                depth + 1,
+                log_prob + rows[depth][rank],
+                -negative_reach,
+                spine and rank == 0,
+                on_path and path[depth] == rank,
+            )
+        )
+        push(parent, rank + 1)
+        push(len(nodes) - 1, 0)
+    return nodes
+
+
+class GrownTrees(NamedTuple):
+    """The largest trees below all roots of one sequence; smaller ones are their prefixes."""
+
+    expected: Float64
+    """float64 (roots, MAX_TOKENS): sums of predicted reach over the first nodes, root included."""
+    needed: Int64
+    """int64 (roots, levels): tokens of the smallest tree that contains the sequence's token at each depth."""
+
+    @classmethod
+    def grow(cls, sequence: BlockMarginals, calibration: Calibration) -> "GrownTrees":
+        expected, needed = np.zeros((len(sequence.ranks), MAX_TOKENS)), np.full(sequence.ranks.shape, NEVER, np.int64)
+        for root, (log_probs, ranks) in enumerate(zip(sequence.log_probs, sequence.ranks, strict=True)):
+            nodes = grow(log_probs, ranks.tolist(), calibration)
+            expected[root] = np.cumsum([node.reach for node in nodes])
+            for index, node in enumerate(nodes):
+                if node.on_path and node.depth:
+                    needed[root, node.depth - 1] = index + 1
+        return cls(expected, needed)
+
+
+ChooseSizes = Callable[[Float64], Int64]
+"""From `GrownTrees.expected` to the tokens of the tree below each root."""
+
+
+class Replayed(NamedTuple):
+    """The steps of one strategy along J sequences, each (J,)."""
+
+    tokens: Float64
+    """Committed."""
+    steps: Float64
+    verified: Float64
+    """Tokens of all passes."""
+    seconds: Float64
+
+    @classmethod
+    def join(cls, parts: Sequence["Replayed"]) -> "Replayed":
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+    @property
+    def tokens_per_s(self) -> float:
+        return float(self.tokens.sum() / self.seconds.sum())
+
+    def format(self, name: str, baseline: "Replayed") -> str:
+        """Return a line: tokens verified and committed per step, tokens per second, and these relative to a baseline."""
+        weights = draw_sequence_weights(len(self.tokens), np.random.default_rng(SEED))
+        drawn_per_s = (weights @ self.tokens) / (weights @ self.seconds)
+        drawn_ratios = drawn_per_s / ((weights @ baseline.tokens) / (weights @ baseline.seconds))
+        per_step = estimate(self.tokens.sum() / self.steps.sum(), (weights @ self.tokens) / (weights @ self.steps))
+        per_s = estimate(self.tokens_per_s, drawn_per_s)
+        ratio = estimate(self.tokens_per_s / baseline.tokens_per_s, drawn_ratios)
+        return (
+            f"{name:<36}{self.verified.sum() / self.steps.sum():8.1f}"
+            f"{per_step.value:8.2f} ({per_step.low:.2f}-{per_step.high:.2f})"
+            f"{per_s.value:7.0f} ({per_s.low:.0f}-{per_s.high:.0f}){ratio.value:8.3f} ({ratio.low:.3f}-{ratio.high:.3f})"
+        )
+
+
+def replay(trees: Sequence[GrownTrees], choose: ChooseSizes, seconds: Float64) -> Replayed:
+    """Replay trees whose sizes are chosen at every root; `seconds` is (MAX_TOKENS + 1,) by tokens of the pass."""
+    totals = []
+    for expected, needed in trees:
+        sizes = choose(expected)
+        committed = 1 + (needed <= sizes[:, None]).sum(axis=1)
+        roots, position = [], 0
+        while position < len(needed) - needed.shape[1]:
+            roots.append(position)
+            position += int(committed[position])
+        totals.append((position, len(roots), sizes[roots].sum(), seconds[sizes[roots]].sum()))
+    return Replayed(*np.array(totals, np.float64).T)
+
+
+def replay_static(ranks: RootRanks, tree: TokenTree, seconds: Float64) -> Replayed:
+    tokens, steps = (counts.astype(np.float64) for counts in ranks.replay(tree))
+    return Replayed(tokens, steps, steps * tree.nodes, steps * seconds[tree.nodes])
+
+
+def fixed(budget: int) -> ChooseSizes:
+    return lambda expected: np.full(len(expected), budget)
+
+
+def first_fall(seconds: Float64) -> ChooseSizes:
+    def choose(expected: Float64) -> Int64:
+        rates = expected / seconds[1:]
+        falls = np.diff(rates, axis=1) <= 0
+        return np.where(falls.any(axis=1), falls.argmax(axis=1) + 1, MAX_TOKENS)
+
+    return choose
+
+
+def all_sizes(trees: Sequence[GrownTrees], seconds: Float64) -> ChooseSizes:
+    """Return the rule with its seconds per token, found on `trees`."""
+
+    def choose_at(second_per_token: float) -> ChooseSizes:
+        return lambda expected: (second_per_token * expected - seconds[1:]).argmax(axis=1) + 1
+
+    choose = fixed(BUDGETS[0])
+    for _ in range(ROUNDS):
+        choose = choose_at(1 / replay(trees, choose, seconds).tokens_per_s)
+    return choose
+
+
+def sample(
+    target: Transformer, head: DFlashHead, prompts: Sequence[Sequence[int]], sampling: Sampling, positions: int
+) -> list[BlockMarginals]:
+    """Return what the head predicts along what the target generates after each prompt."""
+    prompt_set = PromptSet(dict(enumerate(prompts)), positions)
+    generated = generate_sequences(target, prompt_set, sampling, "", Checkpoint(None, ""))
+    sequences = []
+    for number in progress(list(generated), "predicting"):
+        states = build_head_sequence(target, prompts[number], generated[number], sampling, head.requested_states)
+        sequences.append(block_marginals(head, states, MAX_TOKENS - 1))
+    return [sequence for sequence in sequences if len(sequence.ranks) > head.levels]
+
+
+BASELINE = "DDTree, budget by replay"
+
+
+def compare_trees(
+    fit: list[BlockMarginals], held_out: list[BlockMarginals], seconds: Float64
+) -> Iterator[tuple[str, Replayed]]:
+    """Yield the steps of each strategy on held-out sequences, with settings that are the fastest on others."""
+    fit_ranks, ranks = (RootRanks([sequence.ranks for sequence in part]) for part in (fit, held_out))
+    levels = fit[0].ranks.shape[1]
+    solution = solve(fit_ranks.table(levels, MAX_TOKENS - 1), MAX_TOKENS, levels)
+    chains = [chain(length) for length in range(1, levels + 1)]
+    static = [solution.tree(nodes, levels) for nodes in range(2, MAX_TOKENS + 1)]
+    for name, trees in (("best chain", chains), ("best static tree", static)):
+        best = max(trees, key=lambda tree: replay_static(fit_ranks, tree, seconds).tokens_per_s)
+        yield name, replay_static(ranks, best, seconds)
+    raw_fit, raw = ([GrownTrees.grow(sequence, Calibration.none()) for sequence in part] for part in (fit, held_out))
+    for budget in BUDGETS:
+        yield f"DDTree, budget {budget}", replay(raw, fixed(budget), seconds)
+    calibration = Calibration.fit(fit)
+    grown_fit, grown = ([GrownTrees.grow(sequence, calibration) for sequence in part] for part in (fit, held_out))
+    budgets = range(2, MAX_TOKENS + 1)
+    for name, chosen_on, trees_below in ((BASELINE, raw_fit, raw), ("calibrated, budget by replay", grown_fit, grown)):
+        rates = {budget: replay(chosen_on, fixed(budget), seconds).tokens_per_s for budget in budgets}
+        yield name, replay(trees_below, fixed(max(budgets, key=lambda budget: rates[budget])), seconds)
+    yield "uncalibrated, first fall (CaDDTree)", replay(raw, first_fall(seconds), seconds)
+    yield "uncalibrated, all sizes", replay(raw, all_sizes(raw_fit, seconds), seconds)
+    yield "calibrated, first fall", replay(grown, first_fall(seconds), seconds)
+    yield "calibrated, all sizes", replay(grown, all_sizes(grown_fit, seconds), seconds)
+
+
+def cross_validate(sequences: list[BlockMarginals], seconds: Float64) -> list[str]:
+    """Return a line for each strategy, over all sequences."""
+    parts: dict[str, list[Replayed]] = {}
+    for fold in progress(range(FOLDS), "replaying"):
+        fit = [sequence for number, sequence in enumerate(sequences) if number % FOLDS != fold]
+        for name, replayed in compare_trees(fit, sequences[fold::FOLDS], seconds):
+            parts.setdefault(name, []).append(replayed)
+    joined = {name: Replayed.join(folds) for name, folds in parts.items()}
+    return [replayed.format(name, joined[BASELINE]) for name, replayed in joined.items()]
+
+
+def spine_and_siblings(sequences: Sequence[BlockMarginals], budget: int) -> list[str]:
+    """Return how often a slot's top token is right, by depth, after the spine and after an accepted sibling."""
+    levels = sequences[0].ranks.shape[1]
+    counts = np.zeros((3, levels, 2), np.int64)
+    for sequence in sequences:
+        needed = GrownTrees.grow(sequence, Calibration.none()).needed
+        for depth in range(1, levels):
+            reached = needed[: len(needed) - depth, depth - 1] <= budget  # the sequence goes on for another token
+            ranks = sequence.ranks[: len(needed) - depth][reached]
+            spine, sibling = (ranks[:, :depth] == 0).all(axis=1), ranks[:, depth - 1] > 0
+            for kind, rows in enumerate((spine, sibling, ~spine & ~sibling)):
+                counts[kind, depth] += ((ranks[rows, depth] == 0).sum(), rows.sum())
+    names = ("on the spine", "after an accepted sibling", "further below a sibling")
+    return [
+        f"{name:<28}"
+        + "".join(f"{hits / total:7.3f}{f'/{total}':<6}" if total else " " * 13 for hits, total in row[1:])
+        for name, row in zip(names, counts, strict=True)
+    ]
+
+
+def measured_reach(tree: TokenTree, sequences: Sequence[BlockMarginals]) -> Float64:
+    """Return (n,): how often the sequence takes the path of each node below a root, over all roots before a block's end."""
+    hits, roots = np.zeros(tree.nodes), 0
+    for sequence in sequences:
+        ranks = sequence.ranks[: len(sequence.ranks) - tree.max_depth]
+        roots += len(ranks)
+        node, active = np.zeros(len(ranks), np.int64), np.arange(len(ranks))
+        for depth in range(tree.max_depth + 1):
+            np.add.at(hits, node[active], 1)
+            if depth < tree.max_depth:
+                rank = ranks[active, depth]
+                active = active[(rank >= 0) & (rank < tree.child_counts[node[active]])]
+                node[active] = tree.first_child[node[active]] + ranks[active, depth]
+    return hits / roots
+
+
+def table_errors(sequences: Sequence[BlockMarginals]) -> list[str]:
+    """Return draft tokens on the spine and elsewhere, by the (depth, rank) table and counted, and tokens per step by replay."""
+    ranks = RootRanks([sequence.ranks for sequence in sequences])
+    levels = sequences[0].ranks.shape[1]
+    table = ranks.table(levels, MAX_TOKENS - 1)
+    solution = solve(table, MAX_TOKENS, levels)
+    trees = {f"chain of {levels}": chain(levels)} | {f"solved, {n} nodes": solution.tree(n, levels) for n in SOLVED}
+    lines = []
+    for name, tree in (trees | {"3 children each, 3 levels": k_ary(3, 3)}).items():
+        replayed, on_spine = ranks.replay(tree), [not any(path) for path in rank_paths(tree)]
+        cells = []
+        for reach in (table.reach(tree), measured_reach(tree, sequences)):
+            cells += [reach[on_spine].sum() - 1, reach[np.logical_not(on_spine)].sum(), reach.sum()]
+        rate = replayed.tokens.sum() / replayed.steps.sum()
+        lines.append(f"{name:<28}" + "".join(f"{cell:9.3f}" for cell in [*cells, rate]))
+    return lines
+
+
+def rank_paths(tree: TokenTree) -> list[tuple[int, ...]]:
+    """Return the ranks along the path of each node."""
+    paths: list[tuple[int, ...]] = [()]
+    for parent, rank in zip(tree.parents[1:].tolist(), tree.rank[1:].tolist(), strict=True):
+        paths.append((*paths[parent], rank))
+    return paths
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", type=Path, default=PROFILE, help="profile with the curve of verification")
+    parser.add_argument("--block-ms", type=float, default=1.4, help="milliseconds of a block (default: %(default)s)")
+    parser.add_argument("--temperatures", default="0,0.7", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--positions", type=int, default=48, help="new tokens of each sequence (default: %(default)s)")
+    args = parser.parse_args()
+    print(describe_environment())
+    pair = load_pair()
+    assert isinstance(pair.target, Transformer)  # the bundled one
+    head = load_dflash(bundled.DFLASH, pair.target)
+    prompts = default_prompts(pair)
+    costs = step_model(Profile.load(args.profile)).costs
+    seconds = np.append(0.0, costs.verify.at(np.arange(1, MAX_TOKENS + 1)) + args.block_ms / 1000)
+    seconds[1] = costs.plain_s[0] + args.block_ms / 1000
+    print(f"{args.profile.name}: plain decoding {1 / float(costs.plain_s[0]):.0f} tokens/s; block {args.block_ms} ms")
+    for temperature in map(float, args.temperatures.split(",")):
+        sequences = sample(pair.target, head, prompts, Sampling(temperature), args.positions)
+        print(f"\ntemperature {temperature:g}, {len(sequences)} sequences")
+        print(f"{'':<36}{'verified':>8}{'tokens/step':>15}{'tokens/s':>17}{'relative':>16}")
+        print("\n".join(cross_validate(sequences, seconds)))
+        print(f"\nslot's top token right by depth, paths in trees of {BUDGETS[-3]} tokens, all roots: share/paths")
+        print("\n".join(spine_and_siblings(sequences, BUDGETS[-3])))
+        print(f"\n{'':<28}{'table':<27}{'counted at all roots':<27}{'replay':>9}")
+        print(f"{'':<28}" + 2 * f"{'spine':>9}{'others':>9}{'tokens':>9}" + f"{'tokens':>9}")
+        print("\n".join(table_errors(sequences)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The comparison of trees from a block: growth next to the drafter's, rules for the budget, calibration, and counts by hand."""
+
+import numpy as np
+import pytest
+
+from tests.scripts import ROOT, script
+from treeopt.profiler.acceptance.heads import BlockMarginals
+from treeopt.profiler.drafters.block_replay import count_steps
+from treeopt.runtime.drafters.dflash.best_first import count_tokens_to_reach
+from treeopt.trees import TokenTree, k_ary
+
+script = script(ROOT / "benchmarks" / "block_trees.py")
+LEVELS, K = 3, 5
+
+
+def drawn_sequence(seed, roots=60):
+    """Return a sequence whose tokens are drawn from the slots' marginals, each slot on its own."""
+    generator = np.random.default_rng(seed)
+    probs = -np.sort(-generator.dirichlet(np.full(K + 1, 0.5), size=(roots, LEVELS)))
+    ranks = (generator.random((roots, LEVELS, 1)) > probs.cumsum(axis=2)).sum(axis=2)
+    return BlockMarginals(np.log(probs[..., :K]), np.where(ranks < K, ranks, -1))
+
+
+def test_trees_without_calibration_are_those_that_are_drafted():
+    sequence = drawn_sequence(0)
+    trees = script.GrownTrees.grow(sequence, script.Calibration.none())
+    expected = count_tokens_to_reach(sequence.log_probs, sequence.ranks, script.MAX_TOKENS)
+    assert trees.needed.tolist() == expected.tolist()
+    assert trees.expected[:, 0].tolist() == [1.0] * len(trees.expected)
+    assert trees.expected[:, 1] == pytest.approx(1 + np.exp(sequence.log_probs[:, 0, 0]), rel=1e-4)
+
+
+def test_a_fixed_budget_takes_the_steps_of_the_profile():
+    sequence = drawn_sequence(1)
+    trees = script.GrownTrees.grow(sequence, script.Calibration.none())
+    seconds = np.arange(script.MAX_TOKENS + 1.0)
+    for budget in (2, 7, 40):
+        (tokens,), (steps,) = count_steps(trees.needed, np.array([budget]))
+        replayed = script.replay([trees], script.fixed(budget), seconds)
+        assert (replayed.tokens[0], replayed.steps[0]) == (tokens, steps)
+        assert replayed.verified[0] == replayed.seconds[0] == budget * steps
+
+
+def test_rules_stop_at_a_dent_or_look_beyond_it():
+    seconds = np.array([0.0, 1.0, 1.1, 2.0, 2.0, 2.0, *[99.0] * (script.MAX_TOKENS - 5)])
+    expected = np.array([[1.0, 1.8, 2.5, 3.1, 3.6, *[3.6] * (script.MAX_TOKENS - 5)]])
+    assert script.first_fall(seconds)(expected).tolist() == [2]
+    trees = script.GrownTrees(np.repeat(expected, 20, axis=0), np.tile([2, 3], (20, 1)))  # three tokens of each step
+    assert script.all_sizes([trees], seconds)(expected).tolist() == [5]
+
+
+def test_a_product_law_is_its_own_calibration():
+    calibration = script.Calibration.fit([drawn_sequence(seed, roots=300) for seed in range(4)])
+    for spine, largest in ((True, -0.5), (False, -1.5)):  # other paths have a rank of at most one half
+        for log_prob in (largest, -2.0, -4.0):
+            assert calibration.reach(log_prob, spine=spine) == pytest.approx(np.exp(log_prob), abs=0.1)
+    assert (np.diff(calibration.spine) <= 0).all()
+
+
+def test_reach_is_counted_over_all_roots():
+    tree = TokenTree([-1, 0, 0, 1])
+    ranks = np.array([[0, 0], [1, 0], [0, 3], [-1, 0], [0, 0], [0, 0]])  # the last two roots end within a block
+    reach = script.measured_reach(tree, [BlockMarginals(np.zeros((6, 2, 4)), ranks)])
+    assert reach.tolist() == [1.0, 0.5, 0.25, 0.25]
+    assert script.rank_paths(k_ary(2, 2)) == [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
