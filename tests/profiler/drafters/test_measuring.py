@@ -17,7 +17,18 @@ from treeopt.trees import chain
 from treeopt.trees.drafter_setting import parameter_names
 
 SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, depth=3, branching=3)
-NAMES = ("medusa", "dflash", "ddtree", "redrafter", "eagle", "p-eagle", "eagle2", "specexec", "lookahead", "prompt-lookup")
+NAMES = (
+    "medusa",
+    "dflash",
+    "ddtree",
+    "redrafter",
+    "eagle",
+    "p-eagle",
+    "eagle2",
+    "specexec",
+    "lookahead",
+    "prompt-lookup",
+)
 
 
 def measured(target, draft, prompts, drafters, checkpoint=None, settings=SETTINGS, seconds=lambda: 1.0):

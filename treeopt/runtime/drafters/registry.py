@@ -108,6 +108,17 @@ def _dflash(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
     return DFlashDrafter(loaded.heads, tree, capacity=loaded.capacity)
 
 
+def _load_block_marginals(folder: Path, target: Transformer, layers: tuple[int, ...]) -> Any:
+    head = _load_dflash(folder, target, layers)
+    if head.markov is not None:
+        raise InfeasibleError(
+            f"ddtree: expected a head that drafts from the marginals of its slots. Got a DSpark head, {folder}, whose Markov head "
+            "changes them with every token: draft a static tree with --drafter dflash=DIR.",
+            field="heads",
+        )
+    return head
+
+
 def _ddtree(loaded: LoadedDrafter, setting: DDTreeSetting) -> Drafter:
     from treeopt.runtime.drafters.dflash.ddtree import DDTreeDrafter
 
@@ -131,7 +142,7 @@ DRAFTER_KINDS = {
         bundled="MEDUSA",
     ),
     "dflash": DrafterKind(_dflash, load=_load_dflash, bundled="DFLASH"),
-    "ddtree": DrafterKind(_ddtree, load=_load_dflash, bundled="DFLASH"),
+    "ddtree": DrafterKind(_ddtree, load=_load_block_marginals, bundled="DFLASH"),
     "redrafter": DrafterKind(
         lambda loaded, numbers: RedrafterDrafter(loaded.heads, numbers.width, numbers.length),
         load=lambda folder, target, _: load_redrafter(folder, target),
