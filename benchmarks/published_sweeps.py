@@ -104,10 +104,14 @@ class Result:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", action="store_true", help="print every row that was left out")
+    options = parser.parse_args()
     results = [predict(sweep) for sweep in read_sweeps(SWEEPS)]
-    for result in results:
-        print("\n".join(describe(result)), end="\n\n")
+    if options.rows:
+        for result in results:
+            print("\n".join(describe(result)), end="\n\n")
+    print("\n".join(list_sweeps(results)), end="\n\n")
     print("\n".join(summarize(results)))
 
 
@@ -175,6 +179,16 @@ def describe(result: Result) -> Iterator[str]:
     if sweep.speeds:
         plan_text = "" if result.planned == result.chosen else f" (plan: {result.planned}, not published)"
         yield f"  chosen: {result.chosen}{plan_text}, published best: {result.best}, gap: {100 * result.gap:.1f} %"
+
+
+def list_sweeps(results: list[Result]) -> Iterator[str]:
+    """Yield a line for each sweep: its left-out rows, errors, choice and gap."""
+    yield f"{'':54}{'rows':>5}{'error, %':>10}{'largest':>9}{'chosen':>8}{'best':>6}{'gap, %':>8}"
+    for result in results:
+        errors = [100 * abs(error) for error in result.errors.values()]
+        name = f"{result.sweep.name}{' *' if result.estimated else ''}"
+        columns = f"{name:54}{len(errors):5}{median(errors):10.1f}{max(errors):9.1f}"
+        yield columns + (f"{result.chosen:8}{result.best:6}{100 * result.gap:8.1f}" if result.sweep.speeds else "")
 
 
 def summarize(results: list[Result]) -> Iterator[str]:
