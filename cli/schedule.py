@@ -57,7 +57,7 @@ def schedule(args: ScheduleOptions) -> None:
     replace(trees, provenance=provenance).save(args.path)
     to_stdout = is_stdout(args.path)
     click.echo(schedule_table(planned), err=to_stdout)
-    for warning in context_warnings(plan, profile, planned, ()):
+    for warning in [*plan.warnings, *context_warnings(plan, profile, planned, ())]:
         warn(warning)
     if not to_stdout:
         file = quoted(args.path)

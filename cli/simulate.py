@@ -21,6 +21,7 @@ from treeopt.cli.terminal import progress, warn
 from treeopt.errors import Warning
 from treeopt.files.figure_file import check_suffix, write_figure
 from treeopt.planner import PlanRequest
+from treeopt.planner.planning import warn_unmeasured_budget
 from treeopt.planner.subsets import ranks_from_start
 from treeopt.records.profile import Profile, require_draft_model
 from treeopt.report.plan_text import models_and_machine
@@ -162,7 +163,7 @@ def simulate(args: SimulateOptions) -> None:
                 plotted = [multiple * rates[0] for multiple in PLOTTED_RATES]
                 outcomes = _simulate_rates(deployment, settings, args.load, plotted)
         _save_plot(args.plot, profile, outcomes, text.partition("\n")[0])
-    _warn(args, times)
+    _warn(args, times, request)
 
 
 def _simulate_rates(
@@ -222,8 +223,11 @@ def _next_command(args: SimulateOptions, times: StepTimes) -> str:
     return f"\n\nNext: treeopt schedule {' '.join(words)}"
 
 
-def _warn(args: SimulateOptions, times: StepTimes) -> None:
+def _warn(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> None:
     longest = times.longest_prompt
+    beyond = warn_unmeasured_budget(request, times.profile.at(None, None, times.acceptance.sampling))
+    if beyond is not None:
+        warn(beyond)
     if longest is None and times.prompt_s is None:
         warn(
             Warning(

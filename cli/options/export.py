@@ -24,6 +24,7 @@ from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.cli.options.values import COUNT, TEXT, Names
 from treeopt.cli.outputs import default_record_path
 from treeopt.cli.plan_profile import select_category
+from treeopt.cli.terminal import warn
 from treeopt.files.atomic_files import STANDARD_STREAM
 from treeopt.planner import PlanRequest, best_drafter, drafter_choices, requested_plan, tree_file
 from treeopt.report.plan_text import plan_source
@@ -179,6 +180,8 @@ class ExportOptions:
             return read_any_tree(self.path, self.choice)
         profile = select_category(load_profile(self.path), self.category)
         plan = requested_plan(profile, self.request)
+        for warning in plan.warnings:
+            warn(warning)
         best = None
         if not profile.has_draft_model:
             best = best_drafter(drafter_choices(profile, self.request, plan=plan), self.request.objective)

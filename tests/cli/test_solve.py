@@ -190,8 +190,8 @@ class TestConditions:
 
     @pytest.mark.parametrize(
         "asked",
-        [("--context-tokens", 9999), ("--batch-size", 64), ("--budget", 33)],
-        ids=["context", "batch", "budget"],
+        [("--context-tokens", 9999), ("--batch-size", 64)],
+        ids=["context", "batch"],
     )
     def test_beyond_them_it_needs_leave_and_is_marked(self, folder: Path, asked: tuple[str, int]) -> None:
         path = saved(folder, invented(conditions=FOUR_CONDITIONS, contexts=(256, 9999)))
@@ -206,6 +206,40 @@ class TestConditions:
         (warning,) = allowed.stderr.splitlines()
         assert warning.startswith("Warning: ")
         assert "Profile " in warning
+        assert warning.endswith("before you rely on them.")
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "solve -o -",
+            "schedule -o -",
+            "export --to sequoia -o tree.json",
+            "export --to vllm -o -",
+            "simulate --rate 1/s --prompt-tokens 8 --new-tokens 8 --duration 1s --prompt-time 1s",
+        ],
+    )
+    def test_budget_beyond_measurements_is_the_largest_measured(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    ) -> None:
+        monkeypatch.chdir(folder)
+        profile = invented(conditions=FOUR_CONDITIONS, contexts=(256, 4096))
+        name, *args = command.split()
+        args = [saved(folder, profile), *args] if name == "export" else ["--profile", saved(folder, profile), *args]
+        largest, beyond = (
+            call(name, *args, "--budget", budget, *(["--force"] if name == "export" else [])) for budget in (32, 512)
+        )
+
+        assert (largest.exit_code, beyond.exit_code) == (0, 0), beyond.output
+        assert beyond.stdout.replace("512", "32") == largest.stdout.replace("512", "32")
+        (warning,) = set(beyond.stderr.splitlines()) - set(largest.stderr.splitlines())
+        assert warning.startswith("Warning: the budget is 512 nodes, but passes were measured up to 32 tokens")
+        assert warning.endswith("Profile with --max-tokens 512 to plan for more.")
+
+    def test_extrapolated_budget_is_marked(self, folder: Path) -> None:
+        said = call("solve", "--profile", saved(folder, invented()), "--budget", 33, "--extrapolate")
+
+        assert said.stdout.splitlines()[0].endswith("(extrapolated)")
+        (warning,) = said.stderr.splitlines()
         assert warning.endswith("before you rely on them.")
 
     def test_extrapolate_alone_changes_nothing(self, folder: Path) -> None:

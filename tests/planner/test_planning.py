@@ -250,10 +250,6 @@ class TestAsked:
         with pytest.raises(InvalidValueError, match=f"max_nodes: expected at least 1. Got {nodes}"):
             plan(profile_of(MACHINES["nodes cost"], [0.9]), nodes)
 
-    def test_more_nodes_than_were_measured(self):
-        with pytest.raises(InfeasibleError, match=r"measured for 1 to 9 tokens\. Got 10: ask for fewer"):
-            plan(profile_of(MACHINES["nodes cost"], [0.9]), NODES + 1)
-
     def test_more_levels_than_were_measured(self):
         with pytest.raises(InfeasibleError, match=r"measured to depth 5\. Got 6"):
             plan(profile_of(MACHINES["nodes cost"], TABLES["falling"]), 8, max_depth=6)
@@ -286,9 +282,13 @@ class TestExtrapolated:
         found = plan(self.made, 4, context_tokens=9999, extrapolate=True)
         assert (found.context_tokens, found.model.point.extrapolated) == (9999, True)
 
-    def test_not_unless_asked_for(self):
-        with pytest.raises(InfeasibleError, match="measured for 1 to 4 tokens"):
-            plan(self.made, NODES)
+    def test_budgets_end_where_measurements_do_unless_extrapolated(self):
+        within, beyond = plan(self.made, 4), plan(self.made, NODES)
+        assert (within.warnings, beyond.solution.max_nodes) == ((), 4)
+        assert beyond.choice == within.choice == plan(self.made).choice
+        (warning,) = beyond.warnings
+        assert f"--max-tokens {NODES} " in warning.action
+        assert plan(self.made, NODES, extrapolate=True).warnings == ()
         assert step_model(self.made, max_nodes=NODES).costs.max_nodes == 4
 
     def test_draws_that_fall_to_0_are_no_reason_to_refuse(self):

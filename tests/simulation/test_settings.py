@@ -65,6 +65,11 @@ class TestSettings:
         assert nodes == sorted(nodes, reverse=True)
         assert nodes[0] > nodes[-1]
 
+    def test_budget_limits_every_setting(self) -> None:
+        settings = served_settings(times_of(machine(batches=(1, 8))), PlanRequest(max_nodes=3))
+
+        assert max(tree.nodes for each in settings for tree in each.trees) == 3
+
     def test_schedule_is_about_as_fast_as_the_best_fixed_setting(self) -> None:
         times = times_of(machine(batches=(1, 2, 3, 4, 6, 8), dearer=0.2), prompt_s=0.01)
         deployment = Deployment(times=times, batch_size=8)

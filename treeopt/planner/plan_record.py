@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from treeopt.array_record import ShortRepr
+from treeopt.errors import Warning
 from treeopt.files.serialization import serialize_record
 from treeopt.planner.fastest import Fastest
 from treeopt.planner.model import Confidence, StepModel
@@ -39,6 +40,8 @@ class Plan(ShortRepr, Tabular):
     """That trees have to fit in; None for no limit."""
     rules: tuple[Option, ...] = ()
     """The best option of every rule that was planned, in the order measured; the plan is for the best of them."""
+    warnings: tuple[Warning, ...] = ()
+    """About a request that exceeds what was measured."""
 
     @property
     def candidates(self) -> dict[str, Option]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from treeopt.arguments import check_instance
 from treeopt.arrays import Bool, Float64
-from treeopt.errors import InfeasibleError
+from treeopt.errors import InfeasibleError, Warning
 from treeopt.planner.fastest import fastest_tree, solution_speedups
 from treeopt.planner.model import StepModel, confidence, model_at
 from treeopt.planner.options import OBJECTIVES
@@ -48,7 +48,8 @@ def plan(
 
     Args:
         profile: what was measured.
-        max_nodes: largest number of nodes, root included; by default that of the largest pass that was timed.
+        max_nodes: largest number of nodes, root included; by default, and at most unless `extrapolate`, that of the
+            largest pass that was timed.
         max_depth: most levels below the root; by default all that the acceptance was measured for.
         level_widths: most nodes at each depth, as for `treeopt.solve`.
         objective: `speed`, or `tokens` to ignore the costs of a step.
@@ -62,7 +63,7 @@ def plan(
         memory_bytes: memory for weights and KV caches; trees that do not fit are not planned.
 
     Raises InvalidValueError for a budget below 1, an unknown objective or a lossy rule without `lossy`,
-    InfeasibleError for operating points and sizes beyond what was measured.
+    InfeasibleError for operating points beyond what was measured.
     """
     request = PlanRequest(
         rule=rule,
@@ -91,6 +92,9 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
         request.context_tokens, request.batch_size, acceptances[0].sampling, extrapolate=request.extrapolate
     )
     max_nodes = point.max_nodes if request.max_nodes is None else request.max_nodes
+    warning = warn_unmeasured_budget(request, point)
+    if warning is not None:
+        max_nodes = point.max_nodes
     if not profile.has_draft_model:
         max_nodes = 1  # plain decoding only: `drafter_choices` plans for the other drafters
     memory = None if request.memory_bytes is None else device_memory(profile, request.memory_bytes)
@@ -99,12 +103,26 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     tokens = [token_models(profile, acceptance, raw=request.raw).at(point.context_tokens) for acceptance in acceptances]
     extrapolated = max_nodes if request.extrapolate else 0
     models = [model_at(point, rule_tokens, max_nodes=extrapolated) for rule_tokens in tokens]
-    for model in models:
-        model.costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))  # fail early if it was not measured
     trees = [
         RuleTrees.solve(model.tokens, max_nodes, level_limit(model, request), request.level_widths) for model in models
     ]
-    return replace(plan_rules(trees, models, request.objective), memory=memory)
+    warnings = () if warning is None else (warning,)
+    return replace(plan_rules(trees, models, request.objective), memory=memory, warnings=warnings)
+
+
+def warn_unmeasured_budget(request: PlanRequest, point: OperatingPoint) -> Warning | None:
+    """Return the warning of a budget beyond the largest measured pass, to which plans are limited; otherwise None."""
+    if request.extrapolate or request.max_nodes is None or request.max_nodes <= point.max_nodes:
+        return None
+    if point.whole_steps:
+        action = f"Probe with --lengths up to {request.max_nodes - 1} to plan for more."
+    else:
+        action = f"Profile with --max-tokens {request.max_nodes} to plan for more."
+    return Warning(
+        f"the budget is {request.max_nodes} nodes, but passes were measured up to {point.max_nodes} tokens; larger trees "
+        "were not planned.",
+        action,
+    )
 
 
 def level_limit(model: StepModel, request: PlanRequest) -> int | None:

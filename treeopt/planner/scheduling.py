@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.model import StepModel, model_at
@@ -84,7 +82,8 @@ def schedule(
 
     Args:
         profile: what was measured.
-        max_nodes: largest number of nodes, root included; by default the largest pass that was timed at every point.
+        max_nodes: largest number of nodes, root included; by default, and at most, that of the largest pass that was
+            timed at every point.
         max_depth: most levels below the root.
         level_widths: most nodes at each depth.
         rule: verification rule; by default the fastest at each operating point.
@@ -129,7 +128,8 @@ def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[]
     """
     check_profile(profile)
     acceptances = select_acceptances(profile, request)
-    max_nodes = _largest_common_pass(profile) if request.max_nodes is None else request.max_nodes
+    measured = _largest_common_pass(profile)
+    max_nodes = measured if request.max_nodes is None else min(request.max_nodes, measured)
     memory = None if request.memory_bytes is None else device_memory(profile, request.memory_bytes)
     plans: list[Plan] = []
     over_contexts: list[Segment] = []
@@ -146,15 +146,10 @@ def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[]
 def schedule_if_measured(
     profile: Profile, request: PlanRequest, tick: Callable[[], object] = lambda: None
 ) -> Schedule | None:
-    """Return the schedule for a request; None for a single operating point or another objective than speed.
-
-    `max_nodes` is limited to what was measured at every operating point.
-    """
+    """Return the schedule for a request; None for a single operating point or another objective than speed."""
     if not count_scheduled_points(profile, request):
         return None
-    measured = _largest_common_pass(profile)
-    max_nodes = measured if request.max_nodes is None else min(request.max_nodes, measured)
-    return requested_schedule(profile, replace(request, max_nodes=max_nodes), tick)
+    return requested_schedule(profile, request, tick)
 
 
 def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, context_tokens: int) -> TreeSchedule:
@@ -221,9 +216,6 @@ class _Scheduler:
         self._choices: dict[Choice, None] = {}
         """The best of each rule at the measured operating points, and what `_searched_winners` adds."""
         self._points = self._fitting_points()
-        for batch, context in self._points:
-            model = next(iter(self._models(batch, context).values()))
-            model.costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))  # fail early if it was not measured
 
     def plan(self, tick: Callable[[], object]) -> list[Plan]:
         """Return the plan of every measured operating point."""

@@ -23,8 +23,9 @@ REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--round
 
 
 def plan_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> list[Warning]:
-    """Return warnings about extrapolation, unmeasured lengths, imports without errors, and an uncertain choice."""
+    """Return warnings about budgets, points and lengths beyond what was measured, imports without errors, and an uncertain choice."""
     return [
+        *plan.warnings,
         *_extrapolation(plan),
         *_unmeasured_length(plan),
         *_imports_without_errors(plan),

@@ -49,6 +49,7 @@ def served_settings(
         new_tokens: length of the sequences that the schedule is planned for; None for those measured.
     """
     depths = [request.max_depth, *(model.acceptance.table.max_depth for model in times.models.measured)]
+    depths.append(None if request.max_nodes is None else request.max_nodes - 1)
     request = replace(
         request,
         rule=times.acceptance.rule,

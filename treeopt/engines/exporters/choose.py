@@ -17,6 +17,7 @@ from treeopt.engines.exporters.setting import (
 from treeopt.errors import InfeasibleError, Warning, reason
 from treeopt.planner import Prediction, requested_model, requested_plan
 from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic
+from treeopt.planner.planning import warn_unmeasured_budget
 from treeopt.planner.replay import Replay
 from treeopt.planner.segments import chain_schedule, fastest_length
 from treeopt.planner.tokens import warn_outside_contexts
@@ -56,8 +57,12 @@ class _SettingChoice:
         self._fastest_draft: DynamicTree | None = None
         """The draft that loses to plain decoding."""
         self._remarks: list[str] = []
-        warning = warn_outside_contexts(profile, self._model.acceptance, [self._model.point.context_tokens])
-        self._warnings: list[Warning] = [] if warning is None else [warning]
+        acceptance, point = self._model.acceptance, self._model.point
+        warnings = [
+            warn_unmeasured_budget(source.request, point),
+            warn_outside_contexts(profile, acceptance, [point.context_tokens]),
+        ]
+        self._warnings = [warning for warning in warnings if warning is not None]
 
     def setting(self) -> Setting:
         request = self._choose_request()

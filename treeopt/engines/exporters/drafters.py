@@ -68,11 +68,13 @@ def set_fastest_drafter(engine: Engine, source: Source, profile: Profile) -> Set
         )
     best = best_drafter([plain, *possible], source.request.objective)
     if best is plain:
-        return turn_off(engine, possible)
+        setting = turn_off(engine, possible)
+        return replace(setting, warnings=(*plan.warnings, *setting.warnings))
     provenance = tree_file(plan, profile, source="profile", choice=best).provenance
     drafter = best.option.drafter
     chosen = replace(source, drafter=drafter, tree=best.option.tree, provenance=provenance)
-    return set_drafter(engine, chosen, drafter)
+    setting = set_drafter(engine, chosen, drafter)
+    return replace(setting, warnings=(*plan.warnings, *setting.warnings))
 
 
 def _drafter_kind(drafter: DrafterSetting) -> str:
