@@ -28,7 +28,12 @@ from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mi
 from treeopt.records.machine import AUTO
 from treeopt.records.profile import UNKNOWN, Profile
 from treeopt.report.bench_text import headed_table
-from treeopt.report.engine_bench import engine_bench_table, losslessness_error, losslessness_warning
+from treeopt.report.engine_bench import (
+    engine_bench_table,
+    interpolated_length_warning,
+    losslessness_error,
+    losslessness_warning,
+)
 from treeopt.report.plan_text import models_and_machine
 from treeopt.report.profile_text import measured_today
 
@@ -152,6 +157,8 @@ def _run(args: BenchEngineOptions, profile: Profile, client: "EngineClient", con
     planned, default = fastest_length(model), default_length(client.name)
     settings = _settings(args, profile, planned, default)
     _warn_of_differences(profile, client, config, settings)
+    if (interpolated := interpolated_length_warning(profile.chain_latencies[0], planned)) is not None:
+        warn(interpolated)
     with tqdm(total=settings.batches, desc="bench     ", unit="answer", disable=None) as bar:
         bench = measure(client, config, settings, model, planned, bar.update, tolerance_nats=args.tolerance_nats)
     heading = heading_of(client, config)

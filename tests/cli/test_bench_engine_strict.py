@@ -21,12 +21,12 @@ def bench(tmp_path, monkeypatch):
         servers.append(LanguageServer(length, **kind))
         return servers[-1].url
 
-    def bench(*options, plain=None, **kind):
+    def bench(*options, plain=None, lengths=(0, 3), **kind):
         probed = call(
             "probe", "openai", "--url", f"0={serve(0)},3={serve(3)}", "--lengths", "0,3", "--rounds", "1", *QUICK
         )
         assert probed.exit_code == 0, probed.output
-        urls = f"0={serve(0, **(plain or {}))},3={serve(3, **kind)}"
+        urls = ",".join(f"{each}={serve(each, **(kind if each else plain or {}))}" for each in lengths)
         return call("bench", "engine", "openai", "--url", urls, "--repeats", "2", *QUICK, "-o", "b.json", *options)
 
     yield bench
@@ -65,6 +65,15 @@ def test_a_wrong_server_is_caught(bench):
     assert all(each["place"] % 9 == 8 for each in faults)
     assert "Fault: 3 draft tokens, prompt" in result.stdout
     assert "with a fault" in result.stderr
+
+
+def test_chosen_length_between_probed_ones_is_a_warning(bench, monkeypatch):
+    for chosen, warnings in ((3, 0), (2, 1)):
+        monkeypatch.setattr("treeopt.cli.bench_engine.fastest_length", lambda _, chosen=chosen: chosen)
+        result = bench(lengths=(0, 2, 3))
+        assert result.exit_code == 0, result.output
+        assert result.stderr.count("was not probed") == warnings
+    assert "interpolated between lengths 0 and 3. Probe with --lengths 0,2,3 to measure it." in result.stderr
 
 
 def test_without_strict_a_wrong_server_is_a_warning(bench):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from treeopt.errors import EngineError, Warning
+from treeopt.records.engine import ChainLatency
 from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED, EngineBench, EngineRow, TextDivergence
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, number_or_absent, percent
@@ -92,6 +93,19 @@ def losslessness_lines(bench: EngineBench) -> list[str]:
     if check.unchecked is not None:
         lines.append(f"Not checked: {check.unchecked}")
     return lines
+
+
+def interpolated_length_warning(latency: ChainLatency, chosen: int) -> Warning | None:
+    """Return the warning that the chosen length lies between probed ones; None if it was probed."""
+    lengths = [chain.length for chain in latency.chains]
+    if chosen in lengths:
+        return None
+    shorter, longer = max(filter(chosen.__gt__, lengths)), min(filter(chosen.__lt__, lengths))
+    return Warning(
+        f"the chosen length, {counted(chosen, 'draft token')}, was not probed. Its prediction is interpolated between lengths "
+        f"{shorter} and {longer}.",
+        f"Probe with --lengths {','.join(map(str, sorted([*lengths, chosen])))} to measure it.",
+    )
 
 
 def losslessness_warning(bench: EngineBench) -> Warning | None:
