@@ -22,7 +22,8 @@ from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option,
 from treeopt.cli.options.record import Heading, argument, group, option, options
 from treeopt.cli.options.values import GAP, LENGTHS, PROBED_ENGINE
 from treeopt.cli.terminal import warn
-from treeopt.planner import step_model
+from treeopt.errors import InvalidValueError
+from treeopt.planner import StepModel, step_model
 from treeopt.planner.segments import fastest_length
 from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mismatch_warning
 from treeopt.records.machine import AUTO
@@ -98,7 +99,7 @@ def bench_engine(args: BenchEngineOptions) -> None:
     """Run ENGINE with several draft lengths, next to the predictions.
 
     The engine, measured before by treeopt probe, decodes plainly, with the plan's draft length, with its own default
-    length and with those of the profile, in interleaved runs.
+    length and with those of the profile, in interleaved runs.  With --url, the lengths are those of the servers.
     """
     name = args.engine
     profile = load_profile(args.profile_path)
@@ -111,9 +112,31 @@ def bench_engine(args: BenchEngineOptions) -> None:
         raise click.UsageError(
             f"--strict: expected temperature 0, where outputs are compared. Got {temperature:g}: give --temperature 0."
         )
+    model = step_model(profile, temperature=args.temperature)
+    planned = fastest_length(model)
+    if args.server.url is not None:
+        _check_servers(args.server.url, planned, args.lengths)
     engine = _engine_options(args, profile)
     engine.check(name)
-    _run(args, profile, engine.client(name), engine.config(name))
+    _run(args, profile, model, planned, engine.client(name), engine.config(name))
+
+
+def _check_servers(url: str, planned: int, lengths: tuple[int, ...]) -> None:
+    """Raise click.UsageError, which lists the servers to start, unless there is one for each length that is needed."""
+    from treeopt.engines.clients.registry import is_single_url, parse_urls
+
+    try:
+        urls = {} if is_single_url(url) else parse_urls(url)
+    except InvalidValueError as error:
+        raise click.UsageError(str(error)) from None
+    needed = sorted({0, planned, *lengths})
+    if missing := [length for length in needed if length not in urls]:
+        listed = ",".join(f"{length}=URL" for length in sorted({*needed, *urls}))
+        choice = f"{planned} the plan's choice" if planned else "the plan's choice"
+        raise click.UsageError(
+            f"--url: expected servers that run at the same time, with draft lengths {', '.join(map(str, needed))}: 0 is plain "
+            f"decoding, {choice}. Got none for {', '.join(map(str, missing))}: start them, and give --url {listed}."
+        )
 
 
 def _engine_options(args: BenchEngineOptions, profile: Profile) -> EngineOptions:
@@ -147,14 +170,20 @@ def _probed_setting(profile: Profile, name: str) -> str | None:
     return next((setting.value for setting in profile.engine.settings if setting.name == name), None)
 
 
-def _run(args: BenchEngineOptions, profile: Profile, client: "EngineClient", config: "EngineConfig") -> None:
+def _run(
+    args: BenchEngineOptions,
+    profile: Profile,
+    model: StepModel,
+    planned: int,
+    client: "EngineClient",
+    config: "EngineConfig",
+) -> None:
     from tqdm import tqdm
 
     from treeopt.profiler.bench.engine import bench_engine as measure
     from treeopt.profiler.engine_profile import heading_of
 
-    model = step_model(profile, temperature=args.temperature)
-    planned, default = fastest_length(model), default_length(client.name)
+    default = default_length(client.name)
     settings = _settings(args, profile, planned, default)
     _warn_of_differences(profile, client, config, settings)
     if (interpolated := interpolated_length_warning(profile.chain_latencies[0], planned)) is not None:
@@ -179,15 +208,19 @@ def _run(args: BenchEngineOptions, profile: Profile, client: "EngineClient", con
 
 
 def _settings(args: BenchEngineOptions, profile: Profile, planned: int, default: int | None) -> "ProbeSettings":
+    from treeopt.engines.clients.registry import parse_urls
     from treeopt.profiler.engine import ProbeSettings
     from treeopt.profiler.engine_profile import CHAT_TEMPLATE
     from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, prompts_name
 
     sample = select_prompts(args.prompts, args.max_prompts)
     template = args.chat_template or _probed_setting(profile, CHAT_TEMPLATE)
-    lengths = {0, planned, *(chain.length for chain in profile.chain_latencies[0].chains), *args.lengths}
-    if default is not None:
-        lengths.add(default)
+    lengths = {0, planned, *args.lengths}
+    if args.server.url is not None:
+        lengths.update(parse_urls(args.server.url))
+    else:
+        lengths.update(chain.length for chain in profile.chain_latencies[0].chains)
+        lengths.update(() if default is None else (default,))
     return ProbeSettings(
         lengths=tuple(sorted(lengths)),
         prompts=tuple(bench_prompts(apply_chat_template(sample.texts, template))),

@@ -15,9 +15,10 @@ from treeopt.cli.plan_profile import plan_categories, plan_profile, select_categ
 from treeopt.cli.terminal import diagram_width, warn
 from treeopt.errors import InterruptionError
 from treeopt.files.figure_file import check_suffix, write_figure
-from treeopt.planner import Plan, tree_file
+from treeopt.planner import Plan, step_model, tree_file
 from treeopt.planner.categories import CategoryPlans
 from treeopt.planner.profile_plan import ProfilePlan
+from treeopt.planner.segments import fastest_length
 from treeopt.records.profile import IMPORTED, Profile, require_draft_model
 from treeopt.report.plan_json import plan_json
 from treeopt.report.plan_text import decoding_options, plan_source, plan_text
@@ -131,8 +132,9 @@ def _next_command(args: SolveOptions, plan: Plan, profile: Profile) -> str:
         command = f"treeopt bench engine {profile.engine.name} --profile {profile_path}"
         if profile.pair.target_source is not None:
             return command
-        urls = ",".join(f"{chain.length}=URL" for chain in profile.chain_latencies[0].chains)
-        return f"{command} --url {urls}" if urls else command
+        planned = fastest_length(step_model(profile))
+        lengths = [0, planned] if planned else [chain.length for chain in profile.chain_latencies[0].chains]
+        return f"{command} --url {','.join(f'{length}=URL' for length in lengths)}"
     figure = quoted(args.path.with_suffix(".svg"))
     return f"treeopt show {file} -o {figure}, treeopt run {file}{decoding_options(plan)} --prompt TEXT"
 

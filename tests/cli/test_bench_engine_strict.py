@@ -73,7 +73,21 @@ def test_chosen_length_between_probed_ones_is_a_warning(bench, monkeypatch):
         result = bench(lengths=(0, 2, 3))
         assert result.exit_code == 0, result.output
         assert result.stderr.count("was not probed") == warnings
+        assert [row["length"] for row in json.loads(Path("b.json").read_text())["rows"]] == [0, 2, 3]
     assert "interpolated between lengths 0 and 3. Probe with --lengths 0,2,3 to measure it." in result.stderr
+
+
+def test_missing_servers_are_listed_before_any_is_contacted(bench, monkeypatch):
+    bench()
+    monkeypatch.setattr("treeopt.cli.bench_engine.fastest_length", lambda _: 2)
+    for url, options, missing, needed in (
+        ("http://localhost:1", (), "0, 2", "0=URL,2=URL"),
+        ("0=http://localhost:1,3=http://localhost:3", (), "2", "0=URL,2=URL,3=URL"),
+        ("0=http://localhost:1,2=http://localhost:3", ("--lengths", "1"), "1", "0=URL,1=URL,2=URL"),
+    ):
+        result = call("bench", "engine", "openai", "--url", url, *options)
+        assert result.exit_code == 2
+        assert f"Got none for {missing}: start them, and give --url {needed}." in result.stderr
 
 
 def test_without_strict_a_wrong_server_is_a_warning(bench):
