@@ -18,6 +18,7 @@ from treeopt.cli.options.drafter import eagle_layers_option, load_planned_drafte
 from treeopt.cli.options.inputs import file, read_any_tree
 from treeopt.cli.options.record import argument, group, options
 from treeopt.cli.options.sampling import check_rule_option, planned_rule
+from treeopt.cli.terminal import warn
 from treeopt.planner import StepModel, step_model
 from treeopt.planner.benchmarks import predict_at_pace
 from treeopt.planner.drafter_costs import tree_models
@@ -26,7 +27,7 @@ from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.results import TreePrediction
 from treeopt.report.bench_records import file_prediction, prediction
-from treeopt.report.bench_text import tree_bench_table
+from treeopt.report.bench_text import pace_warning, tree_bench_table
 from treeopt.report.text import quoted
 from treeopt.trees import TreeFile
 from treeopt.trees.drafter_setting import DrafterSetting
@@ -88,6 +89,8 @@ def bench_tree(args: BenchTreeOptions) -> None:
         measured=measured,
     )
     args.results.publish(tree_bench_table(bench), bench_heading(models), bench)
+    if (warning := pace_warning(measured.pace)) is not None:
+        warn(warning)
     check_complete(measured.rounds, workload.rounds)
 
 

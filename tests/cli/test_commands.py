@@ -154,7 +154,10 @@ class TestRun:
 
 
 class TestBench:
-    def test_prediction_stands_beside_measurement(self, tree: Path, profile: Path, tmp_path: Path) -> None:
+    def test_prediction_stands_beside_measurement(
+        self, tree: Path, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("treeopt.report.bench_text.MAX_PACE", 1.0)  # any other pace is a warning
         path = tmp_path / "bench.json"
         result = call("bench", "tree", tree, "--profile", profile, *BENCHED, "--output", path)
         report = json.loads(path.read_text())
@@ -169,6 +172,7 @@ class TestBench:
             assert report["predicted"][name] > 0
             assert report["measured"][name] > 0
         assert "predicted" in result.stdout
+        assert result.stderr.count("than in the profile, so the tree may not be the fastest here.") == 1
 
 
 class TestBadInput:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.pages import BATCHES, METHODS, PACE, PACED, planned
 from treeopt.planner.benchmarks import GridRow
 from treeopt.records.bench_file import TreeBench
@@ -9,7 +11,7 @@ from treeopt.records.latency import Estimate
 from treeopt.records.results import TreeMeasurement, TreePrediction
 from treeopt.report.batch_bench import batch_bench_table
 from treeopt.report.bench_records import grid_bench
-from treeopt.report.bench_text import grid_table, methods_table, pace_lines, tree_bench_table
+from treeopt.report.bench_text import grid_table, methods_table, pace_lines, pace_warning, tree_bench_table
 
 LINE = "Pace: reference passes took 1.20x (1 token), 1.30x (8 tokens), 1.10x (draft level) the profile's time."
 MEASURED = TreeMeasurement(
@@ -59,6 +61,17 @@ def test_pace_of_methods_and_batches():
         "Pace at batch size 6: reference passes took 1.20x (1 token), 1.30x (8 tokens) the profile's time." in batches
     )
     assert sum(line.startswith("Pace") for line in batches) == 1
+
+
+@pytest.mark.parametrize(
+    ("plain", "problem"),
+    [(1.0, None), (1.5, None), (0.67, None), (1.6, "1.6 times slower"), (0.05, "20.0 times faster")],
+)
+def test_other_machines_than_the_profiled_one_are_a_warning(plain, problem):
+    warning = pace_warning(replace(PACE, plain=plain))
+    assert (warning is None) == (problem is None)
+    assert problem is None or problem in warning.problem
+    assert pace_warning(None) is None
 
 
 def test_no_pace_without_reference_passes():

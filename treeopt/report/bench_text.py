@@ -20,6 +20,8 @@ SPEED_CHANGED = Warning(
 OUTPUT_DIFFERS = Warning("the output DIFFERS from plain decoding.", "Report it with the --output file.")
 MAX_PLAIN_ERROR = 0.05
 """Relative error of the predicted plain step above which `SPEED_CHANGED` is printed."""
+MAX_PACE = 1.5
+"""Ratio of the times of passes, in either direction, above which a profile is taken as another machine's."""
 
 
 def headed_table(heading: BenchHeading, table: str) -> str:
@@ -41,6 +43,17 @@ def pace_lines(pace: Pace | None, at_size: str = "") -> list[str]:
     passes = [f"{pace.plain:.2f}x (1 token)", f"{pace.verify:.2f}x ({counted(pace.verify_tokens, 'token')})"]
     passes += [] if pace.draft is None else [f"{pace.draft:.2f}x (draft level)"]
     return [f"Pace{at_size}: reference passes took {', '.join(passes)} the profile's time."]
+
+
+def pace_warning(pace: Pace | None) -> Warning | None:
+    """Return the warning that the machine is much slower or faster than the profile's; None within `MAX_PACE`."""
+    if pace is None or 1 / MAX_PACE <= pace.plain <= MAX_PACE:
+        return None
+    factor, word = (pace.plain, "slower") if pace.plain > 1 else (1 / pace.plain, "faster")
+    return Warning(
+        f"passes are {factor:.1f} times {word} than in the profile, so the tree may not be the fastest here.",
+        "Close other programs, or profile on this machine and solve again.",
+    )
 
 
 def paced_speedup(prediction: PacedPrediction | None) -> float | None:
