@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from output_folder import write_folder
 from teacher_outputs import Batch, TeacherOutput, measure_fastest_dtype, sample_batches, split_held_out
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -60,7 +61,7 @@ def train(
     checkpoint: Path,
     options: argparse.Namespace,
     depth_weight: float,
-    export: Callable[[], object],
+    export: Callable[[Path], object],
 ) -> None:
     """Train a drafter in place, from the checkpoint of an interrupted run with the same options if there is one.
 
@@ -71,7 +72,7 @@ def train(
         checkpoint: file that exists until the training is complete.
         options: of `parse_arguments`.
         depth_weight: weight of a depth's loss over that of the previous depth.
-        export: writes the weights; called after every evaluation.
+        export: writes the weights to a folder: that of the options, once training is complete.
     """
     train_outputs, held_out = split_held_out(outputs)
     optimizer = torch.optim.AdamW(
@@ -91,7 +92,7 @@ def train(
             optimizer.load_state_dict(state["optimizer"])
             first_step = state["step"]
     print(f"step {first_step}: {evaluate(predict, held_out, depth_weight)}")
-    if first_step == steps:
+    if steps == 0:
         return
     dtype = measure_fastest_dtype()
     bar = tqdm(range(first_step, steps), initial=first_step, total=steps, unit="step")
@@ -114,7 +115,7 @@ def train(
             partial.rename(checkpoint)
         if (step + 1) % EVALUATION_STEPS == 0 or step + 1 == steps:
             tqdm.write(f"step {step + 1}: {evaluate(predict, held_out, depth_weight)}")
-            export()
+    write_folder(options.output, export)
     checkpoint.unlink(missing_ok=True)
 
 

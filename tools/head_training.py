@@ -14,6 +14,7 @@ from zlib import crc32
 
 import corpus
 import torch
+from output_folder import write_folder
 from teacher_outputs import measure_fastest_dtype
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
@@ -34,7 +35,6 @@ SEQUENCES_PER_STEP = 4
 HELD_OUT_SEQUENCES = 32
 BATCH_SEQUENCES = 8
 """Sequences in a forward pass of the target."""
-SAVE_STEPS = 100
 MUON_TO_ADAM = 5.0
 """Learning rate of Muon over that of AdamW, which replaces it where bfloat16 is slow."""
 LogitPairs = list[tuple[Tensor, Tensor]]
@@ -197,7 +197,8 @@ def train_from_layer_states(
         steps=args.steps,
         learning_rate=args.learning_rate,
         title=title,
-        save=lambda: save(head, len(target.weights.layers), args.output),
+        save=lambda folder: save(head, len(target.weights.layers), folder),
+        output=args.output,
     )
 
 
@@ -210,7 +211,8 @@ def train_head(
     steps: int,
     learning_rate: float,
     title: str,
-    save: Callable[[], object],
+    save: Callable[[Path], object],
+    output: Path,
 ) -> None:
     """Train a head in place on all but the last sequences; print its agreement with the target on those.
 
@@ -222,7 +224,8 @@ def train_head(
         steps: of the optimizer.
         learning_rate: its maximum.
         title: of the progress bar.
-        save: writes the head; called every SAVE_STEPS steps and at the end.
+        save: writes the head to a folder.
+        output: the folder; an interrupted training leaves it as it was.
     """
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     dtype = measure_fastest_dtype()
@@ -249,14 +252,12 @@ def train_head(
             optimizer.zero_grad()
         if step % 20 == 0:
             bar.set_postfix(loss=f"{loss.item():.3f}", agreement=" ".join(f"{rate:.2f}" for rate in agreement(pairs)))
-        if (step + 1) % SAVE_STEPS == 0:
-            save()
     with torch.no_grad():
         held_out = predict(states.select(slice(training_sequences, None)), torch.Generator().manual_seed(11))
     for top_k in (1, 5, 10):
         rates = " ".join(f"{rate:.3f}" for rate in agreement(held_out, top_k))
         print(f"target's most likely token among the head's first {top_k:2}, held-out sequences, by depth: {rates}")
-    save()
+    write_folder(output, save)
     minutes, cpu_minutes = (time.perf_counter() - start_s) / 60, (time.process_time() - start_cpu_s) / 60
     print(f"trained in {minutes:.1f} minutes, {cpu_minutes:.1f} CPU minutes")
 

@@ -74,7 +74,7 @@ def main() -> None:
         checkpoint=options.chats / "draft.checkpoint",
         options=options,
         depth_weight=1.0,
-        export=lambda: save(draft, options.model, options.output),
+        export=lambda folder: save(draft, options.model, folder),
     )
 
 

@@ -68,7 +68,7 @@ def main() -> None:
         checkpoint=options.chats / "eagle.checkpoint",
         options=options,
         depth_weight=DEPTH_WEIGHT,
-        export=lambda: save(head, len(target.weights.layers), options.output),
+        export=lambda folder: save(head, len(target.weights.layers), folder),
     )
 
 

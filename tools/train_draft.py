@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import corpus
 import torch
+from output_folder import write_folder
 from torch.nn.functional import kl_div, log_softmax
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from tqdm import tqdm
@@ -128,7 +129,7 @@ def main() -> None:
     args = parser.parse_args()
     draft = new_model(args.layers, args.hidden)
     distil(draft, load_dataset(args), steps=args.steps, learning_rate=args.learning_rate)
-    draft.half().save_pretrained(args.output)
+    write_folder(args.output, draft.half().save_pretrained)
 
 
 def load_dataset(args: argparse.Namespace) -> TensorDataset:
@@ -137,7 +138,9 @@ def load_dataset(args: argparse.Namespace) -> TensorDataset:
     if not store.is_file():
         target = load_llama(args.target)
         sampled = sample_sequences(target, args.texts, TRAINED_TOKENS, torch.Generator().manual_seed(3))
-        torch.save(compute_logits(target, sampled, args.corpus_windows).tensors, store)
+        unfinished = store.with_suffix(".partial")
+        torch.save(compute_logits(target, sampled, args.corpus_windows).tensors, unfinished)
+        unfinished.replace(store)
     return TensorDataset(*torch.load(store, weights_only=True))
 
 

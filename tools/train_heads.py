@@ -78,7 +78,8 @@ def main() -> None:
         steps=args.steps,
         learning_rate=args.learning_rate,
         title="heads",
-        save=lambda: save(heads, args.output),
+        save=lambda folder: save(heads, folder),
+        output=args.output,
     )
 
 

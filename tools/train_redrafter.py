@@ -107,7 +107,8 @@ def main() -> None:
         steps=args.steps,
         learning_rate=args.learning_rate,
         title="redrafter",
-        save=lambda: save(head, args.output),
+        save=lambda folder: save(head, folder),
+        output=args.output,
     )
 
 

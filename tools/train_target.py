@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import corpus
 import torch
+from output_folder import write_folder
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
@@ -85,8 +86,8 @@ def held_out_loss(model: torch.nn.Module, window_tokens: int = TRAINED_TOKENS, w
     return sum(losses) / len(losses)
 
 
-def train(model: "LlamaForCausalLM", *, steps: int, learning_rate: float, output: Path) -> None:
-    """Train in place; write the model to `output` every 100 steps."""
+def train(model: "LlamaForCausalLM", *, steps: int, learning_rate: float) -> None:
+    """Train in place."""
     optimizer_pair = optimizers(model, learning_rate)
     generator = torch.Generator().manual_seed(0)
     stream = corpus.byte_stream(held_out=False)
@@ -106,8 +107,6 @@ def train(model: "LlamaForCausalLM", *, steps: int, learning_rate: float, output
             optimizer.step()
             optimizer.zero_grad()
         bar.set_postfix(loss=f"{loss.item():.3f}")
-        if step % 100 == 99:
-            model.save_pretrained(output)
 
 
 def main() -> None:
@@ -117,9 +116,9 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="maximum (default: %(default)s)")
     args = parser.parse_args()
     model = new_model()
-    train(model, steps=args.steps, learning_rate=args.learning_rate, output=args.output)
+    train(model, steps=args.steps, learning_rate=args.learning_rate)
     print(f"held-out loss {held_out_loss(model):.4f} nats per byte")
-    model.half().save_pretrained(args.output)
+    write_folder(args.output, model.half().save_pretrained)
 
 
 if __name__ == "__main__":

@@ -166,6 +166,7 @@ class TestTraining:
     def test_an_interrupted_run_resumes_with_the_same_result(self, tools, outputs, head, tmp_path, monkeypatch):
         monkeypatch.setattr(tools[1], "measure_fastest_dtype", lambda: torch.float32)
         monkeypatch.setattr(tools[1], "CHECKPOINT_STEPS", 2)
+        monkeypatch.setattr(tools[1], "measure_fastest_dtype", lambda: torch.float32)  # seconds on some machines
         monkeypatch.setattr(tools[0], "HELD_OUT_EVERY", 3)
         initial = {name: weight.clone() for name, weight in head.state_dict().items()}
 
@@ -185,9 +186,11 @@ class TestTraining:
                 counted_predict,
                 outputs,
                 checkpoint=checkpoint,
-                options=argparse.Namespace(steps=6, chats_per_step=1, learning_rate=learning_rate),
+                options=argparse.Namespace(
+                    steps=6, chats_per_step=1, learning_rate=learning_rate, output=tmp_path / "head"
+                ),
                 depth_weight=0.8,
-                export=lambda: None,
+                export=lambda folder: (folder / "weights").write_text(checkpoint.name),
             )
             return {name: weight.clone() for name, weight in head.state_dict().items()}, len(batches)
 
@@ -196,6 +199,7 @@ class TestTraining:
         with pytest.raises(KeyboardInterrupt):
             run_training(checkpoint, max_calls=all_calls - 4)  # two for the last evaluation, two for the last two steps
         assert checkpoint.exists()
+        assert (tmp_path / "head" / "weights").read_text() == "whole"  # of the earlier, finished training
         interrupted = checkpoint.read_bytes()
         _, other_calls = run_training(checkpoint, learning_rate=0.02)
         assert other_calls == all_calls, "a checkpoint of other options is not continued"
