@@ -177,7 +177,7 @@ class Measurement:
             def tick(probability: float | None = None) -> None:
                 bar.update(min(seconds, round(budget.seconds - budget.left_s)) - bar.n)
                 if probability is not None:
-                    bar.set_postfix_str(f"{probability:.0%} certain")
+                    bar.set_postfix_str(f"{100 * probability:.0f} % certain")
 
             deadline = budget.deadline.part(PAIR_SHARE / (PAIR_SHARE + len(self._drafters)))
             timers = {} if latencies else self._measure_coarsely(budget, deadline, tick)

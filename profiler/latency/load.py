@@ -136,7 +136,7 @@ class Program:
 
     def __str__(self) -> str:
         name = "".join(character if character.isprintable() else "?" for character in self.name)
-        return f"{name} (pid {self.pid}, {self.processors:.0%})"
+        return f"{name} (pid {self.pid}, {100 * self.processors:.0f} %)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +152,14 @@ class LoadReport:
         return self.load is not None and self.load.disturbs(threads)
 
     def __str__(self) -> str:
-        """Return one line such as `95% of 2 processors: python (pid 123, 100%), cc1 (pid 77, 90%)`."""
+        """Return one line such as `95 % of 2 processors: python (pid 123, 100 %), cc1 (pid 77, 90 %)`."""
         if self.load is None:
             return "an unknown share of the processors"
         names = [str(program) for program in self.programs[:MAX_NAMED]]
         if more := len(self.programs) - len(names):
             names.append(f"{more} more")
         processors = "1 processor" if self.load.processors == 1 else f"{self.load.processors} processors"
-        return f"{self.load.share:.0%} of {processors}: {', '.join(names) or 'none seen from here'}"
+        return f"{100 * self.load.share:.0f} % of {processors}: {', '.join(names) or 'none seen from here'}"
 
 
 def report_load(root_pid: int | None = None, *, sleep: Callable[[float], object] = time.sleep) -> LoadReport:

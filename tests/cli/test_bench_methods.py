@@ -10,6 +10,7 @@ from tests.cli.invented import TABLE, call, invented
 from treeopt import __version__
 from treeopt import bundled as pair
 from treeopt.methods import running
+from treeopt.methods.names import NAMES
 from treeopt.records.machine import Pair
 from treeopt.records.results import MethodRow, NotRun
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
@@ -169,3 +170,7 @@ def test_what_is_wrong_is_a_usage_error(arguments, said):
     result = call("bench", "methods", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
+
+
+def test_help_lists_the_methods_in_the_order_of_the_table():
+    assert f": {', '.join(NAMES)}." in " ".join(call("bench", "methods", "--help").stdout.split())

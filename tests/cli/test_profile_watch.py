@@ -19,7 +19,7 @@ from treeopt.records.timing_quality import other_programs_warning
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
 BUSY = LoadReport(Load(1.9, 2, 2), (Program("python", 123, 1.0), Program("cc1", 77, 0.9)))
 QUIET = LoadReport(Load(0.0, 2, 2), ())
-SAID = "other programs use 95% of 2 processors: python (pid 123, 100%), cc1 (pid 77, 90%)"
+SAID = "other programs use 95 % of 2 processors: python (pid 123, 100 %), cc1 (pid 77, 90 %)"
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ class TestBefore:
 def test_on_a_gpu_only_the_host_is_spoken_of() -> None:
     """The host's processors are looked at: of the times on the device nothing is claimed."""
     for device, said in (("cpu", "Times measured now are too long"), ("cuda", "The host may start the device")):
-        assert said in str(other_programs_warning("100% of 2 processors", device, "run this again"))
+        assert said in str(other_programs_warning("100 % of 2 processors", device, "run this again"))
 
 
 class TestMeanwhile:

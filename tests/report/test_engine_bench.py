@@ -1,13 +1,15 @@
 """Changes of the machine's speed are reported if they exceed the spread of repeats."""
 
+from dataclasses import replace
+
 import pytest
 
-from treeopt.records.results import EngineBench, EngineRow
-from treeopt.report.engine_bench import engine_bench_table
+from treeopt.records.results import NEAR_TIE, EngineBench, EngineRow, TextDivergence
+from treeopt.report.engine_bench import engine_bench_table, losslessness_warning
 
 
-def table(tokens_per_s, predicted, spread=0.02):
-    plain = EngineRow(
+def row(tokens_per_s=100.0, predicted=None, spread=0.02, divergences=()):
+    return EngineRow(
         length=0,
         chosen=True,
         tokens_per_step=1.0,
@@ -17,9 +19,22 @@ def table(tokens_per_s, predicted, spread=0.02):
         speedup=1.0,
         predicted_speedup=1.0,
         spread=spread,
-        identical=True,
+        identical=not divergences,
+        divergences=divergences,
     )
-    return engine_bench_table(EngineBench(engine="fake", version="1", rows=(plain,), regret=0.0), None)
+
+
+def table(*plain):
+    return engine_bench_table(EngineBench(engine="fake", version="1", rows=(row(*plain),), regret=0.0), None)
+
+
+@pytest.mark.parametrize(("gap", "words"), [(0.0, "at exact ties,"), (0.0125, "at near-ties of at most 0.013 nats,")])
+def test_warning_of_ties_contains_the_largest_gap(gap, words):
+    tie = TextDivergence(prompt=0, place=3, plain="a", other="b", gap=gap, at_least=False, verdict=NEAR_TIE)
+    bench = EngineBench(
+        engine="fake", version="1", rows=(row(), replace(row(divergences=(tie,)), length=3)), regret=0.0
+    )
+    assert words in losslessness_warning(bench).problem
 
 
 @pytest.mark.parametrize(("measured", "word"), [(80.0, "20 % slower"), (130.0, "30 % faster")])

@@ -130,9 +130,10 @@ def losslessness_warning(bench: EngineBench) -> Warning | None:
             "differently, which decides near-ties.",
             "Run it in 32-bit floats, and report it to its developers if outputs still differ.",
         )
+    gap = _largest_gap(divergences)
+    ties = f"near-ties of at most {gap:.2g} nats" if gap else "exact ties"
     return Warning(
-        f"{_outputs(divergences)} of {bench.engine} diverged from plain decoding at near-ties of at most "
-        f"{_largest_gap(divergences):.2g} nats, which rounding decides.",
+        f"{_outputs(divergences)} of {bench.engine} diverged from plain decoding at {ties}, which rounding decides.",
         "Run it in 32-bit floats if you need identical outputs.",
     )
 

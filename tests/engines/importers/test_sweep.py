@@ -173,7 +173,7 @@ def test_trees_are_skipped_with_a_warning(tmp_path, monkeypatch):
         {"steps": k, "topk": t, "acc_length": a, "step_time": 0.01} for k, t, a in ((0, 1, 1), (3, 1, 2), (3, 4, 3))
     ]
     (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    assert "left out" in call("profile", "--sweep", "s.jsonl", "-o", "p.yaml").output
+    assert "1 row of trees (top-k above 1)" in call("profile", "--sweep", "s.jsonl", "-o", "p.yaml").stderr
     assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
 
 

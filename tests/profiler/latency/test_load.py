@@ -134,20 +134,21 @@ class TestSight:
     def test_it_is_told_in_one_line(self):
         seen = (Program("python", 123, 1.0), Program("cc1", 77, 0.904))
         assert (
-            str(LoadReport(Load(1.9, 2, 2), seen)) == "95% of 2 processors: python (pid 123, 100%), cc1 (pid 77, 90%)"
+            str(LoadReport(Load(1.9, 2, 2), seen))
+            == "95 % of 2 processors: python (pid 123, 100 %), cc1 (pid 77, 90 %)"
         )
         many = [Program(f"p{number}", number, 0.5) for number in range(1, 7)]
         assert str(LoadReport(Load(3.0, 4, 4), tuple(many))).endswith(
-            "p1 (pid 1, 50%), p2 (pid 2, 50%), p3 (pid 3, 50%), 3 more"
+            "p1 (pid 1, 50 %), p2 (pid 2, 50 %), p3 (pid 3, 50 %), 3 more"
         )
 
     def test_programs_that_cannot_be_seen_are_said_to_be_none(self):
-        assert str(LoadReport(Load(8.0, 64, 64), ())) == "12% of 64 processors: none seen from here"
-        assert str(LoadReport(Load(0.5, 1, 1), ())) == "50% of 1 processor: none seen from here"
+        assert str(LoadReport(Load(8.0, 64, 64), ())) == "12 % of 64 processors: none seen from here"
+        assert str(LoadReport(Load(0.5, 1, 1), ())) == "50 % of 1 processor: none seen from here"
         assert "unknown" in str(LoadReport(None, ()))
 
     def test_a_name_does_not_reach_the_terminal_raw(self):
-        assert str(Program("evil\x1b[2J\nError: x", 5, 0.5)) == "evil?[2J?Error: x (pid 5, 50%)"
+        assert str(Program("evil\x1b[2J\nError: x", 5, 0.5)) == "evil?[2J?Error: x (pid 5, 50 %)"
 
 
 class TestLook:

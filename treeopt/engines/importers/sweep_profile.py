@@ -50,7 +50,9 @@ def sweep_profile(
         raise FormatError(paths[0], "content", str(error)) from None
     settings = []
     if trees := len(all_rows) - len(rows):
-        settings.append(EngineSetting(name=LEFT_OUT, value=f"{trees} rows of trees (top-k above 1)"))
+        settings.append(
+            EngineSetting(name=LEFT_OUT, value=f"{trees} {'row' if trees == 1 else 'rows'} of trees (top-k above 1)")
+        )
     if extrapolated:
         settings.append(EngineSetting(name=EXTRAPOLATED, value="extrapolated from the two shortest draft lengths"))
     if rate is not None:
