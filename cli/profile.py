@@ -72,7 +72,7 @@ def _import_everything(args: ProfileOptions, rule: str) -> "Profile":
         )
     (sampling,) = args.sampling.samplings
     result = imported_profile(
-        args.imports.latencies(),
+        args.imports.latencies,
         args.imports.acceptances(rule, sampling),
         context_tokens=args.context_tokens[0],
         sampled=not sampling.greedy,
@@ -106,7 +106,7 @@ def _import_sweep(args: ProfileOptions) -> "Profile":
     assert result.engine is not None  # a sweep measures the chains of an engine
     for setting in result.engine.settings:
         if setting.name == LEFT_OUT:
-            warn(Warning(f"--sweep: {setting.value} were left out.", "Measure chains too, where there are none."))
+            warn(Warning(f"--sweep: left out {setting.value}.", "Measure chains too, where there are none."))
         else:
             reason = f"--sweep: {setting.name} was not measured, and is {setting.value}, so predictions are rough."
             missing = "column accept_length" if setting.name == ESTIMATED else "row with draft length 0"

@@ -49,7 +49,7 @@ def measure_profile(args: ProfileOptions) -> "tuple[Profile, DraftRecord | None]
     with processes.supervise(args.checkpoint_file):
         if args.resume and args.checkpoint_file is not None:
             check_origin(args.checkpoint_file)
-        curves = args.imports.latencies()
+        curves = args.imports.latencies
         acceptances = args.imports.acceptances(settings.rules[0], settings.sampling)
         return _measure(args, settings, processes, curves, acceptances)
 

@@ -1,6 +1,7 @@
 """Options of `treeopt profile`."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,14 +32,14 @@ WITHOUT_MODELS = ("prompt-lookup", "lookahead")
 """Drafters that need no model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ImportOptions:
     """Files of measurements made elsewhere."""
 
     latency: Path | None = option(
         "--latency",
         type=file,
-        help="Verification times: CSV (tokens and a time), output of llama-bench or llama-batched-bench, or a cost table "
+        help="Verification times: CSV (tokens and a time; may also contain drafting times), output of llama-bench or llama-batched-bench, or a cost table "
         "of SGLang or TensorRT-LLM.",
     )
     draft_latency: Path | None = option(
@@ -62,19 +63,27 @@ class ImportOptions:
 
     @property
     def has_times(self) -> bool:
-        """Whether both verification and drafting times are imported."""
-        return self.latency is not None and self.draft_latency is not None
+        """Whether both verification and drafting times are imported, from one file or two."""
+        if self.latency is not None and self.draft_latency is not None:
+            return True
+        parts = ("verify", "draft")
+        return all(any(getattr(curve, part) is not None for curve in self.latencies) for part in parts)
 
     @property
     def has_everything(self) -> bool:
         """Whether nothing is left to measure."""
         return self.has_times and self.acceptance is not None
 
+    @cached_property
     def latencies(self) -> "tuple[ImportedLatency, ...]":
+        """All imported times; a pipe can be read only once."""
         from treeopt.engines.importers import read_latency
 
-        files = ((self.latency, "verify"), (self.draft_latency, "draft"))
-        return tuple(curve for path, kind in files if path for curve in read_latency(path, default_pass=kind))
+        curves = () if self.latency is None else read_latency(self.latency)
+        is_read = self.draft_latency == self.latency and any(curve.draft is not None for curve in curves)
+        if self.draft_latency is None or is_read:
+            return curves
+        return (*curves, *read_latency(self.draft_latency, default_pass="draft"))
 
     def acceptances(self, rule: str, sampling: "Sampling") -> "tuple[MeasuredAcceptance, ...]":
         from treeopt.engines.importers import read_acceptance
@@ -268,9 +277,10 @@ class ProfileOptions:
             raise click.UsageError(
                 "--drafter: expected without --tensor-parallel. Measure with a target that is whole."
             )
-        if self.imports.latency is not None and self.imports.draft_latency is None and self.pair.target is None:
+        if self.imports.latency is not None and not self.imports.has_times and self.pair.target is None:
             raise click.UsageError(
-                "--latency: expected --draft-latency too, or --target and --draft to time drafting of."
+                "--latency: expected --draft-latency too, or rows of drafting in the file, or --target and --draft to time "
+                "drafting of."
             )
 
     def settings(self) -> "Settings":

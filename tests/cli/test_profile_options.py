@@ -66,6 +66,31 @@ class TestBadValues:
         assert result.exit_code == 1
         assert "Error: --draft-latency: expected times of drafting for" in result.stderr
 
+    @pytest.mark.parametrize(
+        ("content", "options"),
+        [
+            ("tokens,ms,pass\n1,10,\n8,11,verify\n1,1,draft\n8,1.1,draft\n", ()),
+            ("tokens,ms,pass\n1,10,verify\n8,11,verify\n1,1,draft\n8,1.1,draft\n", ("--draft-latency", "all.csv")),
+            ("tokens,verify_ms,draft_ms\n1,10,1\n8,11,1.1\n", ()),
+        ],
+        ids=["pass", "twice", "columns"],
+    )
+    def test_one_file_of_all_times_is_as_good_as_two(
+        self, curves: Path, content: str, options: tuple[str, ...]
+    ) -> None:
+        (curves / "all.csv").write_text(content)
+        for name, column in (("v.csv", "10,11"), ("d.csv", "1,1.1")):
+            first, last = column.split(",")
+            (curves / name).write_text(f"tokens,ms\n1,{first}\n8,{last}\n")
+        acceptance = ("--acceptance", "a.json", "--force")
+        times = []
+        for number, files in enumerate((CURVES, ("--latency", "all.csv", *options))):
+            result = call("profile", *files, *acceptance, "-o", f"{number}.yaml")
+            assert result.exit_code == 0, result.output
+            latency = Profile.load(f"{number}.yaml").latency()
+            times.append((latency.verify, latency.draft))
+        assert times[0] == times[1]
+
     def test_a_context_that_the_files_do_not_name(self, curves: Path) -> None:
         """One curve names its context and the other none: both hold there, and nowhere else."""
         (curves / "d.csv").write_text("tokens,seconds,context\n1,0.001,544\n8,0.0011,544\n")
