@@ -89,16 +89,22 @@ def replay_tree(replay: Replay, tree: DynamicTree) -> np.ndarray:
     return np.stack([counts.tokens[:, 0], counts.steps[:, 0]], axis=1)
 
 
-def compare_own_sequences(recording: Recording, prompts: list[list[int]], run: Decoded, tree: DynamicTree) -> float:
-    """Return replayed over decoded tokens per step along the decoded sequences."""
+def compare_own_sequences(
+    recording: Recording, prompts: list[list[int]], run: Decoded, tree: DynamicTree
+) -> float | None:
+    """Return replayed over decoded tokens per step along the decoded sequences; None if none is longer than the tree is deep."""
     records, counts = [], []
     for prompt, steps in zip(prompts, run.steps[: len(prompts)], strict=True):
         sequence = [token for committed in steps for token in committed]
         roots = len(sequence) - tree.depth  # later steps may go beyond the sequence
+        if roots < 1:
+            continue
         starts = accumulate(map(len, steps), initial=0)
         step_tokens = [len(committed) for start, committed in zip(starts, steps, strict=False) if start < roots]
         records.append(recording.record_sequence(prompt, sequence, roots))
         counts.append((sum(step_tokens), len(step_tokens)))
+    if not records:
+        return None
     return per_step(replay_tree(Replay(join_records(records)), tree)) / per_step(np.array(counts))
 
 
@@ -136,12 +142,13 @@ def main() -> None:
             drafter = ExpandingDrafter(pair.draft_model, tree, capacity=pair.draft_model.config.max_positions)
             decoder = Decoder(pair.target, drafter, temperature=temperature)
             run = decode(decoder, prompts, np.diff(record.text_starts).tolist(), seed=1)
+            own = compare_own_sequences(recording, prompts[:OWN_SEQUENCES], run, tree)
             cells = [
                 *map(str, (tree.top_k, tree.depth, tree.nodes)),
                 format_with_error(replayed),
                 format_with_error(run.counts()),
                 f"{per_step(replayed) / per_step(run.counts()):.4f}",
-                f"{compare_own_sequences(recording, prompts[:OWN_SEQUENCES], run, tree):.4f}",
+                "-" if own is None else f"{own:.4f}",  # more --positions make sequences longer
                 f"{1000 * run.step_s:.2f}",
                 "" if model is None else f"{1000 * predict_dynamic(replay, model, tree).step_s.value:.2f}",
             ]
