@@ -70,7 +70,7 @@ class PlanOptions:
         "--extrapolate",
         heading=Heading.PLANNED,
         is_flag=True,
-        help="Allow values outside the measured range, with a warning.",
+        help="Plan beyond the largest measured budget, context or batch size, by continuing the measured times; with a warning.",
     )
     budget: int | None = budget_option()
     depth: int | None = option(
@@ -90,7 +90,7 @@ class PlanOptions:
         heading=Heading.PLANNED,
         type=click.Choice(["speed", "tokens"]),
         default="speed",
-        help="Maximize tokens per second (speed), or tokens per step at any cost (tokens).",
+        help="What the plan maximizes: speed is tokens per second, tokens is tokens per step, however long a step takes.",
     )
     raw: bool = raw_option()
     lossy: bool = option(

@@ -19,7 +19,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.clock import Clock, WarmUp, Work
 from treeopt.profiler.processes.exit_reasons import ExitReasons
 from treeopt.profiler.processes.processes import Numbers, OneProcess, Processes
-from treeopt.runtime.models.pair import resolve_device_name
+from treeopt.runtime.models.pair import list_devices, resolve_device_name
 
 Result = TypeVar("Result")
 
@@ -75,7 +75,7 @@ def local_device(name: str, environ: Mapping[str, str]) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise InvalidValueError(
-            f"device: expected one that is there, such as cpu. Got {name!r}.", field="device"
+            f"device: expected a device of this machine: {', '.join(list_devices())}. Got {name!r}.", field="device"
         ) from None
     if device.type != "cuda" or int(environ.get("WORLD_SIZE", "1")) == 1:
         return device

@@ -245,6 +245,11 @@ def has_device(device: str) -> bool:
     return device == "cpu" or (kind == "cuda" and int(number or 0) < torch.cuda.device_count())
 
 
+def list_devices() -> list[str]:
+    """Return the devices of this machine, such as `cpu` and `cuda:0`."""
+    return ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+
+
 def resolve_device_name(device: str) -> str:
     """Return the name of a device; for `auto`, CUDA if available, else the CPU."""
     if device != AUTO:
@@ -261,7 +266,8 @@ def resolve_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
         raise InvalidValueError(
-            f"device: expected one that is there, such as cpu, or {AUTO}. Got {name!r} ({reason}).", field="device"
+            f"device: expected {AUTO} or a device of this machine: {', '.join(list_devices())}. Got {name!r} ({reason}).",
+            field="device",
         ) from None
     return device
 
