@@ -112,7 +112,7 @@ class DecoderServer:
             tree = max(setting.trees, key=lambda tree: tree.nodes)
             drafter = self.draft if setting.draft_tokens else None
             self._decoders[setting.name] = decoder = Decoder(
-                self.target, drafter, tree, temperature=self.temperature, max_text_tokens=self.max_tokens
+                self.target, drafter, tree, temperature=self.temperature, max_sequence_tokens=self.max_tokens
             )
             warm_up = [GenerationRequest(prompt[:16], 24, seed=0) for prompt in self.prompts[: self.batch_size]]
             for _ in decoder.stream_all(warm_up, batch_size=self.batch_size, schedule=_schedule(setting)):

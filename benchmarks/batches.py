@@ -155,7 +155,7 @@ class Setup:
             drafter,
             static,
             temperature=temperature,
-            max_text_tokens=longest,
+            max_sequence_tokens=longest,
             cuda_graphs=False,
         )
 

@@ -220,7 +220,7 @@ def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     tree, length = level_widths([8, 16, 16, 12, 8, 4]), 2 * RANDOM_PROMPT_TOKENS
 
     def decoder(drafter: Any, tree: Any, temperature: float) -> Any:
-        return Decoder(target, drafter, tree, temperature=temperature, max_text_tokens=length)
+        return Decoder(target, drafter, tree, temperature=temperature, max_sequence_tokens=length)
 
     def dynamic(temperature: float) -> Any:
         drafter = ExpandingDrafter(draft, DynamicTree(top_k=8, depth=6, nodes=60), capacity=length)

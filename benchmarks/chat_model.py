@@ -104,7 +104,7 @@ def treeopt_options(
 ) -> list[Option]:
     """Return plain decoding, then every drafter's best options."""
     sampling = profile.acceptance(temperature=temperature).sampling
-    plain = Decoder(models.target, None, sampling=sampling, max_text_tokens=max_tokens)
+    plain = Decoder(models.target, None, sampling=sampling, max_sequence_tokens=max_tokens)
     options = [Option("plain", "", partial(decode_steps, plain, new_tokens))]
     loaded = {
         drafter.name: load_planned_drafter(

@@ -59,7 +59,7 @@ def decode(decoder: Decoder, prompts: list[list[int]], lengths: list[int], seed:
     """Decode each sequence to at least its recorded length."""
     sequences, seconds = [], []
     for number, (prompt, positions) in enumerate(progress(list(zip(prompts, lengths, strict=True)), "decoding")):
-        max_new_tokens = min(positions + MARGIN_TOKENS, decoder.max_text_tokens - len(prompt))
+        max_new_tokens = min(positions + MARGIN_TOKENS, decoder.max_sequence_tokens - len(prompt))
         stream = decoder.stream(prompt, max_new_tokens, seed=1000 * seed + number)
         steps: list[list[int]] = []
         while sum(map(len, steps)) < positions:

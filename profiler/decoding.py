@@ -63,7 +63,7 @@ class Decoding:
             draft_sampling=self.draft_sampling,
             lossy=self.lossy,
             seed=seed,
-            max_text_tokens=max_tokens,
+            max_sequence_tokens=max_tokens,
             cuda_graphs=self.cuda_graphs,
             on_step=on_step,
         )

@@ -52,7 +52,7 @@ def generate_all(
 ) -> Iterator[tuple[int, list[int]]]:
     """Yield every completed output, end token included, with the index of its prompt."""
     max_tokens = max(map(len, prompts)) + max_new_tokens
-    decoder = Decoder(target, None, temperature=temperature, top_p=top_p, seed=seed, max_text_tokens=max_tokens)
+    decoder = Decoder(target, None, temperature=temperature, top_p=top_p, seed=seed, max_sequence_tokens=max_tokens)
     outputs: list[list[int]] = [[] for _ in prompts]
     for index, tokens in decoder.generate_all(prompts, max_new_tokens, batch_size=BATCH_SIZE):
         outputs[index] += tokens

@@ -120,7 +120,9 @@ class LongSequences:
         for entry in self._checkpoint.entries(kind):
             if entry.key == number:
                 return [*prompt, *map(int, entry.values)]
-        decoder = Decoder(self._target, None, chain(0), sampling=sampling, seed=number, max_text_tokens=self._tokens)
+        decoder = Decoder(
+            self._target, None, chain(0), sampling=sampling, seed=number, max_sequence_tokens=self._tokens
+        )
         new_tokens = list(decoder.generate(prompt, self._tokens - len(prompt)))
         if new_tokens[-1] in self._target.config.end_tokens:
             new_tokens.pop()

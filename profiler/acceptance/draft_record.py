@@ -156,7 +156,7 @@ class Recording:
         max_tokens = min(len(prompt) + positions + self._size.depth, model_tokens)
         # a seed per prompt, so that resuming changes nothing
         decoder = Decoder(
-            self._target, None, chain(0), sampling=settings.sampling, seed=number, max_text_tokens=max_tokens
+            self._target, None, chain(0), sampling=settings.sampling, seed=number, max_sequence_tokens=max_tokens
         )
         generated = list(decoder.generate(prompt, max_tokens - len(prompt)))
         return self.record_sequence(prompt, generated, min(positions, len(generated)))

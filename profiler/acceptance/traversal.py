@@ -81,7 +81,7 @@ def count_reach(
         sampling=sampling,
         draft_sampling=draft_sampling,
         seed=seed,
-        max_text_tokens=min(model_tokens, len(prompt) + positions),
+        max_sequence_tokens=min(model_tokens, len(prompt) + positions),
     )
     verifiers = [Verifier(get_rule(rule), target.config.vocabulary, target.device) for rule in ("traversal", "sequoia")]
     generator = torch.Generator(target.device).manual_seed(seed + 1)

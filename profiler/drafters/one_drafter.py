@@ -291,7 +291,7 @@ class DrafterProfiler:
                 drafter,
                 chain(0) if drafter is None else None,
                 sampling=sampling,
-                max_text_tokens=self.drafter.capacity,
+                max_sequence_tokens=self.drafter.capacity,
                 cuda_graphs=self.settings.cuda_graphs,
             )
 

@@ -61,7 +61,7 @@ def generate_sequences(
         if missing:
             if sequences and deadline.over():
                 break
-            decoder = decoder or Decoder(target, None, sampling=sampling, max_text_tokens=longest + new_tokens)
+            decoder = decoder or Decoder(target, None, sampling=sampling, max_sequence_tokens=longest + new_tokens)
             for number, tokens in _generate_batch(decoder, missing, new_tokens).items():
                 sequences[number] = tokens
                 checkpoint.append(kind, number, tuple(map(float, tokens)))

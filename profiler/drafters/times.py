@@ -172,7 +172,7 @@ class DrafterTimer:
             self.drafter.target,
             drafter,
             sampling=point.sampling,
-            max_text_tokens=capacity,
+            max_sequence_tokens=capacity,
             cuda_graphs=self.settings.cuda_graphs,
         )
         return decoder, drafter.change_tree

@@ -203,7 +203,7 @@ class SequenceSteps:
         self._change_tree(tree)
         if self._room_tokens <= 2 * tree.max_depth + 1:
             self._decoder.start(self._context)
-            self._room_tokens = self._decoder.max_text_tokens - len(self._context)
+            self._room_tokens = self._decoder.max_sequence_tokens - len(self._context)
             self.step()
 
     def step(self) -> None:
@@ -236,7 +236,7 @@ class BatchSteps:
 
     def _start(self) -> None:
         self._steps = iter(())  # ends the running sequences, which frees their caches
-        max_tokens = self._decoder.max_text_tokens
+        max_tokens = self._decoder.max_sequence_tokens
         requests = [
             GenerationRequest(prompt, max_tokens - len(prompt), ignore_end_tokens=True) for prompt in self._prompts
         ]

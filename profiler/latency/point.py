@@ -87,7 +87,7 @@ class PointPasses:
             None,
             chain(0),
             sampling=self.point.sampling,
-            max_text_tokens=len(context) + ROOM_TOKENS,
+            max_sequence_tokens=len(context) + ROOM_TOKENS,
             cuda_graphs=self.settings.cuda_graphs,
         )
         steps = decoding_steps(decoder, context, self.point.batch_size)
@@ -279,7 +279,7 @@ class PointTimer:
                 sampling=sampling,
                 draft_sampling=settings.own_draft_sampling(sampling),
                 lossy=settings.lossy,
-                max_text_tokens=len(self._context) + ROOM_TOKENS,
+                max_sequence_tokens=len(self._context) + ROOM_TOKENS,
                 max_nodes=max(tree.nodes for tree in trees),
                 cuda_graphs=settings.cuda_graphs,
             )

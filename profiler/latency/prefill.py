@@ -94,7 +94,7 @@ class PrefillTimer:
         time_rounds(_kind(name), works, rounds, self._recorder, lead=decode_other_sequence)
 
     def _decoder(self, name: str) -> Decoder:
-        return Decoder(self._models[name], None, chain(0), max_text_tokens=max(2, self._longest))  # room for a step
+        return Decoder(self._models[name], None, chain(0), max_sequence_tokens=max(2, self._longest))  # room for a step
 
     def _table(self, name: str) -> LatencyTable:
         samples = self._recorder.checkpoint.samples(_kind(name))

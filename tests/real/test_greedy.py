@@ -28,7 +28,7 @@ MAX_TEXT_TOKENS = 256
 
 
 def make_decoder(model, drafter):
-    return Decoder(model, drafter, temperature=0, max_text_tokens=MAX_TEXT_TOKENS)
+    return Decoder(model, drafter, temperature=0, max_sequence_tokens=MAX_TEXT_TOKENS)
 
 
 def hf_outputs(model, prompts):
@@ -85,7 +85,7 @@ def test_trained_drafters_are_lossless_and_often_accepted(model, hf_model, token
         decoder = make_decoder(model, EagleDrafter(head, chain(3), capacity=MAX_TEXT_TOKENS + 8))
     else:
         draft = load_language_model(DRAFTERS / kind)
-        decoder = Decoder(model, draft, chain(3), temperature=0, max_text_tokens=MAX_TEXT_TOKENS)
+        decoder = Decoder(model, draft, chain(3), temperature=0, max_sequence_tokens=MAX_TEXT_TOKENS)
     expected = hf_outputs(hf_model, prompts)
     steps = 0
     for number, prompt in enumerate(prompts):

@@ -30,7 +30,7 @@ def texts(pair, prompts, tree=None, *, sampling=WARM, count=120, **options):
     tree = tree or chain(0)
     draft = pair.draft if tree.nodes > 1 else None
     decoder = Decoder(pair.target, draft, tree, temperature=sampling.temperature, top_p=sampling.top_p, **options)
-    count = min(count, decoder.max_text_tokens - len(prompts[0]))
+    count = min(count, decoder.max_sequence_tokens - len(prompts[0]))
     return [list(decoder.generate(prompt, count, seed=number)) for number, prompt in enumerate(prompts)]
 
 

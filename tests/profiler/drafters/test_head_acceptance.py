@@ -56,7 +56,7 @@ def drafters(target, tmp_path_factory):
 
 
 def counted(drafter, prompt, sampling=GREEDY, branching=23):
-    decoder = Decoder(drafter.target, None, sampling=sampling, max_text_tokens=len(prompt) + LENGTH)
+    decoder = Decoder(drafter.target, None, sampling=sampling, max_sequence_tokens=len(prompt) + LENGTH)
     tokens = list(decoder.generate(prompt, LENGTH, seed=0))
     return root_counter(drafter, {0: prompt}, {0: tokens}, sampling=sampling, branching=branching, depth=3)(0)
 
@@ -68,7 +68,7 @@ def test_a_replay_takes_the_steps_that_decoding_takes(drafters, target, name, pr
     assert found.ranks.shape == (LENGTH - (len(prompt) == 1), 3)
     lengths = []
     for tree in TREES:
-        decoder = Decoder(target, drafters[name].make_with_tree(tree), sampling=GREEDY, max_text_tokens=128)
+        decoder = Decoder(target, drafters[name].make_with_tree(tree), sampling=GREEDY, max_sequence_tokens=128)
         steps = [len(step.tokens) for step in decoder.decode_steps(prompt, LENGTH)]
         place, replayed = 0, []
         if len(prompt) == 1:  # ranks begin where a hidden state precedes the root

@@ -24,7 +24,9 @@ def prompt_set(prompts):
 
 def whole_steps(target, prompt, setting):
     """Return tokens and size of the pass of each step that is inside the text's positions."""
-    decoder = Decoder(target, PromptLookupDrafter(setting.ngram, setting.length), sampling=GREEDY, max_text_tokens=128)
+    decoder = Decoder(
+        target, PromptLookupDrafter(setting.ngram, setting.length), sampling=GREEDY, max_sequence_tokens=128
+    )
     committed, found = 0, []
     for step in decoder.decode_steps(prompt, POSITIONS + LOOKAHEAD_TOKENS):
         if committed + setting.length + 1 <= POSITIONS + LOOKAHEAD_TOKENS:

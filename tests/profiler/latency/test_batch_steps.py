@@ -44,7 +44,7 @@ def steps_of(target, draft, tree=None, **changes):
         tree or chain(0),
         temperature=0.0,
         max_nodes=16,
-        max_text_tokens=len(CONTEXT) + ROOM_TOKENS,
+        max_sequence_tokens=len(CONTEXT) + ROOM_TOKENS,
         cuda_graphs=False,
         **changes,
     )

@@ -48,8 +48,8 @@ class TestTemperatureZero:
         assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
 
     def test_a_shorter_limit_changes_nothing_below_it(self, target, draft, expected):
-        decoder = Decoder(target, draft, k_ary(2, 2), temperature=0.0, max_text_tokens=47)
-        assert decoder.max_text_tokens == 47
+        decoder = Decoder(target, draft, k_ary(2, 2), temperature=0.0, max_sequence_tokens=47)
+        assert decoder.max_sequence_tokens == 47
         assert list(decoder.generate(PROMPT, 40)) == expected
 
 

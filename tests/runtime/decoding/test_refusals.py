@@ -102,16 +102,16 @@ class TestDecoders:
                 r"draft_sampling: expected a temperature of 0, as the target has. Got 0.5",
             ),
             (
-                {"max_text_tokens": 129},
-                r"max_text_tokens: expected 1 to 128, because model\d+ takes 128 tokens, its trained length. Got 129",
+                {"max_sequence_tokens": 129},
+                r"max_sequence_tokens: expected 1 to 128, because model\d+ takes 128 tokens, its trained length. Got 129",
             ),
             (
-                {"max_text_tokens": 0},
-                r"max_text_tokens: expected 1 to 128, because model\d+ takes 128 tokens, its trained length. Got 0",
+                {"max_sequence_tokens": 0},
+                r"max_sequence_tokens: expected 1 to 128, because model\d+ takes 128 tokens, its trained length. Got 0",
             ),
             (
-                {"max_text_tokens": -5},
-                r"max_text_tokens: expected 1 to 128, because model\d+ takes 128 tokens, its trained length. Got -5",
+                {"max_sequence_tokens": -5},
+                r"max_sequence_tokens: expected 1 to 128, because model\d+ takes 128 tokens, its trained length. Got -5",
             ),
             ({"tree": level_widths([24])}, r"tree: expected at most 23 children per node, the vocabulary. Got 24"),
             (
@@ -134,8 +134,8 @@ class TestDecoders:
     def test_errors_name_the_model_and_what_limits_it(self, draft, make_checkpoint):
         short = load_model(make_checkpoint(seed=9, max_position_embeddings=32))
         reason = f"because {short.name} takes 32 tokens, its trained length"
-        with pytest.raises(InvalidValueError, match=rf"max_text_tokens: expected 1 to 32, {reason}. Got 33"):
-            Decoder(short, draft, chain(1), max_text_tokens=33)
+        with pytest.raises(InvalidValueError, match=rf"max_sequence_tokens: expected 1 to 32, {reason}. Got 33"):
+            Decoder(short, draft, chain(1), max_sequence_tokens=33)
         with pytest.raises(
             InvalidValueError, match=rf"max_new_tokens: expected at most 22 after a prompt of 10 tokens, {reason}"
         ):
@@ -144,8 +144,8 @@ class TestDecoders:
             Decoder(draft, short, chain(33))
 
     def test_a_limit_that_was_asked_for_is_named_as_such(self, target, draft):
-        decoder = Decoder(target, draft, chain(1), max_text_tokens=20)
-        with pytest.raises(InvalidValueError, match="because the decoder was made with max_text_tokens 20"):
+        decoder = Decoder(target, draft, chain(1), max_sequence_tokens=20)
+        with pytest.raises(InvalidValueError, match="because the decoder was made with max_sequence_tokens 20"):
             decoder.generate([1] * 10, 11)
 
     def test_as_many_children_as_tokens_are_allowed(self, target, draft):

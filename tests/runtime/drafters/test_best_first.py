@@ -258,7 +258,7 @@ class TestTemperatureZero:
     def test_the_bundled_pair(self, bundled_pair, bundled_texts, setting, texts, new_tokens):
         target, draft = bundled_pair.target, bundled_pair.draft
         decoder = Decoder(
-            target, ExpandingDrafter(draft, setting, capacity=1024), temperature=0.0, max_text_tokens=1024
+            target, ExpandingDrafter(draft, setting, capacity=1024), temperature=0.0, max_sequence_tokens=1024
         )
         for prompt, text in bundled_texts[:texts]:
             steps = list(decoder.stream(prompt, new_tokens))

@@ -201,7 +201,7 @@ def test_adapter_and_built_in_models_stand_beside_one_another():
     assert adapter.parameters == built_in.parameters
     prompt = list(b"class Parser:\n    def __init__")
     texts = [
-        list(Decoder(target, drafter, TREE, temperature=0.0, max_text_tokens=128).generate(prompt, 60))
+        list(Decoder(target, drafter, TREE, temperature=0.0, max_sequence_tokens=128).generate(prompt, 60))
         for target, drafter in [(built_in, draft), (adapter, draft), (built_in, adapter), (adapter, adapter)]
     ]
     assert texts[1:] == texts[:1] * 3

@@ -157,13 +157,13 @@ def refusal(target: Path | str, draft: Path | str, **options: str) -> str:
 
 def decoded(models: object, count: int = 40) -> list[int]:
     assert isinstance(models, type(load_pair()))
-    decoder = Decoder(models.target, models.draft, level_widths([2, 1]), temperature=0, max_text_tokens=100)
+    decoder = Decoder(models.target, models.draft, level_widths([2, 1]), temperature=0, max_sequence_tokens=100)
     return list(decoder.generate(models.tokenizer.encode("import os\n"), count))
 
 
 def steps_of(models: ModelPair) -> int:
     """Return the steps that 40 tokens take."""
-    decoder = Decoder(models.target, models.draft, chain(4), temperature=0, max_text_tokens=100)
+    decoder = Decoder(models.target, models.draft, chain(4), temperature=0, max_sequence_tokens=100)
     return len(list(decoder.stream(models.tokenizer.encode("import os\n"), 40)))
 
 
@@ -224,9 +224,9 @@ class TestFolders:
         assert models.notes[0].startswith(f"Vocabularies: 256 shared ids, 0 that differ, {counts} in the draft only;")
         prompt = [*models.tokenizer.encode("import os\n"), *([256] if which == "target" else [])]
         decoder = Decoder(
-            models.target, models.draft, level_widths([2, 1]), temperature=temperature, max_text_tokens=100
+            models.target, models.draft, level_widths([2, 1]), temperature=temperature, max_sequence_tokens=100
         )
-        plain = Decoder(models.target, None, temperature=temperature, max_text_tokens=100)
+        plain = Decoder(models.target, None, temperature=temperature, max_sequence_tokens=100)
         text = list(decoder.generate(prompt, 40))
         assert len(text) == 40
         if temperature == 0:

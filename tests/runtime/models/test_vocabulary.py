@@ -122,7 +122,7 @@ class TestTexts:
     @pytest.mark.parametrize("rule", ["sequoia", "traversal"])
     def test_padding_leaves_the_drafts_as_they_are(self, padded, target, cuda_graphs, options, rule):
         def text(draft):
-            options_of_all = {"rule": rule, "seed": 5, "max_text_tokens": 60, "cuda_graphs": cuda_graphs, **options}
+            options_of_all = {"rule": rule, "seed": 5, "max_sequence_tokens": 60, "cuda_graphs": cuda_graphs, **options}
             return list(Decoder(target, draft, level_widths([2, 2, 1]), **options_of_all).stream(PROMPT, 40))
 
         assert text(limit_draft(padded, range(23), 23)) == text(target)

@@ -56,7 +56,7 @@ class Decoder:
             tokens.  It changes how many are accepted, never the distribution of the output.
         seed: of all random numbers; a sequence without a seed of its own derives one from this and its number.
         lossy: allow a rule under which the output does not follow the target's distribution.
-        max_text_tokens: longest sequence, prompt included; at most and by default as long as the target takes.  A draft
+        max_sequence_tokens: longest sequence, prompt included; at most and by default as long as the target takes.  A draft
             model that takes shorter sequences stops drafting at its own limit.
         max_nodes: nodes of the largest tree for `change_tree`; by default this tree's, or the largest that `on_step`
             may change to.
@@ -84,7 +84,7 @@ class Decoder:
         draft_sampling: Sampling | None = None,
         seed: int = 0,
         lossy: bool = False,
-        max_text_tokens: int | None = None,
+        max_sequence_tokens: int | None = None,
         max_nodes: int | None = None,
         cuda_graphs: bool | None = None,
         on_step: Observer | None = None,
@@ -94,13 +94,15 @@ class Decoder:
         self.draft_sampling = resolve_draft_sampling(self.sampling, draft_sampling)
         if max_nodes is None and tree is not None and isinstance(on_step, Controller):
             max_nodes = on_step.largest_tree_nodes(tree)
-        self._setup = setup = Setup.of(target, drafter, tree, max_nodes=max_nodes, max_text_tokens=max_text_tokens)
+        self._setup = setup = Setup.of(
+            target, drafter, tree, max_nodes=max_nodes, max_sequence_tokens=max_sequence_tokens
+        )
         setup.check_memory(self.sampling)
         if setup.tree is not None:
             setup.check_tree(setup.tree)
         self.target, self.draft_model = target, setup.draft
         self.max_nodes = setup.max_nodes
-        self.max_text_tokens = setup.max_text_tokens
+        self.max_sequence_tokens = setup.max_sequence_tokens
         pool = make_graph_pool(target.device, cuda_graphs)
         self._static = setup.static_drafter(self.rule, self.draft_sampling, pool, cuda_graphs)
         self._switching = SwitchingDrafter(self._static)
@@ -212,7 +214,7 @@ class Decoder:
             seed: of this sequence, which then does not depend on how many were decoded before.
         """
         self.start(token_ids, seed=seed)
-        ending = self._new_ending(min(min_new_tokens, self.max_text_tokens - len(token_ids)))
+        ending = self._new_ending(min(min_new_tokens, self.max_sequence_tokens - len(token_ids)))
         return (result for result, _ in self._run_steps(step or self.step, ending, self._sequence))
 
     def generate_all(
@@ -373,7 +375,7 @@ class Decoder:
         self._begin(active.sequence, active.request.token_ids, active.request.seed)
 
     def _new_targets(self, sequences: int) -> list[TargetSequence]:
-        caches = self.target.new_caches(self.max_text_tokens + self.max_nodes, sequences)
+        caches = self.target.new_caches(self.max_sequence_tokens + self.max_nodes, sequences)
         return [TargetSequence(self.target, cache, self._drafter.requested_states) for cache in caches]
 
     def _new_ending(

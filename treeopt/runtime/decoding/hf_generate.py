@@ -198,7 +198,7 @@ class _DecoderKey:
             rule=self.rule,
             sampling=self.sampling,
             lossy=self.lossy,
-            max_text_tokens=min(self.capacity_tokens, self.target.config.max_positions),
+            max_sequence_tokens=min(self.capacity_tokens, self.target.config.max_positions),
         )
 
 

@@ -29,7 +29,7 @@ class Setup:
     """The static tree; None if a `Drafter` brings its own."""
     max_nodes: int
     """Tokens that the target verifies in a step, at most."""
-    max_text_tokens: int
+    max_sequence_tokens: int
     """Longest sequence; the draft model may stop drafting earlier."""
 
     @classmethod
@@ -40,7 +40,7 @@ class Setup:
         tree: TokenTree | None,
         *,
         max_nodes: int | None,
-        max_text_tokens: int | None,
+        max_sequence_tokens: int | None,
     ) -> "Setup":
         """Check the arguments of `Decoder`; raises InvalidValueError for those that do not fit."""
         draft = None if isinstance(drafter, Drafter) else drafter
@@ -52,19 +52,19 @@ class Setup:
             draft=draft,
             tree=static,
             max_nodes=_max_nodes(drafter, static, max_nodes),
-            max_text_tokens=_text_limit(max_text_tokens, target),
+            max_sequence_tokens=_sequence_limit(max_sequence_tokens, target),
         )
 
     @property
     def _length_reason(self) -> str:
-        if self.max_text_tokens < self.target.config.max_positions:
-            return f"the decoder was made with max_text_tokens {self.max_text_tokens}"
+        if self.max_sequence_tokens < self.target.config.max_positions:
+            return f"the decoder was made with max_sequence_tokens {self.max_sequence_tokens}"
         return describe_length_limit(self.target)
 
     def check_memory(self, sampling: Sampling) -> None:
         """Raise OutOfMemoryError if caches, masks and probabilities need more memory than is free."""
         is_largest = self.tree is not None and self.tree.nodes == self.max_nodes
-        description = f"a decoder of trees of {self.max_nodes} nodes and sequences of {self.max_text_tokens} tokens"
+        description = f"a decoder of trees of {self.max_nodes} nodes and sequences of {self.max_sequence_tokens} tokens"
         for device, size in self._bytes(self.tree if is_largest else None, sampling).items():
             check_room(device, size, description)
 
@@ -87,7 +87,7 @@ class Setup:
             self.target,
             self.draft,
             tree,
-            sequence_tokens=self.max_text_tokens,
+            sequence_tokens=self.max_sequence_tokens,
             max_nodes=self.max_nodes,
             sampling=sampling,
         )
@@ -125,14 +125,14 @@ class Setup:
             raise InvalidValueError(
                 f"max_new_tokens: expected at least 0. Got {max_new_tokens}.", field="max_new_tokens"
             )
-        limit = self.max_text_tokens - (max_new_tokens > 0)
+        limit = self.max_sequence_tokens - (max_new_tokens > 0)
         if len(tokens) > limit:
             raise InvalidValueError(
                 f"token_ids: expected at most {limit} tokens{' before a new one' if max_new_tokens else ''}, because "
                 f"{self._length_reason}. Got {len(tokens)}: give a shorter prompt.",
                 field="token_ids",
             )
-        room = self.max_text_tokens - len(tokens)
+        room = self.max_sequence_tokens - len(tokens)
         if max_new_tokens > room:
             raise InvalidValueError(
                 f"max_new_tokens: expected at most {room} after a prompt of {len(tokens)} tokens, because "
@@ -181,7 +181,7 @@ class Setup:
             self.tree,
             rule=rule,
             sampling=sampling,
-            capacity=self.max_text_tokens,
+            capacity=self.max_sequence_tokens,
             max_nodes=self.max_nodes,
             pool=pool,
         )
@@ -220,14 +220,14 @@ def _check_tree_argument(drafter: LanguageModel | Drafter | None, tree: TokenTre
         raise InvalidValueError("tree: expected the tree that the draft model fills. Got None: give one, or a drafter.")
 
 
-def _text_limit(max_text_tokens: int | None, target: LanguageModel) -> int:
+def _sequence_limit(max_sequence_tokens: int | None, target: LanguageModel) -> int:
     """Return the longest sequence, by default as long as the target takes; raises InvalidValueError beyond."""
     longest = target.config.max_positions
-    if max_text_tokens is not None and not 1 <= max_text_tokens <= longest:
+    if max_sequence_tokens is not None and not 1 <= max_sequence_tokens <= longest:
         raise InvalidValueError(
-            f"max_text_tokens: expected 1 to {longest}, because {describe_length_limit(target)}. Got {max_text_tokens}."
+            f"max_sequence_tokens: expected 1 to {longest}, because {describe_length_limit(target)}. Got {max_sequence_tokens}."
         )
-    return longest if max_text_tokens is None else max_text_tokens
+    return longest if max_sequence_tokens is None else max_sequence_tokens
 
 
 def _check_vocabulary(target: LanguageModel, draft: LanguageModel | None) -> None:

@@ -88,7 +88,7 @@ def check_batch_size(sequence_bytes: Counter[torch.device], batch_size: int, *, 
             raise OutOfMemoryError(
                 f"batch_size: expected at most {allocated + int(free // size)}, because each sequence takes "
                 f"{_gigabytes(size)} and {_gigabytes(free)} are free on {device}. Got {batch_size}: lower it, or "
-                "shorten the sequences (--max-new-tokens or --context-tokens, in Python max_text_tokens).",
+                "shorten the sequences (--max-new-tokens or --context-tokens, in Python max_sequence_tokens).",
                 field="batch_size",
             )
 
@@ -122,7 +122,7 @@ def check_room(device: torch.device, needed_bytes: int, what: str) -> None:
         raise OutOfMemoryError(
             f"memory: expected room for {what}, {_gigabytes(needed_bytes)}. Got {_gigabytes(free)} free on {device}: "
             "take a smaller tree (solve --budget), or shorten the sequences (--max-new-tokens or --context-tokens, "
-            "in Python max_text_tokens)."
+            "in Python max_sequence_tokens)."
         )
 
 
