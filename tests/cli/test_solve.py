@@ -242,6 +242,12 @@ class TestConditions:
         (warning,) = said.stderr.splitlines()
         assert warning.endswith("before you rely on them.")
 
+    def test_length_that_was_not_measured_names_its_option(self, folder: Path) -> None:
+        refused = call("solve", "--profile", saved(folder, invented()), "--new-tokens", 5)
+
+        assert refused.exit_code == 1
+        assert refused.stderr.startswith("Error: --new-tokens: acceptance of sequoia")
+
     def test_extrapolate_alone_changes_nothing(self, folder: Path) -> None:
         assert solved(folder, invented(), "--extrapolate") == solved(folder, invented())
 

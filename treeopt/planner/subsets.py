@@ -136,12 +136,17 @@ def check_new_tokens(profile: Profile, request: PlanRequest, new_tokens: int) ->
         what = f"new_tokens: acceptance of {acceptance.rule} at temperature {acceptance.temperature:g}"
         if acceptance.context_tokens is not None:
             raise InfeasibleError(
-                f"{what} was measured by context length, which already includes how it changes. Use --context-tokens instead."
+                f"{what} was measured by context length, which already includes how it changes. Use --context-tokens instead.",
+                field="new_tokens",
             )
         if acceptance.accepted_ranks is None:
-            raise InfeasibleError(f"{what} was measured for whole sequences only. Leave it out, or profile again.")
+            raise InfeasibleError(
+                f"{what} was measured for whole sequences only. Leave it out, or profile again.", field="new_tokens"
+            )
         if acceptance.accepted_ranks.first(new_tokens).positions < MIN_REACHED:
-            raise InfeasibleError(f"{what}: expected {MIN_REACHED:g} positions or more. Ask for more tokens.")
+            raise InfeasibleError(
+                f"{what}: expected {MIN_REACHED:g} positions or more. Ask for more tokens.", field="new_tokens"
+            )
         measured.append(acceptance.accepted_ranks)
     longest = min(max(map(len, ranks.ranks)) for ranks in measured)
     sequences = max(len(ranks.ranks) for ranks in measured)
