@@ -14,7 +14,7 @@ from setuptools import Distribution, setup
 from setuptools.command.sdist import sdist
 
 REPOSITORY = "https://github.com/treeopt/treeopt"
-"""Where this is published; nowhere else is it said."""
+"""Where this is published; the only place that names it."""
 PAGES = {"Repository": "", "Documentation": "/blob/HEAD/docs/README.md", "Changelog": "/blob/HEAD/CHANGELOG.md"}
 LINK = re.compile(r"(?P<picture>!?)\[(?P<label>[^\]]*)\]\((?![a-z]+:|#)(?P<target>[^)]+)\)")
 ROOT = Path(__file__).parent

@@ -215,8 +215,8 @@ def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     options = {"dtype": getattr(torch, args.dtype), "device": torch.device(args.device)}
     target, draft = random_model(args.shape, **options), random_model(args.draft_shape, seed=1, **options)
     vocabulary = SHAPES[args.shape].vocabulary
-    noise = torch.Generator().manual_seed(0)
-    prompts = torch.randint(vocabulary, (args.batch_size, RANDOM_PROMPT_TOKENS), generator=noise).tolist()
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(vocabulary, (args.batch_size, RANDOM_PROMPT_TOKENS), generator=generator).tolist()
     tree, length = level_widths([8, 16, 16, 12, 8, 4]), 2 * RANDOM_PROMPT_TOKENS
 
     def decoder(drafter: Any, tree: Any, temperature: float) -> Any:

@@ -59,7 +59,7 @@ class TimedCall(Run):
 
 @dataclass(slots=True)
 class Option:
-    """A way to decode, its prediction and its runs."""
+    """A configuration of decoding, its prediction and its runs."""
 
     name: str
     setting: str

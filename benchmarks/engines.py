@@ -221,7 +221,7 @@ def print_bench(bench: EngineBench) -> None:
     speeds = [abs(error(row)) for row in bench.rows]
     tqdm.write(
         f"errors: tokens per step at most {max(tokens):.1%}, tokens per second {statistics.median(speeds):.1%} (median) and at most "
-        f"{max(speeds):.1%}; gap to best {bench.regret:.1%}"
+        f"{max(speeds):.1%}; gap to best {bench.gap_to_best:.1%}"
     )
 
 

@@ -163,14 +163,14 @@ def print_sizes(
 @click.option("--positions", default=768, show_default=True, help="Positions counted per rule.")
 @click.option("--max-new-tokens", default=64, show_default=True)
 @click.option("--repeats", default=1, show_default=True)
-@click.option("--texts", default=8, show_default=True, help="Sequences for the second table.")
+@click.option("--sequences", default=8, show_default=True, help="Sequences for the second table.")
 @pair_options
 def main(
     temperatures: tuple[float, ...],
     positions: int,
     max_new_tokens: int,
     repeats: int,
-    texts: int,
+    sequences: int,
     pair: PairOptions,
 ) -> None:
     """Compare rules on a pair, by default the bundled one."""
@@ -192,7 +192,9 @@ def main(
         profile = measurement.profile()
         print(f"\ntemperature {temperature:g}, {len(prompts)} held-out prompts x {max_new_tokens} tokens")
         print_rules(models, profile, prompts, max_new_tokens, repeats)
-        prefixes = plain_prefixes(models, (prompts * -(-texts // len(prompts)))[:texts], max_new_tokens, temperature)
+        prefixes = plain_prefixes(
+            models, (prompts * -(-sequences // len(prompts)))[:sequences], max_new_tokens, temperature
+        )
         print(
             f"\ntrees with the most tokens: tokens per step at {sum(map(len, prefixes))} roots in {len(prefixes)} sequences"
         )

@@ -149,7 +149,7 @@ def simulate(args: SimulateOptions) -> None:
         simulation = Simulation(
             load=args.load,
             replicas=deployment.replicas,
-            most_texts=deployment.batch_size,
+            batch_size_limit=deployment.batch_size,
             outcomes=_simulate_rates(deployment, settings, args.load, rates, tick),
             limits=limits,
             largest_rates=_find_largest_rates(deployment, settings, args.load, limits, tick) if limits.any else (),

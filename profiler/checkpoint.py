@@ -20,7 +20,7 @@ from treeopt.version import __version__
 CHECKPOINT_VERSION = 2
 MAX_BYTES = 64_000_000
 MAX_HEADING_BYTES = 1_000_000
-_ORIGIN = re.compile(r"treeopt [\w.+-]+, journal \d+, probe trees [0-9a-f]{8}(?=, )")
+_ORIGIN = re.compile(r"treeopt [\w.+-]+, checkpoint \d+, probe trees [0-9a-f]{8}(?=, )")
 _ITEM_SEPARATOR = re.compile(r", (?=[a-z_]+ |\w+\(|\{)")
 """Between the items of a heading: a name and its value, or a whole record."""
 
@@ -120,7 +120,7 @@ class Checkpoint:
 def describe_origin() -> str:
     """Return the start of a heading: the versions of treeopt and of the checkpoint format, and the probe trees."""
     checksum = crc32(repr([tree.parents.tolist() for tree in PROBE_TREES]).encode())
-    return f"treeopt {__version__}, journal {CHECKPOINT_VERSION}, probe trees {checksum:08x}"
+    return f"treeopt {__version__}, checkpoint {CHECKPOINT_VERSION}, probe trees {checksum:08x}"
 
 
 def check_origin(path: Path) -> None:

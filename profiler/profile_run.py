@@ -253,7 +253,7 @@ class Measurement:
         if tokens * step_s * len(self._settings.samplings) > deadline.left_s / 2:
             self._contexts = ()
             warnings.warn(
-                f"acceptance: decoding two texts up to {max(self._settings.context_tokens)} tokens takes more than half of the "
+                f"acceptance: decoding two sequences up to {max(self._settings.context_tokens)} tokens takes more than half of the "
                 "time, so acceptance is counted after the prompts alone. Give longer --prompts, or a larger --time-budget.",
                 TreeoptWarning,
                 stacklevel=2,

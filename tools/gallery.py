@@ -90,7 +90,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--targets", nargs="+", choices=SHAPES, metavar="SHAPE", help=", ".join(SHAPES))
     parser.add_argument("--drafts", nargs="+", choices=SHAPES, metavar="SHAPE")
     parser.add_argument(
-        "--ways", dest="pass_modes", nargs="+", choices=PASS_MODES, help="passes as CUDA graphs or as single kernels"
+        "--pass-modes", nargs="+", choices=PASS_MODES, help="passes as CUDA graphs or as single kernels"
     )
     parser.add_argument("--context-tokens", nargs="+", type=int, metavar="TOKENS")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[1], metavar="SEQUENCES")

@@ -65,7 +65,7 @@ def load_last_states(target: "LlamaForCausalLM", *, sequences: int = 384, corpus
         sequences: number of sampled sequences, a multiple of 48.
         corpus_windows: number of windows of the corpus.
     """
-    path = STORE / f"lessons_{weights_checksum(target):08x}_{sequences}_{corpus_windows}.pt"
+    path = STORE / f"last_states_{weights_checksum(target):08x}_{sequences}_{corpus_windows}.pt"
     last, tokens = load_or_compute(path, lambda: compute_last_states(target, sequences, corpus_windows))
     return TargetStates(last, tokens, last.new_empty((*tokens.shape, 0)))
 
@@ -79,12 +79,12 @@ def load_layer_states(folder: Path, target: Transformer, sequences: int, corpus_
     key = f"{weights_checksum(llama):08x}_{sequences}"
 
     def compute() -> tuple[Tensor, Tensor, Tensor]:
-        sampled = load_or_compute(STORE / f"eagle_texts_{key}.pt", lambda: sample_training_sequences(llama, sequences))
+        sampled = load_or_compute(STORE / f"sequences_{key}.pt", lambda: sample_training_sequences(llama, sequences))
         tokens = torch.cat([sampled, take_corpus_windows(corpus_windows)])
         order = torch.randperm(len(tokens) - HELD_OUT_SEQUENCES, generator=torch.Generator().manual_seed(7))
         return compute_layer_states(target, torch.cat([tokens[order], tokens[-HELD_OUT_SEQUENCES:]]))
 
-    layers, last, tokens = load_or_compute(STORE / f"eagle_lessons_{key}_{corpus_windows}.pt", compute)
+    layers, last, tokens = load_or_compute(STORE / f"layer_states_{key}_{corpus_windows}.pt", compute)
     return TargetStates(last, tokens, layers)
 
 
@@ -179,12 +179,12 @@ def train_from_layer_states(
         steps: the default.
     """
     parser = head_parser(description, steps=steps, learning_rate=5e-3)
-    parser.add_argument("--texts", type=int, default=96, help="sequences to sample from the target (default: 96)")
+    parser.add_argument("--sequences", type=int, default=96, help="sequences to sample from the target (default: 96)")
     parser.add_argument("--corpus-windows", type=int, default=672, help="windows of the corpus (default: 672)")
     parser.add_argument("--start", type=Path, help="folder of a head to continue from")
     args = parser.parse_args()
     target = load_model(args.target)
-    states = load_layer_states(args.target, target, args.texts, args.corpus_windows)
+    states = load_layer_states(args.target, target, args.sequences, args.corpus_windows)
     torch.manual_seed(9)
     head = build(target, load_llama(args.target).lm_head.weight.detach())
     if args.start is not None:

@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--hidden", type=int, default=128, help="width (default: %(default)s)")
     parser.add_argument(
-        "--texts", type=int, default=288, help="sequences to sample from the target (default: %(default)s)"
+        "--sequences", type=int, default=288, help="sequences to sample from the target (default: %(default)s)"
     )
     parser.add_argument("--corpus-windows", type=int, default=1024, help="windows of the corpus (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=1600, help="optimizer steps (default: %(default)s)")
@@ -134,10 +134,10 @@ def main() -> None:
 
 def load_dataset(args: argparse.Namespace) -> TensorDataset:
     """Return the training data from its file next to the target; compute it if there is none."""
-    store = args.target.with_name("lessons.pt")
+    store = args.target.with_name("dataset.pt")
     if not store.is_file():
         target = load_llama(args.target)
-        sampled = sample_sequences(target, args.texts, TRAINED_TOKENS, torch.Generator().manual_seed(3))
+        sampled = sample_sequences(target, args.sequences, TRAINED_TOKENS, torch.Generator().manual_seed(3))
         unfinished = store.with_suffix(".partial")
         torch.save(compute_logits(target, sampled, args.corpus_windows).tensors, unfinished)
         unfinished.replace(store)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from treeopt.runtime import Transformer
-from treeopt.runtime.drafters.eagle.config import TAP_IDS, default_layer_ids
+from treeopt.runtime.drafters.eagle.config import LAYER_IDS_FIELD, default_layer_ids
 
 UNROLLED = 5
 DEPTH_WEIGHT = 0.8
@@ -163,7 +163,7 @@ def save(head: EagleHead, layers: int, folder: Path) -> None:
         "vocab_size": config.vocabulary,
         "draft_vocab_size": len(head.output),
         "max_position_embeddings": SEQUENCE_TOKENS,
-        "eagle_config": {TAP_IDS: [layer_id - 1 for layer_id in default_layer_ids(layers)]},
+        "eagle_config": {LAYER_IDS_FIELD: [layer_id - 1 for layer_id in default_layer_ids(layers)]},
     }
     (folder / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     weights = head.state_dict()

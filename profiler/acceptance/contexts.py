@@ -167,6 +167,6 @@ def check_sequence_count(context_tokens: int, long_enough: int, total: int) -> N
     """Raise TreeoptError if fewer than two sequences reach a context length."""
     if long_enough < 2:
         raise TreeoptError(
-            f"acceptance at {context_tokens} tokens of context: expected two texts or more that go on so far. Got "
+            f"acceptance at {context_tokens} tokens of context: expected two sequences or more of that length. Got "
             f"{long_enough} of {total}: give longer or more prompts, or leave that context out."
         )

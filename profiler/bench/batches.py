@@ -114,7 +114,7 @@ class BatchComparison:
             run = self._run(decoder, self._requests(), size, clock)
             if run.steps == 0:
                 raise InvalidValueError(
-                    f"max_new_tokens: expected texts long enough that {size} run together for a step after the last has "
+                    f"max_new_tokens: expected sequences long enough that {size} run together for a step after the last has "
                     f"joined. Got {new_tokens}: ask for more.",
                     field="max_new_tokens",
                 )

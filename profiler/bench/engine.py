@@ -75,7 +75,7 @@ def bench_engine(
         engine=client.name,
         version=client.version,
         rows=rows,
-        regret=max(rates.values()) / rates[chosen] - 1,
+        gap_to_best=max(rates.values()) / rates[chosen] - 1,
         losslessness=Losslessness(prompts=len(settings.prompts), near_tie_nats=tolerance, unchecked=unchecked)
         if greedy
         else None,

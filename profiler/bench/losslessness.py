@@ -1,6 +1,6 @@
 """Whether outputs follow the target's distribution: compared at temperature 0, and by three tests above it.
 
-The tests share the probability of a false alarm.  Surprise: log p(x) of a token sampled from a distribution p has a known
+The tests share the probability of a false alarm.  Surprisal: log p(x) of a token sampled from a distribution p has a known
 mean and variance; the sum of the differences, divided by its standard deviation, is standard normal (a martingale's
 central limit theorem).  Rank, twice: P(tokens before x) + U p(x), with U uniform, is uniform on [0, 1) for any order of the
 tokens (the randomised probability integral transform: Brockwell, 2007).  It is tested where the distribution is not
@@ -52,9 +52,9 @@ def greedy_losslessness(
             divergences.append(first)
     faults = sum(not item.near_tie for item in divergences)
     if faults:
-        return LosslessnessTest(lossless=False, evidence=f"{faults} of {len(outputs)} texts differ")
+        return LosslessnessTest(lossless=False, evidence=f"{faults} of {len(outputs)} outputs differ")
     ties = f", {len(divergences)} at near-ties" if divergences else ""
-    return LosslessnessTest(lossless=True, evidence=f"{len(outputs)} texts are plain decoding's{ties}")
+    return LosslessnessTest(lossless=True, evidence=f"{len(outputs)} outputs are plain decoding's{ties}")
 
 
 def sampled_losslessness(
@@ -72,12 +72,12 @@ def sampled_losslessness(
         for prompt, output in zip(prompts, outputs, strict=True)
         if len(output) > 0
     ]
-    surprise, variance, is_open, *ranks = torch.cat(statistics, dim=1)
+    surprisal, variance, is_open, *ranks = torch.cat(statistics, dim=1)
     tested = is_open > 0
-    p_values = [normal_p_value(float(surprise.sum() / variance.sum().sqrt().clamp(min=MIN_DEVIATION)))]
+    p_values = [normal_p_value(float(surprisal.sum() / variance.sum().sqrt().clamp(min=MIN_DEVIATION)))]
     p_values += [uniform_p_value(rank[tested]) for rank in ranks if tested.any()]
     p_value = min(1.0, len(p_values) * min(p_values))
-    evidence = f"{len(surprise)} tokens, p = {p_value:.2g}"
+    evidence = f"{len(surprisal)} tokens, p = {p_value:.2g}"
     return LosslessnessTest(lossless=p_value > SIGNIFICANCE, evidence=evidence)
 
 
@@ -107,7 +107,7 @@ def uniform_p_value(samples: Tensor) -> float:
 def _token_statistics(
     target: LanguageModel, prompt: Sequence[int], output: Sequence[int], sampling: Sampling, generator: torch.Generator
 ) -> Tensor:
-    """Return float64 (5, tokens): surprise, its variance, whether ranks are tested, rank by probability and by number."""
+    """Return float64 (5, tokens): surprisal, its variance, whether ranks are tested, rank by probability and by number."""
     logits = _logits_along(target, [*prompt, *output[:-1]])[-len(output) :]
     distributions = distribution(logits, sampling).double()
     sampled = torch.tensor(output, device=target.device)[:, None]

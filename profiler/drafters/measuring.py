@@ -88,7 +88,7 @@ class DrafterMeasurement:
         points = list(product(self.settings.samplings, self.sources))
         deadline = self.deadline.part(GENERATION_SHARE)
         generated: GeneratedSequences = {}
-        with tqdm(desc="texts     ", unit="text", disable=hidden) as bar:
+        with tqdm(desc="sequences ", unit="sequence", disable=hidden) as bar:
             for number, (sampling, source) in enumerate(points):
                 part = deadline.part(1 / (len(points) - number))
                 prompt_set = source.prompt_set(sampling, self.positions)

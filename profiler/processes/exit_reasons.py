@@ -20,7 +20,7 @@ from treeopt.profiler.processes.processes import describe_checkpoint
 WAIT_S = 5.0
 """How long a process waits for the reasons of others."""
 POLL_S = 0.1
-FOLLOWED = "told to end"
+FOLLOWED = "stopped by another process"
 """The reason of a process that ends because another ended, or the launcher."""
 INTERRUPTED = "interrupted"
 KILLED = "killed, or cut off"

@@ -50,10 +50,10 @@ class TestProfile:
         assert written.latency().context_tokens == 64
         assert written.acceptance().table.standard_error is not None
 
-    def test_journal_is_gone_once_the_profile_is_written(self, profile: Path) -> None:
+    def test_checkpoint_is_gone_once_the_profile_is_written(self, profile: Path) -> None:
         assert not profile.with_name("profile.yaml.partial").exists()
 
-    def test_resume_without_a_journal_says_so(self, tmp_path: Path) -> None:
+    def test_resume_needs_a_checkpoint(self, tmp_path: Path) -> None:
         result = call("profile", "--output", tmp_path / "profile.yaml", "--resume", *LITTLE)
 
         assert result.exit_code == 1

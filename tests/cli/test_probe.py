@@ -334,7 +334,7 @@ class TestBench:
         assert Path("bench.svg").read_text().startswith("<?xml")
         report = json.loads(Path("bench.json").read_text())
         heading = {"tool", "created", "machine", "pair"}
-        assert set(report) == heading | {"bench", "engine", "version", "rows", "regret", "losslessness"}
+        assert set(report) == heading | {"bench", "engine", "version", "rows", "gap_to_best", "losslessness"}
         probed = Profile.load("profile.yaml")
         assert (report["machine"], report["pair"]) == (serialize_record(probed.machine), serialize_record(probed.pair))
         assert result.stdout.startswith(f"{probed.pair.label} on {probed.machine.processor}")
@@ -343,7 +343,7 @@ class TestBench:
         for row in report["rows"]:
             assert row["tokens_per_s"] == pytest.approx(row["predicted_tokens_per_s"], rel=0.1)
             assert row["identical"] is True
-        assert report["regret"] == 0
+        assert report["gap_to_best"] == 0
         assert "The chosen length is the fastest measured." in result.stdout
 
     def test_a_choice_that_does_not_hold_is_told(self, engine):

@@ -144,7 +144,7 @@ class TestMeanwhile:
         assert "of the calls were disturbed by other programs and left out" in result.stdout
 
 
-def test_a_journal_of_an_older_treeopt_is_refused_in_one_line(folder: Path) -> None:
+def test_a_checkpoint_of_an_older_treeopt_is_refused_in_one_line(folder: Path) -> None:
     checkpoint = folder / "profile.yaml.partial"
     checkpoint.write_text(json.dumps({"conditions": "device cpu, processor x"}) + '\n["step 16x1 greedy", 0, [0.1]]\n')
     before = checkpoint.read_bytes()

@@ -48,7 +48,7 @@ class TestPrinted:
     def test_json_holds_what_was_simulated(self) -> None:
         found = json.loads(call("simulate", *LOAD, "--json", "--replicas", "2", "--max-batch-size", "3").stdout)
 
-        assert (found["replicas"], found["most_texts"]) == (2, 3)
+        assert (found["replicas"], found["batch_size_limit"]) == (2, 3)
         assert {each["name"] for each in found["outcomes"]} >= {"plain", "schedule"}
         assert all(each["time_per_token"]["p99_s"] >= each["time_per_token"]["median_s"] for each in found["outcomes"])
         assert found["largest_rates"] == []

@@ -110,8 +110,8 @@ def eagle(layout, target, **options):
     """Return a random head that was saved in a layout."""
     made = eagle_heads.make_head(target, **{"layer_ids": (1, 1), "seed": 3, **options})
     with tempfile.TemporaryDirectory() as folder:
-        taps = made.layer_ids if layout is eagle_heads.safeailab else None
-        return load_eagle(eagle_heads.save_head(layout, Path(folder), made, target), target, layer_ids=taps)
+        layer_ids = made.layer_ids if layout is eagle_heads.safeailab else None
+        return load_eagle(eagle_heads.save_head(layout, Path(folder), made, target), target, layer_ids=layer_ids)
 
 
 def eagle_static(layout, target, tree, **options):

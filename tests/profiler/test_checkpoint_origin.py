@@ -62,7 +62,11 @@ def test_another_version_is_refused_and_named(path, target, draft, prompts, monk
 
 
 def test_checkpoint_without_version_is_refused(path):
-    for conditions in ("device cpu, processor x", "treeopt \x1b[2J, journal 1, probe trees 00000000, device cpu", ""):
+    for conditions in (
+        "device cpu, processor x",
+        "treeopt \x1b[2J, checkpoint 1, probe trees 00000000, device cpu",
+        "",
+    ):
         path.write_text(json.dumps({"conditions": conditions}) + "\n")
         with pytest.raises(TreeoptError, match="was measured by a treeopt of unknown version, which"):
             check_origin(path)

@@ -382,7 +382,7 @@ class TestRace:
             assert row.identical
         assert found.rows[-1].predicted_speedup is None  # beyond what was probed
         assert found.rows[3].predicted_speedup == pytest.approx(tokens_per_step(7) / 8)
-        assert found.regret == pytest.approx(max(rates.values()) / rates[7] - 1)
+        assert found.gap_to_best == pytest.approx(max(rates.values()) / rates[7] - 1)
 
     def test_another_text_is_seen(self):
         class Differs(FakeEngine):

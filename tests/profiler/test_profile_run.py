@@ -244,5 +244,5 @@ class TestRefusals:
         assert profile.acceptance().positions == most
 
     def test_too_little_text(self, target, draft, prompts):
-        with pytest.raises(TreeoptError, match="acceptance: expected two texts or more"):
+        with pytest.raises(TreeoptError, match="acceptance: expected two sequences or more"):
             measured(target, draft, prompts, replace(SETTINGS, positions=6))

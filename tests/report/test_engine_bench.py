@@ -25,14 +25,14 @@ def row(tokens_per_s=100.0, predicted=None, spread=0.02, divergences=()):
 
 
 def table(*plain):
-    return engine_bench_table(EngineBench(engine="fake", version="1", rows=(row(*plain),), regret=0.0), None)
+    return engine_bench_table(EngineBench(engine="fake", version="1", rows=(row(*plain),), gap_to_best=0.0), None)
 
 
 @pytest.mark.parametrize(("gap", "words"), [(0.0, "at exact ties,"), (0.0125, "at near-ties of at most 0.013 nats,")])
 def test_warning_of_ties_contains_the_largest_gap(gap, words):
     tie = TextDivergence(prompt=0, place=3, plain="a", other="b", gap=gap, at_least=False, verdict=NEAR_TIE)
     bench = EngineBench(
-        engine="fake", version="1", rows=(row(), replace(row(divergences=(tie,)), length=3)), regret=0.0
+        engine="fake", version="1", rows=(row(), replace(row(divergences=(tie,)), length=3)), gap_to_best=0.0
     )
     assert words in losslessness_warning(bench).problem
 

@@ -76,14 +76,14 @@ class ArrivingOnTime:
         return GenerationRequest([1] * asked.prompt_tokens, asked.new_tokens)
 
 
-def decoded(texts: list[Request], tree: TokenTree, most_texts: int) -> list[ServedSequence]:
+def decoded(texts: list[Request], tree: TokenTree, batch_size_limit: int) -> list[ServedSequence]:
     """Return the same texts as the decoder serves them."""
     clock = Clock()
     logits = Table.random(3, 8).logits
     target, draft = (TimedTable(logits, clock, target=each) for each in (True, False))
     decoder = Decoder(target, draft if tree.nodes > 1 else None, tree, temperature=0.0)
     first, steps, found = {}, dict.fromkeys(range(len(texts)), 0), []
-    for step in decoder.stream_all(ArrivingOnTime(texts, clock), batch_size=most_texts):
+    for step in decoder.stream_all(ArrivingOnTime(texts, clock), batch_size=batch_size_limit):
         assert step.error is None
         first.setdefault(step.request, clock.now_s)
         steps[step.request] += 1
@@ -105,9 +105,9 @@ def test_simulated_times_match_the_decoder(tree: TokenTree) -> None:
     waited_longest = 0.0
     for load in LOADS:
         texts = list(arrivals(load))
-        for most_texts in (1, 3):
-            found = rows(decoded(texts, tree, most_texts))
-            expected = rows(served_by(times_of(SECONDS), texts, tree, most_texts))
+        for batch_size_limit in (1, 3):
+            found = rows(decoded(texts, tree, batch_size_limit))
+            expected = rows(served_by(times_of(SECONDS), texts, tree, batch_size_limit))
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
             waited_longest = max(waited_longest, *(found[:, 1] - found[:, 0]))
     assert waited_longest > 3  # texts met others

@@ -199,7 +199,7 @@ ENGINE = EngineBench(
         )
         for length in range(4)
     ),
-    regret=0.1,
+    gap_to_best=0.1,
     losslessness=Losslessness(prompts=8, near_tie_nats=0.08, unchecked="it does not tell"),
 )
 HEADING = BenchHeading(

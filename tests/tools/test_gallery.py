@@ -76,7 +76,7 @@ def test_passes_are_captured_only_where_asked_for(gallery, inputs, tmp_path, mon
     monkeypatch.setattr(gallery, "clock_for", lambda _: FakeClock(lambda: 0.001))
     monkeypatch.setattr(GraphPool, "capture", lambda pool, work: captured.append(work) or capture(pool, work))
     for way, any_captured in (("eager", False), ("graphs", True)):
-        gallery.main([*LITTLE[:-1], "1", "--ways", way, *inputs, "--folder", str(tmp_path)])
+        gallery.main([*LITTLE[:-1], "1", "--pass-modes", way, *inputs, "--folder", str(tmp_path)])
         assert bool(captured) is any_captured
     found = [re.sub(".*-tiny-", "", path.stem) for path in sorted(tmp_path.glob("*.yaml"))]
     assert found == ["float32-eager", "float32-graphs"]

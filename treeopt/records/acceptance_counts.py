@@ -68,7 +68,7 @@ def combine_counts(sequences: Sequence[AcceptanceCounts]) -> SequenceSums:
     accepted = np.array([sequence.accepted for sequence in sequences])
     depths = int(np.cumprod(reached.sum(axis=0) >= MIN_REACHED).sum())
     if depths == 0 or len(sequences) < 2:
-        raise TreeoptError("acceptance: expected two texts or more with 20 positions in all. Measure more.")
+        raise TreeoptError("acceptance: expected two sequences or more with 20 positions in all. Measure more.")
     return SequenceSums(reached[:, :depths], accepted[:, :depths])
 
 

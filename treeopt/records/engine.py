@@ -136,4 +136,4 @@ def check_chain_lengths(chains: Sequence[ChainCounts]) -> None:
     if lengths != sorted(set(lengths)):
         raise InvalidValueError(f"expected increasing lengths. Got {lengths}.", field="chains")
     if len({len(chain.steps) for chain in chains}) > 1:
-        raise InvalidValueError("expected counts of the same texts at every length.", field="chains")
+        raise InvalidValueError("expected counts of the same sequences at every length.", field="chains")

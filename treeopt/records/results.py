@@ -212,7 +212,7 @@ class EngineBench:
     engine: str
     version: str
     rows: tuple[EngineRow, ...]
-    regret: float = field(metadata=in_file(least=-1.0))
+    gap_to_best: float = field(metadata=in_file(least=-1.0))
     """Relative speed advantage of the fastest length over the chosen one."""
     losslessness: Losslessness | None = None
     """None above temperature 0."""

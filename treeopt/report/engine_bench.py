@@ -35,7 +35,7 @@ def engine_bench_table(bench: EngineBench, default: int | None) -> str:
     else:
         spread = max(best.spread, bench.chosen.spread)
         verdict = (
-            f"{_length(best).capitalize()} is {percent(bench.regret, 1)} faster than the choice, {_length(bench.chosen)}. "
+            f"{_length(best).capitalize()} is {percent(bench.gap_to_best, 1)} faster than the choice, {_length(bench.chosen)}. "
             f"Repeats differ by up to {percent(spread)}."
         )
     columns = [Column(), *[Column(">")] * 8, Column()]

@@ -41,8 +41,8 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
             for index, (label, prediction) in enumerate(setting.predictions.items())
         ]
         blocks.append("\n".join(aligned([("", *PREDICTED), *rows], (Column(), *PREDICTED_COLUMNS))))
-    if setting.remarks:
-        blocks.append("\n".join(setting.remarks))
+    if setting.notes:
+        blocks.append("\n".join(setting.notes))
     file = Path("FILE") if str(written) == STANDARD_STREAM else written
     target = "TARGET" if setting.target_model is None else quoted(setting.target_model)
     blocks.append(f"Use: {setting.output.usage.replace('FILE', str(file)).replace('TARGET', target)}")

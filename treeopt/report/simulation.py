@@ -31,7 +31,7 @@ class Simulation:
     load: Load
     """With the largest of the simulated rates."""
     replicas: int
-    most_texts: int
+    batch_size_limit: int
     outcomes: tuple[Outcome, ...]
     """By rate, then by setting."""
     limits: Limits
@@ -70,7 +70,7 @@ def fastest(outcomes: Sequence[Outcome]) -> Outcome:
 
 def _heading(simulation: Simulation) -> str:
     load = simulation.load
-    servers, batch_size = counted(simulation.replicas, "server"), counted(simulation.most_texts, "sequence")
+    servers, batch_size = counted(simulation.replicas, "server"), counted(simulation.batch_size_limit, "sequence")
     return (
         f"{servers}, at most {batch_size} at a time; prompts of "
         f"{range_text(load.prompt_tokens)} tokens, outputs of {range_text(load.new_tokens)}, arriving for {load.duration_s:g} s"

@@ -162,9 +162,9 @@ def test_root_alone_turns_speculation_off():
 def test_prediction_of_the_tree_file_is_a_remark():
     promised = Provenance(speedup=1.25, target="models/big")
     found = choose("vllm", HEAD, provenance=promised)
-    assert found.remarks == ("Predicted in treeopt's decoder: 1.25x plain decoding.",)
+    assert found.notes == ("Predicted in treeopt's decoder: 1.25x plain decoding.",)
     assert found.target_model == "models/big"
-    assert choose("vllm", HEAD, provenance=Provenance()).remarks == ()
+    assert choose("vllm", HEAD, provenance=Provenance()).notes == ()
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ class TestTexts:
 
     def test_too_few_that_are_long_enough(self):
         target = Counter(ends={1: 90, 2: 90, 3: 90})
-        with pytest.raises(TreeoptError, match="acceptance at 120 tokens of context: expected two texts"):
+        with pytest.raises(TreeoptError, match="acceptance at 120 tokens of context: expected two sequences"):
             measured(right_until(TRAINED), target, prompts=[[number, 0] for number in range(4)])
 
     def test_prompts_longer_than_a_context_are_allowed_and_cut(self):

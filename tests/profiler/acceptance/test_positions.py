@@ -105,7 +105,7 @@ class TestTable:
 
     @pytest.mark.parametrize("texts", [0, 1])
     def test_too_few_texts(self, texts):
-        with pytest.raises(TreeoptError, match=r"acceptance: expected two texts or more.*Measure more"):
+        with pytest.raises(TreeoptError, match=r"acceptance: expected two sequences or more.*Measure more"):
             combine_counts([AcceptanceCounts(np.array([50.0]), np.array([[20.0]]))] * texts)
 
     def test_too_few_positions(self):

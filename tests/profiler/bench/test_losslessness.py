@@ -88,4 +88,4 @@ class TestGreedy:
         wrong = [[*tree[0][:20], (tree[0][20] + 1) % 23, *tree[0][21:]], *tree[1:]]
         found = greedy_losslessness(pair.target, prompts, plain, wrong)
         assert not found.lossless
-        assert found.evidence == f"1 of {len(prompts)} texts differ"
+        assert found.evidence == f"1 of {len(prompts)} outputs differ"

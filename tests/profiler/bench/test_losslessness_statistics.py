@@ -64,5 +64,5 @@ def test_a_near_tie_in_one_text_does_not_excuse_another(make_markov, order):
     texts = [[3, 2, 3], [3, 3, 1]]
     found = greedy_losslessness(model, prompts, plain, [texts[place] for place in order])
     assert not found.lossless
-    assert found.evidence == "1 of 2 texts differ"
+    assert found.evidence == "1 of 2 outputs differ"
     assert greedy_losslessness(model, prompts[:1], plain[:1], texts[:1]).evidence.endswith("1 at near-ties")

@@ -128,7 +128,7 @@ class TestByContext:
         assert found.acceptance.texts.reached[:2].sum() == 0
         assert [len(each) for each in found.ranks.ranks] == [0, 0, 20, 20, 20, 20]
         far = PromptsAtContext(sequences=texts, context_tokens=107, max_tokens=128)
-        with pytest.raises(TreeoptError, match="acceptance at 107 tokens of context: expected two texts"):
+        with pytest.raises(TreeoptError, match="acceptance at 107 tokens of context: expected two sequences"):
             far.prompt_set(GREEDY, 20)
 
     def test_prompts_as_long_as_the_models_are_cut(self, target, draft, loaded):

@@ -56,7 +56,7 @@ class TestExitReasons:
         assert isinstance(final(KeyboardInterrupt(), rank=1), SystemExit)
 
     def test_a_launcher_that_ends_all(self, final):
-        assert final(self.lost, _1=FOLLOWED, _2=FOLLOWED) == "told to end"
+        assert final(self.lost, _1=FOLLOWED, _2=FOLLOWED) == FOLLOWED
 
     def test_an_error_that_all_have_is_told_once(self, final):
         assert final(TreeoptError("no  disk."), _1="no disk", _2="no disk") == "no disk"

@@ -56,7 +56,7 @@ class _SettingChoice:
         self._replay = None if source.record is None else Replay(source.record)
         self._fastest_draft: DynamicTree | None = None
         """The draft that loses to plain decoding."""
-        self._remarks: list[str] = []
+        self._notes: list[str] = []
         acceptance, point = self._model.acceptance, self._model.point
         warnings = [
             warn_unmeasured_budget(source.request, point),
@@ -74,7 +74,7 @@ class _SettingChoice:
             output=output,
             target_model=self._profile.pair.target_source,
             predictions=self._predict_all(request),
-            remarks=tuple(self._remarks),
+            notes=tuple(self._notes),
             warnings=(*self._warnings, *output.warnings),
         )
 
@@ -115,7 +115,7 @@ class _SettingChoice:
         if prediction.speedup.value <= 1:
             self._turn_off(tree)
             return None
-        self._remark_replaced_tree("the fastest dynamic tree of the record")
+        self._note_replaced_tree("the fastest dynamic tree of the record")
         return self._make_request(tree)
 
     def _choose_chain(self) -> SettingRequest | None:
@@ -125,7 +125,7 @@ class _SettingChoice:
             fastest = fastest_length(self._model, max_length=self._source.max_length)
             length = max([fastest, *(part.length for part in schedule)])
             if length > 0:
-                self._remark_replaced_tree("the fastest chain")
+                self._note_replaced_tree("the fastest chain")
         if length == 0:
             self._turn_off(self._fastest_chain())
             return None
@@ -232,7 +232,7 @@ class _SettingChoice:
             try:
                 predictions[label] = self._predict(tree)
             except InfeasibleError as error:
-                self._remarks.append(f"{label}: not predicted, because {reason(error)}")
+                self._notes.append(f"{label}: not predicted, because {reason(error)}")
         if request is None:
             return plain | predictions
         if request.static_tree is not None:
@@ -240,8 +240,8 @@ class _SettingChoice:
             predictions[label] = self._model.predict(request.static_tree).prediction
         return predictions | plain
 
-    def _remark_replaced_tree(self, replacement: str) -> None:
-        """Remark that the engine does not load the user's tree with branches."""
+    def _note_replaced_tree(self, replacement: str) -> None:
+        """Note that the engine does not load the user's tree with branches."""
         tree = self._source.tree
         if tree is None or self._engine.static:
             return
@@ -249,7 +249,7 @@ class _SettingChoice:
             speedup = f", {self._model.speedup(tree):.2f}x plain decoding in treeopt's decoder,"
         except InfeasibleError:
             speedup = ""
-        self._remarks.append(
+        self._notes.append(
             f"{self._engine.title} loads no static tree: in place of the one of {tree.nodes} nodes{speedup} it gets "
             f"{replacement}."
         )

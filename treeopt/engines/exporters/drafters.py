@@ -40,14 +40,14 @@ def set_drafter(engine: Engine, source: Source, drafter: DrafterSetting) -> Sett
         engine_version=source.engine_version,
     )
     output, provenance = render_setting(engine, request), source.provenance or Provenance()
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if provenance.speedup is not None:
-        remarks = (f"Predicted in treeopt's decoder: {provenance.speedup:.2f}x plain decoding.",)
+        notes = (f"Predicted in treeopt's decoder: {provenance.speedup:.2f}x plain decoding.",)
     return Setting(
         request=request,
         output=output,
         target_model=provenance.target,
-        remarks=remarks,
+        notes=notes,
         warnings=(*warnings, *_warn_layers(engine, drafter), *output.warnings),
     )
 

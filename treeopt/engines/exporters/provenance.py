@@ -34,7 +34,7 @@ def setting_provenance(
             **({} if profile is None else _describe_measurement(profile)),
             "setting": _describe_size(chain(0)) if request is None else asdict(request.tree) | {"root_counted": True},
             "predictions": [{"label": label, **asdict(value)} for label, value in setting.predictions.items()],
-            "remarks": [*setting.remarks, *map(str, setting.warnings)],
+            "notes": [*setting.notes, *map(str, setting.warnings)],
         },
     )
 

@@ -86,7 +86,7 @@ class Setting:
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """By label: the setting, the engine's default if it can be predicted, and plain decoding; empty without a profile.
     If speculation is off, plain decoding comes first."""
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """What was chosen, and why."""
     warnings: tuple[Warning, ...]
 

@@ -1,4 +1,4 @@
-"""Verification rules: pure functions of distributions, each with its way of sampling drafts and selecting a path."""
+"""Verification rules: pure functions of distributions, each with its sampler of drafts and selecting a path."""
 
 from treeopt.runtime.rules.rule import RULES, Rule, get_rule
 

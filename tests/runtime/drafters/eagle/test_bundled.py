@@ -27,8 +27,8 @@ def test_it_reads_the_states_that_it_was_trained_on_and_others_score_worse(bundl
     target, head, prompt = bundled.target, bundled.head, bundled.prompts[0]
     assert head.requested_states.layer_ids == (2, 4, 5)
     scores = []
-    for taps in ((2, 4, 5), (1, 3, 4), (3, 5, 6)):
-        other = load_eagle(bundle.EAGLE, target, layer_ids=taps)
+    for layer_ids in ((2, 4, 5), (1, 3, 4), (3, 5, 6)):
+        other = load_eagle(bundle.EAGLE, target, layer_ids=layer_ids)
         text = generated(target, prompt[:80], 60, GREEDY, 0, other.requested_states)
         scores.append(float(eagle_counts(other, text, 1, 4).accepted.sum()))  # drafted tokens of a chain of 4
     assert max(scores[1:]) < 0.93 * scores[0]

@@ -21,13 +21,13 @@ from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.drafter_parameters import DynamicTree
 
-TAPS = (2, 4, 5)
+LAYER_IDS = (2, 4, 5)
 SOME = [1, 2, 5, 6, 9, 11, 14, 15]
 TREE = TokenTree([-1, 0, 0, 0, 1, 1, 3, 4, 6])
 
 
 def made_head(target, ids=SOME, **options):
-    return make_head(target, layer_ids=TAPS, ids=ids, embedding=True, scale=0.2, **options)
+    return make_head(target, layer_ids=LAYER_IDS, ids=ids, embedding=True, scale=0.2, **options)
 
 
 def loaded(made, folder, target):

@@ -47,10 +47,10 @@ def loaded(case, folder, target, *, shift=0, **changes):
     layout, options = CASES[case]
     made = make_head(target, **{"layer_ids": EVERY, "scale": 0.2, **options})
     save_head(layout, folder, made, target, **changes)
-    taps = made.layer_ids if layout is layouts.safeailab else None
+    layer_ids = made.layer_ids if layout is layouts.safeailab else None
     if shift:
-        taps = tuple(each + shift if each < 8 else each - shift for each in made.layer_ids)
-    return load_eagle(folder, target, layer_ids=taps), made
+        layer_ids = tuple(each + shift if each < 8 else each - shift for each in made.layer_ids)
+    return load_eagle(folder, target, layer_ids=layer_ids), made
 
 
 def states_of(target, text, requested_states):

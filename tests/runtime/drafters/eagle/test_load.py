@@ -15,13 +15,13 @@ from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, lo
 from treeopt.trees import level_widths
 from treeopt.trees.drafter_parameters import DynamicTree
 
-TAPS = (2, 4, 5)
+LAYER_IDS = (2, 4, 5)
 SOME = [1, 2, 5, 6, 9]
 
 
 def saved(folder, target, layout=layouts.specforge, *, config=None, tensors=None, drop=(), **options):
     """Save a head, fields of its configuration and tensors changed; return the folder."""
-    made = make_head(target, **{"layer_ids": TAPS, "ids": SOME, **options})
+    made = make_head(target, **{"layer_ids": LAYER_IDS, "ids": SOME, **options})
     save_head(layout, folder, made, target, **(config or {}))
     weights = folder / "model.safetensors"
     if weights.is_file() and (tensors or drop):

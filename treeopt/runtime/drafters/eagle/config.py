@@ -10,7 +10,7 @@ from treeopt.files.json_file import read_object
 from treeopt.runtime.models.config import CONFIG, ModelConfig, parse_config
 from treeopt.runtime.models.transformer import Transformer
 
-TAP_IDS = "eagle_aux_hidden_state_layer_ids"
+LAYER_IDS_FIELD = "eagle_aux_hidden_state_layer_ids"
 NESTED = "eagle_config"
 SPECULATORS = "transformer_layer_config"
 
@@ -99,11 +99,11 @@ def _layer_ids(
     `speculators` lists them.  Others list layers whose output is read, one less; but a file that lists the default ids
     was saved for an engine that reads them as they are.
     """
-    listed = content.get(TAP_IDS, nested.get(TAP_IDS))
+    listed = content.get(LAYER_IDS_FIELD, nested.get(LAYER_IDS_FIELD))
     if listed is None:
         return None
     if not isinstance(listed, list) or not all(type(layer) is int for layer in listed):
-        raise fields.error(TAP_IDS, f"expected a list of layers. Got {listed!r}.")
+        raise fields.error(LAYER_IDS_FIELD, f"expected a list of layers. Got {listed!r}.")
     if speculators or tuple(listed) == default_layer_ids(layers):
         return tuple(listed)
     return tuple(layer + 1 for layer in listed)

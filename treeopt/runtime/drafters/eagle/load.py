@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from treeopt.errors import FormatError, InvalidValueError, TreeoptWarning
-from treeopt.runtime.drafters.eagle.config import TAP_IDS, EagleConfig, default_layer_ids, read_config
+from treeopt.runtime.drafters.eagle.config import LAYER_IDS_FIELD, EagleConfig, default_layer_ids, read_config
 from treeopt.runtime.drafters.eagle.head import (
     Eagle1Input,
     Eagle3Input,
@@ -168,7 +168,7 @@ class HeadLoader:
             layer_ids = default_layer_ids(layers)
             warnings.warn(
                 TreeoptWarning(
-                    f"{self._config.path}: {TAP_IDS}: is missing, so the hidden states with layer ids {layer_ids} are read. "
+                    f"{self._config.path}: {LAYER_IDS_FIELD}: is missing, so the hidden states with layer ids {layer_ids} are read. "
                     "If few tokens are accepted, name in that field, or with --eagle-layers (layer_ids= in Python), those "
                     "that the head was trained on."
                 ),
