@@ -23,7 +23,7 @@ REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--round
 
 
 def plan_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> list[Warning]:
-    """Return warnings about budgets, points and lengths beyond what was measured, imports without errors, and an uncertain choice."""
+    """Return warnings about what was not measured, imports without errors, and an uncertain choice."""
     return [
         *plan.warnings,
         *_extrapolation(plan),

@@ -182,7 +182,9 @@ class TestRefused:
             comparison(sizes=sizes)
 
     def test_texts_too_short_to_run_together(self, comparison):
-        with pytest.raises(InvalidValueError, match="max_new_tokens: expected sequences long enough that 2 run together"):
+        with pytest.raises(
+            InvalidValueError, match="max_new_tokens: expected sequences long enough that 2 run together"
+        ):
             measured(comparison, max_new_tokens=1)
 
     def test_caches_that_do_not_fit_before_anything_is_decoded(self, comparison, pair, clock, monkeypatch):

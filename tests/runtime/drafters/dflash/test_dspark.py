@@ -146,7 +146,7 @@ class TestDrafter:
     def test_texts_are_plain_decodings_alone_and_in_batches(self, deep, head, greedy_text):
         prompts = [PROMPT, PROMPT[:3], [7]]
         expected = [greedy_text(deep, prompt, 20) for prompt in prompts]
-        decoder = Decoder(deep, DFlashDrafter(head, k_ary(2, 3), capacity=60), temperature=0.0, max_text_tokens=60)
+        decoder = Decoder(deep, DFlashDrafter(head, k_ary(2, 3), capacity=60), temperature=0.0, max_sequence_tokens=60)
         assert [joined(decoder.stream(prompt, 20)) for prompt in prompts] == expected
         found = {number: [] for number in range(len(prompts))}
         for number, tokens in decoder.generate_all(prompts, 20, batch_size=3):

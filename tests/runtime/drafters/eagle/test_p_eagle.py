@@ -150,7 +150,7 @@ class TestDrafter:
         prompts = [PROMPT, PROMPT[:3], [7]]
         expected = [greedy_text(deep, prompt, 20) for prompt in prompts]
         drafter = PEagleDrafter(head, k_ary(2, 3), capacity=60)
-        decoder = Decoder(deep, drafter, temperature=0.0, max_text_tokens=60)
+        decoder = Decoder(deep, drafter, temperature=0.0, max_sequence_tokens=60)
         assert [joined(decoder.stream(prompt, 20)) for prompt in prompts] == expected
         found = {number: [] for number in range(len(prompts))}
         for number, tokens in decoder.generate_all(prompts, 20, batch_size=3):
@@ -176,7 +176,7 @@ class TestDrafter:
         prompts, steps = [PROMPT, PROMPT[:4], PROMPT[:2]], []
         for graphs in (False, True):
             drafter = PEagleDrafter(head, level_widths([10, 10]), capacity=60, cuda_graphs=graphs)
-            decoder = Decoder(deep, drafter, temperature=0.0, max_text_tokens=60)
+            decoder = Decoder(deep, drafter, temperature=0.0, max_sequence_tokens=60)
             found = decoder.stream_all([GenerationRequest(prompt, 12) for prompt in prompts], batch_size=3)
             steps.append([(step.request, step.tokens) for step in found])
             assert bool(drafter._runner.captured) == graphs
