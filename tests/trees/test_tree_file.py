@@ -128,6 +128,13 @@ class TestGoldenFiles:
             named = f"`{name}`, also absent" if name == "model" else f"`{name}`"
             assert f"| {named} | {numbers} | {heads}" in page
 
+    @pytest.mark.parametrize("name", DRAFTERS)
+    def test_the_schema_takes_the_numbers_of_every_drafter_and_no_others(self, name):
+        content = {"format": "treeopt-tree", "version": 1, "parents": [-1, 0]}
+        values = dict.fromkeys(parameter_names(name), 3)
+        assert VALIDATOR.is_valid(content | {"drafter": {"name": name, "values": values}})
+        assert not VALIDATOR.is_valid(content | {"drafter": {"name": name, "values": values | {"other": 3}}})
+
     def test_the_specification_shows_the_smallest_file(self, tmp_path):
         (tmp_path / "t.json").write_text(smallest := '{"format": "treeopt-tree", "version": 1, "parents": [-1]}')
         assert smallest in SPECIFICATION.read_text("utf-8")
