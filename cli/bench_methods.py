@@ -70,8 +70,8 @@ def bench_methods(args: BenchMethodsOptions) -> None:
     """Compare methods of speculation on the same pair and prompts.
 
     Each method is profiled, planned and decoded with, under its own lossless rule: plain, prompt-lookup, chain, osd,
-    k-sequences, top-k-tree, medusa, dflash, ddtree, redrafter, eagle, p-eagle, lookahead, specexec, eagle2, sequoia,
-    treeopt.  Those that cannot run on the pair are listed with the reason.
+    k-sequences, top-k-tree, medusa, dflash, dspark, ddtree, redrafter, eagle, p-eagle, lookahead, specexec, eagle2,
+    sequoia, treeopt.  Those that cannot run on the pair are listed with the reason.
     """
     from treeopt.methods.names import select_methods
 

@@ -22,6 +22,7 @@ PARAMETERS: dict[str, type[DrafterParameters] | None] = {
     "model": None,
     "medusa": None,
     "dflash": None,
+    "dspark": None,
     "ddtree": DDTreeSetting,
     "redrafter": RedrafterSetting,
     "eagle": None,
@@ -36,7 +37,7 @@ DRAFTERS = tuple(PARAMETERS)
 """A file without a drafter means `model`, the draft model."""
 STATIC_TREE_DRAFTERS = tuple(name for name, parameters in PARAMETERS.items() if parameters is None)
 """Drafters of a static tree, which is solved from their acceptance table."""
-HEAD_DRAFTERS = ("medusa", "dflash", "ddtree", "redrafter", "eagle", "p-eagle", "eagle2")
+HEAD_DRAFTERS = ("medusa", "dflash", "dspark", "ddtree", "redrafter", "eagle", "p-eagle", "eagle2")
 """Drafters with a folder of heads, `--drafter NAME=DIR`; `eagle2` without one expands the draft model."""
 MAX_VALUE = 65_536
 """Largest parameter in a file, as for the nodes of a tree file."""

@@ -36,7 +36,7 @@ def rows(text):
     [
         (
             ("medsua",),
-            "expected one of model, medusa, dflash, ddtree, redrafter, eagle, p-eagle, eagle2, specexec, lookahead, prompt-lookup",
+            "expected one of model, medusa, dflash, dspark, ddtree, redrafter, eagle, p-eagle, eagle2, specexec, lookahead, prompt-lookup",
         ),
         (("lookahead=heads",), "expected no folder, because lookahead reads none. Got 'heads': leave it out."),
         (("medusa=",), "expected a folder after medusa=. Got none"),

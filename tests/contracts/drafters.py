@@ -162,7 +162,7 @@ CASES = {
     "medusa": Case(lambda target, _: (medusa(target, TREE),)),
     "medusa as graphs": Case(lambda target, _: (medusa(target, TREE),), {"cuda_graphs": True}),
     "dflash": Case(lambda target, _: (dflash(target, TREE),)),
-    "dflash, Markov head, causal and shifted": Case(
+    "dspark, causal and shifted": Case(
         lambda target, _: (
             dflash(target, level_widths([2, 3, 2, 1, 1]), markov=True, causal_head=True, shift_label=True),
         ),

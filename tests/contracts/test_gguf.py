@@ -17,7 +17,7 @@ from treeopt.runtime.models.gguf.cache import SequenceLines
 from treeopt.runtime.models.gguf.model import GGUFModel
 
 pytestmark = pytest.mark.slow
-HEADS = ("medusa", "dflash", "ddtree", "redrafter", "eagle", "p-eagle")
+HEADS = ("medusa", "dflash", "dspark", "ddtree", "redrafter", "eagle", "p-eagle")
 NAMES = [name for name, case in CASES.items() if not name.startswith(HEADS) and not case.learns]
 every_drafter = pytest.mark.parametrize("name", NAMES)
 

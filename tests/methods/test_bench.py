@@ -146,6 +146,7 @@ def test_names_are_in_table_order():
             "top-k-tree",
             "medusa",
             "dflash",
+            "dspark",
             "ddtree",
             "redrafter",
             "eagle",

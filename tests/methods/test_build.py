@@ -7,6 +7,7 @@ import pytest
 
 from tests.methods.toys import pair_of
 from tests.support import eagle_heads
+from tests.support.dflash_heads import save_dspark_head
 from treeopt import bundled
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.methods.build import bench_tree_file, build_decoder, load_planned_drafter
@@ -21,6 +22,7 @@ TREE = k_ary(2, 2)
 SETTINGS = (
     drafter_setting("medusa"),
     drafter_setting("dflash"),
+    drafter_setting("dspark", source="dspark"),
     drafter_setting("ddtree", budget=6),
     drafter_setting("redrafter", width=2, length=3),
     drafter_setting("eagle", source="head"),
@@ -34,6 +36,7 @@ SETTINGS = (
 DEEPEST = {
     "medusa": 2,
     "dflash": 2,
+    "dspark": 2,
     "ddtree": 5,
     "redrafter": 3,
     "eagle": 2,
@@ -48,11 +51,12 @@ DEEPEST = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, bundled_pair) -> Path:
-    """Return a folder with random EAGLE and P-EAGLE heads of the bundled target."""
+    """Return a folder with heads of the bundled target that do not ship."""
     folder, target = tmp_path_factory.mktemp("heads"), bundled_pair.target
     for name, layout in (("head", eagle_heads.specforge), ("p-eagle", eagle_heads.speculators_p_eagle)):
         made = eagle_heads.make_head(target, layer_ids=(1, 2, 3), seed=3, mask=name == "p-eagle")
         eagle_heads.save_head(layout, folder / name, made, target)
+    save_dspark_head(folder / "dspark")
     return folder
 
 

@@ -120,7 +120,7 @@ def test_treeopt_is_the_choice_of_solve(measured):
 
 
 def test_missing_heads_and_untimed_settings_are_refused(inputs, measured):
-    for name in ("medusa", "dflash", "ddtree", "redrafter", "eagle", "p-eagle"):
+    for name in ("medusa", "dflash", "dspark", "ddtree", "redrafter", "eagle", "p-eagle"):
         with pytest.raises(InfeasibleError, match=r"heads: .*--drafter"):
             plan_drafter(name, inputs)
     known = measured.profile.drafters[1]

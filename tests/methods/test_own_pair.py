@@ -20,7 +20,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.trees import chain
 
-HEADS = ["medusa", "dflash", "ddtree", "redrafter", "eagle", "p-eagle"]
+HEADS = ["medusa", "dflash", "dspark", "ddtree", "redrafter", "eagle", "p-eagle"]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from treeopt.profiler.bench.compare import Workload
 from treeopt.records.results import NotRun
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
-SHIPPED = [name for name in NAMES if name != "p-eagle"]
+SHIPPED = [name for name in NAMES if name not in ("dspark", "p-eagle")]
 """Methods that need no heads but the bundled ones."""
 SMALL = Effort(max_tokens=16, rounds=1, positions=200, setting_prompts=2, setting_positions=16)
 

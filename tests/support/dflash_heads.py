@@ -3,8 +3,10 @@
 import json
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
+
+from treeopt import bundled
 
 BLOCK, MASK, RANK = 5, 22, 3
 LAYER_IDS = (1, 4)
@@ -114,6 +116,12 @@ def add_markov(config, tensors, *, scale=1.0, seed=0):
         "confidence_head.proj.bias": torch.zeros(1),
     }
     return config | {"markov_rank": RANK, "markov_head_type": "vanilla"}, tensors | markov
+
+
+def save_dspark_head(folder):
+    """Save the bundled DFlash head with a random Markov head, and return the folder."""
+    config = json.loads((bundled.DFLASH / "config.json").read_text())
+    return save(folder, *add_markov(config, load_file(bundled.DFLASH / "model.safetensors"), scale=0.1))
 
 
 def markov_bias(tensors, tokens):

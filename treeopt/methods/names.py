@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from treeopt.errors import InvalidValueError
 
 NAMES = (
-    *("plain", "prompt-lookup", "chain", "osd", "k-sequences", "top-k-tree", "medusa", "dflash", "ddtree"),
-    *("redrafter", "eagle", "p-eagle", "lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
+    *("plain", "prompt-lookup", "chain", "osd", "k-sequences", "top-k-tree", "medusa", "dflash", "dspark"),
+    *("ddtree", "redrafter", "eagle", "p-eagle", "lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
 )
 """In the order of the table."""
 

@@ -16,6 +16,7 @@ from treeopt.trees.drafter_setting import DRAFTERS, drafter_setting
 LOOKUP = drafter_setting("prompt-lookup", ngram=3, length=6)
 HEAD = drafter_setting("eagle", source="heads/e3")
 BLOCK = drafter_setting("dflash", source="heads/block")
+MARKOV = drafter_setting("dspark", source="heads/markov")
 PARALLEL = drafter_setting("p-eagle", source="heads/parallel")
 DYNAMIC = {"top_k": 4, "depth": 4, "nodes": 16}
 OF_THE_DRAFT, OF_A_HEAD = drafter_setting("eagle2", **DYNAMIC), drafter_setting("eagle2", source="heads/e3", **DYNAMIC)
@@ -44,6 +45,16 @@ WRITTEN = {
     ("vllm", BLOCK): {"method": "dflash", "model": "heads/block", "num_speculative_tokens": 4},
     ("llama-cpp", BLOCK): (
         "--spec-type draft-dflash --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/block\n"
+    ),
+    ("vllm", MARKOV): {"method": "dspark", "model": "heads/markov", "num_speculative_tokens": 4},
+    ("sglang", MARKOV): (
+        "--speculative-algorithm DSPARK --speculative-draft-model-path heads/markov --speculative-dspark-block-size 4\n"
+    ),
+    ("llama-cpp", MARKOV): (
+        "--spec-type draft-dspark --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/markov\n"
+    ),
+    ("tensorrt-llm", MARKOV): (
+        "speculative_config:\n  decoding_type: DSpark\n  speculative_model: heads/markov\n  max_draft_len: 4\n"
     ),
     ("vllm", PARALLEL): {
         "method": "eagle3",
@@ -101,9 +112,11 @@ def choose(name, drafter, **source):
 
 
 def test_drafters_are_written_for_engines_that_have_them():
-    assert {each.name for each in (*OTHERS, LOOKUP, HEAD, BLOCK, PARALLEL, OF_THE_DRAFT)} == {*DRAFTERS} - {"model"}
+    assert {each.name for each in (*OTHERS, LOOKUP, HEAD, BLOCK, MARKOV, PARALLEL, OF_THE_DRAFT)} == {*DRAFTERS} - {
+        "model"
+    }
     for engine in ENGINES:
-        for drafter in (LOOKUP, HEAD, BLOCK, PARALLEL, OF_THE_DRAFT, OF_A_HEAD, *OTHERS):
+        for drafter in (LOOKUP, HEAD, BLOCK, MARKOV, PARALLEL, OF_THE_DRAFT, OF_A_HEAD, *OTHERS):
             wanted = WRITTEN.get((engine.name, drafter))
             if wanted is None:
                 with pytest.raises(InfeasibleError, match=rf"Got {drafter.name}: run it with treeopt run"):
@@ -165,22 +178,6 @@ def test_prediction_of_the_tree_file_is_a_remark():
     assert found.notes == ("Predicted in treeopt's decoder: 1.25x plain decoding.",)
     assert found.target_model == "models/big"
     assert choose("vllm", HEAD, provenance=Provenance()).notes == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "method", "length"),
-    [
-        ("vllm", "dspark", '"num_speculative_tokens": 4'),
-        ("sglang", "DSPARK", "--speculative-dspark-block-size 4\n"),
-        ("llama-cpp", "draft-dspark", "--spec-draft-n-max 4 "),
-        ("tensorrt-llm", "DSpark", "max_draft_len: 4\n"),
-    ],
-)
-def test_block_head_is_exported_as_dspark_if_asked(name, method, length):
-    """A block of g tokens drafts g: no engine counts the root, unlike SGLang's DFLASH."""
-    text = choose(name, BLOCK, method=method).output.files["FILE"]
-    assert method in text
-    assert length in text
 
 
 def test_block_heads_of_tensorrt_llm_draft_chains_and_need_1_3():

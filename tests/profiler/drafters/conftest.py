@@ -52,7 +52,6 @@ def loaded(target, draft, heads):
 
     def loaded(name, *, with_head=False):
         known = heads["eagle"] if with_head else heads.get(name)
-        name = "dflash" if name == "dspark" else name
         digest = None if known is None else "0123456789abcdef"
         source = "heads" if known is not None else None
         return LoadedDrafter(

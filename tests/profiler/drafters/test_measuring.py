@@ -20,6 +20,7 @@ SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, 
 NAMES = (
     "medusa",
     "dflash",
+    "dspark",
     "ddtree",
     "redrafter",
     "eagle",
@@ -65,9 +66,9 @@ def test_every_drafter_is_measured_saved_planned_and_not_measured_again(
     assert [each.context_tokens for each in found.latencies] == [20] * bool(found.trees)
     for each in found.latencies:
         assert {len(tree.steps.samples_s) for tree in each.steps} == {SETTINGS.rounds}
-        assert each.per_block == (name in ("medusa", "dflash", "p-eagle"))
+        assert each.per_block == (name in ("medusa", "dflash", "dspark", "p-eagle"))
     for trees in found.trees:
-        assert 1 <= (trees.acceptance.table.max_depth or 0) <= (4 if name in ("dflash", "p-eagle") else 3)
+        assert 1 <= (trees.acceptance.table.max_depth or 0) <= (4 if name in ("dflash", "dspark", "p-eagle") else 3)
         assert trees.ranks is not None
     for decodes in found.decodes:
         assert 1 <= len(decodes.settings) <= 3

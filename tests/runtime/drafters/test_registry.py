@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.dflash_heads import save_dspark_head
 from tests.support.eagle_heads import make_head, save_head, speculators, speculators_p_eagle
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
@@ -54,7 +55,14 @@ def test_heads_fill_a_tree_or_grow_their_own(pair, tmp_path):
     folder = save_head(speculators, tmp_path / "eagle", make_head(pair[0], (1, 2), embedding=True), pair[0])
     masked = make_head(pair[0], (1, 2), embedding=True, mask=True)
     parallel = save_head(speculators_p_eagle, tmp_path / "p-eagle", masked, pair[0])
-    named = (("medusa", None), ("dflash", None), ("medusa", bundle.MEDUSA), ("eagle", folder), ("p-eagle", parallel))
+    named = (
+        ("medusa", None),
+        ("dflash", None),
+        ("medusa", bundle.MEDUSA),
+        ("dspark", save_dspark_head(tmp_path / "dspark")),
+        ("eagle", folder),
+        ("p-eagle", parallel),
+    )
     for name, folder_or_none in named:
         source = None if folder_or_none is None else str(folder_or_none)
         loaded = load(pair, name, source)
@@ -115,9 +123,19 @@ def test_heads_of_the_hub_are_downloaded_once(pair, tmp_path, monkeypatch):
 
 
 def test_heads_that_do_not_ship_need_a_folder(pair):
-    with pytest.raises(InfeasibleError, match=r"none ship for p-eagle. Got none: add it with --drafter p-eagle=DIR"):
-        load(pair, "p-eagle")
+    for name in ("dspark", "p-eagle"):
+        with pytest.raises(InfeasibleError, match=rf"none ship for {name}. Got none: add it with --drafter {name}=DIR"):
+            load(pair, name)
     assert load(pair, "eagle2").heads is None  # it expands the draft model
+
+
+@pytest.mark.parametrize(("name", "other"), [("dflash", "dspark"), ("ddtree", "dspark"), ("dspark", "dflash")])
+def test_block_heads_load_under_the_name_that_engines_have_for_them(pair, tmp_path, name, other):
+    folder = bundle.DFLASH if other == "dflash" else save_dspark_head(tmp_path / "head")
+    assert load(pair, other, str(folder)).heads is not None
+    with pytest.raises(InfeasibleError, match=rf"^{name}: expected .*Got a .* head, .*--drafter {other}=DIR") as error:
+        load(pair, name, str(folder))
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_what_does_not_fit_is_one_line(pair, tmp_path):
@@ -127,7 +145,7 @@ def test_what_does_not_fit_is_one_line(pair, tmp_path):
     foreign = SimpleNamespace(name="foreign")
     with pytest.raises(InfeasibleError, match="expected a target that is built in"):
         load_drafter("eagle", str(tmp_path), foreign, foreign, target_digest=None, capacity=64)  # type: ignore[arg-type]
-    for name in ("medusa", "dflash", "ddtree", "redrafter", "eagle", "p-eagle", "eagle2"):
+    for name in ("medusa", "dflash", "dspark", "ddtree", "redrafter", "eagle", "p-eagle", "eagle2"):
         with pytest.raises(TreeoptError) as error:
             load(pair, name, str(tmp_path / "absent"))
         assert len(str(error.value).splitlines()) == 1

@@ -88,6 +88,7 @@ def _describe_drafters(engine: Engine) -> str:
         "eagle": "EAGLE heads",
         "p-eagle": "P-EAGLE heads",
         "dflash": "DFlash heads",
+        "dspark": "DSpark heads",
         "eagle2": "dynamic trees of it",
     }
     model = [] if None in engine.methods.values() else ["the draft model"]

@@ -104,4 +104,4 @@ class Engine:
     """Those that draft chains only, though the engine drafts dynamic trees with others."""
     methods: Mapping[str, str | None] = field(default_factory=dict)
     """Its own method names by treeopt's names of drafters other than a draft model, None for its default method: `eagle`
-    for EAGLE heads, `p-eagle`, `dflash`, `prompt-lookup`, and `eagle2` for dynamic trees of the draft model."""
+    for EAGLE heads, `p-eagle`, `dflash`, `dspark`, `prompt-lookup`, and `eagle2` for dynamic trees of the draft model."""

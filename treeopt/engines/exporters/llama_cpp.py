@@ -70,5 +70,5 @@ ENGINE = Engine(
     render=render,
     method_names=METHODS,
     off=SettingFiles(files={MAIN: NO_FLAGS}, usage="llama-server -m TARGET $(cat FILE)"),
-    methods={"eagle": "draft-eagle3", "dflash": "draft-dflash"},
+    methods={"eagle": "draft-eagle3", "dflash": "draft-dflash", "dspark": "draft-dspark"},
 )

@@ -130,5 +130,11 @@ ENGINE = Engine(
     method_names=METHODS,
     chain_methods=(*BLOCKS, "NGRAM"),
     off=SettingFiles(files={MAIN: NO_FLAGS}, usage=f"{LAUNCH} $(cat FILE)"),
-    methods={"eagle": "EAGLE3", "dflash": "DFLASH", "eagle2": "STANDALONE", "prompt-lookup": "NGRAM"},
+    methods={
+        "eagle": "EAGLE3",
+        "dflash": "DFLASH",
+        "dspark": "DSPARK",
+        "eagle2": "STANDALONE",
+        "prompt-lookup": "NGRAM",
+    },
 )

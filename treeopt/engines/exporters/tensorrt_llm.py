@@ -123,5 +123,5 @@ ENGINE = Engine(
     method_names=METHODS,
     chain_methods=tuple(method for method in METHODS if method not in TREE_METHODS),
     off=SettingFiles(files={MAIN: NO_FIELDS}, usage="trtllm-serve TARGET --config FILE"),
-    methods={"eagle": "Eagle3", "dflash": "DFlash", "prompt-lookup": "NGram"},
+    methods={"eagle": "Eagle3", "dflash": "DFlash", "dspark": "DSpark", "prompt-lookup": "NGram"},
 )

@@ -91,5 +91,5 @@ ENGINE = Engine(
     method_names=METHODS,
     old_method_names=OLD_METHODS,
     off=SettingFiles(files={MAIN: "null\n"}, usage='vllm serve TARGET --speculative-config "$(cat FILE)"'),
-    methods={"eagle": "eagle3", "p-eagle": "eagle3", "dflash": "dflash", "prompt-lookup": "ngram"},
+    methods={"eagle": "eagle3", "p-eagle": "eagle3", "dflash": "dflash", "dspark": "dspark", "prompt-lookup": "ngram"},
 )

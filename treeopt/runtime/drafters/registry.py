@@ -96,27 +96,33 @@ def _p_eagle(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
     return PEagleDrafter(loaded.heads, tree, capacity=loaded.capacity)
 
 
-def _load_dflash(folder: Path, target: Transformer, _: tuple[int, ...]) -> Any:
-    from treeopt.runtime.drafters.dflash import load_dflash
+def _block_head_loader(name: str, *, markov: bool) -> Callable[[Path, Transformer, tuple[int, ...]], Any]:
+    """Return the `load` of a drafter whose heads have, or do not have, a Markov head.
 
-    return load_dflash(folder, target)
+    Engines have other methods for the one than for the other, and DDTree needs distributions that do not change with the
+    token before.
+    """
+
+    def load(folder: Path, target: Transformer, _: tuple[int, ...]) -> Any:
+        from treeopt.runtime.drafters.dflash import load_dflash
+
+        head = load_dflash(folder, target)
+        if (head.markov is not None) != markov:
+            expected, kind, other = ("with", "DFlash", "dflash") if markov else ("without", "DSpark", "dspark")
+            raise InfeasibleError(
+                f"{name}: expected a head {expected} a Markov head. Got a {kind} head, {folder}: draft static trees with "
+                f"--drafter {other}=DIR.",
+                field="heads",
+            )
+        return head
+
+    return load
 
 
 def _dflash(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
     from treeopt.runtime.drafters.dflash import DFlashDrafter
 
     return DFlashDrafter(loaded.heads, tree, capacity=loaded.capacity)
-
-
-def _load_block_marginals(folder: Path, target: Transformer, layers: tuple[int, ...]) -> Any:
-    head = _load_dflash(folder, target, layers)
-    if head.markov is not None:
-        raise InfeasibleError(
-            f"ddtree: expected a head that drafts from the marginals of its slots. Got a DSpark head, {folder}, whose Markov head "
-            "changes them with every token: draft a static tree with --drafter dflash=DIR.",
-            field="heads",
-        )
-    return head
 
 
 def _ddtree(loaded: LoadedDrafter, setting: DDTreeSetting) -> Drafter:
@@ -141,8 +147,9 @@ DRAFTER_KINDS = {
         load=lambda folder, target, _: load_medusa(folder, target),
         bundled="MEDUSA",
     ),
-    "dflash": DrafterKind(_dflash, load=_load_dflash, bundled="DFLASH"),
-    "ddtree": DrafterKind(_ddtree, load=_load_block_marginals, bundled="DFLASH"),
+    "dflash": DrafterKind(_dflash, load=_block_head_loader("dflash", markov=False), bundled="DFLASH"),
+    "dspark": DrafterKind(_dflash, load=_block_head_loader("dspark", markov=True)),
+    "ddtree": DrafterKind(_ddtree, load=_block_head_loader("ddtree", markov=False), bundled="DFLASH"),
     "redrafter": DrafterKind(
         lambda loaded, numbers: RedrafterDrafter(loaded.heads, numbers.width, numbers.length),
         load=lambda folder, target, _: load_redrafter(folder, target),

@@ -9,11 +9,10 @@ import torch
 from tests.support import dflash_heads as heads
 from tests.support.decoded import PROMPT, decoded_step, joined
 from tests.support.slow_beam_expansion import paths_of
-from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DDTreeDrafter, load_dflash
 from treeopt.runtime.drafters.dflash.best_first import NEVER, count_tokens_to_reach, grow_trees
-from treeopt.runtime.drafters.registry import load_drafter
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import DDTreeSetting
 
@@ -142,9 +141,3 @@ class TestDrafter:
     def test_a_budget_below_two_is_refused(self):
         with pytest.raises(InvalidValueError, match=r"budget: expected at least 2\. Got 1"):
             DDTreeSetting(budget=1)
-
-    def test_a_markov_head_is_refused(self, deep, oracle, tmp_path):
-        folder = heads.save(tmp_path / "dspark", *heads.add_markov(*heads.z_lab(oracle)))
-        assert load_drafter("dflash", str(folder), deep, None, target_digest=None, capacity=64).heads.markov is not None
-        with pytest.raises(InfeasibleError, match=r"Got a DSpark head, .*--drafter dflash=DIR"):
-            load_drafter("ddtree", str(folder), deep, None, target_digest=None, capacity=64)

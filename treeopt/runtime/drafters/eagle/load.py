@@ -27,7 +27,7 @@ from treeopt.runtime.models.transformer import Transformer
 MASK_HIDDEN = "mask_hidden"
 """Tensor that P-EAGLE heads have, and no others."""
 OTHER_HEADS = {
-    "markov_": "DSpark",
+    "markov_": "DSpark (--drafter dspark=DIR)",
     "hidden_norm.": "DFlash (--drafter dflash=DIR)",
     "mtp": "MTP of another kind",
 }
