@@ -92,9 +92,20 @@ def grown():
     return found
 
 
+def grown_best_first():
+    """Return the trees of blocks with and without ties, and the tokens that trees need to reach one path."""
+    from treeopt.runtime.drafters.dflash import best_first
+
+    rng = np.random.default_rng(0)
+    log_probs = -np.sort(rng.integers(1, 9, (3, 4, 5)).astype(float))
+    trees = best_first.grow_trees(log_probs, np.array([9, 1, 40]))
+    return [*trees, best_first.count_tokens_to_reach(log_probs, rng.integers(-1, 3, (3, 4)), 30)]
+
+
 WORK = {
     "treeopt.solver.kernels": solved,
     "treeopt.runtime.drafters.expansion_kernels": grown,
+    "treeopt.runtime.drafters.dflash.best_first": grown_best_first,
     "treeopt.runtime.rules.kernels": verified,
 }
 """For each module with compiled loops, what all of them are called for."""

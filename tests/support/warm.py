@@ -13,6 +13,7 @@ from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import draw, verify
+from treeopt.runtime.drafters.dflash.best_first import count_tokens_to_reach, grow_trees
 from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeBatch
 from treeopt.runtime.drafters.expansion import TreeExpansion
 from treeopt.runtime.rules import RULES
@@ -57,9 +58,11 @@ def rules() -> None:
 
 
 def grown_trees() -> None:
-    """Grow no trees, in both ways."""
+    """Grow no trees, in all ways."""
     TreeExpansion(DynamicTree(top_k=2, depth=2, nodes=3), 0).compile()
     TreeExpansion(SpecExecSetting(budget=3, branching=2, batch=1, max_passes=2), 0).compile()
+    grow_trees(np.zeros((1, 1, 1)), np.ones(1, np.int64))
+    count_tokens_to_reach(np.zeros((1, 1, 1)), np.zeros((1, 1), np.int64), 1)
 
 
 if __name__ == "__main__":
