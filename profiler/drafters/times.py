@@ -23,6 +23,7 @@ from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, DFlashHead, tree_filler
 from treeopt.runtime.drafters.eagle import PEagleDrafter, PEagleHead
+from treeopt.runtime.drafters.heads import zero_states
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.drafters.static_tree import LevelDrafter
@@ -189,7 +190,7 @@ def _dflash_passes(head: DFlashHead, context_tokens: int, batch_size: int) -> Ca
     """Return a function from a number of levels to the pass that drafts them; with a Markov head, a chain."""
     caches = head.new_caches(context_tokens, batch_size)
     for block_cache in caches:
-        head.read([head.zero_states(context_tokens)], [block_cache])
+        head.read([zero_states(head.target, head.requested_states, context_tokens)], [block_cache])
     roots, count = [0] * batch_size, min(TOP_K, head.tokens)
 
     def draft(levels: int) -> Work:

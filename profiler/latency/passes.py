@@ -14,6 +14,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest, RequestOutput
 from treeopt.runtime.drafters.eagle import EagleHead
+from treeopt.runtime.drafters.heads import zero_states
 from treeopt.runtime.models.model import LanguageModel, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.runner import Runner, make_graph_pool
@@ -94,7 +95,7 @@ class ModelPasses:
         self._hidden = model.config.hidden if isinstance(model, EagleHead) else None
         for cache in self._caches:
             if isinstance(model, EagleHead):
-                model.read(model.zero_states(len(tokens)), context, cache)
+                model.read(zero_states(model.target, model.requested_states, len(tokens)), context, cache)
             else:
                 model.prefill(context, cache)
         lengths = len(tokens) - np.random.default_rng(SEED).integers(ROOM_TOKENS, size=1000)

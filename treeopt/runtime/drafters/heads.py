@@ -1,6 +1,7 @@
 """What heads on the target share: their folders, vocabularies and layers, the roots they draft from, and static trees."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,10 @@ from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.finite import Scores
-from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.model import HiddenStates, concatenate
+from treeopt.runtime.models.model import HiddenStates, RequestedStates, concatenate
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Layer, Transformer
-from treeopt.runtime.models.weights import gate_up, head_norms, query_key_value
+from treeopt.runtime.models.weights import build_layer
 from treeopt.trees import TokenTree
 
 
@@ -144,6 +144,12 @@ def check_target(target: object) -> None:
         )
 
 
+def zero_states(target: Transformer, requested: RequestedStates, tokens: int) -> HiddenStates:
+    """Return zero hidden states of a target at `tokens` tokens, for timing."""
+    zeros = torch.zeros((tokens, target.config.hidden), dtype=target.dtype, device=target.device)
+    return HiddenStates((zeros,) * len(requested.layer_ids), zeros if requested.last else None)
+
+
 def target_ids(
     folder: Path, tensors: TensorReader, head_vocabulary: int, vocabulary: int, device: torch.device
 ) -> Tensor | None:
@@ -184,26 +190,12 @@ def spread_logits(logits: Tensor, ids: Tensor, vocabulary: int) -> Tensor:
 
 def load_head_layer(tensors: TensorReader, config: ModelConfig, prefix: str, inputs: int) -> Layer:
     """Return a decoder layer whose attention reads `inputs` numbers, with the biases and norms that are stored."""
-    hidden, inner, attention, mlp = config.hidden, config.intermediate, f"{prefix}.self_attn", f"{prefix}.mlp"
-    out = f"{attention}.o_proj"
-    return Layer(
-        config=config,
-        query_key_value=Linear(
-            query_key_value(tensors, config, attention, "weight", inputs),
-            query_key_value(tensors, config, attention, "bias") if f"{attention}.q_proj.bias" in tensors else None,
-        ),
-        head_norms=head_norms(tensors, config, attention) if f"{attention}.q_norm.weight" in tensors else None,
-        attention_output=Linear(
-            tensors.get(f"{out}.weight", (hidden, config.heads * config.head_size)),
-            tensors.get(f"{out}.bias", (hidden,)) if f"{out}.bias" in tensors else None,
-        ),
-        mlp_norm=tensors.get(f"{prefix}.post_attention_layernorm.weight", (hidden,)),
-        gate_up=Linear(
-            gate_up(tensors, mlp, "weight", inner, hidden),
-            gate_up(tensors, mlp, "bias", inner) if f"{mlp}.gate_proj.bias" in tensors else None,
-        ),
-        down=Linear(
-            tensors.get(f"{mlp}.down_proj.weight", (hidden, inner)),
-            tensors.get(f"{mlp}.down_proj.bias", (hidden,)) if f"{mlp}.down_proj.bias" in tensors else None,
-        ),
+    attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+    stored = replace(
+        config,
+        query_key_value_bias=f"{attention}.q_proj.bias" in tensors,
+        output_bias=f"{attention}.o_proj.bias" in tensors,
+        mlp_bias=f"{mlp}.gate_proj.bias" in tensors or f"{mlp}.down_proj.bias" in tensors,
+        head_norms=f"{attention}.q_norm.weight" in tensors,
     )
+    return build_layer(tensors, stored, prefix, inputs=inputs)

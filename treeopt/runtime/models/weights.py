@@ -38,7 +38,7 @@ def build_model(config: ModelConfig, tensors: Tensors, *, name: str) -> Transfor
     embedding = tensors.get("model.embed_tokens.weight", size)
     weights = Weights(
         embedding=embedding,
-        layers=tuple(_build_layer(tensors, config, f"model.layers.{index}") for index in range(config.layers)),
+        layers=tuple(build_layer(tensors, config, f"model.layers.{index}") for index in range(config.layers)),
         input_norms=tuple(
             tensors.get(f"model.layers.{index}.input_layernorm.weight", (config.hidden,))
             for index in range(config.layers)
@@ -49,23 +49,33 @@ def build_model(config: ModelConfig, tensors: Tensors, *, name: str) -> Transfor
     return Transformer(config, weights, name=name)
 
 
-def _build_layer(tensors: Tensors, config: ModelConfig, prefix: str) -> Layer:
+def build_layer(tensors: Tensors, config: ModelConfig, prefix: str, *, inputs: int | None = None) -> Layer:
+    """Build a layer from its weights.
+
+    Args:
+        tensors: of the model.
+        config: its sizes, biases and norms.
+        prefix: of the layer's tensors.
+        inputs: numbers that the attention reads; by default the hidden size.
+
+    Raises what `tensors` raises.
+    """
     hidden, inner, attention = config.hidden, config.intermediate, f"{prefix}.self_attn"
     return Layer(
         config=config,
         query_key_value=Linear(
-            query_key_value(tensors, config, attention, "weight", hidden),
-            query_key_value(tensors, config, attention, "bias") if config.query_key_value_bias else None,
+            _query_key_value(tensors, config, attention, "weight", inputs or hidden),
+            _query_key_value(tensors, config, attention, "bias") if config.query_key_value_bias else None,
         ),
-        head_norms=head_norms(tensors, config, attention) if config.head_norms else None,
+        head_norms=_head_norms(tensors, config, attention) if config.head_norms else None,
         attention_output=Linear(
             tensors.get(f"{attention}.o_proj.weight", (hidden, config.heads * config.head_size)),
             tensors.get(f"{attention}.o_proj.bias", (hidden,)) if config.output_bias else None,
         ),
         mlp_norm=tensors.get(f"{prefix}.post_attention_layernorm.weight", (hidden,)),
         gate_up=Linear(
-            gate_up(tensors, f"{prefix}.mlp", "weight", inner, hidden),
-            gate_up(tensors, f"{prefix}.mlp", "bias", inner) if config.mlp_bias else None,
+            _gate_up(tensors, f"{prefix}.mlp", "weight", inner, hidden),
+            _gate_up(tensors, f"{prefix}.mlp", "bias", inner) if config.mlp_bias else None,
         ),
         down=Linear(
             tensors.get(f"{prefix}.mlp.down_proj.weight", (hidden, inner)),
@@ -74,7 +84,7 @@ def _build_layer(tensors: Tensors, config: ModelConfig, prefix: str) -> Layer:
     )
 
 
-def query_key_value(tensors: Tensors, config: ModelConfig, prefix: str, kind: str, *columns: int) -> Tensor:
+def _query_key_value(tensors: Tensors, config: ModelConfig, prefix: str, kind: str, *columns: int) -> Tensor:
     """Return the concatenated weights of the three products, or their biases, which have no columns."""
     key_size = config.key_value_heads * config.head_size
     query = tensors.get(f"{prefix}.q_proj.{kind}", (config.heads * config.head_size, *columns))
@@ -83,12 +93,12 @@ def query_key_value(tensors: Tensors, config: ModelConfig, prefix: str, kind: st
     return torch.cat([_join_pairs(query, config), _join_pairs(key, config), value])
 
 
-def gate_up(tensors: Tensors, prefix: str, kind: str, *shape: int) -> Tensor:
+def _gate_up(tensors: Tensors, prefix: str, kind: str, *shape: int) -> Tensor:
     """Return the concatenated weights or biases of both inner products, each of `shape`."""
     return torch.cat([tensors.get(f"{prefix}.{name}.{kind}", shape) for name in ("gate_proj", "up_proj")])
 
 
-def head_norms(tensors: Tensors, config: ModelConfig, prefix: str) -> Tensor:
+def _head_norms(tensors: Tensors, config: ModelConfig, prefix: str) -> Tensor:
     """Return the norm weights (heads + key_value_heads, head_size) of all query and key heads."""
     query, key = (
         _join_pairs(tensors.get(f"{prefix}.{name}.weight", (config.head_size,)), config)

@@ -10,6 +10,7 @@ from treeopt.errors import FormatError, InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, load_dflash
 from treeopt.runtime.drafters.eagle import load_eagle
+from treeopt.runtime.drafters.heads import zero_states
 from treeopt.runtime.models.model import HiddenStates
 from treeopt.trees import chain, k_ary, level_widths
 
@@ -69,7 +70,7 @@ class TestNetwork:
             [
                 deep.compute_states(torch.tensor(text[:-1]), head.requested_states)
                 if len(text) > 1
-                else head.zero_states(0)
+                else zero_states(deep, head.requested_states, 0)
                 for text in texts
             ],
             caches,

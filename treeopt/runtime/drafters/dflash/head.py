@@ -86,11 +86,6 @@ class DFlashHead:
         """Return the bytes of a cache for a context of `capacity` tokens."""
         return KVStore.sequence_bytes(self.config, capacity + self.block_tokens, self.dtype)
 
-    def zero_states(self, tokens: int) -> HiddenStates:
-        """Return zero hidden states for `tokens` tokens, for timing."""
-        zeros = torch.zeros((tokens, self.target.config.hidden), dtype=self.dtype, device=self.device)
-        return HiddenStates((zeros,) * len(self.requested_states.layer_ids), None)
-
     @torch.inference_mode()
     def read(self, states: Sequence[HiddenStates], caches: Sequence[KVCache]) -> None:
         """Add rows to the context of each sequence.

@@ -174,13 +174,6 @@ class EagleHead:
         """Return the peak activation memory of a pass over `tokens` slots, without logits."""
         return self.dtype.itemsize * tokens * (4 * self.config.hidden + 4 * self.config.intermediate)
 
-    def zero_states(self, tokens: int) -> HiddenStates:
-        """Return zero hidden states for `tokens` tokens, for timing."""
-        zeros = torch.zeros((tokens, self.target.config.hidden), dtype=self.dtype, device=self.device)
-        return HiddenStates(
-            (zeros,) * len(self.requested_states.layer_ids), zeros if self.requested_states.last else None
-        )
-
     @torch.inference_mode()
     def read(self, states: HiddenStates, tokens: Tensor, cache: KVCache) -> None:
         """Commit slots to an empty cache, in chunks.
