@@ -118,7 +118,7 @@ def test_other_programs(machine, monkeypatch):
         load = load_module.Load(8 * share, 8, 8)
         monkeypatch.setattr(load_module, "report_load", lambda load=load: load_module.LoadReport(load, ()))
         check = doctor.check_load()
-        assert f"{share:.0%} of 8 processors" in check.found
+        assert f"{round(100 * share)} % of 8 processors" in check.found
         assert (check.action is not None) == disturbs
     assert "profile with --wait 10m" in str(check.action)
 

@@ -96,7 +96,6 @@ class TestFiles:
             (("--save", "missing/solution.npz"), 1, "missing"),
             (("--plot", "missing/plan.svg"), 1, "missing"),
             (("--depth", "5"), 1, "measured to depth 4"),
-            (("--budget", "64"), 1, "--max-tokens"),
             (("--rule", "target"), 1, "target"),
             (
                 ("--rule", "typical"),

@@ -11,7 +11,7 @@ from treeopt.trees import chain, level_widths
 from treeopt.trees.drafter_parameters import DynamicTree
 
 TREE = level_widths([2, 3, 1])
-COUNT = 12
+COUNT = 20
 
 
 @pytest.fixture
