@@ -25,7 +25,7 @@ from treeopt.records.step_latency import StepLatency
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 
-PROFILES = 600
+PROFILES = 400
 NODES, DEPTH, BRANCHING = 8, 5, 3
 COUNTS = (1, 2, 4, 8)
 TEXTS, POSITIONS, ROUNDS = 24, 170, 25
@@ -135,7 +135,7 @@ def coverage(
 
 
 truths = pytest.mark.parametrize(
-    ("name", "profiles", "slack"), [("wider is dearer", 100, 0.04), *slow((name, PROFILES, 0.01) for name in TRUTHS)]
+    ("name", "profiles", "slack"), [("wider is dearer", 100, 0.04), *slow((name, PROFILES, 0.015) for name in TRUTHS)]
 )
 trees = pytest.mark.parametrize("kind", ["bush", "chain", "fastest"])
 

@@ -164,13 +164,9 @@ class TestResuming:
     @pytest.mark.parametrize(
         ("place", "name", "number"),
         [
-            (FakeClock, "time_s", 3),
             (FakeClock, "time_s", TIMED - 3),
-            (per_prompt, "continue_prompt", 0),
             (per_prompt, "continue_prompt", 4),
             (per_prompt, "count_reach", 0),
-            (per_prompt, "count_reach", 3),
-            (per_prompt, "count_reach", 6),
             (per_prompt, "count_reach", 10),
             (per_prompt, "count_reach", 17),
         ],

@@ -86,7 +86,7 @@ def sequences(truth, intraclass, count, positions, rng):
 def test_coverage_for_correlated_sequences(truth, count):
     """Of tables made of sequences; normal errors of clusters alone hold less than half where all are accepted."""
     rng, held, without = np.random.default_rng(3), [], []
-    for _ in range(600):
+    for _ in range(400):
         accepted = sequences(truth, INTRACLASS, count, 60, rng)
         sums = SequenceSums(np.full((count, 1), 60.0), accepted[:, None, None].astype(float))
         table = sums.table()

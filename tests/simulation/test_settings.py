@@ -86,7 +86,7 @@ class TestScheduleOfShortSequences:
     """Acceptance of the bundled pair rises along its sequences: what is best for long ones is not for short ones."""
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("rate", [8, 32])
+    @pytest.mark.parametrize("rate", [32])
     def test_schedule_of_batches_is_as_fast_as_the_best_fixed_setting(self, rate: float) -> None:
         times = times_of(Profile.load(ROOT / "docs" / "profiles" / "bundled-2-cores-surface.yaml"))
         *fixed, schedule = served_settings(times, PlanRequest(), new_tokens=64)

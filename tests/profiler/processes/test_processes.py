@@ -258,14 +258,14 @@ def interrupted_after(prompts, monkeypatch):
         yield
 
 
-@pytest.fixture(scope="module", params=[forked, pytest.param(under_torchrun, marks=pytest.mark.slow)])
-def together(request, case, tmp_path_factory):
+@pytest.fixture(scope="module")
+def together(case, tmp_path_factory):
     """Return the folder in which two processes measured what one had begun, and what one had not."""
     folder = tmp_path_factory.mktemp("together")
     with interrupted_after(3, pytest.MonkeyPatch()), pytest.raises(KeyboardInterrupt):
         measured(case, checkpoint_of(folder / "resumed.partial"), SETTINGS)
     (folder / "whole.partial.7").write_text("left by an earlier run of eight")
-    code, said = request.param(folder, "together", case)
+    code, said = forked(folder, "together", case)
     assert code == FINISHED, said
     return folder
 

@@ -220,7 +220,7 @@ class TestDecoding:
     def test_texts_of_a_batch_are_those_decoded_alone(self, model, draft, name):
         decoder = Decoder(model, *CASES[name].make(model, draft), temperature=0.9)
         prompts = [[5, 3, 40], [1], [2] * 12, [9, 30] * 10]
-        wanted = [GenerationRequest(prompt, 30, seed=2) for prompt in prompts]
+        wanted = [GenerationRequest(prompt, 16, seed=2) for prompt in prompts]
         check_that_none_changes_another(decoder, wanted, (3,))
 
     def test_texts_end_at_the_trained_length(self, model):
