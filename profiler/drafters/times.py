@@ -12,7 +12,7 @@ from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
 from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
 from treeopt.profiler.latency.passes import ROOM_TOKENS, ChangeTree, ModelPasses, TimedPoint, probe_trees
-from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, passes_s
+from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, open_plain_steps, passes_s
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.latency.steps import StepTimer
 from treeopt.profiler.settings import Settings
@@ -79,11 +79,12 @@ class DrafterTimer:
             self._largest_draft(max_tokens),
             self.recorder,
         )
-        heads = self.drafter.heads
+        heads, context = self.drafter.heads, tokens[: point.context_tokens]
         trees = probe_trees(max_tokens, heads.levels if self._per_block else self.settings.depth, heads.tokens)
         steps = StepTimer(
             lambda _: self._open_decoder(trees, point),
-            tokens[: point.context_tokens],
+            lambda: open_plain_steps(self.drafter.target, context, point, cuda_graphs=self.settings.cuda_graphs),
+            context,
             point,
             (TARGET_RULE,),
             trees,
@@ -92,8 +93,11 @@ class DrafterTimer:
         )
         self._time(passes, steps, deadline)
         draft = self._table(passes)
-        (overhead,) = steps.overheads(lambda tree: passes_s(latency.verify, draft, tree, per_block=self._per_block))
-        (timed,) = steps.timed_steps()
+        plain_s = float(latency.verify.seconds(1))
+        (overhead,) = steps.overheads(
+            lambda tree: passes_s(latency.verify, draft, tree, per_block=self._per_block), plain_s
+        )
+        (timed,) = steps.timed_steps(plain_s)
         return DrafterLatency(
             context_tokens=point.context_tokens,
             batch_size=point.batch_size,

@@ -82,16 +82,7 @@ class PointPasses:
     def open_plain_steps(self) -> Passes:
         """Return whole steps of plain decoding, which stand for the verification of one token."""
         context = self.tokens[: self.point.context_tokens]
-        decoder = Decoder(
-            self.target,
-            None,
-            chain(0),
-            sampling=self.point.sampling,
-            max_sequence_tokens=len(context) + ROOM_TOKENS,
-            cuda_graphs=self.settings.cuda_graphs,
-        )
-        steps = decoding_steps(decoder, context, self.point.batch_size)
-        return Passes(lambda _: steps.step, prepare=lambda _: steps.prepare(chain(0)))
+        return open_plain_steps(self.target, context, self.point, cuda_graphs=self.settings.cuda_graphs)
 
     def _passes(self, model: LanguageModel) -> ModelPasses:
         settings = self.settings
@@ -141,7 +132,7 @@ class PointTimer:
         self._steps: StepTimer | None = None
         if draft is not None:
             self._draft = self._curve("draft", lambda: Passes(passes.open_drafting(draft)))
-            self._steps = self._step_timer(draft)
+            self._steps = self._step_timer(draft, passes.open_plain_steps)
             self._timers |= {"draft": self._draft, "overhead": self._steps}
         self._open_part: str | None = None
 
@@ -231,15 +222,15 @@ class PointTimer:
         )
         if self._steps is None or self._draft is None:
             return latency
-        draft = self._draft.table()
-        overheads = self._steps.overheads(lambda tree: passes_s(latency.verify, draft, tree))
+        draft, plain_s = self._draft.table(), float(latency.verify.seconds(1))
+        overheads = self._steps.overheads(lambda tree: passes_s(latency.verify, draft, tree), plain_s)
         return replace(
             latency,
             draft=draft,
             overhead=overheads[0].overhead,
             rule_overheads=overheads if len(overheads) > 1 else (),
             host=self._steps.host,
-            steps=self._steps.timed_steps(),
+            steps=self._steps.timed_steps(plain_s),
         )
 
     def _repeat_disturbed(self, timers: Sequence[LatencyCurve | StepTimer], rounds: int) -> None:
@@ -266,7 +257,7 @@ class PointTimer:
         max_tokens = self._settings.max_tokens
         return LatencyCurve(self._point.kind(call), open_passes, max_tokens, self._recorder, open_single=open_single)
 
-    def _step_timer(self, draft: LanguageModel) -> StepTimer:
+    def _step_timer(self, draft: LanguageModel, open_plain: Callable[[], Passes]) -> StepTimer:
         settings, sampling = self._settings, self._point.sampling
         trees = probe_trees(settings.max_tokens)
 
@@ -285,7 +276,25 @@ class PointTimer:
             )
             return decoder, decoder.change_tree
 
-        return StepTimer(open_decoder, self._context, self._point, settings.rules, trees, recorder=self._recorder)
+        return StepTimer(
+            open_decoder, open_plain, self._context, self._point, settings.rules, trees, recorder=self._recorder
+        )
+
+
+def open_plain_steps(
+    target: LanguageModel, context: Sequence[int], point: TimedPoint, *, cuda_graphs: bool | None
+) -> Passes:
+    """Return whole steps of plain decoding after a context."""
+    decoder = Decoder(
+        target,
+        None,
+        chain(0),
+        sampling=point.sampling,
+        max_sequence_tokens=len(context) + ROOM_TOKENS,
+        cuda_graphs=cuda_graphs,
+    )
+    steps = decoding_steps(decoder, context, point.batch_size)
+    return Passes(lambda _: steps.step, prepare=lambda _: steps.prepare(chain(0)))
 
 
 def _deciding_sizes(part: str, certainty: Certainty) -> frozenset[int]:

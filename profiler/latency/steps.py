@@ -1,10 +1,17 @@
-"""Timing whole steps under every rule, and their host overhead."""
+"""Timing whole steps under every rule, and their host overhead.
+
+Steps and passes are timed at different moments, between which the machine may change its speed.  So plain steps are timed
+right before other steps, and all are brought to the speed at which plain steps were timed among the passes.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from zlib import crc32
 
+import numpy as np
+
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
+from treeopt.profiler.latency.curve import Passes
 from treeopt.profiler.latency.disturbance import SampleFilter, start_block
 from treeopt.profiler.latency.memory import release_memory
 from treeopt.profiler.latency.passes import ChangeTree, DecodingSteps, TimedPoint, decoding_steps
@@ -13,7 +20,7 @@ from treeopt.records.latency import Timing
 from treeopt.records.step_latency import RuleOverhead, RuleSteps, TimedTree
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import StepEvent
-from treeopt.trees import TokenTree
+from treeopt.trees import TokenTree, chain
 
 HOST_STEPS = 3
 """Additional steps with each tree, in which the host's work is timed separately."""
@@ -24,11 +31,17 @@ def step_key(rule: str, tree: TokenTree) -> int:
     return crc32(f"{rule} {tree.parents.tolist()}".encode())
 
 
+def plain_key(rule: str) -> int:
+    """Return the checkpoint's key of plain steps that were timed in turn with those of a rule."""
+    return step_key(rule, chain(0))
+
+
 class StepTimer:
     """Times the steps of some trees under every rule.
 
     Args:
         open_decoder: makes a decoder for a rule, and a function that switches its tree.
+        open_plain: allocates the caches of plain steps.
         context: tokens in the cache.
         point: the sampling and the batch size.
         rules: at temperature 0 only the first is timed, because all are the same.
@@ -40,6 +53,7 @@ class StepTimer:
     def __init__(
         self,
         open_decoder: Callable[[str], tuple[Decoder, ChangeTree]],
+        open_plain: Callable[[], Passes],
         context: Sequence[int],
         point: TimedPoint,
         rules: Sequence[str],
@@ -48,7 +62,8 @@ class StepTimer:
         recorder: Recorder,
         drafter: str = "",
     ) -> None:
-        self._open_decoder, self._context, self._point = open_decoder, context, point
+        self._open_decoder, self._open_plain = open_decoder, open_plain
+        self._context, self._point = context, point
         self._kind, self._host_kind = drafter + point.kind("step"), drafter + point.kind("host")
         self._recorder, self._checkpoint = recorder, recorder.checkpoint
         self._filter = recorder.sample_filter or SampleFilter(recorder.checkpoint)
@@ -94,9 +109,9 @@ class StepTimer:
         """Free the caches; the next timed step allocates them again."""
         self._opened = None
 
-    def timed_steps(self) -> tuple[RuleSteps, ...]:
-        """Return the samples of every rule and tree."""
-        samples = self._filter.usable(self._kind)
+    def timed_steps(self, plain_s: float) -> tuple[RuleSteps, ...]:
+        """Return the samples of every rule and tree, at the speed at which a plain step takes `plain_s`."""
+        samples = self._samples_at(plain_s)
         return tuple(
             RuleSteps(
                 rule=rule,
@@ -112,13 +127,14 @@ class StepTimer:
         seconds = [sample for trees in self._by_rule.values() for key in trees for sample in samples.get(key, ())]
         return Timing(seconds) if seconds and min(seconds) > 0 else None
 
-    def overheads(self, passes_s: Callable[[TokenTree], float]) -> tuple[RuleOverhead, ...]:
+    def overheads(self, passes_s: Callable[[TokenTree], float], plain_s: float) -> tuple[RuleOverhead, ...]:
         """Return the host overhead of each rule: the seconds of its steps minus those of their passes.
 
         Args:
             passes_s: returns the seconds of the passes in a step with a tree.
+            plain_s: seconds of a plain step at the speed at which the passes were timed.
         """
-        samples = self._filter.usable(self._kind)
+        samples = self._samples_at(plain_s)
         return tuple(
             RuleOverhead(
                 rule=rule,
@@ -133,6 +149,15 @@ class StepTimer:
             )
             for rule in self._rules
         )
+
+    def _samples_at(self, plain_s: float) -> dict[int, list[float]]:
+        """Return the usable samples of every step."""
+        samples = self._filter.usable(self._kind)
+        for rule, trees in self._by_rule.items():
+            if plain := samples.get(plain_key(rule)):
+                speed = plain_s / float(np.median(plain))
+                samples |= {key: [speed * seconds for seconds in samples[key]] for key in trees if key in samples}
+        return samples
 
     def _min_samples(self, keys: Iterable[int]) -> int:
         samples = self._checkpoint.samples(self._kind)
@@ -153,6 +178,7 @@ class StepTimer:
         deadline: Deadline = NO_DEADLINE,
         first_calls: int | None = None,
     ) -> None:
+        self._time_plain(rule, rounds, counted, deadline.part(1 / (1 + len(trees))), first_calls)
         _, steps = self._open(rule)
         time_rounds(
             self._kind,
@@ -160,6 +186,29 @@ class StepTimer:
             rounds,
             self._recorder,
             prepare=lambda key: steps.prepare(trees[key]),
+            counted=counted,
+            deadline=deadline,
+            first_calls=first_calls,
+        )
+
+    def _time_plain(
+        self,
+        rule: str,
+        rounds: int,
+        counted: Mapping[int, Sequence[float]] | None,
+        deadline: Deadline,
+        first_calls: int | None,
+    ) -> None:
+        # as the caches of a rule, those of plain steps are the only ones of their time
+        self.close()
+        release_memory()
+        plain = self._open_plain()
+        time_rounds(
+            self._kind,
+            {plain_key(rule): plain.make_work(1)},
+            rounds,
+            self._recorder,
+            prepare=lambda _: plain.prepare(1),
             counted=counted,
             deadline=deadline,
             first_calls=first_calls,

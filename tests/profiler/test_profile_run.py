@@ -136,7 +136,7 @@ class TestResuming:
         checkpoint = self.checkpoint(path, target, draft, resume=True, settings=settings)
         clock = FakeClock(lambda: timed.append(1) or 1.0)
         resumed = measured(target, draft, prompts, settings, clock=clock, checkpoint=checkpoint)
-        assert stop_after + len(timed) == 2 * (8 + 8 + 3 + 2 * 2)  # passes, steps, and two lengths of prompts
+        assert stop_after + len(timed) == 2 * (8 + 8 + 1 + 3 + 2 * 2)  # passes, steps, plain too, two prompts
         assert content(resumed, tmp_path) == content(whole, tmp_path)
 
     @pytest.mark.parametrize("temperature", [0.0, 0.8])

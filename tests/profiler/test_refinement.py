@@ -14,6 +14,7 @@ from treeopt.profiler import Checkpoint, Measurement, Settings, profile_run
 from treeopt.profiler.acceptance.incremental import MIN_SEQUENCES
 from treeopt.profiler.budget import Budget
 from treeopt.profiler.latency import disturbance
+from treeopt.profiler.latency.steps import StepTimer
 from treeopt.records.sampling import Sampling
 from treeopt.records.timing_quality import MIN_SAMPLES
 from treeopt.runtime.drafters.registry import LoadedDrafter
@@ -301,3 +302,37 @@ class TestDrift:
     def test_without_the_correction_it_moves_them_apart(self, error, monkeypatch):
         monkeypatch.setattr(disturbance, "remove_drift", lambda samples, _: samples)
         assert error() > 0.06
+
+
+class TestSpeedOfSteps:
+    """The machine is slower by a quarter whenever steps are timed."""
+
+    @pytest.fixture
+    def overheads(self, make_model, monkeypatch):
+        def overheads():
+            """Return the overhead of a step, in plain steps, on this machine and on one of steady speed."""
+            speed, time_rule = [1.0], StepTimer._time_rule
+
+            def time_slowly(*arguments, **options):
+                speed[0] = 1.25
+                time_rule(*arguments, **options)
+                speed[0] = 1.0
+
+            found = []
+            for timed in (time_slowly, time_rule):
+                monkeypatch.setattr(StepTimer, "_time_rule", timed)
+                run = Run(make_model, sigma=0.01, plan=answer(0.5), drift=lambda _: speed[0])
+                (latency,) = run.profile().latencies
+                found.append(float(np.median(latency.overhead.samples_s) / latency.verify.seconds(1)))
+            return found
+
+        return overheads
+
+    def test_it_is_not_their_overhead(self, overheads):
+        slow, steady = overheads()
+        assert slow == pytest.approx(steady, abs=0.05)
+
+    def test_without_plain_steps_it_is(self, overheads, monkeypatch):
+        monkeypatch.setattr(StepTimer, "_samples_at", lambda timer, _: timer._filter.usable(timer._kind))
+        slow, steady = overheads()
+        assert slow > steady + 0.3

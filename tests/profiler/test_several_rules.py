@@ -29,8 +29,8 @@ SETTINGS = Settings(
 )
 ONE_SECOND = FakeClock(lambda: 1.0)
 TREES = (chain(2), TokenTree([-1, 0, 0, 1, 1]), chain(3))
-TIMED = 2 * (4 + 4 + len(RULES) * 2 + 2 * 2)
-"""Calls: of five probe trees two have up to 4 nodes, and prompts of two lengths are read."""
+TIMED = 2 * (4 + 4 + len(RULES) * (1 + 2) + 2 * 2)
+"""Calls: of five probe trees two have up to 4 nodes, each rule has plain steps too, and prompts of two lengths are read."""
 
 
 def measured(target, draft, prompts, settings=SETTINGS, *, clock=ONE_SECOND, checkpoint=None):
@@ -110,6 +110,7 @@ class TestProfile:
         np.testing.assert_allclose(ratio[0, :2], 1, atol=0.1)
         assert ratio[1, 0] > 1.02
 
+    @pytest.mark.usefixtures("profile")  # which fills it
     def test_rounds_of_traversal_are_in_the_checkpoint(self, checkpoint):
         kinds = list(checkpoint._entries)
         reach = [kind for kind in kinds if kind.startswith("reach")]

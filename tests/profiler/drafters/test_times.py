@@ -19,6 +19,9 @@ CONDITIONS = ((20, 1), (40, 3))
 SETTINGS = Settings(context_tokens=(20, 40), batch_sizes=(1, 3), max_tokens=16, rounds=2, depth=4)
 
 
+PLAIN_S = 1e-3
+
+
 class CountingClock(FakeClock):
     """A call takes a second for each pass of the heads that it makes, and 1 ms more."""
 
@@ -29,7 +32,12 @@ class CountingClock(FakeClock):
     def time_s(self, work):
         self.passes.clear()
         work()
-        return len(self.passes) + 1e-3
+        return len(self.passes) + PLAIN_S
+
+
+def target_latencies() -> tuple[StepLatency, ...]:
+    """Return passes of the target that take what the clock says of a plain step."""
+    return invented(conditions=CONDITIONS, verify=lambda *_: PLAIN_S).latencies
 
 
 def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
@@ -48,7 +56,7 @@ def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
 
 @pytest.mark.parametrize("name", ["eagle", "medusa", "dflash", "p-eagle"])
 def test_levels_blocks_and_steps_are_timed_under_every_condition(name, loaded, monkeypatch):
-    latencies = invented(conditions=CONDITIONS).latencies
+    latencies = target_latencies()
     found = times_of(loaded(name), monkeypatch, latencies)
     assert [(each.context_tokens, each.batch_size, each.sampled) for each in found] == [
         (*condition, False) for condition in CONDITIONS
@@ -67,7 +75,7 @@ def test_levels_blocks_and_steps_are_timed_under_every_condition(name, loaded, m
 def test_a_markov_head_is_timed_by_levels(loaded, monkeypatch):
     """The clock counts the block as one pass, and every level as one more."""
     drafter = loaded("dspark")
-    for each in times_of(drafter, monkeypatch, invented(conditions=CONDITIONS).latencies):
+    for each in times_of(drafter, monkeypatch, target_latencies()):
         assert each.per_block
         assert each.draft.max_tokens == drafter.heads.levels
         np.testing.assert_allclose(each.draft.medians_s, 1 + np.array(each.draft.tokens) + 1e-3)
@@ -88,6 +96,6 @@ def test_conditions_beyond_memory_are_left_out(loaded, monkeypatch):
         return made(self, text, condition, most)
 
     monkeypatch.setattr(module.DrafterTimer, "_open_passes", passes)
-    latencies = invented(conditions=CONDITIONS).latencies
+    latencies = target_latencies()
     (found,) = times_of(loaded("eagle"), monkeypatch, latencies)
     assert found.batch_size == 1

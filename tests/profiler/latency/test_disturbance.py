@@ -24,8 +24,8 @@ from treeopt.report.plan_warnings import times_warnings
 
 CONTEXTS = (30,)
 SETTINGS = Settings(context_tokens=CONTEXTS, max_tokens=8, rounds=12)
-KEYS = 8 + 8 + sum(tree.nodes <= 8 for tree in PROBE_TREES)
-"""Times of a round: every count is timed, and every probe tree that is small enough."""
+KEYS = 8 + 8 + 1 + sum(tree.nodes <= 8 for tree in PROBE_TREES)
+"""Times of a round: every count is timed, plain steps, and every probe tree that is small enough."""
 CALLS = SETTINGS.rounds * KEYS
 EVER = range(10**9)
 

@@ -59,7 +59,7 @@ class TestCoarse:
     def test_a_first_round_visits_every_part(self, make_model):
         pretended = Pretended(make_model)
         assert sorted(pretended.samples("verify")) == sorted(pretended.samples("draft")) == coarse_points(MOST)
-        assert len(pretended.samples("step")) == 7  # all probe trees
+        assert len(pretended.samples("step")) == 8  # of all probe trees, and plain
         latency = pretended.times.latency()
         assert latency.verify.max_tokens == latency.draft.max_tokens == MOST
 

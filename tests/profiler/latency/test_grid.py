@@ -148,7 +148,7 @@ class TestWays:
         ]
         for way in ("greedy", "sampled"):
             assert len(checkpoint.samples(f"verify 30x1 {way}")[4]) == 2
-            assert len(checkpoint.samples(f"step 400x1 {way}")) == 2
+            assert len(checkpoint.samples(f"step 400x1 {way}")) == 3  # one is plain
 
     def test_what_is_in_the_checkpoint_is_not_timed_again(self, make_model):
         settings, checkpoint = replace(SETTINGS, max_tokens=12), Checkpoint(None, "")
