@@ -1,7 +1,7 @@
 """Timing whole steps under every rule, and their host overhead.
 
 Steps and passes are timed at different moments, between which the machine may change its speed.  So plain steps are timed
-right before other steps, and all are brought to the speed at which plain steps were timed among the passes.
+in the same rounds, and all are brought to the speed at which plain steps were timed among the passes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,9 +11,10 @@ from zlib import crc32
 import numpy as np
 
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
+from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import Passes
 from treeopt.profiler.latency.disturbance import SampleFilter, start_block
-from treeopt.profiler.latency.memory import release_memory
+from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
 from treeopt.profiler.latency.passes import ChangeTree, DecodingSteps, TimedPoint, decoding_steps
 from treeopt.profiler.latency.rounds import Recorder, time_rounds
 from treeopt.records.latency import Timing
@@ -41,7 +42,7 @@ class StepTimer:
 
     Args:
         open_decoder: makes a decoder for a rule, and a function that switches its tree.
-        open_plain: allocates the caches of plain steps.
+        open_plain: allocates the caches of plain steps; without memory for them, steps stay as they were timed.
         context: tokens in the cache.
         point: the sampling and the batch size.
         rules: at temperature 0 only the first is timed, because all are the same.
@@ -70,6 +71,7 @@ class StepTimer:
         self._rules = rules[:1] if point.sampling.greedy else rules
         self._trees = trees
         self._opened: tuple[str, Decoder, DecodingSteps] | None = None
+        self._plain: Passes | None = None
         self._by_rule = {rule: {step_key(rule, tree): tree for tree in self._trees} for rule in self._rules}
 
     @property
@@ -107,7 +109,7 @@ class StepTimer:
 
     def close(self) -> None:
         """Free the caches; the next timed step allocates them again."""
-        self._opened = None
+        self._opened, self._plain = None, None
 
     def timed_steps(self, plain_s: float) -> tuple[RuleSteps, ...]:
         """Return the samples of every rule and tree, at the speed at which a plain step takes `plain_s`."""
@@ -178,41 +180,35 @@ class StepTimer:
         deadline: Deadline = NO_DEADLINE,
         first_calls: int | None = None,
     ) -> None:
-        self._time_plain(rule, rounds, counted, deadline.part(1 / (1 + len(trees))), first_calls)
         _, steps = self._open(rule)
+        works: dict[int, Work] = dict.fromkeys(trees, steps.step)
+        prepares: dict[int, Callable[[], object]] = {key: partial(steps.prepare, tree) for key, tree in trees.items()}
+        if self._plain is not None:
+            works[plain_key(rule)] = self._plain.make_work(1)
+            prepares[plain_key(rule)] = partial(self._plain.prepare, 1)
         time_rounds(
             self._kind,
-            dict.fromkeys(trees, steps.step),
+            works,
             rounds,
             self._recorder,
-            prepare=lambda key: steps.prepare(trees[key]),
+            prepare=lambda key: prepares[key](),
             counted=counted,
             deadline=deadline,
             first_calls=first_calls,
         )
 
-    def _time_plain(
-        self,
-        rule: str,
-        rounds: int,
-        counted: Mapping[int, Sequence[float]] | None,
-        deadline: Deadline,
-        first_calls: int | None,
-    ) -> None:
-        # as the caches of a rule, those of plain steps are the only ones of their time
-        self.close()
+    def _try_plain(self) -> Passes | None:
+        """Return plain steps; None if memory runs out."""
+        try:
+            plain = self._open_plain()
+            plain.prepare(1)  # allocates
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            return plain
         release_memory()
-        plain = self._open_plain()
-        time_rounds(
-            self._kind,
-            {plain_key(rule): plain.make_work(1)},
-            rounds,
-            self._recorder,
-            prepare=lambda _: plain.prepare(1),
-            counted=counted,
-            deadline=deadline,
-            first_calls=first_calls,
-        )
+        return None
 
     def _time_host(self) -> None:
         """Time the host's work after the target's pass, in separate steps that wait for the device."""
@@ -241,4 +237,6 @@ class StepTimer:
             decoder, change_tree = self._open_decoder(rule)
             steps = decoding_steps(decoder, self._context, self._point.batch_size, change_tree)
             self._opened = rule, decoder, steps
+            steps.prepare(self._trees[0])  # allocates, before plain steps take what is left
+            self._plain = self._try_plain()
         return self._opened[1:]

@@ -267,7 +267,7 @@ def test_ratios_are_interpolated_between_the_reference_counts(slowing):
     tokens = np.array([1, 5, 9, 16])
     assert scaled.verify.at(tokens) / model.costs.verify.at(tokens) == pytest.approx([1.0, 2.0, 3.0, 3.0], rel=0.15)
     widths = np.array([1, 2, 4])
-    assert scaled.draft.at(widths) / model.costs.draft.at(widths) == pytest.approx(1.5, rel=1e-6)
+    assert scaled.draft.at(widths) / model.costs.draft.at(widths) == pytest.approx(1.5, rel=1e-3)
     assert predict_at_pace(model, chain(400), pace) is predict_at_pace(None, TREE, pace) is None
 
 
