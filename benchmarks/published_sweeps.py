@@ -17,7 +17,7 @@ from statistics import fmean, median
 import yaml
 
 from treeopt.engines.importers import sweep_profile
-from treeopt.engines.importers.sweep_profile import ESTIMATED
+from treeopt.engines.importers.sweep_profile import ESTIMATED, average_by_length
 from treeopt.planner import plan, step_model
 from treeopt.records.sampling import GREEDY
 from treeopt.trees import chain
@@ -49,12 +49,12 @@ class Sweep:
     @property
     def speeds(self) -> dict[int, float]:
         """Tokens per second by length; empty if only accept lengths were published."""
-        return _average([(row.length, row.tokens_per_second) for row in self.rows])
+        return average_by_length([(row.length, row.tokens_per_second) for row in self.rows])
 
     @property
     def accept_lengths(self) -> dict[int, float]:
         """Tokens per step by length."""
-        return _average([(row.length, row.accept_length) for row in self.rows])
+        return average_by_length([(row.length, row.accept_length) for row in self.rows])
 
     def published(self) -> dict[int, float]:
         """Return what is predicted: tokens per second, or tokens per step without speeds."""
@@ -203,15 +203,6 @@ def summarize(results: list[Result]) -> Iterator[str]:
         gaps = [100 * result.gap for result in members if result.sweep.speeds]
         columns = f"{kind:26}{len(members):8}{len(errors):8}{median(errors):8.1f}{max(errors):18.1f}"
         yield columns + (f"{fmean(gaps):8.1f}{max(gaps):16.1f}" if gaps else "")
-
-
-def _average(values: list[tuple[int, float | None]]) -> dict[int, float]:
-    """Return the mean of the values at every length that has some."""
-    samples: dict[int, list[float]] = {}
-    for length, value in values:
-        if value is not None:
-            samples.setdefault(length, []).append(value)
-    return {length: fmean(numbers) for length, numbers in samples.items()}
 
 
 def _line(label: str, values: list[float] | list[int], form: str) -> str:

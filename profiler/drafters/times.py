@@ -14,7 +14,7 @@ from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
 from treeopt.profiler.latency.passes import ROOM_TOKENS, ChangeTree, ModelPasses, TimedPoint, probe_trees
 from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, open_plain_steps, passes_s
 from treeopt.profiler.latency.rounds import Recorder
-from treeopt.profiler.latency.steps import StepTimer
+from treeopt.profiler.latency.steps import StepTimer, step_overheads
 from treeopt.profiler.settings import Settings
 from treeopt.records.latency import LatencyTable
 from treeopt.records.measured_drafter import DrafterLatency
@@ -93,11 +93,10 @@ class DrafterTimer:
         )
         self._time(passes, steps, deadline)
         draft = self._table(passes)
-        plain_s = float(latency.verify.seconds(1))
-        (overhead,) = steps.overheads(
-            lambda tree: passes_s(latency.verify, draft, tree, per_block=self._per_block), plain_s
+        timed = steps.timed_steps(plain_s=float(latency.verify.seconds(1)))
+        (overhead,) = step_overheads(
+            timed, lambda tree: passes_s(latency.verify, draft, tree, per_block=self._per_block)
         )
-        (timed,) = steps.timed_steps(plain_s)
         return DrafterLatency(
             context_tokens=point.context_tokens,
             batch_size=point.batch_size,
@@ -106,7 +105,7 @@ class DrafterTimer:
             overhead=overhead.overhead,
             host=steps.host,
             sampled=not point.sampling.greedy,
-            steps=timed.trees,
+            steps=timed[0].trees,
         )
 
     def _time(self, passes: LatencyCurve, steps: StepTimer, deadline: Deadline) -> None:

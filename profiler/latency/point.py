@@ -23,7 +23,7 @@ from treeopt.profiler.latency.passes import (
     probe_trees,
 )
 from treeopt.profiler.latency.rounds import Recorder, Tick
-from treeopt.profiler.latency.steps import StepTimer
+from treeopt.profiler.latency.steps import StepTimer, step_overheads
 from treeopt.profiler.settings import Settings
 from treeopt.records.latency import LatencyTable
 from treeopt.records.sampling import resolve_draft_sampling
@@ -222,15 +222,16 @@ class PointTimer:
         )
         if self._steps is None or self._draft is None:
             return latency
-        draft, plain_s = self._draft.table(), float(latency.verify.seconds(1))
-        overheads = self._steps.overheads(lambda tree: passes_s(latency.verify, draft, tree), plain_s)
+        draft = self._draft.table()
+        steps = self._steps.timed_steps(plain_s=float(latency.verify.seconds(1)))
+        overheads = step_overheads(steps, lambda tree: passes_s(latency.verify, draft, tree))
         return replace(
             latency,
             draft=draft,
             overhead=overheads[0].overhead,
             rule_overheads=overheads if len(overheads) > 1 else (),
             host=self._steps.host,
-            steps=self._steps.timed_steps(plain_s),
+            steps=steps,
         )
 
     def _repeat_disturbed(self, timers: Sequence[LatencyCurve | StepTimer], rounds: int) -> None:

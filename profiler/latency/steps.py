@@ -37,6 +37,25 @@ def plain_key(rule: str) -> int:
     return step_key(rule, chain(0))
 
 
+def step_overheads(steps: Sequence[RuleSteps], passes_s: Callable[[TokenTree], float]) -> tuple[RuleOverhead, ...]:
+    """Return the host overhead of each rule: the seconds of its steps minus those of their passes.
+
+    Args:
+        steps: whole steps, at the speed at which the passes were timed.
+        passes_s: returns the seconds of the passes in a step with a tree.
+    """
+    return tuple(
+        RuleOverhead(
+            rule=rule_steps.rule,
+            overhead=Timing(
+                [seconds - passes_s(timed.tree) for timed in rule_steps.trees for seconds in timed.steps.samples_s],
+                allow_negative=True,
+            ),
+        )
+        for rule_steps in steps
+    )
+
+
 class StepTimer:
     """Times the steps of some trees under every rule.
 
@@ -128,29 +147,6 @@ class StepTimer:
         samples = self._checkpoint.samples(self._host_kind)
         seconds = [sample for trees in self._by_rule.values() for key in trees for sample in samples.get(key, ())]
         return Timing(seconds) if seconds and min(seconds) > 0 else None
-
-    def overheads(self, passes_s: Callable[[TokenTree], float], plain_s: float) -> tuple[RuleOverhead, ...]:
-        """Return the host overhead of each rule: the seconds of its steps minus those of their passes.
-
-        Args:
-            passes_s: returns the seconds of the passes in a step with a tree.
-            plain_s: seconds of a plain step at the speed at which the passes were timed.
-        """
-        samples = self._samples_at(plain_s)
-        return tuple(
-            RuleOverhead(
-                rule=rule,
-                overhead=Timing(
-                    [
-                        seconds - passes_s(tree)
-                        for tree in self._trees
-                        for seconds in samples.get(step_key(rule, tree), [])
-                    ],
-                    allow_negative=True,
-                ),
-            )
-            for rule in self._rules
-        )
 
     def _samples_at(self, plain_s: float) -> dict[int, list[float]]:
         """Return the usable samples of every step."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from treeopt.runtime import Transformer
+from treeopt.runtime import Decoder, Transformer
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.models.model import HiddenStates
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
@@ -60,3 +60,15 @@ def decoded_step(decoder, proposal, output=None):
     step = decoder.accept(proposal, decoder.verify(proposal) if output is None else output)
     decoder.commit(step)
     return step.tokens
+
+
+def check_plain_decoding(target, drafter, greedy_text):
+    """Check that the texts of a drafter are those of plain decoding, one at a time and in a batch."""
+    prompts = [PROMPT, PROMPT[:3], [7]]
+    expected = [greedy_text(target, prompt, 20) for prompt in prompts]
+    decoder = Decoder(target, drafter, temperature=0.0, max_sequence_tokens=60)
+    assert [joined(decoder.stream(prompt, 20)) for prompt in prompts] == expected
+    batched = {number: [] for number in range(len(prompts))}
+    for number, tokens in decoder.generate_all(prompts, 20, batch_size=3):
+        batched[number] += tokens
+    assert list(batched.values()) == expected

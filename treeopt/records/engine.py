@@ -137,3 +137,14 @@ def check_chain_lengths(chains: Sequence[ChainCounts]) -> None:
         raise InvalidValueError(f"expected increasing lengths. Got {lengths}.", field="chains")
     if len({len(chain.steps) for chain in chains}) > 1:
         raise InvalidValueError("expected counts of the same sequences at every length.", field="chains")
+
+
+def lengths_around(measured: Sequence[int], length: int) -> tuple[int, int] | None:
+    """Return the measured draft lengths between which one is interpolated; None if it was measured, or none is longer.
+
+    >>> lengths_around([0, 1, 4], 2), lengths_around([0, 1, 4], 4)
+    ((1, 4), None)
+    """
+    if length in measured or length > max(measured):
+        return None
+    return max(filter(length.__gt__, measured)), min(filter(length.__lt__, measured))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from treeopt.errors import EngineError, Warning
-from treeopt.records.engine import ChainLatency
+from treeopt.records.engine import ChainLatency, lengths_around
 from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED, EngineBench, EngineRow, TextDivergence
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, number_or_absent, percent
@@ -98,12 +98,12 @@ def losslessness_lines(bench: EngineBench) -> list[str]:
 def interpolated_length_warning(latency: ChainLatency, chosen: int) -> Warning | None:
     """Return the warning that the chosen length lies between probed ones; None if it was probed."""
     lengths = [chain.length for chain in latency.chains]
-    if chosen in lengths:
+    around = lengths_around(lengths, chosen)
+    if around is None:
         return None
-    shorter, longer = max(filter(chosen.__gt__, lengths)), min(filter(chosen.__lt__, lengths))
     return Warning(
         f"the chosen length, {counted(chosen, 'draft token')}, was not probed. Its prediction is interpolated between lengths "
-        f"{shorter} and {longer}.",
+        f"{around[0]} and {around[1]}.",
         f"Probe with --lengths {','.join(map(str, sorted([*lengths, chosen])))} to measure it.",
     )
 

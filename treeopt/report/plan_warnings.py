@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from treeopt.errors import Warning
+from treeopt.records.engine import lengths_around
 from treeopt.records.step_latency import StepLatency
 from treeopt.records.timing_quality import estimate_drift, relative_iqr
 from treeopt.report.text import percent, percent_floor
@@ -128,15 +129,12 @@ def _unmeasured_length(plan: "Plan") -> Iterator[Warning]:
         return
     length = plan.choice.tree.max_depth
     tables = [latency.verify.tokens.tolist() for latency in plan.model.point.latencies]
-    lengths = [tokens - 1 for tokens in sorted(set.intersection(*map(set, tables)))]
-    if length in lengths or length > lengths[-1]:
-        return
-    shorter = max(measured for measured in lengths if measured < length)
-    longer = min(measured for measured in lengths if measured > length)
-    yield Warning(
-        f"{length} draft tokens were not measured; the step time is interpolated between {shorter} and {longer}.",
-        "Measure it before you serve.",
-    )
+    around = lengths_around([tokens - 1 for tokens in set.intersection(*map(set, tables))], length)
+    if around is not None:
+        yield Warning(
+            f"{length} draft tokens were not measured; the step time is interpolated between {around[0]} and {around[1]}.",
+            "Measure it before you serve.",
+        )
 
 
 def _imports_without_errors(plan: "Plan") -> Iterator[Warning]:

@@ -81,13 +81,22 @@ def sweep_profile(
     )
 
 
+def average_by_length(values: Sequence[tuple[int, float | None]]) -> dict[int, float]:
+    """Return the mean of the values at every draft length that has some."""
+    by_length: dict[int, list[float]] = {}
+    for length, value in values:
+        if value is not None:
+            by_length.setdefault(length, []).append(value)
+    return {length: sum(samples) / len(samples) for length, samples in by_length.items()}
+
+
 def _find_survival(rows: Sequence[SweepRow]) -> tuple[list[float], str, float | None]:
     """Return the share of steps that accept at least 1, 2, … draft tokens, its kind, and the rate if it is estimated.
 
     Raises InvalidValueError if accept lengths are missing at the longest length, or everywhere next to a step time.
     """
     longest = max(row.length for row in rows)
-    accept_lengths = _average([(row.length, row.tokens_per_step) for row in rows if row.length])
+    accept_lengths = average_by_length([(row.length, row.tokens_per_step) for row in rows if row.length])
     if accept_lengths:
         if longest > max(accept_lengths):
             raise InvalidValueError(
@@ -104,17 +113,8 @@ def _find_survival(rows: Sequence[SweepRow]) -> tuple[list[float], str, float | 
     for row in rows:
         token_s = row.step_s if row.token_s is None else row.token_s  # a plain step has one token
         speeds.setdefault((row.context_tokens, row.batch_size), []).append((row.length, token_s))
-    rate = estimate_rate(max(map(_average, speeds.values()), key=len))
+    rate = estimate_rate(max(map(average_by_length, speeds.values()), key=len))
     return [rate**power for power in range(1, longest + 1)], "sweep, acceptance estimated from speeds", rate
-
-
-def _average(values: Sequence[tuple[int, float | None]]) -> dict[int, float]:
-    """Return the mean of the values at every draft length that has some."""
-    by_length: dict[int, list[float]] = {}
-    for length, value in values:
-        if value is not None:
-            by_length.setdefault(length, []).append(value)
-    return {length: sum(samples) / len(samples) for length, samples in by_length.items()}
 
 
 def _condition_survival(survival: Sequence[float]) -> list[list[float]]:

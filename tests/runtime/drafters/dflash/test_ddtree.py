@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support import dflash_heads as heads
-from tests.support.decoded import PROMPT, decoded_step, joined
+from tests.support.decoded import PROMPT, check_plain_decoding, decoded_step, joined
 from tests.support.slow_beam_expansion import paths_of
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
@@ -111,14 +111,7 @@ class TestDrafter:
             text += decoded_step(decoder, proposal)
 
     def test_texts_are_plain_decodings_alone_and_in_batches(self, deep, head, greedy_text):
-        prompts = [PROMPT, PROMPT[:3], [7]]
-        expected = [greedy_text(deep, prompt, 20) for prompt in prompts]
-        decoder = Decoder(deep, drafter_of(head, 9), temperature=0.0, max_sequence_tokens=60)
-        assert [joined(decoder.stream(prompt, 20)) for prompt in prompts] == expected
-        batched = {number: [] for number in range(len(prompts))}
-        for number, tokens in decoder.generate_all(prompts, 20, batch_size=3):
-            batched[number] += tokens
-        assert list(batched.values()) == expected
+        check_plain_decoding(deep, drafter_of(head, 9), greedy_text)
 
     def test_a_slot_that_is_not_finite_leaves_the_root(self, deep, head, greedy_text, monkeypatch):
         draft = type(head).draft

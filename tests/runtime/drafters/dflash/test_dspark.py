@@ -5,7 +5,7 @@ import torch
 
 from tests.support import dflash_heads as heads
 from tests.support import dspark_fixture as fixture
-from tests.support.decoded import PROMPT, decoded_step, joined
+from tests.support.decoded import PROMPT, check_plain_decoding, decoded_step
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, load_dflash
@@ -144,14 +144,7 @@ class TestDrafter:
         assert trees(*texts) == [trees(text)[0] for text in texts]
 
     def test_texts_are_plain_decodings_alone_and_in_batches(self, deep, head, greedy_text):
-        prompts = [PROMPT, PROMPT[:3], [7]]
-        expected = [greedy_text(deep, prompt, 20) for prompt in prompts]
-        decoder = Decoder(deep, DFlashDrafter(head, k_ary(2, 3), capacity=60), temperature=0.0, max_sequence_tokens=60)
-        assert [joined(decoder.stream(prompt, 20)) for prompt in prompts] == expected
-        found = {number: [] for number in range(len(prompts))}
-        for number, tokens in decoder.generate_all(prompts, 20, batch_size=3):
-            found[number] += tokens
-        assert list(found.values()) == expected
+        check_plain_decoding(deep, DFlashDrafter(head, k_ary(2, 3), capacity=60), greedy_text)
 
     def test_the_tree_changes_from_one_step_to_the_next(self, deep, head):
         drafter = DFlashDrafter(head, k_ary(2, 3), capacity=60)

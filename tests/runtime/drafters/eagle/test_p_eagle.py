@@ -10,7 +10,7 @@ import torch
 
 from tests.runtime.drafters.eagle.test_head import one_pass, rows_of, states_of
 from tests.support import eagle_heads as layouts
-from tests.support.decoded import PROMPT, decoded_step, joined
+from tests.support.decoded import PROMPT, check_plain_decoding, decoded_step
 from tests.support.eagle_heads import LEVELS, MASK_TOKEN, make_head, save_head
 from tests.support.slow_eagle import SlowEagle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptWarning
@@ -147,15 +147,7 @@ class TestDrafter:
         assert accepted or tree.nodes < 20
 
     def test_texts_are_plain_decodings_alone_and_in_batches(self, deep, head, greedy_text):
-        prompts = [PROMPT, PROMPT[:3], [7]]
-        expected = [greedy_text(deep, prompt, 20) for prompt in prompts]
-        drafter = PEagleDrafter(head, k_ary(2, 3), capacity=60)
-        decoder = Decoder(deep, drafter, temperature=0.0, max_sequence_tokens=60)
-        assert [joined(decoder.stream(prompt, 20)) for prompt in prompts] == expected
-        found = {number: [] for number in range(len(prompts))}
-        for number, tokens in decoder.generate_all(prompts, 20, batch_size=3):
-            found[number] += tokens
-        assert list(found.values()) == expected
+        check_plain_decoding(deep, PEagleDrafter(head, k_ary(2, 3), capacity=60), greedy_text)
 
     def test_the_tree_changes_from_one_step_to_the_next(self, deep, head):
         drafter = PEagleDrafter(head, k_ary(2, 3), capacity=60)
