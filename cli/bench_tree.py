@@ -107,7 +107,7 @@ def _predict(
     model = step_model(profile, temperature=acceptance.temperature)
     for drafter in profile.drafters:
         trees = drafter.trees_at(acceptance.temperature)
-        if drafter.name == planned.drafter.name and trees and drafter.is_timed_at(model.point):
+        if drafter.label == planned.drafter.label and trees and drafter.is_timed_at(model.point):
             model = tree_models(drafter, trees)(model.point)
     return model, acceptance, rule, file_prediction(planned, rule=rule, temperature=acceptance.temperature)
 

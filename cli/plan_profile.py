@@ -65,7 +65,7 @@ def plan_profile(profile: Profile, request: PlanRequest, drafter: str | None = N
         if several:
             tick()
         if drafter is not None:
-            drafters = (chosen_drafter(drafters, drafter),)
+            drafters = (chosen_drafter(drafters, drafter, request.objective),)
         schedule = schedule_if_measured(profile, request, tick)
         over_contexts: tuple[Segment, ...] = ()
         if several and schedule is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from treeopt.records.profile import Profile
     from treeopt.runtime.drafters.registry import LoadedDrafter
     from treeopt.runtime.models.pair import ModelPair
+    from treeopt.trees.drafter_setting import DrafterSetting
 
     Prompts = list[list[int]]
 
@@ -134,21 +135,19 @@ def _load_drafters(
         raise InvalidValueError(
             f"drafter: expected to be measured by one process. Got {processes.count}: leave torchrun out."
         )
+    from treeopt.methods.build import load_planned_drafter
     from treeopt.profiler.profile_run import longest_sequence
-    from treeopt.runtime.drafters.registry import load_drafter
 
-    return [
-        load_drafter(
-            drafter.name,
-            drafter.source,
-            models.target,
-            models.draft,
-            layers=drafter.layers,
-            target_digest=models.described.target_digest,
-            capacity=longest_sequence(models.target, models.draft, prompts, settings),
-        )
-        for drafter in args.other_drafters
-    ]
+    capacity = longest_sequence(models.target, models.draft, prompts, settings)
+    loaded: dict[DrafterSetting, LoadedDrafter] = {}
+    drafters = []
+    for drafter in args.other_drafters:
+        heads = replace(drafter, block_draft_tokens=None)
+        if heads not in loaded:
+            loaded[heads] = load_planned_drafter(heads, models, capacity=capacity)
+        block = drafter.block_draft_tokens
+        drafters.append(loaded[heads] if block is None else loaded[heads].with_block_of(block))
+    return drafters
 
 
 def _combine(

@@ -174,4 +174,4 @@ class Settings:
 
 def _describe_drafter(drafter: DrafterSetting) -> str:
     at = f" at {drafter.layers}" if drafter.layers else ""
-    return f"{drafter.name} {drafter.digest or 'without heads'}{at}"
+    return f"{drafter.label} {drafter.digest or 'without heads'}{at}"

@@ -39,6 +39,8 @@ STATIC_TREE_DRAFTERS = tuple(name for name, parameters in PARAMETERS.items() if 
 """Drafters of a static tree, which is solved from their acceptance table."""
 HEAD_DRAFTERS = ("medusa", "dflash", "dspark", "ddtree", "redrafter", "eagle", "p-eagle", "eagle2")
 """Drafters with a folder of heads, `--drafter NAME=DIR`; `eagle2` without one expands the draft model."""
+BLOCK_DRAFTERS = ("dflash", "dspark", "ddtree")
+"""Drafters whose head predicts a block in one pass, other slots with another block size."""
 MAX_VALUE = 65_536
 """Largest parameter in a file, as for the nodes of a tree file."""
 
@@ -85,6 +87,8 @@ class DrafterSetting(ShortRepr):
     """Digest of the heads' files."""
     layers: tuple[int, ...] = field(default=(), metadata=LAYERS)
     """Hidden-state layer ids of an EAGLE head, in the order of training; empty for those of its configuration."""
+    block_draft_tokens: int | None = field(default=None, metadata=in_file(least=1))
+    """Draft tokens of each block of a DFlash or DSpark head; None if unknown."""
     values: tuple[SettingValue, ...] = field(default=(), metadata=VALUES)
     """Parameters such as `length` and `ngram`, from 1 to `MAX_VALUE`; empty for static trees."""
 
@@ -137,6 +141,12 @@ class DrafterSetting(ShortRepr):
         return self.parameters.longest_draft
 
     @property
+    def label(self) -> str:
+        """Name and block size, which tell the drafters of a profile apart."""
+        block = self.block_draft_tokens
+        return self.name if block is None else f"{self.name}, blocks of {block}"
+
+    @property
     def description(self) -> str:
         """Name and parameters, such as `prompt-lookup: length 8, ngram 4`."""
         return f"{self.name}: {self.parameters_text}" if self.values else self.name
@@ -174,8 +184,8 @@ def drafter_setting(
 def checked_setting(setting: DrafterSetting) -> DrafterSetting:
     """Return the setting if a drafter can be built from it.
 
-    Raises InvalidValueError, with the field, for missing or unknown parameters, a folder of a drafter without heads, and
-    layers of a drafter without an EAGLE head.
+    Raises InvalidValueError, with the field, for missing or unknown parameters, a folder of a drafter without heads,
+    layers of a drafter without an EAGLE head, and a block size of one without a DFlash head.
     """
     expected, names = parameter_names(setting.name), tuple(parameter.name for parameter in setting.values)
     if names != expected:
@@ -192,6 +202,11 @@ def checked_setting(setting: DrafterSetting) -> DrafterSetting:
             raise InvalidValueError(
                 f"expected none, because {setting.name} reads no folder. Got one: leave it out.", field=name
             )
+    if setting.block_draft_tokens is not None and setting.name not in BLOCK_DRAFTERS:
+        raise InvalidValueError(
+            f"expected none, because {setting.name} drafts no blocks of a DFlash head. Got some: leave them out.",
+            field="block_draft_tokens",
+        )
     if setting.layers and not setting.eagle_head:
         name = "eagle2 without source" if setting.name == "eagle2" else setting.name
         raise InvalidValueError(

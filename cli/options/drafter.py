@@ -11,7 +11,7 @@ from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import LAYERS, TEXT
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
-from treeopt.trees.drafter_setting import DRAFTERS, HEAD_DRAFTERS, DrafterSetting
+from treeopt.trees.drafter_setting import BLOCK_DRAFTERS, DRAFTERS, HEAD_DRAFTERS, DrafterSetting
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -79,6 +79,25 @@ def with_layers(drafters: Sequence[DrafterSetting], layers: tuple[int, ...]) -> 
             "one, or leave it out."
         )
     return tuple(replace(drafter, layers=layers) if layers and drafter.eagle_head else drafter for drafter in drafters)
+
+
+def with_blocks(drafters: Sequence[DrafterSetting], blocks: tuple[int, ...]) -> tuple[DrafterSetting, ...]:
+    """Return drafters, those with a DFlash head once for each block size, unless there are none.
+
+    Raises click.UsageError if no drafter has such a head.
+    """
+    if not blocks:
+        return tuple(drafters)
+    if not any(drafter.name in BLOCK_DRAFTERS for drafter in drafters):
+        raise click.UsageError(
+            f"--block-draft-tokens: expected --drafter {', '.join(BLOCK_DRAFTERS)}, whose blocks they are. Got none: name "
+            "one, or leave it out."
+        )
+    return tuple(
+        drafter if block is None else replace(drafter, block_draft_tokens=block)
+        for drafter in drafters
+        for block in (dict.fromkeys(blocks) if drafter.name in BLOCK_DRAFTERS else (None,))
+    )
 
 
 def move_drafter(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options.drafter import DRAFTER, eagle_layers_option, with_layers
+from treeopt.cli.options.drafter import DRAFTER, eagle_layers_option, with_blocks, with_layers
 from treeopt.cli.options.inputs import PROFILE, REPLACE_FILES, file, force_option, output_option
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, group, is_given, option, refuse_options
 from treeopt.cli.options.sampling import SamplingsOptions, check_rule_option, lossy_option
-from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MAX_COUNT, RULE_LIST, Whole
+from treeopt.cli.options.values import BLOCKS, COUNT, COUNTS, DURATION, FILE_TEXT, MAX_COUNT, RULE_LIST, Whole
 from treeopt.cli.outputs import DEFAULT_RECORD, checkpoint_path, is_stdout, record_path
 from treeopt.errors import InvalidValueError
 from treeopt.files.atomic_files import is_stream
@@ -192,6 +192,14 @@ class ProfileOptions:
         f"{' and '.join(WITHOUT_MODELS)}.",
     )
     eagle_layers: tuple[int, ...] = eagle_layers_option("those in its config.json")
+    block_draft_tokens: tuple[int, ...] = option(
+        "--block-draft-tokens",
+        heading=Heading.MODELS,
+        type=BLOCKS,
+        default=(),
+        help="Draft tokens of the blocks of dflash, dspark and ddtree, separated by commas; each is measured as a drafter "
+        "of its own. By default those of the training.",
+    )
 
     @property
     def has_draft_model(self) -> bool:
@@ -202,8 +210,8 @@ class ProfileOptions:
     def other_drafters(self) -> tuple[DrafterSetting, ...]:
         """The drafters to measure other than the draft model.
 
-        Raises click.UsageError for one that is named twice, one that needs a missing draft model, and layers without
-        an EAGLE head.
+        Raises click.UsageError for one that is named twice, one that needs a missing draft model, layers without an
+        EAGLE head, and block sizes without a DFlash head.
         """
         names = [drafter.name for drafter in self.drafters]
         needing = [drafter.name for drafter in self.drafters if drafter.expands_draft_model]
@@ -215,7 +223,8 @@ class ProfileOptions:
             return tuple(DrafterSetting(name=name) for name in WITHOUT_MODELS)
         if twice := [name for name in names if names.count(name) > 1]:
             raise click.UsageError(f"--drafter {twice[0]}: expected once. Got it {names.count(twice[0])} times.")
-        return with_layers([drafter for drafter in self.drafters if drafter.name != "model"], self.eagle_layers)
+        others = [drafter for drafter in self.drafters if drafter.name != "model"]
+        return with_blocks(with_layers(others, self.eagle_layers), self.block_draft_tokens)
 
     @property
     def is_fixed_amount(self) -> bool:

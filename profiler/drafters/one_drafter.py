@@ -94,6 +94,7 @@ class DrafterProfiler:
             source=drafter.source,
             digest=drafter.digest,
             layers=drafter.layers,
+            block_draft_tokens=drafter.block_draft_tokens,
             latencies=self.latencies,
             trees=self._measure_trees() if static else (),
             decodes=() if static else self._measure_decodes(),
@@ -299,7 +300,7 @@ class DrafterProfiler:
 
     def _kind(self, sampling: Sampling, source: PromptSource) -> str:
         """Return the end of the checkpoint's kinds of this drafter, sampling and context length."""
-        return f"{self.drafter.name} {describe_point(sampling, source)}"
+        return f"{self.drafter.setting().label} {describe_point(sampling, source)}"
 
     def _step_model(self, sampling: Sampling, source: PromptSource) -> StepModel:
         temperature = sampling.temperature

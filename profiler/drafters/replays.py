@@ -90,6 +90,9 @@ class SettingReplay:
             )
             self.expect_ticks(len(generated))
             self._needed_tokens[point] = counter.count_all(
-                f"needed tokens {self.drafter.name} {point}", self.recorder.checkpoint, deadline, self.recorder.tick
+                f"needed tokens {self.drafter.setting().label} {point}",
+                self.recorder.checkpoint,
+                deadline,
+                self.recorder.tick,
             )
         return self._needed_tokens[point]

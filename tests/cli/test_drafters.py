@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.cli.conftest import LITTLE
@@ -12,6 +13,7 @@ from tests.planner.test_drafters import heads, lookup, lookup_rows
 from tests.support.eagle_heads import make_head, save_head, speculators
 from treeopt import bundled as bundle
 from treeopt.errors import TreeoptError
+from treeopt.records.profile import Profile
 from treeopt.runtime import load_model
 from treeopt.trees import load_file
 from treeopt.trees.drafter_setting import drafter_setting
@@ -87,7 +89,7 @@ def test_layers_apply_to_eagle_heads_only(monkeypatch):
             return SimpleNamespace(setting=lambda: drafter_setting(name, layers=layers))
         raise TreeoptError("enough")
 
-    monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
+    monkeypatch.setattr("treeopt.methods.build.load_drafter", load)
     named = ("medusa", "eagle=heads", "p-eagle=heads", "eagle2=heads", "lookahead")
     options = [part for each in named for part in ("--drafter", each)]
     assert call("profile", *LITTLE, *options, "--eagle-layers", "9,2,6").exit_code == 1
@@ -196,3 +198,43 @@ def test_a_profile_of_the_bundled_pair_with_drafters_is_solved(folder):
     drafter = load_file(folder / "tree.json").drafter
     assert drafter is not None
     assert (drafter.source, drafter.layers) == (str(eagle), (5, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("medusa=heads",), "--block-draft-tokens: expected --drafter dflash, dspark, ddtree, whose blocks they are."),
+        (("dflash", "3,0"), "expected whole numbers of at least 1, each once, such as 3,7."),
+    ],
+)
+def test_block_sizes_are_refused_before_anything_is_loaded(folder, options, expected):
+    drafter, *blocks = options
+    block = blocks[0] if blocks else "3"
+    result = call("profile", "--target", "absent", "--drafter", drafter, "--block-draft-tokens", block)
+    assert result.exit_code == 2
+    assert expected in " ".join(result.stderr.split())
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_every_block_size_is_measured_and_the_fastest_planned(folder):
+    named = ("--drafter", "dflash", "--drafter", "ddtree", "--block-draft-tokens", "2,7")
+    result = call("profile", *LITTLE, "--positions", "96", "--max-prompts", "4", *named)
+    assert result.exit_code == 0, result.output
+    small, large = Profile.load(folder / "profile.yaml").drafters[:2]
+    assert [small.label, large.label] == ["dflash, blocks of 2", "dflash, blocks of 7"]
+    (two,), (seven,) = small.trees, large.trees
+    assert (two.acceptance.table.max_depth, seven.acceptance.table.max_depth) == (2, 7)
+    assert not np.allclose(two.acceptance.table.p[:2], seven.acceptance.table.p[:2], atol=1e-6)
+    result = call("solve")
+    assert result.exit_code == 0, result.output
+    lines = [line for line in rows(result.stdout) if "blocks of" in line]
+    assert [line[2:].split()[0] for line in lines] == ["dflash", "dflash", "ddtree", "ddtree"]
+    assert call("solve", "--drafter", "dflash").exit_code == 0
+    drafter = load_file(folder / "tree.json").drafter
+    assert drafter is not None
+    assert drafter.block_draft_tokens in (2, 7)
+    assert call("run", "tree.json", "--max-new-tokens", "8", "--prompt", "import os").exit_code == 0
+    result = call("profile", *LITTLE, "--drafter", "dflash", "--block-draft-tokens", "8", "-o", "other.yaml")
+    assert result.exit_code == 1
+    assert "--block-draft-tokens: expected 1 to 7, because" in " ".join(result.stderr.split())

@@ -80,6 +80,21 @@ def test_layers_reach_the_plans_setting(content, load, tmp_path):
     assert Profile.load(tmp_path / "again.yaml").drafters[0].setting().layers == (9, 2, 6)
 
 
+def test_block_sizes_reach_the_plans_setting_and_tell_drafters_apart(content, load, tmp_path):
+    first = content["drafters"][0]
+    assert load(content).drafters[0].setting().block_draft_tokens is None
+    with pytest.raises(FormatError, match="block_draft_tokens: expected none, because medusa"):
+        load({**content, "drafters": [{**first, "block_draft_tokens": 3}]})
+    blocks = [{**deepcopy(first), "name": "dflash", "block_draft_tokens": size} for size in (3, 7)]
+    content = {**content, "drafters": blocks}
+    jsonschema.Draft202012Validator(SCHEMA).validate(content)
+    load(content).save(tmp_path / "again.yaml")
+    labels = [drafter.setting().label for drafter in Profile.load(tmp_path / "again.yaml").drafters]
+    assert labels == ["dflash, blocks of 3", "dflash, blocks of 7"]
+    with pytest.raises(FormatError, match="Got dflash, blocks of 3 twice"):
+        load({**content, "drafters": [blocks[0], deepcopy(blocks[0])]})
+
+
 def test_file_without_drafters_is_version_1(content, load, tmp_path):
     content.pop("drafters")
     load(content).save(tmp_path / "again.yaml")

@@ -137,24 +137,24 @@ def save(folder, config, tensors):
     return folder
 
 
-def oracle_logits(oracle, target, text, *, shift=0):
-    """Return the logits (BLOCK, V) of a block after a text whose last token is the root, by transformers' class."""
-    return target.logits(oracle_states(oracle, target, text, shift=shift))
+def oracle_logits(oracle, target, text, *, shift=0, block=BLOCK):
+    """Return the logits (block, V) of a block after a text whose last token is the root, by transformers' class."""
+    return target.logits(oracle_states(oracle, target, text, shift=shift, block=block))
 
 
-def oracle_states(oracle, target, text, *, shift=0):
-    """Return what these logits are made of, (BLOCK, hidden)."""
+def oracle_states(oracle, target, text, *, shift=0, block=BLOCK):
+    """Return what these logits are made of, (block, hidden)."""
     tokens = torch.tensor(text)
     context = len(text) - 1
     states = target.compute_states(tokens[:-1], requested_states_of(shift)) if context else None
     embedding = target.weights.embedding
-    block = torch.cat([embedding[tokens[-1:]], embedding[MASK].expand(BLOCK - 1, -1)])[None]
-    rows = torch.cat(list(states.layers), -1)[None] if context else block.new_zeros(1, 0, 2 * block.shape[-1])
+    slots = torch.cat([embedding[tokens[-1:]], embedding[MASK].expand(block - 1, -1)])[None]
+    rows = torch.cat(list(states.layers), -1)[None] if context else slots.new_zeros(1, 0, 2 * slots.shape[-1])
     with torch.no_grad():
         found = oracle(
-            noise_embeds=block,
+            noise_embeds=slots,
             context_hidden_states=rows,
-            position_ids=torch.arange(context + BLOCK)[None],
+            position_ids=torch.arange(context + block)[None],
         )
     return found.last_hidden_state[0]
 

@@ -19,13 +19,14 @@ def load_planned_drafter(setting: DrafterSetting, models: ModelPair, *, capacity
     """Load a drafter with its heads.
 
     Args:
-        setting: of any drafter but the draft model; name, source and layers are used.
+        setting: of any drafter but the draft model; all but its digest and values are used.
         models: the pair that decodes.
         capacity: tokens of the longest sequence; by default the target's maximum.
 
-    Raises InfeasibleError for heads of another target, TreeoptError for a folder without heads.
+    Raises InfeasibleError for heads of another target, InvalidValueError for larger blocks than the head was trained for,
+    TreeoptError for a folder without heads.
     """
-    return load_drafter(
+    loaded = load_drafter(
         setting.name,
         setting.source,
         models.target,
@@ -34,6 +35,7 @@ def load_planned_drafter(setting: DrafterSetting, models: ModelPair, *, capacity
         target_digest=models.described.target_digest,
         capacity=models.target.config.max_positions if capacity is None else capacity,
     )
+    return loaded if setting.block_draft_tokens is None else loaded.with_block_of(setting.block_draft_tokens)
 
 
 def build_decoder(

@@ -31,7 +31,12 @@ def plan_drafter(name: str, inputs: Inputs) -> Method:
     heads = (
         DrafterSetting(name=name)
         if measured is None
-        else DrafterSetting(name=name, source=measured.source, layers=measured.layers)
+        else DrafterSetting(
+            name=name,
+            source=measured.source,
+            layers=measured.layers,
+            block_draft_tokens=measured.block_draft_tokens,
+        )
     )
     loaded = load_planned_drafter(heads, inputs.pair)
     temperature = inputs.sampling.temperature

@@ -75,8 +75,10 @@ class Option(ShortRepr):
 
     @property
     def shape(self) -> str:
-        """The tree or the drafter's parameters in words."""
-        return self.drafter.parameters_text if self.drafter.builds_own_trees else describe_tree(self.tree)
+        """The tree or the drafter's parameters in words, with the size of its blocks."""
+        shape = self.drafter.parameters_text if self.drafter.builds_own_trees else describe_tree(self.tree)
+        block = self.drafter.block_draft_tokens
+        return shape if block is None else f"{shape}, blocks of {block}"
 
     @property
     def max_nodes(self) -> int:

@@ -107,7 +107,7 @@ def option_predictor(
         tokens = token_models(profile, acceptance, raw=request.raw)
         model_at_point = lambda point: model_at(point, tokens.at(point.context_tokens), max_nodes=max_nodes)
     else:
-        drafter = next((drafter for drafter in profile.drafters if drafter.name == option.drafter.name), None)
+        drafter = next((drafter for drafter in profile.drafters if drafter.label == option.drafter.label), None)
         if drafter is None:
             return lambda _: None
         if decodes := drafter.decodes_at(temperature):

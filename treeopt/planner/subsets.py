@@ -93,8 +93,8 @@ def sequence_categories(profile: Profile) -> list[tuple[str, ...]]:
 
 def left_out_drafters(profile: Profile, restricted: Profile) -> tuple[str, ...]:
     """Return the names of the drafters that `for_category` left out of a profile when it returned `restricted`."""
-    names = [drafter.name for drafter in restricted.drafters]
-    return tuple(drafter.name for drafter in profile.drafters if drafter.name not in names)
+    labels = [drafter.label for drafter in restricted.drafters]
+    return tuple(drafter.label for drafter in profile.drafters if drafter.label not in labels)
 
 
 def left_out_warning(categories_by_drafter: Mapping[str, Sequence[str]]) -> Warning:

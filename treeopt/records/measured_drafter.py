@@ -277,7 +277,8 @@ class MeasuredDrafter(ShortRepr):
     digest: str | None = None
     """Digest of the heads' files."""
     layers: tuple[int, ...] = field(default=(), metadata=LAYERS)
-    """As in `DrafterSetting`."""
+    block_draft_tokens: int | None = field(default=None, metadata=in_file(least=1))
+    """Layers and block as in `DrafterSetting`."""
     latencies: tuple[DrafterLatency, ...] = field(default=(), metadata=in_file("latency"))
     """For static trees: one for every latency of the profile."""
     trees: tuple[MeasuredTrees, ...] = ()
@@ -288,8 +289,20 @@ class MeasuredDrafter(ShortRepr):
     def setting(self, values: tuple[SettingValue, ...] = ()) -> DrafterSetting:
         """Return the drafter's setting in plans and tree files; raises InvalidValueError for invalid values."""
         return checked_setting(
-            DrafterSetting(name=self.name, source=self.source, digest=self.digest, layers=self.layers, values=values)
+            DrafterSetting(
+                name=self.name,
+                source=self.source,
+                digest=self.digest,
+                layers=self.layers,
+                block_draft_tokens=self.block_draft_tokens,
+                values=values,
+            )
         )
+
+    @property
+    def label(self) -> str:
+        """As that of `DrafterSetting`."""
+        return DrafterSetting(name=self.name, block_draft_tokens=self.block_draft_tokens).label
 
     def trees_at(self, temperature: float) -> tuple[MeasuredTrees, ...]:
         """Return the measurements of static trees at a temperature, by increasing context length."""
@@ -348,8 +361,8 @@ def condition_key(latency: StepLatency | DrafterLatency) -> tuple[int, int, bool
 
 def check_drafters(drafters: Sequence[MeasuredDrafter]) -> None:
     """Raise InvalidValueError for duplicate drafters."""
-    if (name := find_duplicate(drafter.name for drafter in drafters)) is not None:
-        raise InvalidValueError(f"expected each once. Got {name} twice: remove one.", field="drafters")
+    if (label := find_duplicate(drafter.label for drafter in drafters)) is not None:
+        raise InvalidValueError(f"expected each once. Got {label} twice: remove one.", field="drafters")
 
 
 def _check_steps(tokens: Sequence[int], steps: Sequence[int]) -> None:

@@ -84,6 +84,7 @@ def _option(option: "Option") -> dict[str, Any]:
         **_setting(option),
         "source": option.drafter.source,
         "layers": option.drafter.layers,
+        "block_draft_tokens": option.drafter.block_draft_tokens,
         **option.prediction.fields,
     }
 

@@ -62,15 +62,15 @@ def context_warnings(
     acceptance = profile.acceptance(rule=plan.rule, temperature=plan.temperature)
     scheduled = [] if schedule is None else [plan.context_tokens for plan in schedule.plans]
     contexts = [plan.context_tokens, *scheduled]
-    names = {choice.option.drafter.name for choice in drafters}
+    labels = {choice.option.drafter.label for choice in drafters}
     warnings = [
         warn_outside_contexts(profile, acceptance, contexts),
         *(
             outside_contexts(
-                f"acceptance of {drafter.name}", measured_contexts(profile, drafter, plan.temperature), contexts
+                f"acceptance of {drafter.label}", measured_contexts(profile, drafter, plan.temperature), contexts
             )
             for drafter in profile.drafters
-            if drafter.name in names
+            if drafter.label in labels
         ),
     ]
     return [warning for warning in warnings if warning is not None]

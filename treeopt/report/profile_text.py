@@ -101,7 +101,7 @@ def labelled_acceptances(profile: Profile) -> list[tuple[str, MeasuredAcceptance
     for drafter in profile.drafters:
         several = len({measured.context_tokens for measured in drafter.trees}) > 1
         for measured in drafter.trees:
-            label = f"{drafter.name} at temperature {measured.sampling.temperature:g}"
+            label = f"{drafter.label} at temperature {measured.sampling.temperature:g}"
             context = _context(measured.context_tokens) if several else ""
             labelled.append((f"{label}{context}", measured.acceptance))
     return labelled
@@ -139,7 +139,7 @@ def certainty_text(certainty: "Certainty") -> str:
 def _drafter(drafter: MeasuredDrafter) -> list[str]:
     """Return a line for each acceptance of a drafter of static trees, and a table of settings for each temperature."""
     lines = [
-        f"{drafter.name} at temperature {measured.sampling.temperature:g}: rank 0 at depth 1 accepted "
+        f"{drafter.label} at temperature {measured.sampling.temperature:g}: rank 0 at depth 1 accepted "
         f"{measured.acceptance.table.p[0, 0]:.3f}, {measured.acceptance.positions} positions"
         for measured in drafter.trees
     ]
@@ -158,7 +158,7 @@ def _drafter(drafter: MeasuredDrafter) -> list[str]:
         columns = [Column(), *[Column(">", gap=3)] * (len(SETTING_HEADER) - 1)]
         lines += [
             "",
-            f"{drafter.name} at temperature {decodes.temperature:g}",
+            f"{drafter.label} at temperature {decodes.temperature:g}",
             *aligned([SETTING_HEADER, *rows], columns),
         ]
     return lines
@@ -178,7 +178,7 @@ def _times(latency: StepLatency, drafters: Sequence[MeasuredDrafter], *, named: 
                 ("verify, ms", *_row(latency.verify, sizes)),
                 *([] if draft is None else [_drafting("draft", latency, sizes)]),
                 *(
-                    _drafting(drafter.name, drafter_latency, sizes)
+                    _drafting(drafter.label, drafter_latency, sizes)
                     for drafter in drafters
                     for drafter_latency in drafter.latencies
                     if condition_key(drafter_latency) == condition_key(latency)

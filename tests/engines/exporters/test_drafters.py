@@ -203,3 +203,18 @@ def test_mtp_and_ngram_methods_name_no_draft_model():
     )
     assert text("tensorrt-llm", "MTP") == "speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n"
     assert "drafts" not in text("tensorrt-llm", "NGram") + text("sglang", "NGRAM") + text("hf", "prompt_lookup")
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "warned"),
+    [("vllm", 7, True), ("sglang", 7, True), ("vllm", 4, False), ("vllm", None, False), ("llama-cpp", 7, False)],
+)
+def test_chains_shorter_than_the_measured_block_are_warned_of_where_the_length_sets_the_block(name, block, warned):
+    drafter = replace(BLOCK, block_draft_tokens=block)
+    setting = choose_setting(engine_named(name), Source(drafter=drafter, tree=chain(4)))
+    warnings = [text for text in map(str, setting.warnings) if "blocks of" in text]
+    expected = (
+        f"{engine_named(name).title} drafts blocks of as many tokens as it is set to, 4, but acceptance was measured with "
+        "blocks of 7. Profile again with --block-draft-tokens 4,7, then solve and export."
+    )
+    assert warnings == ([expected] if warned else [])

@@ -48,7 +48,7 @@ def set_drafter(engine: Engine, source: Source, drafter: DrafterSetting) -> Sett
         output=output,
         target_model=provenance.target,
         notes=notes,
-        warnings=(*warnings, *_warn_layers(engine, drafter), *output.warnings),
+        warnings=(*warnings, *_warn_layers(engine, drafter), *_warn_block(engine, drafter, tree), *output.warnings),
     )
 
 
@@ -136,3 +136,16 @@ def _warn_layers(engine: Engine, drafter: DrafterSetting) -> tuple[Warning, ...]
         f"{planned}."
     )
     return (Warning(problem, "Name them in that file before you serve."),)
+
+
+def _warn_block(engine: Engine, drafter: DrafterSetting, tree: DynamicTree) -> tuple[Warning, ...]:
+    """Warn if the engine drafts smaller blocks than were measured, whose draft tokens are others."""
+    measured = drafter.block_draft_tokens
+    if not engine.length_sets_block or measured in (None, tree.depth):
+        return ()
+    problem = (
+        f"{engine.title} drafts blocks of as many tokens as it is set to, {tree.depth}, but acceptance was measured with "
+        f"blocks of {measured}."
+    )
+    action = f"Profile again with --block-draft-tokens {tree.depth},{measured}, then solve and export."
+    return (Warning(problem, action),)

@@ -84,6 +84,8 @@ class Engine:
     """Whether it drafts dynamic trees; if not, chains only."""
     schedules: bool = False
     """Whether its files can contain a schedule; if not, one length serves all batch sizes."""
+    length_sets_block: bool = False
+    """Whether a block drafter predicts blocks of as many draft tokens as the length, whatever its head was trained with."""
     default: DynamicTree | None
     """What it drafts without a length; None if it needs one."""
     limits: Callable[[SettingRequest], str | None] = _accept_all

@@ -124,6 +124,7 @@ ENGINE = Engine(
     needs="top-k, depth and nodes within the pool, root counted; with top-k 1 a whole chain",
     dynamic=True,
     schedules=True,
+    length_sets_block=True,
     default=DynamicTree(top_k=1, depth=3, nodes=4),
     limits=limits,
     render=render,

@@ -9,6 +9,7 @@ the schedule nor the replay; the versions between were not checked, so both are 
     ngram: prompt_lookup_max = longest n-gram, prompt_lookup_min = 1, by default prompt_lookup_max
     mtp: no model, because the target's checkpoint contains the modules
     P-EAGLE: eagle3 with parallel_drafting
+    dflash, dspark: every block has K draft tokens, whatever the head was trained with
 
 Batch sizes in gaps and above the last range inherit the K before them.
 """
@@ -85,6 +86,7 @@ ENGINE = Engine(
     needs="a chain of at least 1 draft token, the root not counted",
     dynamic=False,
     schedules=True,
+    length_sets_block=True,
     default=None,
     limits=chains_only(LENGTH),
     render=render,

@@ -1,7 +1,7 @@
 """Drafters by name: heads are loaded once, and drafters then made with any setting or tree."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import DDTreeSetting, DynamicTree
-from treeopt.trees.drafter_setting import STATIC_TREE_DRAFTERS, DrafterSetting, SettingValue
+from treeopt.trees.drafter_setting import BLOCK_DRAFTERS, STATIC_TREE_DRAFTERS, DrafterSetting, SettingValue
 
 HEAD_FILES = ("*.json", "*.safetensors", "*.bin")
 """Files of heads that are downloaded from the hub."""
@@ -44,9 +44,25 @@ class LoadedDrafter:
     capacity: int
     """Longest sequence."""
 
+    @property
+    def block_draft_tokens(self) -> int | None:
+        """Draft tokens of a block; None if the drafter has no block head."""
+        return self.heads.levels if self.name in BLOCK_DRAFTERS else None
+
+    def with_block_of(self, draft_tokens: int) -> "LoadedDrafter":
+        """Return the drafter with smaller blocks; raises InvalidValueError for larger ones than its head was trained for."""
+        return replace(self, heads=self.heads.with_levels(draft_tokens))
+
     def setting(self, values: tuple[SettingValue, ...] = ()) -> DrafterSetting:
         """Return the drafter with its settings, as plans and files contain it."""
-        return DrafterSetting(name=self.name, source=self.source, digest=self.digest, layers=self.layers, values=values)
+        return DrafterSetting(
+            name=self.name,
+            source=self.source,
+            digest=self.digest,
+            layers=self.layers,
+            block_draft_tokens=self.block_draft_tokens,
+            values=values,
+        )
 
     def make_with_tree(self, tree: TokenTree) -> Drafter:
         """Return the drafter with a static tree; raises InvalidValueError for one that it cannot fill."""

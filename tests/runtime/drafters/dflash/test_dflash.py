@@ -1,5 +1,7 @@
 """DFlash heads: logits beside transformers' class with the same weights, texts that stay the target's, refused files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,25 @@ class TestNetwork:
         found = logits_of(head, deep, TEXT)
         assert found.shape == (heads.BLOCK - 1, 23)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+    @pytest.mark.parametrize("levels", [1, 2, 4])
+    def test_logits_of_smaller_blocks_are_those_of_transformers(self, deep, oracle, head, levels):
+        smaller = logits_of(head.with_levels(levels), deep, TEXT)
+        expected = heads.oracle_logits(oracle, deep, TEXT, block=levels + 1)[1:]
+        torch.testing.assert_close(smaller, expected, atol=1e-5, rtol=1e-5)
+        if levels < head.levels:  # slots see the slots after them
+            assert not torch.allclose(smaller, logits_of(head, deep, TEXT)[:levels], atol=1e-2)
+
+    def test_smaller_blocks_of_a_causal_head_are_the_beginning_of_larger_ones(self, deep, head):
+        causal = replace(head, causal=True)
+        torch.testing.assert_close(
+            logits_of(causal.with_levels(2), deep, TEXT), logits_of(causal, deep, TEXT)[:2], atol=1e-9, rtol=1e-9
+        )
+
+    @pytest.mark.parametrize("levels", [0, 5])
+    def test_blocks_larger_than_trained_are_refused(self, head, levels):
+        with pytest.raises(InvalidValueError, match=r"block_draft_tokens: expected 1 to 4, because .*Got"):
+            head.with_levels(levels)
 
     def test_states_of_neighbouring_layers_give_others(self, deep, oracle, head):
         for shift in (-1, 1):

@@ -7,13 +7,14 @@ no slot sees what another predicts.  The Markov head of a DSpark head then makes
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.dflash.markov import MarkovHead
 from treeopt.runtime.models.attention import PassAttention, PerSequenceAttention, SequenceAttention
 from treeopt.runtime.models.config import ModelConfig
@@ -63,6 +64,16 @@ class DFlashHead:
     def levels(self) -> int:
         """Draft tokens of one block."""
         return self.block_tokens - (0 if self.shifted else 1)
+
+    def with_levels(self, levels: int) -> "DFlashHead":
+        """Return the head with blocks of fewer draft tokens; raises InvalidValueError for more than it was trained for."""
+        if not 1 <= levels <= self.levels:
+            raise InvalidValueError(
+                f"block_draft_tokens: expected 1 to {self.levels}, because {self.name} was trained for blocks of {self.levels}. Got "
+                f"{levels}.",
+                field="block_draft_tokens",
+            )
+        return replace(self, block_tokens=self.block_tokens - self.levels + levels)
 
     @property
     def device(self) -> torch.device:
