@@ -1,4 +1,4 @@
-"""Compare trees from a DFlash block by replay: chain, static tree, DDTree with fixed budgets, and budgets chosen in every step.
+"""Compare trees from a DFlash block by replay: chain, static trees, DDTree with fixed budgets, and budgets chosen in every step.
 
 The bundled head predicts along sequences that the bundled target generates. Every quarter of the prompts is replayed with settings
 and calibrations that were chosen on the other three. Seconds of a step are the block's, `--block-ms`, and those of verification by
@@ -8,6 +8,8 @@ budget that a replay chooses.
 Rules for the budget of a step, from the sum F(n) of predicted reach over the best n nodes:
   first fall   the last n before F(n) / seconds(n) falls (CaDDTree, arXiv 2606.01813)
   all sizes    the n with the most s F(n) - seconds(n), where s is the seconds per token of this rule (Dinkelbach, 1967)
+Static trees by entropy: roots are divided into equally large classes by the entropy of the first slot, and each class has a
+tree of its own.
 Reach is the product of the slots' probabilities, or that product calibrated by isotonic regression, apart for the spine (all
 ranks 0) and other paths.
 """
@@ -23,7 +25,7 @@ import numpy as np
 from common import default_prompts, describe_environment, progress
 from scipy.optimize import isotonic_regression
 
-from treeopt import Profile, bundled, solve
+from treeopt import AcceptanceTable, Profile, bundled, solve
 from treeopt.arrays import Float64, Int64
 from treeopt.planner import step_model
 from treeopt.planner.resampling import SEED, draw_sequence_weights, estimate
@@ -47,6 +49,7 @@ GRID, LEAST_LOG_PROB = 0.01, -40.0
 FOLDS = 4
 ROUNDS = 6
 """Replays that the seconds per token of a rule are found with."""
+ENTROPY_CLASSES = (2, 3)
 SOLVED = (8, 16, 32, 64)
 """Nodes of the static trees whose table is checked."""
 
@@ -214,6 +217,94 @@ def replay_static(ranks: RootRanks, tree: TokenTree, seconds: Float64) -> Replay
     return Replayed(tokens, steps, steps * tree.nodes, steps * seconds[tree.nodes])
 
 
+def committed_tokens(tree: TokenTree, ranks: Int64) -> Int64:
+    """Return (roots,): tokens that a step from each root commits; `ranks` is (roots, levels)."""
+    tokens = np.zeros(len(ranks), np.int64)
+    for roots, _ in follow_ranks(tree, ranks):
+        tokens[roots] += 1
+    return tokens
+
+
+def follow_ranks(tree: TokenTree, ranks: Int64) -> Iterator[tuple[Int64, Int64]]:
+    """Yield, for each depth, the roots below which the sequence is still in the tree, and the nodes that it reached."""
+    roots, nodes = np.arange(len(ranks)), np.zeros(len(ranks), np.int64)
+    yield roots, nodes
+    for depth in range(min(tree.max_depth, ranks.shape[1])):
+        rank = ranks[roots, depth]
+        inside = (rank >= 0) & (rank < tree.child_counts[nodes])
+        roots, nodes = roots[inside], tree.first_child[nodes[inside]] + rank[inside]
+        yield roots, nodes
+
+
+@dataclass(frozen=True, slots=True)
+class TreesByEntropy:
+    """A static tree for each class of roots."""
+
+    limits: Float64
+    """Entropies between the classes, increasing."""
+    trees: Sequence[TokenTree]
+
+    @classmethod
+    def fit(cls, sequences: Sequence[BlockMarginals], classes: int, seconds: Float64) -> "TreesByEntropy":
+        """Return the trees with the most s E[tokens] - seconds(n) in each class, where s is the seconds per token."""
+        levels = sequences[0].ranks.shape[1]
+        entropies = [first_slot_entropy(sequence)[:-levels] for sequence in sequences]
+        limits = np.quantile(np.concatenate(entropies), np.arange(1, classes) / classes)
+        ranks = np.concatenate([sequence.ranks[:-levels] for sequence in sequences])
+        labels = np.searchsorted(limits, np.concatenate(entropies))
+        candidates, tokens = [], []
+        for label in range(classes):
+            rows = ranks[labels == label]
+            solution = solve(acceptance_table(rows), MAX_TOKENS, levels)
+            trees = [chain(1)] + [solution.tree(nodes, levels) for nodes in range(2, MAX_TOKENS + 1)]
+            candidates.append(trees)
+            tokens.append(np.array([committed_tokens(tree, rows).mean() for tree in trees]))
+        fitted = cls(limits, [trees[0] for trees in candidates])
+        for _ in range(ROUNDS):
+            second_per_token = 1 / fitted.replay(sequences, seconds).tokens_per_s
+            fitted = cls(
+                limits,
+                [
+                    trees[(second_per_token * expected - seconds[[tree.nodes for tree in trees]]).argmax()]
+                    for trees, expected in zip(candidates, tokens, strict=True)
+                ],
+            )
+        return fitted
+
+    def replay(self, sequences: Sequence[BlockMarginals], seconds: Float64) -> Replayed:
+        """Replay each root's tree."""
+        nodes, totals = np.array([tree.nodes for tree in self.trees]), []
+        for sequence in sequences:
+            labels = np.searchsorted(self.limits, first_slot_entropy(sequence))
+            by_tree = np.stack([committed_tokens(tree, sequence.ranks) for tree in self.trees])
+            committed, sizes = by_tree[labels, np.arange(len(labels))], nodes[labels]
+            roots, position = [], 0
+            while position < len(labels) - sequence.ranks.shape[1]:
+                roots.append(position)
+                position += int(committed[position])
+            totals.append((position, len(roots), sizes[roots].sum(), seconds[sizes[roots]].sum()))
+        return Replayed(*np.array(totals, np.float64).T)
+
+
+def first_slot_entropy(sequence: BlockMarginals) -> Float64:
+    """Return (roots,): the entropy in nats of the first slot, all tokens outside the top ones taken as one."""
+    probs = np.exp(sequence.log_probs[:, 0])
+    others = np.maximum(1 - probs.sum(axis=1), 1e-12)
+    return np.asarray(-(probs * sequence.log_probs[:, 0]).sum(axis=1) - others * np.log(others))
+
+
+def acceptance_table(ranks: Int64) -> AcceptanceTable:
+    """Return the table by depth and rank of roots before a block's end; `ranks` is (roots, levels)."""
+    levels = ranks.shape[1]
+    accepted, reached, active = np.zeros((levels, MAX_TOKENS - 1)), np.zeros(levels), np.arange(len(ranks))
+    for depth in range(levels):
+        rank = ranks[active, depth]
+        reached[depth] = len(active)
+        active = active[rank >= 0]
+        np.add.at(accepted[depth], rank[rank >= 0], 1)
+    return AcceptanceTable(accepted / np.maximum(reached, 1)[:, None])
+
+
 def fixed(budget: int) -> ChooseSizes:
     return lambda expected: np.full(len(expected), budget)
 
@@ -267,6 +358,9 @@ def compare_trees(
     for name, trees in (("best chain", chains), ("best static tree", static)):
         best = max(trees, key=lambda tree: replay_static(fit_ranks, tree, seconds).tokens_per_s)
         yield name, replay_static(ranks, best, seconds)
+    for classes in ENTROPY_CLASSES:
+        by_entropy = TreesByEntropy.fit(fit, classes, seconds)
+        yield f"{classes} static trees by entropy", by_entropy.replay(held_out, seconds)
     raw_fit, raw = ([GrownTrees.grow(sequence, Calibration.none()) for sequence in part] for part in (fit, held_out))
     for budget in BUDGETS:
         yield f"DDTree, budget {budget}", replay(raw, fixed(budget), seconds)
@@ -319,13 +413,8 @@ def measured_reach(tree: TokenTree, sequences: Sequence[BlockMarginals]) -> Floa
     for sequence in sequences:
         ranks = sequence.ranks[: len(sequence.ranks) - tree.max_depth]
         roots += len(ranks)
-        node, active = np.zeros(len(ranks), np.int64), np.arange(len(ranks))
-        for depth in range(tree.max_depth + 1):
-            np.add.at(hits, node[active], 1)
-            if depth < tree.max_depth:
-                rank = ranks[active, depth]
-                active = active[(rank >= 0) & (rank < tree.child_counts[node[active]])]
-                node[active] = tree.first_child[node[active]] + ranks[active, depth]
+        for _, nodes in follow_ranks(tree, ranks):
+            np.add.at(hits, nodes, 1)
     return hits / roots
 
 

@@ -6,6 +6,7 @@ import pytest
 from tests.scripts import ROOT, script
 from treeopt.profiler.acceptance.heads import BlockMarginals
 from treeopt.profiler.drafters.block_replay import count_steps
+from treeopt.records.accepted_ranks import RootRanks
 from treeopt.runtime.drafters.dflash.best_first import count_tokens_to_reach
 from treeopt.trees import TokenTree, k_ary
 
@@ -13,12 +14,13 @@ script = script(ROOT / "benchmarks" / "block_trees.py")
 LEVELS, K = 3, 5
 
 
-def drawn_sequence(seed, roots=60):
+def drawn_sequence(seed, roots=60, probs=None):
     """Return a sequence whose tokens are drawn from the slots' marginals, each slot on its own."""
     generator = np.random.default_rng(seed)
-    probs = -np.sort(-generator.dirichlet(np.full(K + 1, 0.5), size=(roots, LEVELS)))
-    ranks = (generator.random((roots, LEVELS, 1)) > probs.cumsum(axis=2)).sum(axis=2)
-    return BlockMarginals(np.log(probs[..., :K]), np.where(ranks < K, ranks, -1))
+    if probs is None:
+        probs = -np.sort(-generator.dirichlet(np.full(K + 1, 0.5), size=(roots, LEVELS)))
+    ranks = (generator.random((*probs.shape[:2], 1)) > probs.cumsum(axis=2)).sum(axis=2)
+    return BlockMarginals(np.log(np.maximum(probs[..., :K], 1e-9)), np.where(ranks < K, ranks, -1))
 
 
 def test_trees_without_calibration_are_those_that_are_drafted():
@@ -63,3 +65,28 @@ def test_reach_is_counted_over_all_roots():
     reach = script.measured_reach(tree, [BlockMarginals(np.zeros((6, 2, 4)), ranks)])
     assert reach.tolist() == [1.0, 0.5, 0.25, 0.25]
     assert script.rank_paths(k_ary(2, 2)) == [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_one_class_of_roots_is_a_static_tree():
+    sequences, seconds = [drawn_sequence(seed) for seed in range(3)], 1 + 0.01 * np.arange(script.MAX_TOKENS + 1.0)
+    fitted = script.TreesByEntropy.fit(sequences, 1, seconds)
+    assert fitted.trees[0].max_depth == LEVELS  # else a static replay goes on for some steps
+    ranks = RootRanks([sequence.ranks for sequence in sequences])
+    for replayed, expected in zip(
+        fitted.replay(sequences, seconds), script.replay_static(ranks, fitted.trees[0], seconds), strict=True
+    ):
+        assert replayed.tolist() == pytest.approx(expected.tolist())
+
+
+def test_certain_roots_get_a_longer_tree_and_are_decoded_faster():
+    certain, uncertain = (
+        np.tile([1.0, 0, 0, 0, 0, 0], (LEVELS, 1)),
+        np.tile([0.3, 0.2, 0.2, 0.1, 0.1, 0.1], (LEVELS, 1)),
+    )
+    sequences = [drawn_sequence(seed, probs=np.stack([certain, uncertain] * 300)) for seed in range(3)]
+    seconds = 1 + 0.35 * np.arange(script.MAX_TOKENS + 1.0)
+    fitted = script.TreesByEntropy.fit(sequences, 2, seconds)
+    assert fitted.trees[0].max_depth == LEVELS > fitted.trees[1].max_depth
+    for classes, faster in ((1, True), (2, False)):
+        other = script.TreesByEntropy.fit(sequences, classes, seconds).replay(sequences, seconds)
+        assert (fitted.replay(sequences, seconds).tokens_per_s > 1.02 * other.tokens_per_s) == faster
