@@ -13,6 +13,7 @@ from tests.support.invented_machines import Seconds, acceptance, latency, profil
 from tests.support.planner_oracles import every_speedup, speedup
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Option, Schedule, Segment, plan, schedule
+from treeopt.planner.segments import chain_schedule
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
 
@@ -355,6 +356,18 @@ class TestPlans:
         with pytest.raises(InvalidValueError, match="max_nodes"):
             schedule(made, 0)
         assert schedule(made, NODES + 1).plans[0].choice == schedule(made, NODES).plans[0].choice
+
+    @pytest.mark.parametrize("block", [3, 6])
+    def test_trees_are_no_deeper_than_one_pass_drafts(self, block):
+        """With drafting times of blocks that are shorter or longer than the four measured depths."""
+        blocks = [
+            replace(latency(machine, context_tokens=context, draft_counts=[1, block]), per_block=True)
+            for context, machine in zip((0, 10), drawn(0).values(), strict=False)
+        ]
+        made = profile(blocks, [acceptance([[0.9, 0.05]] * 4)])
+        segments = schedule(made, NODES).over_contexts + chain_schedule(made)
+        assert max(segment.option.tree.max_depth for segment in segments) <= min(block, 4)
+        assert plan(made).tree == schedule(made).plans[0].tree
 
     def test_raw_tables_are_left_as_measured(self):
         table = [[0.3, 0.4]] * 2

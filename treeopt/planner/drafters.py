@@ -1,7 +1,7 @@
 """The best option of every drafter that a profile contains, and the best of all."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner.drafter_costs import predict_settings, tree_models
 from treeopt.planner.options import OBJECTIVES, Option
 from treeopt.planner.plan_record import Plan
-from treeopt.planner.planning import RuleTrees, level_limit, plan_rule, requested_plan
+from treeopt.planner.planning import RuleTrees, plan_rule, requested_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.resampling import near_best
 from treeopt.records.identity import Identity
@@ -153,9 +153,10 @@ def drafter_plan(drafter: MeasuredDrafter, trees: Sequence[MeasuredTrees], reque
     """
     model = tree_models(drafter, trees, raw=request.raw)(plan.model.point)
     max_nodes = _limit_nodes(model.costs.max_nodes, request, plan)
-    depths = [depth for depth in (level_limit(model, request), model.acceptance.table.max_depth) if depth is not None]
-    solved = RuleTrees.solve(model.tokens, max_nodes, min(depths, default=None), request.level_widths)
-    return plan_rule(solved, model, request.objective)
+    measured_depth = model.acceptance.table.max_depth
+    if request.max_depth is not None and measured_depth is not None:
+        request = replace(request, max_depth=min(request.max_depth, measured_depth))
+    return plan_rule(RuleTrees.solve(model, max_nodes, request), model, request.objective)
 
 
 def _limit_nodes(measured: int, request: PlanRequest, plan: Plan) -> int:

@@ -74,6 +74,12 @@ class StepModel(ArrayRecord):
     def tokens_per_step(self, tree: TokenTree) -> float:
         return self.tokens.tokens_per_step(tree)
 
+    @property
+    def longest_chain(self) -> int:
+        """Draft tokens of the longest chain whose pass, levels and depth lie within what was measured."""
+        depth, longest = self.acceptance.table.max_depth, min(self.costs.max_nodes - 1, self.costs.max_levels)
+        return longest if depth is None else min(longest, depth)
+
     def covers(self, tree: TokenTree) -> bool:
         """Return whether the tree's verification pass, levels and depth lie within what was measured."""
         return (

@@ -14,7 +14,7 @@ from treeopt.planner.model import StepModel, confidence, model_at
 from treeopt.planner.options import OBJECTIVES
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.request import Memory, PlanRequest, device_memory
-from treeopt.planner.tokens import TokenModel, token_models
+from treeopt.planner.tokens import token_models
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
@@ -103,9 +103,7 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     tokens = [token_models(profile, acceptance, raw=request.raw).at(point.context_tokens) for acceptance in acceptances]
     extrapolated = max_nodes if request.extrapolate else 0
     models = [model_at(point, rule_tokens, max_nodes=extrapolated) for rule_tokens in tokens]
-    trees = [
-        RuleTrees.solve(model.tokens, max_nodes, level_limit(model, request), request.level_widths) for model in models
-    ]
+    trees = [RuleTrees.solve(model, max_nodes, request) for model in models]
     warnings = () if warning is None else (warning,)
     return replace(plan_rules(trees, models, request.objective), memory=memory, warnings=warnings)
 
@@ -123,12 +121,6 @@ def warn_unmeasured_budget(request: PlanRequest, point: OperatingPoint) -> Warni
         "were not planned.",
         action,
     )
-
-
-def level_limit(model: StepModel, request: PlanRequest) -> int | None:
-    """Return the most levels of a tree that the request allows and one pass drafts; None without a limit."""
-    block = model.costs.max_levels if model.costs.per_block else None
-    return min((limit for limit in (request.max_depth, block) if limit is not None), default=None)
 
 
 def _fitting_nodes(memory: Memory, point: OperatingPoint) -> int:
@@ -176,21 +168,18 @@ def select_acceptances(profile: Profile, request: PlanRequest) -> tuple[Measured
 class RuleTrees:
     """The trees with the most tokens under one acceptance, solved once and used at any operating point."""
 
-    tokens: TokenModel
     solution: Solution
     level_widths: int | Sequence[int] | None
 
     @classmethod
-    def solve(
-        cls,
-        tokens: TokenModel,
-        max_nodes: int,
-        max_depth: int | None = None,
-        level_widths: int | Sequence[int] | None = None,
-    ) -> "RuleTrees":
-        """Solve for every budget and depth; arguments and errors are those of `treeopt.solve`."""
-        solution = solve(tokens.acceptance.table, max_nodes, max_depth, level_widths=level_widths)
-        return cls(tokens=tokens, solution=solution, level_widths=level_widths)
+    def solve(cls, model: StepModel, max_nodes: int, request: PlanRequest) -> "RuleTrees":
+        """Solve for every budget, and every depth that the request allows and one pass drafts; raises as `solve` does."""
+        table, limits = model.acceptance.table, [request.max_depth]
+        if model.costs.per_block:
+            limits += [model.costs.max_levels, table.max_depth]
+        max_depth = min((limit for limit in limits if limit is not None), default=None)
+        solution = solve(table, max_nodes, max_depth, level_widths=request.level_widths)
+        return cls(solution=solution, level_widths=request.level_widths)
 
     @property
     def chains(self) -> list[TokenTree]:

@@ -17,7 +17,13 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.plan_record import Plan
-from treeopt.planner.planning import RuleTrees, check_profile, fastest_tree_and_chain, plan_rules, select_acceptances
+from treeopt.planner.planning import (
+    RuleTrees,
+    check_profile,
+    fastest_tree_and_chain,
+    plan_rules,
+    select_acceptances,
+)
 from treeopt.planner.request import Memory, PlanRequest, device_memory
 from treeopt.planner.segments import CLOSE, Segment, find_winners, winner_ranges
 from treeopt.planner.tokens import token_models
@@ -305,9 +311,7 @@ class _Scheduler:
             max_nodes = min(max_nodes, self._memory.max_nodes(point.context_tokens, point.batch_size))
         key = id(model.tokens), max_nodes  # ids are unique, because the models live as long as the scheduler
         if key not in self._solved:
-            self._solved[key] = RuleTrees.solve(
-                model.tokens, max_nodes, self._request.max_depth, self._request.level_widths
-            )
+            self._solved[key] = RuleTrees.solve(model, max_nodes, self._request)
         return self._solved[key]
 
     def _fitting_points(self) -> list[tuple[int, int]]:

@@ -81,9 +81,8 @@ def fastest_length(model: StepModel, *, max_length: int | None = None) -> int:
         model: predicts steps at one operating point.
         max_length: most draft tokens; by default all depths that were measured.
     """
-    depths, costs = model.acceptance.table.max_depth, model.costs
-    limits = [costs.max_nodes - 1, *(limit for limit in (depths, max_length) if limit is not None)]
-    speedups = model.speedups([chain(length) for length in range(min(limits) + 1)]).tolist()
+    longest = model.longest_chain if max_length is None else min(model.longest_chain, max_length)
+    speedups = model.speedups([chain(length) for length in range(longest + 1)]).tolist()
     best = 0
     for length, speedup in enumerate(speedups):
         if speedup > speedups[best] * (1 + CLOSE):

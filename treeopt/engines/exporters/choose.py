@@ -158,8 +158,7 @@ class _SettingChoice:
 
     def _fastest_chain(self) -> DynamicTree | None:
         """Return the fastest chain with a draft token, even if plain decoding is faster; None if none was measured."""
-        depth, max_length = self._model.acceptance.table.max_depth, self._model.costs.max_nodes - 1
-        lengths = range(1, 1 + (max_length if depth is None else min(max_length, depth)))
+        lengths = range(1, 1 + self._model.longest_chain)
         if not lengths:
             return None
         speedups = self._model.speedups([chain(length) for length in lengths])
