@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from tests.cli.invented import verify_s
-from tests.planner.test_drafters import CONTEXTS, SLOWDOWNS, TABLES, between, by_context, expected_tokens, rest_s
+from tests.planner.test_drafters import CONTEXTS, SLOWDOWNS, TABLES, between, by_context, expected_tokens, rest_s, trees_at
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan, schedule, step_model
 from treeopt.planner.profile_plan import drafters_over_contexts
 from treeopt.planner.segments import find_winners, winner_ranges
@@ -106,3 +106,17 @@ def test_a_tree_is_the_fastest_only_where_levels_as_deep_were_measured(profile):
     depths = {each.context_tokens: each.option.tree.max_depth for each in found}
     assert [depth > 1 for (start, _), depth in depths.items() if start == first] == [True]
     assert all(depth <= 1 for (_, end), depth in depths.items() if end > first), depths
+
+
+def test_drafter_is_left_out_where_it_was_not_timed(profile, plans):
+    medusa, lookup = profile.drafters
+    trees = tuple(trees_at(context, AcceptanceTable([[0.95, 0.02]] * 3)) for context in CONTEXTS)
+    timed = tuple(latency for latency in medusa.latencies if latency.context_tokens < CONTEXTS[-1])
+
+    def segments(**changes):
+        fast = replace(profile, drafters=(replace(medusa, trees=trees, **changes), lookup))
+        options = drafters_over_contexts(fast, REQUEST, plans)
+        return {segment.option.drafter.name: segment.context_tokens for segment in options}
+
+    assert segments()["medusa"][1] > CONTEXTS[1]
+    assert segments(latencies=timed)["medusa"] == (CONTEXTS[0], CONTEXTS[1])

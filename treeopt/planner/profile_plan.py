@@ -101,7 +101,7 @@ def option_predictor(
         temperature: sampling temperature.
         max_nodes: up to how many nodes the draft model's curves are extrapolated, if larger than what was measured.
     """
-    model_at_point: Callable[[OperatingPoint], StepModel]
+    model_at_point: Callable[[OperatingPoint], StepModel | None]
     if option.drafter.name == "model":
         acceptance = profile.acceptance(rule=option.rule, temperature=temperature)
         tokens = token_models(profile, acceptance, raw=request.raw)
@@ -117,10 +117,11 @@ def option_predictor(
                 return next((setting for setting, _ in settings if setting.drafter == option.drafter), None)
 
             return predict_setting
-        model_at_point = tree_models(drafter, drafter.trees_at(temperature), raw=request.raw)
+        models = tree_models(drafter, drafter.trees_at(temperature), raw=request.raw)
+        model_at_point = lambda point: models(point) if drafter.is_timed_at(point) else None
 
     def predict_tree(point: OperatingPoint) -> Option | None:
         model = model_at_point(point)
-        return model.predict(option.tree) if model.covers(option.tree) else None
+        return None if model is None or not model.covers(option.tree) else model.predict(option.tree)
 
     return predict_tree
