@@ -25,17 +25,17 @@ def certainty_of(profile):
     ],
     ids=["verify", "acceptance"],
 )
-def test_it_is_the_plans_and_names_what_was_measured_worst(profile, weakest):
-    found = certainty_of(profile)
+def test_certainty_is_that_of_the_plan_and_names_the_weakest_measurement(profile, weakest):
+    result = certainty_of(profile)
     planned = plan(profile, max_nodes=profile.latency().verify.max_tokens)
-    assert found.probability == planned.confidence.probability < 0.9
-    assert found.weakest == weakest
-    assert found.gains[weakest] > max(gain for part, gain in found.gains.items() if part != weakest)
-    assert planned.choice.verify_tokens in found.verify_tokens
-    assert set(planned.choice.tree.draft_widths.tolist()) <= found.draft_widths
+    assert result.probability == planned.confidence.probability < 0.9
+    assert result.weakest == weakest
+    assert result.gains[weakest] > max(gain for part, gain in result.gains.items() if part != weakest)
+    assert planned.choice.verify_tokens in result.verify_tokens
+    assert set(planned.choice.tree.draft_widths.tolist()) <= result.draft_widths
 
 
-def test_fewer_sizes_decide_where_more_is_known():
+def test_fewer_sizes_matter_with_less_noise():
     unsure, sure = certainty_of(invented(verify_noise=0.3)), certainty_of(invented(verify_noise=0.01))
     assert sure.probability > unsure.probability
     assert len(sure.verify_tokens) < len(unsure.verify_tokens)

@@ -30,7 +30,7 @@ def by_hand(batch: int, verify) -> list[float]:
     return speedups
 
 
-@pytest.mark.parametrize("batch", [1, 2, 9, 16, 40, 64])
+@pytest.mark.parametrize("batch", [1, 9, 16, 40])
 @pytest.mark.parametrize("verify", [verify_s, CROWDED["verify"]])
 def test_no_length_is_faster(batch, verify):
     model = step_model(invented(conditions=CONDITIONS, verify=verify), batch_size=batch)
@@ -44,35 +44,30 @@ def test_a_limit_holds():
     assert fastest_length(model, max_length=1) == 1
 
 
-def test_the_schedule_is_the_fastest_length_of_every_batch_size():
+def test_schedule_has_the_fastest_length_of_every_batch_size():
     profile = invented(conditions=CONDITIONS, **CROWDED)
     segments = chain_schedule(profile)
     expected = {batch: fastest_length(step_model(profile, batch_size=batch)) for batch in range(1, 65)}
-    found = {
+    result = {
         batch: segment.option.tree.max_depth
         for segment in segments
         for batch in range(segment.batch_sizes[0], segment.batch_sizes[1] + 1)
     }
-    assert found == expected
+    assert result == expected
     assert len({segment.option.tree.max_depth for segment in segments}) == len(segments) > 2
     assert segments[-1].option.tree.max_depth == 0
     assert segments[-1].option.kind == "plain"
 
 
 @pytest.mark.parametrize("context", [256, 4096])
-def test_the_schedule_holds_at_the_context_asked_for(context):
+def test_schedule_holds_at_the_requested_context(context):
     def verify(nodes, tokens, batch):  # long texts leave no arithmetic idle
         return verify_s(nodes, tokens, batch) + (3e-3 * nodes * batch if tokens > 1000 else 0.0)
 
-    profile = invented(conditions=[(each, batch) for batch in (1, 8) for each in (256, 4096)], verify=verify)
+    profile = invented(conditions=[(item, batch) for batch in (1, 8) for item in (256, 4096)], verify=verify)
     segments = chain_schedule(profile, at(context))
     ends = [fastest_length(step_model(profile, context_tokens=context, batch_size=batch)) for batch in (1, 8)]
     assert [segments[0].option.tree.max_depth, segments[-1].option.tree.max_depth] == ends
     assert {segment.option.tree.max_depth for segment in segments} != {
         segment.option.tree.max_depth for segment in chain_schedule(profile, at(4352 - context))
     }
-
-
-def test_one_batch_size_is_one_segment():
-    (segment,) = chain_schedule(invented())
-    assert segment.batch_sizes == (1, 1)

@@ -14,8 +14,8 @@ from treeopt.trees import TokenTree, chain, k_ary
 def every_tree(nodes: int) -> list[TokenTree]:
     """Return every tree of so many nodes, deepest as measured."""
     parents = itertools.product(*(range(node) for node in range(1, nodes)))
-    level_order = [each for each in parents if list(each) == sorted(each)]
-    return [tree for tree in (TokenTree([-1, *each]) for each in level_order) if tree.max_depth <= len(TABLE.p)]
+    level_order = [item for item in parents if list(item) == sorted(item)]
+    return [tree for tree in (TokenTree([-1, *item]) for item in level_order) if tree.max_depth <= len(TABLE.p)]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def model():
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 6])
-def test_the_best_of_its_size_is_at_least_as_fast_as_every_tree_of_most_tokens(model, nodes):
+def test_best_of_size_is_as_fast_as_trees_with_most_tokens(model, nodes):
     trees = every_tree(nodes)
     most: dict[int, float] = {}
     for tree in trees:
@@ -42,7 +42,7 @@ def test_a_bad_tree_has_better_ones_of_its_size(model):
     assert row.same_size.speedup.value > row.prediction.speedup.value * 1.05
 
 
-def test_what_was_not_measured_is_not_predicted(model):
+def test_unmeasured_trees_have_no_prediction(model):
     deep, large = chain(len(TABLE.p) + 1), TokenTree([-1, *[0] * 40])
     rows = compare(model, [deep, chain(2), large])
     assert [row.prediction is None for row in rows] == [True, False, True]

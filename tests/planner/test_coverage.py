@@ -1,7 +1,7 @@
-"""Coverage: profiles simulated from a known truth, whose intervals must hold the truth as often as they say.
+"""Coverage of 95 % intervals, for profiles that are simulated from a known truth.
 
-Texts differ: the draft follows some far better than others, at every depth. Times are skewed: most passes take the
-least time, few take far longer. The truth is what such texts yield on average, and the medians of such times.
+Sequences differ: the draft follows some far better than others, at every depth. Times are skewed: most passes take the
+least time, few take far longer. The truth is the mean over all sequences, and the median times.
 """
 
 import collections
@@ -25,7 +25,8 @@ from treeopt.records.step_latency import StepLatency
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 
-PROFILES = 400
+PROFILES = 200
+"""Per truth: a coverage of 85 % fails with a probability of 99 %, one of 95 % with less than 1 %."""
 NODES, DEPTH, BRANCHING = 8, 5, 3
 COUNTS = (1, 2, 4, 8)
 TEXTS, POSITIONS, ROUNDS = 24, 170, 25
@@ -67,7 +68,7 @@ class Truth:
 
 
 def truth(unevenness: float, verify: Callable[[int], float], draft: Callable[[int], float]) -> Truth:
-    """Return a truth in which texts of five kinds differ by so much in the acceptance of the first rank."""
+    """Return a truth in which sequences of five kinds differ by `unevenness` in the acceptance of the first rank."""
     base = np.array([[0.70, 0.12, 0.04]] * DEPTH) * 0.98 ** np.arange(DEPTH)[:, None]
     more = unevenness * np.linspace(-1, 1, 5)[:, None, None] * np.array([1.0, -0.3, 0.0])
     return Truth(base + more, seconds(verify, draft, 0.02, nodes=NODES))
@@ -101,15 +102,11 @@ def simulated(truth: Truth, seed: int) -> Profile:
 def predictions(profile: Profile) -> dict[str, Option]:
     model = step_model(profile)
     fastest = fastest_tree(solve(model.acceptance.table, NODES, DEPTH), model.costs).tree  # as `plan` finds it
-    return {
-        "bush": model.predict(BUSH),
-        "chain": model.predict(CHAIN),
-        "fastest": model.predict(fastest),
-    }
+    return dict(zip(("bush", "chain", "fastest"), model.predict_all([BUSH, CHAIN, fastest]), strict=True))
 
 
 def without_texts(profile: Profile) -> dict[str, Option]:
-    """Return the prediction from standard errors alone, as if every entry of the table erred by itself."""
+    """Return the prediction from standard errors alone, as if the errors of a table's entries were independent."""
     alone = tuple(dataclasses.replace(measured, texts=None) for measured in profile.acceptances)
     return {"chain": step_model(dataclasses.replace(profile, acceptances=alone)).predict(CHAIN)}
 
@@ -127,39 +124,39 @@ def coverage(
     """Return for each prediction how often the truth lay in its intervals: tokens per step, seconds, speedup."""
     held = collections.defaultdict(lambda: np.zeros(3))
     for seed in range(profiles):
-        for kind, found in predict(simulated(TRUTHS[name], seed)).items():
-            estimates = (found.tokens_per_step, found.step_s, found.speedup)
-            pairs = zip(estimates, TRUTHS[name].numbers(found.tree), strict=True)
+        for kind, result in predict(simulated(TRUTHS[name], seed)).items():
+            estimates = (result.tokens_per_step, result.step_s, result.speedup)
+            pairs = zip(estimates, TRUTHS[name].numbers(result.tree), strict=True)
             held[kind] += [estimate.low <= true <= estimate.high for estimate, true in pairs]
     return {kind: tuple((count / profiles).tolist()) for kind, count in held.items()}
 
 
 truths = pytest.mark.parametrize(
-    ("name", "profiles", "slack"), [("wider is dearer", 100, 0.04), *slow((name, PROFILES, 0.015) for name in TRUTHS)]
+    ("name", "profiles", "slack"), [("wider is dearer", 100, 0.04), *slow((name, PROFILES, 0.025) for name in TRUTHS)]
 )
 trees = pytest.mark.parametrize("kind", ["bush", "chain", "fastest"])
 
 
 @truths
 @trees
-def test_intervals_hold_the_truth_as_often_as_they_say(name, profiles, slack, kind):
-    """Seconds rather more often where curves are flat: pooled medians vary less than the medians that are drawn."""
+def test_95_percent_of_intervals_contain_the_truth(name, profiles, slack, kind):
+    """More of the step times where curves are flat: pooled medians vary less than the drawn ones."""
     expected_tokens, step_seconds, speedup = coverage(name, profiles=profiles)[kind]
     assert 0.93 - slack <= expected_tokens <= 0.97 + slack
     assert 0.93 - slack <= speedup <= 0.97 + slack
     assert 0.93 - slack <= step_seconds <= 0.975 + slack
 
 
-def test_errors_that_ignore_how_texts_differ_do_not_hold_what_they_say():
-    expected_tokens, _, speedup = coverage("wider is dearer", without_texts, 150)["chain"]
+def test_intervals_without_sequences_lack_coverage():
+    expected_tokens, _, speedup = coverage("wider is dearer", without_texts, 60)["chain"]
     assert expected_tokens < 0.8
     assert speedup < 0.85
 
 
-def test_the_truth_is_what_very_many_texts_come_to():
-    """The texts' table is a ratio: kinds that the draft follows reach deeper levels more often."""
+def test_truth_is_the_limit_of_many_sequences():
+    """The table is a ratio: sequences that the draft follows reach deeper levels more often."""
     chosen = TRUTHS["wider is dearer"]
-    sums = [simulated_texts(chosen, np.random.default_rng(seed)) for seed in range(1500)]
-    accepted, reached = sum(each.accepted.sum(axis=0) for each in sums), sum(each.reached.sum(axis=0) for each in sums)
-    np.testing.assert_allclose(accepted / reached[:, None], chosen.p, rtol=0.02)
+    sums = [simulated_texts(chosen, np.random.default_rng(seed)) for seed in range(400)]
+    accepted, reached = sum(item.accepted.sum(axis=0) for item in sums), sum(item.reached.sum(axis=0) for item in sums)
+    np.testing.assert_allclose(accepted / reached[:, None], chosen.p, rtol=0.04)
     assert chosen.p[DEPTH - 1][0] > chosen.kinds[:, DEPTH - 1, 0].mean() * 1.02

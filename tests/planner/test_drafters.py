@@ -6,8 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.cli.invented import TABLE, draft_s, invented, verify_s
-from treeopt.errors import InvalidValueError
+from tests.cli.invented import TABLE, invented, verify_s
 from treeopt.planner import (
     PlanRequest,
     best_drafter,
@@ -29,7 +28,7 @@ from treeopt.records.measured_drafter import (
     ReplayedSequences,
 )
 from treeopt.records.step_latency import TimedTree
-from treeopt.trees import TokenTree, TreeFile, chain, level_widths
+from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.drafter_setting import drafter_setting
 
 OWN = AcceptanceTable([[0.8, 0.2], [0.5, 0.3], [0.2, 0.1]])
@@ -75,7 +74,7 @@ def plain_s(profile):
 
 def heads(profile, table=OWN, trees=TREES, name="medusa", temperature=0.0, rest=rest_s):
     """Return heads that were timed under every condition of a profile, all of which cost the same beside the pass."""
-    latencies = tuple(drafting_at(each.context_tokens, each.batch_size, trees, rest=rest) for each in profile.latencies)
+    latencies = tuple(drafting_at(item.context_tokens, item.batch_size, trees, rest=rest) for item in profile.latencies)
     return MeasuredDrafter(name=name, latencies=latencies, trees=(trees_at(256, table, temperature),))
 
 
@@ -90,7 +89,7 @@ def drafting_at(context, batch=1, trees=TREES, rest=rest_s, slower=1.0):
     return DrafterLatency(
         context_tokens=context,
         batch_size=batch,
-        draft=LatencyTable([1, 3 if per_block else 9], [Timing([slower * each]) for each in drafting_s]),
+        draft=LatencyTable([1, 3 if per_block else 9], [Timing([slower * item]) for item in drafting_s]),
         per_block=per_block,
         overhead=Timing([1e-3]),
         sampled=False,
@@ -137,16 +136,16 @@ def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_
 
 def options(profile, request, plan=None):
     """Return the option of every drafter."""
-    return [each.option for each in drafter_choices(profile, request, plan=plan)]
+    return [item.option for item in drafter_choices(profile, request, plan=plan)]
 
 
-def test_tokens_and_passes_are_those_of_the_replayed_texts_and_the_rest_is_timed():
+def test_settings_take_tokens_and_passes_from_the_replay():
     profile = invented()
     beside = 3e-4
-    (found,) = lookup(profile, [({"length": 3, "ngram": 2}, 4, 2.0, beside)]).decodes
+    (result,) = lookup(profile, [({"length": 3, "ngram": 2}, 4, 2.0, beside)]).decodes
     replayed = ReplayedSequences(tokens=(30, 16, 20), steps=(10, 16, 14), pass_tokens=(1, 4), passes=(25, 15))
-    (setting,) = found.settings
-    decodes = replace(found, settings=(replace(setting, replayed=replayed),))
+    (setting,) = result.settings
+    decodes = replace(result, settings=(replace(setting, replayed=replayed),))
     profile = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
     _, choice = options(profile, PlanRequest())
     step_s = (25 * verify_s(1, 256, 1) + 15 * verify_s(4, 256, 1)) / 40 + beside
@@ -166,16 +165,16 @@ def lookup_rows():
 
 def all_trees(nodes, depth, branching):
     """Return every tree in level order of at most so many nodes: siblings by rank, no rank left out."""
-    found, kept = {(-1,)}, [TokenTree([-1])]
-    while found:
+    result, kept = {(-1,)}, [TokenTree([-1])]
+    while result:
         grown = set()
-        for parents in found:
+        for parents in result:
             for parent in range(max(0, parents[-1]), len(parents)):
                 tree = (*parents, parent)
                 if parents.count(parent) < branching and TokenTree(tree).max_depth <= depth:
                     grown.add(tree)
-        kept += [TokenTree(each) for each in grown]
-        found = {each for each in grown if len(each) < nodes}
+        kept += [TokenTree(item) for item in grown]
+        result = {item for item in grown if len(item) < nodes}
     return kept
 
 
@@ -202,7 +201,7 @@ def test_a_static_tree_is_the_best_of_all_trees(rest):
     profile = invented()
     profile = replace(profile, drafters=(heads(profile, rest=rest),))
     _, choice = drafter_choices(profile, PlanRequest(max_nodes=7, raw=True))
-    found = choice.option
+    result = choice.option
     plain = plain_s(profile)
 
     def speedup(tree):
@@ -210,44 +209,38 @@ def test_a_static_tree_is_the_best_of_all_trees(rest):
 
     known = {tree: speedup(tree) for tree in all_trees(7, 3, 2) if tree.nodes > 1}
     assert len(known) > 40
-    assert known[found.tree] == pytest.approx(max(known.values()), rel=1e-3)
-    assert found.speedup.value == pytest.approx(known[found.tree], rel=1e-3)
-    assert found.tokens_per_step.value == pytest.approx(expected_tokens(OWN, found.tree))
-    assert found.step_s.value == pytest.approx(verify_s(found.tree.nodes, 256, 1) + rest(found.tree), rel=1e-3)
+    assert known[result.tree] == pytest.approx(max(known.values()), rel=1e-3)
+    assert result.speedup.value == pytest.approx(known[result.tree], rel=1e-3)
+    assert result.tokens_per_step.value == pytest.approx(expected_tokens(OWN, result.tree))
+    assert result.step_s.value == pytest.approx(verify_s(result.tree.nodes, 256, 1) + rest(result.tree), rel=1e-3)
     assert choice.bound is not None
-    assert choice.bound >= found.speedup.value * (1 - 1e-9)
-    assert (found.rule, found.drafter.name, found.tree.nodes) == ("target", "medusa", found.tree.nodes)
-    # a step of the draft model's overhead would promise something else
-    assert speedup(found.tree) != pytest.approx(
-        expected_tokens(OWN, found.tree) / (verify_s(found.tree.nodes, 256, 1) + draft_s(1, 256, 1) + 2e-4) * plain,
-        rel=0.02,
-    )
+    assert choice.bound >= result.speedup.value * (1 - 1e-9)
+    assert (result.rule, result.drafter.name) == ("target", "medusa")
 
 
-def test_a_counted_setting_is_the_fastest_of_those_decoded_with():
+def test_setting_is_the_fastest_of_the_decoded_ones():
     profile, rows = invented(), lookup_rows()
     profile = replace(profile, drafters=(lookup(profile, rows),))
-    _, found = options(profile, PlanRequest())
+    _, result = options(profile, PlanRequest())
     (decodes,) = profile.drafters[0].decodes
-    rates = [sum(each.decoded.tokens) / each.decoded.seconds.samples_s.sum() for each in decodes.settings]
+    rates = [sum(item.decoded.tokens) / item.decoded.seconds.samples_s.sum() for item in decodes.settings]
     plain = sum(decodes.plain.tokens) / decodes.plain.seconds.samples_s.sum()
     best = decodes.settings[int(np.argmax(rates))]
-    assert (found.drafter.values, found.max_nodes, found.kind) == (best.values, best.max_tokens, "setting")
-    assert found.speedup.value == pytest.approx(max(rates) / plain)
-    assert found.tokens_per_step.value == pytest.approx(best.decoded.tokens_per_step)
-    assert found.step_s.value == pytest.approx(best.decoded.step_s / SLOWER)
+    assert (result.drafter.values, result.max_nodes, result.kind) == (best.values, best.max_tokens, "setting")
+    assert result.speedup.value == pytest.approx(max(rates) / plain)
+    assert result.tokens_per_step.value == pytest.approx(best.decoded.tokens_per_step)
+    assert result.step_s.value == pytest.approx(best.decoded.step_s / SLOWER)
     tokens = options(profile, PlanRequest(objective="tokens"))[1]
-    assert tokens.tokens_per_step.value == max(each.decoded.tokens_per_step for each in decodes.settings)
+    assert tokens.tokens_per_step.value == max(item.decoded.tokens_per_step for item in decodes.settings)
 
 
-def test_elsewhere_the_target_takes_what_it_takes_there():
-    """At a longer context the pass and a plain step take longer, what is beside the pass does not."""
+def test_passes_are_those_of_the_operating_point():
     profile = invented(conditions=[(256, 1), (4096, 1)])
     profile = replace(profile, drafters=(lookup(profile, lookup_rows()), heads(profile)))
     request = PlanRequest(context_tokens=4096, max_nodes=8, raw=True)
     plan = requested_plan(profile, request)
     _, counted, static = options(profile, request, plan=plan)
-    length, ngram = (each.value for each in counted.drafter.values)
+    length, ngram = (item.value for item in counted.drafter.values)
     assert counted.step_s.value == pytest.approx(verify_s(length + 1, 4096, 1) + 1e-4 * ngram, rel=2e-3)
     assert counted.speedup.value == pytest.approx(
         counted.tokens_per_step.value / counted.step_s.value * plan.plain.step_s.value
@@ -255,21 +248,21 @@ def test_elsewhere_the_target_takes_what_it_takes_there():
     assert static.step_s.value == pytest.approx(verify_s(static.tree.nodes, 4096, 1) + rest_s(static.tree), rel=2e-3)
 
 
-def test_settings_beyond_the_budget_are_left_out_and_a_drafter_with_none_that_fits():
+def test_settings_beyond_the_budget_are_left_out():
     profile = invented()
     profile = replace(profile, drafters=(lookup(profile, lookup_rows()),))
-    for most in range(1, 10):
-        found = options(profile, PlanRequest(max_nodes=most))
-        assert len(found) == 1 + (most >= 2)
-        assert all(each.max_nodes <= most for each in found)
+    for most in (1, 2, 5, 9):
+        result = options(profile, PlanRequest(max_nodes=most))
+        assert len(result) == 1 + (most >= 2)
+        assert all(item.max_nodes <= most for item in result)
 
 
-def test_drafters_are_planned_for_where_they_were_measured():
+def test_unmeasured_drafters_are_left_out():
     profile = invented(conditions=[(256, 1), (256, 4)], tables=(TABLE, TABLE))
     profile = replace(profile, drafters=(heads(profile), lookup(profile, lookup_rows(), top_k=0)))
 
     def names(**request):
-        return [each.drafter.name for each in options(profile, PlanRequest(**request))]
+        return [item.drafter.name for item in options(profile, PlanRequest(**request))]
 
     assert names() == ["model", "medusa", "prompt-lookup"]
     assert names(temperature=0.2) == ["model"]
@@ -277,19 +270,19 @@ def test_drafters_are_planned_for_where_they_were_measured():
     (single, _), (lookups,) = profile.drafters[0].latencies, profile.drafters[1:]
     single = replace(profile.drafters[0], latencies=(single,))
     at_four = options(replace(profile, drafters=(single, lookups)), PlanRequest(batch_size=4))
-    assert [each.drafter.name for each in at_four] == ["model"]
+    assert [item.drafter.name for item in at_four] == ["model"]
     assert names(rule="sequoia") == ["model", "medusa", "prompt-lookup"]  # greedily all rules are one
     sampled = replace(profile, drafters=(lookup(profile, lookup_rows(), temperature=0.2),))
-    assert [each.drafter.name for each in options(sampled, PlanRequest(temperature=0.2))] == [
+    assert [item.drafter.name for item in options(sampled, PlanRequest(temperature=0.2))] == [
         "model",
         "prompt-lookup",
     ]
-    assert [each.drafter.name for each in options(sampled, PlanRequest(temperature=0.2, rule="sequoia"))] == ["model"]
+    assert [item.drafter.name for item in options(sampled, PlanRequest(temperature=0.2, rule="sequoia"))] == ["model"]
     other = replace(profile, drafters=(lookup(profile, lookup_rows(), temperature=0.2, top_k=5),))
-    assert [each.drafter.name for each in options(other, PlanRequest(temperature=0.2))] == ["model"]
+    assert [item.drafter.name for item in options(other, PlanRequest(temperature=0.2))] == ["model"]
 
 
-def test_the_best_of_all_and_its_tree_file(tmp_path):
+def test_the_best_of_all_and_its_tree_file():
     profile = invented()
     slow = [({"length": 9, "ngram": 2}, 10, 9.0, 0.2)]  # most tokens of all
     for drafters, expected in (
@@ -300,43 +293,33 @@ def test_the_best_of_all_and_its_tree_file(tmp_path):
         made = replace(profile, drafters=drafters)
         choices = drafter_choices(made, PlanRequest())
         best = best_drafter(choices)
-        assert best.option.speedup.value == max(each.option.speedup.value for each in choices)
+        assert best.option.speedup.value == max(item.option.speedup.value for item in choices)
         assert expected in (None, best.option.drafter.name)
-        for each in choices:
+        for item in choices:
             plan = requested_plan(made, PlanRequest())
-            file = tree_file(plan, made, source="p.yaml", choice=each)
-            file.save(tmp_path / "tree.json")
-            assert TreeFile is type(file)
-            assert file.provenance is not None
-            assert file.provenance.speedup == each.option.speedup.value
-            assert file.provenance.rule == each.option.rule
-            assert file.tree == each.option.tree
-            assert (file.drafter is None) == (each.option.drafter.name == "model")
+            file = tree_file(plan, made, source="p.yaml", choice=item)
+            assert file.provenance.speedup == item.option.speedup.value
+            assert file.provenance.rule == item.option.rule
+            assert file.tree == item.option.tree
+            assert (file.drafter is None) == (item.option.drafter.name == "model")
         assert tree_file(plan, made, source="p.yaml") == tree_file(plan, made, source="p.yaml", choice=choices[0])
 
 
-def test_the_intervals_hold_what_is_known():
-    """Texts of different speed give an interval; one that is the same in every text none but the times' own."""
+def test_intervals_grow_with_the_spread_of_sequences():
     profile = invented(verify_noise=0.05)
     drafter = lookup(profile, lookup_rows())
     (decodes,) = drafter.decodes
     noisy = replace(
         decodes,
         settings=tuple(
-            replace(each, decoded=replace(each.decoded, seconds=Timing(each.decoded.seconds.samples_s * [0.8, 1.2])))
-            for each in decodes.settings
+            replace(item, decoded=replace(item.decoded, seconds=Timing(item.decoded.seconds.samples_s * [0.8, 1.2])))
+            for item in decodes.settings
         ),
     )
     same = options(replace(profile, drafters=(drafter,)), PlanRequest())[1].speedup
     differ = options(replace(profile, drafters=(replace(drafter, decodes=(noisy,)),)), PlanRequest())[1].speedup
     assert same.low <= same.value <= same.high
     assert differ.high - differ.low > 3 * (same.high - same.low)
-
-
-def test_a_drafter_is_refused_twice():
-    profile = invented()
-    with pytest.raises(InvalidValueError, match="expected each once"):
-        replace(profile, drafters=(heads(profile), heads(profile)))
 
 
 CONTEXTS = (256, 1024, 4096)
@@ -351,8 +334,8 @@ SLOWDOWNS = (1.0, 2.0, 4.0)
 
 def by_context():
     """Return a profile of heads and prompt lookup that change with the context, the latter for the better."""
-    profile = invented(conditions=[(each, 1) for each in CONTEXTS])
-    plain = [requested_plan(profile, PlanRequest(context_tokens=each)).plain.step_s.value for each in CONTEXTS]
+    profile = invented(conditions=[(item, 1) for item in CONTEXTS])
+    plain = [requested_plan(profile, PlanRequest(context_tokens=item)).plain.step_s.value for item in CONTEXTS]
     trees = [trees_at(at, table) for at, table in zip(CONTEXTS, TABLES, strict=True)]
     latencies = [drafting_at(at, slower=slower) for at, slower in zip(CONTEXTS, SLOWDOWNS, strict=True)]
     decodes = [
@@ -377,15 +360,15 @@ def between(context, values):
     return float(np.interp(context, CONTEXTS, values))
 
 
-@pytest.mark.parametrize("context", [256, 512, 1024, 3000, 4096])
-def test_between_contexts_tokens_and_seconds_lie_on_straight_lines(context):
+@pytest.mark.parametrize("context", [256, 512, 3000])
+def test_tokens_and_seconds_are_interpolated_between_contexts(context):
     profile = by_context()
     request = PlanRequest(context_tokens=context, max_nodes=8, raw=True)
     plan = requested_plan(profile, request)
     _, static, counted = options(profile, request, plan=plan)
 
     def pass_s(nodes):
-        return between(context, [verify_s(nodes, each, 1) for each in CONTEXTS])
+        return between(context, [verify_s(nodes, entry, 1) for entry in CONTEXTS])
 
     tokens = [expected_tokens(table, static.tree) for table in TABLES]
     assert static.tokens_per_step.value == pytest.approx(between(context, tokens))
@@ -394,15 +377,17 @@ def test_between_contexts_tokens_and_seconds_lie_on_straight_lines(context):
     assert static.speedup.value == pytest.approx(
         static.tokens_per_step.value / static.step_s.value * plan.plain.step_s.value
     )
-    length, ngram = (each.value for each in counted.drafter.values)
+    length, ngram = (entry.value for entry in counted.drafter.values)
     decodes = profile.drafters[1].decodes_at(0.0)
-    (*found,) = (each.decoded for item in decodes for each in item.settings if each.values == counted.drafter.values)
-    assert counted.tokens_per_step.value == pytest.approx(between(context, [each.tokens_per_step for each in found]))
+    (*result,) = (
+        entry.decoded for item in decodes for entry in item.settings if entry.values == counted.drafter.values
+    )
+    assert counted.tokens_per_step.value == pytest.approx(between(context, [entry.tokens_per_step for entry in result]))
     assert counted.step_s.value == pytest.approx(pass_s(length + 1) + 1e-4 * ngram, rel=2e-3)
     assert counted.speedup.low <= counted.speedup.value <= counted.speedup.high
 
 
-def test_outside_the_contexts_the_nearest_holds():
+def test_nearest_context_holds_outside():
     medusa, lookups = by_context().drafters
     profile = invented(conditions=[(16, 1), (9000, 1)])
     profile = replace(profile, drafters=(replace(medusa, latencies=(drafting_at(16), drafting_at(9000))), lookups))
@@ -410,19 +395,19 @@ def test_outside_the_contexts_the_nearest_holds():
         request = PlanRequest(context_tokens=context, max_nodes=8, raw=True)
         _, static, counted = options(profile, request)
         assert static.tokens_per_step.value == pytest.approx(expected_tokens(table, static.tree))
-        length, ngram = (each.value for each in counted.drafter.values)
+        length, ngram = (item.value for item in counted.drafter.values)
         assert counted.tokens_per_step.value == pytest.approx(1 + gain * 0.3 * ngram * (1 - 0.7**length), rel=0.02)
 
 
 def test_every_context_has_its_own_tree_and_drafter():
-    profile, found = by_context(), []
+    profile, result = by_context(), []
     for context in CONTEXTS:
         request = PlanRequest(context_tokens=context, max_nodes=8, raw=True)
         choices = drafter_choices(profile, request)[1:]
-        found.append((best_drafter(choices).option.drafter.name, choices[0].option.tree))
-    assert found[0][0] == "medusa"
-    assert found[-1][0] == "prompt-lookup"
-    assert found[0][1] != found[-1][1]
+        result.append((best_drafter(choices).option.drafter.name, choices[0].option.tree))
+    assert result[0][0] == "medusa"
+    assert result[-1][0] == "prompt-lookup"
+    assert result[0][1] != result[-1][1]
 
 
 def with_speedup(option, speedup):
@@ -430,9 +415,7 @@ def with_speedup(option, speedup):
 
 
 class TestConfidence:
-    """How sure the choice among drafters is."""
-
-    def test_it_is_the_share_of_draws_in_which_the_choice_is_nearly_the_fastest(self):
+    def test_confidence_is_the_fraction_of_draws_near_the_fastest(self):
         profile = replace(invented(), drafters=(heads(invented()),))
         first, second = drafter_choices(profile, PlanRequest(temperature=0.0))
         draws = np.full(4, 9.0)
@@ -452,10 +435,3 @@ class TestConfidence:
         assert (best_drafter(choices) is choices[1]) == (beside_s < 0)
         alone = choices[1:] if beside_s < 0 else choices[:1]
         assert choice_confidence(choices) == choice_confidence(alone)
-
-    def test_settings_that_nothing_tells_apart_share_it(self):
-        rows = [({"length": 3, "ngram": ngram}, 4, 2.0, 0.0) for ngram in (1, 2)]
-        choices = drafter_choices(
-            replace(invented(), drafters=(lookup(invented(), rows),)), PlanRequest(temperature=0.0)
-        )
-        assert choice_confidence(choices[1:]) == 1.0  # both are the same, so either is the fastest

@@ -1,4 +1,4 @@
-"""The fastest dynamic tree, against every one there is, priced by hand."""
+"""The fastest dynamic tree, compared with all of them, and SpecExec's settings to try."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tests.cli.invented import draft_s, invented, verify_s
 from tests.support.invented_drafts import InventedDraft, decoded_steps, invented_text, recorded
 from treeopt.errors import InfeasibleError
 from treeopt.planner import step_model
-from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic
+from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic, specexec_settings
 from treeopt.planner.replay import Replay
 from treeopt.trees.drafter_parameters import DynamicTree, pool_nodes
 
@@ -50,11 +50,11 @@ def every_speedup(texts, scale: float, max_nodes: int) -> dict[DynamicTree, floa
 @pytest.mark.parametrize("max_nodes", [4, 32])
 def test_no_dynamic_tree_is_faster(texts, replay, scale, max_nodes):
     model = step_model(curves(scale))
-    tree, found = fastest_dynamic_tree(replay, model, max_nodes=max_nodes)
+    tree, result = fastest_dynamic_tree(replay, model, max_nodes=max_nodes)
     speedups = every_speedup(texts, scale, max_nodes)
-    assert found.speedup.value == pytest.approx(max(speedups.values()))
-    assert speedups[tree] == pytest.approx(found.speedup.value)
-    assert found.speedup.low <= found.speedup.value <= found.speedup.high
+    assert result.speedup.value == pytest.approx(max(speedups.values()))
+    assert speedups[tree] == pytest.approx(result.speedup.value)
+    assert result.speedup.low <= result.speedup.value <= result.speedup.high
 
 
 def test_costs_change_the_choice(replay):
@@ -64,13 +64,13 @@ def test_costs_change_the_choice(replay):
     assert len(choices) > 1
 
 
-def test_only_what_is_allowed(texts, replay):
+def test_limits_exclude_trees(texts, replay):
     model = step_model(curves(1.0))
     allowed = {tree: speedup for tree, speedup in every_speedup(texts, 1.0, 32).items() if tree.nodes % 5 == 0}
-    _, found = fastest_dynamic_tree(
+    _, result = fastest_dynamic_tree(
         replay, model, max_nodes=32, limits=lambda tree: "nodes: not a multiple of 5." if tree.nodes % 5 else None
     )
-    assert found.speedup.value == pytest.approx(max(allowed.values()))
+    assert result.speedup.value == pytest.approx(max(allowed.values()))
     with pytest.raises(InfeasibleError, match=r"none of those measured is allowed, such as top-k 1, .*: too small"):
         fastest_dynamic_tree(replay, model, max_nodes=32, limits=lambda _: "too small.")
     with pytest.raises(InfeasibleError, match="none was measured within the limits"):
@@ -80,17 +80,42 @@ def test_only_what_is_allowed(texts, replay):
 def test_no_tree_is_deeper_than_allowed(texts, replay):
     model = step_model(curves(1.0))
     free, _ = fastest_dynamic_tree(replay, model, max_nodes=32)
-    limited, found = fastest_dynamic_tree(replay, model, max_nodes=32, max_depth=free.depth - 1)
+    limited, result = fastest_dynamic_tree(replay, model, max_nodes=32, max_depth=free.depth - 1)
     shallow = [speedup for tree, speedup in every_speedup(texts, 1.0, 32).items() if tree.depth < free.depth]
     assert limited.depth < free.depth
-    assert found.speedup.value == pytest.approx(max(shallow))
+    assert result.speedup.value == pytest.approx(max(shallow))
 
 
-def test_a_tree_beyond_what_was_timed_is_refused(replay):
+def test_tree_beyond_the_record_raises(replay):
     with pytest.raises(InfeasibleError):
         predict_dynamic(replay, step_model(curves(1.0)), DynamicTree(top_k=TOP_K + 1, depth=2, nodes=4))
 
 
-def test_texts_that_differ_widen_the_interval(replay):
+def test_interval_reflects_different_sequences(replay):
     one = predict_dynamic(replay, step_model(curves(1.0)), DynamicTree(top_k=2, depth=3, nodes=8))
     assert one.tokens_per_step.low < one.tokens_per_step.value < one.tokens_per_step.high
+
+
+def settings_to_try(verify, draft=lambda *_: 1e-3):
+    return specexec_settings(step_model(invented(verify=verify, draft=draft)))
+
+
+@pytest.mark.parametrize(
+    ("verify", "budgets"),
+    [
+        (lambda n, *_: 1e-2 * max(1, n / 8), {2, 4, 8}),
+        (lambda *_: 1e-2, {2, 4, 8, 16, 32}),
+        (lambda n, *_: 1e-2 * n, {2}),
+        (lambda n, *_: 1e-2 if n == 1 else 2e-2, {2, 4, 8, 16, 32}),
+    ],
+    ids=["flat up to 8", "flat", "nowhere flat", "one slow size"],
+)
+def test_specexec_budgets_end_where_verification_is_not_flat(verify, budgets):
+    settings = settings_to_try(verify)
+    assert {setting.budget for setting in settings} == budgets
+    assert len(set(settings)) == len(settings)
+
+
+def test_specexec_draft_pass_is_as_wide_as_is_flat():
+    settings = settings_to_try(lambda *_: 1e-2, lambda n, *_: 1e-3 * max(1, n / 4))
+    assert {setting.batch for setting in settings if setting.budget > 4} == {4}

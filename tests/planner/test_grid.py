@@ -19,27 +19,27 @@ def planned(request):
     return plan(profile_of(MACHINES[request.param], P), 40)
 
 
-def test_the_choice_comes_first_or_the_fastest_tree_where_plain_decoding_is_chosen(planned):
+def test_choice_or_fastest_tree_comes_first(planned):
     first, *others = predict_grid(planned)
     assert first.tree.nodes > 1
     assert first.tree == planned.choice.tree or planned.choice.tree.nodes == 1
-    assert first.speedup.value >= max(each.speedup.value for each in others)
+    assert first.speedup.value >= max(item.speedup.value for item in others)
 
 
 def test_one_machine_chooses_plain_decoding_and_the_other_a_tree():
     assert [plan(profile_of(machine, P), 40).choice.tree.nodes > 1 for machine in MACHINES.values()] == [True, False]
 
 
-def test_every_tree_is_there_once_and_has_a_drafted_node(planned):
-    trees = [each.tree for each in predict_grid(planned)]
+def test_every_tree_appears_once_with_draft_tokens(planned):
+    trees = [item.tree for item in predict_grid(planned)]
     assert all(tree != other for place, tree in enumerate(trees) for other in trees[:place])
     assert min(tree.nodes for tree in trees) >= 2
     assert max(tree.nodes for tree in trees) <= 40
     assert max(tree.max_depth for tree in trees) <= planned.solution.max_depth
 
 
-def test_chains_and_the_solvers_trees_of_every_size_and_depth_are_in_it(planned):
-    trees = [each.tree for each in predict_grid(planned)]
+def test_grid_contains_chains_and_solved_trees(planned):
+    trees = [item.tree for item in predict_grid(planned)]
     for depth in CHAIN_DEPTHS:
         assert (chain(depth) in trees) == (depth <= planned.solution.max_depth)
     for nodes in NODES:
@@ -48,14 +48,14 @@ def test_chains_and_the_solvers_trees_of_every_size_and_depth_are_in_it(planned)
                 assert planned.solution.tree(nodes, depth) in trees
 
 
-def test_each_is_predicted_as_the_model_predicts_it(planned):
-    for each in predict_grid(planned):
-        alone = planned.model.predict(each.tree)
-        assert each.kind == alone.kind
-        assert (each.speedup, each.step_s, each.tokens_per_step) == (alone.speedup, alone.step_s, alone.tokens_per_step)
-        assert each.tokens_per_step.value == pytest.approx(planned.solution.table.expected_tokens(each.tree))
+def test_predictions_are_those_of_the_model(planned):
+    for item in predict_grid(planned):
+        alone = planned.model.predict(item.tree)
+        assert item.kind == alone.kind
+        assert (item.speedup, item.step_s, item.tokens_per_step) == (alone.speedup, alone.step_s, alone.tokens_per_step)
+        assert item.tokens_per_step.value == pytest.approx(planned.solution.table.expected_tokens(item.tree))
 
 
 def test_a_small_budget_has_a_small_grid():
-    found = predict_grid(plan(profile_of(MACHINES["nodes cost"], P), 2))
-    assert [each.tree for each in found] == [chain(1)]
+    result = predict_grid(plan(profile_of(MACHINES["nodes cost"], P), 2))
+    assert [item.tree for item in result] == [chain(1)]

@@ -37,7 +37,7 @@ def low_over_value(plan: dict) -> float:
 
 
 @pytest.mark.usefixtures("files")
-def test_three_of_three_is_no_certainty():
+def test_three_of_three_is_uncertain():
     plan = solved({"num_drafts": 3, "accepted_per_pos": [3, 3, 3]})
     assert low_over_value(plan) < 0.75
     many = solved({"num_drafts": 3000, "accepted_per_pos": [3000, 3000, 3000]})
@@ -45,7 +45,7 @@ def test_three_of_three_is_no_certainty():
 
 
 @pytest.mark.usefixtures("files")
-def test_none_of_three_is_no_certainty():
+def test_none_of_three_is_uncertain():
     few, many = (solved({"num_drafts": n, "accepted_per_pos": [0]})["confidence"]["probability"] for n in (3, 3000))
     assert few < 0.9
     assert many > 0.99
@@ -60,13 +60,13 @@ def drawn(accepted, length=3):
     return TokenDraws.of(acceptance_of(texts))
 
 
-def test_sequences_that_all_agree_leave_room_for_others():
+def test_agreeing_sequences_leave_uncertainty():
     spread = [np.ptp(np.quantile(drawn([3] * count).tokens(chain(3)), [0.025, 0.975])) for count in (2, 8, 64)]
     assert spread[0] > 0.3
     assert spread[0] > spread[1] > spread[2] > 0.001
 
 
-def test_counted_chains_that_all_agree_leave_as_much():
+def test_agreeing_chain_counts_leave_as_much_uncertainty():
     texts = SequenceSums(np.full((4, 3), 50.0), np.full((4, 3, 1), 50.0))
     acceptance = acceptance_of(texts)
     counts = ChainCounts(length=3, steps=(50,) * 4, tokens=(200,) * 4)
@@ -78,7 +78,6 @@ def test_counted_chains_that_all_agree_leave_as_much():
     )
 
 
-def test_no_interval_goes_beyond_a_whole_path():
-    """Of two sequences that differ, normal draws would."""
+def test_draws_stay_within_a_whole_path():
     tokens = drawn([1, 3], length=3).tokens(chain(3))
     assert 1 <= tokens.min() < tokens.max() <= 4

@@ -59,7 +59,7 @@ def test_a_plan_takes_no_larger_tree_than_fits():
 def test_a_schedule_never_plans_what_does_not_fit():
     profile = with_memory(invented(conditions=FOUR_CONDITIONS))
     conditions = measured_points(profile, 0.0)
-    batch, context = max(conditions, key=lambda each: each[0] * each[1])
+    batch, context = max(conditions, key=lambda item: item[0] * item[1])
     total = taken_bytes(3, context, batch)
 
     def too_large(schedule):
@@ -72,22 +72,24 @@ def test_a_schedule_never_plans_what_does_not_fit():
             if taken_bytes(segment.option.tree.nodes, length, size) > total
         ]
 
-    limited = requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total))
+    limited = requested_schedule(profile, PlanRequest(max_nodes=8, max_depth=2, memory_bytes=total))
     assert too_large(limited) == []
     assert len(limited.plans) == len(conditions)
-    assert {each.memory.total_bytes for each in limited.plans} == {total}
+    assert {item.memory.total_bytes for item in limited.plans} == {total}
     cheap = invented(conditions=FOUR_CONDITIONS, verify=lambda nodes, *_: 1e-2 + 1e-6 * nodes)
-    free = requested_schedule(with_memory(cheap), PlanRequest(max_nodes=32))
-    assert too_large(free) != []  # where nothing limits it, a wide tree is planned that would not fit
-    assert too_large(requested_schedule(with_memory(cheap), PlanRequest(max_nodes=32, memory_bytes=total))) == []
+    request = PlanRequest(max_nodes=8, max_depth=2)
+    assert (
+        too_large(requested_schedule(with_memory(cheap), request)) != []
+    )  # without the limit a larger tree is planned
+    assert too_large(requested_schedule(with_memory(cheap), replace(request, memory_bytes=total))) == []
 
 
 def test_conditions_without_room_are_left_out():
     profile = with_memory(invented(conditions=FOUR_CONDITIONS))
-    smallest = min(measured_points(profile, 0.0), key=lambda each: each[0] * each[1])
+    smallest = min(measured_points(profile, 0.0), key=lambda item: item[0] * item[1])
     total = taken_bytes(1, smallest[1], smallest[0])
     schedule = requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total))
-    assert [(each.model.point.batch_size, each.context_tokens) for each in schedule.plans] == [smallest]
+    assert [(item.model.point.batch_size, item.context_tokens) for item in schedule.plans] == [smallest]
     with pytest.raises(InfeasibleError, match="the weights take 11000000"):
         requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total - 2000))
 
@@ -97,15 +99,15 @@ def test_a_profile_without_the_models_memory_is_refused():
         device_memory(invented(), 10**9)
 
 
-def test_the_command_says_how_many_sequences_fit(tmp_path, monkeypatch):
+def test_command_prints_how_many_sequences_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with_memory(invented()).save("profile.yaml")
-    found = call("solve", "--memory", "15MB")
-    assert found.exit_code == 0, found.output
+    result = call("solve", "--memory", "15MB")
+    assert result.exit_code == 0, result.output
     chosen = plan(with_memory(invented()), memory_bytes=15_000_000).choice.tree.nodes
     plain, with_tree = (4_000_000 // (1100 * (256 + nodes)) for nodes in (1, chosen))
     assert (
-        f"0.015 GB hold {plain} sequences of 256 tokens, {with_tree} with {chosen} nodes in each step." in found.stdout
+        f"0.015 GB hold {plain} sequences of 256 tokens, {with_tree} with {chosen} nodes in each step." in result.stdout
     )
     refused = call("solve", "--memory", "15")
     assert refused.exit_code == 2
@@ -113,13 +115,12 @@ def test_the_command_says_how_many_sequences_fit(tmp_path, monkeypatch):
 
 
 def test_other_drafters_have_to_fit_too():
-    """Without the limit the trees of heads, and the settings, are larger."""
     profile = with_memory(invented())
     drafters = (heads(profile), lookup(profile, [({"length": n, "ngram": 2}, n + 1, 1 + n / 4, 1e-4) for n in (2, 7)]))
     profile = replace(profile, drafters=drafters)
     for nodes in (3, 5, 32):
         request = PlanRequest(temperature=0.0, max_nodes=32, memory_bytes=taken_bytes(nodes, 256, 1))
-        sizes = [each.option.max_nodes for each in drafter_choices(profile, request)[1:]]
+        sizes = [item.option.max_nodes for item in drafter_choices(profile, request)[1:]]
         assert len(sizes) == 2
         assert max(sizes) <= nodes
     assert min(sizes) > 5
@@ -128,6 +129,6 @@ def test_other_drafters_have_to_fit_too():
 def test_a_schedule_takes_the_limit():
     profile = with_memory(invented(conditions=FOUR_CONDITIONS))
     total = taken_bytes(3, 1024, 4)
-    limited = schedule(profile, 32, memory_bytes=total)
-    assert limited == requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total))
-    assert limited != schedule(profile, 32)
+    limited = schedule(profile, 8, max_depth=2, memory_bytes=total)
+    assert limited == requested_schedule(profile, PlanRequest(max_nodes=8, max_depth=2, memory_bytes=total))
+    assert limited != schedule(profile, 8, max_depth=2)

@@ -48,13 +48,13 @@ def test_seconds_tokens_and_speed(machine, table):
         ("tree", k_ary(2, 2), "tree of 7 nodes, depth 2"),
     ],
 )
-def test_an_option_in_words(kind, tree, words):
-    found = step_model(profile_of(MACHINES["nodes cost"], [0.5, 0.2])).predict(tree)
-    assert found.shape == words
-    assert (found.kind, found.tree) == (kind, tree)
+def test_option_shape(kind, tree, words):
+    result = step_model(profile_of(MACHINES["nodes cost"], [0.5, 0.2])).predict(tree)
+    assert result.shape == words
+    assert (result.kind, result.tree) == (kind, tree)
 
 
-def test_an_option_says_how_many_tokens_its_pass_has():
+def test_option_has_the_tokens_of_its_padded_pass():
     """8 tokens take less than 7 on this machine."""
     model = step_model(profile_of(MACHINES["verify not monotone"], [0.5, 0.2]))
     assert [model.predict(chain(depth)).verify_tokens for depth in (0, 6, 7, 8)] == [8, 8, 8, 9]
@@ -65,31 +65,30 @@ class TestIntervals:
     @pytest.mark.parametrize(
         "table", ["falling", "not monotone", "one row for every depth", "worse below a later child"]
     )
-    def test_without_noise_they_are_points(self, tree, table):
-        """The draws and the model reach the same numbers on separate ways."""
+    def test_intervals_without_noise_are_points(self, tree, table):
         made = profile_of(MACHINES["wide drafts dear"], TABLES[table], counts=[1, 2, 7, 9], draft_counts=[1, 5, 9])
         for estimate in estimates(step_model(made).predict(tree)):
             assert estimate.low == close(estimate.value)
             assert estimate.high == close(estimate.value)
 
-    def test_they_grow_with_the_noise(self):
+    def test_intervals_grow_with_the_noise(self):
         def width(noise: float, error: float) -> float:
             made = profile(
                 [latency(MACHINES["nodes cost"], noise=noise)],
                 [acceptance(TABLES["falling"], standard_error=np.full((DEPTH, 4), error))],
             )
-            found = step_model(made, raw=True).predict(k_ary(2, 2)).speedup
-            return found.high - found.low
+            result = step_model(made, raw=True).predict(k_ary(2, 2)).speedup
+            return result.high - result.low
 
         assert width(0, 0) < 1e-9 < width(0.02, 0) < width(0.2, 0)
         assert width(0, 0) < 1e-9 < width(0, 0.01) < width(0, 0.05)
         assert width(0.02, 0) < width(0.02, 0.05)
 
-    def test_they_are_as_wide_as_what_was_measured(self):
+    def test_intervals_are_those_of_the_measurements(self):
         measured = acceptance([[0.5, 0.1]], standard_error=[[0.02, 0.01]])
         made = profile([latency(seconds(lambda n: 1.0 * n, lambda w: 1.0 * w), noise=0.1)], [measured])
-        found = step_model(made).predict(chain(1)).tokens_per_step
-        assert (found.low, found.high) == pytest.approx((1.5 - 1.96 * 0.02, 1.5 + 1.96 * 0.02), abs=0.008)
+        result = step_model(made).predict(chain(1)).tokens_per_step
+        assert (result.low, result.high) == pytest.approx((1.5 - 1.96 * 0.02, 1.5 + 1.96 * 0.02), abs=0.008)
         plain = step_model(made).predict(chain(0)).step_s
         low, high = made.latencies[0].verify.timings[0].interval_s
         assert plain.high - plain.low == pytest.approx(high - low, rel=0.25)

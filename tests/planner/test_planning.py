@@ -24,14 +24,15 @@ from tests.support.invented_machines import (
 )
 from tests.support.planner_oracles import every_speedup, speedup, step_s, tokens
 from treeopt import __version__
-from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.errors import InfeasibleError
 from treeopt.planner import Option, Plan, plan, step_model, tree_file
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
+from treeopt.trees import TokenTree, chain
 
-cases = pytest.mark.parametrize(
-    ("machine", "table"), [pytest.param(m, t, id=f"{m}, {t}") for m, t in itertools.product(MACHINES, TABLES)]
+PAIRS = dict.fromkeys(
+    [*itertools.product(MACHINES, ["falling", "not monotone"]), *itertools.product(["nodes cost"], TABLES)]
 )
+cases = pytest.mark.parametrize(("machine", "table"), PAIRS, ids=", ".join)
 
 
 @functools.cache
@@ -54,77 +55,73 @@ def close(value: float) -> object:
 
 class TestBest:
     @cases
-    def test_the_tree_is_the_fastest_of_all(self, machine, table):
-        found = planned(machine, table)
+    def test_options_are_the_best_of_every_tree_chain_and_budget(self, machine, table):
+        result, most = planned(machine, table), most_tokens(table)
         best = every_speedup(TABLES[table], MACHINES[machine], NODES, DEPTH).max()
-        assert found.tree.tree == found.fastest.tree
-        assert found.tree.speedup.value == close(speed(machine, table, found.tree.tree))
-        assert found.tree.speedup.value <= best * (1 + 1e-12)
-        assert best <= found.fastest.bound * (1 + 1e-12)
-        if found.fastest.loss == 0 or table in FALLING:
-            assert found.tree.speedup.value == close(best)
-
-    @cases
-    def test_the_chain_is_the_fastest_of_every_depth(self, machine, table):
-        found = planned(machine, table).chain
-        assert found.speedup.value == close(max(speed(machine, table, chain(depth)) for depth in range(DEPTH + 1)))
-        assert found.tree == chain(found.tree.max_depth)
-        assert found.kind == ("chain" if found.tree.nodes > 1 else "plain")
-
-    @cases
-    def test_plain_decoding_is_exactly_1(self, machine, table):
-        """Not 0.9999999999999999, which 1 / t * t is for some t, and which would lose a tie."""
-        found = planned(machine, table, 0.2).plain
-        assert dataclasses.astuple(found.speedup) == (1, 1, 1)
-        assert dataclasses.astuple(found.tokens_per_step) == (1, 1, 1)
-        assert found.tree == chain(0)
-        assert found.kind == "plain"
-
-    @pytest.mark.parametrize("first_s", [49.0, 0.00191, 1 / 3, 0.1, 1e-5])
-    def test_plain_decoding_is_exactly_1_at_any_pace(self, first_s):
-        found = plan(profile_of(seconds(lambda n: first_s * n, lambda _: first_s), [0.5]), 4, max_depth=2)
-        assert found.plain.speedup.value == 1
-
-    @cases
-    def test_a_row_of_budgets(self, machine, table):
-        """Of the trees of most tokens that need so many nodes, the fastest; sizes that no such tree needs are absent."""
-        found, most = planned(machine, table), most_tokens(table)
+        assert result.tree.tree == result.fastest.tree
+        assert result.tree.speedup.value <= best * (1 + 1e-12)
+        assert best <= result.fastest.bound * (1 + 1e-12)
+        if result.fastest.loss == 0 or table in FALLING:
+            assert result.tree.speedup.value == close(best)
+        assert result.chain.speedup.value == close(max(speed(machine, table, chain(d)) for d in range(DEPTH + 1)))
+        assert result.chain.tree == chain(result.chain.tree.max_depth)
         needed = {nodes for nodes in (2, 4, 8, 9) if np.any(most[:, nodes] > most[:, nodes - 1] * (1 + 1e-12))}
-        assert [candidate.tree.nodes for candidate in found.budgets] == sorted(needed)
-        for candidate in found.budgets:
-            of_size = fastest_of_most_tokens_with(table, machine, candidate.tree.nodes)
-            assert candidate.speedup.value == close(of_size)
-            assert candidate.speedup.value <= found.tree.speedup.value * (1 + 1e-12)
+        assert [option.tree.nodes for option in result.budgets] == sorted(needed)
+        for option in result.budgets:
+            assert option.speedup.value == close(fastest_of_most_tokens_with(table, machine, option.tree.nodes))
+        options = (result.plain, result.chain, result.tree)  # in a tie the simplest wins
+        speeds = [option.speedup.value for option in options]
+        assert result.choice is options[speeds.index(max(speeds))]
+        assert result.confidence.probability == 1
 
     @cases
-    def test_every_number_of_a_candidate_is_that_of_its_tree(self, machine, table):
-        found = planned(machine, table)
-        for candidate in (found.tree, found.chain, found.plain, *found.budgets):
-            paths = paths_of(candidate.tree.parents.tolist())
-            assert candidate.step_s.value == close(step_s(paths, MACHINES[machine]))
-            assert candidate.tokens_per_step.value == close(tokens(paths, TABLES[table]))
-            assert candidate.speedup.value == close(speed(machine, table, candidate.tree))
-            count, verify = candidate.verify_tokens, MACHINES[machine].verify
-            assert count >= candidate.tree.nodes
-            assert verify[count - 1] == min(verify[candidate.tree.nodes - 1 :])
+    def test_predictions_are_those_of_each_tree(self, machine, table):
+        result = planned(machine, table)
+        for option in (result.tree, result.chain, result.plain, *result.budgets):
+            paths = paths_of(option.tree.parents.tolist())
+            assert option.step_s.value == close(step_s(paths, MACHINES[machine]))
+            assert option.tokens_per_step.value == close(tokens(paths, TABLES[table]))
+            assert option.speedup.value == close(speed(machine, table, option.tree))
+            count, verify = option.verify_tokens, MACHINES[machine].verify
+            assert count >= option.tree.nodes
+            assert verify[count - 1] == min(verify[option.tree.nodes - 1 :])
+
+    @cases
+    def test_intervals_contain_the_value_and_plain_decoding_is_exactly_1(self, machine, table):
+        """Not 0.9999999999999999, which 1 / t * t is for some t, and which would lose a tie."""
+        result = planned(machine, table, 0.1)
+        for option in (result.tree, result.chain, result.plain, *result.budgets):
+            for estimate in estimates(option):
+                assert 0 < estimate.low <= estimate.value <= estimate.high < np.inf
+        assert (
+            dataclasses.astuple(result.plain.speedup) == dataclasses.astuple(result.plain.tokens_per_step) == (1, 1, 1)
+        )
+        assert (result.plain.tree, result.plain.kind) == (chain(0), "plain")
+
+    @pytest.mark.parametrize("first_s", [49.0, 0.00191, 1 / 3])
+    def test_plain_decoding_is_exactly_1_at_any_pace(self, first_s):
+        result = plan(profile_of(seconds(lambda n: first_s * n, lambda _: first_s), [0.5]), 4, max_depth=2)
+        assert result.plain.speedup.value == 1
 
     def test_random_machines(self):
-        for seed in range(40):
+        for seed in range(15):
             rng = np.random.default_rng(seed)
             p, machine = drawn_table(rng, 4, "falling"), drawn_seconds(rng, 8)
-            found = plan(profile_of(machine, p), 8)
+            result = plan(profile_of(machine, p), 8)
             best = every_speedup(p, machine, 8, 4).max()
-            assert found.tree.speedup.value == close(best)
-            assert found.fastest.bound >= best * (1 - 1e-12)
+            assert result.tree.speedup.value == close(best)
+            assert result.fastest.bound >= best * (1 - 1e-12)
 
     def test_level_widths_are_obeyed(self):
         machine, widths = MACHINES["nodes almost free"], [2, 2, 1, 2, 1]
-        found = plan(profile_of(machine, TABLES["falling"]), NODES, max_depth=DEPTH, level_widths=widths)
+        result = plan(profile_of(machine, TABLES["falling"]), NODES, max_depth=DEPTH, level_widths=widths)
         best = every_speedup(TABLES["falling"], machine, NODES, DEPTH, widths).max()
-        assert found.tree.speedup.value == close(best)
+        assert result.tree.speedup.value == close(best)
         assert best < planned("nodes almost free", "falling").tree.speedup.value
         assert all(
-            w <= m for c in (found.tree, *found.budgets) for w, m in zip(c.tree.level_widths[1:], widths, strict=False)
+            w <= m
+            for c in (result.tree, *result.budgets)
+            for w, m in zip(c.tree.level_widths[1:], widths, strict=False)
         )
 
 
@@ -148,12 +145,6 @@ def fastest_of_most_tokens_with(table: str, machine: str, nodes: int) -> float:
 
 
 class TestChoice:
-    @cases
-    def test_the_fastest_and_in_a_tie_the_simplest(self, machine, table):
-        found = planned(machine, table)
-        kinds = (found.plain, found.chain, found.tree)
-        assert found.choice is next(kind for kind in kinds if kind.speedup.value == max(k.speedup.value for k in kinds))
-
     @pytest.mark.parametrize(
         ("machine", "table", "kind"),
         [
@@ -166,74 +157,55 @@ class TestChoice:
             ("tiles of 4", "not monotone", "tree"),
         ],
     )
-    def test_each_wins_where_it_should(self, machine, table, kind):
+    def test_plain_chain_or_tree_is_chosen(self, machine, table, kind):
         assert planned(machine, table).choice.kind == kind
 
-    def test_a_chain_wins_where_extra_nodes_are_dear(self):
+    def test_chain_is_chosen_if_nodes_are_expensive(self):
         """A second child would be accepted one time in ten and costs three tenths of a step."""
         machine = seconds(lambda n: 0.7 + 0.3 * n, lambda w: 0.01 + 0.3 * (w - 1))
-        found = plan(profile_of(machine, [[0.85, 0.1]] * DEPTH), NODES, max_depth=DEPTH)
-        assert found.choice.kind == "chain"
-        assert found.choice.tree.max_depth > 1
-
-    def test_speculation_that_cannot_pay_is_not_chosen(self):
-        found = planned("drafts dear", "falling")
-        assert found.choice is found.plain
-        assert found.tree.tree == found.chain.tree == chain(0)
+        result = plan(profile_of(machine, [[0.85, 0.1]] * DEPTH), NODES, max_depth=DEPTH)
+        assert result.choice.kind == "chain"
+        assert result.choice.tree.max_depth > 1
 
 
 class TestObjective:
     @pytest.mark.parametrize("table", TABLES)
-    @pytest.mark.parametrize("machine", ["drafts dear", "nodes dear"])
-    def test_most_tokens_whatever_they_cost(self, machine, table):
-        found = plan(profile_of(MACHINES[machine], TABLES[table]), NODES, max_depth=DEPTH, objective="tokens")
-        assert found.objective == "tokens"
-        assert found.tree.tokens_per_step.value == close(most_tokens(table)[DEPTH, NODES])
+    def test_objective_tokens_ignores_costs(self, table):
+        result = plan(profile_of(MACHINES["drafts dear"], TABLES[table]), NODES, max_depth=DEPTH, objective="tokens")
+        assert result.objective == "tokens"
+        assert result.tree.tokens_per_step.value == close(most_tokens(table)[DEPTH, NODES])
         longest = max(
             (chain(depth) for depth in range(DEPTH + 1)), key=lambda t: tokens(paths_of(t.parents), TABLES[table])
         )
-        assert found.chain.tokens_per_step.value == close(tokens(paths_of(longest.parents.tolist()), TABLES[table]))
-        assert found.choice.tokens_per_step.value == close(most_tokens(table)[DEPTH, NODES])
+        assert result.chain.tokens_per_step.value == close(tokens(paths_of(longest.parents.tolist()), TABLES[table]))
+        assert result.choice.tokens_per_step.value == close(most_tokens(table)[DEPTH, NODES])
 
     def test_in_a_tie_the_simplest(self):
         profile = profile_of(MACHINES["drafts dear"], TABLES["always"])
         assert plan(profile, 4, objective="tokens").choice.kind == "chain"
         assert plan(profile_of(MACHINES["drafts dear"], TABLES["never"]), 4, objective="tokens").choice.kind == "plain"
 
-    def test_the_fastest_is_known_all_the_same(self):
-        found = plan(profile_of(MACHINES["drafts dear"], TABLES["falling"]), NODES, objective="tokens")
-        assert found.fastest.tree == chain(0)
-        assert found.choice.speedup.value < 1
-
-    def test_another_objective(self):
-        with pytest.raises(InvalidValueError, match=r"objective: expected speed or tokens\. Got 'joules'"):
-            plan(profile_of(MACHINES["nodes cost"], [0.9]), 4, objective="joules")
+    def test_fastest_tree_is_reported_too(self):
+        result = plan(profile_of(MACHINES["drafts dear"], TABLES["falling"]), NODES, objective="tokens")
+        assert result.fastest.tree == chain(0)
+        assert result.choice.speedup.value < 1
 
 
-class TestAsked:
+class TestRequest:
     def test_the_smallest_budget(self):
-        found = plan(profile_of(MACHINES["nodes cost"], [0.9]), 1)
-        assert found.tree.tree == found.chain.tree == found.plain.tree == chain(0)
-        assert found.choice.kind == "plain"
+        result = plan(profile_of(MACHINES["nodes cost"], [0.9]), 1)
+        assert result.tree.tree == result.chain.tree == result.plain.tree == chain(0)
+        assert result.choice.kind == "plain"
 
-    def test_no_levels_at_all(self):
-        assert plan(profile_of(MACHINES["nodes cost"], [0.9]), 4, max_depth=0).tree.tree == chain(0)
-
-    def test_what_was_asked_for_is_remembered(self):
-        found = planned("nodes cost", "falling")
-        assert (found.rule, found.temperature, found.context_tokens) == ("sequoia", 0.6, 256)
-        assert (found.solution.max_nodes, found.solution.max_depth) == (NODES, DEPTH)
-        assert found.objective == "speed"
-
-    def test_the_acceptance_asked_for_is_used(self):
+    def test_rule_and_temperature_select_the_acceptance(self):
         first, other = acceptance(TABLES["falling"]), acceptance([[0.99, 0.01]], rule="target", temperature=0.0)
         made = profile([latency(MACHINES["nodes almost free"])], [first, other])
-        for asked in ({"rule": "target"}, {"temperature": 0.0}, {"rule": "target", "temperature": 0.0}):
-            found = plan(made, 8, **asked)
-            assert (found.rule, found.temperature, found.solution.max_depth) == ("target", 0.0, 1)
+        for options in ({"rule": "target"}, {"temperature": 0.0}, {"rule": "target", "temperature": 0.0}):
+            result = plan(made, 8, **options)
+            assert (result.rule, result.temperature, result.solution.max_depth) == ("target", 0.0, 1)
         assert step_model(made, raw=True).acceptance is first
 
-    def test_the_condition_asked_for_is_used(self):
+    def test_context_and_batch_size_select_the_times(self):
         cheap, dear = MACHINES["nodes almost free"], MACHINES["drafts dear"]
         made = profile(
             [latency(cheap), latency(dear, context_tokens=512), latency(dear, batch_size=4)], [acceptance([0.8])]
@@ -245,42 +217,28 @@ class TestAsked:
         assert between.model.step_s(chain(1)) == close((step_s([(), (0,)], cheap) + step_s([(), (0,)], dear)) / 2)
         assert (between.context_tokens, between.model.point.batch_size) == (384, 1)
 
-    @pytest.mark.parametrize("nodes", [0, -3])
-    def test_no_room_for_the_root(self, nodes):
-        with pytest.raises(InvalidValueError, match=f"max_nodes: expected at least 1. Got {nodes}"):
-            plan(profile_of(MACHINES["nodes cost"], [0.9]), nodes)
-
-    def test_more_levels_than_were_measured(self):
+    def test_more_levels_than_measured_raise(self):
         with pytest.raises(InfeasibleError, match=r"measured to depth 5\. Got 6"):
             plan(profile_of(MACHINES["nodes cost"], TABLES["falling"]), 8, max_depth=6)
 
-    @pytest.mark.parametrize("asked", [{"rule": "target"}, {"temperature": 1.0}, {"context_tokens": 9}], ids=str)
-    def test_conditions_that_were_not_measured(self, asked):
+    @pytest.mark.parametrize("options", [{"rule": "target"}, {"temperature": 1.0}, {"context_tokens": 9}], ids=str)
+    def test_unmeasured_conditions_raise(self, options):
         with pytest.raises(InfeasibleError, match=r"was not measured.*\. Measured: "):
-            plan(profile_of(MACHINES["nodes cost"], [0.9]), 8, **asked)
-
-    def test_levels_wider_than_were_measured_are_not_used(self):
-        made = profile_of(MACHINES["nodes almost free"], TABLES["falling"], draft_counts=[1, 2])
-        found = plan(made, NODES, max_depth=DEPTH)
-        narrow = MACHINES["nodes almost free"]._replace(draft=MACHINES["nodes almost free"].draft[:2])
-        assert found.tree.speedup.value == close(every_speedup(TABLES["falling"], narrow, NODES, DEPTH).max())
-        assert found.tree.tree.draft_widths.max() == 2
-        with pytest.raises(InfeasibleError, match=r"measured for 1 to 2 tokens\. Got 3"):
-            step_model(made).step_s(level_widths([3, 3]))
+            plan(profile_of(MACHINES["nodes cost"], [0.9]), 8, **options)
 
 
 class TestExtrapolated:
     made = profile_of(seconds(lambda n: 1.0 + 1e-3 * n, lambda _: 0.01), [0.7, 0.2], counts=[1, 2, 4])
 
     def test_more_nodes(self):
-        found = plan(self.made, NODES, max_depth=DEPTH, extrapolate=True)
+        result = plan(self.made, NODES, max_depth=DEPTH, extrapolate=True)
         machine = seconds(lambda n: 1.0 + 1e-3 * n, lambda _: 0.01)
-        assert found.tree.speedup.value == close(every_speedup([0.7, 0.2], machine, NODES, DEPTH).max())
-        assert found.tree.tree.nodes > 4
+        assert result.tree.speedup.value == close(every_speedup([0.7, 0.2], machine, NODES, DEPTH).max())
+        assert result.tree.tree.nodes > 4
 
     def test_other_contexts(self):
-        found = plan(self.made, 4, context_tokens=9999, extrapolate=True)
-        assert (found.context_tokens, found.model.point.extrapolated) == (9999, True)
+        result = plan(self.made, 4, context_tokens=9999, extrapolate=True)
+        assert (result.context_tokens, result.model.point.extrapolated) == (9999, True)
 
     def test_budgets_end_where_measurements_do_unless_extrapolated(self):
         within, beyond = plan(self.made, 4), plan(self.made, NODES)
@@ -291,15 +249,15 @@ class TestExtrapolated:
         assert plan(self.made, NODES, extrapolate=True).warnings == ()
         assert step_model(self.made, max_nodes=NODES).costs.max_nodes == 4
 
-    def test_draws_that_fall_to_0_are_no_reason_to_refuse(self):
+    def test_extrapolated_draws_below_0_do_not_raise(self):
         """The medians themselves stay well above 0; noise takes some draws of the line through them below."""
         short, long = (seconds(lambda n, f=f: f + 0.1 * n, lambda _: 0.1) for f in (2.0, 1.8))
         made = profile(
             [latency(short, noise=0.3), latency(long, context_tokens=512, noise=0.3)], [acceptance([0.7, 0.2])]
         )
-        found = plan(made, 4, context_tokens=2048, extrapolate=True)
-        assert found.choice.step_s.value > 0.5
-        assert 0 < found.choice.step_s.low < found.choice.step_s.value
+        result = plan(made, 4, context_tokens=2048, extrapolate=True)
+        assert result.choice.step_s.value > 0.5
+        assert 0 < result.choice.step_s.low < result.choice.step_s.value
 
 
 def estimates(candidate: Option) -> tuple:
@@ -307,13 +265,6 @@ def estimates(candidate: Option) -> tuple:
 
 
 class TestNoise:
-    @cases
-    def test_intervals_contain_the_value(self, machine, table):
-        found = planned(machine, table, 0.1)
-        for candidate in (found.tree, found.chain, found.plain, *found.budgets):
-            for estimate in estimates(candidate):
-                assert 0 < estimate.low <= estimate.value <= estimate.high < np.inf
-
     def test_equal_profiles_give_equal_plans(self):
         first = planned("nodes cost", "falling", 0.1)
         second = planned.__wrapped__("nodes cost", "falling", 0.1)
@@ -322,47 +273,32 @@ class TestNoise:
             assert one.tree == other.tree
             assert estimates(one) == estimates(other)
 
-    def test_no_tree_is_promised_more_than_the_choice(self):
-        found = planned("nodes cost", "falling")
-        trees = [chain(2), chains(2, 4), k_ary(2, 2), level_widths([2, 3, 1, 1, 1]), TokenTree([-1, *[0] * 6])]
-        assert all(found.model.speedup(tree) <= found.choice.speedup.value for tree in trees)
-
-    def test_negative_overhead_counts_as_none(self):
-        negative = MACHINES["negative overhead"]
-        found = [plan(profile_of(m, [0.5]), NODES).choice.speedup for m in (negative, negative._replace(overhead=0.0))]
-        assert found[0] == found[1]
-
 
 class TestConfidence:
-    @cases
-    def test_what_is_certain_is_certain(self, machine, table):
-        assert planned(machine, table).confidence.probability == 1
-
-    def test_noise_makes_it_doubtful(self):
-        found = planned("nodes cost", "falling", 0.5).confidence
-        assert 0 < found.probability < 0.9
-        assert found.without_weakest >= found.probability
-        assert found.weakest in ("acceptance", "verify", "draft", "overhead")
+    def test_noise_lowers_the_confidence(self):
+        result = planned("nodes cost", "falling", 0.5).confidence
+        assert 0 < result.probability < 0.9
+        assert result.without_weakest >= result.probability
+        assert result.weakest in ("acceptance", "verify", "draft", "overhead")
 
 
 class TestTreeFile:
-    def test_it_tells_what_was_promised_and_where_the_promise_comes_from(self, tmp_path):
+    def test_provenance_contains_prediction_and_source(self):
         made = profile_of(MACHINES["nodes almost free"], TABLES["falling"])
-        found = plan(made, NODES)
-        written = tree_file(found, made, source="profile.yaml")
-        assert written.tree == found.choice.tree
+        result = plan(made, NODES)
+        written = tree_file(result, made, source="profile.yaml")
+        assert written.tree == result.choice.tree
         np.testing.assert_array_equal(written.reach, AcceptanceTable(TABLES["falling"]).reach(written.tree))
         provenance = written.provenance
         assert (provenance.tool, provenance.source) == (f"treeopt {__version__}", "profile.yaml")
         assert (provenance.rule, provenance.temperature) == ("sequoia", 0.6)
         assert (provenance.pair, provenance.machine) == ("big + small", "invented")
-        assert provenance.speedup == found.choice.speedup.value
+        assert provenance.speedup == result.choice.speedup.value
         assert provenance.tokens_per_step == pytest.approx(written.reach.sum())
-        assert provenance.step_s == found.choice.step_s.value
-        written.save(tmp_path / "tree.json")
+        assert provenance.step_s == result.choice.step_s.value
 
-    def test_its_reach_is_that_of_the_smoothed_table(self):
+    def test_reach_is_that_of_the_smoothed_table(self):
         measured = acceptance([[0.3, 0.4]] * 2, counts=[20.0] * 2)
         made = profile([latency(MACHINES["nodes almost free"])], [measured])
-        found = plan(made, 3)
-        assert tree_file(found, made, source="x").reach.tolist() == pytest.approx([1, 0.35, 0.35])
+        result = plan(made, 3)
+        assert tree_file(result, made, source="x").reach.tolist() == pytest.approx([1, 0.35, 0.35])

@@ -14,7 +14,7 @@ TOP_K, DEPTH, ROOTS = 3, 4, 24
 SETTINGS = [(top_k, depth) for top_k in range(1, TOP_K + 1) for depth in range(1, DEPTH + 1)]
 
 
-@pytest.fixture(scope="module", params=[0, 1, 2])
+@pytest.fixture(scope="module", params=[0, 1])
 def invented(request):
     draft = InventedDraft(request.param)
     texts = [invented_text(draft, seed, ROOTS + DEPTH + 1) for seed in range(3)]
@@ -22,12 +22,14 @@ def invented(request):
 
 
 @pytest.mark.parametrize(("top_k", "depth"), SETTINGS)
-def test_every_step_of_every_text(invented, top_k, depth):
+def test_replay_has_the_steps_of_decoding(invented, top_k, depth):
     draft, texts, replay = invented
     nodes = np.arange(2, pool_nodes(top_k, depth) + 2)
-    found = replay.count_steps(top_k, depth, nodes)
+    result = replay.count_steps(top_k, depth, nodes)
     expected = [[decoded_steps(draft, text, ROOTS, top_k, depth, n) for n in nodes.tolist()] for text in texts]
-    assert np.stack([found.tokens, found.steps], axis=-1).tolist() == [[list(pair) for pair in row] for row in expected]
+    assert np.stack([result.tokens, result.steps], axis=-1).tolist() == [
+        [list(pair) for pair in row] for row in expected
+    ]
 
 
 def test_the_draft_is_neither_always_right_nor_always_wrong(invented):
@@ -38,8 +40,8 @@ def test_the_draft_is_neither_always_right_nor_always_wrong(invented):
     assert 1.1 < tokens[0] < tokens[1] < DEPTH
 
 
-def test_beams_of_own_probability_would_be_noticed(invented):
-    """Negative control: with every node's path forgotten, some step must come out otherwise."""
+def test_other_path_scores_change_the_steps(invented):
+    """Negative control."""
     _, _, replay = invented
     record = replay.record
     nodes = np.arange(2, pool_nodes(TOP_K, DEPTH) + 2)
@@ -49,14 +51,14 @@ def test_beams_of_own_probability_would_be_noticed(invented):
     )
 
 
-def test_settings_that_were_not_recorded_are_refused(invented):
+def test_unrecorded_settings_raise(invented):
     _, _, replay = invented
     for top_k, depth in [(TOP_K + 1, 1), (1, DEPTH + 1), (0, 1), (1, 0)]:
         with pytest.raises(InfeasibleError, match="were recorded"):
             replay.count_steps(top_k, depth, np.array([2]))
 
 
-def test_a_record_without_a_node_that_is_drafted_from_is_refused(invented):
+def test_missing_expanded_node_raises(invented):
     record = invented[2].record
     last = int(record.node_starts[1]) - 1
     short = replace(

@@ -17,52 +17,35 @@ from treeopt.planner import (
 from treeopt.planner.scheduling import count_scheduled_points
 from treeopt.records.profile import Profile
 
-SHIPPED = sorted((ROOT / "docs" / "profiles").glob("*.yaml"))[::4]
 PROFILE = invented(conditions=FOUR_CONDITIONS)
 ASKED = {"context_tokens": PROFILE.latencies[-1].context_tokens, "batch_size": PROFILE.latencies[-1].batch_size}
 
 
-def test_a_plan_by_record_is_that_by_keywords():
+def test_plan_of_a_request_is_that_of_keywords():
     limits = {"max_depth": 3, "level_widths": 2, "objective": "tokens", "raw": True}
     assert requested_plan(PROFILE, PlanRequest(max_nodes=9, **ASKED, **limits)) == plan(PROFILE, 9, **ASKED, **limits)
     assert requested_plan(PROFILE, PlanRequest(max_nodes=9)) != plan(PROFILE, 9, **ASKED)
 
 
-def test_without_a_budget_all_nodes_that_were_timed_there_are_planned():
-    found = requested_plan(PROFILE, PlanRequest(**ASKED))
-    assert found.solution.max_nodes == PROFILE.at(**ASKED, sampling=PROFILE.acceptances[0].sampling).max_nodes
+def test_default_budget_is_the_largest_timed_pass():
+    profile = Profile.load(ROOT / "docs" / "profiles" / "bundled-2-cores-llama-cpp-f16.yaml")
+    assert plan(profile).solution.max_nodes == profile.at(sampling=profile.acceptances[0].sampling).max_nodes < 512
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_plan_of_a_shipped_profile_goes_up_to_the_largest_timed_pass(path):
-    profile = Profile.load(path)
-    most = profile.at(None, None, profile.acceptances[0].sampling).max_nodes
-
-    assert plan(profile).solution.max_nodes == most
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_schedule_of_a_shipped_profile_goes_up_to_the_pass_timed_everywhere(path):
-    profile = Profile.load(path)
-    most = min(latency.verify.max_tokens for latency in profile.step_latencies)
-
-    assert {each.solution.max_nodes for each in schedule(profile, max_depth=2).plans} == {most}
-
-
-def test_so_are_schedules_and_models():
+def test_schedule_and_model_of_a_request_are_those_of_keywords():
     assert requested_schedule(PROFILE, PlanRequest(max_nodes=5, max_depth=2)) == schedule(PROFILE, 5, max_depth=2)
     most = min(latency.verify.max_tokens for latency in PROFILE.latencies)
-    assert requested_schedule(PROFILE, PlanRequest()) == schedule(PROFILE, most)
+    assert requested_schedule(PROFILE, PlanRequest(max_depth=1)) == schedule(PROFILE, most, max_depth=1)
     assert requested_model(PROFILE, PlanRequest(**ASKED, raw=True)) == step_model(PROFILE, **ASKED, raw=True)
 
 
-def test_a_schedule_is_for_several_conditions_and_for_speed():
+def test_schedules_need_several_points_and_speed():
     assert count_scheduled_points(PROFILE, PlanRequest()) == len(FOUR_CONDITIONS)
     assert count_scheduled_points(PROFILE, PlanRequest(objective="tokens")) == 0
     assert count_scheduled_points(invented(), PlanRequest()) == 0
 
 
-def test_what_cannot_be_meant_is_refused_where_it_is_asked():
+def test_invalid_values_raise():
     for fields, reason in (
         ({"max_nodes": 0}, "max_nodes: expected at least 1. Got 0."),
         ({"objective": "fun"}, "objective: expected speed or tokens. Got 'fun'."),

@@ -51,10 +51,10 @@ def expected(measured: MeasuredAcceptance) -> tuple[np.ndarray, int]:
     return np.reshape(rows, measured.table.p.shape), sum(kept)
 
 
-def equal(found: MeasuredAcceptance, other: MeasuredAcceptance) -> None:
-    np.testing.assert_array_equal(found.table.p, other.table.p)
+def equal(result: MeasuredAcceptance, other: MeasuredAcceptance) -> None:
+    np.testing.assert_array_equal(result.table.p, other.table.p)
     for name in ("counts", "standard_error"):
-        first, second = getattr(found.table, name), getattr(other.table, name)
+        first, second = getattr(result.table, name), getattr(other.table, name)
         assert (first is None) == (second is None)
         if first is not None:
             np.testing.assert_allclose(first, second, rtol=1e-12)
@@ -67,65 +67,33 @@ class TestRows:
     @SHAPES
     def test_against_merging_block_by_block(self, shape):
         changed = kept = 0
-        for seed in range(60):
+        for seed in range(40):
             measured = counted(seed, shape)
-            found, (p, stay) = smooth(measured), expected(measured)
-            np.testing.assert_allclose(found.acceptance.table.p, p, rtol=1e-12, atol=1e-15)
-            assert found.kept == stay
-            assert found.changed == (np.abs(p - measured.table.p) > 1e-15).sum()
-            assert found.largest_change == pytest.approx(np.abs(p - measured.table.p).max(), abs=1e-15)
-            changed, kept = changed + found.changed, kept + found.kept
-        assert shape[-1] == 1 or (changed > 50 and kept > 0)
+            result, (p, stay) = smooth(measured), expected(measured)
+            np.testing.assert_allclose(result.acceptance.table.p, p, rtol=1e-12, atol=1e-15)
+            assert result.kept == stay
+            assert result.changed == (np.abs(p - measured.table.p) > 1e-15).sum()
+            assert result.largest_change == pytest.approx(np.abs(p - measured.table.p).max(), abs=1e-15)
+            changed, kept = changed + result.changed, kept + result.kept
+        assert shape[-1] == 1 or (changed > 30 and kept > 0)
 
-    @SHAPES
-    def test_sums_of_rows_are_kept(self, shape):
-        for seed in range(60):
-            measured = counted(seed, shape)
-            np.testing.assert_allclose(
-                smooth(measured).acceptance.table.p.sum(axis=-1), measured.table.p.sum(axis=-1), rtol=1e-12
-            )
-
-    def test_rows_fall_where_nothing_was_kept(self):
-        for seed in range(60):
-            found = smooth(counted(seed, (3, 6)))
-            assert found.kept or np.all(np.diff(found.acceptance.table.p, axis=-1) <= 1e-15)
-
-    @SHAPES
-    def test_twice_is_the_same_as_once(self, shape):
-        for seed in range(200):
-            once = smooth(counted(seed, shape))
+    def test_twice_is_the_same_as_once(self):
+        for seed in range(40):
+            once = smooth(counted(seed, (3, 6)))
             twice = smooth(once.acceptance)
             assert (twice.changed, twice.kept) == (0, once.kept)
             equal(twice.acceptance, once.acceptance)
 
-    def test_falling_rows_are_left_alone(self):
-        measured = acceptance([[0.6, 0.2, 0.2, 0.0]], counts=[10.0], standard_error=[[0.1, 0.2, 0.0, 0.1]])
-        found = smooth(measured)
-        assert (found.changed, found.largest_change, found.kept) == (0, 0, 0)
-        equal(found.acceptance, measured)
-
 
 class TestNoiseOrNot:
-    def test_a_real_rise_is_kept(self):
-        """The draft's second token is better than its first, and ten thousand positions say so."""
-        p = [[0.2, 0.5, 0.1]]
-        found = smooth(acceptance(p, counts=[10_000.0]))
-        assert found.acceptance.table.p.tolist() == p
-        assert (found.changed, found.kept) == (0, 1)
-
-    def test_the_same_rise_in_few_positions_is_not(self):
-        found = smooth(acceptance([[0.2, 0.5, 0.1]], counts=[10.0]))
-        assert found.acceptance.table.p.tolist() == [pytest.approx([0.35, 0.35, 0.1])]
-        assert (found.changed, found.largest_change, found.kept) == (2, pytest.approx(0.15), 0)
-
-    def test_the_row_decides_for_itself(self):
+    def test_rises_of_many_positions_are_kept_and_of_few_are_pooled(self):
         p = [[0.2, 0.5, 0.1], [0.2, 0.5, 0.1]]
-        found = smooth(acceptance(p, counts=[10_000.0, 10.0]))
-        assert found.acceptance.table.p[0].tolist() == p[0]
-        assert found.acceptance.table.p[1].tolist() == pytest.approx([0.35, 0.35, 0.1])
-        assert found.kept == 1
+        result = smooth(acceptance(p, counts=[10_000.0, 10.0]))
+        assert result.acceptance.table.p[0].tolist() == p[0]
+        assert result.acceptance.table.p[1].tolist() == pytest.approx([0.35, 0.35, 0.1])
+        assert result.kept == 1
 
-    def test_standard_errors_alone_are_enough(self):
+    def test_standard_errors_without_counts(self):
         measured = acceptance([[0.3, 0.32]], standard_error=[[0.03, 0.04]])
         table = smooth(measured).acceptance.table
         assert table.p.tolist() == [pytest.approx([0.31, 0.31])]
@@ -133,7 +101,7 @@ class TestNoiseOrNot:
         sure = acceptance([[0.3, 0.32]], standard_error=[[0.0003, 0.0004]])
         equal(smooth(sure).acceptance, sure)
 
-    def test_a_rank_never_seen_accepted_may_still_be(self):
+    def test_never_accepted_rank_has_an_error(self):
         """No spread is no certainty: 0 of 10 positions is little reason to rank it below 1 of 10."""
         measured = acceptance([[0.5, 0.0, 0.1]], counts=[10.0], standard_error=[[0.1, 0.0, 0.1]])
         assert smooth(measured).acceptance.table.p.tolist() == [pytest.approx([0.5, 0.05, 0.05])]
@@ -141,18 +109,18 @@ class TestNoiseOrNot:
     @pytest.mark.parametrize("p", [[0.1, 0.9], [[0.0, 0.0, 0.5], [0.3, 0.1, 0.2]], [[[0.0, 0.5], [0.4, 0.6]]]], ids=str)
     def test_exact_tables_are_untouched(self, p):
         measured = acceptance(p)
-        found = smooth(measured)
-        assert (found.changed, found.largest_change) == (0, 0)
-        assert found.kept > 0
-        assert found.acceptance.table.p.tolist() == p
-        assert found.acceptance.table.standard_error is None
+        result = smooth(measured)
+        assert (result.changed, result.largest_change) == (0, 0)
+        assert result.kept > 0
+        assert result.acceptance.table.p.tolist() == p
+        assert result.acceptance.table.standard_error is None
 
     @pytest.mark.parametrize(
         ("p", "counts"), [([[0.1, 0.2], [0.0, 0.0]], [10, 0]), ([[[0.1, 0.2], [0, 0]]], [[10, 0]])]
     )
     def test_rows_that_were_never_reached(self, p, counts):
-        found = smooth(acceptance(p, counts=counts)).acceptance.table
-        np.testing.assert_allclose(found.p, np.reshape([[0.15, 0.15], [0, 0]], np.shape(p)))
+        result = smooth(acceptance(p, counts=counts)).acceptance.table
+        np.testing.assert_allclose(result.p, np.reshape([[0.15, 0.15], [0, 0]], np.shape(p)))
 
 
 class TestCurves:
@@ -169,68 +137,54 @@ class TestCurves:
         table = self.curve(*medians_s)
         return pool(table.medians_s, find_noisy_runs(table)).tolist()
 
-    def test_a_fall_is_taken_out_where_noise_is_likelier_than_1_in_1000_to_explain_it(self):
+    def test_decrease_is_pooled_if_noise_explains_it_at_1_in_1000(self):
         for fall in (0.5, 3.0, 4.5, 4.8, 6.0, 9.0):
             by_chance = math.erfc(fall / math.sqrt(2) / math.sqrt(2))  # of the difference of two normal numbers
             middle = 20 - fall / 2
             expected = [middle, middle] if by_chance >= 1e-3 else [20, 20 - fall]
             assert self.pool(20, 20 - fall) == pytest.approx(expected), fall
 
-    def test_what_rises_is_left_alone(self):
-        assert self.pool(10, 10.5, 13, 20) == pytest.approx([10, 10.5, 13, 20])
-
     def test_a_run_becomes_its_mean_and_the_rest_stays(self):
         assert self.pool(10, 15, 14, 13, 30) == pytest.approx([10, 14, 14, 14, 30])
 
 
 class TestTexts:
-    def test_they_stay_what_the_table_is_made_of(self):
+    def test_sums_stay_consistent_with_the_table(self):
         changed = 0
-        for seed in range(40):
+        for seed in range(20):
             measured = of_texts(seed)
-            found = smooth(measured)
-            table, texts = found.acceptance.table, found.acceptance.texts
-            changed += found.changed
+            result = smooth(measured)
+            table, texts = result.acceptance.table, result.acceptance.texts
+            changed += result.changed
             ratio = texts.accepted.sum(axis=0) / texts.reached.sum(axis=0)[:, None]
             np.testing.assert_allclose(ratio, table.p, rtol=1e-12, atol=1e-15)
             np.testing.assert_array_equal(texts.reached, measured.texts.reached)
             np.testing.assert_allclose(texts.accepted.sum(axis=2), measured.texts.accepted.sum(axis=2), rtol=1e-12)
-        assert changed > 50
+        assert changed > 25
 
-    def test_errors_are_those_of_the_texts(self):
+    def test_errors_are_those_of_the_sequences(self):
         """The ratio estimator's, worked out here text by text (Cochran, 1977, section 6.3)."""
-        for seed in range(40):
-            found = smooth(of_texts(seed)).acceptance
-            reached, accepted = found.texts.reached, found.texts.accepted
+        for seed in range(15):
+            result = smooth(of_texts(seed)).acceptance
+            reached, accepted = result.texts.reached, result.texts.accepted
             texts, total = len(reached), reached.sum(axis=0)
-            for d, k in np.ndindex(found.table.p.shape):
-                residual = [accepted[j, d, k] - found.table.p[d, k] * reached[j, d] for j in range(texts)]
+            for d, k in np.ndindex(result.table.p.shape):
+                residual = [accepted[j, d, k] - result.table.p[d, k] * reached[j, d] for j in range(texts)]
                 error = np.sqrt(sum(r**2 for r in residual) * texts / (texts - 1)) / total[d]
-                assert found.table.standard_error[d, k] == pytest.approx(error, rel=1e-9, abs=1e-12)
+                assert result.table.standard_error[d, k] == pytest.approx(error, rel=1e-9, abs=1e-12)
 
     def test_merged_ranks_of_one_text_move_together(self):
         measured = acceptance_of(SequenceSums([[20.0], [20.0]], [[[4.0, 8.0]], [[6.0, 6.0]]]))
-        found = smooth(measured).acceptance
-        assert found.texts.accepted.tolist() == [[[6, 6]], [[6, 6]]]
-        assert found.table.standard_error.tolist() == [[0, 0]]
-
-    def test_twice_is_the_same_as_once(self):
-        for seed in range(40):
-            once = smooth(of_texts(seed))
-            twice = smooth(once.acceptance)
-            assert (twice.changed, twice.kept) == (0, once.kept)
-            np.testing.assert_allclose(twice.acceptance.texts.accepted, once.acceptance.texts.accepted, rtol=1e-12)
-
-    def test_the_rest_of_the_record_is_kept(self):
-        found = smooth(of_texts(0)).acceptance
-        assert (found.rule, found.temperature, found.prompts) == ("sequoia", 0.6, 9)
+        result = smooth(measured).acceptance
+        assert result.texts.accepted.tolist() == [[[6, 6]], [[6, 6]]]
+        assert result.table.standard_error.tolist() == [[0, 0]]
 
 
 class TestInPlans:
     measured = acceptance([[0.3, 0.4, 0.1]] * 3, counts=[20.0] * 3)
     profile = profile([latency(MACHINES["nodes almost free"])], [measured])
 
-    def test_it_is_done_by_default(self):
+    def test_acceptance_is_smoothed_by_default(self):
         model = step_model(self.profile)
         assert isinstance(model.smoothing, Smoothing)
         assert model.smoothing.changed == 6
@@ -241,6 +195,6 @@ class TestInPlans:
         model = step_model(self.profile, raw=True)
         assert model.smoothing is None
         assert model.acceptance is self.measured
-        found = plan(self.profile, 5, raw=True)
-        assert found.solution.table is self.measured.table
-        assert found.solution.certificate.method == "dynamic-program"
+        result = plan(self.profile, 5, raw=True)
+        assert result.solution.table is self.measured.table
+        assert result.solution.certificate.method == "dynamic-program"

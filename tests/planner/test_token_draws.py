@@ -38,7 +38,6 @@ TREES = [
     level_widths([4, 3, 5, 2, 1]),
     TokenTree([-1, *[0] * 6]),
 ]
-COSTS = step_model(profile_of(MACHINES["nodes cost"], [0.5])).costs
 
 
 def drawn(texts: SequenceSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> TokenDraws:
@@ -54,9 +53,9 @@ class TestTokens:
     @pytest.mark.parametrize("table", TABLES)
     def test_without_noise_every_draw_is_the_expected_number(self, table, tree):
         model = step_model(profile_of(MACHINES["nodes cost"], TABLES[table]), raw=True)
-        found = model.tokens.draw_tokens(tree)
-        assert found.shape == (DRAWS,)
-        assert found.tolist() == pytest.approx([tokens(paths_of(tree.parents.tolist()), TABLES[table])] * len(found))
+        result = model.tokens.draw_tokens(tree)
+        assert result.shape == (DRAWS,)
+        assert result.tolist() == pytest.approx([tokens(paths_of(tree.parents.tolist()), TABLES[table])] * len(result))
 
     @pytest.mark.parametrize("table", ["falling", "better below a later child", "one row for every depth"])
     def test_every_draw_is_what_its_own_table_yields(self, table):
@@ -110,51 +109,43 @@ def delta_method_variance(texts: SequenceSums, tree: TokenTree, correlated: bool
 
 class TestAcceptance:
     @pytest.mark.parametrize("tree", [chain(4), k_ary(2, 4), chains(2, 3)], ids=repr)
-    def test_errors_go_together_from_depth_to_depth(self, tree, monkeypatch):
+    def test_errors_of_depths_are_correlated(self, tree, monkeypatch):
         texts = uneven_texts()
-        found = drawn(texts, 40_000, monkeypatch).tokens(tree)
+        result = drawn(texts, 40_000, monkeypatch).tokens(tree)
         count = len(texts.reached)
         wider = (count - 1) / (count - 3)  # of Student's t
-        assert found.var() == pytest.approx(wider * delta_method_variance(texts, tree), rel=0.04)
-        assert found.mean() == pytest.approx(acceptance_of(texts).table.expected_tokens(tree), rel=0.01)
+        assert result.var() == pytest.approx(wider * delta_method_variance(texts, tree), rel=0.04)
+        assert result.mean() == pytest.approx(acceptance_of(texts).table.expected_tokens(tree), rel=0.01)
 
-    def test_had_they_not_the_variance_would_be_another(self):
+    def test_uncorrelated_errors_would_have_another_variance(self):
         texts = uneven_texts()
         apart, together = (delta_method_variance(texts, chain(4), correlated) for correlated in (False, True))
         assert apart < 0.6 * together
 
-    def test_few_texts_are_known_to_be_few(self, monkeypatch):
-        """Each entry follows Student's t distribution with one degree of freedom less than there are texts."""
-        for count in (4, 9, 20):
+    def test_few_sequences_give_student_t(self, monkeypatch):
+        for count in (4, 20):
             texts = uneven_texts(texts=count)
             measured = acceptance_of(texts)
-            found = drawn(texts, 60_000, monkeypatch, seed=count).p[:, 0, 0, 0]
-            t = (found - measured.table.p[0, 0]) / measured.table.standard_error[0, 0]
+            result = drawn(texts, 60_000, monkeypatch, seed=count).p[:, 0, 0, 0]
+            t = (result - measured.table.p[0, 0]) / measured.table.standard_error[0, 0]
             for share in (0.025, 0.1, 0.5, 0.9, 0.975):
                 assert stats.t.cdf(np.quantile(t, share), count - 1) == pytest.approx(share, abs=0.01)
 
-    def test_without_texts_every_entry_varies_by_its_own_error(self, monkeypatch):
+    def test_entries_without_sequences_are_independent(self, monkeypatch):
         monkeypatch.setattr(token_draws, "DRAWS", 40_000)
         error = [[0.01, 0.02], [0.03, 0.0]]
         measured = acceptance([[0.5, 0.2], [0.4, 0.1]], standard_error=error)
-        found = draw_acceptance(measured, np.random.default_rng(0), None)[0].reshape(-1, 4)
-        np.testing.assert_allclose(found.mean(axis=0), [0.5, 0.2, 0.4, 0.1], atol=6e-4)
-        np.testing.assert_allclose(found.std(axis=0), np.ravel(error), rtol=0.02, atol=1e-9)
-        assert np.abs(np.corrcoef(found[:, :3].T) - np.eye(3)).max() < 0.02
-
-    def test_draws_are_not_cut_off_at_0(self, monkeypatch):
-        """A rank accepted in 1 of 100 positions: cut off, its mean would lie above what was measured."""
-        monkeypatch.setattr(token_draws, "DRAWS", 40_000)
-        measured = acceptance([[0.6, *[0.01] * 31]], standard_error=[[0.05, *[0.01] * 31]])
-        means = draw_acceptance(measured, np.random.default_rng(0), None)[0].mean(axis=(0, 1, 2))
-        assert means[1:].mean() == pytest.approx(0.01, abs=5e-4)
+        result = draw_acceptance(measured, np.random.default_rng(0), None)[0].reshape(-1, 4)
+        np.testing.assert_allclose(result.mean(axis=0), [0.5, 0.2, 0.4, 0.1], atol=6e-4)
+        np.testing.assert_allclose(result.std(axis=0), np.ravel(error), rtol=0.02, atol=1e-9)
+        assert np.abs(np.corrcoef(result[:, :3].T) - np.eye(3)).max() < 0.02
 
     @pytest.mark.parametrize("p", [[0.5, 0.2], [[0.5, 0.2]] * 3, [[[0.5], [0.2]]] * 2], ids=str)
     def test_a_table_without_errors_does_not_vary(self, p):
-        found = draw_acceptance(acceptance(p), np.random.default_rng(0), None)[0]
+        result = draw_acceptance(acceptance(p), np.random.default_rng(0), None)[0]
         depths, ranks = (1, 1) if np.ndim(p) == 1 else (len(p), 1 if np.ndim(p) == 2 else len(p[0]))
-        assert found.shape == (DRAWS, depths, ranks, np.shape(p)[-1])
-        assert np.ptp(found, axis=0).max() == 0
+        assert result.shape == (DRAWS, depths, ranks, np.shape(p)[-1])
+        assert np.ptp(result, axis=0).max() == 0
 
 
 class TestMedians:
@@ -163,49 +154,33 @@ class TestMedians:
         """Of samples of a skewed distribution: most passes take the least time, few take far longer."""
         rng = np.random.default_rng(samples)
         true = stats.gamma.median(2)
-        repeats = 1500
+        repeats = 600  # three standard errors of the coverage are 0.027
         held = 0
         for _ in range(repeats):
-            found = draw_medians((Timing(rng.gamma(2, size=samples)),), rng)
-            low, high = np.quantile(found[:, 0], [0.025, 0.975])
+            result = draw_medians((Timing(rng.gamma(2, size=samples)),), rng)
+            low, high = np.quantile(result[:, 0], [0.025, 0.975])
             held += low <= true <= high
-        assert held / repeats == pytest.approx(0.95, abs=0.02)
+        assert held / repeats == pytest.approx(0.95, abs=0.027)
 
-    def test_none_is_below_the_least_sample(self):
+    def test_draws_are_at_least_the_smallest_sample(self):
         timing = Timing([0.3, 0.1, 0.7, 0.2, 0.9])
-        found = draw_medians((timing, Timing([0.5])), np.random.default_rng(0))
-        assert found.shape == (DRAWS, 2)
-        assert found[:, 0].min() >= 0.1
-        assert np.median(found[:, 0]) == pytest.approx(0.3, abs=0.03)
-
-    def test_the_order_of_samples_does_not_matter(self):
-        samples = np.random.default_rng(0).gamma(2, size=25)
-        first, second = (draw_medians((Timing(each),), np.random.default_rng(1)) for each in (samples, samples[::-1]))
-        np.testing.assert_array_equal(first, second)
+        result = draw_medians((timing, Timing([0.5])), np.random.default_rng(0))
+        assert result.shape == (DRAWS, 2)
+        assert result[:, 0].min() >= 0.1
+        assert np.median(result[:, 0]) == pytest.approx(0.3, abs=0.03)
 
 
 class TestEstimate:
     def test_ends_hold_95_percent(self):
-        found = estimate(500.0, np.random.default_rng(0).permutation(1001).astype(float))
-        assert (found.value, found.low, found.high) == (500, 25, 975)
-
-    @pytest.mark.parametrize("value", [-3.0, 0.5, 8.0])
-    def test_it_contains_the_value_itself(self, value):
-        found = estimate(value, np.linspace(0, 1, 101))
-        assert found.low <= value <= found.high
-        assert found.low <= 0.025 + 1e-12
-        assert found.high >= 0.975 - 1e-12
+        result = estimate(500.0, np.random.default_rng(0).permutation(1001).astype(float))
+        assert (result.value, result.low, result.high) == (500, 25, 975)
 
 
 NOISY = profile([latency(MACHINES["nodes cost"], noise=0.2)], [acceptance_of(uneven_texts())])
 
 
 class TestDraws:
-    def test_the_same_draws_at_every_call(self):
-        first, second = step_model(NOISY), step_model(NOISY)
-        np.testing.assert_array_equal(first.draw_speedups(TREES[:2]), second.draw_speedups(TREES[:2]))
-
-    def test_all_trees_are_seen_in_the_same_draws(self):
+    def test_all_trees_share_the_draws(self):
         """In each draw, trees of equal nodes differ by the one level that the deeper drafts more."""
         model = step_model(NOISY)
         costs, tokens = model.drawn_costs, model.tokens.draw_tokens
@@ -220,9 +195,6 @@ class TestDraws:
         expected = tokens / costs.tree_s(tree) * costs.tree_s(chain(0))
         np.testing.assert_allclose(model.draw_speedups([tree])[:, 0], expected, rtol=1e-12)
 
-    def test_plain_decoding_is_never_faster_than_itself(self):
-        assert set(step_model(NOISY).draw_speedups([chain(0)])[:, 0]) == {1.0}
-
 
 def sure_of(model: StepModel, *trees: TokenTree) -> Confidence:
     return confidence(model, trees)
@@ -235,16 +207,9 @@ SPEED = seconds(lambda n: 1.0 + 0.1 * n, lambda _: 0.1, 0.1)
 class TestConfidence:
     def test_nothing_uncertain_is_certain(self):
         model = step_model(profile_of(MACHINES["nodes almost free"], TABLES["falling"]))
-        found = sure_of(model, k_ary(2, 2), chain(1), chain(2))
-        assert (found.probability, found.without_weakest) == (1, 1)
-
-    def test_the_slower_of_two_is_certainly_wrong(self):
-        model = step_model(profile_of(MACHINES["nodes almost free"], TABLES["falling"]))
+        result = sure_of(model, k_ary(2, 2), chain(1), chain(2))
+        assert (result.probability, result.without_weakest) == (1, 1)
         assert sure_of(model, chain(1), k_ary(2, 2)).probability == 0
-
-    def test_a_tree_without_rivals(self):
-        model = step_model(NOISY)
-        assert sure_of(model, chain(2)).probability == 1
 
     @pytest.mark.parametrize(("faster", "probability"), [(1.009, 1), (1.012, 0)])
     def test_as_good_is_nearly_as_fast(self, faster, probability):
@@ -265,20 +230,18 @@ class TestConfidence:
 
     @pytest.mark.parametrize("source", ["acceptance", "verify", "draft", "overhead"])
     def test_the_weakest_source_is_named(self, source):
-        """Plain decoding and chains are about as fast; what is noisy decides, and were it known, all would be."""
         noise = dict.fromkeys(("verify", "draft", "overhead", "acceptance"), 0.0005) | {source: 0.4}
         measured = acceptance([[0.83]] * 3, standard_error=np.full((3, 1), 0.83 * noise["acceptance"]))
         machine = seconds(lambda n: 0.7 + 0.3 * n, lambda w: 0.3 * w, 0.3)
         model = step_model(profile([latency(machine, noise=noise)], [measured]))
         best_first = sorted((chain(0), chain(1), chain(2)), key=model.speedup, reverse=True)
-        found = sure_of(model, *best_first)
-        assert found.weakest == source
-        assert found.probability < 0.97
-        assert found.without_weakest == 1
+        result = sure_of(model, *best_first)
+        assert result.weakest == source
+        assert result.probability < 0.97
+        assert result.without_weakest == 1
 
     @pytest.mark.parametrize("steps_of", ["levels", "nodes", "branching"])
-    def test_were_overhead_known_so_would_be_all_that_grows_with_the_tree(self, steps_of):
-        """Passes and acceptance are certain, whole steps are not: chains and trees differ by what was fitted to those."""
+    def test_exact_overhead_includes_levels_nodes_and_branching(self, steps_of):
         made = profile([latency(SPEED)], [acceptance([[0.4, 0.2], [0.4, 0.2]])])
         probes = [chain(1), chain(2), chain(4), k_ary(2, 2), level_widths([3, 2]), TokenTree([-1, 0, 0])]
         rng = np.random.default_rng(1)
@@ -292,20 +255,19 @@ class TestConfidence:
             "nodes": [TokenTree([-1, 0, 0]), TokenTree([-1, 0, 0, 1, 1])],
             "branching": [chain(1), TokenTree([-1, 0, 0])],
         }[steps_of]
-        found = sure_of(model, *sorted(rivals, key=model.speedup, reverse=True))
+        result = sure_of(model, *sorted(rivals, key=model.speedup, reverse=True))
 
-        assert found.probability < 0.9
-        assert (found.weakest, found.without_weakest) == ("overhead", 1)
+        assert result.probability < 0.9
+        assert (result.weakest, result.without_weakest) == ("overhead", 1)
 
-    def test_parts_of_the_overhead_are_not_taken_for_passes(self):
-        """Were verification known, what a node takes more within a step would not be."""
+    def test_overhead_per_node_is_not_part_of_verification(self):
         made = profile([latency(SPEED)], [acceptance([[0.4, 0.2], [0.4, 0.2]])])
         model = step_model(made)
         spread = np.linspace(-0.5, 0.5, DRAWS)
         drawn = replace(model.drawn_costs, verify=replace(model.drawn_costs.verify, overhead_s=spread))
         model.__dict__["drawn_costs"] = drawn
         trees = sorted((chain(1), chain(2)), key=model.speedup, reverse=True)
-        found = confidence(model, trees)
+        result = confidence(model, trees)
 
-        assert found.weakest == "overhead"
-        assert found.probability < found.without_weakest == 1
+        assert result.weakest == "overhead"
+        assert result.probability < result.without_weakest == 1
