@@ -149,14 +149,24 @@ BATCHED_BENCH = [
 
 def json_lines(objects) -> str:
     """Return objects as JSON Lines."""
-    return "".join(json.dumps(each) + "\n" for each in objects)
+    return "".join(json.dumps(content) + "\n" for content in objects)
 
 
-def aiperf(request, **metadata):
+def changed(content, *path, to):
+    """Return a copy with one value changed, or left out if it is `...`."""
+    name, *names = path
+    if names:
+        to = changed(content[name], *names, to=to)
+    if isinstance(content, list):
+        return [*content[:name], to, *content[name + 1 :]]
+    return {key: value for key, value in (content | {name: to}).items() if value is not ...}
+
+
+def aiperf(request):
     """Return a record of AIPerf, whose histogram is an object without zeros."""
-    sparse = {str(place): count for place, count in enumerate(request["acceptance_histogram"]) if count}
-    known = {"engine": "vllm", **request, "acceptance_histogram": sparse, "completion_tokens": 60}
-    return {"metadata": {"session_num": 0, **metadata}, "metrics": {}, "spec_decode_acceptance": known, "error": None}
+    histogram = {str(length): count for length, count in enumerate(request["acceptance_histogram"]) if count}
+    acceptance = {"engine": "vllm", **request, "acceptance_histogram": histogram, "completion_tokens": 60}
+    return {"metadata": {"session_num": 0}, "metrics": {}, "spec_decode_acceptance": acceptance, "error": None}
 
 
 def response(request):

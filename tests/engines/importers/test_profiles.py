@@ -10,12 +10,14 @@ import yaml
 
 from tests.cli.invented import call, invented, solved_json
 from tests.engines.importers.samples import ACCEPTANCE_FILES, LATENCY_FILES
+from tests.support.drawn import examples
 from treeopt import planner
 from treeopt.engines.importers import imported_profile, read_acceptance, read_latency, step_latencies, with_imported
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.planner import plan
 from treeopt.records.profile import INCLUDED, Profile
 from treeopt.records.step_latency import Imported
+from treeopt.trees import load_file
 
 DRAFT = "tokens,seconds,batch\n1,0.0005,1\n32,0.0006,1\n1,0.001,4\n32,0.0012,4\n"
 
@@ -59,7 +61,7 @@ class TestAllImported:
         assert {"prompts", "positions", "texts", "counts"} & set(content["acceptance"][0]) == set()
         again = Profile.load(folder / "p.yaml")
         assert (again.machine, again.pair) == (profile.machine, profile.pair)
-        assert [each.imported for each in again.latencies] == [each.imported for each in profile.latencies]
+        assert [latency.imported for latency in again.latencies] == [latency.imported for latency in profile.latencies]
 
     def test_imported_whole_steps_have_zero_overhead(self, folder):
         latency = everything(folder).latencies[0]
@@ -86,7 +88,7 @@ class TestAllImported:
         assert tokens.low < tokens.value < tokens.high
 
     def test_batch_sizes_are_conditions(self, folder):
-        assert [each.batch_size for each in everything(folder).latencies] == [1, 4]
+        assert [latency.batch_size for latency in everything(folder).latencies] == [1, 4]
         assert plan(everything(folder), 4, batch_size=4).model.point.batch_size == 4
 
     def test_missing_curve_is_refused(self, folder):
@@ -112,7 +114,7 @@ class TestWithMeasurements:
         assert latency.draft is measured.latencies[0].draft
         assert latency.verify.max_tokens == 64
         assert latency.overhead.samples_s.tolist() == [0.0]
-        assert [each.what for each in latency.imported] == ["verify", "overhead"]
+        assert [part.what for part in latency.imported] == ["verify", "overhead"]
         assert profile.acceptances == measured.acceptances
 
     def test_imported_drafting_replaces_only_drafting(self, folder):
@@ -120,22 +122,22 @@ class TestWithMeasurements:
         (latency,) = step_latencies(drafts(folder)[:1], [measured], context_tokens=256)
         assert (latency.verify, latency.overhead) == (measured.verify, measured.overhead)
         assert latency.sampled is True
-        assert [each.what for each in latency.imported] == ["draft"]
+        assert [part.what for part in latency.imported] == ["draft"]
 
     def test_earlier_imports_are_kept(self, folder):
         once = with_imported(invented(), read_latency(folder / "samples.json"))
         twice = with_imported(once, drafts(folder)[:1])
-        assert [each.what for each in twice.latencies[0].imported] == ["verify", "draft", "overhead"]
+        assert [part.what for part in twice.latencies[0].imported] == ["verify", "draft", "overhead"]
 
     def test_imported_overhead(self, folder):
         (latency,) = step_latencies(read_latency(folder / "curve.csv"), context_tokens=256, sampled=False)
         np.testing.assert_allclose(latency.overhead.samples_s, [0.0005])
         assert latency.sampled is False
-        assert {each.source for each in latency.imported} == {"curve.csv (CSV)"}
+        assert {part.source for part in latency.imported} == {"curve.csv (CSV)"}
 
     def test_conditions_that_were_not_imported_are_left_out(self, folder):
         profile = with_imported(invented(conditions=[(256, 1), (4096, 1)]), read_latency(folder / "samples.json"))
-        assert [each.context_tokens for each in profile.latencies] == [256]
+        assert [latency.context_tokens for latency in profile.latencies] == [256]
 
     def test_acceptance_alone(self, folder):
         measured = invented()
@@ -150,63 +152,51 @@ class TestReportedSources:
         "acceptance: imported from rates.json (rates per position)"
     )
 
-    def mixed(self, folder):
+    @pytest.fixture
+    def mixed(self, folder, monkeypatch):
+        monkeypatch.chdir(folder)
         return with_imported(invented(), read_latency(folder / "samples.json"), [acceptance(folder)])
 
-    def test_solve_prints_sources(self, folder):
-        self.mixed(folder).save(folder / "profile.yaml")
-        result = call("solve", "--profile", folder / "profile.yaml", "--budget", 4, "-o", folder / "tree.json")
+    def test_solve_and_export_name_sources(self, mixed):
+        mixed.save("profile.yaml")
+        result = call("solve", "--profile", "profile.yaml", "--budget", 4, "-o", "tree.json")
         assert result.exit_code == 0, result.output
         assert result.stdout.splitlines()[1] == self.LINE
-        from treeopt.trees import load_file
+        assert load_file("tree.json").provenance.source == f"profile.yaml; {self.LINE}"
+        result = call("export", "profile.yaml", "--to", "sglang", "-o", "flags.txt")
+        assert result.exit_code == 0, result.output
+        provenance = Path("flags.txt.provenance.json").read_text("utf-8")
+        assert "samples.json (SGLang cost table)" in provenance
+        assert "rates.json (rates per position)" in provenance
 
-        assert load_file(folder / "tree.json").provenance.source == f"{folder / 'profile.yaml'}; {self.LINE}"
-
-    def test_json_contains_sources(self, folder, monkeypatch):
-        monkeypatch.chdir(folder)
-        origins = solved_json(folder, self.mixed(folder), "--budget", 4)["origins"]
-        assert origins == {
+    def test_json_contains_sources_and_a_warning_of_numbers_without_errors(self, folder, mixed):
+        solved = solved_json(folder, mixed, "--budget", 4)
+        assert solved["origins"] == {
             "verify": "samples.json (SGLang cost table)",
             "draft": "measured",
             "overhead": INCLUDED,
             "acceptance": "rates.json (rates per position)",
         }
-
-    def test_export_provenance_contains_sources(self, folder):
-        self.mixed(folder).save(folder / "profile.yaml")
-        out = folder / "flags.txt"
-        result = call("export", folder / "profile.yaml", "--to", "sglang", "-o", out)
-        assert result.exit_code == 0, result.output
-        sidecar = (folder / "flags.txt.provenance.json").read_text("utf-8")
-        assert "samples.json (SGLang cost table)" in sidecar
-        assert "rates.json (rates per position)" in sidecar
-
-    def test_numbers_without_errors_cause_a_warning(self, folder, monkeypatch):
-        monkeypatch.chdir(folder)
-        (warning,) = solved_json(folder, self.mixed(folder), "--budget", 4)["warnings"]
+        (warning,) = solved["warnings"]
         assert warning.startswith("imported without uncertainty: acceptance, verification time. Intervals")
         counted = with_imported(invented(), acceptances=[acceptance(folder, "counts.json")])
-        warnings = solved_json(folder, counted, "--budget", 4)["warnings"]
-        assert not any("without uncertainty" in each for each in warnings)
+        assert not any("uncertainty" in warning for warning in solved_json(folder, counted, "--budget", 4)["warnings"])
 
-    def test_measured_profile_mentions_no_imports(self, folder, monkeypatch):
-        monkeypatch.chdir(folder)
-        assert set(solved_json(folder, invented(), "--budget", 4)["origins"].values()) == {"measured"}
-        invented().save(folder / "profile.yaml")
-        result = call("solve", "--profile", folder / "profile.yaml", "--budget", 4, "-o", folder / "tree.json")
-        assert "imported" not in result.stdout
+    def test_measured_profile_mentions_no_imports(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        assert set(solved_json(tmp_path, invented(), "--budget", 4)["origins"].values()) == {"measured"}
 
 
 def test_curves_without_a_context_hold_at_named_contexts(tmp_path):
     verify = read_latency(written(tmp_path / "v.csv", b"tokens,ms,context\n1,10,0\n8,11,0\n1,12,512\n8,14,512\n"))
     draft = read_latency(written(tmp_path / "d.csv", b"tokens,ms\n1,1\n"), default_pass="draft")
     steps = step_latencies([*verify, *draft], context_tokens=256)
-    assert [(each.context_tokens, each.verify.medians_s[0], each.draft.medians_s[0]) for each in steps] == [
+    assert [(step.context_tokens, step.verify.medians_s[0], step.draft.medians_s[0]) for step in steps] == [
         (0, 0.010, 0.001),
         (512, 0.012, 0.001),
     ]
     alone = read_latency(written(tmp_path / "a.csv", b"tokens,ms\n1,10\n8,11\n"))
-    assert [each.context_tokens for each in step_latencies([*alone, *draft], context_tokens=256)] == [256]
+    assert [latency.context_tokens for latency in step_latencies([*alone, *draft], context_tokens=256)] == [256]
     with pytest.raises(InvalidValueError, match="verify: expected one for 0 tokens"):
         step_latencies([*verify, *alone, *draft], context_tokens=256)
 
@@ -215,13 +205,13 @@ def test_contexts_of_other_batch_sizes_are_ignored(tmp_path):
     verify = read_latency(written(tmp_path / "v.csv", b"tokens,ms,context,batch\n1,10,512,1\n1,12,1024,4\n"))
     draft = read_latency(written(tmp_path / "d.csv", b"tokens,ms,batch\n1,1,1\n1,2,4\n"), default_pass="draft")
     steps = step_latencies([*verify, *draft], context_tokens=256)
-    assert [(each.context_tokens, each.batch_size, each.draft.medians_s[0]) for each in steps] == [
+    assert [(step.context_tokens, step.batch_size, step.draft.medians_s[0]) for step in steps] == [
         (512, 1, 0.001),
         (1024, 4, 0.002),
     ]
 
 
-ODD = [
+UNEXPECTED = (
     b"-1",
     b"0",
     b"1e999",
@@ -237,7 +227,7 @@ ODD = [
     b"\x00",
     b"#",
     b'"',
-]
+)
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:
@@ -245,15 +235,15 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
     for _ in range(rng.randint(1, 2)):
         start = rng.randrange(len(data) + 1)
         end = min(len(data), start + rng.randint(1, 8))
-        fault = rng.choice(["bit", "cut", "gone", "odd", "twice"])
+        fault = rng.choice(["bit", "cut", "gone", "unexpected", "twice"])
         if fault == "bit" and start < len(data):
             data = data[:start] + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
         elif fault == "cut" and rng.random() < 0.3:
             data = data[:start]
         elif fault == "gone":
             data = data[:start] + data[end:]
-        elif fault == "odd":
-            data = data[:start] + rng.choice(ODD) + data[end:]
+        elif fault == "unexpected":
+            data = data[:start] + rng.choice(UNEXPECTED) + data[end:]
         else:
             data = data[:end] + data[start:end] + data[end:]
     return data
@@ -261,39 +251,32 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", [*LATENCY_FILES, *ACCEPTANCE_FILES, "vector.pt"])
 def test_mutated_files_are_read_or_refused(tmp_path, name):
-    """What is read makes a profile that can be saved, loaded and saved again as it was."""
+    """A profile of what is read is the same after saving and loading."""
     original = (LATENCY_FILES | ACCEPTANCE_FILES).get(name, "").encode() or vector(tmp_path)
-    rng, read, refused = random.Random(name), 0, 0
+    rng, profiles, refusals = random.Random(name), [], 0
     curve = read_latency(written(tmp_path / "whole.csv", b"tokens,ms,pass\n1,10,verify\n8,20,verify\n1,1,draft\n"))
     table = read_acceptance(written(tmp_path / "whole.json", b"[0.5]"), temperature=0.0, rule="sequoia")
-    draft = [dataclasses.replace(curve[0], verify=None)]
-    for _ in range(120):
-        path = written(tmp_path / name, mutated(rng, original))
+    draft = dataclasses.replace(curve[0], verify=None)
+    for content in [original, *(mutated(rng, original) for _ in range(examples(120, fast=60)))]:
+        path = written(tmp_path / name, content)
         try:
+            latencies, tables = curve, [table]
             if name in LATENCY_FILES:
-                latencies = [each for each in read_latency(path) if each.batch_size == 1 and each.verify is not None][
-                    :1
-                ]
-                parts = (
-                    [dataclasses.replace(each, draft=None, context_tokens=None) for each in latencies] + draft
-                    if latencies
-                    else curve
-                )
-                profile = imported_profile(parts, [table], context_tokens=2, created="now")
+                latency = read_latency(path)[0]
+                if latency.batch_size == 1 and latency.verify is not None:
+                    latencies = [dataclasses.replace(latency, draft=None, context_tokens=None), draft]
             else:
-                imported_table = read_acceptance(path, temperature=0.0, rule="sequoia")
-                profile = imported_profile(curve, [imported_table], context_tokens=2, created="now")
+                tables = [read_acceptance(path, temperature=0.0, rule="sequoia")]
+            profiles.append(imported_profile(latencies, tables, context_tokens=2, created="now"))
         except TreeoptError as error:
             assert "\n" not in str(error)  # noqa: PT017, one line is what the command prints
-            refused += 1
-            continue
+            refusals += 1
+    assert refusals > 0
+    for profile in profiles[:10]:
         profile.save(tmp_path / "p.yaml")
-        once = (tmp_path / "p.yaml").read_bytes()
+        saved = (tmp_path / "p.yaml").read_bytes()
         Profile.load(tmp_path / "p.yaml").save(tmp_path / "p.yaml")
-        assert (tmp_path / "p.yaml").read_bytes() == once
-        read += 1
-    assert refused > 10
-    assert read > 0
+        assert (tmp_path / "p.yaml").read_bytes() == saved
 
 
 def written(path: Path, data: bytes) -> Path:

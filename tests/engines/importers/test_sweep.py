@@ -44,22 +44,21 @@ def import_sweep(path):
     return sweep_profile([path], sampling=GREEDY, context_tokens=256)
 
 
-@pytest.mark.parametrize(("place", "knee", "within"), [(0, 32, 0.02), (1, 32, 0.02), (1, 24, 0.06)])
-def test_unmeasured_lengths_are_predicted_and_the_choice_is_near_the_best(tmp_path, place, knee, within):
-    """A knee at 24 tokens lies at length 2 of batch 8, between measured lengths, where nobody can see it."""
+@pytest.mark.parametrize(("index", "knee", "within"), [(0, 32, 0.02), (1, 32, 0.02), (1, 24, 0.06)])
+def test_unmeasured_lengths_are_predicted_and_the_choice_is_near_the_best(tmp_path, index, knee, within):
+    """A knee at 24 tokens lies at length 2 of batch 8, between measured lengths."""
     profile = import_sweep(written(tmp_path / "sweep.csv", knee=knee))
-    latency = profile.chain_latencies[place]
-    steps = latency.whole_steps
+    latency = profile.chain_latencies[index]
     survival = np.cumprod(np.ravel(profile.acceptances[0].table.p))
     survival = np.concatenate([survival, survival[-1] * RATES[-1] ** np.arange(1, 8)])
     times = np.interp(
         range(8),
-        [each.length for each in latency.chains],
-        [float(np.mean(each.steps.samples_s)) for each in latency.chains],
+        [chain.length for chain in latency.chains],
+        [float(np.mean(chain.steps.samples_s)) for chain in latency.chains],
     )
     predicted = [(1 + survival[:length].sum()) * times[0] / times[length] for length in range(8)]
     actual = [speedup(length, latency.batch_size, knee) for length in range(8)]
-    assert steps.batch_size == (1, 8)[place]
+    assert latency.whole_steps.batch_size == (1, 8)[index]
     for length in (2, 5):
         assert predicted[length] == pytest.approx(actual[length], rel=within)
     assert actual[int(np.argmax(predicted))] > (1 - within) * max(actual)
@@ -71,11 +70,42 @@ def test_accept_length_above_the_draft_length_is_refused(tmp_path):
 
 
 def test_plain_accept_length_of_0_excludes_the_target_token(tmp_path):
-    """SGLang and vLLM count the target's own token, others do not: the row of plain decoding tells."""
     lines = ["k,accept_len,tokens_per_second", "0,0,100", "1,0.6,140", "3,0.95,150"]
     (tmp_path / "s.csv").write_text("\n".join(lines))
     table = import_sweep(tmp_path / "s.csv").acceptances[0].table
     assert table.p[0, 0] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "k,tok_s,accept_length\n0,100,1\n3,200,2.5\n",
+        "K,Throughput (tok/s),Accept Length\n0,100,1\n3,200,2.5\n",
+        '[{"k": 0, "tok_s": 100, "accept_length": null}, {"k": 3, "tok_s": 200, "accept_length": 2.5}]',
+        '{"k": "0", "tok_s": "100"}\n{"k": "3", "tok_s": "200", "accept_length": "2.5"}\n',
+    ],
+)
+def test_csv_and_json_rows_give_one_profile(tmp_path, text):
+    (tmp_path / "s").write_text(text)
+    (latency,) = import_sweep(tmp_path / "s").chain_latencies
+    assert [float(chain.steps.median_s) for chain in latency.chains] == pytest.approx([0.01, 0.0125])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('[{"k": 3, "tok_s": true, "accept_length": 2.5}]', "tok_s: expected a number. Got True"),
+        ('[{"k": 0, "tok_s": 9}, {"tok_s": 9, "accept_length": 2.5}]', "the draft length as one of k"),
+        ('{"k": 3, "tps": 9, "spec_decode_num_drafts": 9, "spec_decode_draft_tokens": Infinity}', "from 1 to 10000"),
+        ("k,tps,accept_len\n0,9,1\n1000000,9,2\n", "k: expected a whole number from 0 to 10000"),
+        ("k,topk,tps,accept_len\n3,4,9,2\n", "Got only trees"),
+        ("k,tps,accept_len\n3,9,2\n", "measure plain decoding too"),
+    ],
+)
+def test_contradictions_are_refused(tmp_path, text, reason):
+    (tmp_path / "s").write_text(text)
+    with pytest.raises(FormatError, match=reason):
+        import_sweep(tmp_path / "s")
 
 
 def test_several_workloads_are_refused(tmp_path):
@@ -102,21 +132,16 @@ def without_plain(path, lengths):
 def test_missing_plain_decoding_is_extrapolated_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (latency,) = import_sweep(without_plain(tmp_path / "s.jsonl", (1, 3))).chain_latencies
-    assert [each.length for each in latency.chains] == [0, 1, 3]
+    assert [chain.length for chain in latency.chains] == [0, 1, 3]
     assert float(latency.chains[0].steps.median_s) == pytest.approx(step_s(0, 1))
     result = call("profile", "--sweep", "s.jsonl", "-o", "p.yaml")
     assert "plain decoding was not measured" in " ".join(result.stderr.split())
 
 
-def test_single_length_is_refused(tmp_path):
-    with pytest.raises(FormatError, match="measure plain decoding too"):
-        import_sweep(without_plain(tmp_path / "s.jsonl", (3,)))
-
-
 def test_mutated_files_are_read_or_refused_in_one_line(tmp_path):
     rng, read = random.Random(1), 0
     original = written(tmp_path / "whole.csv").read_bytes()
-    for _ in range(200):
+    for _ in range(100):
         (tmp_path / "s.csv").write_bytes(mutated(rng, original))
         try:
             import_sweep(tmp_path / "s.csv").save(tmp_path / "p.yaml")
@@ -124,7 +149,7 @@ def test_mutated_files_are_read_or_refused_in_one_line(tmp_path):
             read += 1
         except TreeoptError as error:
             assert "\n" not in str(error)  # noqa: PT017, one line is what the command prints
-    assert 20 < read < 190
+    assert 10 < read < 95
 
 
 def test_vllm_result_files_form_one_sweep(tmp_path):
@@ -137,23 +162,15 @@ def test_vllm_result_files_form_one_sweep(tmp_path):
         paths.append(tmp_path / f"{length}.json")
         paths[-1].write_text(json.dumps(row), "utf-8")
     (latency,) = sweep_profile(paths, sampling=GREEDY, context_tokens=256).chain_latencies
-    assert [each.length for each in latency.chains] == list(MEASURED)
+    assert [chain.length for chain in latency.chains] == list(MEASURED)
     assert float(np.mean(latency.chains[2].steps.samples_s)) == pytest.approx(step_s(3, 4))
-
-
-@pytest.mark.parametrize(("drafts", "drafted"), [(100, "Infinity"), ("Infinity", "Infinity")])
-def test_infinite_counters_are_refused(tmp_path, drafts, drafted):
-    row = f'{{"tps": 100, "gamma": 3, "spec_decode_num_drafts": {drafts}, "spec_decode_draft_tokens": {drafted}}}'
-    (tmp_path / "s.json").write_text(row, "utf-8")
-    with pytest.raises(FormatError, match="spec_decode_num_draft_tokens: expected a whole number"):
-        import_sweep(tmp_path / "s.json")
 
 
 def test_from_sweep_to_plan_on_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "sweep.csv")
     assert "verify times: measured" not in call("profile", "--sweep", "sweep.csv", "-o", "p.yaml").output
-    assert [each.batch_size for each in Profile.load("p.yaml").chain_latencies] == [1, 8]
+    assert [latency.batch_size for latency in Profile.load("p.yaml").chain_latencies] == [1, 8]
     solved = call("solve", "--profile", "p.yaml", "-o", "plan.yaml")
     assert solved.exit_code == 0
     assert "treeopt export" in solved.output
@@ -174,7 +191,7 @@ def test_trees_are_skipped_with_a_warning(tmp_path, monkeypatch):
     ]
     (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     assert "1 row of trees (top-k above 1)" in call("profile", "--sweep", "s.jsonl", "-o", "p.yaml").stderr
-    assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
+    assert [chain.length for chain in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
 
 
 def test_estimated_acceptance_is_warned_of(tmp_path, monkeypatch):

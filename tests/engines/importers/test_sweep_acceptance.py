@@ -1,4 +1,4 @@
-"""Acceptance by position from accept lengths, checked against random feasible laws, and from speeds of a known law."""
+"""Acceptance by position from accept lengths, against random feasible ones, and from speeds at a known acceptance."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,6 @@ def accept_lengths(survival, lengths):
     ],
 )
 def test_consistent_accept_lengths_are_kept(measured):
-    """The second is a tree budget's: its first 15 nodes are a chain, and siblings after them gain more than its end."""
     survival, smoothed = fit_survival(measured)
     assert np.diff(survival, prepend=1.0).max() <= 1e-9
     assert min(survival) >= 0
@@ -31,14 +30,14 @@ def test_consistent_accept_lengths_are_kept(measured):
         assert accept_lengths(survival, measured) == pytest.approx(list(measured.values()), abs=1e-6)
 
 
-def test_a_dip_does_not_remove_later_gains():
+def test_decreasing_accept_length_does_not_remove_later_gains():
     measured = {7: 3.2, 8: 3.2, 9: 3.33, 12: 3.27, 16: 3.31}
     survival, smoothed = fit_survival(measured)
     assert smoothed
     assert accept_lengths(survival, [9])[0] == pytest.approx(3.33)
 
 
-def test_pooled_gains_are_nearer_than_any_random_feasible_law():
+def test_pooled_gains_are_nearer_than_random_feasible_ones():
     rng, lengths = np.random.default_rng(1), [1, 2, 4, 6, 9]
     counts = np.diff(lengths, prepend=0)
     measured = {1: 1.7, 2: 2.5, 4: 2.9, 6: 3.9, 9: 3.8}
@@ -65,7 +64,7 @@ def test_rate_is_estimated_from_speeds_of_a_linear_cost(rate, slope_s):
 
 
 @pytest.mark.parametrize("token_s", [{0: 0.02, 4: 0.01}, {1: 0.02, 2: 0.015, 4: 0.01}])
-def test_rate_is_not_estimated_from_too_little(token_s):
+def test_rate_is_not_estimated_from_two_lengths(token_s):
     with pytest.raises(InvalidValueError, match="plain decoding, which is length 0, and two draft lengths"):
         estimate_rate(token_s)
 

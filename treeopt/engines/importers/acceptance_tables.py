@@ -59,10 +59,13 @@ class StepCounts:
     def from_rates(cls, rates: Sequence[float], drafts: int) -> "StepCounts":
         """Return the counts of rounded rates, each the share of all drafts that accepted a position.
 
+        Raises InvalidValueError for rates outside 0 to 1.
+
         >>> StepCounts.from_rates([0.667, 0.333, 0.0, 0.0], 3)
         StepCounts(reached=(3, 2, 1), accepted=(2, 1, 0))
         """
-        accepted = tuple(min(drafts, round(rate * drafts)) for rate in rates)
+        _check_range(rates)
+        accepted = tuple(round(rate * drafts) for rate in rates)
         reached = (drafts, *accepted[:-1])
         depth = sum(count > 0 for count in reached)
         return cls(reached[:depth], accepted[:depth])
@@ -123,6 +126,9 @@ def table_from_counts(drafts: float, accepted: Sequence[float]) -> AcceptanceTab
     """
     if not 0 < drafts <= MAX_DRAFTS:
         raise InvalidValueError(f"drafts: expected at least one, at most {MAX_DRAFTS:g}. Got {drafts:g}.")
+    most = max(accepted, default=0)
+    if most > drafts:
+        raise InvalidValueError(f"accepted: expected at most {drafts:g} of a position, the drafts. Got {most:g}.")
     _check_rates([count / drafts for count in accepted], "accepted")
     pairs = [(before, count) for before, count in zip([drafts, *accepted[:-1]], accepted, strict=True) if before > 0]
     return table_from_steps([before for before, _ in pairs], [count for _, count in pairs])
@@ -196,17 +202,21 @@ def acceptance_from_vector(values: Sequence[float]) -> ImportedAcceptance:
 def _check_rates(rates: Sequence[float], name: str = "rates") -> None:
     if not rates:
         raise InvalidValueError(f"{name}: expected at least one, each from 0 to 1 of all drafts. Got none.")
-    for position, rate in enumerate(rates):
-        if not 0 <= rate <= 1:
-            hint = "divide percentages by 100" if 1 < rate <= 100 else "is it another file?"
-            raise InvalidValueError(
-                f"{name}: expected shares from 0 to 1 of all drafts. Got {rate:g} at position {position}: {hint}."
-            )
+    _check_range(rates, name)
     for position, (before, after) in enumerate(pairwise(rates), start=1):
         if after > before:
             raise InvalidValueError(
                 f"{name}: expected never to rise, each counted over all drafts. Got {after:g} after {before:g} at "
                 f"position {position}: conditional ones go below the key conditional."
+            )
+
+
+def _check_range(rates: Sequence[float], name: str = "rates") -> None:
+    for position, rate in enumerate(rates):
+        if not 0 <= rate <= 1:
+            hint = ": divide percentages by 100." if 1 < rate <= 100 else ". Is it another file?"
+            raise InvalidValueError(
+                f"{name}: expected shares from 0 to 1 of all drafts. Got {rate:g} at position {position}{hint}"
             )
 
 

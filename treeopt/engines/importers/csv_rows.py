@@ -155,6 +155,15 @@ def split_words(name: str) -> list[str]:
     return [word for word in re.split(r"[^0-9a-zµμ]+", name.lower()) if word]
 
 
+def join_words(name: str) -> str:
+    """Return the words of a column's name with _ between them.
+
+    >>> join_words("Throughput (tok/s)")
+    'throughput_tok_s'
+    """
+    return "_".join(split_words(name))
+
+
 def parse_number(text: str, decimal: str) -> float:
     """Return a number with the decimal mark of its file; NaN for anything else, and if thousands are possible.
 

@@ -73,6 +73,8 @@ class ForeignFile:
 
     path: Path | str
     data: bytes
+    part: str
+    """What is to be read: one of those that an importer contains."""
     default_pass: str = "verify"
     """The pass of CSV rows that do not name one: `verify`, `draft` or `overhead`."""
     ranks: bool = False
@@ -86,7 +88,8 @@ class ForeignFile:
             text = self.data.decode(encoding)
         except UnicodeDecodeError:
             try:
-                text = self.data.replace(b"\xb5", b"u").decode("ascii")  # µs, as spreadsheets write it in plain CSV
+                # in Windows' encoding, as spreadsheets write µs and consoles ±
+                text = self.data.replace(b"\xb5", b"u").replace(b"\xb1", b"+-").decode("ascii")
             except UnicodeDecodeError:
                 return ""
         text = text.replace("\r\n", "\n")

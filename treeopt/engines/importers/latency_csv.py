@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from treeopt.engines.importers.csv_rows import SPREADS, CsvRow, CsvRows, read_header, read_rows, split_words
+from treeopt.engines.importers.csv_rows import SPREADS, CsvRow, CsvRows, join_words, read_header, read_rows, split_words
 from treeopt.engines.importers.foreign_file import ForeignFile, source_text
 from treeopt.engines.importers.importer import (
     DRAFT_TIMES,
@@ -56,6 +56,7 @@ COLUMNS = {
             "seqlen",
             "sequence_length",
             "kv_len",
+            "kv_cache_len",
             "kv_length",
             "kv_tokens",
             "past_len",
@@ -107,9 +108,11 @@ class _Samples:
 
 
 def is_csv(file: ForeignFile) -> bool:
-    """Return whether a text that is not JSON begins with a line of several names or values, or a known name."""
+    """Return whether a text that is not JSON begins with a known name, or if times are expected with several names."""
     names = read_header(file)
-    return len(names) > 1 or any(_join_words(name) in COLUMNS["tokens"] or _parse_unit(name) for name in names)
+    if len(names) > 1 and file.part in CSV.contains:
+        return True
+    return any(join_words(name) in COLUMNS["tokens"] or _parse_unit(name) for name in names)
 
 
 def read_csv(file: ForeignFile) -> Measurements:
@@ -151,7 +154,7 @@ def _find_columns(file: ForeignFile, table: CsvRows) -> dict[str, str]:
     """Return the names of the columns by their meaning; raises FormatError for two columns of one meaning."""
     columns = {}
     for meaning, names in COLUMNS.items():
-        present = [name for name in table.names if _join_words(name) in names]
+        present = [name for name in table.names if join_words(name) in names]
         if len(present) > 1:
             raise file.error(
                 table.header_line, f"expected one column of {meaning}. Got {', '.join(present)}: remove one."
@@ -184,7 +187,7 @@ def _find_times(file: ForeignFile, table: CsvRows, columns: dict[str, str]) -> d
         raise file.error(
             table.header_line,
             f"expected one column of times. Got {', '.join(times)[:80]}: remove the others, or name each after its part, "
-            "such as verify_ms, and remove the column pass.",
+            "such as verify_ms, without a column pass.",
         )
     return by_part
 
@@ -205,7 +208,7 @@ def _find_row_times(
 def _read_tokens(row: CsvRow, column: str, batch_size: int) -> int:
     """Return the tokens of one sequence."""
     tokens = row.whole(column)
-    if _join_words(column) not in OF_BATCH:
+    if join_words(column) not in OF_BATCH:
         return tokens
     if tokens % batch_size:
         raise row.error(f"{column}: expected a multiple of the batch of {batch_size}. Got {tokens}: remove the line.")
@@ -259,10 +262,6 @@ def _parse_unit(name: str) -> float | None:
     while parts and parts[-1] in MEANS:
         parts.pop()
     return None if not parts or (SPEEDS | SPREADS) & set(parts) else UNITS.get(parts[-1])
-
-
-def _join_words(name: str) -> str:
-    return "_".join(split_words(name))
 
 
 def _cell(row: CsvRow, columns: dict[str, str], meaning: str) -> str:

@@ -180,11 +180,12 @@ def _pool_requests(file: ForeignFile, requests: Sequence[_Request]) -> ImportedA
     counted = [(request, steps) for request in requests if request.rates and (steps := request.steps)]
     if not counted:
         return None
+    field = "acceptance rate per position"
     has_shorter = any(request.drafted < steps * len(request.rates) for request, steps in counted)
     return file.build(
-        "acceptance rate per position",
+        field,
         pool_steps,
-        [StepCounts.from_rates(request.rates, steps) for request, steps in counted],
+        [file.build(field, StepCounts.from_rates, request.rates, steps) for request, steps in counted],
         f"{REQUESTS_KIND}; {SHORTER_DRAFTS}" if has_shorter else REQUESTS_KIND,
         prompts=len(counted),
         positions=sum(steps for _, steps in counted),

@@ -65,7 +65,7 @@ def _read_object(file: ForeignFile, content: dict[str, Any]) -> ImportedAcceptan
     (key,) = keys
     if key == ACCEPTED:
         fields = Fields(file.path, content)
-        drafts = float(fields.integer(DRAFTS))
+        drafts = fields.number(DRAFTS, least=1)
         table = file.build(ACCEPTED, table_from_counts, drafts, fields.numbers(ACCEPTED))
         return ImportedAcceptance(table=table, kind="counts per position", positions=max(1, round(drafts)))
     numbers = _read_numbers(file, key, content[key])

@@ -82,8 +82,8 @@ def read_acceptance(
     """
     if kind not in KINDS:
         raise InvalidValueError(f"kind: expected one of {', '.join(KINDS)}. Got {kind!r}.", field="kind")
-    file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), ranks=kind == "ranks")
-    acceptance = _read(file, ACCEPTANCE).acceptance
+    file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), ACCEPTANCE, ranks=kind == "ranks")
+    acceptance = _read(file).acceptance
     assert acceptance is not None  # its importer contains acceptance
     return MeasuredAcceptance(
         rule=rule,
@@ -111,8 +111,9 @@ def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[Imp
         raise InvalidValueError(
             f"default_pass: expected one of {', '.join(LATENCY_PARTS)}. Got {default_pass!r}.", field="default_pass"
         )
-    file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), default_pass=default_pass)
-    latencies = _read(file, DRAFT_TIMES if default_pass == "draft" else TIMES).latencies
+    part = DRAFT_TIMES if default_pass == "draft" else TIMES
+    file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), part, default_pass=default_pass)
+    latencies = _read(file).latencies
     if not latencies:
         raise file.error("content", f"expected times of {default_pass} passes. Got none: is the log whole, at -lv 4?")
     if all(getattr(latency, default_pass) is None for latency in latencies):
@@ -123,20 +124,20 @@ def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[Imp
 
 def read_sweep(path: Path | str) -> tuple[SweepRow, ...]:
     """Return the rows of a sweep over the draft length; raises the errors of `read_latency`."""
-    return _read(ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES)), SWEEP).sweep
+    return _read(ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), SWEEP)).sweep
 
 
-def _read(file: ForeignFile, part: str) -> Measurements:
+def _read(file: ForeignFile) -> Measurements:
     importer = next((importer for importer in IMPORTERS if importer.matches(file)), None)
     if importer is None:
-        names = ", ".join(importer.name for importer in IMPORTERS if _has(importer, part))
+        names = ", ".join(importer.name for importer in IMPORTERS if _has(importer, file.part))
         raise file.error(
-            "content", f"expected {part} as one of {names} (treeopt import --list). Got {_describe(file)}."
+            "content", f"expected {file.part} as one of {names} (treeopt import --list). Got {_describe(file)}."
         )
-    if importer.contains and not _has(importer, part):
+    if importer.contains and not _has(importer, file.part):
         options = " or ".join(OPTIONS[contained] for contained in importer.contains)
         raise file.error(
-            "content", f"expected {part}. Got {importer.title}, which contains none: give it to {options}."
+            "content", f"expected {file.part}. Got {importer.title}, which contains none: give it to {options}."
         )
     return importer.read(file)
 

@@ -21,6 +21,7 @@ from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, 
 from treeopt.engines.importers.cost_tables import Probes, build_additive_latencies, build_latency
 from treeopt.engines.importers.foreign_file import ForeignFile, JsonObject, check_equal
 from treeopt.engines.importers.importer import ACCEPTANCE, TIMES, Importer, Measurements
+from treeopt.engines.importers.sweep import LENGTH, ROOTED
 from treeopt.files.fields import Fields
 
 META = "meta_info"
@@ -127,11 +128,15 @@ def is_metrics(file: ForeignFile) -> bool:
 
 
 def read_metrics(file: ForeignFile) -> Measurements:
-    """Return the mean acceptance of the gauges."""
-    gauges = dict(_GAUGE.findall(file.text))
+    """Return the mean acceptance of the gauges; raises FormatError for those of several models or ranks."""
+    samples = set(_GAUGE.findall(file.text))
+    gauges = dict(samples)
     for name in ("accept_length", "accept_rate"):
         if name not in gauges:
             raise file.error(f"sglang:spec_{name}", "is missing. Save all of /metrics.")
+        if count := sum(gauge == name for gauge, _ in samples) - 1:
+            reason = f"expected one value. Got {1 + count}: keep the lines of one model and rank."
+            raise file.error(f"sglang:spec_{name}", reason)
     mean = _Mean(1, gauges["accept_length"], gauges["accept_rate"])
     configured = {int(float(gauges["num_steps"]))} if "num_steps" in gauges else set[int]()
     length = _find_length(file, "sglang:spec_accept_length", [mean], configured)
@@ -174,7 +179,8 @@ def _rounding(number: str) -> float:
 
 def is_mean_only(file: ForeignFile) -> bool:
     """Return whether objects have a mean acceptance but no draft length, such as those of SGLang's bench_serving."""
-    return any(MEAN_KEY in result.content and "steps" not in result.content for result in file.objects)
+    keys = {key for result in file.objects for key in result.content}
+    return MEAN_KEY in keys and keys.isdisjoint((*LENGTH, *ROOTED))
 
 
 def refuse_mean_only(file: ForeignFile) -> Measurements:

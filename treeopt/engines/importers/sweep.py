@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from treeopt.engines.importers.csv_rows import REPEATS, CsvRow, read_header, read_rows, split_words
-from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.csv_rows import REPEATS, CsvRow, join_words, read_header, read_rows, split_words
+from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile
 from treeopt.engines.importers.importer import SWEEP, Importer, Measurements, SweepRow
 from treeopt.errors import FormatError
 
@@ -35,6 +35,7 @@ OF_BATCH = (
     "tok_s",
     "tps",
     "throughput",
+    "throughput_tok_s",
     "output_throughput",
     "tok_s_total",
 )
@@ -68,15 +69,17 @@ class _Row:
             if value is None or value == "":
                 continue
             try:
-                return float(value)
+                if not isinstance(value, bool):
+                    return float(value)
             except (TypeError, ValueError):
-                raise self.error(f"{name}: expected a number. Got {value!r:.40}.") from None
+                pass
+            raise self.error(f"{name}: expected a number. Got {value!r:.40}.")
         return default
 
-    def whole(self, value: float, name: str, *, least: int) -> int:
+    def whole(self, value: float, name: str, *, least: int, most: int = MAX_WHOLE) -> int:
         """Return a value of a column as a whole number; raises FormatError for anything else."""
-        if not (least <= value <= MAX_WHOLE and value == int(value)):
-            raise self.error(f"{name}: expected a whole number of at least {least}. Got {value:g}.")
+        if not (least <= value <= most and value == int(value)):
+            raise self.error(f"{name}: expected a whole number from {least} to {most}. Got {value:g}.")
         return int(value)
 
     def error(self, reason: str) -> FormatError:
@@ -86,7 +89,7 @@ class _Row:
 def is_sweep(file: ForeignFile) -> bool:
     """Return whether the first row has a speed, and a draft length or what vLLM's benchmark writes instead."""
     objects = file.objects if file.is_json else []
-    names = {_normalize_name(name) for name in (objects[0].content if objects else read_header(file))}
+    names = {join_words(name) for name in (objects[0].content if objects else read_header(file))}
     speeds = {*STEP, *PER_TOKEN, *OF_BATCH, *PER_SEQUENCE}
     return bool(names & speeds) and bool(names & {*LENGTH, *ROOTED, *ACCEPTED, "max_concurrency"})
 
@@ -107,17 +110,16 @@ def _read_rows(file: ForeignFile) -> list[_Row]:
             _Row(
                 file,
                 result.place or "content",
-                {_normalize_name(name): value for name, value in result.content.items()},
+                {join_words(name): value for name, value in result.content.items()},
             )
             for result in file.objects
         ]
     table = read_rows(file)
     rows = [
-        _Row(file, row.line, {_normalize_name(name): _parse_cell(row, name) for name in table.names})
-        for row in table.rows
+        _Row(file, row.line, {join_words(name): _parse_cell(row, name) for name in table.names}) for row in table.rows
     ]
     for name in table.names:
-        texts = {str(value) for row in rows if isinstance(value := row.values[_normalize_name(name)], str)}
+        texts = {str(value) for row in rows if isinstance(value := row.values[join_words(name)], str)}
         if len(texts) > 1 and not set(split_words(name)) & REPEATS:
             examples = ", ".join(map(repr, sorted(texts)[:3]))
             raise file.error(
@@ -136,10 +138,6 @@ def _parse_cell(row: CsvRow, name: str) -> float | str | None:
         return row.number(name)
     except FormatError:
         return text
-
-
-def _normalize_name(name: str) -> str:
-    return "_".join(name.strip().lower().replace("-", " ").replace("/", " ").split())
 
 
 def _build_row(row: _Row, own_token: float) -> SweepRow:
@@ -165,12 +163,12 @@ def _read_length(row: _Row) -> int:
     if drafts > 0 and drafted > 0:
         ratio = drafted / drafts
         length = round(ratio) if math.isfinite(ratio) else ratio
-        return row.whole(length, "spec_decode_num_draft_tokens", least=1)
+        return row.whole(length, "spec_decode_num_draft_tokens", least=1, most=MAX_STEP_TOKENS)
     length = row.number(LENGTH)
     if math.isnan(length):
         length = row.number(ROOTED) - 1
     if not math.isnan(length):
-        return row.whole(length, LENGTH[0], least=0)
+        return row.whole(length, LENGTH[0], least=0, most=MAX_STEP_TOKENS)
     if {"max_concurrency", "mean_tpot_ms"} <= row.values.keys() and not row.values.keys() & {*ACCEPT, *ACCEPTED}:
         return 0  # vllm bench serve of a server that does not speculate
     raise row.error(f"expected the draft length as one of {', '.join(LENGTH)}. Got none: add the column.")

@@ -42,7 +42,8 @@ def sweep_profile(
     all_rows = [row for path in paths for row in read_sweep(path)]
     rows = [row for row in all_rows if not row.tree]
     if not any(row.length for row in rows):
-        raise FormatError(paths[0], "content", "expected rows of chains that draft. Got none: add them.")
+        others = "plain decoding" if len(rows) == len(all_rows) else "trees (top-k above 1)"
+        raise FormatError(paths[0], "content", f"expected rows of chains that draft. Got only {others}: add chains.")
     try:
         survival, kind, rate = _find_survival(rows)
         latencies, extrapolated = _build_chain_latencies(rows, survival, context_tokens)

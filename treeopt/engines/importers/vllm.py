@@ -19,7 +19,7 @@ from itertools import accumulate
 from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, StepCounts, pool_steps, table_from_rates
 from treeopt.engines.importers.foreign_file import ForeignFile, check_equal
 from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer, Measurements
-from treeopt.engines.importers.sweep import is_sweep, read_sweep
+from treeopt.engines.importers.sweep import read_sweep
 from treeopt.files.fields import Fields
 from treeopt.records.engine import MAX_POSITIONS
 
@@ -48,12 +48,16 @@ def read_log(file: ForeignFile) -> Measurements:
     counted = [(rates, drafts) for rates, drafts in intervals if drafts]
     if not counted:
         return Measurements(acceptance=_average_rates(file, [rates for rates, _ in intervals]))
+    counts = [
+        # rounded rates may rise, counts may not
+        file.build("content", StepCounts.from_rates, list(accumulate(rates, min)), drafts)
+        for rates, drafts in counted
+    ]
     return Measurements(
         acceptance=file.build(
             "content",
             pool_steps,
-            # rounded rates may rise, counts may not
-            [StepCounts.from_rates(list(accumulate(rates, min)), drafts) for rates, drafts in counted],
+            counts,
             f"vLLM log, {len(counted)} line{'s' * (len(counted) > 1)}",
             positions=sum(drafts for _, drafts in counted),
             one_sequence=False,
@@ -74,13 +78,14 @@ def is_bench(file: ForeignFile) -> bool:
 
 
 def read_bench(file: ForeignFile) -> Measurements:
-    """Return the acceptance of all runs, and the rows of a sweep.
+    """Return the acceptance of all runs, or the rows of a sweep.
 
     Raises FormatError for totals that contradict the rates.
     """
+    if file.part == SWEEP:
+        return read_sweep(file)
     runs = [result.inner().fields for result in file.objects if RATES in result.content]
-    sweep = read_sweep(file).sweep if is_sweep(file) else ()
-    return Measurements(acceptance=_pool_runs(file, runs), sweep=sweep)
+    return Measurements(acceptance=_pool_runs(file, runs))
 
 
 def _pool_runs(file: ForeignFile, runs: Sequence[Fields]) -> ImportedAcceptance:
