@@ -1,4 +1,4 @@
-"""The program llama-server, played by a script: flags, completions, and its end with treeopt."""
+"""The program llama-server, faked by a script: flags, completions, and its end with treeopt."""
 
 import json
 import os
@@ -28,7 +28,7 @@ if "--version" in sys.argv:
     sys.exit()
 if {fault!r}:
     sys.exit({fault!r})
-given = dict(zip(sys.argv[1:], sys.argv[2:]))
+options = dict(zip(sys.argv[1:], sys.argv[2:]))
 print({logs!r}, file=sys.stderr, flush=True)
 json.dump([os.getpid(), sys.argv[1:]], open({log!r}, "w"))
 class Handler(BaseHTTPRequestHandler):
@@ -37,30 +37,30 @@ class Handler(BaseHTTPRequestHandler):
         timings = {{"predicted_n": 9, "predicted_ms": 12.0, "draft_n": 10, "draft_n_accepted": 3}}
         if {logs!r}:
             del timings["draft_n"], timings["draft_n_accepted"]
-        answers = {{"/health": {{}}, "/completion": {{"content": "text", "timings": timings, "tokens_evaluated": 5}}}}
-        found = answers.get(self.path)
-        self.send_response(404 if found is None else 200)
+        completion = {{"content": "text", "timings": timings, "tokens_evaluated": 5}}
+        response = {{"/health": {{}}, "/completion": completion}}.get(self.path)
+        self.send_response(404 if response is None else 200)
         self.end_headers()
-        self.wfile.write(json.dumps(found).encode())
+        self.wfile.write(json.dumps(response).encode())
     do_POST = do_GET
     def log_message(self, *_): pass
-HTTPServer((given["--host"], int(given["--port"])), Handler).serve_forever()
+HTTPServer((options["--host"], int(options["--port"])), Handler).serve_forever()
 """
 CONFIG = EngineConfig(target="t.gguf", draft="my d.gguf", draft_tokens=3, slots=2, context_tokens=64, timeout_s=20)
 
 
 @pytest.fixture
 def program(tmp_path):
-    """Return the function that makes the script, which notes its process and its arguments in `log`."""
+    """Return the function that writes the script, which writes its process id and arguments to `log`."""
 
-    def made(*, says=TODAY, fault="", logs=""):
+    def write(*, options=TODAY, fault="", logs=""):
         path = tmp_path / "llama-server"
         log = str(tmp_path / "log")
-        path.write_text(SCRIPT.format(python=sys.executable, help=says, fault=fault, log=log, logs=logs), "utf-8")
+        path.write_text(SCRIPT.format(python=sys.executable, help=options, fault=fault, log=log, logs=logs), "utf-8")
         path.chmod(0o755)
         return path
 
-    return made
+    return write
 
 
 NGRAM = replace(CONFIG, draft=None, method="ngram", ngram_tokens=4)
@@ -68,42 +68,39 @@ NGRAM = replace(CONFIG, draft=None, method="ngram", ngram_tokens=4)
 
 @pytest.mark.parametrize("name", ["--spec-ngram-simple-size-", "--spec-ngram-size-"])
 def test_ngram_flags_are_those_of_its_help(program, name):
-    server = LlamaProgram(str(program(says=f"{TODAY}{name}n N\n{name}m N\n")))
+    server = LlamaProgram(str(program(options=f"{TODAY}{name}n N\n{name}m N\n")))
     plain = server.flags(replace(CONFIG, draft_tokens=0))
     assert server.flags(NGRAM) == (*plain, "--spec-type", "ngram-simple", f"{name}m", "3", f"{name}n", "4")
     assert server.flags(replace(CONFIG, method="eagle3"))[-2:] == ("--spec-type", "draft-eagle3")
 
 
-def test_program_without_ngram_flags_is_one_line(program):
+def test_program_without_ngram_flags_is_refused(program):
     with pytest.raises(EngineError, match="help names --spec-type and --spec-ngram-simple-size-m"):
         LlamaProgram(str(program())).flags(NGRAM)
 
 
 @pytest.mark.parametrize(
-    ("says", "drafting"),
+    ("options", "drafting"),
     [
-        (
-            TODAY,
-            "--spec-draft-n-max 3 --spec-draft-n-min 0 --spec-draft-p-min 0 --spec-type draft-simple",
-        ),
+        (TODAY, "--spec-draft-n-max 3 --spec-draft-n-min 0 --spec-draft-p-min 0 --spec-type draft-simple"),
         (BEFORE, "--draft-max 3 --draft-min 0 --draft-p-min 0"),
     ],
 )
-def test_flags_are_those_that_its_help_names(program, says, drafting):
-    server = LlamaProgram(str(program(says=says)), threads=2)
+def test_flags_are_those_of_its_help(program, options, drafting):
+    server = LlamaProgram(str(program(options=options)), threads=2)
     plain = ("--model", "t.gguf", "-np", "2", "-c", "128", "--metrics", "-t", "2")
     assert server.flags(replace(CONFIG, draft_tokens=0)) == plain
     assert server.flags(CONFIG) == (*plain, "--model-draft", "my d.gguf", *drafting.split())
     assert server.version == "7311 (abc)"
-    assert [(each.name, each.value) for each in server.settings] == [("threads", "2")]
+    assert [(setting.name, setting.value) for setting in server.settings] == [("threads", "2")]
 
 
 @pytest.mark.process
 def test_it_completes_and_ends_when_closed(program, tmp_path):
     running = create_client("llama-server", url=None, threads=None, timeout_s=9, program=str(program())).start(CONFIG)
     pid, arguments = json.loads((tmp_path / "log").read_text())
-    (answer,) = running.complete([CompletionRequest("abc", 9, 0.0)])
-    assert (answer.tokens, answer.steps, answer.prompt_tokens) == (9, 5, 5)
+    (completion,) = running.complete([CompletionRequest("abc", 9, 0.0)])
+    assert (completion.tokens, completion.steps, completion.prompt_tokens) == (9, 5, 5)
     assert arguments[:3] == ["--model", "t.gguf", "-np"]
     assert arguments[-4:-1] == ["--host", "127.0.0.1", "--port"]
     assert not gone(pid, within_s=0.1)
@@ -170,25 +167,25 @@ def test_a_server_that_does_not_draft_says_why(program, logs, reason):
 
 
 @pytest.mark.process
-def test_first_errors_of_the_log_are_reported(program):
-    """Later errors only follow from them."""
-    fault = "\n".join(
-        ["0.0.1 I loading", "0.0.2 E gguf: no such file", "0.0.3 E load failed", *["0.0.4 E exiting"] * 9]
-    )
-    with pytest.raises(EngineError, match=r"It ended: gguf: no such file / load failed$"):
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("no such model", "no such model"),
+        (
+            "0.0.1 I loading\n0.0.2 E gguf: no such file\n0.0.3 E load failed" + "\n0.0.4 E exiting" * 9,
+            "gguf: no such file / load failed",  # later errors only follow from them
+        ),
+    ],
+)
+def test_first_errors_of_a_failed_start_are_reported(program, fault, reason):
+    with pytest.raises(EngineError, match=rf"expected it to start\. It ended: {reason}$"):
         LlamaProgram(str(program(fault=fault))).start(CONFIG)
-
-
-@pytest.mark.process
-def test_one_that_does_not_start_says_why(program):
-    with pytest.raises(EngineError, match=r"expected it to start\. It ended: no such model"):
-        LlamaProgram(str(program(fault="no such model"))).start(CONFIG)
 
 
 def test_other_programs_are_refused(program, tmp_path):
     for path, reason in (
         (tmp_path / "nothing", "expected a program. Got '.*nothing'"),
-        (program(says="--model FNAME"), "update llama.cpp"),
+        (program(options="--model FNAME"), "update llama.cpp"),
     ):
         with pytest.raises(EngineError, match=reason):
             LlamaProgram(str(path))
@@ -220,7 +217,7 @@ def test_program_on_path_is_used_without_the_wheel(program, monkeypatch):
     ("lists", "device"), [(None, "unknown"), ("", "cpu"), ("  CUDA0: NVIDIA A100 (80 GiB)", "unknown")]
 )
 def test_device_is_cpu_if_the_build_lists_no_accelerator(program, lists, device):
-    path = program(says=TODAY if lists is None else f"{TODAY}--list-devices\n")
+    path = program(options=TODAY if lists is None else f"{TODAY}--list-devices\n")
     listing = f"if '--list-devices' in sys.argv:\n    sys.exit(print('Available devices:\\n{lists}'))\n"
     path.write_text(path.read_text("utf-8").replace('if "--help"', listing + 'if "--help"', 1), "utf-8")
     assert LlamaProgram(str(path)).device == device

@@ -41,13 +41,12 @@ class TestChild:
             ("import time; time.sleep(9)", "within 0.5 s"),
         ],
     )
-    def test_one_that_does_not_start_is_one_line(self, program, reason):
+    def test_failed_start_is_one_line(self, program, reason):
         with pytest.raises(EngineError, match=reason):
             Child("e", [sys.executable, "-c", program], timeout_s=0.5 if "sleep" in program else 20)
 
     @pytest.mark.process
     def test_it_ends_with_a_parent_that_is_killed(self):
-        """Its standard input ends."""
         code = (
             "import sys, time\nfrom treeopt.engines.clients.child import Child\n"
             f"child = Child('e', [sys.executable, '-c', {WAITS!r}], timeout_s=20)\n"
@@ -64,10 +63,10 @@ class TestChild:
 SPAWNS = """
 import subprocess, sys
 worker = [sys.executable, "-c", "import time; time.sleep(300)"]
-pids = [subprocess.Popen(worker, start_new_session=each).pid for each in {sessions}]
+pids = [subprocess.Popen(worker, start_new_session=session).pid for session in {sessions}]
 print('{{"pids": %s}}' % pids, flush=True)
 """
-"""A program with workers, each of them in the program's session or in its own."""
+"""A program with workers in its own or other sessions."""
 
 
 @pytest.mark.process
@@ -94,10 +93,10 @@ def test_workers_that_outlive_a_child_are_gone_once_it_is_closed():
 
 
 @pytest.mark.process
-def test_a_missing_model_is_one_line(tmp_path):
+def test_missing_model_is_one_line(tmp_path):
     if not XLLAMACPP:
         pytest.skip("xllamacpp is not installed: pip install 'treeopt[engines]'")
-    asked = {
+    config = {
         "target": str(tmp_path / "none.gguf"),
         "draft": None,
         "draft_tokens": 0,
@@ -106,4 +105,4 @@ def test_a_missing_model_is_one_line(tmp_path):
         "threads": 1,
     }
     with pytest.raises(EngineError, match="llama-server: expected it to start"):
-        Child("llama-server", module_command("treeopt.engines.clients.llama_process", json.dumps(asked)), timeout_s=30)
+        Child("llama-server", module_command("treeopt.engines.clients.llama_process", json.dumps(config)), timeout_s=30)

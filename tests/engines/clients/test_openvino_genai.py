@@ -25,11 +25,11 @@ PAIR = Path(os.environ.get("TREEOPT_OPENVINO_PAIR", "build/engines/openvino"))
 
 @pytest.fixture
 def fake(monkeypatch):
-    found = FakeOpenVino()
-    monkeypatch.setitem(sys.modules, "openvino_genai", found)
+    fake = FakeOpenVino()
+    monkeypatch.setitem(sys.modules, "openvino_genai", fake)
     monkeypatch.setattr(client_module, "version", lambda _: "2026.4.1.0")
-    monkeypatch.setattr(openvino_genai.time, "perf_counter", lambda: found.now_s)
-    return found
+    monkeypatch.setattr(openvino_genai.time, "perf_counter", lambda: fake.now_s)
+    return fake
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ class TestPasses:
     @pytest.mark.parametrize("length", [0, 1, 5])
     def test_prefill_is_subtracted(self, config, length):
         running = client().start(replace(config, draft_tokens=length))
-        found = running.measure_passes([CompletionRequest("abc", 20, 0.0)] * 2)
-        assert found == pytest.approx((VERIFY_S, length * DRAFT_S))
+        passes = running.measure_passes([CompletionRequest("abc", 20, 0.0)] * 2)
+        assert passes == pytest.approx((VERIFY_S, length * DRAFT_S))
 
-    def test_single_steps_are_too_short(self, config):
+    def test_single_steps_are_refused(self, config):
         with pytest.raises(EngineError, match="max-new-tokens"):
             client().start(config).measure_passes([CompletionRequest("abc", openvino_genai.SHORT_TOKENS, 0.0)])
 
@@ -60,10 +60,10 @@ class TestPasses:
 @pytest.mark.usefixtures("fake")
 class TestCompletions:
     def test_steps_tokens_seconds_and_positions(self, config):
-        """Steps accept 0 (with the prompt), then 1, 2, 3, 0, 1 and 2, of which one is cut off by the text's end."""
-        (answer,) = client().start(config).complete([CompletionRequest("abc", 16, 0.0)])
+        """Steps accept 0 in the prefill, then 1, 2, 3, 0, 1 and 2; the end of the text cuts one token off."""
+        (completion,) = client().start(config).complete([CompletionRequest("abc", 16, 0.0)])
         sizes = [2, 3, 4, 1, 2, 3]
-        assert answer == (
+        assert completion == (
             "x" * 16,
             1 + sum(sizes),
             pytest.approx(4 * STEP_S * len(sizes)),
@@ -74,25 +74,24 @@ class TestCompletions:
             3,
             False,
         )
-        assert answer.after_first == len(sizes) + sum(answer.accepted)
+        assert completion.after_first == len(sizes) + sum(completion.accepted)
 
     def test_drafts_accepted_in_the_prefill_do_not_count(self, fake, config):
-        """Their time is part of the prefill's."""
         fake.accepts = lambda step, length: length if step == 0 else 0
-        (answer,) = client().start(config).complete([CompletionRequest("abc", 10, 0.0)])
-        assert (answer.tokens, answer.steps, answer.accepted) == (7, 6, (0, 0, 0))
+        (completion,) = client().start(config).complete([CompletionRequest("abc", 10, 0.0)])
+        assert (completion.tokens, completion.steps, completion.accepted) == (7, 6, (0, 0, 0))
 
     def test_plain_decoding_has_a_pipeline_without_a_draft(self, fake, config):
-        (answer,) = client().start(replace(config, draft_tokens=0)).complete([CompletionRequest("abc", 10, 0.0)])
-        assert (answer.tokens, answer.steps, answer.accepted) == (10, 9, ())
-        assert answer.decode_s == pytest.approx(9 * STEP_S)
+        (completion,) = client().start(replace(config, draft_tokens=0)).complete([CompletionRequest("abc", 10, 0.0)])
+        assert (completion.tokens, completion.steps, completion.accepted) == (10, 9, ())
+        assert completion.decode_s == pytest.approx(9 * STEP_S)
         assert "draft_model" not in fake.loaded[0][3]
 
-    def test_texts_of_a_batch_have_their_own_steps(self, config):
+    def test_sequences_of_a_batch_have_their_own_steps(self, config):
         requests = [CompletionRequest("a", 16, 0.0), CompletionRequest("bb", 16, 0.0), CompletionRequest("ccc", 9, 0.0)]
-        found = client().start(replace(config, slots=3)).complete(requests)
-        assert [each.prompt_tokens for each in found] == [1, 2, 3]
-        assert [(each.tokens, each.steps, each.accepted) for each in found] == [
+        completions = client().start(replace(config, slots=3)).complete(requests)
+        assert [completion.prompt_tokens for completion in completions] == [1, 2, 3]
+        assert [(completion.tokens, completion.steps, completion.accepted) for completion in completions] == [
             (16, 6, (5, 3, 1)),
             (15, 6, (4, 3, 1)),
             (7, 3, (1, 1, 1)),
@@ -111,39 +110,24 @@ class TestCompletions:
         for length in (0, 1, 7, 0):
             engine.start(replace(config, draft_tokens=length)).close()
         threads = {openvino_genai.THREADS: 2}
-        assert [each[3] for each in fake.loaded] == [
+        assert [properties for *_, properties in fake.loaded] == [
             threads,
             {**threads, "draft_model": (config.draft, "CPU", threads)},
         ]
-        assert [(each.name, each.value) for each in engine.settings] == [("threads", "2")]
+        assert [(setting.name, setting.value) for setting in engine.settings] == [("threads", "2")]
         assert fake.loaded[0][2] >= 1024  # a prompt of the context's length is read in one step
 
 
 @pytest.mark.usefixtures("fake")
-class TestProfile:
-    def test_profile_contains_its_steps(self, config):
-        settings = ProbeSettings(lengths=(0, 1, 3), prompts=("a", "b"), rounds=2, max_new_tokens=17, batch_sizes=(1, 2))
-        engine = client()
-        probe = Probe(engine, config, settings, Checkpoint(None, "x"))
-        probe.measure()
-        profile = engine_profile(engine, config, settings, probe)
-        for latency in profile.chain_latencies:
-            for each in latency.chains:
-                assert each.steps.samples_s == pytest.approx([STEP_S * (1 + each.length)] * len(each.steps.samples_s))
-
-    def test_more_tokens_than_the_length_allows_are_refused(self, fake, config):
-        """Negative control: an engine that drafts with another length than requested."""
-
-        class OtherLength(fake.GenerationConfig):
-            __slots__ = ()
-
-            def __setattr__(self, name, value):
-                super().__setattr__(name, 7 if name == "num_assistant_tokens" and value else value)
-
-        fake.GenerationConfig = OtherLength
-        settings = ProbeSettings(lengths=(0, 1), prompts=("a", "b"), rounds=1, max_new_tokens=33)
-        with pytest.raises(EngineError, match="does it run with another length"):
-            Probe(client(), config, settings, Checkpoint(None, "x")).measure()
+def test_profile_contains_the_steps_of_the_engine(config):
+    settings = ProbeSettings(lengths=(0, 1, 3), prompts=("a", "b"), rounds=2, max_new_tokens=17, batch_sizes=(1, 2))
+    engine = client()
+    probe = Probe(engine, config, settings, Checkpoint(None, "x"))
+    probe.measure()
+    for latency in engine_profile(engine, config, settings, probe).chain_latencies:
+        for chain in latency.chains:
+            samples_s = chain.steps.samples_s
+            assert samples_s == pytest.approx([STEP_S * (1 + chain.length)] * len(samples_s))
 
 
 @pytest.mark.usefixtures("fake")
@@ -151,9 +135,9 @@ class TestRefusals:
     """Each error is one line with the engine's name."""
 
     def refused(self, call):
-        with pytest.raises(EngineError) as found:
+        with pytest.raises(EngineError) as caught:
             call()
-        message = str(found.value)
+        message = str(caught.value)
         assert message.startswith("openvino: expected")
         assert message.isprintable()
         return message
@@ -182,14 +166,14 @@ class TestRefusals:
         ):
             assert reason in self.refused(lambda wrong=wrong: client().start(wrong))
 
-    def test_an_answer_that_takes_too_long_leaves_nothing_behind(self, fake, config):
+    def test_completion_beyond_the_time_limit_is_cancelled(self, fake, config):
         running = client().start(replace(config, timeout_s=1.02))
         assert "within 1.02 s" in self.refused(lambda: running.complete([CompletionRequest("a", 64, 0.0)]))
         assert not fake.pipelines[0].has_non_finished_requests()
-        (answer,) = running.complete([CompletionRequest("a", 4, 0.0)])
-        assert answer.tokens == 4
+        (completion,) = running.complete([CompletionRequest("a", 4, 0.0)])
+        assert completion.tokens == 4
 
-    def test_a_step_that_fails(self, fake, config):
+    def test_failed_step(self, fake, config):
         fake.fault = "Exception from src/a.cpp:1:\nout of memory\n"
         assert "out of memory" in self.refused(
             lambda: client().start(config).complete([CompletionRequest("a", 64, 0.0)])
@@ -197,19 +181,19 @@ class TestRefusals:
 
 
 @pytest.mark.slow
-def test_real_engine_writes_the_same_with_every_length():
+def test_real_engine_gives_the_same_text_with_all_lengths():
     """Greedy texts are plain decoding's, and tokens, steps and positions agree."""
     if not REAL or not (PAIR / "target" / openvino_genai.MODEL_FILE).is_file():
         pytest.skip("OpenVINO GenAI or the pair's IR folders are missing: make engines-openvino")
     engine = client(threads=1)
-    known = EngineConfig(target=str(PAIR / "target"), draft=str(PAIR / "draft"), draft_tokens=0)
-    asked = [CompletionRequest("def mean(values):\n", 48, 0.0), CompletionRequest("class Parser:\n", 48, 0.0)]
-    plain = engine.start(known).complete(asked)
-    assert [(each.tokens, each.steps) for each in plain] == [(48, 47)] * 2
+    pair = EngineConfig(target=str(PAIR / "target"), draft=str(PAIR / "draft"), draft_tokens=0)
+    requests = [CompletionRequest("def mean(values):\n", 48, 0.0), CompletionRequest("class Parser:\n", 48, 0.0)]
+    plain = engine.start(pair).complete(requests)
+    assert [(completion.tokens, completion.steps) for completion in plain] == [(48, 47)] * 2
     for length in (1, 4):
-        found = engine.start(replace(known, draft_tokens=length, slots=2)).complete(asked)
-        assert [each.text for each in found] == [each.text for each in plain]
-        for each in found:
-            assert each.after_first == each.steps + sum(each.accepted)
-            assert len(each.accepted) == length
-        assert sum(each.steps for each in found) < 94
+        completions = engine.start(replace(pair, draft_tokens=length, slots=2)).complete(requests)
+        assert [completion.text for completion in completions] == [completion.text for completion in plain]
+        for completion in completions:
+            assert completion.after_first == completion.steps + sum(completion.accepted)
+            assert len(completion.accepted) == length
+        assert sum(completion.steps for completion in completions) < 94

@@ -40,9 +40,9 @@ def test_plan_from_a_probe_is_benchmarked(models, tmp_path, monkeypatch):
     assert probed.exit_code == 0, probed.output
     profile = Profile.load("profile.yaml")
     assert profile.engine.version.startswith("xllamacpp ")
-    assert [each.batch_size for each in profile.chain_latencies] == [1, 2]
-    counted = [each.tokens_per_step for each in profile.acceptances[0].chains]
-    assert 1.3 < counted[0] < counted[1] < counted[2] < 8
+    assert [latency.batch_size for latency in profile.chain_latencies] == [1, 2]
+    tokens = [chain.tokens_per_step for chain in profile.acceptances[0].chains]
+    assert 1.3 < tokens[0] < tokens[1] < tokens[2] < 8
     assert call("solve").exit_code == 0
     benchmarked = call("bench", "engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json", "--strict")
     assert benchmarked.exit_code == 0, benchmarked.output
@@ -51,7 +51,7 @@ def test_plan_from_a_probe_is_benchmarked(models, tmp_path, monkeypatch):
     assert all(row["identical"] for row in rows)
 
 
-def test_a_server_with_another_target_is_caught(models, tmp_path, monkeypatch):
+def test_server_with_another_target_is_detected(models, tmp_path, monkeypatch):
     """The server runs the draft model as the target if it drafts."""
     from treeopt.engines.clients.llama_server import LlamaServer
 
@@ -67,10 +67,10 @@ def test_a_server_with_another_target_is_caught(models, tmp_path, monkeypatch):
     benchmarked = call("bench", "engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json", "--strict")
     assert benchmarked.exit_code == 1
     rows = json.loads(Path("bench.json").read_text())["rows"]
-    assert any(each["verdict"] == "fault" for each in rows[1]["divergences"])
+    assert any(divergence["verdict"] == "fault" for divergence in rows[1]["divergences"])
 
 
-def test_it_drafts_from_the_text_itself(models, tmp_path, monkeypatch):
+def test_ngrams_are_drafted(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     method = ("--method", "ngram", "--ngram-tokens", "3", "--lengths", "0,4", "--threads", "1")
     probed = call(
@@ -81,7 +81,7 @@ def test_it_drafts_from_the_text_itself(models, tmp_path, monkeypatch):
     assert 1.02 < counts.tokens_per_step < 5
 
 
-def test_another_length_than_asked_for_is_noticed(models, tmp_path, monkeypatch):
+def test_another_length_than_requested_is_refused(models, tmp_path, monkeypatch):
     """Negative control: the server drafts twice as many tokens as requested."""
     from treeopt.engines.clients.llama_server import LlamaServer
 
@@ -90,9 +90,7 @@ def test_another_length_than_asked_for_is_noticed(models, tmp_path, monkeypatch)
     monkeypatch.setattr(
         LlamaServer,
         "start",
-        lambda self, config: start(
-            self, config.__class__(**{**_fields(config), "draft_tokens": 2 * config.draft_tokens})
-        ),
+        lambda self, config: start(self, replace(config, draft_tokens=2 * config.draft_tokens)),
     )
     quick = (*PROMPTS, "--max-prompts", "4", "--max-new-tokens", "40", "--lengths", "0,3")
     refused = call("probe", "llama-server", *models, *quick)
@@ -100,7 +98,7 @@ def test_another_length_than_asked_for_is_noticed(models, tmp_path, monkeypatch)
     assert "another length" in refused.stderr
 
 
-def test_a_draft_of_another_vocabulary_is_named(models, tmp_path, monkeypatch):
+def test_draft_of_another_vocabulary_is_refused(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = shutil.copytree(bundled.DRAFT, "swapped")
     tokenizer = json.loads(Path(folder, "tokenizer.json").read_text("utf-8"))
@@ -113,7 +111,3 @@ def test_a_draft_of_another_vocabulary_is_named(models, tmp_path, monkeypatch):
     refused = call("probe", "llama-server", *models[:2], "--draft", "swapped.gguf", *quick)
     assert refused.exit_code == 1
     assert "expected a draft model with the target's vocabulary" in refused.stderr
-
-
-def _fields(record):
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}

@@ -1,9 +1,8 @@
 """transformers' assisted generation in this process: one loaded pair for all draft lengths, steps seen by a streamer."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from treeopt.engines.clients.client import (
@@ -14,16 +13,18 @@ from treeopt.engines.clients.client import (
     EngineConfig,
     EngineInfo,
     RunningEngine,
+    engine_errors,
     installed_version,
     threads_setting,
     top_logprobs,
 )
-from treeopt.errors import EngineError, TreeoptError
+from treeopt.errors import EngineError
 from treeopt.records.engine import EngineSetting
 from treeopt.texts.shared_tokens import compare_tokens
 
 NAME = "transformers"
 MAX_LOGPROBS = 10
+ERRORS = (OSError, ValueError, RuntimeError, ImportError)
 
 
 def create(name: str, *, urls: Mapping[int, str] | None, threads: int | None, timeout_s: float) -> EngineClient:
@@ -75,13 +76,14 @@ class Assisted:
     def _load_models(self, config: EngineConfig) -> tuple[Any, Any, Any]:
         """Return tokenizer, target and draft; the draft is None with the method `ngram`."""
         import torch
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
         assert config.target is not None  # check_models
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         dtype, device = getattr(torch, config.dtype or "float32"), config.device or "cpu"
-        with _engine_errors("models that it can load"):
+        with engine_errors(NAME, "models that it can load", (*ERRORS, SafetensorError)):
             tokenizer = AutoTokenizer.from_pretrained(config.target)
             shared = None
             if config.draft is not None:
@@ -176,7 +178,7 @@ class RunningAssisted(RunningEngine):
         )
         torch.manual_seed(request.seed)
         requested_s = time.perf_counter()
-        with torch.inference_mode(), _engine_errors("models that it can decode with"):
+        with torch.inference_mode(), engine_errors(NAME, "models that it can decode with", ERRORS):
             token_ids = self._target.generate(
                 **prompt,
                 **self._draft_options(),
@@ -197,7 +199,7 @@ class RunningAssisted(RunningEngine):
         import torch
 
         tokens = self._tokenizer(text, return_tensors="pt").to(self._target.device)
-        with torch.inference_mode(), _engine_errors("models that it can decode with"):
+        with torch.inference_mode(), engine_errors(NAME, "models that it can decode with", ERRORS):
             # the last token in a pass of its own, as in plain decoding
             cache = None
             if tokens["input_ids"].shape[1] > 1:
@@ -243,16 +245,3 @@ class _StepStreamer:
 
     def end(self) -> None:
         pass
-
-
-@contextmanager
-def _engine_errors(expected: str) -> Iterator[None]:
-    """Raise EngineError of one line for errors of transformers."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except TreeoptError:
-        raise
-    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-        raise EngineError(f"{NAME}: expected {expected}. Got: {' '.join(str(error).split())[:300]}") from None

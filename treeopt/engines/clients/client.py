@@ -2,17 +2,20 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, Protocol
 
-from treeopt.errors import EngineError
+from treeopt.errors import EngineError, TreeoptError, printable
 from treeopt.records.engine import EngineSetting
 
 NGRAM, EAGLE3, MTP = "ngram", "eagle3", "mtp"
 METHODS = (NGRAM, EAGLE3, MTP)
 """Draft methods without a draft model: n-grams of the sequence, an EAGLE-3 head, the target's own MTP module."""
+MAX_REASON = 300
+"""Characters of an engine's own error."""
 UNREADABLE = "\ufffd"
 """Stands for bytes that are not a whole character."""
 
@@ -237,6 +240,24 @@ class EngineInfo:
 
 def _missing_models(name: str) -> EngineError:
     return EngineError(f"{name}: expected two models. Got one or none: give --target and --draft.")
+
+
+@contextmanager
+def engine_errors(name: str, expected: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Raise an EngineError of one line for the errors of an engine's own package.
+
+    Args:
+        name: the engine.
+        expected: what it should have got, such as `models that it can load`.
+        kinds: classes of its errors.
+    """
+    try:
+        yield
+    except TreeoptError:
+        raise
+    except kinds as error:
+        reason = printable(" ".join(str(error).split()))[:MAX_REASON]
+        raise EngineError(f"{name}: expected {expected}. Got: {reason}") from None
 
 
 def installed_version(package: str) -> str | None:

@@ -13,6 +13,7 @@ from treeopt.engines.clients.client import (
     EngineConfig,
     EngineInfo,
     RunningEngine,
+    engine_errors,
     installed_version,
 )
 from treeopt.errors import EngineError
@@ -56,12 +57,8 @@ class MlxLm:
         if info.version is None:
             raise EngineError(f"{NAME}: expected the packages mlx-lm and mlx. One is not installed: {info.install}.")
         self.version = info.version
-        try:
-            import mlx.core as mx
-        except ImportError as error:  # on Linux the package mlx comes without a backend
-            raise EngineError(
-                f"{NAME}: expected mlx with a backend. Got: {_single_line(error)}: {info.install}."
-            ) from None
+        with engine_errors(NAME, f"mlx with a backend ({info.install})", (ImportError,)):
+            import mlx.core as mx  # on Linux the package mlx comes without a backend
         device = str(mx.default_device())
         self.device = "cpu" if "cpu" in device.lower() else "gpu"
         self.settings: tuple[EngineSetting, ...] = (EngineSetting(name="device", value=device),)
@@ -100,11 +97,9 @@ def _load_models(target_folder: str, draft_folder: str) -> _Models:
                 f"{NAME}: expected folders in Hugging Face's layout. Got {folder!r:.80}: download it first."
             )
     compare_tokens(Tokenizer(target_folder), Tokenizer(draft_folder))
-    try:
+    with engine_errors(NAME, "models that it can load", (OSError, ValueError, RuntimeError, LookupError, TypeError)):
         target, tokenizer = mlx_lm.load(target_folder)
         draft, _ = mlx_lm.load(draft_folder)
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError) as error:
-        raise EngineError(f"{NAME}: expected models that it can load. Got: {_single_line(error)}") from None
     tokenizer.eos_token_ids = set()  # like other engines, decode as many tokens as requested
     return _Models(tokenizer, target, draft)
 
@@ -160,7 +155,8 @@ class RunningMlxLm(RunningEngine):
             sampler=make_sampler(temp=request.temperature),
             **(drafting if self._config.draft_tokens else {}),
         )
-        try:
+        # such as a cache that cannot be trimmed
+        with engine_errors(NAME, "models that it can decode with", (ValueError, RuntimeError)):
             for response in stream:
                 arrived_s = time.perf_counter()
                 if arrived_s > deadline_s:
@@ -168,8 +164,6 @@ class RunningMlxLm(RunningEngine):
                         f"{NAME}: expected an answer within {self._config.timeout_s:g} s. It goes on: give it longer with --timeout."
                     )
                 yield _Token(response.text, response.from_draft, response.prompt_tokens, arrived_s)
-        except (ValueError, RuntimeError) as error:  # such as a cache that cannot be trimmed
-            raise EngineError(f"{NAME}: expected models that it can decode with. Got: {_single_line(error)}") from None
 
 
 class Step(NamedTuple):
@@ -190,7 +184,3 @@ def split_steps(drafted: Sequence[bool]) -> list[Step]:
     """
     ends = [end for end, from_draft in enumerate(drafted, 1) if not from_draft or end == len(drafted)]
     return [Step(end - begin, sum(drafted[begin:end])) for begin, end in pairwise([0, *ends])]
-
-
-def _single_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -4,8 +4,7 @@ One pipeline decodes plainly and one drafts with every length, because each requ
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,16 +16,18 @@ from treeopt.engines.clients.client import (
     EngineInfo,
     PassTimes,
     RunningEngine,
+    engine_errors,
     installed_version,
     threads_setting,
 )
-from treeopt.errors import EngineError, printable
+from treeopt.errors import EngineError
 
 NAME = "openvino"
 PACKAGE = "openvino-genai"
 DEVICE = "CPU"
 MODEL_FILE = "openvino_model.xml"
 MICROSECONDS = 1e6
+ERRORS = (RuntimeError,)
 THREADS = "INFERENCE_NUM_THREADS"
 """OpenVINO's property for the number of threads, of target and draft."""
 SHORT_TOKENS = 4
@@ -89,7 +90,7 @@ class OpenVino:
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_batched_tokens = MAX_BATCHED_TOKENS
         properties = dict(self._properties)
-        with _engine_errors("models that it can load"):
+        with engine_errors(NAME, "models that it can load", ERRORS):
             if draft is not None:
                 properties["draft_model"] = openvino_genai.draft_model(draft, DEVICE, **self._properties)
             return openvino_genai.ContinuousBatchingPipeline(target, scheduler, DEVICE, properties)
@@ -105,7 +106,7 @@ class RunningOpenVino(RunningEngine):
 
     def complete(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
         """Complete prompts as one batch; the time limit is checked between steps."""
-        with _engine_errors("answers"):
+        with engine_errors(NAME, "answers", ERRORS):
             sequences = [self._add_sequence(number, request) for number, request in enumerate(requests)]
             try:
                 self._decode(sequences)
@@ -125,7 +126,7 @@ class RunningOpenVino(RunningEngine):
 
     def measure_passes(self, requests: Sequence[CompletionRequest]) -> PassTimes:
         """Return the pass times of whole completions less those of short ones, which leaves the prefill out."""
-        with _engine_errors("answers"):
+        with engine_errors(NAME, "answers", ERRORS):
             short = self._sum_passes([request._replace(max_new_tokens=SHORT_TOKENS) for request in requests])
             whole = self._sum_passes(requests)
         steps = whole.verify_passes - short.verify_passes
@@ -209,14 +210,3 @@ class _Sequence:
         self.tokens += output.generated_ids
         self.step_tokens.append(len(output.generated_ids))
         self.step_ends_s.append(now_s)
-
-
-@contextmanager
-def _engine_errors(expected: str) -> Iterator[None]:
-    """Raise EngineError of one line for OpenVINO's RuntimeError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise EngineError(
-            f"{NAME}: expected {expected}. Got: {printable(' '.join(str(error).split()))[:300]}"
-        ) from None
