@@ -15,7 +15,6 @@ VLLM_METHODS = {
     *("ngram", "ngram_gpu", "draft_model", "suffix", "custom_class", "eagle", "eagle3", "mtp"),
     *("dflash", "dspark", "extract_hidden_states"),
 }
-HF_SCHEDULES = {"constant", "heuristic", "heuristic_transient"}
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,10 @@ def vllm_lengths(text: str) -> dict[int, int]:
 
 def sglang(text: str) -> Triple:
     """Check the server's flags of 0.5.23."""
-    given = flags(text)
-    assert given["--speculative-algorithm"] in {"EAGLE", "EAGLE3", "NEXTN", "STANDALONE"}
+    options = flags(text)
+    assert options["--speculative-algorithm"] in {"EAGLE", "EAGLE3", "NEXTN", "STANDALONE"}
     steps, k, nodes = (
-        integer(int(given[f"--speculative-{name}"]), 1) for name in ("num-steps", "eagle-topk", "num-draft-tokens")
+        integer(int(options[f"--speculative-{name}"]), 1) for name in ("num-steps", "eagle-topk", "num-draft-tokens")
     )
     assert nodes - 1 <= k + (steps - 1) * k * k
     assert k > 1 or nodes == steps + 1
@@ -162,21 +161,13 @@ def tensorrt_llm_lengths(text: str, most: int) -> dict[int, int]:
     }
 
 
-def hf(text: str) -> int:
-    config = json.loads(text)
-    assert set(config) == {"num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"}
-    assert config["num_assistant_tokens_schedule"] == "constant"
-    assert config["assistant_confidence_threshold"] == 0, "above 0 the length is not fixed"
-    return integer(config["num_assistant_tokens"], 1)
-
-
 def llama_cpp(text: str) -> int:
-    given = flags(text)
-    assert not {"--draft-max", "--draft-n", "--draft-min"} & set(given), "removed"
-    assert given["--spec-type"].split(",")[0].startswith("draft-")
-    assert float(given["--spec-draft-p-min"]) == 0
-    longest = integer(int(given["--spec-draft-n-max"]), 1)
-    assert 0 <= int(given.get("--spec-draft-n-min", 0)) <= longest
+    options = flags(text)
+    assert not {"--draft-max", "--draft-n", "--draft-min"} & set(options), "removed"
+    assert options["--spec-type"].split(",")[0].startswith("draft-")
+    assert float(options["--spec-draft-p-min"]) == 0
+    longest = integer(int(options["--spec-draft-n-max"]), 1)
+    assert 0 <= int(options.get("--spec-draft-n-min", 0)) <= longest
     return longest
 
 
@@ -188,14 +179,10 @@ def llama_cpp_rates(text: str, length: int) -> list[float]:
     return rates
 
 
-def lmdeploy(text: str) -> int:
-    return integer(int(flags(text)["--speculative-num-draft-tokens"]), 1)
-
-
 def mlx_lm(text: str) -> int:
-    given = flags(text)
-    assert given["--draft-model"]
-    return integer(int(given["--num-draft-tokens"]), 1)
+    options = flags(text)
+    assert options["--draft-model"]
+    return integer(int(options["--num-draft-tokens"]), 1)
 
 
 def exllamav3(text: str) -> int:
@@ -221,9 +208,9 @@ def openvino(text: str) -> Triple:
 
 
 def eagle(text: str) -> Triple:
-    given = flags(text)
-    assert set(given) == {"--total-token", "--depth", "--top-k"}
-    total, depth, k = (int(given[name]) for name in ("--total-token", "--depth", "--top-k"))
+    options = flags(text)
+    assert set(options) == {"--total-token", "--depth", "--top-k"}
+    total, depth, k = (int(options[name]) for name in ("--total-token", "--depth", "--top-k"))
     return eagle_numbers(total, depth, k)
 
 

@@ -39,11 +39,15 @@ def choose_request(profile, **source) -> SettingRequest:
     return choose_setting(CHAINS, Source(profile=profile, **source)).request
 
 
+@pytest.fixture(scope="module")
+def record():
+    draft = InventedDraft(4)
+    return recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+
+
 def test_survival_is_the_product_of_acceptance_by_depth():
-    found, chance = choose_request(invented(), tree=chain(4)).survival, 1.0
-    for rate, p in zip(found, TABLE.p[:, 0], strict=True):
-        chance *= p
-        assert rate == pytest.approx(chance)
+    survival = choose_request(invented(), tree=chain(4)).survival
+    assert survival == pytest.approx(TABLE.p[:, 0].cumprod())
 
 
 def test_verification_times_are_by_tokens_of_the_whole_batch():
@@ -56,9 +60,7 @@ def test_verification_times_are_by_tokens_of_the_whole_batch():
 def test_schedule_covers_every_batch_size(smallest):
     profile = invented(conditions=[(256, smallest), (256, 64)], **CROWDED)
     schedule = choose_request(profile).schedule
-    lengths = {
-        batch: part.length for part in schedule for batch in range(part.first_batch, part.last_batch + 1)
-    }  # of overlapping ranges the later would count
+    lengths = {batch: part.length for part in schedule for batch in range(part.first_batch, part.last_batch + 1)}
     assert sorted(lengths) == list(range(1, 65))
     assert sum(part.last_batch - part.first_batch + 1 for part in schedule) == 64
     for batch, length in lengths.items():
@@ -70,7 +72,7 @@ def test_schedule_is_planned_at_the_requested_context(context):
     def verify(nodes, context, batch):
         return verify_s(nodes, context, batch) + (3e-3 * nodes * batch if context > 1000 else 0.0)
 
-    profile = invented(conditions=[(each, batch) for batch in (1, 16) for each in (256, 4096)], verify=verify)
+    profile = invented(conditions=[(tokens, batch) for batch in (1, 16) for tokens in (256, 4096)], verify=verify)
     expected = [fastest_length(step_model(profile, context_tokens=context, batch_size=batch)) for batch in (1, 16)]
     schedule = choose_request(profile, request=PlanRequest(context_tokens=context)).schedule
     assert [schedule[0].length, schedule[-1].length] == expected
@@ -80,18 +82,14 @@ def test_schedule_is_planned_at_the_requested_context(context):
 
 
 @pytest.mark.parametrize("pair", ["other + small", "big + other"])
-def test_record_of_another_pair_is_refused(pair):
-    draft = InventedDraft(4)
-    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+def test_record_of_another_pair_is_refused(record, pair):
     source = Source(profile=invented(), record=record)
     assert source.for_engine(TREES).record is record
     with pytest.raises(InfeasibleError, match=r"record: expected one of the profile's pair, big \+ small"):
         replace(source, record=replace(record, pair=pair)).for_engine(TREES)
 
 
-def test_refusal_of_every_tree_is_an_error():
-    draft = InventedDraft(4)
-    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+def test_refusal_of_every_tree_is_an_error(record):
     source = Source(profile=invented(), record=record, method="Eagle3", engine_version="1.2")
     with pytest.raises(InfeasibleError, match=r"expected Draft_Target before 1\.3\. Got Eagle3"):
         choose_setting(engine_named("tensorrt-llm"), source)
@@ -101,16 +99,12 @@ def test_refusal_of_every_tree_is_an_error():
     ("limit", "reason"),
     [({"max_nodes": 1}, "max_nodes: expected at least 2"), ({"max_depth": 0}, "max_depth: expected")],
 )
-def test_limit_without_draft_tokens_is_named(limit, reason):
-    draft = InventedDraft(4)
-    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+def test_limit_without_draft_tokens_is_named(record, limit, reason):
     with pytest.raises(InfeasibleError, match=reason):
         choose_setting(TREES, Source(profile=invented(), record=record, request=PlanRequest(**limit)))
 
 
-def test_refusals_that_differ_by_tree_name_one_tree():
-    draft = InventedDraft(4)
-    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+def test_refusals_that_differ_by_tree_name_one_tree(record):
     refusing = replace(TREES, limits=lambda request: f"nodes: expected 99. Got {request.tree.nodes}: take another.")
     with pytest.raises(
         InfeasibleError, match=r"such as top-k 1, .* (\d+) nodes: Engine: nodes: expected 99\. Got \1: take another"
@@ -118,22 +112,18 @@ def test_refusals_that_differ_by_tree_name_one_tree():
         choose_setting(refusing, Source(profile=invented(), record=record))
 
 
-def test_fastest_tree_within_limits_is_chosen():
+def test_fastest_tree_within_limits_is_chosen(record):
     """Negative control: another tree is chosen without limits."""
-    draft = InventedDraft(4)
-    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
     source = Source(profile=invented(), record=record)
     free = choose_setting(TREES, source).request.tree
     limited = replace(TREES, limits=lambda request: None if request.tree.nodes < free.nodes else "nodes: too many.")
     rendered = []
     limited = replace(limited, render=lambda request: rendered.append(request) or TREES.render(request))
     assert choose_setting(limited, source).request.tree.nodes < free.nodes
-    assert len(rendered) == 1, "no file is made for trees that are only considered"
+    assert len(rendered) == 1  # no file for trees that are only considered
 
 
-def test_unknown_method_is_refused_before_trees_are_tried():
-    draft = InventedDraft(4)
-    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+def test_unknown_method_is_refused_before_trees_are_tried(record):
     source = Source(profile=invented(), record=record, method="bananas")
     with pytest.raises(
         InvalidValueError, match=r"method: expected one of TensorRT-LLM's: Draft_Target, .* Got 'bananas'"
@@ -141,11 +131,13 @@ def test_unknown_method_is_refused_before_trees_are_tried():
         choose_setting(engine_named("tensorrt-llm"), source)
 
 
-def test_a_profile_without_models_is_not_told_to_record():
+def test_profile_without_models_is_not_advised_to_record():
     """Negative control: a profile of the bundled pair is."""
     measured = invented()
     imported = Imported(what="verify", source="a file")
-    foreign = replace(measured, latencies=tuple(replace(each, imported=(imported,)) for each in measured.latencies))
+    foreign = replace(
+        measured, latencies=tuple(replace(latency, imported=(imported,)) for latency in measured.latencies)
+    )
     for profile, action in ((measured, "Run treeopt profile --record"), (foreign, "Profile the models themselves")):
         (warning,) = [
             warning
@@ -157,11 +149,11 @@ def test_a_profile_without_models_is_not_told_to_record():
 
 @pytest.mark.parametrize(("name", "method"), [("sglang", "DFLASH"), ("sglang", "NGRAM"), ("tensorrt-llm", "DFlash")])
 def test_methods_that_draft_chains_need_no_record(name, method):
-    """Negative control: a method with trees is told to record."""
+    """Negative control: a method with trees needs one."""
     engine = engine_named(name)
-    texts = {
-        each: " ".join(map(str, choose_setting(engine, Source(profile=invented(), method=each)).warnings))
-        for each in (method, engine.methods["eagle"])
-    }
-    assert ["dynamic trees" in text for text in texts.values()] == [False, True]
-    assert choose_setting(engine, Source(profile=invented(), method=method)).request.tree.is_chain
+    chains, trees = (
+        choose_setting(engine, Source(profile=invented(), method=name)) for name in (method, engine.methods["eagle"])
+    )
+    assert "dynamic trees" not in " ".join(map(str, chains.warnings))
+    assert "dynamic trees" in " ".join(map(str, trees.warnings))
+    assert chains.request.tree.is_chain

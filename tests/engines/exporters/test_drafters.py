@@ -8,9 +8,11 @@ import pytest
 from tests.engines.exporters.named import engine_named, render
 from treeopt.engines import ENGINES
 from treeopt.engines.exporters.choose import choose_setting
+from treeopt.engines.exporters.engine import SettingRequest
 from treeopt.engines.exporters.setting import Source
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees import Provenance, chain, k_ary
+from treeopt.trees.drafter_parameters import DynamicTree
 from treeopt.trees.drafter_setting import DRAFTERS, drafter_setting
 
 LOOKUP = drafter_setting("prompt-lookup", ngram=3, length=6)
@@ -112,20 +114,19 @@ def choose(name, drafter, **source):
 
 
 def test_drafters_are_written_for_engines_that_have_them():
-    assert {each.name for each in (*OTHERS, LOOKUP, HEAD, BLOCK, MARKOV, PARALLEL, OF_THE_DRAFT)} == {*DRAFTERS} - {
-        "model"
-    }
+    drafters = (LOOKUP, HEAD, BLOCK, MARKOV, PARALLEL, OF_THE_DRAFT, OF_A_HEAD, *OTHERS)
+    assert {drafter.name for drafter in drafters} == {*DRAFTERS} - {"model"}
     for engine in ENGINES:
-        for drafter in (LOOKUP, HEAD, BLOCK, MARKOV, PARALLEL, OF_THE_DRAFT, OF_A_HEAD, *OTHERS):
-            wanted = WRITTEN.get((engine.name, drafter))
-            if wanted is None:
+        for drafter in drafters:
+            expected = WRITTEN.get((engine.name, drafter))
+            if expected is None:
                 with pytest.raises(InfeasibleError, match=rf"Got {drafter.name}: run it with treeopt run"):
                     choose(engine.name, drafter)
                 continue
-            found = choose(engine.name, drafter)
-            text = found.output.files["FILE"]
-            assert (json.loads(text) if isinstance(wanted, dict) else text) == wanted, (engine.name, drafter)
-            assert found.predictions == {}, "nobody measured it there"
+            setting = choose(engine.name, drafter)
+            text = setting.output.files["FILE"]
+            assert (json.loads(text) if isinstance(expected, dict) else text) == expected, (engine.name, drafter)
+            assert setting.predictions == {}
 
 
 @pytest.mark.parametrize(("engine", "instead"), [("vllm", "treeopt solve --drafter dflash"), ("hf", "another engine")])
@@ -144,7 +145,7 @@ def test_method_of_another_kind_of_drafter_is_refused():
 
 
 def test_replaced_tree_is_warned_of():
-    for found, said in (
+    for setting, problem in (
         (
             choose("vllm", HEAD, tree=k_ary(2, 3)),
             "vLLM loads no static tree: it gets a chain as long as the tree of 15 nodes is deep",
@@ -152,8 +153,8 @@ def test_replaced_tree_is_warned_of():
         (choose("vllm", OF_A_HEAD), "vLLM drafts chains only: it gets the depth of the dynamic tree of 16 nodes"),
         (choose("sglang", LOOKUP), "SGLang chooses the number of tokens that it looks up"),
     ):
-        (warning,) = found.warnings
-        assert said in warning.problem
+        (warning,) = setting.warnings
+        assert problem in warning.problem
         assert warning.action == "Bench it before you serve."
     assert '"num_speculative_tokens": 3' in choose("vllm", HEAD, tree=k_ary(2, 3)).output.files["FILE"]
 
@@ -161,22 +162,21 @@ def test_replaced_tree_is_warned_of():
 def test_other_layers_than_the_configuration_are_warned_of():
     for name, head in (("vllm", HEAD), ("sglang", OF_A_HEAD)):
         assert "hidden-state layers" not in " ".join(map(str, choose(name, head).warnings))
-        told = [str(each) for each in choose(name, replace(head, layers=(2, 6, 9))).warnings]
-        (warning,) = [each for each in told if "hidden-state layers 2,6,9" in each]
+        warnings = map(str, choose(name, replace(head, layers=(2, 6, 9))).warnings)
+        (warning,) = [warning for warning in warnings if "hidden-state layers 2,6,9" in warning]
         assert warning.endswith(". Name them in that file before you serve.")
 
 
 def test_root_alone_turns_speculation_off():
-    found = choose("vllm", HEAD, tree=chain(0))
-    assert (found.request, found.output) == (None, engine_named("vllm").off)
-    assert "vLLM is set to decode plainly" in str(found.warnings[0])
+    setting = choose("vllm", HEAD, tree=chain(0))
+    assert (setting.request, setting.output) == (None, engine_named("vllm").off)
+    assert "vLLM is set to decode plainly" in str(setting.warnings[0])
 
 
-def test_prediction_of_the_tree_file_is_a_remark():
-    promised = Provenance(speedup=1.25, target="models/big")
-    found = choose("vllm", HEAD, provenance=promised)
-    assert found.notes == ("Predicted in treeopt's decoder: 1.25x plain decoding.",)
-    assert found.target_model == "models/big"
+def test_prediction_of_the_tree_file_is_noted():
+    setting = choose("vllm", HEAD, provenance=Provenance(speedup=1.25, target="models/big"))
+    assert setting.notes == ("Predicted in treeopt's decoder: 1.25x plain decoding.",)
+    assert setting.target_model == "models/big"
     assert choose("vllm", HEAD, provenance=Provenance()).notes == ()
 
 
@@ -187,22 +187,25 @@ def test_block_heads_of_tensorrt_llm_draft_chains_and_need_1_3():
     assert "loads no static tree" in warning.problem
 
 
-def test_mtp_and_ngram_methods_name_no_draft_model():
-    from treeopt.engines.exporters.engine import SettingRequest
-    from treeopt.trees.drafter_parameters import DynamicTree
-
-    def text(name, method):
-        asked = SettingRequest(tree=DynamicTree.chain(3), draft_model="drafts/small", method=method)
-        return render(name, asked).files["FILE"]
-
-    assert json.loads(text("vllm", "mtp")) == {"method": "mtp", "num_speculative_tokens": 3}
-    assert json.loads(text("vllm", "ngram")) == {"method": "ngram", "num_speculative_tokens": 3}
-    assert text("sglang", "NEXTN") == (
-        "--speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 1 "
-        "--speculative-num-draft-tokens 4\n"
-    )
-    assert text("tensorrt-llm", "MTP") == "speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n"
-    assert "drafts" not in text("tensorrt-llm", "NGram") + text("sglang", "NGRAM") + text("hf", "prompt_lookup")
+@pytest.mark.parametrize(
+    ("name", "method", "text"),
+    [
+        ("vllm", "mtp", '{\n  "method": "mtp",\n  "num_speculative_tokens": 3\n}\n'),
+        ("vllm", "ngram", '{\n  "method": "ngram",\n  "num_speculative_tokens": 3\n}\n'),
+        (
+            "sglang",
+            "NEXTN",
+            (
+                "--speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 1 "
+                "--speculative-num-draft-tokens 4\n"
+            ),
+        ),
+        ("tensorrt-llm", "MTP", "speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n"),
+    ],
+)
+def test_methods_of_the_target_name_no_draft_model(name, method, text):
+    request = SettingRequest(tree=DynamicTree.chain(3), draft_model="drafts/small", method=method)
+    assert render(name, request).files["FILE"] == text
 
 
 @pytest.mark.parametrize(
