@@ -33,15 +33,12 @@ def lines(rows):
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-class TestBundled:
-    def test_profiles_and_benchmarks_use_different_prompts(self):
-        prompts = load_prompts()
-        assert len(prompts) == 32
-        assert set(profile_prompts(prompts)).isdisjoint(bench_prompts(prompts))
-        assert len(profile_prompts(prompts)) + len(bench_prompts(prompts)) == len(prompts)
-
-    def test_three_prompts_suffice(self):
-        assert (profile_prompts([1, 2, 3]), bench_prompts([1, 2, 3])) == ([2, 3], [1])
+def test_profiles_and_benchmarks_use_different_prompts():
+    prompts = load_prompts()
+    assert len(prompts) == 32
+    assert set(profile_prompts(prompts)).isdisjoint(bench_prompts(prompts))
+    assert len(profile_prompts(prompts)) + len(bench_prompts(prompts)) == len(prompts)
+    assert (profile_prompts([1, 2, 3]), bench_prompts([1, 2, 3])) == ([2, 3], [1])
 
 
 def categorised(path, counts, *, interleaved):
@@ -58,25 +55,21 @@ def per_category(texts):
     return Counter(text.split()[0] for text in texts)
 
 
-class TestDefault:
-    def test_every_category_is_in_both_parts_alike(self):
-        rows = [json.loads(line) for line in DEFAULT_PROMPTS.read_text("utf-8").splitlines()]
-        category_of = {row["prompt"]: row["category"] for row in rows}
-        assert len(category_of) == len(rows) > 100
-        assert len(set(category_of.values())) == 7
-        texts = load_prompts(DEFAULT_PROMPTS)
-        for part, share in ((bench_prompts(texts), 4), (profile_prompts(texts), 12)):
-            assert set(Counter(map(category_of.__getitem__, part)).values()) == {share}
-
-    def test_default_prompts_are_short(self):
-        texts = load_prompts(DEFAULT_PROMPTS)
-        assert max(len(text.encode()) for text in texts) < 512 * 3.5
-        assert min(len(text) for text in texts) > 50
+def test_default_prompts_are_short_and_even_over_categories():
+    rows = [json.loads(line) for line in DEFAULT_PROMPTS.read_text("utf-8").splitlines()]
+    category_of = {row["prompt"]: row["category"] for row in rows}
+    assert len(category_of) == len(rows) > 100
+    assert len(set(category_of.values())) == 7
+    texts = load_prompts(DEFAULT_PROMPTS)
+    for part, share in ((bench_prompts(texts), 4), (profile_prompts(texts), 12)):
+        assert set(Counter(map(category_of.__getitem__, part)).values()) == {share}
+    assert max(len(text.encode()) for text in texts) < 512 * 3.5
+    assert min(len(text) for text in texts) > 50
 
 
 class TestCategories:
     @pytest.mark.parametrize("interleaved", [False, True])
-    @pytest.mark.parametrize("most", [8, 12, 23, 24, 64, 100])
+    @pytest.mark.parametrize("most", [8, 23, 24, 100])
     def test_prompts_are_even_over_categories_in_both_parts(self, tmp_path, most, interleaved):
         path = categorised(tmp_path / "a.jsonl", {"a": 400, "b": 100, "c": 50, "d": 31}, interleaved=interleaved)
         sample = sample_prompts(path, most=most)
@@ -99,7 +92,7 @@ class TestCategories:
         path = categorised(tmp_path / "a.jsonl", counts, interleaved=interleaved)
         samples = [load_prompts(path, most=most) for most in (3, 4, 17, 24, 64, 150, 4096)]
         profiled, held_out = (
-            {text for each in samples for text in part(each)} for part in (profile_prompts, bench_prompts)
+            {text for sample in samples for text in part(sample)} for part in (profile_prompts, bench_prompts)
         )
         assert profiled.isdisjoint(held_out)
         assert profiled | held_out == set(samples[-1])
@@ -115,7 +108,7 @@ class TestCategories:
             gaps = [after - before for before, after in zip([0, *chosen], [*chosen, rows], strict=True)]
             assert max(gaps) <= 3 * rows / 40
 
-    def test_without_categories_too(self, tmp_path):
+    def test_prompts_without_categories_are_spread_over_the_file(self, tmp_path):
         path = write(tmp_path / "a.jsonl", lines(str(number) for number in range(1000)))
         chosen = list(map(int, load_prompts(path, most=100)))
         assert max(chosen) > 950
@@ -124,19 +117,18 @@ class TestCategories:
     def test_categories_alternate(self, tmp_path):
         path = categorised(tmp_path / "a.jsonl", dict.fromkeys("abcde", 20), interleaved=False)
         measured = profile_prompts(load_prompts(path))
-        assert all(set(per_category(measured[at : at + 5])) == set("abcde") for at in range(0, 75, 5))
+        assert all(set(per_category(measured[start : start + 5])) == set("abcde") for start in range(0, 75, 5))
 
-    def test_rows_without_one_are_a_category(self, tmp_path):
+    def test_rows_without_a_category_form_one(self, tmp_path):
         rows = [{"prompt": "a", "category": None}, {"prompt": "b"}, "c", {"prompt": "d", "category": " x "}]
         assert sample_prompts(write(tmp_path / "a.jsonl", lines(rows))).categories == {"": 3, "x": 1}
 
-    @pytest.mark.parametrize("category", [5, ["a"], {"a": 1}, True, "x" * 65])
-    def test_invalid_yaml_names_the_line(self, tmp_path, category):
+    @pytest.mark.parametrize("category", [5, ["a"], "x" * 65])
+    def test_invalid_category_is_refused_with_its_line(self, tmp_path, category):
         rows = [{"prompt": "a", "category": "x"}, {"prompt": "b", "category": category}, {"prompt": "c"}]
         path = write(tmp_path / "a.jsonl", lines(rows))
-        with pytest.raises(FormatError, match=r"line 2\.category: expected a text of at most 64 characters") as caught:
+        with pytest.raises(FormatError, match=r"a.jsonl: line 2\.category: expected a text of at most 64 characters"):
             load_prompts(path)
-        assert str(caught.value).startswith(f"{path}: ")
 
     def test_control_characters_are_escaped(self, tmp_path):
         path = write(tmp_path / "a.jsonl", lines([{"prompt": "a", "category": "red \x1b[31m"}, "b", "c"]))
@@ -176,7 +168,7 @@ class TestFiles:
             ),
         ],
     )
-    def test_every_kind(self, tmp_path, name, content):
+    def test_all_kinds_of_files_are_read(self, tmp_path, name, content):
         assert load_prompts(write(tmp_path / name, content)) == TEXTS
 
     def test_without_blank_lines_each_line_is_a_prompt(self, tmp_path):
@@ -187,13 +179,13 @@ class TestFiles:
         rows = ["", {"messages": []}, "a", {"conversations": [{"from": "gpt", "value": "x"}]}, " \n", "b", "c"]
         assert load_prompts(write(tmp_path / "a.jsonl", lines(rows))) == ["a", "b", "c"]
 
-    def test_a_broken_row_is_named_for_any_sample_size(self, tmp_path):
+    def test_broken_row_is_named_for_any_sample_size(self, tmp_path):
         path = write(tmp_path / "a.jsonl", lines(TEXTS) + "no JSON")
         for most in (3, 64):
             with pytest.raises(FormatError, match="line 5: expected JSON"):
                 load_prompts(path, most=most)
 
-    def test_a_file_that_changes_while_it_is_read(self, tmp_path, monkeypatch):
+    def test_file_that_changes_while_it_is_read_is_refused(self, tmp_path, monkeypatch):
         path = write(tmp_path / "a.jsonl", lines(TEXTS))
         contents = iter([[(path, "line 1", text) for text in TEXTS], [(path, "line 1", "one")]])
         monkeypatch.setattr("treeopt.texts.prompts._rows", lambda _: next(contents))
@@ -221,30 +213,24 @@ class TestFiles:
             ("a.csv", "a,b", r"name: expected a folder, or a file that ends in \.parquet"),
         ],
     )
-    def test_what_is_wrong(self, tmp_path, name, content, message):
-        path = write(tmp_path / name, content)
-        with pytest.raises(FormatError, match=message) as caught:
-            load_prompts(path)
-        assert str(caught.value).startswith(f"{path}: ")
-
-    def test_nothing_there(self, tmp_path):
-        with pytest.raises(TreeoptError, match=r"a.jsonl: no such file or folder"):
-            load_prompts(tmp_path / "a.jsonl")
+    def test_invalid_content_is_refused_with_its_place(self, tmp_path, name, content, message):
+        with pytest.raises(FormatError, match=f"{name}: {message}"):
+            load_prompts(write(tmp_path / name, content))
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-    def test_a_pipe(self, tmp_path):
-        os.mkfifo(tmp_path / "a.jsonl")
-        with pytest.raises(TreeoptError, match=r"a.jsonl: expected a file, because prompts are read twice"):
-            load_prompts(tmp_path / "a.jsonl")
-
-    def test_a_file_that_is_too_large(self, tmp_path, monkeypatch):
+    def test_missing_files_pipes_and_large_files_are_refused(self, tmp_path, monkeypatch):
+        with pytest.raises(TreeoptError, match=r"none.jsonl: no such file or folder"):
+            load_prompts(tmp_path / "none.jsonl")
+        os.mkfifo(tmp_path / "pipe.jsonl")
+        with pytest.raises(TreeoptError, match=r"pipe.jsonl: expected a file, because prompts are read twice"):
+            load_prompts(tmp_path / "pipe.jsonl")
         monkeypatch.setattr("treeopt.texts.prompts.MAX_BYTES", 10)
         with pytest.raises(TreeoptError, match="larger than 10 bytes"):
             load_prompts(write(tmp_path / "a.txt", "a\nb\nc\n" * 9))
         with pytest.raises(FormatError, match="line 1: expected JSON"):
             load_prompts(write(tmp_path / "a.jsonl", lines(["a" * 20] * 3)))
 
-    def test_garbage_is_never_a_traceback(self, tmp_path):
+    def test_mutated_files_are_read_or_refused(self, tmp_path):
         rng = random.Random(0)
         good = [
             ("a.txt", "\n\n".join(TEXTS).encode()),
@@ -252,12 +238,12 @@ class TestFiles:
             ("a.jsonl", lines({"messages": [{"role": "user", "content": text}]} for text in TEXTS).encode()),
         ]
         refused = 0
-        for _ in range(600):
+        for _ in range(200):
             name, content = rng.choice(good)
             broken = bytearray(content)
             for _ in range(rng.randrange(1, 6)):
-                at = rng.randrange(len(broken))
-                broken[at : at + rng.randrange(3)] = rng.choice(
+                start = rng.randrange(len(broken))
+                broken[start : start + rng.randrange(3)] = rng.choice(
                     [bytes([rng.randrange(256)]), b"null", b"[", b'"', b"{}", b"\\ud801", b"\n"]
                 )
             try:
@@ -267,11 +253,11 @@ class TestFiles:
                 assert str(tmp_path / name) in str(error)  # noqa: PT017
             else:
                 assert all(isinstance(prompt, str) and prompt.strip() for prompt in prompts)
-        assert refused > 100
+        assert refused > 30
 
 
 class FakeParquet:
-    """Stands for pyarrow's reader: rows as JSON lines, two in a batch."""
+    """A fake of pyarrow's reader: rows as JSON lines, two in a batch."""
 
     def __init__(self, path):
         with open(path, encoding="utf-8") as file:
@@ -290,17 +276,12 @@ class FakeParquet:
 
 class TestFolders:
     @pytest.fixture
-    def without_readers(self, monkeypatch):
-        for name in ("datasets", "pyarrow", "pyarrow.parquet"):
-            monkeypatch.setitem(sys.modules, name, None)
-
-    @pytest.fixture
     def saved(self, tmp_path):
         write(tmp_path / "state.json", '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
         write(tmp_path / "dataset_info.json", "{}")
         return tmp_path
 
-    def test_files_of_one_kind_in_the_order_of_their_names(self, tmp_path):
+    def test_files_of_one_kind_are_read_in_the_order_of_their_names(self, tmp_path):
         write(tmp_path / "data" / "b.jsonl", lines(TEXTS[2:]))
         write(tmp_path / "data" / "a.jsonl", lines(TEXTS[:2]))
         write(tmp_path / "README.txt", "not a prompt")
@@ -308,7 +289,7 @@ class TestFolders:
         write(tmp_path / "dataset_infos.json", "{}")
         assert load_prompts(tmp_path) == TEXTS
 
-    def test_a_folder_without_prompts(self, tmp_path):
+    def test_folder_without_prompts_is_refused(self, tmp_path):
         write(tmp_path / "README.md", "text")
         with pytest.raises(TreeoptError, match=r"no prompts. Expected files that end in \.parquet"):
             load_prompts(tmp_path)
@@ -318,47 +299,34 @@ class TestFolders:
         monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=FakeParquet))
         write(tmp_path / "data" / "train.parquet", lines({"prompt": text} for text in TEXTS))
         assert load_prompts(tmp_path) == load_prompts(tmp_path / "data" / "train.parquet") == TEXTS
-
-    def test_broken_parquet(self, tmp_path, monkeypatch):
-        monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace())
-        monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=FakeParquet))
         with pytest.raises(FormatError, match="content: expected parquet"):
             load_prompts(write(tmp_path / "a.parquet", "x"))
 
-    @pytest.mark.usefixtures("without_readers")
-    def test_parquet_without_pyarrow(self, tmp_path):
-        with pytest.raises(TreeoptError, match=r"read by pyarrow. Install it, or write the prompts as .jsonl"):
-            load_prompts(write(tmp_path / "a.parquet", "x"))
-
-    def test_a_saved_dataset(self, saved, monkeypatch):
-        rows = {str(saved): [{"question": text} for text in TEXTS]}
+    def test_saved_dataset_or_its_first_split(self, saved, monkeypatch):
+        write(saved / "splits" / "dataset_dict.json", '{"splits": ["train", "test"]}')
+        write(saved / "splits" / "train" / "state.json", "{}")
+        rows = {str(folder): [{"question": text} for text in TEXTS] for folder in (saved, saved / "splits" / "train")}
         monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=rows.__getitem__))
-        assert load_prompts(saved) == TEXTS
-
-    def test_the_first_split_of_a_saved_dataset(self, tmp_path, monkeypatch):
-        rows = {str(tmp_path / "train"): [{"question": text} for text in TEXTS]}
-        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=rows.__getitem__))
-        write(tmp_path / "dataset_dict.json", '{"splits": ["train", "test"]}')
-        write(tmp_path / "train" / "state.json", "{}")
-        assert load_prompts(tmp_path) == TEXTS
+        assert load_prompts(saved) == load_prompts(saved / "splits") == TEXTS
+        rows.clear()
+        with pytest.raises(FormatError, match="dataset: cannot be read"):
+            load_prompts(saved)
 
     @pytest.mark.parametrize("content", ["", "{}", '{"splits": []}', '{"splits": [5]}', '{"splits": ["../x"]}', "[]"])
-    def test_splits_that_are_not_there(self, tmp_path, content):
+    def test_invalid_splits_are_refused(self, tmp_path, content):
         write(tmp_path / "dataset_dict.json", content)
         with pytest.raises(FormatError, match=r"dataset_dict.json: "):
             load_prompts(tmp_path)
 
-    def test_a_dataset_that_cannot_be_read(self, saved, monkeypatch):
-        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk={}.__getitem__))
-        with pytest.raises(FormatError, match="dataset: cannot be read"):
-            load_prompts(saved)
-
-    @pytest.mark.usefixtures("without_readers")
-    def test_a_saved_dataset_without_a_reader(self, saved):
+    def test_missing_packages_are_named(self, saved, monkeypatch):
+        for name in ("datasets", "pyarrow", "pyarrow.parquet"):
+            monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(TreeoptError, match=r"read by datasets or pyarrow. Install one"):
             load_prompts(saved)
+        with pytest.raises(TreeoptError, match=r"read by pyarrow. Install it, or write the prompts as .jsonl"):
+            load_prompts(write(saved / "a.parquet", "x"))
 
-    def test_a_saved_dataset_through_pyarrow_itself(self, tmp_path, monkeypatch):
+    def test_saved_dataset_is_read_with_pyarrow(self, tmp_path, monkeypatch):
         arrow = pytest.importorskip("pyarrow", reason="pyarrow is no dependency")
         monkeypatch.setitem(sys.modules, "datasets", None)
         table = arrow.table({"question": TEXTS})
@@ -370,7 +338,7 @@ class TestFolders:
         with pytest.raises(FormatError, match="content: expected an arrow stream"):
             load_prompts(tmp_path)
 
-    def test_parquet_through_pyarrow_itself(self, tmp_path):
+    def test_parquet_is_read_with_pyarrow(self, tmp_path):
         parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is no dependency")
         arrow = sys.modules["pyarrow"]
         parquet.write_table(arrow.table({"turns": [[text, "x"] for text in TEXTS]}), tmp_path / "a.parquet")
