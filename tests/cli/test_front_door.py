@@ -162,14 +162,14 @@ class TestTexts:
         saved(files, one)
         assert "invented (1 thread): " in call("solve").stdout
 
-    def test_csv_of_acceptance_is_told_to_be_none(self, files: Path) -> None:
+    def test_csv_of_acceptance_is_refused(self, files: Path) -> None:
         (files / "x.csv").write_text("rank,depth,rate\n0,1,0.8\n")
         (files / "t.csv").write_text("tokens,seconds\n1,0.1\n2,0.1\n")
         line = refused(
             "profile", "-o", "p.yaml", "--latency", "t.csv", "--draft-latency", "t.csv", "--acceptance", "x.csv"
         )
-        assert "x.csv: content: expected acceptance. Got curves as CSV" in line
-        assert "give it to --latency" in line
+        assert "x.csv: content: expected acceptance as one of acceptance-vector" in line
+        assert "Got text that begins with 'rank,depth,rate'" in line
 
 
 class TestRun:

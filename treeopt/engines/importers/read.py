@@ -151,5 +151,5 @@ def _describe(file: ForeignFile) -> str:
     if not file.text.strip():
         return "bytes that are no text" if file.data.strip() else "an empty file"
     if not file.objects:
-        return "text" if file.json is None else "other JSON"
+        return f"text that begins with {file.text.split()[0]!r:.60}" if file.json is None else "other JSON"
     return f"JSON with the keys {', '.join(file.objects[0].content)[:80]}"
