@@ -1,11 +1,12 @@
-"""Machines that do not exist: what a pass takes is a known function of its tokens, its context and its batch."""
+"""Machines that do not exist: the seconds of a pass are a known function of its tokens, its context and its batch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
+from treeopt.profiler import Checkpoint, Measurement
 from treeopt.profiler.clock import WarmUp
 from treeopt.runtime.models.model import NO_STATES, Output, Outputs
 
@@ -27,25 +28,23 @@ def draft_s(width: int, context: int, batch: int) -> float:
 
 
 class FakeClock:
-    """A clock that makes the call, then asks `seconds` how long it shall have taken; without any untimed call."""
+    """Makes a call, and returns as its time what `seconds` returns; no untimed calls."""
 
-    def __init__(self, seconds: Callable[[], float], warm_up: WarmUp = NO_WARM_UP) -> None:
+    def __init__(self, seconds: Callable[[], float] = lambda: 1.0, warm_up: WarmUp = NO_WARM_UP) -> None:
         self._seconds = seconds
         self.warm_up = warm_up
 
     def time_s(self, work) -> float:
-        """Return the pretended seconds."""
         work()
         return self._seconds()
 
     def now_s(self) -> float:
-        """Return the time of a clock that stands still."""
         return 0.0
 
 
 @dataclass
 class Machine:
-    """A clock that adds up what the passes of a call take; models tell their passes to it, and compute nothing."""
+    """A clock that adds up the seconds of the passes in a call; its models compute nothing."""
 
     contexts: tuple[int, ...]
     verify: Seconds = verify_s
@@ -71,7 +70,7 @@ class Machine:
         def forward(inputs, requested_states=NO_STATES, *, last_only=False):  # noqa: ARG001
             tokens, batch = max(sequence.nodes.rows for sequence in inputs), len(inputs)
             mean = np.mean([sequence.cache.length for sequence in inputs])
-            context = min(self.contexts, key=lambda each: abs(each - mean))
+            context = min(self.contexts, key=lambda context: abs(context - mean))
             self.used.append((name, tokens, context, batch))
             self.passes_s += getattr(self, name)(tokens, context, batch) * self.drift(self.passes_s)
             sizes = [1 if last_only else sequence.nodes.rows for sequence in inputs]
@@ -88,23 +87,22 @@ class Machine:
         return self.passes_s
 
     def time_s(self, work) -> float:
-        """Return the pretended seconds of a call."""
         before_s = self.passes_s
         work()
         self.timed += 1
         return (self.passes_s - before_s) * float(np.exp(self.sigma * self._noise.normal()))
 
 
-def machine_and_pair(make_model, contexts, **machine):
+def machine_and_pair(make_model, contexts, kind=Machine, **options):
     """Return a machine and a pair that runs on it."""
-    made = Machine(contexts, **machine)
+    machine = kind(contexts, **options)
     models = (make_model(seed=1, max_positions=1024, name=name) for name in ("large", "small"))
-    return made, *(made.run_on(model, name) for model, name in zip(models, ("verify", "draft"), strict=True))
+    return machine, *(machine.run_on(model, name) for model, name in zip(models, ("verify", "draft"), strict=True))
 
 
 def faults(latencies, verify: Seconds, draft: Seconds) -> list[tuple[object, ...]]:
-    """Return where measured times are not those of a latency grid: off at a measured count, outside the interval between."""
-    found: list[tuple[object, ...]] = []
+    """Return where measured times differ from the truth: at a measured count, or outside the interval between counts."""
+    wrong: list[tuple[object, ...]] = []
     for latency in latencies:
         place = (latency.context_tokens, latency.batch_size)
         for name, table, seconds in (("verify", latency.verify, verify), ("draft", latency.draft, draft)):
@@ -112,7 +110,39 @@ def faults(latencies, verify: Seconds, draft: Seconds) -> list[tuple[object, ...
             truth = np.array([seconds(count, *place) for count in counts.tolist()])
             low, high = table.interval_s(counts)
             outside = (truth < low * (1 - 1e-9)) | (truth > high * (1 + 1e-9))
-            wrong = np.abs(table.seconds(counts) / truth - 1) > 1e-9
-            found += [(name, *place, count) for count in counts[outside].tolist()]
-            found += [(name, *place, count) for count in table.tokens.tolist() if wrong[count - 1]]
-    return found
+            inexact = np.abs(table.seconds(counts) / truth - 1) > 1e-9
+            wrong += [(name, *place, count) for count in counts[outside].tolist()]
+            wrong += [(name, *place, count) for count in table.tokens.tolist() if inexact[count - 1]]
+    return wrong
+
+
+def measure_profile(target, draft, prompts, settings, *, clock=None, checkpoint=None, latencies=None, **options):
+    """Return a profile; by default every timed call takes a second."""
+    measurement = Measurement(
+        target,
+        draft,
+        prompts,
+        settings,
+        clock=clock or FakeClock(),
+        checkpoint=checkpoint or Checkpoint(None, ""),
+        **options,
+    )
+    return measurement.profile(latencies=latencies, show_progress=False)
+
+
+def undated(profile):
+    return replace(profile, created="")
+
+
+def interrupt(monkeypatch, owner, name, number):
+    """Raise KeyboardInterrupt in one call of a function, numbered from 0; return the arguments of all calls."""
+    calls, original = [], getattr(owner, name)
+
+    def call(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == number + 1:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls

@@ -1,4 +1,4 @@
-"""A checkpoint keeps every measurement and goes on after an interruption."""
+"""A checkpoint stores every measurement at once, and resumes only measurements of the same conditions and treeopt."""
 
 import json
 import sys
@@ -9,20 +9,26 @@ import pytest
 
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.profiler import Checkpoint
+from treeopt.profiler import checkpoint as checkpoint_module
+from treeopt.profiler.checkpoint import check_origin, describe_origin
+from treeopt.profiler.latency import passes
+from treeopt.profiler.latency.steps import step_key
 from treeopt.profiler.processes.processes import OneProcess
+from treeopt.records.rules import RULES
+from treeopt.trees import chain
 
 HEADING = "machine A, rounds 3, größe 1"
 
 
 class Second(OneProcess):
-    """Stands for process 1 of 2, where process 0 says nothing."""
+    """Process 1 of 2, which measures other prompts than process 0."""
 
     rank = 1
     count = 2
 
 
 class Follower(Second):
-    """Stands for process 1 of 2 that measures what process 0 measures."""
+    """Process 1 of 2, which measures what process 0 measures."""
 
     writes_checkpoint = False
     conditions = ", split"
@@ -33,81 +39,76 @@ def path(tmp_path):
     return tmp_path / "profile.yaml.partial"
 
 
-def filled(path):
+def fill(path):
     checkpoint = Checkpoint(path, HEADING)
     for kind, key, values in (("verify", 4, (0.25,)), ("verify", 1, (0.125,)), ("acceptance", 0, (3.0, 1.5, 0.0))):
         checkpoint.append(kind, key, values)
     return checkpoint
 
 
-def listed(checkpoint, kind):
+def list_entries(checkpoint, kind):
     return [(entry.key, entry.values) for entry in checkpoint.entries(kind)]
 
 
-def test_measurements_by_kind_in_the_order_they_were_made(path):
-    checkpoint = filled(path)
+@pytest.mark.parametrize("stored", [True, False])
+def test_measurements_are_listed_by_kind_in_order(path, stored):
+    checkpoint = fill(path if stored else None)
     checkpoint.append("verify", 4, (0.5,))
-    assert listed(checkpoint, "verify") == [(4, (0.25,)), (1, (0.125,)), (4, (0.5,))]
-    assert checkpoint.samples("verify") == {1: [0.125], 4: [0.25, 0.5]}
-    assert list(checkpoint.samples("verify")) == [1, 4]
-    assert listed(checkpoint, "acceptance") == [(0, (3.0, 1.5, 0.0))]
+    assert list_entries(checkpoint, "verify") == [(4, (0.25,)), (1, (0.125,)), (4, (0.5,))]
+    assert list(checkpoint.samples("verify").items()) == [(1, [0.125]), (4, [0.25, 0.5])]
     assert checkpoint.samples("step") == {}
+    checkpoint.samples("verify")[4].append(9.0)
+    assert checkpoint.samples("verify")[4] == [0.25, 0.5], "callers get copies"
+    checkpoint.remove()
+    checkpoint.remove()
+    assert not path.exists()
 
 
 def test_every_measurement_is_on_disk_at_once(path):
     checkpoint = Checkpoint(path, HEADING)
     for count in range(1, 4):
         checkpoint.append("verify", 2, (0.1 * count,))
-        lines = path.read_text("utf-8").splitlines()
-        assert json.loads(lines[0]) == {"conditions": HEADING}
-        assert len(lines) == 1 + count
-        assert json.loads(lines[-1]) == ["verify", 2, [0.1 * count]]
+        lines = list(map(json.loads, path.read_text("utf-8").splitlines()))
+        assert lines[0] == {"conditions": HEADING}
+        assert lines[1:] == [["verify", 2, [0.1 * number]] for number in range(1, count + 1)]
 
 
-def test_without_a_file_measurements_are_kept_in_memory():
-    checkpoint = filled(None)
-    assert checkpoint.samples("verify") == {1: [0.125], 4: [0.25]}
-    checkpoint.remove()
-
-
-def test_resuming_brings_everything_back(path):
-    filled(path)
+def test_resumed_checkpoint_has_all_entries_and_a_new_one_has_none(path):
+    fill(path)
     resumed = Checkpoint(path, HEADING, resume=True)
     resumed.append("verify", 1, (1 / 3,))
     for checkpoint in (resumed, Checkpoint(path, HEADING, resume=True)):
         assert checkpoint.samples("verify") == {1: [0.125, 1 / 3], 4: [0.25]}
-        assert listed(checkpoint, "acceptance") == [(0, (3.0, 1.5, 0.0))]
-
-
-def test_not_resuming_starts_anew(path):
-    filled(path)
+        assert list_entries(checkpoint, "acceptance") == [(0, (3.0, 1.5, 0.0))]
     assert Checkpoint(path, "other").samples("verify") == {}
     assert Checkpoint(path, "other", resume=True).samples("verify") == {}
 
 
-@pytest.mark.parametrize("cut", range(1, 31))
-def test_a_torn_last_line_is_left_out(path, cut):
-    filled(path)
+@pytest.mark.parametrize("cut", [1, 2, 15, 30])
+def test_incomplete_last_line_is_left_out(path, cut):
+    fill(path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut])
     resumed = Checkpoint(path, HEADING, resume=True)
-    assert listed(resumed, "acceptance") == []
+    assert list_entries(resumed, "acceptance") == []
     assert resumed.samples("verify") == {1: [0.125], 4: [0.25]}
     resumed.append("acceptance", 0, (3.0, 1.5, 0.0))
     assert path.read_bytes() == whole
-    assert listed(Checkpoint(path, HEADING, resume=True), "acceptance") == [(0, (3.0, 1.5, 0.0))]
 
 
-def test_other_conditions_are_refused_and_nothing_is_lost(path):
-    filled(path)
+def test_other_conditions_are_refused_and_the_file_stays(path):
+    Checkpoint(path, "treeopt 1, device cpu, context_tokens (256, 512), rounds 25").append("verify", 1, (0.5,))
     before = path.read_bytes() + b'["ver'
     path.write_bytes(before)
-    with pytest.raises(TreeoptError, match=r"measured under other conditions \(machine A.*asked for now \(machine B\)"):
-        Checkpoint(path, "machine B", resume=True)
+    with pytest.raises(TreeoptError) as refused:
+        Checkpoint(path, "treeopt 1, device cpu, context_tokens (256,), rounds 25", resume=True)
+    reason = str(refused.value)
+    assert "other conditions (context_tokens (256, 512)) than asked for now (context_tokens (256,))" in reason
+    assert "device" not in reason
     assert path.read_bytes() == before
 
 
-def test_nothing_to_resume(path):
+def test_missing_file_is_refused(path):
     with pytest.raises(TreeoptError, match=f"{path}: no such file"):
         Checkpoint(path, HEADING, resume=True)
     assert not path.exists()
@@ -117,52 +118,40 @@ def test_nothing_to_resume(path):
     "content",
     [
         "",
-        "\n",
-        '{"cond',
         "[]\n",
         '{"heading": "x"}\n',
         '{"conditions": "c"}\n["verify", 1]\n',
-        '{"conditions": "c"}\n["verify", 1, [0.1], 2]\n',
         '{"conditions": "c"}\n["verify", "many", [0.1]]\n',
         '{"conditions": "c"}\n["verify", 1, ["long"]]\n',
         '{"conditions": "c"}\n["verify", 1, 0.1]\n',
         '{"conditions": "c"}\n["verify", 1, [0.1\n["verify", 1, [0.1]]\n',
-        '{"conditions": "c"}\n3\n',
     ],
 )
-def test_something_else_is_refused(path, content):
+def test_other_files_are_refused(path, content):
     path.write_text(content)
     with pytest.raises(FormatError, match=f"{path}: content: expected a checkpoint of measurements"):
         Checkpoint(path, "c", resume=True)
     assert path.read_text() == content
 
 
-def test_removing(path):
-    checkpoint = filled(path)
-    checkpoint.remove()
-    assert not path.exists()
-    checkpoint.remove()
-
-
-def test_a_file_that_cannot_be_written(path, monkeypatch):
-    checkpoint = filled(path)
+def test_unwritable_file_is_refused(path, monkeypatch):
+    checkpoint = fill(path)
     before = path.read_bytes()
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(TreeoptError, match=rf"{path}: cannot be written \(Permission denied\)"):
-        checkpoint.append("verify", 1, (0.1,))
-    with pytest.raises(TreeoptError, match=rf"{path}: cannot be written"):
-        Checkpoint(path, HEADING)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        for write in (lambda: checkpoint.append("verify", 1, (0.1,)), lambda: Checkpoint(path, HEADING)):
+            with pytest.raises(TreeoptError, match=rf"{path}: cannot be written \(Permission denied\)"):
+                write()
     assert path.read_bytes() == before
 
 
 @contextmanager
 def disk_of(limit_bytes):
-    """Let files grow to so many bytes: the system's own error, as on a full disk."""
+    """Limit the size of files, with the system's own error beyond it, as on a full disk."""
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -177,8 +166,8 @@ def disk_of(limit_bytes):
 class TestFullDisk:
     HEADING_BYTES = len(json.dumps({"conditions": HEADING})) + 1
 
-    @pytest.mark.parametrize("room", [0, 10, HEADING_BYTES, HEADING_BYTES + 10])
-    def test_a_file_without_a_measurement_is_removed(self, path, room):
+    @pytest.mark.parametrize("room", [0, HEADING_BYTES + 10])
+    def test_file_without_a_measurement_is_removed(self, path, room):
         with (
             disk_of(room),
             pytest.raises(TreeoptError, match=rf"{path}: cannot be written \(.+\)\. Make room, or choose another"),
@@ -186,84 +175,109 @@ class TestFullDisk:
             Checkpoint(path, HEADING).append("verify", 4, (0.25,))
         assert list(path.parent.iterdir()) == []
 
-    def test_measurements_are_kept_and_the_next_run_goes_on(self, path):
-        checkpoint = filled(path)
-        with (
-            disk_of(path.stat().st_size + 7),
-            pytest.raises(
-                TreeoptError, match=rf"{path}: cannot be written \(.+\)\. What was measured is in .*--resume"
-            ),
-        ):
+    def test_measurements_stay_and_the_next_run_resumes(self, path):
+        checkpoint = fill(path)
+        reason = rf"{path}: cannot be written \(.+\)\. What was measured is in .*--resume"
+        with disk_of(path.stat().st_size + 7), pytest.raises(TreeoptError, match=reason):
             checkpoint.append("verify", 8, (0.5,))
         resumed = Checkpoint(path, HEADING, resume=True)
         assert resumed.samples("verify") == {1: [0.125], 4: [0.25]}
         resumed.append("verify", 8, (0.75,))
         assert Checkpoint(path, HEADING, resume=True).samples("verify") == {1: [0.125], 4: [0.25], 8: [0.75]}
 
-    @pytest.mark.parametrize(("measured", "kept"), [(False, False), (True, True)])
-    def test_so_it_is_with_a_resumed_file(self, path, measured, kept):
+    @pytest.mark.parametrize("measured", [False, True])
+    def test_resumed_file_stays_only_with_a_measurement(self, path, measured):
         checkpoint = Checkpoint(path, HEADING)
         if measured:
             checkpoint.append("verify", 4, (0.25,))
         checkpoint = Checkpoint(path, HEADING, resume=True)
         with disk_of(path.stat().st_size), pytest.raises(TreeoptError, match="cannot be written"):
             checkpoint.append("verify", 8, (0.5,))
-        assert path.exists() is kept
-
-
-def test_samples_are_the_callers_own(path):
-    checkpoint = filled(path)
-    checkpoint.samples("verify")[4].append(9.0)
-    checkpoint.samples("verify")[5] = [9.0]
-    assert checkpoint.samples("verify") == {1: [0.125], 4: [0.25]}
+        assert path.exists() is measured
 
 
 class TestSeveralProcesses:
-    def test_each_has_a_file_of_its_own_and_all_begin_with_all(self, path):
-        filled(path)
-        second = Checkpoint(path, HEADING, resume=True, processes=Second())
+    def test_every_process_writes_its_own_file_and_reads_all(self, path):
+        fill(path)
+        second, file = Checkpoint(path, HEADING, resume=True, processes=Second()), Path(f"{path}.1")
         second.append("acceptance", 1, (4.0,))
-        assert json.loads(Path(f"{path}.1").read_text().splitlines()[-1]) == ["acceptance", 1, [4.0]]
-        assert len(Path(f"{path}.1").read_text().splitlines()) == 2
-        whole = Path(f"{path}.1").read_bytes()
-        Path(f"{path}.1").write_bytes(whole + b'["torn')
+        assert [json.loads(line) for line in file.read_text().splitlines()][1:] == [["acceptance", 1, [4.0]]]
+        whole = file.read_bytes()
+        file.write_bytes(whole + b'["torn')
         for processes in (OneProcess(), Second()):
             resumed = Checkpoint(path, HEADING, resume=True, processes=processes)
-            assert listed(resumed, "acceptance") == [(0, (3.0, 1.5, 0.0)), (1, (4.0,))]
-        assert Path(f"{path}.1").read_bytes() == whole
+            assert list_entries(resumed, "acceptance") == [(0, (3.0, 1.5, 0.0)), (1, (4.0,))]
+        assert file.read_bytes() == whole
 
-    def test_starting_anew_and_ending_leave_no_file_of_any(self, path):
-        theirs = Path(f"{path}.notes")
-        for name in (".1", ".2", ".11", ".notes"):
+    def test_starting_over_and_removing_delete_the_files_of_all(self, path):
+        other = Path(f"{path}.notes")
+        for name in (".1", ".11", ".notes"):
             Path(f"{path}{name}").write_text("left by an earlier run")
         checkpoint = Checkpoint(path, HEADING)
-        assert sorted(path.parent.glob("*.partial*")) == [path, theirs]
+        assert sorted(path.parent.glob("*.partial*")) == [path, other]
         Checkpoint(path, HEADING, resume=True, processes=Second())
         checkpoint.remove()
-        assert sorted(path.parent.glob("*.partial*")) == [theirs]
+        assert sorted(path.parent.glob("*.partial*")) == [other]
 
-    def test_a_file_of_another_under_other_conditions_is_refused(self, path):
-        filled(path)
+    def test_file_of_another_process_under_other_conditions_is_refused(self, path):
+        fill(path)
         Path(f"{path}.1").write_text(json.dumps({"conditions": "machine B"}) + "\n")
         with pytest.raises(TreeoptError, match=rf"{path}.1: was measured under other conditions"):
             Checkpoint(path, HEADING, resume=True)
 
-    def test_what_process_0_measures_too_is_kept_once(self, path):
-        filled(path)
+    def test_follower_writes_nothing(self, path):
+        fill(path)
         with pytest.raises(TreeoptError, match="other conditions"):
             Checkpoint(path, HEADING, resume=True, processes=Follower())
         path.write_text(path.read_text().replace('1"}', '1, split"}'))
         checkpoint = Checkpoint(path, HEADING, resume=True, processes=Follower())
         checkpoint.append("acceptance", 1, (4.0,))
-        assert [key for key, _ in listed(checkpoint, "acceptance")] == [0, 1]
+        assert [key for key, _ in list_entries(checkpoint, "acceptance")] == [0, 1]
         assert list(path.parent.glob("*.partial*")) == [path]
-        assert [key for key, _ in listed(Checkpoint(path, HEADING + ", split", resume=True), "acceptance")] == [0]
+        resumed = Checkpoint(path, HEADING + ", split", resume=True)
+        assert [key for key, _ in list_entries(resumed, "acceptance")] == [0]
 
 
-def test_refused_conditions_name_the_parts_that_differ(path):
-    Checkpoint(path, "treeopt 1, device cpu, context_tokens (256, 512), rounds 25").append("verify", 1, (0.5,))
-    with pytest.raises(TreeoptError) as refused:
-        Checkpoint(path, "treeopt 1, device cpu, context_tokens (256,), rounds 25", resume=True)
-    reason = str(refused.value)
-    assert "(context_tokens (256, 512)) than asked for now (context_tokens (256,))" in reason
-    assert "device" not in reason
+class TestOrigin:
+    OTHER_TREES = (chain(2), chain(1), *passes.PROBE_TREES[2:])
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("__version__", "0.0.7rc1"), ("CHECKPOINT_VERSION", 1), ("PROBE_TREES", OTHER_TREES)]
+    )
+    def test_checkpoint_of_another_version_or_other_probe_trees_is_refused(self, path, monkeypatch, name, value):
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint_module, name, value)
+            other = describe_origin()
+            Checkpoint(path, f"{other}, device cpu")
+            check_origin(path)
+        assert other != describe_origin()
+        reason = f"^{path}: was measured by {other}, which .* than this {describe_origin()}. Start over with --force"
+        with pytest.raises(TreeoptError, match=reason) as refused:
+            check_origin(path)
+        assert "\n" not in str(refused.value)
+        with pytest.raises(TreeoptError, match="other conditions"):
+            Checkpoint(path, f"{describe_origin()}, device cpu", resume=True)
+
+    @pytest.mark.parametrize(
+        "conditions", ["device cpu, processor x", "treeopt \x1b[2J, checkpoint 1, probe trees 00000000, device cpu"]
+    )
+    def test_checkpoint_without_version_is_refused(self, path, conditions):
+        path.write_text(json.dumps({"conditions": conditions}) + "\n")
+        with pytest.raises(TreeoptError, match="was measured by a treeopt of unknown version, which"):
+            check_origin(path)
+
+    @pytest.mark.parametrize(
+        "content", [None, b"{", b"[]\n", b'{"conditions": 3}\n', b"\xff\n", b'{"conditions": "', b"[" * 100_000]
+    )
+    def test_unreadable_files_and_other_options_are_left_to_checkpoint(self, path, content):
+        if content is None:
+            check_origin(path)
+            Checkpoint(path, f"{describe_origin()}, device cpu")
+        else:
+            path.write_bytes(content)
+        check_origin(path)
+
+    def test_every_rule_and_tree_has_its_own_key(self):
+        steps = [(rule, tree) for rule in RULES for tree in passes.PROBE_TREES]
+        assert len({step_key(rule, tree) for rule, tree in steps}) == len(steps) > 30
+        assert step_key("sequoia", chain(2)) == step_key("sequoia", self.OTHER_TREES[0])

@@ -1,4 +1,4 @@
-"""Several rules in one profile: an acceptance and an overhead each, and the same however often it is interrupted."""
+"""Several rules in one profile: each has its own acceptance and overhead, and resuming changes nothing."""
 
 from dataclasses import replace
 from itertools import count
@@ -6,8 +6,8 @@ from itertools import count
 import numpy as np
 import pytest
 
-from tests.profiler.pretended import FakeClock
-from treeopt.errors import InvalidValueError, TreeoptError
+from tests.profiler.pretended import FakeClock, interrupt, measure_profile, undated
+from treeopt.errors import InvalidValueError
 from treeopt.profiler import Checkpoint, Measurement, Settings
 from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.latency.passes import SequenceSteps
@@ -27,26 +27,13 @@ SETTINGS = Settings(
     depth=3,
     branching=3,
 )
-ONE_SECOND = FakeClock(lambda: 1.0)
 TREES = (chain(2), TokenTree([-1, 0, 0, 1, 1]), chain(3))
-TIMED = 2 * (4 + 4 + len(RULES) * (1 + 2) + 2 * 2)
-"""Calls: of five probe trees two have up to 4 nodes, each rule has plain steps too, and prompts of two lengths are read."""
 
 
-def measured(target, draft, prompts, settings=SETTINGS, *, clock=ONE_SECOND, checkpoint=None):
-    """Return a profile of which a planner finds one tree after the other the fastest, then the last again."""
+def measure(target, draft, prompts, settings=SETTINGS, **options):
+    """Return a profile for which a planner chooses one tree after the other, then the last again."""
     trees = iter([*TREES, TREES[-1]])
-    checkpoint = checkpoint or Checkpoint(None, "")
-    measurement = Measurement(
-        target, draft, prompts, settings, clock=clock, checkpoint=checkpoint, fastest_tree=lambda _: next(trees)
-    )
-    return measurement.profile(show_progress=False)
-
-
-def content(profile, folder):
-    """Return a profile as it is written, without the time it was made."""
-    replace(profile, created="").save(folder / "profile.yaml")
-    return (folder / "profile.yaml").read_text()
+    return measure_profile(target, draft, prompts, settings, fastest_tree=lambda _: next(trees), **options)
 
 
 @pytest.fixture(scope="module")
@@ -56,52 +43,42 @@ def checkpoint():
 
 @pytest.fixture(scope="module")
 def profile(target, draft, prompts, checkpoint):
-    return measured(target, draft, prompts, checkpoint=checkpoint)
+    return measure(target, draft, prompts, checkpoint=checkpoint)
 
 
 class TestProfile:
-    def test_acceptances_come_in_the_order_asked_for(self, profile):
-        assert [each.rule for each in profile.acceptances] == list(RULES)
-        assert {(each.temperature, each.top_p, each.top_k, each.draft_sampling) for each in profile.acceptances} == {
-            (0.8, 1.0, 0, None)
-        }
-        assert {(each.prompts, each.positions) for each in profile.acceptances} == {(6, 150)}
-        tables = [each.table.p[0].tolist() for each in profile.acceptances]
+    def test_every_rule_has_its_acceptance_in_the_requested_order(self, profile, tmp_path):
+        assert [acceptance.rule for acceptance in profile.acceptances] == list(RULES)
+        for acceptance in profile.acceptances:
+            assert (acceptance.temperature, acceptance.top_p, acceptance.top_k) == (0.8, 1.0, 0)
+            assert (acceptance.draft_sampling, acceptance.prompts, acceptance.positions) == (None, 6, 150)
+        tables = [acceptance.table.p[0].tolist() for acceptance in profile.acceptances]
         assert all(table not in tables[:number] for number, table in enumerate(tables) if number != 3)
-        assert tables[3] == pytest.approx(
-            tables[1], rel=0.1
-        )  # sequoia and traversal, but for noise the same at depth 1
+        assert tables[3] == pytest.approx(tables[1], rel=0.1)  # sequoia and traversal are the same at depth 1
+        profile.save(tmp_path / "a.yaml")
+        Profile.load(tmp_path / "a.yaml").save(tmp_path / "b.yaml")
+        assert (tmp_path / "b.yaml").read_bytes() == (tmp_path / "a.yaml").read_bytes()
 
-    def test_each_rule_has_an_overhead(self, target, draft, prompts):
-        seconds = count(1)
-        profile = measured(target, draft, prompts, clock=FakeClock(lambda: float(next(seconds))))
-        latency = profile.latency()
-        assert [each.rule for each in latency.rule_overheads] == list(RULES)
-        samples = [each.overhead.samples_s for each in latency.rule_overheads]
-        assert [len(each) for each in samples] == [4] * 5
-        assert len(set(map(tuple, samples))) == 5
-        assert tuple(latency.overhead.samples_s) == tuple(samples[0])
-        assert all(
-            tuple(latency.overhead_of(rule).samples_s) == tuple(own) for rule, own in zip(RULES, samples, strict=True)
-        )
+    def test_every_rule_has_the_overhead_of_its_own_steps(self, target, draft, prompts, monkeypatch):
+        seconds, timers, prepare = count(1), [], SequenceSteps.prepare
+        monkeypatch.setattr(SequenceSteps, "prepare", lambda self, tree: timers.append(self) or prepare(self, tree))
+        clock = FakeClock(lambda: float(next(seconds)))
+        latency = measure(target, draft, prompts, replace(SETTINGS, positions=30), clock=clock).latency()
+        assert {timer._decoder.rule.name for timer in timers} == set(RULES)
+        assert [overhead.rule for overhead in latency.rule_overheads] == list(RULES)
+        samples = [tuple(overhead.overhead.samples_s) for overhead in latency.rule_overheads]
+        assert list(map(len, samples)) == [4] * 5
+        assert len(set(samples)) == 5
+        assert tuple(latency.overhead.samples_s) == samples[0]
+        assert [tuple(latency.overhead_of(rule).samples_s) for rule in RULES] == samples
 
-    def test_steps_are_timed_under_their_own_rule(self, target, draft, prompts, monkeypatch):
-        made, prepare = [], SequenceSteps.prepare
-        monkeypatch.setattr(SequenceSteps, "prepare", lambda self, tree: made.append(self) or prepare(self, tree))
-        measured(target, draft, prompts)
-        assert {timer._decoder.rule.name for timer in made} == set(RULES)
-
-    def test_one_rule_has_the_plain_overhead_only(self, target, draft, prompts):
-        for rule in ("target", "traversal"):
-            profile = measured(target, draft, prompts, replace(SETTINGS, rules=(rule,)))
-            assert profile.latency().rule_overheads == ()
-            assert [each.rule for each in profile.acceptances] == [rule]
-
-    def test_each_acceptance_is_that_of_the_rule_alone(self, target, draft, prompts, profile):
-        for together in profile.acceptances:
-            if together.rule != "traversal":
-                (alone,) = measured(target, draft, prompts, replace(SETTINGS, rules=(together.rule,))).acceptances
-                np.testing.assert_allclose(alone.table.p, together.table.p, atol=1e-6)  # batches round otherwise
+    @pytest.mark.parametrize("rule", ["typical", "target", "sequoia", "specinfer"])
+    def test_rule_measured_alone_has_the_same_acceptance_and_one_overhead(self, target, draft, prompts, profile, rule):
+        alone = measure(target, draft, prompts, replace(SETTINGS, rules=(rule,)))
+        assert alone.latency().rule_overheads == ()
+        (acceptance,) = alone.acceptances
+        # batches round differently
+        np.testing.assert_allclose(acceptance.table.p, profile.acceptance(rule=rule).table.p, atol=1e-6)
 
     def test_traversal_is_sequoia_with_a_gain(self, profile):
         traversal, sequoia = (profile.acceptance(rule=rule) for rule in ("traversal", "sequoia"))
@@ -111,158 +88,96 @@ class TestProfile:
         assert ratio[1, 0] > 1.02
 
     @pytest.mark.usefixtures("profile")  # which fills it
-    def test_rounds_of_traversal_are_in_the_checkpoint(self, checkpoint):
-        kinds = list(checkpoint._entries)
+    def test_checkpoint_has_every_round_of_traversal(self, checkpoint):
+        kinds = list(checkpoint.kinds())
         reach = [kind for kind in kinds if kind.startswith("reach")]
         assert reach == [f"reach 0.8 {turn} {tree.parents.tolist()}" for turn, tree in enumerate(TREES)]
         assert all(len(list(checkpoint.entries(kind))) == 6 for kind in reach)
         assert {kind for kind in kinds if kind.startswith("step")} == {"step 20x1 sampled"}
-        counted = list(checkpoint.entries("acceptance"))
-        assert {len(entry.values) for entry in counted} == {
-            4 * (3 + 3 * 3 + 1 + 25)
-        }  # sums, and ranks behind their number, of four rules, since one is on trees
+        # sums and ranks of four rules, since traversal is measured on trees
+        assert {len(entry.values) for entry in checkpoint.entries("acceptance")} == {4 * (3 + 3 * 3 + 1 + 25)}
 
-    def test_every_text_of_a_round_has_noise_of_its_own(self, target, draft, prompts):
-        checkpoint = Checkpoint(None, "")
-        measured(target, draft, prompts[:1] * 6, checkpoint=checkpoint)
+    def test_every_sequence_of_a_round_has_its_own_seed(self, target, draft, prompts):
+        checkpoint, settings = Checkpoint(None, ""), replace(SETTINGS, rules=("sequoia", "traversal"), lossy=False)
+        measure(target, draft, prompts[:1] * 6, settings, checkpoint=checkpoint)
         for turn, tree in enumerate(TREES):
             entries = checkpoint.entries(f"reach 0.8 {turn} {tree.parents.tolist()}")
             assert len({entry.values for entry in entries}) == 6
 
-    def test_draft_sampling_is_used_and_kept(self, target, draft, prompts, profile, tmp_path):
-        other = Sampling(1.5, 0.9, 7)
+    def test_draft_sampling_is_used_and_recorded(self, target, draft, prompts, profile, tmp_path):
+        draft_sampling, sampling = Sampling(1.5, 0.9, 7), Sampling(0.8, 0.95, 20)
         settings = replace(
-            SETTINGS, draft_sampling=other, samplings=(Sampling(0.8, 0.95, 20),), rules=("sequoia", "target")
+            SETTINGS, draft_sampling=draft_sampling, samplings=(sampling,), rules=("sequoia", "target"), positions=90
         )
-        found = measured(target, draft, prompts, settings)
-        assert [each.draft_sampling for each in found.acceptances] == [other] * 2
-        assert [(each.top_p, each.top_k) for each in found.acceptances] == [(0.95, 20)] * 2
-        before = profile.acceptance(rule="sequoia").table.p
-        assert found.acceptance(rule="sequoia").table.p[0].tolist() != before[0].tolist()
-        found.save(tmp_path / "a.yaml")
-        assert content(Profile.load(tmp_path / "a.yaml"), tmp_path) == content(found, tmp_path)
-
-    def test_it_saves_and_loads(self, profile, tmp_path):
-        profile.save(tmp_path / "a.yaml")
-        assert content(Profile.load(tmp_path / "a.yaml"), tmp_path) == content(profile, tmp_path)
+        measure(target, draft, prompts, settings).save(tmp_path / "a.yaml")
+        loaded = Profile.load(tmp_path / "a.yaml")
+        for acceptance in loaded.acceptances:
+            assert (acceptance.draft_sampling, acceptance.top_p, acceptance.top_k) == (draft_sampling, 0.95, 20)
+        assert loaded.acceptance(rule="sequoia").table.p[0, 0] != profile.acceptance(rule="sequoia").table.p[0, 0]
 
 
-def interrupted_call(monkeypatch, place, name, number):
-    """Raise KeyboardInterrupt in the call of that number, from 0; return the list of calls let through."""
-    calls, numbers, true = [], count(), getattr(place, name)
-
-    def call(*arguments, **keywords):
-        if next(numbers) == number:
-            raise KeyboardInterrupt
-        calls.append(1)
-        return true(*arguments, **keywords)
-
-    monkeypatch.setattr(place, name, call)
-    return calls
-
-
-class TestResuming:
-    @pytest.mark.parametrize(
-        ("place", "name", "number"),
-        [
-            (FakeClock, "time_s", TIMED - 3),
-            (per_prompt, "continue_prompt", 4),
-            (per_prompt, "count_reach", 0),
-            (per_prompt, "count_reach", 10),
-            (per_prompt, "count_reach", 17),
-        ],
-    )
-    def test_a_resumed_profile_equals_a_whole_one(
-        self, target, draft, prompts, profile, checkpoint, tmp_path, monkeypatch, place, name, number
-    ):
-        conditions = SETTINGS.conditions(target, draft, prompts)
-        path = tmp_path / "checkpoint"
-        with monkeypatch.context() as patch:
-            interrupted_call(patch, place, name, number)
-            with pytest.raises(KeyboardInterrupt):
-                measured(target, draft, prompts, checkpoint=Checkpoint(path, conditions))
-        with monkeypatch.context() as patch:
-            places = ((FakeClock, "time_s"), (per_prompt, "continue_prompt"), (per_prompt, "count_reach"))
-            made = {each[1]: interrupted_call(patch, *each, -1) for each in places}
-            resumed = measured(target, draft, prompts, checkpoint=Checkpoint(path, conditions, resume=True))
-        assert content(resumed, tmp_path) == content(profile, tmp_path)
-        kinds = [kind.split()[0] for kind, entries in checkpoint._entries.items() for _ in entries]
-        in_all = {"time_s": TIMED, "continue_prompt": kinds.count("acceptance"), "count_reach": kinds.count("reach")}
-        order = list(in_all)
-        for each, calls in made.items():
-            done = order.index(each) < order.index(name)
-            missing = 0 if done else in_all[each] - (number if each == name else 0)
-            assert len(calls) == missing
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"rules": RULES[:-1]},
-            {"rules": RULES[::-1]},
-            {"samplings": (Sampling(0.8, 0.9),)},
-            {"draft_sampling": Sampling(1.0)},
-        ],
-    )
-    def test_other_rules_are_refused(self, target, draft, prompts, tmp_path, changes):
-        conditions = (each.conditions(target, draft, prompts) for each in (SETTINGS, replace(SETTINGS, **changes)))
-        Checkpoint(tmp_path / "checkpoint", next(conditions))
-        with pytest.raises(TreeoptError, match="other conditions"):
-            Checkpoint(tmp_path / "checkpoint", next(conditions), resume=True)
+@pytest.mark.parametrize(("name", "number"), [("continue_prompt", 4), ("count_reach", 0), ("count_reach", 10)])
+def test_resumed_profile_equals_a_whole_one(
+    target, draft, prompts, profile, checkpoint, tmp_path, monkeypatch, name, number
+):
+    path = tmp_path / "checkpoint"
+    calls = {
+        other: interrupt(monkeypatch, per_prompt, other, -1) for other in {"continue_prompt", "count_reach"} - {name}
+    }
+    calls[name] = interrupt(monkeypatch, per_prompt, name, number)
+    with pytest.raises(KeyboardInterrupt):
+        measure(target, draft, prompts, checkpoint=Checkpoint(path, "h"))
+    resumed = measure(target, draft, prompts, checkpoint=Checkpoint(path, "h", resume=True))
+    assert undated(resumed) == undated(profile)
+    kinds = [kind.split()[0] for kind in checkpoint.kinds() for _ in checkpoint.entries(kind)]
+    calls[name].pop()  # the interrupted one was made again
+    assert {other: len(made) for other, made in calls.items()} == {
+        "continue_prompt": kinds.count("acceptance"),
+        "count_reach": kinds.count("reach"),
+    }
 
 
 class TestRefusals:
-    def test_several_at_temperature_0(self):
-        with pytest.raises(InvalidValueError, match=r"rules: expected one at temperature 0.*Got sequoia, target"):
-            Settings(rules=("sequoia", "target"))
-
-    def test_a_lossy_one(self):
-        with pytest.raises(InvalidValueError, match=r"rule: expected a lossless one. Got 'typical'.*lossy=True"):
-            Settings(rules=("sequoia", "typical"), samplings=(Sampling(1.0),))
-        assert Settings(rules=("sequoia", "typical"), samplings=(Sampling(1.0),), lossy=True).lossy
-
-    @pytest.mark.parametrize("lossy", [False, True])
-    def test_an_unknown_one(self, lossy):
-        with pytest.raises(InvalidValueError, match=r"rule: expected one of sequoia, .*Got 'best'"):
-            Settings(rules=("sequoia", "best"), samplings=(Sampling(1.0),), lossy=lossy)
-
-    @pytest.mark.parametrize(("rules", "got"), [((), "none"), (("target", "target"), "target, target")])
-    def test_none_and_one_twice(self, rules, got):
-        with pytest.raises(InvalidValueError, match=f"rules: expected one or more, each once. Got {got}"):
-            Settings(rules=rules, samplings=(Sampling(1.0),))
-
     @pytest.mark.parametrize(
-        ("sampling", "draft_sampling", "expected"),
-        [(GREEDY, Sampling(0.5), "of 0, as the target has"), (Sampling(0.5), GREEDY, "above 0")],
+        ("options", "reason"),
+        [
+            (
+                {"rules": ("sequoia", "target"), "samplings": (GREEDY,)},
+                "expected one at temperature 0.*Got sequoia, target",
+            ),
+            ({"rules": ("sequoia", "typical")}, "rule: expected a lossless one. Got 'typical'.*lossy=True"),
+            ({"rules": ("sequoia", "best")}, "rule: expected one of sequoia, .*Got 'best'"),
+            ({"rules": ("best",), "lossy": True}, "rule: expected one of sequoia, .*Got 'best'"),
+            ({"rules": ()}, "rules: expected one or more, each once. Got none"),
+            ({"rules": ("target", "target")}, "rules: expected one or more, each once. Got target, target"),
+            ({"draft_sampling": GREEDY}, "draft_sampling: expected a temperature above 0"),
+            (
+                {"samplings": (GREEDY,), "draft_sampling": Sampling(0.5)},
+                "draft_sampling: expected a temperature of 0, as the target has",
+            ),
+        ],
     )
-    def test_a_draft_that_is_greedy_where_the_target_is_not(self, sampling, draft_sampling, expected):
-        with pytest.raises(InvalidValueError, match=f"draft_sampling: expected a temperature {expected}"):
-            Settings(samplings=(sampling,), draft_sampling=draft_sampling)
+    def test_rules_and_samplings_that_exclude_each_other_are_refused(self, options, reason):
+        with pytest.raises(InvalidValueError, match=reason):
+            Settings(**{"samplings": (Sampling(1.0),)} | options)
 
-    def test_traversal_without_a_planner(self, target, draft, prompts):
+    def test_traversal_needs_a_planner(self, target, draft, prompts):
+        def check(**changes):
+            settings = replace(SETTINGS, **changes)
+            Measurement(target, draft, prompts, settings, clock=FakeClock(), checkpoint=Checkpoint(None, ""))
+
         with pytest.raises(InvalidValueError, match=r"fastest_tree: expected a planner.*Got None"):
-            self.without_a_planner(target, draft, prompts, SETTINGS)
-        self.without_a_planner(target, draft, prompts, replace(SETTINGS, rules=("target",)))
-        self.without_a_planner(target, draft, prompts, replace(SETTINGS, rules=("traversal",), samplings=(GREEDY,)))
-
-    def without_a_planner(self, target, draft, prompts, settings):
-        Measurement(target, draft, prompts, settings, clock=ONE_SECOND, checkpoint=Checkpoint(None, ""))
+            check()
+        check(rules=("target",))
+        check(rules=("traversal",), samplings=(GREEDY,))
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_at_temperature_0_every_rule_accepts_the_same(target, draft, prompts, rule):
-    checkpoint = Checkpoint(None, "")
-    plain = measured(target, draft, prompts, replace(SETTINGS, rules=("sequoia",), samplings=(GREEDY,)))
-    found = measured(
-        target, draft, prompts, replace(SETTINGS, rules=(rule,), samplings=(GREEDY,)), checkpoint=checkpoint
-    )
-    assert set(checkpoint._entries) == {
-        "verify 20x1 greedy",
-        "draft 20x1 greedy",
-        "step 20x1 greedy",
-        "host 20x1 greedy",
-        "prefill target",
-        "prefill draft",
-        "acceptance",
-    }
-    assert found.acceptance().rule == rule
-    assert found.acceptance().table.p.tolist() == plain.acceptance().table.p.tolist()
+@pytest.mark.parametrize("rule", ["traversal", "typical"])
+def test_every_rule_accepts_the_same_at_temperature_0(target, draft, prompts, rule):
+    settings = replace(SETTINGS, rules=("sequoia",), samplings=(GREEDY,), positions=60)
+    checkpoint, plain = Checkpoint(None, ""), measure(target, draft, prompts, settings)
+    other = measure(target, draft, prompts, replace(settings, rules=(rule,)), checkpoint=checkpoint)
+    passes = [f"{call} 20x1 greedy" for call in ("verify", "draft", "step", "host")]
+    assert set(checkpoint.kinds()) == {*passes, "prefill target", "prefill draft", "acceptance"}
+    assert other.acceptance().rule == rule
+    assert other.acceptance().table.p.tolist() == plain.acceptance().table.p.tolist()

@@ -1,4 +1,4 @@
-"""Acceptance by context: on a toy pair whose draft agrees with its target at some positions of a text and not at others."""
+"""Acceptance by context length, with a draft that agrees with its target at some positions of a sequence only."""
 
 import itertools
 from dataclasses import replace
@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.profiler.pretended import FakeClock
+from tests.profiler.pretended import interrupt, measure_profile, undated
+from tests.support.invented_machines import latency as invent_latency
+from tests.support.invented_machines import seconds
 from tests.support.markov import Memoryless
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import plan, step_model
-from treeopt.profiler import Checkpoint, Measurement, Settings
+from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, Window
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
@@ -22,286 +24,243 @@ from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime.models.model import NO_STATES, Output, Outputs
 from treeopt.trees import TokenTree, chain
 
-VOCABULARY, TRAINED, END = 8, 400, 7
+VOCABULARY, MAX_TOKENS, END = 8, 400, 7
 CONTEXTS = (40, 120, 300)
+SETTINGS = Settings(context_tokens=CONTEXTS, max_tokens=4, rounds=1, positions=4 * 20, branching=2, depth=4)
+PROMPTS = [[number % 7, (number + 1) % 7, 3][: 1 + number] for number in range(4)]
 
 
 class Counter(Memoryless):
-    """A model whose greedy text counts 0, 1, 2, … 6, 0, …; its second likeliest token is the one after the next.
+    """A model whose greedy sequence is 0, 1, 2, … 6, 0, …; its second likeliest token is the one after the next.
 
     Args:
-        right: from the tokens in the cache before a token, whether it knows what follows that token; where it does not,
-            what follows is its second likeliest.
-        ends: the tokens in the cache before one that ends the text, by the text's first token; None for no end.
+        is_right: from the tokens in the cache before a token to whether the model knows the next; otherwise that is its
+            second likeliest.
+        ends: the tokens in the cache before the end token, by the sequence's first token; None for no end.
     """
 
-    def __init__(self, right=lambda _: True, ends=None, name="toy"):
-        self.right, self.ends, self.name = right, ends or {}, name
+    def __init__(self, is_right=lambda _: True, ends=None, name="toy"):
+        self.is_right, self.ends, self.name = is_right, ends or {}, name
         end_tokens = (END,) if ends else ()
-        self.config = SimpleNamespace(vocabulary=VOCABULARY, max_positions=TRAINED, end_tokens=end_tokens)
+        self.config = SimpleNamespace(vocabulary=VOCABULARY, max_positions=MAX_TOKENS, end_tokens=end_tokens)
 
     def prefill(self, tokens, cache, requested_states=NO_STATES):  # noqa: ARG002
         cache.text = tokens.tolist()
         cache.length = len(cache.text)
 
     def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):  # noqa: ARG002
-        found = [self.after(sequence)[-1 if last_only else 0 :] for sequence in inputs]
-        return Outputs(Output(torch.cat(found)), [len(each) for each in found])
+        logits = [self.logits(sequence)[-1 if last_only else 0 :] for sequence in inputs]
+        return Outputs(Output(torch.cat(logits)), [len(rows) for rows in logits])
 
-    def after(self, sequence):
-        """Return the logits (n, V) after the tokens of a sequence."""
+    def logits(self, sequence):
         sequence.cache.feed(sequence)
         logits = torch.full((sequence.nodes.rows, VOCABULARY), -9.0)
         for row, (token, depth) in enumerate(zip(sequence.tokens.tolist(), sequence.nodes.depth, strict=True)):
             before = sequence.cache.length + int(depth)
             ordered = [(token + 1) % 7, (token + 2) % 7]
-            if not self.right(before):
+            if not self.is_right(before):
                 ordered.reverse()
-            if before >= self.ends.get(next(iter(sequence.cache.text), None), TRAINED):
+            if before >= self.ends.get(next(iter(sequence.cache.text), None), MAX_TOKENS):
                 ordered = [END, ordered[0]]
             logits[row, ordered] = torch.tensor([2.0, 1.0])
         return logits
 
 
 def right_until(context):
-    """Return a draft that knows what follows up to so many tokens in the cache, and then every third time only."""
+    """Return a draft that is right up to some tokens in the cache, and then at every third position."""
     return Counter(lambda before: before < context or before % 3 == 0, name="small")
 
 
-SETTINGS = Settings(
-    context_tokens=CONTEXTS, max_tokens=4, rounds=1, positions=4 * 20, branching=2, depth=4, samplings=(GREEDY,)
-)
-PROMPTS = [[number % 7, (number + 1) % 7, 3][: 1 + number] for number in range(4)]
+def measure(draft, target=None, settings=SETTINGS, prompts=PROMPTS, **options) -> Profile:
+    latency = invent_latency(seconds(lambda n: 1 + 0.1 * n, lambda _: 0.1, nodes=4))
+    latencies = tuple(replace(latency, context_tokens=context) for context in settings.context_tokens)
+    return measure_profile(target or Counter(name="big"), draft, prompts, settings, latencies=latencies, **options)
 
 
-def measured(draft, target=None, settings=SETTINGS, prompts=PROMPTS, checkpoint=None, fastest_tree=None) -> Profile:
-    measurement = Measurement(
-        target or Counter(name="big"),
-        draft,
-        prompts,
-        settings,
-        clock=FakeClock(lambda: 1.0),
-        checkpoint=checkpoint or Checkpoint(None, ""),
-        fastest_tree=fastest_tree,
-    )
-    latencies = tuple(
-        replace(each, context_tokens=context) for context in settings.context_tokens for each in (latency(),)
-    )
-    return measurement.profile(latencies=latencies, show_progress=False)
+def window_around(context, positions=20):
+    return Window.around(context, positions, MAX_TOKENS)
 
 
-def latency():
-    from tests.support.invented_machines import latency as invented
-    from tests.support.invented_machines import seconds
-
-    return invented(seconds(lambda n: 1 + 0.1 * n, lambda _: 0.1, nodes=4))
+def roots_of(window):
+    """Return the tokens in the cache before each counted position."""
+    return range(window.prompt_tokens - 1, window.prompt_tokens - 1 + window.positions)
 
 
-def enumerated(right, window, depth):
+def enumerate_acceptance(draft, context, depth=4):
     """Return acceptance (depth, 2) of the positions of a window, counted one by one."""
-    places = range(window.prompt_tokens - 1, window.prompt_tokens - 1 + window.positions)
+    roots = roots_of(window_around(context))
     reached, accepted = np.zeros(depth), np.zeros((depth, 2))
-    for root in places:
-        for level in range(depth):
-            if root + level not in places:
-                break
+    for root, level in itertools.product(roots, range(depth)):
+        if root + level in roots:
             reached[level] += 1
-            accepted[level, 0 if right(root + level) else 1] += 1
+            accepted[level, 0 if draft.is_right(root + level) else 1] += 1
     return accepted / reached[:, None]
 
 
-class TestWindows:
-    def test_the_context_lies_in_the_middle(self):
-        for context, positions, trained in itertools.product((1, 2, 10, 64, 300), (1, 2, 19, 20, 500), (64, 400)):
-            if context + 1 > trained:
-                continue
-            found = Window.around(context, positions, trained)
-            first = found.prompt_tokens - 1
-            assert found.positions >= 1
-            assert found.prompt_tokens >= 1
-            assert found.prompt_tokens + found.positions <= trained + 1
-            assert first >= context - context // 2
-            assert found.positions <= max(1, min(positions + 1, context))
-            if found.positions > 1:
-                assert first + found.positions / 2 == context
+@pytest.fixture(scope="module")
+def profile():
+    return measure(right_until(125))
 
-    def test_known_ones(self):
-        asked = [(256, 128, 1024), (64, 128, 1024), (896, 128, 1024), (960, 400, 1024), (1, 1, 1024)]
-        found = [Window.around(*each) for each in asked]
-        assert [(each.prompt_tokens, each.positions) for each in found] == [
-            (193, 128),
-            (33, 64),
-            (833, 128),
-            (898, 126),
-            (2, 1),
-        ]
+
+@pytest.fixture(scope="module")
+def long_profile():
+    return measure(right_until(125), settings=replace(SETTINGS, positions=4 * 100))
+
+
+class TestWindows:
+    @pytest.mark.parametrize("context", [1, 2, 10, 64, 300])
+    def test_context_is_in_the_middle(self, context):
+        for positions, max_tokens in itertools.product((1, 2, 19, 20, 500), (64, 400)):
+            if context + 1 > max_tokens:
+                continue
+            window = Window.around(context, positions, max_tokens)
+            first = window.prompt_tokens - 1
+            assert window.positions >= 1
+            assert window.prompt_tokens >= 1
+            assert window.prompt_tokens + window.positions <= max_tokens + 1
+            assert first >= context - context // 2
+            assert window.positions <= max(1, min(positions + 1, context))
+            if window.positions > 1:
+                assert first + window.positions / 2 == context
+
+    @pytest.mark.parametrize(
+        ("context", "positions", "expected"),
+        [(256, 128, (193, 128)), (64, 128, (33, 64)), (960, 400, (898, 126)), (1, 1, (2, 1))],
+    )
+    def test_window_is_limited_by_positions_context_and_models(self, context, positions, expected):
+        window = Window.around(context, positions, 1024)
+        assert (window.prompt_tokens, window.positions) == expected
 
 
 class TestAcceptance:
-    def test_it_is_that_of_the_positions_around_each_context(self):
-        for limit in (0, 35, 125, 300, TRAINED):
-            draft = right_until(limit)
-            found = measured(draft)
-            assert [each.context_tokens for each in found.acceptances] == list(CONTEXTS)
-            for each in found.acceptances:
-                window = Window.around(each.context_tokens, 20, TRAINED)
-                expected = enumerated(draft.right, window, 4)
-                np.testing.assert_allclose(each.table.p, expected, err_msg=f"{limit} {each.context_tokens}")
-                assert each.positions == 4 * window.positions
-                assert each.prompts == 4
+    @pytest.mark.parametrize("limit", [0, 35, 125, MAX_TOKENS])
+    def test_acceptance_is_that_of_the_positions_around_each_context(self, limit):
+        draft = right_until(limit)
+        acceptances = measure(draft).acceptances
+        assert [acceptance.context_tokens for acceptance in acceptances] == list(CONTEXTS)
+        for acceptance, context in zip(acceptances, CONTEXTS, strict=True):
+            np.testing.assert_allclose(acceptance.table.p, enumerate_acceptance(draft, context))
+            assert acceptance.positions == 4 * window_around(context).positions
+            assert acceptance.prompts == 4
+            for ranks in acceptance.accepted_ranks.ranks:
+                assert ranks.tolist() == [0 if draft.is_right(root) else 1 for root in roots_of(window_around(context))]
 
-    def test_a_fault_that_ignores_the_context_is_found(self):
-        """The draft is right up to 125 tokens: were contexts taken for one another, some table would be another."""
-        draft = right_until(125)
-        tables = [
-            enumerated(draft.right, Window.around(context, 20, TRAINED), 4).round(3).tolist() for context in CONTEXTS
-        ]
+    def test_contexts_differ(self):
+        """Negative control: exchanged contexts would have other tables."""
+        tables = [enumerate_acceptance(right_until(125), context).round(3).tolist() for context in CONTEXTS]
         assert tables[0] != tables[1] != tables[2] != tables[0]
 
-    def test_ranks_are_those_of_the_window(self):
-        draft = right_until(125)
-        for each in measured(draft).acceptances:
-            window = Window.around(each.context_tokens, 20, TRAINED)
-            places = range(window.prompt_tokens - 1, window.prompt_tokens - 1 + window.positions)
-            for ranks in each.accepted_ranks.ranks:
-                assert ranks.tolist() == [0 if draft.right(place) else 1 for place in places]
-
-    def test_predicted_tokens_are_those_decoded_at_each_context(self):
-        draft = right_until(125)
-        found = measured(draft)
-        for context, tree in itertools.product(CONTEXTS, (chain(1), TokenTree([-1, 0, 0]), TokenTree([-1, 0, 0, 1]))):
-            window = Window.around(context, 20, TRAINED)
-            place, steps, end = window.prompt_tokens - 1, 0, window.prompt_tokens - 1 + window.positions
-            start = place
-            while place < end - tree.max_depth:
+    @pytest.mark.parametrize("tree", [chain(1), TokenTree([-1, 0, 0]), TokenTree([-1, 0, 0, 1])])
+    def test_predicted_tokens_are_those_decoded_at_each_context(self, long_profile, tree):
+        draft, compared = right_until(125), 0
+        for context in CONTEXTS:
+            roots = roots_of(window_around(context, 100))
+            root, steps = roots.start, 0
+            while root < roots.stop - tree.max_depth:
                 node = 0
                 for _ in range(tree.max_depth + 1):
-                    place += 1
+                    root += 1
                     children = np.flatnonzero(tree.parents == node)
-                    rank = 0 if draft.right(place - 1) else 1
+                    rank = 0 if draft.is_right(root - 1) else 1
                     if rank >= len(children):
                         break
                     node = int(children[rank])
                 steps += 1
-            model = step_model(found, context_tokens=context, raw=True)
-            if steps * 4 >= 100:  # otherwise the table alone tells
-                assert model.tokens_per_step(tree) == pytest.approx((place - start) / steps, rel=1e-9)
+            if steps * 4 >= 100:  # with fewer the table is used instead of a replay
+                model = step_model(long_profile, context_tokens=context, raw=True)
+                assert model.tokens_per_step(tree) == pytest.approx((root - roots.start) / steps, rel=0.01)
+                compared += 1
+        assert compared
 
-    def test_one_context_is_measured_as_ever(self):
-        """Behind the prompts, however long these are; nothing is said of a context."""
-        draft = right_until(125)
-        (found,) = measured(draft, settings=replace(SETTINGS, context_tokens=(300,))).acceptances
-        assert found.context_tokens is None
-        np.testing.assert_array_equal(found.table.p[:, 0], 1)
+    def test_one_context_counts_after_whole_prompts(self):
+        (acceptance,) = measure(right_until(125), settings=replace(SETTINGS, context_tokens=(300,))).acceptances
+        assert acceptance.context_tokens is None
+        np.testing.assert_array_equal(acceptance.table.p[:, 0], 1)
+        processes, checkpoint = OneProcess(), Checkpoint(None, "")
+        counter = AcceptanceCounter(
+            Counter(), right_until(125), PROMPTS, SETTINGS, checkpoint=checkpoint, processes=processes
+        )
+        assert counter.measure(20, lambda: None)[0].context_tokens is None
 
-    def test_every_sampling_and_rule_at_every_context(self):
+    def test_every_context_has_every_sampling_and_rule(self):
+        def plan_tree(profile: Profile) -> TokenTree:
+            (context,) = {latency.context_tokens for latency in profile.latencies}
+            assert [acceptance.context_tokens for acceptance in profile.acceptances] == [context]
+            return TokenTree([-1, 0, 0, 1])
+
         settings = replace(
             SETTINGS, rules=("sequoia", "traversal"), samplings=(Sampling(1.0), GREEDY), context_tokens=(40, 120)
         )
-        found = measured(right_until(80), settings=settings, fastest_tree=lambda profile: tree_for(profile))
-        asked = [("sequoia", 1.0), ("traversal", 1.0), ("sequoia", 0.0)]
-        assert [(each.context_tokens, each.rule, each.temperature) for each in found.acceptances] == [
-            (context, *each) for context in (40, 120) for each in asked
+        profile = measure(right_until(80), settings=settings, fastest_tree=plan_tree)
+        expected = [("sequoia", 1.0), ("traversal", 1.0), ("sequoia", 0.0)]
+        assert [(each.context_tokens, each.rule, each.temperature) for each in profile.acceptances] == [
+            (context, *rule_and_temperature) for context in (40, 120) for rule_and_temperature in expected
         ]
         for rule in ("sequoia", "traversal"):
-            short, long = (
-                found.acceptances_by_context(found.acceptance(rule=rule, temperature=1.0))[place].table.p
-                for place in (0, 1)
-            )
-            assert short[0, 0] > long[0, 0] + 0.1
+            short, long = profile.acceptances_by_context(profile.acceptance(rule=rule, temperature=1.0))
+            assert short.table.p[0, 0] > long.table.p[0, 0] + 0.1
 
 
-def tree_for(profile: Profile) -> TokenTree:
-    """Return a tree, after a look at what is planned from: one context's times and acceptance."""
-    (measured_at,) = {each.context_tokens for each in profile.latencies}
-    assert [each.context_tokens for each in profile.acceptances] == [measured_at]
-    return TokenTree([-1, 0, 0, 1])
+class TestSequences:
+    def test_each_sequence_is_decoded_once_up_to_the_longest_window(self, monkeypatch):
+        decoded, decode = [], LongSequences._decode
 
+        def record(self, number, sampling):
+            sequence = decode(self, number, sampling)
+            decoded.append((number, sampling, len(sequence)))
+            return sequence
 
-class TestTexts:
-    def test_a_text_is_decoded_once_and_no_further_than_needed(self, monkeypatch):
-        decoded = []
-        true = LongSequences._decode
-
-        def spy(self, number, sampling):
-            decoded.append((number, sampling))
-            text = true(self, number, sampling)
-            assert len(text) == Window.around(300, 20, TRAINED).prompt_tokens
-            return text
-
-        monkeypatch.setattr(LongSequences, "_decode", spy)
-        measured(right_until(125))
-        assert decoded == [(number, GREEDY) for number in range(4)]
+        monkeypatch.setattr(LongSequences, "_decode", record)
+        measure(right_until(125))
+        assert decoded == [(number, GREEDY, window_around(300).prompt_tokens) for number in range(4)]
 
     def test_long_prompts_are_cut_and_not_decoded(self):
         class Silent(Counter):
-            def forward(self, *given, **named):  # noqa: ARG002
+            def forward(self, *arguments, **options):  # noqa: ARG002
                 raise AssertionError("decoded")
 
-        prompts = [[number] * 350 for number in range(2)]
-        texts = LongSequences(Silent(), prompts, 291, Checkpoint(None, ""))
+        sequences = LongSequences(Silent(), [[number] * 350 for number in range(2)], 291, Checkpoint(None, ""))
         for context in CONTEXTS:
-            window = Window.around(context, 20, TRAINED)
-            source = PromptsAtContext(sequences=texts, context_tokens=context, max_tokens=TRAINED)
-            assert source.prompt(1, GREEDY, 20) == [1] * window.prompt_tokens
+            source = PromptsAtContext(sequences=sequences, context_tokens=context, max_tokens=MAX_TOKENS)
+            assert source.prompt(1, GREEDY, 20) == [1] * window_around(context).prompt_tokens
 
-    def test_texts_that_end_before_are_left_out(self):
-        target = Counter(ends={1: 90, 2: 250})
-        prompts = [[number, 0] for number in range(5)]
-        found = measured(right_until(TRAINED), target, prompts=prompts, settings=replace(SETTINGS, positions=100))
-        assert [each.prompts for each in found.acceptances] == [5, 4, 3]
-        assert [len(each.accepted_ranks.ranks) for each in found.acceptances] == [5, 5, 5]
-        assert found.acceptances[1].accepted_ranks.ranks[1].tolist() == []
-        assert plan(found, 4, context_tokens=300).choice.tokens_per_step.value > 1
+    def test_sequences_that_end_before_a_context_are_left_out(self):
+        target, prompts = Counter(ends={1: 90, 2: 250}), [[number, 0] for number in range(5)]
+        profile = measure(right_until(MAX_TOKENS), target, replace(SETTINGS, positions=100), prompts)
+        assert [acceptance.prompts for acceptance in profile.acceptances] == [5, 4, 3]
+        assert [len(acceptance.accepted_ranks.ranks) for acceptance in profile.acceptances] == [5, 5, 5]
+        assert profile.acceptances[1].accepted_ranks.ranks[1].tolist() == []
+        assert plan(profile, 4, context_tokens=300).choice.tokens_per_step.value > 1
 
-    def test_too_few_that_are_long_enough(self):
+    def test_fewer_than_two_long_sequences_are_refused(self):
         target = Counter(ends={1: 90, 2: 90, 3: 90})
         with pytest.raises(TreeoptError, match="acceptance at 120 tokens of context: expected two sequences"):
-            measured(right_until(TRAINED), target, prompts=[[number, 0] for number in range(4)])
+            measure(right_until(MAX_TOKENS), target, prompts=[[number, 0] for number in range(4)])
 
-    def test_prompts_longer_than_a_context_are_allowed_and_cut(self):
+    def test_prompts_longer_than_the_contexts_are_cut_if_there_are_several(self):
         prompts = [[1, 2] * 195 for _ in range(4)]
-        found = measured(right_until(TRAINED), prompts=prompts)
-        assert [each.prompts for each in found.acceptances] == [4, 4, 4]
+        profile = measure(right_until(MAX_TOKENS), prompts=prompts)
+        assert [acceptance.prompts for acceptance in profile.acceptances] == [4, 4, 4]
         with pytest.raises(InvalidValueError, match="positions: expected at most 40"):
-            measured(right_until(TRAINED), prompts=prompts, settings=replace(SETTINGS, context_tokens=(40,)))
+            measure(right_until(MAX_TOKENS), prompts=prompts, settings=replace(SETTINGS, context_tokens=(40,)))
 
 
-class TestFiles:
-    def test_round_trip(self, tmp_path):
-        found = measured(right_until(125))
-        found.save(tmp_path / "p.yaml")
-        text = (tmp_path / "p.yaml").read_text()
-        loaded = Profile.load(tmp_path / "p.yaml")
-
-        assert text.count("context_tokens: 120\n") == 2
-        assert [each.context_tokens for each in loaded.acceptances] == list(CONTEXTS)
-        loaded.save(tmp_path / "again.yaml")
-        assert (tmp_path / "again.yaml").read_text() == text
-
-    def test_an_interrupted_profile_equals_a_whole_one(self, tmp_path, monkeypatch):
-        settings = replace(SETTINGS, samplings=(Sampling(1.0), GREEDY))
-        draft, target = right_until(125), Counter(name="big")
-        whole = measured(draft, target, settings)
-        true, calls = per_prompt.continue_prompt, itertools.count()
-
-        def until_interrupted(*given):
-            if next(calls) == 9:
-                raise KeyboardInterrupt
-            return true(*given)
-
-        heading = settings.conditions(target, draft, PROMPTS)
-        with monkeypatch.context() as patch:
-            patch.setattr(per_prompt, "continue_prompt", until_interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                measured(draft, target, settings, checkpoint=Checkpoint(tmp_path / "j", heading))
-        resumed = measured(draft, target, settings, checkpoint=Checkpoint(tmp_path / "j", heading, resume=True))
-        assert replace(resumed, created=whole.created) == whole
+def test_profile_by_context_is_saved_and_loaded(profile, tmp_path):
+    profile.save(tmp_path / "p.yaml")
+    text = (tmp_path / "p.yaml").read_text()
+    assert text.count("context_tokens: 120\n") == 2
+    loaded = Profile.load(tmp_path / "p.yaml")
+    assert [acceptance.context_tokens for acceptance in loaded.acceptances] == list(CONTEXTS)
+    loaded.save(tmp_path / "again.yaml")
+    assert (tmp_path / "again.yaml").read_text() == text
 
 
-def test_counting_without_texts_counts_behind_the_prompts():
-    counting = AcceptanceCounter(
-        Counter(), right_until(125), PROMPTS, SETTINGS, checkpoint=Checkpoint(None, ""), processes=OneProcess()
-    )
-    (found,) = counting.measure(20, lambda: None)
-    assert found.context_tokens is None
+def test_resumed_profile_equals_a_whole_one(tmp_path, monkeypatch):
+    settings = replace(SETTINGS, samplings=(Sampling(1.0), GREEDY))
+    draft = right_until(125)
+    whole = measure(draft, settings=settings)
+    interrupt(monkeypatch, per_prompt, "continue_prompt", 9)
+    with pytest.raises(KeyboardInterrupt):
+        measure(draft, settings=settings, checkpoint=Checkpoint(tmp_path / "j", "h"))
+    resumed = measure(draft, settings=settings, checkpoint=Checkpoint(tmp_path / "j", "h", resume=True))
+    assert undated(resumed) == undated(whole)

@@ -1,4 +1,4 @@
-"""Acceptance of a DFlash head along a text: every root as a block of its own has the same children."""
+"""Acceptance of a DFlash head along a sequence: blocks that share a pass have the children of separate blocks."""
 
 from dataclasses import replace
 
@@ -27,17 +27,17 @@ def tokens_after(count):
     ],
     ids=["bidirectional", "causal", "sliding", "shifted"],
 )
-def test_blocks_that_share_a_pass_see_what_they_see_alone(target, tmp_path, changes):
+def test_blocks_that_share_a_pass_equal_separate_blocks(target, tmp_path, changes):
     config, tensors = heads.z_lab(heads.make_oracle(target.config))
     config["dflash_config"]["target_layer_ids"] = [-1, 0]
     assert config["vocab_size"] == target.config.vocabulary
     head = load_dflash(heads.save(tmp_path / "head", config | changes, tensors), target)
     tokens = tokens_after(BLOCKS_PER_PASS + 3)
-    text = build_head_sequence(target, PROMPT, tokens, GREEDY, head.requested_states)
-    children = dflash_children(head, text, 3)
-    assert children.shape == (len(text.tokens), head.levels, 3)
+    sequence = build_head_sequence(target, PROMPT, tokens, GREEDY, head.requested_states)
+    children = dflash_children(head, sequence, 3)
+    assert children.shape == (len(sequence.tokens), head.levels, 3)
     whole = [*PROMPT, *tokens]
-    for place in range(len(text.tokens)):
+    for place in range(len(sequence.tokens)):
         before = whole[: len(PROMPT) + place]
         (cache,) = head.new_caches(len(before), 1)
         head.read([target.compute_states(torch.tensor(before[:-1]), head.requested_states)], [cache])
@@ -45,19 +45,19 @@ def test_blocks_that_share_a_pass_see_what_they_see_alone(target, tmp_path, chan
         assert children[place].tolist() == alone.tolist()
 
 
-def test_children_after_a_markov_head_follow_the_texts_own_tokens(target, tmp_path):
+def test_children_of_a_markov_head_follow_the_tokens_of_the_sequence(target, tmp_path):
     config, tensors = heads.add_markov(*heads.z_lab(heads.make_oracle(target.config)))
     config["dflash_config"]["target_layer_ids"] = [-1, 0]
     head = load_dflash(heads.save(tmp_path / "head", config, tensors), target)
     tokens = tokens_after(BLOCKS_PER_PASS + 3)
-    text = build_head_sequence(target, PROMPT, tokens, GREEDY, head.requested_states)
-    children, marginal = (dflash_children(each, text, 3) for each in (head, replace(head, markov=None)))
+    sequence = build_head_sequence(target, PROMPT, tokens, GREEDY, head.requested_states)
+    children, marginal = (dflash_children(each, sequence, 3) for each in (head, replace(head, markov=None)))
     whole, changed = [*PROMPT, *tokens], 0
-    for place in range(len(text.tokens)):
+    for place in range(len(sequence.tokens)):
         root = len(PROMPT) + place - 1
         (cache,) = head.new_caches(root, 1)
         head.read([target.compute_states(torch.tensor(whole[:root]), head.requested_states)], [cache])
-        depths = min(head.levels, len(text.tokens) - place)
+        depths = min(head.levels, len(sequence.tokens) - place)
         alone = head.draft([whole[root]], [cache])[0, :depths] + heads.markov_bias(tensors, whole[root : root + depths])
         assert children[place, :depths].tolist() == alone.topk(3).indices.tolist()
         changed += int((children[place, 1:depths] != marginal[place, 1:depths]).sum())

@@ -1,15 +1,16 @@
-"""Draft records: what they hold is what fresh passes say, and replaying them is decoding."""
+"""Draft records contain the distributions of fresh passes, and replaying them takes the steps of decoding."""
 
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
+from tests.profiler.pretended import interrupt
 from tests.support.passes import logits_after
 from tests.support.slow_beam_expansion import best
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner.replay import Replay
-from treeopt.profiler import Checkpoint, RecordFiles, Recording, RecordSize, Settings
+from treeopt.profiler import RecordFiles, Recording, RecordSize, Settings
 from treeopt.profiler.acceptance.expansion import Expander
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
@@ -17,16 +18,15 @@ from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain
 from treeopt.trees.drafter_parameters import DynamicTree, pool_nodes
 
-SIZE = RecordSize(top_k=4, depth=4)
-SETTINGS = Settings(positions=42, record=SIZE)
+SETTINGS = Settings(positions=42, record=RecordSize(top_k=4, depth=4))
 
 
-def recording(target, draft, prompts, settings=SETTINGS, *, folder=None, resume=False):
+def make_recording(target, draft, prompts, settings=SETTINGS, *, folder=None, resume=False):
     return Recording(target, draft, prompts, settings, files=RecordFiles(folder, resume=resume))
 
 
-def recorded(*arguments, **keywords):
-    return recording(*arguments, **keywords).record(show_progress=False)
+def record_drafts(*arguments, **options):
+    return make_recording(*arguments, **options).record(show_progress=False)
 
 
 def assert_same(one, other):
@@ -36,27 +36,27 @@ def assert_same(one, other):
 
 
 def log_probs_after(model, tokens):
-    """Return the log-probabilities (V,) after a text by a pass over nothing else."""
+    """Return the log-probabilities (V,) after a sequence, from a pass over nothing else."""
     return logits_after(model, tokens).float().log_softmax(-1).numpy()
 
 
-def greedy(model, prompt, count):
+def decode_greedily(model, prompt, count):
     return list(Decoder(model, None, chain(0), temperature=0.0).generate(prompt, count))
 
 
 def nodes_of(record, root):
     """Return {path of ranks: log-probabilities (K,)} of the nodes expanded below a root."""
-    paths, found = [], {}
+    paths, nodes = [], {}
     for node in range(record.node_starts[root], record.node_starts[root + 1]):
         parent = record.parent[node]
         paths.append(() if parent < 0 else (*paths[parent], int(record.rank[node])))
-        found[paths[-1]] = record.log_probs[node]
-    assert len(found) == len(paths)
-    return found
+        nodes[paths[-1]] = record.log_probs[node]
+    assert len(nodes) == len(paths)
+    return nodes
 
 
-def grown(nodes, top_k, depth):
-    """Return the scores of the pool of one size of tree, by path of ranks and in order, and the beams of each level."""
+def grow(nodes, top_k, depth):
+    """Return the scores of the pool of one size of tree, by path of ranks, the pool in order, and the beams of each level."""
     scores, pool, beams, levels = {(): np.float32(0)}, [], [()], [[()]]
     for _ in range(depth):
         level = []
@@ -70,66 +70,57 @@ def grown(nodes, top_k, depth):
     return scores, pool, levels
 
 
-def accepted(record, root, tree):
-    """Return how many levels a step with a dynamic tree accepts at a root."""
-    scores, pool, _ = grown(nodes_of(record, root), tree.top_k, tree.depth)
-    kept = set(best(pool, scores, tree.nodes - 1))
-    ranks = record.outcome[root].tolist()
-    length = 0
-    while length < tree.depth and tuple(ranks[: length + 1]) in kept:
-        length += 1
-    return length
+def replay(record, tree):
+    """Return the lengths of the steps of every sequence with a dynamic tree."""
 
+    def count_accepted(root):
+        scores, pool, _ = grow(nodes_of(record, root), tree.top_k, tree.depth)
+        tree_nodes = set(best(pool, scores, tree.nodes - 1))
+        ranks = record.outcome[root].tolist()
+        length = 0
+        while length < tree.depth and tuple(ranks[: length + 1]) in tree_nodes:
+            length += 1
+        return length
 
-def replayed(record, tree):
-    """Return the lengths of the steps of every text."""
-    texts = []
-    for first, end in zip(record.text_starts[:-1].tolist(), record.text_starts[1:].tolist(), strict=True):
-        root, steps = first, []
-        while root < end:
-            steps.append(min(accepted(record, root, tree) + 1, end - root))
-            root += steps[-1]
-        texts.append(steps)
-    return texts
+    sequences = []
+    for root, end in zip(record.text_starts[:-1].tolist(), record.text_starts[1:].tolist(), strict=True):
+        steps = []
+        while root + sum(steps) < end:
+            left = end - root - sum(steps)
+            steps.append(min(count_accepted(root + sum(steps)) + 1, left))
+        sequences.append(steps)
+    return sequences
 
 
 @pytest.fixture(scope="module")
 def record(target, draft, prompts):
-    return recorded(target, draft, prompts)
+    return record_drafts(target, draft, prompts)
 
 
 @pytest.fixture(scope="module")
 def bundled(bundled_pair):
     """Return the bundled pair, some prompts and their record."""
-    pair = bundled_pair
-    prompts = [pair.tokenizer.encode(text) for text in profile_prompts(load_prompts())[:3]]
+    prompts = [bundled_pair.tokenizer.encode(text) for text in profile_prompts(load_prompts())[:3]]
     settings = Settings(positions=120, record=RecordSize(top_k=6, depth=6))
-    return pair, prompts, recorded(pair.target, pair.draft, prompts, settings)
+    return bundled_pair, prompts, record_drafts(bundled_pair.target, bundled_pair.draft, prompts, settings)
 
 
 class TestContent:
-    def test_roots_are_the_generated_positions(self, record):
+    def test_roots_are_the_generated_positions(self, record, target, draft, prompts):
         assert (record.sequences, record.roots, record.top_k, record.depth) == (6, 42, 4, 4)
         assert record.text_starts.tolist() == [0, 7, 14, 21, 28, 35, 42]
         assert (record.temperature, record.top_p, record.target_top_k) == (0.0, 1.0, 0)
         assert record.pair == "large + small"
+        assert record_drafts(target, draft, prompts, replace(SETTINGS, positions=7)).roots == 12
 
-    def test_positions_are_shared_out_evenly(self, target, draft, prompts):
-        assert recorded(target, draft, prompts, replace(SETTINGS, positions=7)).roots == 12
-
-    def test_nodes_are_those_that_some_tree_feeds_and_log_probs_those_of_fresh_passes(
-        self, record, target, draft, prompts
-    ):
-        for text, prompt in enumerate(prompts):
-            full = [*prompt, *greedy(target, prompt, 7)]
+    def test_nodes_are_those_of_all_trees_with_the_log_probs_of_fresh_passes(self, record, target, draft, prompts):
+        for number, prompt in enumerate(prompts[:3]):
+            sequence = [*prompt, *decode_greedily(target, prompt, 7)]
             for position in range(7):
-                context = full[: len(prompt) + position]
-                nodes = nodes_of(record, 7 * text + position)
-                fed = set()
-                for top_k in range(1, 5):
-                    for level in grown(nodes, top_k, 4)[2][:-1]:
-                        fed.update(level)
-                assert set(nodes) == fed
+                context = sequence[: len(prompt) + position]
+                nodes = nodes_of(record, 7 * number + position)
+                levels = [level for top_k in range(1, 5) for level in grow(nodes, top_k, 4)[2][:-1]]
+                assert set(nodes) == {path for level in levels for path in level}
                 for path, log_probs in nodes.items():
                     tokens = list(context)
                     for rank in path:
@@ -137,167 +128,137 @@ class TestContent:
                     fresh = np.sort(log_probs_after(draft, tokens))[::-1][:4]
                     np.testing.assert_allclose(log_probs, fresh, rtol=1e-4, atol=1e-5)
 
-    def test_outcomes_are_where_the_text_goes_on(self, record, target, draft, prompts):
+    def test_outcomes_are_the_ranks_of_the_sequence(self, record, target, draft, prompts):
         assert (record.outcome >= 0).any(axis=0).all()
-        for text, prompt in enumerate(prompts):
-            full = [*prompt, *greedy(target, prompt, 11)]
+        for number, prompt in enumerate(prompts):
+            sequence = [*prompt, *decode_greedily(target, prompt, 11)]
             for position in range(7):
-                root, length = 7 * text + position, len(prompt) + position
+                root, length = 7 * number + position, len(prompt) + position
                 nodes, expected = nodes_of(record, root), []
                 for depth in range(4):
-                    order = np.argsort(-log_probs_after(draft, full[: length + depth]))[:4].tolist()
-                    if tuple(expected) not in nodes or full[length + depth] not in order:
+                    order = np.argsort(-log_probs_after(draft, sequence[: length + depth]))[:4].tolist()
+                    if tuple(expected) not in nodes or sequence[length + depth] not in order:
                         break
-                    expected.append(order.index(full[length + depth]))
+                    expected.append(order.index(sequence[length + depth]))
                 assert record.outcome[root].tolist() == [*expected, *[-1] * (4 - len(expected))]
 
-    def test_a_draft_like_the_target_is_followed_at_rank_0(self, target, prompts):
-        record = recorded(target, target, prompts)
-        assert (record.outcome == 0).all()
-
-    def test_all_tokens_of_a_small_vocabulary(self, target, draft, prompts):
-        record = recorded(target, draft, prompts, replace(SETTINGS, positions=6, record=RecordSize(top_k=99, depth=2)))
+    def test_small_vocabulary_is_recorded_whole(self, target, draft, prompts):
+        settings = replace(SETTINGS, positions=6, record=RecordSize(top_k=99, depth=2))
+        record = record_drafts(target, draft, prompts, settings)
         assert record.top_k == 23
         np.testing.assert_allclose(np.exp(record.log_probs).sum(axis=1), 1, rtol=1e-5)
         assert (record.outcome >= 0).all()
 
-    @pytest.mark.parametrize("size", [RecordSize(top_k=1, depth=1), RecordSize(top_k=1, depth=3)])
-    def test_chains(self, target, draft, prompts, size):
-        record = recorded(target, draft, prompts, replace(SETTINGS, record=size))
-        assert np.diff(record.node_starts).tolist() == [size.depth] * 42
+    @pytest.mark.parametrize("depth", [1, 3])
+    def test_record_of_one_child_is_of_chains(self, target, draft, prompts, depth):
+        settings = replace(SETTINGS, record=RecordSize(top_k=1, depth=depth))
+        assert np.diff(record_drafts(target, draft, prompts, settings).node_starts).tolist() == [depth] * 42
 
-    def test_a_text_that_ends_early_has_fewer_roots(self, target, draft, prompts, record):
-        text = greedy(target, prompts[0], 7)
-        ending = Transformer(replace(target.config, end_tokens=(text[3],)), target.weights, name="large")
-        length = text.index(text[3]) + 1
-        cut = recorded(ending, draft, prompts)
+    def test_sequence_that_ends_early_has_fewer_roots(self, target, draft, prompts, record):
+        tokens = decode_greedily(target, prompts[0], 7)
+        ending = Transformer(replace(target.config, end_tokens=(tokens[3],)), target.weights, name="large")
+        length = tokens.index(tokens[3]) + 1
+        cut = record_drafts(ending, draft, prompts)
         assert cut.text_starts[1] == length
         assert (cut.outcome[length - 1, 1:] == -1).all()
         np.testing.assert_array_equal(cut.outcome[0, :length], record.outcome[0, :length])
 
-    def test_texts_end_at_the_trained_length(self, target, make_model, prompts):
+    def test_sequences_end_at_the_trained_length(self, target, make_model, prompts):
         short = make_model(seed=1, noise=0.15, max_positions=16)
-        record = recorded(target, short, prompts, replace(SETTINGS, positions=36))
+        record = record_drafts(target, short, prompts, replace(SETTINGS, positions=36))
         assert record.roots == 36
         last = record.text_starts[-1] - 1  # prompt of 10, root 5 at position 14, one token follows
         assert (record.outcome[last, 1:] == -1).all()
 
-    def test_sampled_texts_have_a_seed_each(self, target, draft, prompts):
+    def test_sampled_sequences_have_their_own_seeds(self, target, draft, prompts):
         settings = replace(SETTINGS, samplings=(Sampling(1.0, 0.9, 20),))
-        record = recorded(target, draft, prompts[:1] * 3, settings)
-        again = recorded(target, draft, prompts[:1] * 3, settings)
+        record, again = (record_drafts(target, draft, prompts[:1] * 3, settings) for _ in range(2))
         assert_same(record, again)
         assert (record.temperature, record.top_p, record.target_top_k) == (1.0, 0.9, 20)
         assert len({record.outcome[start : start + 14].tobytes() for start in (0, 14, 28)}) == 3
 
 
 class TestReplay:
-    """The record's replay in plain Python has the very steps of the decoder."""
+    def decoder(self, pair, tree, temperature):
+        drafter = ExpandingDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions)
+        return Decoder(pair.target, drafter, temperature=temperature)
 
-    TREES = ((1, 6, 4), (3, 6, 12), (4, 2, 1 + pool_nodes(4, 2)), (6, 6, 40))
-
-    @pytest.mark.parametrize("numbers", TREES)
-    def test_steps_are_those_of_decoding(self, bundled, numbers):
+    @pytest.mark.parametrize("numbers", [(1, 6, 4), (4, 2, 1 + pool_nodes(4, 2)), (6, 6, 40)])
+    def test_replayed_steps_are_those_of_decoding(self, bundled, numbers):
         pair, prompts, record = bundled
         tree = DynamicTree(top_k=numbers[0], depth=numbers[1], nodes=numbers[2])
-        decoder = Decoder(
-            pair.target, ExpandingDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions), temperature=0.0
-        )
-        decoded = [[len(step) for step in decoder.stream(prompt, 40)] for prompt in prompts]
-        assert replayed(record, tree) == decoded
+        decoder = self.decoder(pair, tree, 0.0)
+        assert replay(record, tree) == [[len(step) for step in decoder.stream(prompt, 40)] for prompt in prompts]
 
-    def test_steps_are_those_of_sampling_along_the_text_that_it_drew(self, bundled):
+    def test_replayed_steps_are_those_of_sampling(self, bundled):
         pair, prompts, _ = bundled
         tree = DynamicTree(top_k=2, depth=3, nodes=5)
-        decoder = Decoder(
-            pair.target, ExpandingDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions), temperature=0.6
-        )
+        decoder = self.decoder(pair, tree, 0.6)
         settings = Settings(positions=40, samplings=(Sampling(0.6),), record=RecordSize(top_k=6, depth=6))
-        making = recording(pair.target, pair.draft, prompts, settings)
+        recording = make_recording(pair.target, pair.draft, prompts, settings)
         for prompt in prompts:
             steps = list(decoder.stream(prompt, 46))
-            sampled = [token for committed in steps for token in committed]
-            begins = np.cumsum([0, *map(len, steps[:-1])])
-            roots = len(sampled) - tree.depth
-            record = making.record_sequence(prompt, sampled, roots)
-            found = Replay(record).count_steps(tree.top_k, tree.depth, np.array([tree.nodes]))
-            begun = [len(committed) for at, committed in zip(begins, steps, strict=True) if at < roots]
-            assert (found.tokens.item(), found.steps.item()) == (sum(begun), len(begun))
+            tokens = [token for step in steps for token in step]
+            starts = np.cumsum([0, *map(len, steps[:-1])])
+            roots = len(tokens) - tree.depth
+            record = recording.record_sequence(prompt, tokens, roots)
+            counts = Replay(record).count_steps(tree.top_k, tree.depth, np.array([tree.nodes]))
+            lengths = [len(step) for start, step in zip(starts, steps, strict=True) if start < roots]
+            assert (counts.tokens.item(), counts.steps.item()) == (sum(lengths), len(lengths))
 
-    def test_another_size_has_other_steps(self, bundled):
+    def test_other_sizes_and_shifted_records_have_other_steps(self, bundled):
+        """Negative control."""
         _, _, record = bundled
-        steps = [replayed(record, DynamicTree(top_k=3, depth=6, nodes=nodes)) for nodes in (4, 8, 12)]
-        assert steps[0] != steps[1] != steps[2]
-
-    def test_a_record_off_by_one_position_has_other_steps(self, bundled):
-        _, _, record = bundled
-        tree = DynamicTree(top_k=3, depth=6, nodes=12)
+        small, large = (DynamicTree(top_k=3, depth=6, nodes=nodes) for nodes in (4, 12))
         shifted = replace(record, outcome=np.roll(record.outcome, 1, axis=0))
-        assert replayed(shifted, tree) != replayed(record, tree)
+        steps = replay(record, large)
+        assert replay(record, small) != steps
+        assert replay(shifted, large) != steps
 
 
-class TestResuming:
+class TestFiles:
     @pytest.mark.parametrize("temperature", [0.0, 0.8])
-    def test_an_interrupted_record_expands_only_what_is_missing(
+    def test_resumed_record_expands_only_what_is_missing(
         self, target, draft, prompts, tmp_path, temperature, monkeypatch
     ):
-        settings = replace(SETTINGS, samplings=(Sampling(temperature),))
-        whole = recorded(target, draft, prompts, settings)
-        expand, expanded, folder = Expander.expand, [], tmp_path / "texts"
-
-        def until_interrupted(expander, text, roots):
-            expanded.append(text[: len(text) - roots + 1])
-            if len(expanded) == 4:
-                raise KeyboardInterrupt
-            return expand(expander, text, roots)
-
-        monkeypatch.setattr(Expander, "expand", until_interrupted)
+        settings, folder = replace(SETTINGS, samplings=(Sampling(temperature),)), tmp_path / "records"
+        whole = record_drafts(target, draft, prompts, settings)
+        calls = interrupt(monkeypatch, Expander, "expand", 3)
         with pytest.raises(KeyboardInterrupt):
-            recorded(target, draft, prompts, settings, folder=folder)
+            record_drafts(target, draft, prompts, settings, folder=folder)
         assert sorted(path.name for path in folder.iterdir()) == ["0.npz", "1.npz", "2.npz"]
-        interrupted = recording(target, draft, prompts, settings, folder=folder, resume=True)
-        assert_same(interrupted.record(show_progress=False), whole)
-        assert expanded == [*prompts[:4], *prompts[3:]]
-        interrupted._files.remove()
+        resumed = make_recording(target, draft, prompts, settings, folder=folder, resume=True)
+        assert_same(resumed.record(show_progress=False), whole)
+        assert [tokens[: len(tokens) - roots + 1] for _, tokens, roots in calls] == [*prompts[:4], *prompts[3:]]
+        resumed._files.remove()
         assert not folder.exists()
 
-    def test_a_fresh_record_does_not_take_what_is_there(self, target, draft, prompts, tmp_path):
-        folder = tmp_path / "texts"
-        recorded(target, target, prompts, folder=folder)
-        assert_same(recorded(target, draft, prompts, folder=folder), recorded(target, draft, prompts))
+    def test_new_record_replaces_the_files(self, target, draft, prompts, tmp_path, record):
+        record_drafts(target, target, prompts, folder=tmp_path / "records")
+        assert_same(record_drafts(target, draft, prompts, folder=tmp_path / "records"), record)
 
-    def test_nothing_is_made_before_there_is_something_to_keep(self, tmp_path):
-        files = RecordFiles(tmp_path / "texts")
+    def test_folder_is_created_with_the_first_record(self, tmp_path):
+        files = RecordFiles(tmp_path / "records")
         assert files.load(0) is None
         files.remove()
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_file_where_the_folder_should_be(self, target, draft, prompts, tmp_path):
-        (tmp_path / "texts").touch()
-        with pytest.raises(TreeoptError, match="texts"):
-            recorded(target, draft, prompts, folder=tmp_path / "texts", resume=True)
-        RecordFiles(tmp_path / "texts")  # starts over
+    def test_file_in_place_of_the_folder_is_refused_and_removed_when_starting_over(
+        self, target, draft, prompts, tmp_path
+    ):
+        (tmp_path / "records").touch()
+        with pytest.raises(TreeoptError, match="records"):
+            record_drafts(target, draft, prompts, folder=tmp_path / "records", resume=True)
+        RecordFiles(tmp_path / "records")
         assert list(tmp_path.iterdir()) == []
 
-    def test_starting_over_spares_the_folder_that_a_link_leads_to(self, tmp_path):
+    def test_starting_over_removes_a_link_but_not_its_target(self, tmp_path):
         (tmp_path / "mine").mkdir()
-        (tmp_path / "texts").symlink_to("mine")
-        RecordFiles(tmp_path / "texts")
+        (tmp_path / "records").symlink_to("mine")
+        RecordFiles(tmp_path / "records")
         assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
 
-    def test_what_is_recorded_is_a_condition_only_where_something_is(self, target, draft, tmp_path):
-        conditions = {
-            replace(SETTINGS, record=size).conditions(target, draft, [[1]])
-            for size in (None, SIZE, RecordSize(), RecordSize(top_k=4))
-        }
-        assert len(conditions) == 4
-        plain = replace(SETTINGS, record=None).conditions(target, draft, [[1]])
-        assert "record" not in plain
-        Checkpoint(tmp_path / "checkpoint", plain)
-        with pytest.raises(TreeoptError, match="other conditions"):
-            Checkpoint(tmp_path / "checkpoint", SETTINGS.conditions(target, draft, [[1]]), resume=True)
-
     @pytest.mark.parametrize("name", ["top_k", "depth"])
-    def test_sizes_below_one(self, name):
+    def test_size_below_one_is_refused(self, name):
         with pytest.raises(InvalidValueError, match=f"record {name}: expected at least 1. Got 0"):
             RecordSize(**{name: 0})

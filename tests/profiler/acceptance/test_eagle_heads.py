@@ -1,4 +1,4 @@
-"""Acceptance of an EAGLE head by depth and rank: what it says along a text is what it says there in a step."""
+"""Acceptance of an EAGLE head by depth and rank, against a slow implementation and decoding."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ CASES = {
 
 @pytest.fixture
 def heads(target, tmp_path):
-    """Return a function that makes a head and its slow twin."""
+    """Return a function that makes a head and its slow implementation."""
 
     def make(name):
         layout, options = CASES[name]
@@ -35,51 +35,53 @@ def heads(target, tmp_path):
     return make
 
 
-def new_text(target, head, prompt, positions, sampling=GREEDY):
+def generate(target, head, prompt, positions, sampling=GREEDY):
     return generated(target, prompt, positions, sampling, 1, head.requested_states)
 
 
 class TestChildren:
     @pytest.mark.parametrize("case", CASES)
     @pytest.mark.parametrize("prompt", [[3], [3, 14], [3, 14, 15, 9]])
-    def test_below_every_root_they_are_those_of_the_slow_twin(self, target, heads, case, prompt):
+    def test_children_below_every_root_are_those_of_the_slow_head(self, target, heads, case, prompt):
         head, twin = heads(case)
-        text = new_text(target, head, prompt, 7, Sampling(1.0))
-        children = eagle_children(head, text, 3, 4)
-        tokens = [*text.before.tolist(), *text.tokens.tolist()]
-        states = [*text.states.layers, *([] if text.states.last is None else [text.states.last])]
-        for place in range(len(text.tokens)):
-            root = len(text.before) + place
-            read = [[each[row].double().numpy() for each in states] for row in range(root - 1)]
-            for depth in range(min(4, len(text.tokens) - place)):
+        sequence = generate(target, head, prompt, 7, Sampling(1.0))
+        children = eagle_children(head, sequence, 3, 4)
+        tokens = [*sequence.before.tolist(), *sequence.tokens.tolist()]
+        states = [*sequence.states.layers, *([] if sequence.states.last is None else [sequence.states.last])]
+        for place in range(len(sequence.tokens)):
+            root = len(sequence.before) + place
+            read = [[state[row].double().numpy() for state in states] for row in range(root - 1)]
+            for depth in range(min(4, len(sequence.tokens) - place)):
                 logits = twin.logits_after(read, tokens[:root], tokens[root : root + depth])
                 assert children[place, depth].tolist() == np.argsort(-logits)[:3].tolist()
 
-    def test_it_is_never_asked_for_more_tokens_than_it_knows(self, target, heads):
+    def test_branching_is_at_most_the_tokens_of_the_head(self, target, heads):
         head, _ = heads("some tokens")
-        text = new_text(target, head, [1, 2, 3], 10)
-        assert eagle_counts(head, text, 99, 20).accepted.shape == (20, 10)
+        sequence = generate(target, head, [1, 2, 3], 10)
+        assert eagle_counts(head, sequence, 99, 20).accepted.shape == (20, 10)
 
-    def test_a_text_that_ends_at_once_counts_nothing(self, make_model, heads):
+    def test_sequence_that_ends_at_once_counts_nothing(self, make_model, heads):
         head, _ = heads("some tokens")
         model = make_model(seed=1)
-        end = int(new_text(model, head, [3], 1).before[-1])
-        text = new_text(make_model(seed=1, end_tokens=(end,)), head, [3], 9)
-        assert eagle_counts(head, text, 3, 2).reached.tolist() == [0, 0]
+        end = int(generate(model, head, [3], 1).before[-1])
+        sequence = generate(make_model(seed=1, end_tokens=(end,)), head, [3], 9)
+        assert eagle_counts(head, sequence, 3, 2).reached.tolist() == [0, 0]
 
 
 class TestTable:
-    def test_decoding_yields_the_tokens_that_it_expects(self, target, heads, prompts):
+    def test_table_predicts_the_tokens_of_decoding(self, target, heads, prompts):
         head, _ = heads("two layers")
-        found = head_acceptance(target, head, prompts, sampling=Sampling(1.0), positions=len(prompts) * 40, depth=3)
+        acceptance = head_acceptance(
+            target, head, prompts, sampling=Sampling(1.0), positions=len(prompts) * 40, depth=3
+        )
         tree = level_widths([3, 6, 6])
         drafter = EagleDrafter(head, tree, capacity=128)
         decoder = Decoder(target, drafter, temperature=1.0, seed=5)
         lengths = [len(step) for prompt in prompts for step in decoder.stream(prompt, 40)]
         error = np.std(lengths) / np.sqrt(len(lengths))
-        assert abs(np.mean(lengths) - found.table.expected_tokens(tree)) < 4 * error
+        assert abs(np.mean(lengths) - acceptance.table.expected_tokens(tree)) < 4 * error
 
-    def test_a_head_that_is_not_finite_is_named(self, target, heads, prompts):
+    def test_head_that_is_not_finite_is_named(self, target, heads, prompts):
         head, _ = heads("some tokens")
         head.embedding.fill_(torch.nan)
         with pytest.raises(TreeoptError, match="EAGLE head"):

@@ -1,4 +1,4 @@
-"""Acceptance of a P-EAGLE head along a sequence: every root with masks of its own has the same children."""
+"""Acceptance of a P-EAGLE head along a sequence: roots that share a pass have the children of separate steps."""
 
 import pytest
 import torch
@@ -45,11 +45,12 @@ def tokens_after(count):
 
 
 @pytest.mark.parametrize("prompt", [[3], [3, 14], [3, 14, 15, 9]])
-def test_roots_that_share_a_pass_see_what_they_see_alone(compare, prompt):
+def test_roots_that_share_a_pass_equal_separate_steps(compare, prompt):
     assert all(compare(prompt, tokens_after(BLOCKS_PER_PASS + 3)))
 
 
 def test_masks_that_see_each_other_are_found(compare, monkeypatch):
+    """Negative control."""
     attend = heads._attend_in_blocks
 
     def unhidden(*arguments, **options):

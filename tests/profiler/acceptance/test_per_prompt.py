@@ -1,136 +1,116 @@
-"""Several temperatures in one pass over the prompts: each as if it were alone, and each with times of its own."""
+"""Several temperatures in one pass over the prompts: each has the acceptance that it has alone."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.profiler.pretended import FakeClock
-from treeopt.profiler import Checkpoint, Measurement, Settings
+from tests.profiler.pretended import measure_profile
+from treeopt.planner import for_new_tokens
+from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance.positions import AcceptanceSequence, continue_prompt
 from treeopt.profiler.decoding import Decoding
+from treeopt.records.acceptance_counts import MIN_REACHED
 from treeopt.records.sampling import GREEDY, Sampling
 
 WARM, HOT = Sampling(0.6, 0.95), Sampling(1.3, 1.0, 12)
-OWN_DISTRIBUTION = Sampling(0.9, 0.9, 5)
 SETTINGS = Settings(
     rules=("sequoia", "target"),
     samplings=(WARM, GREEDY, HOT),
     context_tokens=(20,),
     max_tokens=3,
     rounds=1,
-    positions=180,
+    positions=120,
     depth=3,
     branching=3,
 )
 
 
-def measured(target, draft, prompts, settings=SETTINGS, checkpoint=None):
-    measurement = Measurement(
-        target, draft, prompts, settings, clock=FakeClock(lambda: 1.0), checkpoint=checkpoint or Checkpoint(None, "")
-    )
-    return measurement.profile(show_progress=False)
-
-
-def text_of(models, sampling, *, rule="sequoia", draft_sampling=None, seed=0):
-    return AcceptanceSequence(
-        *models, Decoding(rule=rule, sampling=sampling, draft_sampling=draft_sampling), branching=3, depth=3, seed=seed
-    )
-
-
-class TestTogether:
-    @pytest.mark.parametrize(
-        "draft_sampling", [None, OWN_DISTRIBUTION], ids=["target's distribution", "own distribution"]
-    )
-    def test_each_acceptance_is_the_one_measured_alone(self, target, draft, prompts, draft_sampling):
-        settings = replace(SETTINGS, draft_sampling=draft_sampling)
-        together = measured(target, draft, prompts, settings)
-        places = [(each.rule, each.temperature) for each in together.acceptances]
-        assert places == [("sequoia", 0.6), ("target", 0.6), ("sequoia", 0.0), ("sequoia", 1.3), ("target", 1.3)]
-        for found in together.acceptances:
-            (sampling,) = [each for each in SETTINGS.samplings if each.temperature == found.temperature]
-            alone_with = None if sampling.greedy else draft_sampling
-            own = replace(SETTINGS, rules=(found.rule,), samplings=(sampling,), draft_sampling=alone_with)
-            (alone,) = measured(target, draft, prompts, own).acceptances
-            assert (found.top_p, found.top_k) == (sampling.top_p, sampling.top_k)
-            assert found.draft_sampling == alone.draft_sampling == alone_with
-            np.testing.assert_allclose(found.table.p, alone.table.p, atol=1e-5)  # batches round otherwise
-            np.testing.assert_array_equal(found.texts.reached, alone.texts.reached)
-
-    def test_temperatures_differ(self, target, draft, prompts):
-        """Negative control: an acceptance under another temperature's name would be found out."""
-        first = {each.temperature: each.table.p[0, 0] for each in measured(target, draft, prompts).acceptances}
-        values = sorted(first.values())
-        assert min(np.diff(values)) > 1e-3
-
-    def test_every_prompt_is_passed_over_once(self, target, draft, prompts):
-        checkpoint = Checkpoint(None, "")
-        measured(target, draft, prompts, checkpoint=checkpoint)
-        assert [entry.key for entry in checkpoint.entries("acceptance")] == list(range(len(prompts)))
-        assert len({len(entry.values) for entry in checkpoint.entries("acceptance")}) == 1
-
-
-class TestTimes:
-    def test_a_plan_takes_the_times_of_its_way(self, target, draft, prompts):
-        profile = measured(target, draft, prompts)
-        assert [each.sampled for each in profile.latencies] == [True, False]
-        for temperature, sampled in ((0.0, False), (0.6, True), (1.3, True)):
-            point = profile.at(sampling=Sampling(temperature))
-            (share,), (latency,) = point.weights, point.latencies
-            assert (share, latency.sampled) == (1.0, sampled)
-
-
-@pytest.fixture(scope="module")
-def models(make_model):
-    return tuple(make_model(seed=1, noise=noise, end_tokens=(3, 7)) for noise in (0.0, 0.15))
+@pytest.mark.parametrize("draft_sampling", [None, Sampling(0.9, 0.9, 5)])
+def test_each_acceptance_equals_the_one_measured_alone(target, draft, prompts, draft_sampling):
+    settings, checkpoint = replace(SETTINGS, draft_sampling=draft_sampling), Checkpoint(None, "")
+    profile = measure_profile(target, draft, prompts, settings, checkpoint=checkpoint)
+    assert [entry.key for entry in checkpoint.entries("acceptance")] == list(range(len(prompts)))
+    points = [(acceptance.rule, acceptance.temperature) for acceptance in profile.acceptances]
+    assert points == [("sequoia", 0.6), ("target", 0.6), ("sequoia", 0.0), ("sequoia", 1.3), ("target", 1.3)]
+    for acceptance in profile.acceptances:
+        (sampling,) = [each for each in SETTINGS.samplings if each.temperature == acceptance.temperature]
+        own_draft = None if sampling.greedy else draft_sampling
+        own = replace(SETTINGS, rules=(acceptance.rule,), samplings=(sampling,), draft_sampling=own_draft)
+        (alone,) = measure_profile(target, draft, prompts, own).acceptances
+        assert (acceptance.top_p, acceptance.top_k) == (sampling.top_p, sampling.top_k)
+        assert acceptance.draft_sampling == alone.draft_sampling == own_draft
+        np.testing.assert_allclose(acceptance.table.p, alone.table.p, atol=1e-5)  # batches round differently
+        np.testing.assert_array_equal(acceptance.texts.reached, alone.texts.reached)
+    by_temperature = {acceptance.temperature: acceptance.table.p[0, 0] for acceptance in profile.acceptances}
+    assert min(np.diff(sorted(by_temperature.values()))) > 1e-3  # negative control
+    for temperature, sampled in ((0.0, False), (0.6, True), (1.3, True)):
+        point = profile.at(sampling=Sampling(temperature))
+        assert (point.weights, [latency.sampled for latency in point.latencies]) == ((1.0,), [sampled])
 
 
 class TestEnds:
-    """Texts of one prompt that end at different positions."""
+    """Sequences of one prompt that end at different positions."""
 
-    DISTRIBUTIONS = (GREEDY, Sampling(0.7), Sampling(1.0), Sampling(1.6))
+    SAMPLINGS = (GREEDY, Sampling(0.7), Sampling(1.0), Sampling(1.6))
 
-    def together(self, models, prompt, seed, distributions=DISTRIBUTIONS):
-        return continue_prompt(
-            *models, [text_of(models, distribution, seed=seed) for distribution in distributions], prompt, 40
-        )
+    @pytest.fixture
+    def models(self, make_model):
+        return tuple(make_model(seed=1, noise=noise, end_tokens=(3, 7)) for noise in (0.0, 0.15))
 
-    def test_a_row_that_ended_does_not_touch_the_others(self, models, prompts):
+    def count(self, models, prompt, seed, samplings=SAMPLINGS):
+        sequences = [
+            AcceptanceSequence(*models, Decoding(sampling=sampling), branching=3, depth=3, seed=seed)
+            for sampling in samplings
+        ]
+        return continue_prompt(*models, sequences, prompt, 40)
+
+    def test_sequence_that_ended_does_not_change_the_others(self, models, prompts):
         lengths = set()
         for seed, prompt in enumerate(prompts):
-            found = self.together(models, prompt, seed)
-            for distribution, text in zip(self.DISTRIBUTIONS, found, strict=True):
-                (alone,) = self.together(models, prompt, seed, (distribution,))
-                assert text.accepted_rank.tolist() == alone.accepted_rank.tolist()
-                np.testing.assert_allclose(text.expected, alone.expected, atol=1e-5)
-            lengths.add(tuple(len(text.expected) for text in found))
+            counted = self.count(models, prompt, seed)
+            for sampling, positions in zip(self.SAMPLINGS, counted, strict=True):
+                (alone,) = self.count(models, prompt, seed, (sampling,))
+                assert positions.accepted_rank.tolist() == alone.accepted_rank.tolist()
+                np.testing.assert_allclose(positions.expected, alone.expected, atol=1e-5)
+            lengths.add(tuple(len(positions.expected) for positions in counted))
         assert any(len(set(each)) > 2 for each in lengths)
         assert any(max(each) == 40 for each in lengths)
         assert any(min(each) < 20 for each in lengths)
 
-    def test_rows_that_all_end_end_the_pass(self, models, prompts):
+    def test_passes_end_when_all_sequences_have_ended(self, models, prompts, monkeypatch):
         passes, forward = [], models[0].forward
-
-        def counted(*arguments, **keywords):
-            passes.append(1)
-            return forward(*arguments, **keywords)
-
-        distributions = [Sampling(1.6)] * 3
-        lengths = [len(text.expected) for text in self.together(models, prompts[0], 0, distributions)]
-        models[0].forward = counted
-        try:
-            self.together(models, prompts[0], 0, distributions)
-        finally:
-            del models[0].forward
-        assert len(set(lengths)) == 1  # one seed, one text
-        assert len(passes) == lengths[0] + 1 or len(passes) == lengths[0]  # with the prefill, where it is a pass
-
-    def test_a_text_that_ends_at_once_counts_one_position(self, make_markov):
-        logits = np.zeros(5)
-        logits[2] = 50.0
-        models = (make_markov(logits, end_tokens=(2,)), make_markov(logits, end_tokens=(2,)))
-        found = continue_prompt(
-            *models, [text_of(models, distribution) for distribution in (GREEDY, Sampling(1.0))], [1, 4], 30
+        monkeypatch.setattr(
+            models[0], "forward", lambda *inputs, **options: passes.append(1) or forward(*inputs, **options)
         )
-        assert [len(text.expected) for text in found] == [1, 1]
-        assert [text.accepted_rank.tolist() for text in found] == [[0], [0]]
+        (length,) = {len(positions.expected) for positions in self.count(models, prompts[0], 0, [Sampling(1.6)] * 3)}
+        assert length <= len(passes) <= length + 1  # prefill may be a pass
+
+    def test_sequence_that_ends_at_once_counts_one_position(self, make_markov):
+        model = make_markov(np.where(np.arange(5) == 2, 50.0, 0.0), end_tokens=(2,))
+        counted = self.count((model, model), [1, 4], 0, (GREEDY, Sampling(1.0)))
+        assert [positions.accepted_rank.tolist() for positions in counted] == [[0], [0]]
+        assert [len(positions.expected) for positions in counted] == [1, 1]
+
+
+def test_profile_cut_to_new_tokens_equals_a_profile_of_shorter_sequences(target, draft, prompts):
+    settings = replace(SETTINGS, rules=("sequoia", "specinfer"), samplings=(GREEDY, Sampling(1.0)), positions=240)
+    whole = measure_profile(target, draft, prompts, settings)
+    short = measure_profile(target, draft, prompts, replace(settings, positions=10 * len(prompts)))
+    cut = for_new_tokens(whole, 10)
+    assert cut.latencies is whole.latencies
+    for ours, theirs, before in zip(cut.acceptances, short.acceptances, whole.acceptances, strict=True):
+        assert (ours.rule, ours.temperature) == (theirs.rule, theirs.temperature)
+        assert (ours.prompts, ours.positions) == (theirs.prompts, theirs.positions) == (len(prompts), 60)
+        assert ours.accepted_ranks == theirs.accepted_ranks
+        np.testing.assert_array_equal(ours.texts.reached, theirs.texts.reached)
+        if ours.temperature == 0:
+            np.testing.assert_allclose(ours.table.p, theirs.table.p, atol=1e-5)  # batches round differently
+            np.testing.assert_allclose(ours.texts.accepted, theirs.texts.accepted, atol=1e-4)
+            assert np.abs(ours.table.p - before.table.p).max() > 0.01  # negative control
+        else:
+            often = ours.table.counts >= MIN_REACHED
+            error = np.maximum(np.hypot(ours.table.standard_error, theirs.table.standard_error), 0.02)
+            assert np.all(np.abs(ours.table.p - theirs.table.p)[often] < 4 * error[often])
+    for tokens in (40, 1000):
+        assert for_new_tokens(whole, tokens).acceptances == whole.acceptances

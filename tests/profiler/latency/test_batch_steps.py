@@ -1,4 +1,4 @@
-"""Passes and steps of several texts: those that decoding makes, of as many texts, of unlike lengths, until the room ends."""
+"""Timed passes and steps of a batch: one pass over sequences of different lengths, until the room ends."""
 
 import pytest
 
@@ -13,31 +13,31 @@ CONTEXT = [3, 1, 4, 1, 5, 9, 2, 6] * 5
 
 @pytest.fixture
 def passes(target, monkeypatch):
-    """Return what each pass of the target over several texts had: tokens and length of every text."""
-    found, forward = [], target.forward
+    """Return the tokens and the length of every sequence, for each pass of the target."""
+    passes, forward = [], target.forward
 
-    def seen(inputs, *arguments, **options):
-        found.append([(len(sequence.tokens), sequence.cache.length) for sequence in inputs])
+    def record(inputs, *arguments, **options):
+        passes.append([(len(sequence.tokens), sequence.cache.length) for sequence in inputs])
         return forward(inputs, *arguments, **options)
 
-    monkeypatch.setattr(target, "forward", seen)
-    return found
+    monkeypatch.setattr(target, "forward", record)
+    return passes
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.8)], ids=str)
-def test_a_pass_is_one_over_texts_of_unlike_lengths(target, passes, sampling):
+def test_timed_pass_feeds_all_sequences_at_different_lengths(target, passes, sampling):
     timer = ModelPasses(target, [*CONTEXT, *[0] * ROOM_TOKENS], 3, 8)
     verify, draft = timer.verify(5, sampling), timer.draft(2, sampling, get_rule("sequoia", lossy=False))
     for _ in range(20):
         verify()
         draft()
-    assert [[tokens for tokens, _ in each] for each in passes] == [[5] * 3, [2] * 3] * 20
-    lengths = [length for each in passes for _, length in each]
+    assert [[tokens for tokens, _ in sequences] for sequences in passes] == [[5] * 3, [2] * 3] * 20
+    lengths = [length for sequences in passes for _, length in sequences]
     assert len(CONTEXT) < min(lengths) <= max(lengths) <= len(CONTEXT) + ROOM_TOKENS
-    assert sum(len({length for _, length in each}) > 1 for each in passes) > 30
+    assert sum(len({length for _, length in sequences}) > 1 for sequences in passes) > 30
 
 
-def steps_of(target, draft, tree=None, **changes):
+def make_steps(target, draft, tree=None, **changes):
     decoder = Decoder(
         target,
         draft,
@@ -51,8 +51,8 @@ def steps_of(target, draft, tree=None, **changes):
     return BatchSteps(decoder, different_prompts(CONTEXT, 3), decoder.change_tree)
 
 
-def test_a_step_is_one_of_all_texts_and_begins_anew_where_room_ends(target, draft, passes):
-    steps = steps_of(target, draft)
+def test_step_feeds_all_sequences_and_restarts_when_the_room_ends(target, draft, passes):
+    steps = make_steps(target, draft)
     for count in range(150):
         tree = (level_widths([2, 2]), chain(4), chain(0))[count % 3]
         steps.prepare(tree)
@@ -60,17 +60,16 @@ def test_a_step_is_one_of_all_texts_and_begins_anew_where_room_ends(target, draf
         steps.step()
         assert [tokens for tokens, _ in passes[-1]] == [tree.nodes] * 3
         assert len(passes) == before + 1
-    lengths = [{length for _, length in each} for each in passes]
-    assert all(len(each) > 1 for each in lengths[:3])  # prompts of unlike lengths
-    beginnings = sum(later < earlier for earlier, later in zip(map(max, lengths), map(max, lengths[1:]), strict=False))
-    assert beginnings >= 2
+    lengths = [{length for _, length in sequences} for sequences in passes]
+    assert all(len(distinct) > 1 for distinct in lengths[:3])  # prompts of different lengths
+    restarts = sum(later < earlier for earlier, later in zip(map(max, lengths), map(max, lengths[1:]), strict=False))
+    assert restarts >= 2
     assert max(map(max, lengths)) <= len(CONTEXT) + ROOM_TOKENS
 
 
-def test_end_tokens_end_no_step(make_model):
-    """A target for which every token ends a text."""
+def test_end_tokens_do_not_end_steps(make_model):
     target = make_model(seed=1, end_tokens=tuple(range(23)))
-    steps = steps_of(target, make_model(seed=1))
+    steps = make_steps(target, make_model(seed=1))
     for _ in range(10):
         steps.prepare(chain(2))
         steps.step()

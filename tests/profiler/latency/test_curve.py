@@ -1,6 +1,6 @@
-"""One curve: added counts close in on what bends, and the stated interval holds wherever a curve does not fall."""
+"""A latency curve: counts are added where it bends, and intervals contain every curve that does not fall."""
 
-from functools import cache
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -17,65 +17,67 @@ from treeopt.records.timing_quality import interpolation_errors
 MOST = 200
 
 
-def curve_of(seconds, checkpoint=None, most=MOST):
-    last = [0]
-    return LatencyCurve(
-        "verify",
-        lambda: Passes(lambda tokens: lambda: last.__setitem__(0, tokens)),
-        most,
-        Recorder(FakeClock(lambda: seconds(last[0])), checkpoint or Checkpoint(None, "")),
-    )
+def make_curve(seconds, checkpoint=None, most=MOST):
+    """Return a curve of passes that take `seconds(tokens)`, and the list of timed counts."""
+    timed = []
+    clock = FakeClock(lambda: seconds(timed[-1]))
+    recorder = Recorder(clock, checkpoint or Checkpoint(None, ""))
+    return LatencyCurve("verify", lambda: Passes(lambda tokens: lambda: timed.append(tokens)), most, recorder), timed
 
 
-def bent(seconds, times, **least):
-    curve = curve_of(seconds)
-    curve.pilot(1)
-    for _ in range(times):
-        if not curve.bend(1, **least):
-            break
+def bend(curve, times, rounds=1, **least):
+    curve.pilot(rounds)
+    while curve.added < times and curve.bend(rounds, **least):
+        pass
     return curve
 
 
-@cache
 def staircase(edges):
     return lambda tokens: 1.0 + 0.001 * tokens + 0.5 * sum(tokens > edge for edge in edges)
+
+
+def with_kinks(tokens):
+    return float(np.interp(tokens, [1, 37, 150, 200], [1.0, 1.2, 6.0, 6.4]))
 
 
 class TestInterval:
     @settings(max_examples=examples(40), deadline=None)
     @given(st.lists(st.floats(0, 0.1) | st.just(0.0) | st.just(5.0), min_size=MOST, max_size=MOST), st.integers(0, 12))
-    def test_a_curve_that_never_falls_lies_within_it_everywhere(self, rises, times):
+    def test_interval_contains_every_curve_that_does_not_fall(self, rises, times):
         truth = 1.0 + np.cumsum(rises)
-        table = bent(lambda tokens: float(truth[tokens - 1]), times).table()
+        table = bend(make_curve(lambda tokens: float(truth[tokens - 1]))[0], times).table()
         low, high = table.interval_s(np.arange(1, MOST + 1))
         assert np.all(low <= truth)
         assert np.all(truth <= high)
         np.testing.assert_array_equal(table.medians_s, truth[table.tokens - 1])
 
-    def test_a_curve_that_falls_in_between_need_not(self):
-        table = bent(lambda tokens: 1.0 - 0.5 * (tokens == 150), 0).table()
+    def test_interval_may_miss_a_curve_that_falls(self):
+        table = bend(make_curve(lambda tokens: 1.0 - 0.5 * (tokens == 150))[0], 0).table()
         assert 150 not in table.tokens
         assert table.interval_s(150)[0] == 1.0
 
 
 class TestBend:
-    @pytest.mark.parametrize("edges", [(64,), (64, 128), (37, 100)])
-    def test_counts_come_next_to_every_step(self, edges):
-        table = bent(staircase(edges), 14 * len(edges)).table()
+    @pytest.mark.parametrize("edges", [(64,), (37, 100)])
+    def test_counts_are_added_next_to_every_step(self, edges):
+        table = bend(make_curve(staircase(edges))[0], 14 * len(edges)).table()
         for edge in edges:
             assert {edge, edge + 1} <= set(table.tokens.tolist())
-
-    def test_counts_are_densest_near_a_step(self):
-        tokens = bent(staircase((64,)), 8).table().tokens
-        added = np.setdiff1d(tokens, first_points(MOST))
+        added = np.setdiff1d(bend(make_curve(staircase((64,)))[0], 8).table().tokens, first_points(MOST))
         assert np.sum(np.abs(added - 64) <= 16) >= 5
 
-    def test_a_straight_line_needs_no_count_between(self):
-        curve = bent(lambda tokens: 1.0 + 0.5 * tokens, 9, least_error=0.01)
-        assert curve.added == 0
+    def test_kinks_are_reproduced(self):
+        everywhere = np.arange(1, MOST + 1)
+        truth = np.array([with_kinks(count) for count in everywhere])
+        tables = [bend(make_curve(with_kinks)[0], times).table() for times in (0, 8, 16)]
+        errors = [np.abs(table.seconds(everywhere) / truth - 1).max() for table in tables]
+        assert errors[0] > 0.05
+        assert errors[1] < 0.03
+        assert errors[2] < 1e-12
 
-    def test_it_stops_where_lines_are_sure_enough(self):
-        curve = bent(staircase((64, 128)), 10_000, least_error=0.01)
+    def test_adding_ends_when_interpolation_is_exact_enough(self):
+        assert bend(make_curve(lambda tokens: 1.0 + 0.5 * tokens)[0], 9, least_error=0.01).added == 0
+        curve = bend(make_curve(staircase((64, 128)))[0], 10_000, least_error=0.01)
         table = curve.table()
         assert 0 < curve.added < 60
         assert interpolation_errors(table.tokens.tolist(), table.medians_s.tolist()).max() < 0.01
@@ -84,21 +86,39 @@ class TestBend:
         np.testing.assert_allclose(table.seconds(everywhere), truth, rtol=0.01)
 
     def test_every_count_can_be_added(self):
-        curve = curve_of(lambda tokens: 1.0 + tokens % 2, most=30)
-        curve.pilot(2)
-        while curve.bend(2):
-            pass
+        curve = bend(make_curve(lambda tokens: 1.0 + tokens % 2, most=30)[0], 30, rounds=2)
         assert curve.table().tokens.tolist() == list(range(1, 31))
 
 
-class TestCheckpoint:
-    def test_counts_of_the_checkpoint_are_kept(self):
-        checkpoint = Checkpoint(None, "")
-        first = curve_of(staircase((64,)), checkpoint)
-        first.pilot(9)
-        first.bend(9)
-        again = curve_of(lambda _: pytest.fail("timed again"), checkpoint)
-        again.pilot(9)
-        assert again.added == first.added == 1
-        assert again.table().tokens.tolist() == first.table().tokens.tolist()
-        assert {len(timing.samples_s) for timing in again.table().timings} == {PILOT_ROUNDS}
+class TestRounds:
+    @pytest.mark.parametrize("rounds", [1, PILOT_ROUNDS, 9])
+    def test_every_count_has_all_rounds(self, rounds):
+        curve, timed = make_curve(with_kinks)
+        bend(curve, 5, rounds).sample(rounds)
+        tokens, tries = curve.table().tokens.tolist(), 1  # each is tried before it is timed
+        assert len(tokens) == len(first_points(MOST)) + 5
+        assert {len(timing.samples_s) for timing in curve.table().timings} == {rounds}
+        assert Counter(timed) == dict.fromkeys(tokens, rounds + tries)
+
+    @pytest.mark.parametrize("stop_after", [2, 52, 100])
+    def test_resumed_curve_times_only_what_is_missing(self, tmp_path, stop_after):
+        def measure(seconds, checkpoint=None):
+            curve, _ = make_curve(lambda tokens: calls.append(tokens) or seconds(tokens), checkpoint)
+            bend(curve, 5, 7).sample(7)
+            return curve.table()
+
+        def interrupt(tokens):
+            if len(calls) > stop_after:
+                raise KeyboardInterrupt
+            return with_kinks(tokens)
+
+        calls, path = [], tmp_path / "checkpoint"
+        whole = measure(with_kinks)
+        calls.clear()
+        with pytest.raises(KeyboardInterrupt):
+            measure(interrupt, Checkpoint(path, "h"))
+        calls.clear()
+        resumed = measure(with_kinks, Checkpoint(path, "h", resume=True))
+        assert resumed.tokens.tolist() == whole.tokens.tolist()
+        assert {len(timing.samples_s) for timing in resumed.timings} == {7}
+        assert len(calls) + stop_after == 7 * len(whole.tokens)

@@ -1,4 +1,4 @@
-"""Drift is removed from samples of sizes that were timed in different blocks, and nothing else is."""
+"""Drift is removed from samples of sizes that were timed in different blocks, and nothing else is removed."""
 
 import numpy as np
 import pytest
