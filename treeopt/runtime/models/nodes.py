@@ -33,7 +33,8 @@ class PassNodes:
         if visible is not None:
             self.visible = visible
         self._on_device: dict[object, Tensor] = {}
-        self._masks: dict[tuple[torch.device, torch.dtype], TreeMask] = {}
+        self._masks: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        """Zeros, "may attend", left of the nodes' own mask."""
 
     @classmethod
     def whole(cls, tree: TokenTree) -> "PassNodes":
@@ -90,40 +91,24 @@ class PassNodes:
         return tensor
 
     def mask_after(self, length: int, *, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        """Return the additive attention mask (rows, length + start + rows) after `length` tokens; None if nothing is hidden."""
+        """Return the additive attention mask (rows, length + start + rows) after `length` tokens; None if nothing is hidden.
+
+        One buffer serves all lengths up to its capacity: dropping columns on the left gives the mask after a shorter
+        sequence, on a CPU as a view.
+
+            capacity columns of 0 | ancestor mask        length = 3:   0 0 0 | ancestor mask
+        """
         if self.sees_all:
             return None
-        mask = self._masks.get((device, dtype))
-        if mask is None or length > mask.capacity:
+        columns = length + self.visible.shape[1]
+        buffer = self._masks.get((device, dtype))
+        if buffer is None or columns > buffer.shape[1]:
             capacity = MASK_TOKENS * (length // MASK_TOKENS + 1)
-            visible = torch.tensor(self.visible)  # a copy: torch warns about read-only arrays
-            mask = self._masks[device, dtype] = TreeMask(visible, capacity, dtype=dtype, device=device)
-        return mask.after(length)
-
-
-class TreeMask:
-    """Additive attention masks (rows, length + columns) for any length up to the capacity, from one buffer.
-
-    The buffer (rows, capacity + columns) contains zeros, "may attend", left of the nodes' own mask.  Dropping columns
-    on the left gives the mask after a shorter sequence, on a CPU as a view:
-
-        capacity columns of 0 | ancestor mask        length = 3:   0 0 0 | ancestor mask
-
-    Args:
-        visible: bool (rows, columns), the nodes that each fed node may attend to.
-        capacity: most committed tokens before the tree.
-    """
-
-    def __init__(self, visible: Tensor, capacity: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.capacity = capacity
-        rows, columns = visible.shape
-        self._buffer = torch.zeros((rows, capacity + columns), device=device, dtype=dtype)
-        nodes = self._buffer[:, capacity:].fill_(float("-inf"))  # inverting `visible` would need its memory again
-        nodes.masked_fill_(visible.to(device), 0)
-
-    def after(self, length: int) -> Tensor:
-        """Return the mask after `length` committed tokens."""
-        mask = self._buffer[:, self.capacity - length :]
+            buffer = torch.zeros((self.rows, capacity + self.visible.shape[1]), dtype=dtype, device=device)
+            nodes = buffer[:, capacity:].fill_(float("-inf"))  # inverting `visible` would need its memory again
+            nodes.masked_fill_(torch.tensor(self.visible, device=device), 0)  # a copy: numpy's array may be read-only
+            self._masks[device, dtype] = buffer
+        mask = buffer[:, buffer.shape[1] - columns :]
         # GPU kernels read 16 aligned bytes at a time; a view may begin anywhere
         return mask.clone(memory_format=torch.contiguous_format) if mask.is_cuda else mask
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,11 +17,8 @@ class LinearScaling:
     """Position interpolation: all frequencies divided by `factor` (Chen et al., 2023)."""
 
     factor: float
-
-    @property
-    def amplitude(self) -> float:
-        """Factor of rotated queries and keys."""
-        return 1.0
+    amplitude: ClassVar[float] = 1.0
+    """Factor of rotated queries and keys."""
 
     def scale(self, frequencies: Tensor) -> Tensor:
         """Return the scaled frequencies, in radians per position."""
@@ -39,11 +37,7 @@ class Llama3Scaling:
     low_frequency_factor: float
     high_frequency_factor: float
     original_positions: int
-
-    @property
-    def amplitude(self) -> float:
-        """Factor of rotated queries and keys."""
-        return 1.0
+    amplitude: ClassVar[float] = 1.0
 
     def scale(self, frequencies: Tensor) -> Tensor:
         """Return the scaled frequencies, in radians per position."""

@@ -1,4 +1,4 @@
-"""Sequence ids: over a simulated cache of llama.cpp, every node sees its text and its ancestors, and nothing else."""
+"""Over a simulated cache of llama.cpp, each node attends to its sequence and its ancestors only."""
 
 from itertools import count
 
@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.gguf.cache import END, GGUFCache, NodeIds, SequenceIds
+from treeopt.runtime.models.gguf.cache import GGUFCache, NodeIds, SequenceIds
+from treeopt.runtime.models.gguf.context import END
 from treeopt.trees import TokenTree, chain, level_widths
 
 TREE = TokenTree([-1, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9])
 
 
 class Cells:
-    """A unified cache after llama.cpp's rules: which cells a token sees goes by its first sequence and its position."""
+    """A unified cache by llama.cpp's rules: a token attends to earlier positions that carry its first sequence id."""
 
     def __init__(self):
         self.cells = {}
-        self.next = count()
+        """Position and ids of each cell."""
+        self.new_cell = count()
 
     def copy(self, source, to, first, end):
         for position, ids in self._between(first, end):
@@ -28,48 +30,50 @@ class Cells:
     def remove(self, sequence, first, end):
         for _, ids in self._between(first, end):
             ids.discard(sequence)
-        self.cells = {cell: found for cell, found in self.cells.items() if found[1]}
-
-    def clear(self):
-        self.cells = {}
+        self.cells = {cell: content for cell, content in self.cells.items() if content[1]}
 
     def run(self, positions, ids):
-        """Store tokens, each with its ids, as one batch; return the cells that each sees."""
+        """Store tokens, each with its ids, as one batch; return their cells and the cells that each attends to."""
         self._check(positions, ids)
-        new = [next(self.next) for _ in positions]
-        self.cells |= {cell: (at, set(each)) for cell, at, each in zip(new, positions, ids, strict=True)}
+        new = [next(self.new_cell) for _ in positions]
+        self.cells |= {cell: (at, set(row)) for cell, at, row in zip(new, positions, ids, strict=True)}
         return new, [
-            {cell for cell, (place, owners) in self.cells.items() if each[0] in owners and place <= at}
-            for at, each in zip(positions, ids, strict=True)
+            {cell for cell, (position, owners) in self.cells.items() if row[0] in owners and position <= at}
+            for at, row in zip(positions, ids, strict=True)
         ]
 
     def _check(self, positions, ids):
-        """Refuse what `llama_batch_allocr` refuses: gaps, and sequences that share a token but not what is before it."""
-        last = {each: self._last(each) for row in ids for each in row}
+        """Refuse what `llama_batch_allocr` refuses: gaps, and sequences that share a token but not those before it."""
+        last = {sequence: self._last(sequence) for row in ids for sequence in row}
         for at, row in zip(positions, ids, strict=True):
-            assert row, "a token belongs to some sequence"
-            assert {last[each] for each in row} == {at - 1}
+            assert row, "a token needs a sequence id"
+            assert {last[sequence] for sequence in row} == {at - 1}
             last |= dict.fromkeys(row, at)
-        seen = {}
+        shared = {}
         for row in ids:
-            for each in row:
-                seen[each] = seen.get(each, set(row)) & set(row)
-                assert seen[each]
+            for sequence in row:
+                shared[sequence] = shared.get(sequence, set(row)) & set(row)
+                assert shared[sequence]
 
     def _last(self, sequence):
-        return max((at for at, ids in self.cells.values() if sequence in ids), default=-1)
+        return max((position for position, ids in self.cells.values() if sequence in ids), default=-1)
 
     def _between(self, first, end):
-        return [found for found in self.cells.values() if found[0] >= first and (end == END or found[0] < end)]
+        return [content for content in self.cells.values() if content[0] >= first and (end == END or content[0] < end)]
 
 
 class Simulated:
-    """A cache, and which cell holds each token of its text and each node."""
+    """A cache with the cell of each slot.
 
-    def __init__(self, texts=1, most=64, beside=None):
-        """Make a cache in a memory for several texts, or in that of another, which has the ids for both."""
-        self.memory = beside.memory if beside else Cells()
-        self.ids = beside.ids if beside else SequenceIds(most, texts)
+    Args:
+        caches: number of caches that share the sequence ids.
+        most: number of sequence ids.
+        neighbour: another cache, in whose memory this one is made.
+    """
+
+    def __init__(self, caches=1, most=64, neighbour=None):
+        self.memory = neighbour.memory if neighbour else Cells()
+        self.ids = neighbour.ids if neighbour else SequenceIds(most, caches)
         self.cache = GGUFCache(self.memory, 1000, self.ids)
         self.slots = {}
 
@@ -79,21 +83,23 @@ class Simulated:
         self.cache.commit_prefill(length)
         self.slots = dict(enumerate(new))
 
-    def feed(self, visible, depth, start=0):
-        """Feed nodes and check that each sees the text and what it should."""
-        length, size = self.cache.length, len(depth)
+    def store(self, visible, depth, start=0):
+        """Feed nodes; return their ids, their cells and the cells that each attends to."""
         node_ids = self.cache.assign_ids(visible, start)
         counts, ids = node_ids.ids()
         rows = [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
-        new, seen = self.memory.run([length + each for each in depth], rows)
+        return node_ids, *self.memory.run([self.cache.length + row for row in depth], rows)
+
+    def feed(self, visible, depth, start=0):
+        """Feed nodes; return whether each attends to the committed tokens and its visible nodes only."""
+        length = self.cache.length
+        node_ids, new, attended = self.store(visible, depth, start)
         node_ids.mark_stored()
-        self.slots |= {length + start + row: new[row] for row in range(size)}
-        for row in range(size):
-            expected = {self.slots[slot] for slot in range(length)}
-            expected |= {self.slots[length + column] for column in np.flatnonzero(visible[row])}
-            if seen[row] != expected:
-                return False
-        return True
+        self.slots |= {length + start + row: cell for row, cell in enumerate(new)}
+        committed = {self.slots[slot] for slot in range(length)}
+        return attended == [
+            committed | {self.slots[length + column] for column in np.flatnonzero(row)} for row in visible
+        ]
 
     def commit(self, path):
         length = self.cache.length
@@ -112,13 +118,12 @@ def levels(tree):
         yield tree.ancestor_mask[level.start : level.stop, : level.stop], tree.depth[level].tolist(), level.start
 
 
-def random_tree(noise, nodes):
-    parents = sorted(int(noise.integers(at)) for at in range(1, nodes))
-    return TokenTree([-1, *parents])
+def random_tree(generator, nodes):
+    return TokenTree([-1, *sorted(int(generator.integers(node)) for node in range(1, nodes))])
 
 
 @pytest.mark.parametrize("tree", [chain(0), chain(5), level_widths([4, 6, 5, 3]), TREE], ids=str)
-def test_a_tree_at_once_and_level_by_level_before_and_after_each_path_is_kept(tree):
+def test_tree_whole_and_by_level_before_and_after_commits(tree):
     simulated = Simulated()
     simulated.prefill(7)
     for padded in tree.leaf_paths:
@@ -129,22 +134,22 @@ def test_a_tree_at_once_and_level_by_level_before_and_after_each_path_is_kept(tr
         assert simulated.cache.length == simulated.cache.lines.committed.length
 
 
-def test_random_trees_and_paths_that_end_anywhere():
-    noise = np.random.default_rng(0)
+def test_random_trees_and_paths():
+    generator = np.random.default_rng(0)
     simulated = Simulated()
     for _ in range(12):
-        simulated.prefill(int(noise.integers(5)))
+        simulated.prefill(int(generator.integers(5)))
         for _ in range(8):
-            tree = random_tree(noise, int(noise.integers(1, 20)))
-            parts = [(*whole(tree), 0)] if noise.random() < 0.5 else list(levels(tree))
+            tree = random_tree(generator, int(generator.integers(1, 20)))
+            parts = [(*whole(tree), 0)] if generator.random() < 0.5 else list(levels(tree))
             assert all(simulated.feed(*part) for part in parts)
-            node, path = int(noise.integers(tree.nodes)), []
+            node, path = int(generator.integers(tree.nodes)), []
             while node >= 0:
                 path, node = [node, *path], int(tree.parents[node])
             simulated.commit(path)
 
 
-def test_nodes_are_fed_below_a_node_that_has_children_already():
+def test_nodes_below_a_node_that_has_children():
     simulated = Simulated()
     simulated.prefill(3)
     assert simulated.feed(*whole(chain(2)))
@@ -154,10 +159,10 @@ def test_nodes_are_fed_below_a_node_that_has_children_already():
     assert simulated.feed(*whole(TREE))
 
 
-def test_a_length_set_beyond_the_text_commits_what_was_fed_and_leaves_what_is_below():
+def test_longer_length_commits_fed_nodes():
     simulated = Simulated()
     simulated.prefill(3)
-    assert simulated.feed(*whole(chain(1)))  # an accepted leaf and the root behind it
+    assert simulated.feed(*whole(chain(1)))  # an accepted leaf and the root after it
     simulated.cache.length += 1
     level = np.array([[1, 1, 0], [1, 0, 1]], np.bool_)
     assert simulated.feed(level, [1, 1], start=1)
@@ -166,7 +171,7 @@ def test_a_length_set_beyond_the_text_commits_what_was_fed_and_leaves_what_is_be
     assert simulated.feed(*whole(TREE))
 
 
-def test_a_shorter_text_is_looked_at_and_the_whole_one_again():
+def test_shorter_length_hides_and_longer_restores_tokens():
     simulated = Simulated()
     simulated.prefill(9)
     for length in (4, 8, 2, 9, 9, 1):
@@ -176,58 +181,48 @@ def test_a_shorter_text_is_looked_at_and_the_whole_one_again():
         simulated.slots = slots
 
 
-def test_ids_of_a_chain_are_two_and_those_of_a_tree_one_more_than_its_leaves():
-    for tree, expected in ((chain(6), 2), (level_widths([5, 9]), 10)):
-        simulated = Simulated(most=expected)
+@pytest.mark.parametrize(("tree", "ids"), [(chain(6), 2), (level_widths([5, 9]), 10)])
+def test_tree_needs_an_id_per_leaf_and_one_more(tree, ids):
+    simulated = Simulated(most=ids)
+    for _ in range(2):  # the next sequence reuses the ids
         simulated.prefill(2)
         for _ in range(3):
             assert simulated.feed(*whole(tree))
             simulated.commit([0])
 
 
-def test_texts_of_unlike_lengths_in_one_memory_see_nothing_of_one_another():
-    noise = np.random.default_rng(3)
+def test_sequences_of_one_memory_do_not_see_each_other():
+    generator = np.random.default_rng(3)
     first = Simulated(most=200)
-    texts = [first, *(Simulated(beside=first) for _ in range(3))]
-    for each in texts:
-        each.prefill(int(noise.integers(9)))
+    sequences = [first, *(Simulated(neighbour=first) for _ in range(3))]
+    for sequence in sequences:
+        sequence.prefill(int(generator.integers(9)))
     for _ in range(60):
-        each = texts[noise.integers(len(texts))]
-        if noise.random() < 0.2:  # it has ended, and another one takes its place
-            each.prefill(int(noise.integers(9)))
-        tree = random_tree(noise, int(noise.integers(2, 12)))
-        assert each.feed(*whole(tree))
-        padded = tree.leaf_paths[noise.integers(len(tree.leaf_paths))]
-        each.commit(padded[padded >= 0].tolist())
+        sequence = sequences[generator.integers(len(sequences))]
+        if generator.random() < 0.2:  # another sequence takes its cache
+            sequence.prefill(int(generator.integers(9)))
+        tree = random_tree(generator, int(generator.integers(2, 12)))
+        assert sequence.feed(*whole(tree))
+        padded = tree.leaf_paths[generator.integers(len(tree.leaf_paths))]
+        sequence.commit(padded[padded >= 0].tolist())
 
 
-def test_a_text_that_ends_leaves_its_ids_to_the_next():
-    simulated = Simulated(most=4)
-    for _ in range(5):
-        simulated.prefill(2)
-        assert simulated.feed(*whole(level_widths([3])))
-
-
-def test_what_a_pass_that_was_broken_off_left_is_forgotten_with_the_text():
+def test_clear_drops_nodes_of_an_interrupted_pass():
     simulated = Simulated()
     simulated.prefill(2)
-    visible, depth = whole(TREE)
-    node_ids = simulated.cache.assign_ids(visible, 0)
-    counts, ids = node_ids.ids()
-    rows = [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
-    simulated.memory.run([2 + each for each in depth], rows)  # and nobody notes what was stored
+    simulated.store(*whole(TREE))  # interrupted before `mark_stored`
     simulated.cache.clear()
     assert simulated.memory.cells == {}
     simulated.prefill(3)
-    assert simulated.feed(visible, depth)
+    assert simulated.feed(*whole(TREE))
 
 
-def test_too_many_leaves_are_refused_in_one_line():
-    simulated = Simulated(texts=2, most=16)
-    other = Simulated(beside=simulated)
-    for each in (simulated, other):
-        each.prefill(2)
-        assert each.feed(*whole(level_widths([7])))
+def test_too_many_leaves_are_refused():
+    simulated = Simulated(caches=2, most=16)
+    other = Simulated(neighbour=simulated)
+    for sequence in (simulated, other):
+        sequence.prefill(2)
+        assert sequence.feed(*whole(level_widths([7])))
     with pytest.raises(
         InvalidValueError,
         match=r"^tree: expected at most 7 leaves.* 16 sequences for a batch of 2\..*: take .*, or a smaller batch",
@@ -244,14 +239,14 @@ def test_too_many_leaves_are_refused_in_one_line():
     ],
     ids=str,
 )
-def test_a_mask_that_is_no_tree_s_is_refused(visible):
+def test_mask_that_is_not_of_a_tree_is_refused(visible):
     simulated = Simulated()
     simulated.prefill(2)
     with pytest.raises(InvalidValueError, match=r"^mask: expected that of a tree"):
         simulated.cache.assign_ids(np.array(visible, np.bool_), 0)
 
 
-def test_a_path_that_was_never_fed_cannot_be_kept():
+def test_commit_of_nodes_that_were_not_fed_is_refused():
     simulated = Simulated()
     simulated.prefill(2)
     assert simulated.feed(*whole(level_widths([2])))
@@ -259,23 +254,22 @@ def test_a_path_that_was_never_fed_cannot_be_kept():
         simulated.cache.commit([0, 1, 2])
 
 
-def test_ids_shifted_by_a_leaf_are_found(monkeypatch):
-    """Negative control: in the second part of a tree, each leaf's sequence is its neighbour's."""
+def test_ids_of_a_neighbour_are_detected(monkeypatch):
+    """Negative control: in the third level, each leaf has its neighbour's sequence id."""
     ids = NodeIds.ids
 
-    def shifted(self):
-        counts, found = ids(self)
+    def shift_ids(self):
+        counts, node_ids = ids(self)
         lines = sorted({line.id for line in self._lines})
-        next_id = dict(zip(lines, lines[1:] + lines[:1], strict=True))
-        return counts, np.array([next_id[each] for each in found], np.int32)
+        following = dict(zip(lines, lines[1:] + lines[:1], strict=True))
+        return counts, np.array([following[node_id] for node_id in node_ids], np.int32)
 
     simulated = Simulated()
     simulated.prefill(2)
-    first, second, *_ = levels(TREE)
-    third = list(levels(TREE))[2]
+    first, second, third, *_ = levels(TREE)
     assert simulated.feed(*first)
     assert simulated.feed(*second)
-    monkeypatch.setattr(NodeIds, "ids", shifted)
+    monkeypatch.setattr(NodeIds, "ids", shift_ids)
     try:
         right = simulated.feed(*third)
     except AssertionError:  # llama.cpp's own checks

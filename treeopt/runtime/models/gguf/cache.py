@@ -8,28 +8,15 @@ A node carries the ids of all leaves below it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
 
 import numpy as np
 
 from treeopt.arrays import Bool, Int32, Integers
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.gguf.context import Context
+from treeopt.runtime.models.gguf.context import END, Context
 from treeopt.runtime.models.model import SequenceCache
 
-END = -1
-"""Stands for "up to the last position"."""
 NO_TREE = "mask: expected that of a tree. Got nodes that see others than those above them: take a drafter that proposes trees."
-
-
-class Memory(Protocol):
-    """Operations of a context on positions first to end of its cache; `END` means up to the last."""
-
-    def copy(self, source: int, to: int, first: int, end: int) -> None:
-        """Add the id `to` to tokens that carry the id `source`."""
-
-    def remove(self, sequence: int, first: int, end: int) -> None:
-        """Remove an id from tokens; tokens without an id are dropped."""
 
 
 class SequenceIds:
@@ -99,12 +86,12 @@ class SequenceLines:
     added when a tree has more leaves than any before.
 
     Args:
-        memory: of the context.
+        context: contains the tokens.
         new_id: returns an unused id.
     """
 
-    def __init__(self, memory: Memory, new_id: Callable[[], int]) -> None:
-        self._memory = memory
+    def __init__(self, context: Context, new_id: Callable[[], int]) -> None:
+        self._context = context
         self._new_id = new_id
         self.committed = _Line(new_id())
         self._lines: list[_Line] = []
@@ -112,7 +99,7 @@ class SequenceLines:
     def clear(self) -> None:
         """Drop all tokens and nodes, also those of an interrupted pass; the ids stay."""
         for line in (self.committed, *self._lines):
-            self._memory.remove(line.id, 0, END)
+            self._context.remove(line.id, 0, END)
             line.length, line.path = 0, []
 
     def drop_nodes(self, first: int) -> None:
@@ -148,8 +135,8 @@ class SequenceLines:
         if source is None:
             raise InvalidValueError(f"path: expected nodes that were fed. Got {[*path]}: feed them first.")
         if self.committed.length > length:
-            self._memory.remove(self.committed.id, length, END)
-        self._memory.copy(source.id, self.committed.id, length, length + size)
+            self._context.remove(self.committed.id, length, END)
+        self._context.copy(source.id, self.committed.id, length, length + size)
         self.committed.length = length + size
         for line in self._lines:
             if line.path:
@@ -162,7 +149,7 @@ class SequenceLines:
     def _cut(self, line: _Line, nodes: int) -> None:
         """Shorten a path to `nodes` nodes."""
         if len(line.path) > nodes:
-            self._memory.remove(line.id, line.length + nodes, END)
+            self._context.remove(line.id, line.length + nodes, END)
             del line.path[nodes:]
 
     def _lines_after(self, paths: Sequence[list[int]], length: int) -> list[_Line]:
@@ -193,9 +180,9 @@ class SequenceLines:
     def _set_length(self, line: _Line, length: int) -> None:
         """Change the committed tokens of a line without nodes."""
         if line.length > length:
-            self._memory.remove(line.id, length, END)
+            self._context.remove(line.id, length, END)
         elif line.length < length:
-            self._memory.copy(self.committed.id, line.id, line.length, length)
+            self._context.copy(self.committed.id, line.id, line.length, length)
         line.length = length
 
     def _copy_path(self, path: list[int], source: _Line | None, to: _Line) -> None:
@@ -203,7 +190,7 @@ class SequenceLines:
         size = len(path)
         if source is None or source.path[:size] != path:
             raise InvalidValueError(NO_TREE)
-        self._memory.copy(source.id, to.id, to.length, to.length + size)
+        self._context.copy(source.id, to.id, to.length, to.length + size)
         to.path = path
 
 

@@ -14,6 +14,8 @@ from treeopt.runtime.models.gguf.library import Handle, library, pop_error
 
 MICRO_BATCH_TOKENS = 512
 """Tokens that llama.cpp computes together (`n_ubatch`), its own default."""
+END = -1
+"""Stands for "up to the last position" in `Context.copy` and `Context.remove`."""
 F32, F16 = 0, 1
 """`ggml_type` of keys and values."""
 
@@ -55,9 +57,11 @@ class Context:
         weakref.finalize(self, _free, self._context, model)  # the model outlives its contexts
 
     def copy(self, source: int, to: int, first: int, end: int) -> None:
+        """Add the id `to` to the tokens at positions first to end that carry the id `source`."""
         self._library.llama_memory_seq_cp(self._memory, source, to, first, end)
 
     def remove(self, sequence: int, first: int, end: int) -> None:
+        """Remove an id from the tokens at positions first to end; tokens without an id are dropped."""
         self._library.llama_memory_seq_rm(self._memory, sequence, first, end)
 
     def clear(self) -> None:

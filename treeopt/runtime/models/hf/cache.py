@@ -13,40 +13,27 @@ from treeopt.runtime.models.model import SequenceCache
 from treeopt.runtime.models.padded_batch import PaddedBatch, SequenceLayout
 
 
-class LayerStore:
-    """One layer's keys and values, each (sequences, heads, capacity, size), allocated in the first pass.
-
-    They start as zeros, because a batched pass reads masked slots.
-    """
-
-    def __init__(self, sequences: int, capacity: int) -> None:
-        self._sequences, self._capacity = sequences, capacity
-        self.entries: tuple[Tensor, ...] = ()
-        """Keys and values; empty before the first pass."""
-
-    def allocate(self, *states: Tensor) -> None:
-        """Allocate entries for keys and values shaped like these, each (batch, heads, n, size), unless done before."""
-        if not self.entries:
-            self.entries = tuple(
-                state.new_zeros((self._sequences, state.shape[1], self._capacity, state.shape[3])) for state in states
-            )
-
-
 class AdapterStore:
-    """The entries of several sequences in all layers, allocated when the model first uses them."""
+    """The keys and values of several sequences in all layers."""
 
     def __init__(self, sequences: int, capacity: int) -> None:
         self.sequences, self.capacity = sequences, capacity
-        self.layers: list[LayerStore] = []
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+        """(keys, values) by layer, each (sequences, heads, capacity, size), allocated in the layer's first pass."""
 
-    def layer(self, index: int) -> LayerStore:
-        missing = index + 1 - len(self.layers)
-        self.layers += [LayerStore(self.sequences, self.capacity) for _ in range(missing)]
+    def layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a layer's entries, allocated for keys and values shaped like these, (batch, heads, n, size)."""
+        if index not in self.layers:
+            self.layers[index] = self._allocate(keys), self._allocate(values)
         return self.layers[index]
+
+    def _allocate(self, states: Tensor) -> Tensor:
+        # zeros, because a batched pass reads masked slots
+        return states.new_zeros((self.sequences, states.shape[1], self.capacity, states.shape[3]))
 
     def entries(self, index: int) -> list[Tensor]:
         """Return a sequence's keys and values in all layers, each (heads, capacity, size)."""
-        return [entries[index] for layer in self.layers for entries in layer.entries]
+        return [entries[index] for layer in self.layers.values() for entries in layer]
 
     def caches(self) -> list["AdapterCache"]:
         """Return a cache per sequence."""
@@ -140,24 +127,21 @@ class PassLayer(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(self, store: LayerStore, slots: PassSlots) -> None:
+    def __init__(self, store: AdapterStore, index: int, slots: PassSlots) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._store, self._slots = store, slots
+        self._store, self._index, self._slots = store, index, slots
         self._used = slots.batch.kv_length - slots.batch.tokens
         self.is_initialized = False
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self._store.allocate(key_states, value_states)
+        self._store.layer(self._index, key_states, value_states)
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write the keys and values of the pass; return those of all slots up to the padded KV length."""
         self.lazy_initialization(key_states, value_states)
-        keys, values = (
-            self._slots.write(entries, new)
-            for entries, new in zip(self._store.entries, (key_states, value_states), strict=True)
-        )
-        return keys, values
+        keys, values = self._store.layers[self._index]
+        return self._slots.write(keys, key_states), self._slots.write(values, value_states)
 
     def get_seq_length(self) -> int:
         """Return the slots before those of the pass."""
@@ -181,8 +165,8 @@ class PassCache(Cache):
         indices = count()
 
         def new_layer() -> PassLayer:
-            return PassLayer(store.layer(next(indices)), slots)
+            return PassLayer(store, next(indices), slots)
 
         super().__init__(layer_class_to_replicate=new_layer)  # type: ignore[arg-type]
         # a model asks for the used slots before it reaches a layer that `Cache` would create on demand
-        self.layers.extend(new_layer() for _ in range(len(store.layers)))
+        self.layers.extend(new_layer() for _ in range(max(store.layers, default=-1) + 1))
