@@ -1,4 +1,4 @@
-"""Which device and dtype are chosen where the user leaves that to treeopt."""
+"""Device and dtype by default: CUDA and the checkpoint's dtype if available, those of a file, or CPU and float32."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ AUTO_OPTIONS = {
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def gpu(monkeypatch):
     """Have torch find one GPU, on which nothing can run."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -39,7 +39,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options | {"device": "cpu"}))
 
 
-def checkpoint(folder: Path, **config: object) -> Path:
+def copy_target(folder, **config):
+    """Return a copy of the bundled target with another dtype in its configuration."""
     copied = Path(shutil.copytree(bundled.TARGET, folder / "model"))
     content = json.loads((copied / "config.json").read_text())
     for name in ("dtype", "torch_dtype"):
@@ -48,14 +49,14 @@ def checkpoint(folder: Path, **config: object) -> Path:
     return copied
 
 
-def test_auto_is_the_cpu_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_the_cpu_without_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pairs.resolve_device("auto") == torch.device("cpu")
     assert local_device("auto", {}) == torch.device("cpu")
 
 
 @pytest.mark.usefixtures("gpu")
-def test_auto_is_cuda_where_torch_finds_it() -> None:
+def test_auto_is_cuda_if_torch_finds_it():
     assert pairs.resolve_device("auto") == torch.device("cuda")
     assert local_device("auto", {"WORLD_SIZE": "2", "LOCAL_RANK": "1"}) == torch.device("cuda:1")
     assert pairs.resolve_device("cpu") == torch.device("cpu")
@@ -63,15 +64,10 @@ def test_auto_is_cuda_where_torch_finds_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "device", "expected"),
-    [
-        ("auto", "cpu", "float32"),
-        ("auto", "cuda", "bfloat16"),
-        ("float16", "cuda", "float16"),
-        ("bfloat16", "cpu", "bfloat16"),
-    ],
+    [("auto", "cpu", "float32"), ("auto", "cuda", "bfloat16"), ("float16", "cuda", "float16")],
 )
-def test_auto_is_the_dtype_of_the_checkpoint_on_a_gpu(tmp_path: Path, name: str, device: str, expected: str) -> None:
-    folder = checkpoint(tmp_path, dtype="bfloat16")
+def test_auto_is_the_dtype_of_the_checkpoint_on_a_gpu(tmp_path, name, device, expected):
+    folder = copy_target(tmp_path, dtype="bfloat16")
     assert pairs.resolve_dtype(folder, name, torch.device(device)) == expected
 
 
@@ -85,13 +81,14 @@ def test_auto_is_the_dtype_of_the_checkpoint_on_a_gpu(tmp_path: Path, name: str,
         ({"dtype": 16}, None),
     ],
 )
-def test_dtype_of_a_checkpoint(tmp_path: Path, config: dict, expected: str | None) -> None:
-    assert read_checkpoint_dtype(ModelFolder(checkpoint(tmp_path, **config))) == expected
+def test_dtype_of_a_checkpoint(tmp_path, config, expected):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_checkpoint_dtype(ModelFolder(tmp_path)) == expected
 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
-    ("device", "dtype", "own", "expected"),
+    ("device", "dtype", "stored", "expected"),
     [
         ("auto", "auto", "bfloat16", ("cuda", torch.bfloat16)),
         ("auto", "float16", "bfloat16", ("cuda", torch.float16)),
@@ -100,70 +97,65 @@ def test_dtype_of_a_checkpoint(tmp_path: Path, config: dict, expected: str | Non
         ("cpu", "bfloat16", "float32", ("cpu", torch.bfloat16)),
     ],
 )
-def test_models_are_loaded_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, dtype: str, own: str, expected: tuple
-) -> None:
+def test_load_pair_uses_the_resolved_device_and_dtype(tmp_path, monkeypatch, device, dtype, stored, expected):
     class LoadedError(Exception):
         pass
 
-    def load(_: object, **options: object) -> None:
+    def load(_, **options):
         raise LoadedError(str(options["device"]), options["dtype"])
 
     monkeypatch.setattr(pairs, "load_language_model", load)
     with pytest.raises(LoadedError) as loaded:
-        pairs.load_pair(checkpoint(tmp_path, dtype=own), device=device, dtype=dtype)
+        pairs.load_pair(copy_target(tmp_path, dtype=stored), device=device, dtype=dtype)
     assert loaded.value.args == expected
 
 
-def test_what_runs_is_the_first_line_and_an_unused_gpu_is_named(capsys: pytest.CaptureFixture) -> None:
+def test_first_line_describes_the_run(capsys):
     PairOptions(**AUTO_OPTIONS).load()
     assert capsys.readouterr().err.splitlines()[0] == "bundled target + bundled draft: cpu, float32"
 
 
 @pytest.mark.usefixtures("gpu")
-def test_an_unused_gpu_is_named(bundled_pair: pairs.ModelPair) -> None:
+def test_unused_gpu_is_named(bundled_pair):
     assert pairs.describe_run(bundled_pair).endswith(
         "cpu, float32. A GPU is unused (Some GPU): leave --device out, or pass --device cuda"
     )
 
 
-def test_an_unknown_dtype_is_refused() -> None:
+def test_unknown_dtype_is_refused():
     with pytest.raises(InvalidValueError, match=r"dtype: expected auto, float32, bfloat16, float16\. Got 'int4'"):
         pairs.load_pair(dtype="int4")
 
 
-class TestOfAFile:
-    """A file's device, dtype and threads hold where the user names none and they are there."""
+class TestConditionsOfAFile:
+    """A file's device, dtype and threads are defaults, if this machine has them."""
 
     @pytest.fixture
-    def loaded(self, monkeypatch: pytest.MonkeyPatch) -> list[PairOptions]:
-        seen: list[PairOptions] = []
-
-        def load(options: PairOptions, **_: object) -> SimpleNamespace:
-            seen.append(options)
-            return SimpleNamespace()
-
-        monkeypatch.setattr(PairOptions, "load", load)
+    def loaded(self, monkeypatch):
+        """Return the options of each load."""
+        loaded = []
+        monkeypatch.setattr(PairOptions, "load", lambda options, **_: loaded.append(options) or SimpleNamespace())
         monkeypatch.setattr("treeopt.cli.identity.identity_here", lambda _: Identity())
-        return seen
+        return loaded
 
     @pytest.mark.parametrize(
         ("user", "file", "expected"),
         [
             ({}, {"device": "cpu", "dtype": "bfloat16", "threads": 1}, ("cpu", "bfloat16", 1)),
             ({}, {"device": "cuda:7", "dtype": "q8_0", "threads": 4096}, ("auto", "auto", None)),
+            ({}, {"device": "cuda:one"}, ("auto", "auto", None)),
             ({"dtype": "float16"}, {"device": "cpu", "dtype": "bfloat16"}, ("cpu", "float16", None)),
             ({"device": "cuda:0", "threads": 2}, {"device": "cpu", "threads": 1}, ("cuda:0", "auto", 2)),
             ({}, {}, ("auto", "auto", None)),
         ],
     )
-    def test_conditions(self, loaded: list[PairOptions], user: dict, file: dict, expected: tuple) -> None:
+    def test_options_come_first(self, loaded, user, file, expected):
         options = PairOptions(**(AUTO_OPTIONS | user))
         load_models(options, Path("tree.json"), Identity(**file))
         assert (loaded[0].device, loaded[0].dtype, loaded[0].threads) == expected
 
     @pytest.mark.usefixtures("gpu")
-    def test_a_gpu_that_is_there(self, loaded: list[PairOptions]) -> None:
-        options = PairOptions(**AUTO_OPTIONS)
-        load_models(options, Path("tree.json"), Identity(device="cuda:0"))
-        assert loaded[0].device == "cuda:0"
+    def test_gpu_of_the_file_is_used(self, loaded):
+        for device in ("cuda:0", "cuda"):
+            load_models(PairOptions(**AUTO_OPTIONS), Path("tree.json"), Identity(device=device))
+        assert [options.device for options in loaded] == ["cuda:0", "cuda"]

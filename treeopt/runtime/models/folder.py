@@ -37,11 +37,7 @@ class ModelFolder:
     @cached_property
     def content(self) -> dict[str, Any]:
         """The parsed `config.json`."""
-        if not self.path.is_dir():
-            raise TreeoptError(
-                f"{self.path}: no such folder. "
-                "Expected a model folder with config.json, safetensors and tokenizer.json."
-            )
+        self._check_exists()
         path = self.path / CONFIG
         if not path.is_file():
             raise TreeoptError(f"{self.path}: no {CONFIG}. Expected a model folder in Hugging Face layout.")
@@ -62,16 +58,20 @@ class ModelFolder:
     @cached_property
     def weight_files(self) -> dict[str, Path]:
         """The file of each tensor; the headers of all files have been read."""
-        if not self.path.is_dir():
-            raise TreeoptError(
-                f"{self.path}: no such folder. Expected a model folder with config.json and safetensors."
-            )
+        self._check_exists()
         return find_weight_files(self.path)
 
     @cached_property
     def digest(self) -> str:
         """Identifies the model independently of its path."""
         return hash_model(self.content, set(self.weight_files.values()))
+
+    def _check_exists(self) -> None:
+        if not self.path.is_dir():
+            raise TreeoptError(
+                f"{self.path}: no such folder. "
+                "Expected a model folder with config.json, safetensors and tokenizer.json."
+            )
 
 
 def hash_model(config: dict[str, Any], weight_files: Iterable[Path]) -> str:

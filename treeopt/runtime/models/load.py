@@ -1,7 +1,7 @@
 """Loading any model: a folder in Hugging Face layout, built in or run by transformers, or a GGUF file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -9,12 +9,10 @@ from treeopt.errors import FormatError, TreeoptError
 from treeopt.runtime.models.config import CONFIG, why_not_built_in
 from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
+from treeopt.runtime.models.gguf.model import load_gguf
+from treeopt.runtime.models.hf.loading import Placement, load_adapter
 from treeopt.runtime.models.model import LanguageModel, ModelSizes
 from treeopt.runtime.models.weights import load_model
-
-if TYPE_CHECKING:
-    from treeopt.runtime.models.hf.loading import Placement
-
 
 Source = ModelFolder | GGUFFile
 
@@ -29,7 +27,7 @@ def load_language_model(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-    placement: "Placement | None" = None,
+    placement: Placement | None = None,
     tensor_parallel: bool = False,
 ) -> LanguageModel:
     """Load a folder's model, its weights cast to `dtype`, or a GGUF file, which keeps its dtype.
@@ -41,13 +39,9 @@ def load_language_model(
     """
     source = open_source(folder) if isinstance(folder, Path | str) else folder
     if isinstance(source, GGUFFile):
-        from treeopt.runtime.models.gguf.model import load_gguf  # needs llama.cpp, which is optional
-
         return load_gguf(source)
     if why_adapter(source) is None and placement is None and not tensor_parallel:
         return load_model(source, dtype=dtype, device=device)
-    from treeopt.runtime.models.hf.loading import load_adapter  # needs transformers, which is optional
-
     return load_adapter(source.path, dtype=dtype, device=device, placement=placement, tensor_parallel=tensor_parallel)
 
 

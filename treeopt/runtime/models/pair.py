@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,6 +11,7 @@ from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.machine import AUTO, BUNDLED, Pair, has_nvidia_driver
 from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
+from treeopt.runtime.models.hf.loading import Placement
 from treeopt.runtime.models.hub import SETTINGS, is_hub_name, read_model_folder
 from treeopt.runtime.models.linear import slow_products_note
 from treeopt.runtime.models.load import (
@@ -28,9 +28,6 @@ from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.texts.shared_tokens import SharedTokens, compare_tokens
 from treeopt.texts.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from treeopt.runtime.models.hf.loading import Placement
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -72,7 +69,7 @@ def load_pair(
     device: str = AUTO,
     dtype: str = AUTO,
     threads: int | None = None,
-    placement: "Placement | None" = None,
+    placement: Placement | None = None,
     tensor_parallel: bool = False,
     sequence_tokens: int = 0,
 ) -> ModelPair:
@@ -110,7 +107,7 @@ def load_pair(
     sources = [read_model_folder(name, _read_settings, SETTINGS) for name in names]
     shared, notes = _compare_settings(sources)
     _check_length(sequence_tokens, sources)
-    torch_dtype = _resolve_dtype(sources[0], dtype, torch_device)
+    torch_dtype = DTYPES[resolve_dtype(sources[0], dtype, torch_device)]
     sources = [
         read_model_folder(name, partial(_read_weight_files, known=source))
         for name, source in zip(names, sources, strict=True)
@@ -180,7 +177,10 @@ def _check_gguf_options(names: Sequence[Path | str], device: str, dtype: str, *,
     """Refuse options that do not apply to GGUF files."""
     files = [name for name in names if is_gguf(name)]
     if files and (device not in (AUTO, "cpu") or distributed):
-        raise InvalidValueError(f"{files[0]}: expected to run on cpu, as GGUF models do. Got more: leave it out.")
+        device_name = device if device not in (AUTO, "cpu") else "several devices"
+        raise InvalidValueError(
+            f"{files[0]}: expected to run on cpu, as GGUF models do. Got {device_name}: leave the option out."
+        )
     if len(files) == len(names) and dtype != AUTO:
         raise InvalidValueError(
             f"dtype: expected none, because GGUF files keep theirs. Got {dtype}: leave it out.", field="dtype"
@@ -241,8 +241,7 @@ def _distribution_suffix(model: LanguageModel, *, placed: bool, split: bool) -> 
 
 def has_device(device: str) -> bool:
     """Return whether this machine has a device, such as `cpu` or `cuda:1`."""
-    kind, _, number = device.partition(":")
-    return device == "cpu" or (kind == "cuda" and int(number or 0) < torch.cuda.device_count())
+    return device in list_devices() or (device == "cuda" and torch.cuda.device_count() > 0)
 
 
 def list_devices() -> list[str]:
@@ -272,18 +271,12 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def resolve_dtype(target: Path | str, name: str, device: torch.device) -> str:
+def resolve_dtype(target: Source | Path | str, name: str, device: torch.device) -> str:
     """Return the name of a dtype; for `auto`, the target checkpoint's on a GPU, float32 on the CPU."""
     if name != AUTO:
         return name
     if device.type == "cpu":
         return "float32"
-    return str(_resolve_dtype(read_model_folder(target, open_source, SETTINGS), name, device)).removeprefix("torch.")
-
-
-def _resolve_dtype(target: Source, name: str, device: torch.device) -> torch.dtype:
-    if name != AUTO:
-        return DTYPES[name]
-    if device.type == "cpu" or isinstance(target, GGUFFile):
-        return torch.float32
-    return DTYPES.get(read_checkpoint_dtype(target) or "float32", torch.float32)
+    source = read_model_folder(target, open_source, SETTINGS) if isinstance(target, Path | str) else target
+    dtype = None if isinstance(source, GGUFFile) else read_checkpoint_dtype(source)
+    return dtype if dtype in DTYPES else "float32"
