@@ -1,4 +1,4 @@
-"""One pass of a model of transformers over several texts gives what a pass over each of them does."""
+"""A batched pass of a model of transformers equals one pass per sequence."""
 
 from collections import Counter
 
@@ -7,11 +7,10 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
-from tests.contracts.drafters import CASES
 from tests.contracts.test_batches import check_that_none_changes_another
 from tests.support.hf_models import ARCHITECTURES, VOCABULARY, random_model
 from tests.support.passes import feed_tokens, new_cache
-from tests.support.unlike_texts import COUNTS, LENGTHS, NAMES, TREE, UNLIKE
+from tests.support.unlike_texts import COUNTS, LENGTHS, TREE, UNLIKE
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models.hf import load_adapter
@@ -23,38 +22,39 @@ from treeopt.trees import chain, level_widths
 
 REQUESTED_STATES = RequestedStates(layer_ids=(0, 1), last=True)
 PROMPTS = [[5, 3, 40], [1], [8, 8, 2, 60, 11, 4, 4], [9, 30], [2] * 12]
-close = {"rtol": 1e-3, "atol": 1e-3}
+CLOSE = {"rtol": 1e-3, "atol": 1e-3}
 
 
-def tokens_of(count, seed):
+def random_tokens(count, seed):
     return torch.randint(VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-def inputs_after_texts(model, caches, trees):
-    """Return what is fed to each text, which has a prompt and a node after it that was kept."""
-    found = []
+def prefill(model, caches, trees):
+    """Commit a prompt and one node of each sequence; return the trees after them as inputs."""
+    inputs = []
     for number, (length, cache, tree) in enumerate(zip(LENGTHS, caches, trees, strict=True)):
         cache.clear()
-        model.prefill(tokens_of(length, number), cache)
-        feed_tokens(model, cache, tokens_of(1, number))
+        model.prefill(random_tokens(length, number), cache)
+        feed_tokens(model, cache, random_tokens(1, number))
         cache.commit([0])
-        found.append(SequenceInput(cache, tokens_of(tree.nodes, number), PassNodes.whole(tree)))
-    return found
+        inputs.append(SequenceInput(cache, random_tokens(tree.nodes, number), PassNodes.whole(tree)))
+    return inputs
 
 
-def check(model, caches, trees, order=range(5)):
-    """Compare what one pass gives with what passes over each text give, and what both leave in the caches."""
-    inputs = [inputs_after_texts(model, caches, trees)[number] for number in order]
-    together = model.forward(inputs, REQUESTED_STATES)
-    left = [[entries.clone() for entries in cache.store.entries(cache.index)] for cache in caches]
-    for sequence, found in zip(inputs, together, strict=True):
-        torch.testing.assert_close(found, model.forward([sequence], REQUESTED_STATES)[0], **close)
-    for sequence, found in zip(inputs, model.forward(inputs, REQUESTED_STATES, last_only=True), strict=True):
-        torch.testing.assert_close(found, model.forward([sequence], REQUESTED_STATES, last_only=True)[0], **close)
+def compare_batch(model, caches, trees, order=range(5)):
+    """Compare outputs and cache entries of one pass over sequences with those of a pass over each."""
+    inputs = [prefill(model, caches, trees)[number] for number in order]
+    batched = model.forward(inputs, REQUESTED_STATES)
+    batched_entries = [[entries.clone() for entries in cache.store.entries(cache.index)] for cache in caches]
+    last = model.forward(inputs, REQUESTED_STATES, last_only=True)
+    for sequence, *outputs in zip(inputs, batched, last, strict=True):
+        for output, last_only in zip(outputs, (False, True), strict=True):
+            (expected,) = model.forward([sequence], REQUESTED_STATES, last_only=last_only)
+            torch.testing.assert_close(output, expected, **CLOSE)
     for number in order:
-        seen, cache = LENGTHS[number] + 1 + trees[number].nodes, caches[number]
-        for one, other in zip(left[number], cache.store.entries(cache.index), strict=True):
-            torch.testing.assert_close(one[:, :seen], other[:, :seen], **close)
+        used, cache = LENGTHS[number] + 1 + trees[number].nodes, caches[number]
+        for entries, expected in zip(batched_entries[number], cache.store.entries(cache.index), strict=True):
+            torch.testing.assert_close(entries[:, :used], expected[:, :used], **CLOSE)
 
 
 @pytest.fixture(scope="module")
@@ -63,93 +63,85 @@ def model():
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_shares_passes(name, tmp_path):
-    random_model(name).save_pretrained(tmp_path / name)
-    model = load_adapter(tmp_path / name)
+def test_every_architecture_runs_batched_passes(loaded_adapter, name):
+    model = loaded_adapter(name)
     assert model.batches
-    check(model, model.new_caches(40, 5), UNLIKE)
+    compare_batch(model, model.new_caches(40, 5), UNLIKE)
 
 
-@pytest.mark.parametrize("trees", [(chain(0),) * 5, (TREE,) * 5, UNLIKE], ids=["plain", "one tree", "unlike"])
-@pytest.mark.parametrize("order", [range(5), [4, 2, 0, 1, 3], [0, 2, 1, 3], [4, 1], [2]])
-def test_any_texts_in_any_order(model, trees, order):
-    check(model, model.new_caches(40, 5), trees, order)
+@pytest.mark.parametrize(
+    ("trees", "order"),
+    [
+        ((chain(0),) * 5, range(5)),
+        ((TREE,) * 5, [4, 2, 0, 1, 3]),
+        (UNLIKE, [4, 2, 0, 1, 3]),
+        (UNLIKE, [0, 2, 1, 3]),
+        (UNLIKE, [4, 1]),
+        (UNLIKE, [2]),
+    ],
+)
+def test_sequences_in_any_order(model, trees, order):
+    compare_batch(model, model.new_caches(40, 5), trees, order)
 
 
-def test_caches_that_lie_apart(model):
-    side_by_side = model.new_caches(40, 3)
-    check(
-        model,
-        [side_by_side[2], new_cache(model, 60), side_by_side[0], *model.new_caches(50, 1), side_by_side[1]],
-        UNLIKE,
-    )
+def test_caches_in_several_stores(model):
+    store = model.new_caches(40, 3)
+    compare_batch(model, [store[2], new_cache(model, 60), store[0], *model.new_caches(50, 1), store[1]], UNLIKE)
 
 
-def test_a_text_of_one_token_is_not_read_before_its_first_pass(model):
+def test_batch_of_empty_caches(model):
     caches = model.new_caches(20, 2)
-    tokens = tokens_of(TREE.nodes, 1)
+    tokens = random_tokens(TREE.nodes, 1)
     inputs = [SequenceInput(cache, tokens, PassNodes.whole(TREE)) for cache in caches]
-    together = model.forward(inputs)
+    batched = model.forward(inputs)
     caches[1].commit([0, 2])
-    torch.testing.assert_close(together[0].logits, model.forward(inputs[:1]).logits, **close)
-    after = feed_tokens(model, caches[1], [7]).logits
-    text = torch.cat([tokens[[0, 2]], torch.tensor([7])])
-    torch.testing.assert_close(after, model.reference_logits(text[None])[0, -1:], **close)
+    torch.testing.assert_close(batched[0].logits, model.forward(inputs[:1]).logits, **CLOSE)
+    logits = feed_tokens(model, caches[1], [7]).logits
+    sequence = torch.cat([tokens[[0, 2]], torch.tensor([7])])
+    torch.testing.assert_close(logits, model.reference_logits(sequence[None])[0, -1:], **CLOSE)
 
 
-def test_positions_after_the_longest_text_count_as_its_last(model):
+def test_positions_are_clamped_to_the_last_one(model):
     longest = model.config.max_positions
     for cache in (caches := model.new_caches(longest + 3, 2)):
-        model.prefill(tokens_of(longest - 1, 3), cache)
-    inputs = [SequenceInput.causal(cache, tokens_of(3, 1)) for cache in caches]
+        model.prefill(random_tokens(longest - 1, 3), cache)
+    inputs = [SequenceInput.causal(cache, random_tokens(3, 1)) for cache in caches]
     mask = torch.full((1, 1, longest + 2, longest + 2), float("-inf")).triu(1)
-    places = torch.arange(longest + 2).clamp(max=longest - 1)[None]
+    positions = torch.arange(longest + 2).clamp(max=longest - 1)[None]
     with torch.inference_mode():
-        text = torch.cat([tokens_of(longest - 1, 3), tokens_of(3, 1)])[None]
-        expected = model._model(input_ids=text, attention_mask=mask, position_ids=places).logits[0, -3:]
-    for found in model.forward(inputs):
-        torch.testing.assert_close(found.logits, expected, **close)
+        tokens = torch.cat([random_tokens(longest - 1, 3), random_tokens(3, 1)])[None]
+        expected = model._model(input_ids=tokens, attention_mask=mask, position_ids=positions).logits[0, -3:]
+    for output in model.forward(inputs):
+        torch.testing.assert_close(output.logits, expected, **CLOSE)
 
 
-def counted(monkeypatch):
-    """Return how many passes of one and of several sequences each model runs."""
-    counts, run = Counter(), AdapterModel._run
+def test_batched_texts_equal_single_ones():
+    # in float64 no rounding depends on the batch
+    pair = [AdapterModel(random_model(name, seed=1).double(), name=name) for name in ("llama", "gpt2")]
+    decoder = Decoder(*pair, TREE, temperature=0.9)
+    requests = [GenerationRequest(prompt, count, seed=2) for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
+    check_that_none_changes_another(decoder, requests, (3,))
 
-    def counting(self, inputs, *, requested_states):
-        counts[self.name, len(inputs) > 1] += 1
+
+def test_step_is_one_pass_of_the_target_and_one_of_the_draft_per_level(monkeypatch):
+    passes, run = Counter(), AdapterModel._run
+
+    def count_passes(self, inputs, *, requested_states):
+        passes[self.name, len(inputs) > 1] += 1
         return run(self, inputs, requested_states=requested_states)
 
-    monkeypatch.setattr(AdapterModel, "_run", counting)
-    return counts
-
-
-@pytest.fixture(scope="module")
-def pair():
-    """Return target and draft in float64, whose texts are the same whatever shares a pass."""
-    return [AdapterModel(random_model(name, seed=1).double(), name=name) for name in ("llama", "gpt2")]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_texts_that_join_and_leave_are_those_decoded_alone(pair, name):
-    decoder = Decoder(pair[0], *CASES[name].make(*pair), temperature=0.9)
-    wanted = [GenerationRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
-    check_that_none_changes_another(decoder, wanted, (2, 3, 8))
-
-
-def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(monkeypatch):
     target, draft = (AdapterModel(random_model("llama", seed=seed), name=f"{seed}") for seed in range(2))
     decoder = Decoder(target, draft, level_widths([2, 2, 1]), temperature=0.0)
-    counts = counted(monkeypatch)
-    requests = [GenerationRequest([3, 5, each], 12, ignore_end_tokens=True) for each in range(4)]
+    monkeypatch.setattr(AdapterModel, "_run", count_passes)
+    requests = [GenerationRequest([3, 5, token], 12, ignore_end_tokens=True) for token in range(4)]
     steps = Counter(step.request for step in decoder.stream_all(requests, batch_size=4))
-    most = max(steps.values())
-    assert counts["0", False] + counts["0", True] == most
-    assert counts["1", False] + counts["1", True] == 3 * most
-    assert counts["0", True] >= min(steps.values())
+    assert passes["0", False] + passes["0", True] == max(steps.values())
+    assert passes["1", False] + passes["1", True] == 3 * max(steps.values())
+    assert passes["0", True] >= min(steps.values())
 
 
-class OfTheFirstText(AdapterModel):
-    """Gives every text the positions of the first."""
+class WithPositionsOfTheFirst(AdapterModel):
+    """Gives every sequence the positions of the first."""
 
     def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
         wrong = []
@@ -161,27 +153,17 @@ class OfTheFirstText(AdapterModel):
 
 
 class WithoutMask(AdapterModel):
-    """Shows every text all slots."""
+    """Shows every sequence all slots."""
 
     def _build_mask(self, inputs, batch, layouts):
         mask = super()._build_mask(inputs, batch, layouts)
         return torch.zeros_like(mask) if len(inputs) > 1 else mask
 
 
-class Swapped(AdapterModel):
-    """Confuses two texts."""
-
-    def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
-        if len(inputs) > 1:
-            first, second, *others = inputs
-            inputs = [first._replace(cache=second.cache), second._replace(cache=first.cache), *others]
-        return super().forward(inputs, requested_states, last_only=last_only)
-
-
 class Raising(AdapterModel):
     def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
         if len(inputs) > 1:
-            raise KeyError("a text")
+            raise KeyError("a sequence")
         return super().forward(inputs, requested_states, last_only=last_only)
 
 
@@ -193,23 +175,23 @@ class NotFinite(AdapterModel):
         return Outputs(outputs.whole.map(lambda values: values * float("nan")), outputs.sizes)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("llama", torch.float32), ("gpt2", torch.bfloat16), ("gemma2", torch.float32)]
+)
 class TestCheck:
-    @pytest.mark.parametrize("wrong", [OfTheFirstText, WithoutMask, Swapped, Raising, NotFinite])
-    def test_a_model_that_mixes_texts_shares_no_pass(self, name, dtype, wrong):
-        model = wrong(random_model(name).to(dtype), name="wrong")
+    @pytest.mark.parametrize("kind", [WithPositionsOfTheFirst, WithoutMask, Raising, NotFinite])
+    def test_wrong_model_needs_separate_passes(self, name, dtype, kind):
+        model = kind(random_model(name).to(dtype), name="wrong")
         assert why_separate_passes(model, tolerance=EXACT if dtype == torch.float32 else ROUNDED) is not None
 
-    def test_one_that_does_not_is_found(self, name, dtype):
+    def test_right_model_does_not(self, name, dtype):
         model = AdapterModel(random_model(name).to(dtype), name="right")
         assert why_separate_passes(model, tolerance=EXACT if dtype == torch.float32 else ROUNDED) is None
 
 
-def test_a_model_that_fails_the_check_is_run_in_turn(tmp_path, monkeypatch):
-    random_model("llama").save_pretrained(tmp_path)
+def test_model_that_fails_the_check_runs_separate_passes(adapter_folder, monkeypatch):
     monkeypatch.setattr("treeopt.runtime.models.hf.model.build_mask", lambda *_, **__: None)
-    model = load_adapter(tmp_path)
+    model = load_adapter(adapter_folder("llama"))
     assert not model.batches
     assert any("decodes the sequences of a batch one after the other" in note for note in model.notes)
-    check(model, model.new_caches(40, 5), UNLIKE)
+    compare_batch(model, model.new_caches(40, 5), UNLIKE)

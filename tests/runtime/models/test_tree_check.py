@@ -1,4 +1,4 @@
-"""The check at load lets the right models through and refuses whatever would change a text."""
+"""The load-time check accepts right models and refuses those that would change a text."""
 
 from dataclasses import replace
 
@@ -41,55 +41,49 @@ def random_model(config):
 class WithoutMask(AdapterModel):
     def _build_mask(self, inputs, batch, layouts):
         mask = super()._build_mask(inputs, batch, layouts)
-        return (
-            mask
-            if mask is None
-            else {kind: torch.zeros_like(each) for kind, each in mask.items()}
-            if isinstance(mask, dict)
-            else torch.zeros_like(mask)
-        )
+        if isinstance(mask, dict):
+            return {kind: torch.zeros_like(layer_mask) for kind, layer_mask in mask.items()}
+        return None if mask is None else torch.zeros_like(mask)
 
 
-class Changed(AdapterModel):
-    """Feeds something else than it is asked to."""
-
-    def changed(self, sequence):
+class WithChangedInput(AdapterModel):
+    def change(self, sequence):
         raise NotImplementedError
 
     def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
-        return super().forward([self.changed(sequence) for sequence in inputs], requested_states, last_only=last_only)
+        return super().forward([self.change(sequence) for sequence in inputs], requested_states, last_only=last_only)
 
 
-class WithCausalMask(Changed):
-    """What becomes of a mask that a model ignores."""
+class WithCausalMask(WithChangedInput):
+    """Ignores the mask."""
 
-    def changed(self, sequence):
+    def change(self, sequence):
         nodes = sequence.nodes
         return sequence._replace(nodes=PassNodes(depth=nodes.depth, start=nodes.start))
 
 
-class WithoutPositions(Changed):
-    def changed(self, sequence):
+class WithoutPositions(WithChangedInput):
+    def change(self, sequence):
         nodes = sequence.nodes
         depth = nodes.start + np.arange(nodes.rows)
         return sequence._replace(nodes=PassNodes(depth=depth, visible=nodes.visible, start=nodes.start))
 
 
-class WithWrongKeep(AdapterModel):
+class WithWrongCommit(AdapterModel):
     def new_caches(self, capacity, sequences):
         store = AdapterStore(sequences, capacity)
-        return [KeepsTheFirstNodes(store, place) for place in range(sequences)]
+        return [CommitsTheFirstNodes(store, index) for index in range(sequences)]
 
 
-class KeepsTheFirstNodes(AdapterCache):
+class CommitsTheFirstNodes(AdapterCache):
     def commit(self, path):
         super().commit(range(len(path)))
 
 
-class WithWrongStart(Changed):
+class WithWrongStart(WithChangedInput):
     """Writes every part of a tree to the same slots."""
 
-    def changed(self, sequence):
+    def change(self, sequence):
         nodes = sequence.nodes
         return sequence._replace(nodes=PassNodes(depth=nodes.depth, visible=nodes.visible[:, : nodes.rows]))
 
@@ -100,24 +94,27 @@ class WithNaN(AdapterModel):
         return Outputs(outputs.whole.map(lambda values: values * float("nan")), outputs.sizes)
 
 
-@pytest.mark.parametrize("config", [LLAMA, GPT2, GEMMA2], ids=["llama", "gpt2", "gemma2"])
-class TestNegativeControls:
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [(LLAMA, torch.float32), (GPT2, torch.bfloat16), (GEMMA2, torch.float32)],
+    ids=["llama", "gpt2", "gemma2"],
+)
+class TestTreeMask:
     @pytest.mark.parametrize(
-        "wrong", [WithoutMask, WithCausalMask, WithoutPositions, WithWrongKeep, WithWrongStart, WithNaN]
+        "kind", [WithoutMask, WithCausalMask, WithoutPositions, WithWrongCommit, WithWrongStart, WithNaN]
     )
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-    def test_a_wrong_adapter_is_refused(self, config, wrong, dtype):
-        model = wrong(random_model(config).to(dtype), name="wrong one")
+    def test_wrong_adapter_is_refused(self, config, dtype, kind):
+        model = kind(random_model(config).to(dtype), name="wrong one")
         with pytest.raises(TreeoptError, match=r"^wrong one: cannot take a tree mask: .*%"):
             check_tree_mask(model, tolerance=EXACT if dtype == torch.float32 else ROUNDED)
 
-    def test_the_right_one_is_not(self, config):
-        assert check_tree_mask(AdapterModel(random_model(config), name="right"), tolerance=EXACT) < 1e-5
-        assert check_tree_mask(AdapterModel(random_model(config).bfloat16(), name="right"), tolerance=ROUNDED) < 0.1
+    def test_right_adapter_is_accepted(self, config, dtype):
+        largest = 1e-5 if dtype == torch.float32 else 0.1
+        assert check_tree_mask(AdapterModel(random_model(config).to(dtype), name="right"), tolerance=ROUNDED) < largest
 
 
 class WithoutWindow(AdapterModel):
-    """Ignores the sliding window in all masks of its own, as a model that takes one mask for all layers."""
+    """Ignores the sliding window, as a model that takes one mask for all layers."""
 
     more = 10_000
 
@@ -138,15 +135,16 @@ class WithShorterWindow(WithoutWindow):
     more = -1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("config", [GEMMA2, MISTRAL], ids=["gemma2", "mistral"])
+@pytest.mark.parametrize(
+    ("config", "dtype"), [(GEMMA2, torch.float32), (MISTRAL, torch.bfloat16)], ids=["gemma2", "mistral"]
+)
 class TestSlidingWindow:
-    """The window of both is 4096 tokens, so that only the narrowed check sees it."""
+    """The window of both is 4096 tokens, which only the check with a narrow window reaches."""
 
-    @pytest.mark.parametrize("wrong", [WithoutWindow, WithLongerWindow, WithShorterWindow])
-    def test_a_wrong_window_is_refused(self, config, dtype, wrong):
+    @pytest.mark.parametrize("kind", [WithoutWindow, WithLongerWindow, WithShorterWindow])
+    def test_wrong_window_is_refused(self, config, dtype, kind):
         tolerance = EXACT if dtype == torch.float32 else ROUNDED
-        model = wrong(random_model(config).to(dtype), name="wrong one")
+        model = kind(random_model(config).to(dtype), name="wrong one")
         check_tree_mask(model, tolerance=tolerance)
         with (
             model.narrowed(CHECKED_WINDOW),
@@ -154,50 +152,50 @@ class TestSlidingWindow:
         ):
             check_tree_mask(model, tolerance=tolerance, refusal="cannot slide")
 
-    def test_the_right_one_is_not(self, config, dtype):
+    def test_right_window_is_accepted_and_restored(self, config, dtype):
         model = AdapterModel(random_model(config).to(dtype), name="right")
         with model.narrowed(CHECKED_WINDOW):
-            most = 1e-5 if dtype == torch.float32 else 0.1
-            assert check_tree_mask(model, tolerance=ROUNDED) < most
+            largest = 1e-5 if dtype == torch.float32 else 0.1
+            assert check_tree_mask(model, tolerance=ROUNDED) < largest
             assert model.config.sliding_window == model._model.config.sliding_window == CHECKED_WINDOW
         assert model.config.sliding_window == model._model.config.sliding_window == 4096
 
 
-def test_a_model_that_ignores_windows_is_refused_when_it_is_loaded(tmp_path, monkeypatch):
+def test_loading_checks_the_sliding_window(tmp_path, monkeypatch):
     random_model(MISTRAL).save_pretrained(tmp_path / "odd")
     monkeypatch.setattr("treeopt.runtime.models.hf.model.hide_before_window", lambda mask, _: mask)
     with pytest.raises(TreeoptError, match=r"^odd: cannot take a tree mask beyond its sliding window: a tree pass"):
         load_adapter(tmp_path / "odd")
 
 
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float16, 0.01), (torch.bfloat16, 0.03)])
-def test_a_trained_model_in_every_dtype(dtype, most):
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
+def test_trained_model_is_accepted_in_every_dtype(dtype, most):
     model = transformers.AutoModelForCausalLM.from_pretrained(bundled.TARGET, dtype=dtype)
     assert check_tree_mask(AdapterModel(model, name="bundled"), tolerance=ROUNDED) < most
 
 
-def test_a_vocabulary_smaller_than_the_check():
+def test_vocabulary_smaller_than_the_tokens_of_the_check():
     config = transformers.LlamaConfig(**{**SIZES, "vocab_size": 5})
     assert check_tree_mask(AdapterModel(random_model(config), name="small"), tolerance=EXACT) < 1e-5
 
 
-def test_tokens_that_a_model_never_says():
+def test_infinite_logits_do_not_count():
     class Silent(AdapterModel):
         def forward(self, *args, **options):
             outputs = super().forward(*args, **options)
-            return Outputs(Output(self.silenced(outputs.logits)), outputs.sizes)
+            return Outputs(Output(self.silence(outputs.logits)), outputs.sizes)
 
-        def reference_logits(self, texts):
-            return self.silenced(super().reference_logits(texts))
+        def reference_logits(self, sequences):
+            return self.silence(super().reference_logits(sequences))
 
-        def silenced(self, logits):
+        def silence(self, logits):
             logits[..., 50:] = float("-inf")
             return logits
 
     assert check_tree_mask(Silent(random_model(LLAMA), name="silent"), tolerance=EXACT) < 1e-5
 
 
-def test_a_model_that_does_not_read_its_text_tells_nothing():
+def test_model_without_attention_cannot_be_checked():
     model = random_model(LLAMA)
     for layer in model.model.layers:
         torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
@@ -205,7 +203,7 @@ def test_a_model_that_does_not_read_its_text_tells_nothing():
         check_tree_mask(AdapterModel(model, name="blind"), tolerance=EXACT)
 
 
-def test_whatever_a_model_raises_is_named():
+def test_error_contains_what_the_model_raised():
     class Raising(AdapterModel):
         def forward(self, *_, **__):
             raise KeyError("some\nthing")
@@ -234,7 +232,7 @@ REFUSED = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning:transformers", "ignore::FutureWarning:transformers")
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_architecture_that_cannot_take_a_tree_is_refused_in_one_line(name, tmp_path):
+def test_architecture_without_tree_masks_is_refused_in_one_line(name, tmp_path):
     kind, sizes, word = REFUSED[name]
     random_model(getattr(transformers, f"{kind}Config")(**sizes)).save_pretrained(tmp_path / name)
     with pytest.raises(TreeoptError, match=rf"^{name}: cannot take a tree mask: .*{word}") as caught:

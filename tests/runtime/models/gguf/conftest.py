@@ -1,6 +1,7 @@
 """Tiny random Llama folders of bytes, and GGUF files of them; skipped where llama.cpp is not installed."""
 
 import shutil
+from functools import cache
 
 import pytest
 
@@ -24,18 +25,18 @@ def byte_folders(make_checkpoint):
 
 @pytest.fixture(scope="session")
 def gguf_files(byte_folders, tmp_path_factory):
-    """Return a function from a number format to the files of target and draft."""
+    """Return a function from a dtype to the files of target and draft."""
     pytest.importorskip("gguf", reason="needs the gguf extra")
     pytest.importorskip("llama_cpp", reason="needs the gguf extra")
-    make_gguf, found = together("tools", "make_gguf")[0].make_gguf, {}
+    make_gguf = together("tools", "make_gguf")[0].make_gguf
 
+    @cache
     def files(weight_dtype="f32"):
-        if weight_dtype not in found:
-            beside = tmp_path_factory.mktemp(weight_dtype)
-            found[weight_dtype] = [beside / "target.gguf", beside / "draft.gguf"]
-            for folder, path in zip(byte_folders, found[weight_dtype], strict=True):
-                make_gguf(folder, path, weight_dtype)
-        return found[weight_dtype]
+        folder = tmp_path_factory.mktemp(weight_dtype)
+        paths = [folder / "target.gguf", folder / "draft.gguf"]
+        for source, path in zip(byte_folders, paths, strict=True):
+            make_gguf(source, path, weight_dtype)
+        return paths
 
     return files
 

@@ -1,4 +1,4 @@
-"""The commands with GGUF files: profile, run and bench, and one line where a file or an option does not fit."""
+"""Commands with GGUF files: profile, run and bench; refusals in one line."""
 
 import json
 
@@ -17,7 +17,7 @@ PROMPTS = "one two three\n\nfour five six\n\nseven eight nine\n\nten eleven twel
 
 @pytest.fixture
 def run_command(tmp_path, monkeypatch):
-    """Return a function that runs a command in a folder of its own and gives exit code, output and messages."""
+    """Return a function that runs a command in a new folder and returns exit code, output and messages."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompts.txt").write_text(PROMPTS, "utf-8")
     level_widths([3]).save(tmp_path / "tree.json")
@@ -35,16 +35,18 @@ def pair(gguf_files):
     return ["--target", target, "--draft", draft, "--threads", 1]
 
 
-def test_run_writes_plain_decoding_s_text(run_command, pair):
-    ask = ["--prompt", "import os", "--temperature", 0, "--max-new-tokens", 20]
+def test_run_prints_the_text_of_plain_decoding(run_command, pair):
+    options = ["--prompt", "import os", "--temperature", 0, "--max-new-tokens", 20]
     level_widths([]).save("root.json")
-    found = [run_command("run", tree, *pair, *ask) for tree in ("tree.json", "root.json")]
-    assert [each[0] for each in found] == [0, 0]
-    assert found[0][1] == found[1][1] != ""
+    (code, text, _), (root_code, plain, _) = (
+        run_command("run", tree, *pair, *options) for tree in ("tree.json", "root.json")
+    )
+    assert (code, root_code) == (0, 0)
+    assert text == plain != ""
 
 
 @pytest.mark.slow
-def test_a_profile_a_plan_and_a_bench(run_command, pair, tmp_path):
+def test_profile_plan_and_bench(run_command, pair, tmp_path):
     code, _, messages = run_command("profile", *pair, *QUICK, "--prompts", "prompts.txt", "-o", "p.yaml")
     assert code == 0, messages
     profile = Profile.load("p.yaml")
@@ -61,7 +63,7 @@ def test_a_profile_a_plan_and_a_bench(run_command, pair, tmp_path):
     assert json.loads((tmp_path / "b.json").read_text("utf-8"))
 
 
-def test_what_does_not_fit_is_one_line(run_command, pair, gguf_files, tmp_path):
+def test_wrong_files_and_options_are_refused_in_one_line(run_command, pair, gguf_files, tmp_path):
     (tmp_path / "cut.gguf").write_bytes(gguf_files()[0].read_bytes()[:-4000])
     cases = [
         (["--target", "cut.gguf", "--draft", "cut.gguf"], "Is the file complete?"),
@@ -76,7 +78,7 @@ def test_what_does_not_fit_is_one_line(run_command, pair, gguf_files, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_profile_of_more_tokens_than_sequences_says_how_many_there_are(run_command, pair):
+def test_profile_of_more_tokens_than_sequences_is_refused(run_command, pair):
     wide = ["--max-tokens", "512", *QUICK[2:]]
     code, _, messages = run_command("profile", *pair, *wide, "--prompts", "prompts.txt", "-o", "p.yaml")
     assert code == 1

@@ -1,4 +1,4 @@
-"""GGUF models: the logits of the same weights in the built-in transformer, and one pass for a tree."""
+"""GGUF models give the logits of the built-in transformer with the same weights, and run a tree in one pass."""
 
 from itertools import pairwise
 
@@ -33,70 +33,69 @@ def feed(model, cache, tokens, tree=TREE, first=0, end=None):
     return model.forward([SequenceInput(cache, tokens[first:end], level_of(tree, first, end))]).logits
 
 
-def path_logits(model, text, tokens, tree=TREE):
-    """Return the logits after each node, each from a plain pass over its path's text."""
-    found = [None] * tree.nodes
-    for padded in tree.leaf_paths:
+def path_logits(model, prefix, tokens):
+    """Return the logits after each node, from a plain pass over each path."""
+    logits = [None] * TREE.nodes
+    for padded in TREE.leaf_paths:
         path = padded[padded >= 0].tolist()
-        logits = model.reference_logits(torch.cat([text, tokens[path]])[None])[0, len(text) :]
-        for node, row in zip(path, logits, strict=True):
-            found[node] = row
-    return torch.stack(found)
+        rows = model.reference_logits(torch.cat([prefix, tokens[path]])[None])[0, len(prefix) :]
+        for node, row in zip(path, rows, strict=True):
+            logits[node] = row
+    return torch.stack(logits)
 
 
-@pytest.mark.parametrize(("weight_dtype", "most"), [("f32", 1e-5), ("f16", 0.01), ("q8_0", 0.15)])
-def test_logits_are_those_of_the_same_weights_in_the_built_in_transformer(byte_folders, gguf_files, weight_dtype, most):
-    text = random_tokens(40)
+@pytest.mark.parametrize(("weight_dtype", "tolerance"), [("f32", 1e-5), ("f16", 0.01), ("q8_0", 0.15)])
+def test_logits_equal_the_built_in_transformer(byte_folders, gguf_files, weight_dtype, tolerance):
+    tokens = random_tokens(40)
     for folder, path in zip(byte_folders, gguf_files(weight_dtype), strict=True):
-        built_in = load_model(folder)
-        expected = built_in.forward_uncached(text)
-        found = load_gguf(path)
-        assert (found.config.vocabulary, found.config.max_positions, found.config.end_tokens) == (256, 128, (0,))
-        assert found.parameters == built_in.parameters
-        at_once = feed_tokens(found, new_cache(found, 40), text).logits
-        for logits in (found.reference_logits(text[None])[0], at_once):
-            assert (logits - expected).square().mean().sqrt() < most * expected.std()
+        built_in, model = load_model(folder), load_gguf(path)
+        expected = built_in.forward_uncached(tokens)
+        assert (model.config.vocabulary, model.config.max_positions, model.config.end_tokens) == (256, 128, (0,))
+        assert model.parameters == built_in.parameters
+        for logits in (
+            model.reference_logits(tokens[None])[0],
+            feed_tokens(model, new_cache(model, 40), tokens).logits,
+        ):
+            assert (logits - expected).square().mean().sqrt() < tolerance * expected.std()
 
 
-@pytest.mark.parametrize("weight_dtype", ["f32", "f16", "q8_0"])
-def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kept(gguf_files, weight_dtype):
+@pytest.mark.parametrize(("weight_dtype", "tolerance"), [("f32", 1e-3), ("q8_0", 0.2)])
+def test_tree_before_and_after_commits(gguf_files, weight_dtype, tolerance):
     model = load_gguf(gguf_files(weight_dtype)[0])
-    text, tokens = random_tokens(11), random_tokens(TREE.nodes, seed=1)
+    prefix, tokens = random_tokens(11), random_tokens(TREE.nodes, seed=1)
     cache = new_cache(model, 60)
-    model.prefill(text, cache)
-    most = 1e-3 if weight_dtype == "f32" else 0.2
-    edges = [0, 1, 5, 11, 16, TREE.nodes]
+    model.prefill(prefix, cache)
     for padded in TREE.leaf_paths[::5]:
-        expected = path_logits(model, text, tokens)
-        at_once = feed(model, cache, tokens)
-        by_levels = torch.cat([feed(model, cache, tokens, first=a, end=b) for a, b in pairwise(edges)])
-        for found in (at_once, by_levels):
-            torch.testing.assert_close(found, expected, rtol=most, atol=most)
+        expected = path_logits(model, prefix, tokens)
+        whole = feed(model, cache, tokens)
+        edges = pairwise([0, 1, 5, 11, 16, TREE.nodes])
+        by_level = torch.cat([feed(model, cache, tokens, first=first, end=end) for first, end in edges])
+        for logits in (whole, by_level):
+            torch.testing.assert_close(logits, expected, rtol=tolerance, atol=tolerance)
         path = padded[padded >= 0].tolist()
         cache.commit(path)
-        text = torch.cat([text, tokens[path]])
-        assert cache.length == len(text)
+        prefix = torch.cat([prefix, tokens[path]])
+        assert cache.length == len(prefix)
 
 
-def test_the_check_lets_every_format_through_and_finds_ids_of_a_neighbour(gguf_files, monkeypatch):
+def test_check_accepts_every_dtype_and_detects_ids_of_a_neighbour(gguf_files, monkeypatch):
     """Negative control: sequence ids shifted by one leaf."""
     for weight_dtype, tolerance in (("f32", EXACT), ("f16", ROUNDED), ("q8_0", ROUNDED)):
         assert check_tree_mask(load_gguf(gguf_files(weight_dtype)[0]), tolerance=tolerance) < tolerance / 2
     ids = NodeIds.ids
 
-    def shifted(self):
-        counts, found = ids(self)
+    def shift_ids(self):
+        counts, node_ids = ids(self)
         lines = sorted({line.id for line in self._lines})
-        return counts, np.roll(lines, 1)[np.searchsorted(lines, found)].astype(np.int32)
+        return counts, np.roll(lines, 1)[np.searchsorted(lines, node_ids)].astype(np.int32)
 
-    monkeypatch.setattr(NodeIds, "ids", shifted)
+    monkeypatch.setattr(NodeIds, "ids", shift_ids)
     for weight_dtype in ("f32", "q8_0"):
         with pytest.raises(TreeoptError, match=r"^target: cannot take a tree mask: .*"):
             load_gguf(gguf_files(weight_dtype)[0])
 
 
-def test_positions_that_are_ignored_are_found(gguf_pair):
-    """Negative control: every node at the position of its slot."""
+def test_check_detects_positions_by_slot(gguf_pair):
 
     class WithoutPositions(GGUFModel):
         def forward(self, inputs, requested_states=NO_STATES, *, last_only=False):
@@ -112,28 +111,22 @@ def test_positions_that_are_ignored_are_found(gguf_pair):
         check_tree_mask(wrong, tolerance=EXACT)
 
 
-TREES = [chain(1), chain(3), TREE, level_widths([2, 2, 2]), TokenTree([-1, 0, 0, 1, 2, 3, 3, 4])]
-
-
-def test_greedy_texts_of_chains_and_trees_are_plain_decoding_s(gguf_files):
-    models = [load_gguf(path) for path in gguf_files("q8_0")]
-    expected = list(Decoder(models[0], None, temperature=0).generate(PROMPT, 20))
+@pytest.mark.parametrize("tree", [chain(3), TREE, TokenTree([-1, 0, 0, 1, 2, 3, 3, 4])], ids=str)
+def test_greedy_texts_equal_plain_decoding(gguf_files, tree):
+    target, draft = (load_gguf(path) for path in gguf_files("q8_0"))
+    expected = list(Decoder(target, None, temperature=0).generate(PROMPT, 20))
     assert len(set(expected)) > 5
-    for tree in TREES:
-        for draft in (models[1], models[0]):  # one that is seldom right, one that is always
-            decoder = Decoder(models[0], draft, tree, temperature=0)
+    for drafter in (draft, target):  # one that is rarely accepted, one that always is
+        decoder = Decoder(target, drafter, tree, temperature=0)
+        for _ in range(2):  # the second text reuses the caches
             assert list(decoder.generate(PROMPT, 20)) == expected
-            assert list(decoder.generate(PROMPT, 20)) == expected  # a second text in the same caches
 
 
-def test_hidden_states_are_refused_in_one_line(gguf_pair):
-    cache = new_cache(gguf_pair[0], 8)
+def test_hidden_states_and_too_many_leaves_are_refused(gguf_pair):
+    target, draft = gguf_pair
     with pytest.raises(InvalidValueError, match=r"^target: expected a drafter without hidden states.*: take a draft"):
-        gguf_pair[0].prefill(random_tokens(3), cache, RequestedStates(last=True))
-
-
-def test_more_leaves_than_sequences_are_refused_in_one_line(gguf_pair):
-    decoder = Decoder(gguf_pair[0], gguf_pair[1], level_widths([255]), temperature=0, max_nodes=300)
+        target.prefill(random_tokens(3), new_cache(target, 8), RequestedStates(last=True))
+    decoder = Decoder(target, draft, level_widths([255]), temperature=0, max_nodes=300)
     assert len(list(decoder.generate(PROMPT, 3))) == 3
     with pytest.raises(InvalidValueError, match=r"^tree: expected at most 255 leaves, because llama.cpp has 256 seq"):
-        list(Decoder(gguf_pair[0], gguf_pair[0], level_widths([128, 256]), temperature=0).generate(PROMPT, 3))
+        list(Decoder(target, target, level_widths([128, 256]), temperature=0).generate(PROMPT, 3))
