@@ -1,22 +1,22 @@
-"""A draft that learns under a plan that is re-calibrated: weights and trees change in one text, which stays the target's."""
+"""Online learning with re-calibration: weights and trees change within a text, which stays the target's."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from tests.runtime.learning.toy import FAST, late
+from tests.runtime.learning.toy import FAST
 from tests.support.decoded import PROMPT
 from tests.support.invented_machines import DEPTH, NODES, profile_of, seconds
 from tests.support.perturbed import perturbed_model
+from tests.support.steppers import decoder_with
 from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution
 from treeopt.adaptation import Recalibration, recalibration
 from treeopt.planner import plan
-from treeopt.runtime import Decoder, load_model
+from treeopt.runtime import Decoder, distribution, load_model
 from treeopt.runtime.decoding.observer import StepSeconds, combine_observers
+from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.learning.learner import Learner
-from treeopt.runtime.models.checkpoint import named_tensors
-from treeopt.runtime.models.trainable import copy_model
 from treeopt.trees import level_widths
 
 TREE = level_widths([2, 1])
@@ -26,8 +26,8 @@ SAMPLING = SAMPLINGS[0]
 START = (2, 0, 3, 1, 4, 0, 3, 2, 0)
 
 
-class Timed:
-    """Tells an observer of every step as if it had taken what a machine takes, so that no clock decides."""
+class WithTimesOfMachine:
+    """An observer of steps that take the times of `MACHINE`, so that no clock matters."""
 
     def __init__(self, observer):
         self.observer = observer
@@ -40,50 +40,49 @@ class Timed:
 
     def __call__(self, event):
         tree = event.proposal.tree
-        drafted = sum(MACHINE.draft[width - 1] for width in tree.draft_widths)
-        overhead = MACHINE.overhead if tree.nodes > 1 else 0.0
-        self.observer(event._replace(seconds=StepSeconds(drafted, MACHINE.verify[tree.nodes - 1], overhead)))
+        draft_s = sum(MACHINE.draft[width - 1] for width in tree.draft_widths)
+        overhead_s = MACHINE.overhead if tree.nodes > 1 else 0.0
+        self.observer(event._replace(seconds=StepSeconds(draft_s, MACHINE.verify[tree.nodes - 1], overhead_s)))
 
 
-class Restless(Recalibration):
-    """Changes the tree at every check, whatever was counted."""
+class AlwaysChanging(Recalibration):
+    """Changes the tree at every check."""
 
     def __init__(self, profile):
         super().__init__(profile, now_s=lambda: 0.0)
-        self.following = itertools.cycle([level_widths([1]), level_widths([2, 2, 1]), level_widths([3, 1]), TREE])
+        self.trees = itertools.cycle([level_widths([1]), level_widths([2, 2, 1]), level_widths([3, 1]), TREE])
 
     def _check(self):
         self._update_averages()
-        tree = next(self.following)
+        tree = next(self.trees)
         self._decoder.change_tree(tree)
         self._start(tree)
 
 
-def both(draft, adapting):
-    """Return a learner, and an observer that tells re-calibration and it of every step."""
+def learn_and_adapt(draft, adapting):
+    """Return a learner, and an observer that calls re-calibration and the learner."""
     learner = Learner(draft, FAST)
-    return learner, combine_observers(Timed(adapting), learner)
+    return learner, combine_observers(WithTimesOfMachine(adapting), learner)
 
 
 @pytest.fixture
-def restless(monkeypatch):
-    """Have every fourth step change the tree."""
+def changing(monkeypatch):
+    """Return an observer that changes the tree in every fourth step."""
     monkeypatch.setattr(recalibration, "CHECK_STEPS", 4)
-    return Restless(profile_of(MACHINE, POOR))
+    return AlwaysChanging(profile_of(MACHINE, POOR))
 
 
-def test_greedy_texts_are_plain_decodings(target, target_folder, restless):
-    own = perturbed_model(target_folder, 0.5, device=target.device)
-    learner, observer = both(own, restless)
-    decoder = Decoder(target, own, TREE, temperature=0.0, on_step=observer)
+def test_greedy_texts_equal_plain_decoding(target, target_folder, changing):
+    draft = perturbed_model(target_folder, 0.5, device=target.device)
+    learner, observer = learn_and_adapt(draft, changing)
+    decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=observer)
     plain = Decoder(target, None, None, temperature=0.0)
-    for prompt in (PROMPT, PROMPT[:4], [1]):
-        trees = set()
-        found = []
+    for prompt in (PROMPT, [1]):
+        trees, text = set(), []
         for step in decoder.decode_steps(prompt, 80):
-            found += step.tokens
+            text += step.tokens
             trees.add(decoder.tree)
-        assert found[:80] == list(plain.generate(prompt, 80))
+        assert text[:80] == list(plain.generate(prompt, 80))
         assert len(trees) > 2
     assert learner.stats.updates > 3
 
@@ -101,25 +100,23 @@ def toy(toy_folder):
 
 
 @pytest.fixture
-def p_value(toy, toy_folder, logits_after, chi_squared, restless):
-    """Return the function that decodes texts while weights and trees change, and tells how probable their beginnings are."""
+def p_value(toy, toy_folder, logits_after, chi_squared, changing):
+    """Return the function that decodes texts while weights and trees change, and returns the p-value of their beginnings."""
 
     def p_value(kind=Decoder):
-        own = perturbed_model(toy_folder, 1.0)
-        before = named_tensors(copy_model(own))
-        learner, observer = both(own, restless)
-        numbers = {"temperature": SAMPLING.temperature, "top_p": SAMPLING.top_p, "top_k": SAMPLING.top_k}
-        decoder = kind(toy, own, TREE, rule="sequoia", seed=1, on_step=observer, **numbers)
+        draft = perturbed_model(toy_folder, 1.0)
+        learner, observer = learn_and_adapt(draft, changing)
+        options = {"temperature": SAMPLING.temperature, "top_p": SAMPLING.top_p, "top_k": SAMPLING.top_k}
+        decoder = kind(toy, draft, TREE, rule="sequoia", seed=1, on_step=observer, **options)
         counts, steps = np.zeros((5,) * LENGTH), 0
         for _ in range(FEW):
-            found = list(decoder.stream(START, LENGTH))
-            counts[tuple(token for step in found for token in step)] += 1
-            steps += len(found)
+            text = list(decoder.stream(START, LENGTH))
+            counts[tuple(token for step in text for token in step)] += 1
+            steps += len(text)
         assert steps < FEW * LENGTH
-        joint = ToyDistribution(None, logits_after, None).joint(toy, START, SAMPLING)
         assert learner.stats.updates > 5
-        assert any(not each.equal(before[name]) for name, each in named_tensors(own).items())
-        return chi_squared(counts.sum((2, 3)), joint.sum((2, 3)))  # few cells, so that few texts tell
+        joint = ToyDistribution(None, logits_after, None).joint(toy, START, SAMPLING)
+        return chi_squared(counts.sum((2, 3)), joint.sum((2, 3)))  # few cells, which few texts fill
 
     return p_value
 
@@ -128,23 +125,51 @@ def test_texts_follow_the_target_while_weights_and_trees_change(p_value):
     assert p_value() > 1e-3
 
 
-def test_a_draft_verified_against_newer_weights_is_found(p_value, toy_folder, logits_after):
-    """Negative control: between sampling and verification the weights change, and the newer distribution is looked up."""
-    assert p_value(late(perturbed_model(toy_folder, 4.0, seed=1), logits_after, SAMPLING)) < 1e-6
+def late_decoder(newer, logits_after):
+    """Return a decoder class that verifies drafts against the distributions of `newer` instead of those sampled from."""
+
+    class LateStepper(Stepper):
+        def draft(self, sequences):
+            (proposal,) = super().draft(sequences)
+            probs = proposal.probs.clone()
+            for node in proposal.tree.child_counts.nonzero()[0].tolist():
+                path, above = [], node
+                while above > 0:
+                    path.insert(0, int(proposal.tokens[above]))
+                    above = int(proposal.tree.parents[above])
+                probs[node] = distribution(logits_after(newer, [*self.tokens, *path])[None], SAMPLING)[0]
+            return [proposal._replace(probs=probs)]
+
+        def commit(self, sequences, results):
+            super().commit(sequences, results)
+            self.tokens += results[0].tokens
+
+    class LateDecoder(decoder_with(LateStepper)):
+        def start(self, token_ids, **options):
+            super().start(token_ids, **options)
+            self._stepper.tokens = list(token_ids)
+
+    return LateDecoder
+
+
+def test_verification_against_newer_weights_is_detected(p_value, toy_folder, logits_after):
+    """Negative control: weights change between sampling and verification."""
+    assert p_value(late_decoder(perturbed_model(toy_folder, 4.0, seed=1), logits_after)) < 1e-6
 
 
 @pytest.mark.slow
-def test_what_learning_brought_leads_to_a_larger_tree(target, target_folder):
-    """The profile was measured with a poor draft; while that learns, re-calibration sees it accepted and drafts more."""
+def test_learning_leads_to_a_larger_tree(target, target_folder):
+    """The profile was measured with a poor draft, which learns; re-calibration then drafts more."""
     profile = profile_of(MACHINE, POOR)
     first = plan(profile, NODES).choice.tree
-    found = {}
+    trees = {}
     for learns in (False, True):
-        own = perturbed_model(target_folder, 0.2, device=target.device)
+        draft = perturbed_model(target_folder, 0.2, device=target.device)
         adapting = Recalibration(profile, now_s=lambda: 0.0)
-        _, together = both(own, adapting)
-        decoder = Decoder(target, own, first, temperature=0.0, on_step=together if learns else Timed(adapting))
+        _, observer = learn_and_adapt(draft, adapting)
+        observer = observer if learns else WithTimesOfMachine(adapting)
+        decoder = Decoder(target, draft, first, temperature=0.0, on_step=observer)
         for number in range(18):
             list(decoder.generate([number % 2, *PROMPT[:4]], 60))
-        found[learns] = decoder.tree
-    assert found[True].max_depth > max(first.max_depth, found[False].max_depth)
+        trees[learns] = decoder.tree
+    assert trees[True].max_depth > max(first.max_depth, trees[False].max_depth)

@@ -1,6 +1,4 @@
-"""Positions are those where the draft was wrong, and what the target says there is said of the token that follows."""
-
-from types import SimpleNamespace
+"""The replay buffer contains the rejected positions, and the target's logits after each of them."""
 
 import pytest
 import torch
@@ -15,11 +13,13 @@ from treeopt.trees import chain, k_ary
 TREE = k_ary(2, 2)  # 0; 1 2; 3 4 below 1, 5 6 below 2
 
 
-def step_event(path, tokens=(5, 6), tree=TREE, *, text=1, truncated=False, logits=None):
+def step_event(path, tokens=(5, 6), tree=TREE, *, sequence=1, truncated=False, logits=None):
     committed = [10 + node for node in path[1:]] + [9]
     logits = torch.arange(tree.nodes * 11.0).view(tree.nodes, 11) if logits is None else logits
     step = Step(tuple(path), committed, logits, None, truncated)
-    return StepEvent(text, list(tokens), Proposal(tree, torch.tensor([tokens[-1], *range(11, 10 + tree.nodes)])), step)
+    return StepEvent(
+        sequence, list(tokens), Proposal(tree, torch.tensor([tokens[-1], *range(11, 10 + tree.nodes)])), step
+    )
 
 
 @pytest.mark.parametrize(
@@ -27,28 +27,26 @@ def step_event(path, tokens=(5, 6), tree=TREE, *, text=1, truncated=False, logit
     [
         ((0,), False, [(0, 0)]),
         ((0, 1), False, [(1, 1)]),
-        ((0, 2), False, [(0, 0), (1, 2)]),  # the second child was right, the first was not
+        ((0, 2), False, [(0, 0), (1, 2)]),  # the second child was accepted, the first was not
         ((0, 1, 3), False, []),
         ((0, 1, 4), False, [(1, 1)]),
         ((0, 2, 5), False, [(0, 0)]),
-        ((0, 2), True, [(0, 0)]),  # what stood behind 2 was not verified
+        ((0, 2), True, [(0, 0)]),  # the children of 2 were not verified
         ((0,), True, []),
     ],
 )
-def test_where_the_draft_was_wrong(path, truncated, expected):
+def test_rejected_positions(path, truncated, expected):
     assert list(rejected_positions(step_event(path, truncated=truncated))) == expected
 
 
-def test_where_nothing_was_drafted_it_was_not_wrong():
+def test_leaves_are_not_rejected():
     assert not list(rejected_positions(step_event((0,), tree=chain(0))))
 
 
-@pytest.mark.parametrize("window_tokens", [2, 8, 24, 64])
-def test_the_targets_logits_are_those_after_the_text_up_to_there(target, draft, logits_after, window_tokens):
-    """Each row against a pass of the target over the whole text: OSD's code seems to be off by one here."""
+@pytest.mark.parametrize("window_tokens", [2, 24, 64])
+def test_logits_equal_fresh_passes_up_to_each_position(target, draft, logits_after, window_tokens):
     buffer, text = ReplayBuffer(window_tokens), list(PROMPT)
-    decoder = Decoder(target, draft, TREE, temperature=0.9, seed=2, on_step=buffer.add)
-    text += decoder.generate(PROMPT, 50)
+    text += Decoder(target, draft, TREE, temperature=0.9, seed=2, on_step=buffer.add).generate(PROMPT, 50)
     windows = buffer.take()
     assert buffer.positions == 0
     assert buffer.take() == []
@@ -67,7 +65,7 @@ def test_the_targets_logits_are_those_after_the_text_up_to_there(target, draft, 
         assert len(windows) == 1
 
 
-def test_a_buffer_that_is_written_over_does_not_change_what_was_met():
+def test_logits_are_copies():
     buffer, logits = ReplayBuffer(8), torch.zeros(7, 11)
     buffer.add(step_event((0,), logits=logits))
     logits.fill_(1.0)
@@ -75,24 +73,22 @@ def test_a_buffer_that_is_written_over_does_not_change_what_was_met():
     assert window.logits[0].sum() == 0
 
 
-def test_texts_are_told_apart_and_one_that_begins_anew_is_another():
+def test_sequences_and_restarts_have_separate_windows():
     buffer = ReplayBuffer(64)
-    for text, tokens in ((1, (5, 6)), (2, (7, 8)), (1, (5, 6, 9)), (1, (3, 4)), (2, (7, 9, 9, 9))):
-        buffer.add(step_event((0,), tokens, text=text))
-    found = sorted((window.tokens, window.rows) for window in buffer.take())
-    assert found == [([3, 4], [1]), ([5, 6, 9], [1, 2]), ([7, 8], [1]), ([7, 9, 9, 9], [3])]
+    for sequence, tokens in ((1, (5, 6)), (2, (7, 8)), (1, (5, 6, 9)), (1, (3, 4)), (2, (7, 9, 9, 9))):
+        buffer.add(step_event((0,), tokens, sequence=sequence))
+    windows = sorted((window.tokens, window.rows) for window in buffer.take())
+    assert windows == [([3, 4], [1]), ([5, 6, 9], [1, 2]), ([7, 8], [1]), ([7, 9, 9, 9], [3])]
 
 
-def test_memory_is_bounded_by_positions_and_windows():
-    """Texts of 100,000 tokens, of which only the end is ever looked at."""
-    buffer, window_tokens = ReplayBuffer(16), 16
-    text = list(range(100_000))
-    met = SimpleNamespace(most=0)
-    for end in range(1, 100_001, 97):
-        buffer.add(step_event((0,), text[max(0, end - 200) : end], text=end % 3))
+def test_memory_is_limited_by_positions_and_windows():
+    buffer, most_tokens = ReplayBuffer(16), 0
+    text = list(range(30_000))
+    for end in range(1, 30_001, 97):
+        buffer.add(step_event((0,), text[max(0, end - 200) : end], sequence=end % 3))
         windows = [*buffer._closed, *buffer._open.values()]
-        met.most = max(met.most, sum(len(each.tokens) for each in windows))
-        assert sum(len(each.logits) for each in windows) == buffer.positions
+        most_tokens = max(most_tokens, sum(len(window.tokens) for window in windows))
+        assert sum(len(window.logits) for window in windows) == buffer.positions
         if buffer.positions >= 8:
             buffer.take()
-    assert 0 < met.most <= 8 * window_tokens
+    assert 0 < most_tokens <= 8 * 16

@@ -1,4 +1,4 @@
-"""What a decoder needs is worked out before it is taken, near to what it then takes, and refused where it is not there."""
+"""The memory that a decoder needs is estimated before it is allocated, and a decoder that does not fit is refused."""
 
 import tracemalloc
 from types import SimpleNamespace
@@ -20,94 +20,76 @@ from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.drafter_parameters import DynamicTree
 
 CPU = torch.device("cpu")
+GREEDY = Sampling(0.0)
 CASES = {
     "masks": (level_widths([20, 400, 480]), 0.0, {}),
     "masks of many levels": (k_ary(2, 9), 0.0, {}),
     "probabilities": (level_widths([8, 30, 8]), 0.8, {"vocab_size": 6000}),
     "probabilities that are sorted": (level_widths([8, 30, 8]), 0.8, {"vocab_size": 6000, "top_p": 0.9}),
-    "caches": (chain(3), 0.0, {"max_position_embeddings": 8000, "num_hidden_layers": 4}),
+    "caches": (chain(3), 0.0, {"max_position_embeddings": 5000, "num_hidden_layers": 4}),
     "a prompt of several chunks": (chain(3), 0.0, {"max_position_embeddings": 8000}),
     "a pass": (level_widths([20, 80]), 0.0, {"intermediate_size": 4000}),
 }
 
 
-def taken(*works):
-    """Return the most bytes that tensors and arrays held at once, above what was there before, in works one by one."""
-    most = kept = 0
+def measure_peak(*works):
+    """Return the peak bytes of tensors and arrays while functions run one by one, above those allocated before."""
+    peak = kept = 0
     for work in works:
         tracemalloc.start()
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             work()
         arrays = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        events = [each for each in found.profiler.kineto_results.events() if each.name() == "[memory]"]
-        held = torch.tensor([0, *(each.nbytes() for each in sorted(events, key=lambda each: each.start_ns()))]).cumsum(
-            0
-        )
-        most, kept = max(most, kept + int(held.max()) + arrays), kept + int(held[-1])
-    return most
-
-
-@pytest.fixture(scope="module")
-def needed_and_taken(make_checkpoint):
-    def both(tree, temperature, changes):
-        changes = dict(changes)
-        sampling = Sampling(temperature, top_p=changes.pop("top_p", 1.0))
-        pair = [load_model(make_checkpoint(seed=seed, tie_word_embeddings=False, **changes)) for seed in (1, 2)]
-        list(Decoder(*pair, chain(1), temperature=temperature).generate(PROMPT, 2))  # what is made once
-
-        prompt = (PROMPT * 1200)[: pair[0].config.max_positions - 16]
-        decoders = []
-        found = taken(
-            lambda: decoders.append(Decoder(*pair, tree, temperature=temperature, top_p=sampling.top_p)),
-            lambda: decoders[0].start(prompt),
-            lambda: decoders[0].step(),
-        )
-        size = {"sequence_tokens": pair[0].config.max_positions, "max_nodes": tree.nodes}
-        return sum(memory.decoder_bytes(*pair, tree, **size, sampling=sampling).values()), found
-
-    return both
+        events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+        changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+        allocated = torch.tensor([0, *changes]).cumsum(0)
+        peak, kept = max(peak, kept + int(allocated.max()) + arrays), kept + int(allocated[-1])
+    return peak
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_worked_out_is_near_to_what_is_taken(needed_and_taken, case):
-    needed, found = needed_and_taken(*CASES[case])
-    assert found > 2_000_000
-    assert 0.8 < needed / found < 1.25
+def test_estimate_is_near_the_measured_peak(make_checkpoint, case):
+    tree, temperature, changes = CASES[case]
+    changes = dict(changes)
+    sampling = Sampling(temperature, top_p=changes.pop("top_p", 1.0))
+    pair = [load_model(make_checkpoint(seed=seed, tie_word_embeddings=False, **changes)) for seed in (1, 2)]
+    list(Decoder(*pair, chain(1), temperature=temperature).generate(PROMPT, 2))  # allocates what later calls reuse
+    length = pair[0].config.max_positions
+    prompt = (PROMPT * 1200)[: length - 16]
+    decoders = []
+    peak = measure_peak(
+        lambda: decoders.append(Decoder(*pair, tree, temperature=temperature, top_p=sampling.top_p)),
+        lambda: decoders[0].start(prompt),
+        lambda: decoders[0].step(),
+    )
+    assert peak > 2_000_000
+    assert 0.8 < estimate(*pair, tree, length, sampling).total() / peak < 1.25
 
 
-def test_what_a_draft_allocates_is_what_is_worked_out(target, draft):
-    tree = level_widths([12, 4])
+def estimate(target, draft, tree, length=128, sampling=GREEDY):
+    nodes = 1 if tree is None else tree.nodes
+    return memory.decoder_bytes(target, draft, tree, sequence_tokens=length, max_nodes=nodes, sampling=sampling)
 
-    def of_draft(temperature):
-        size = {"sequence_tokens": 128, "max_nodes": tree.nodes, "sampling": Sampling(temperature)}
-        with_draft, without = (
-            memory.decoder_bytes(target, each, tree, **size)[target.device] for each in (draft, None)
-        )
-        return with_draft - without
 
+def test_estimate_contains_the_probabilities_of_the_draft(target, draft):
+    tree, sampling = level_widths([12, 4]), Sampling(0.8)
+    probabilities = [
+        estimate(target, draft, tree, sampling=each).total() - estimate(target, None, tree, sampling=each).total()
+        for each in (sampling, GREEDY)
+    ]
     buffers = Decoder(target, draft, tree, temperature=0.8)._static._buffers
-    assert of_draft(0.8) - of_draft(0.0) == buffers.probs.nbytes
-
-
-def test_a_tree_with_more_internal_nodes_takes_the_place_of_one_with_fewer(target, greedy_text):
-    decoder = Decoder(target, target, level_widths([3]), temperature=0.0)
-    steps = decoder.stream(PROMPT, 40)
-    text = [*next(steps)]
-    decoder.change_tree(chain(3))
-    assert text + [token for step in steps for token in step] == greedy_text(target, PROMPT, 40)
+    assert probabilities[0] - probabilities[1] == buffers.probs.nbytes
 
 
 class TestRefusal:
     @pytest.fixture
     def free(self, monkeypatch):
-        """Return the function that sets how many bytes are free."""
+        """Return the function that sets the free memory in bytes."""
         return lambda size: monkeypatch.setattr(memory, "free_bytes", lambda _: size)
 
-    def test_it_says_what_is_needed_what_is_free_and_what_to_do_before_anything_is_taken(
-        self, target, draft, free, monkeypatch
-    ):
-        monkeypatch.setattr(type(target), "new_caches", lambda *_: pytest.fail("taken"))
+    def test_error_names_both_sizes_and_what_to_do(self, target, draft, free, monkeypatch):
+        monkeypatch.setattr(type(target), "new_caches", lambda *_: pytest.fail("a cache was allocated"))
         free(3_000_000_000)
         with pytest.raises(
             OutOfMemoryError,
@@ -116,27 +98,22 @@ class TestRefusal:
         ):
             Decoder(target, draft, k_ary(2, 15))
 
-    def test_to_the_byte(self, target, draft, free):
+    def test_decoder_that_just_fits_is_accepted(self, target, draft, free):
         tree = k_ary(2, 4)
-        size = {"sequence_tokens": 128, "max_nodes": tree.nodes, "sampling": Sampling(0.6)}
-        (needed,) = memory.decoder_bytes(target, draft, tree, **size).values()
+        needed = estimate(target, draft, tree, sampling=Sampling(0.6)).total()
         free(needed)
         Decoder(target, draft, tree)
         free(needed - 1)
         with pytest.raises(TreeoptError):
             Decoder(target, draft, tree)
 
-    def test_shorter_texts_smaller_trees_and_no_draft_need_less(self, target, draft):
-        whole = k_ary(2, 8)
-
-        def needed(draft=draft, tree=whole, text=128, temperature=0.6):
-            size = {"sequence_tokens": text, "max_nodes": tree.nodes, "sampling": Sampling(temperature)}
-            return sum(memory.decoder_bytes(target, draft, tree, **size).values())
-
-        assert needed(text=100) < needed()
-        assert needed(tree=k_ary(2, 7)) < needed() / 2
-        assert needed(draft=None) < needed()
-        assert needed(temperature=0.0) < needed()
+    def test_smaller_decoders_need_less(self, target, draft):
+        tree, sampling = k_ary(2, 8), Sampling(0.6)
+        whole = estimate(target, draft, tree, sampling=sampling).total()
+        assert estimate(target, draft, tree, 100, sampling).total() < whole
+        assert estimate(target, draft, k_ary(2, 7), sampling=sampling).total() < whole / 2
+        assert estimate(target, None, tree, sampling=sampling).total() < whole
+        assert estimate(target, draft, tree).total() < whole
 
     @pytest.mark.parametrize(
         "make",
@@ -152,12 +129,12 @@ class TestRefusal:
         with pytest.raises(OutOfMemoryError, match=r"Got 0.00 GB free on cpu"):
             make(target, draft)
 
-    def test_a_profile_takes_it_for_what_it_is(self):
+    def test_profiles_recognise_the_error(self):
         assert is_out_of_memory(OutOfMemoryError("memory: …"))
 
 
 class TestFree:
-    def test_a_container_may_have_less_than_its_machine(self, tmp_path, monkeypatch):
+    def test_container_limits_free_memory(self, tmp_path, monkeypatch):
         monkeypatch.setattr(memory, "CGROUP", tmp_path)
         monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
         assert memory.free_bytes(CPU) == 1000
@@ -166,7 +143,7 @@ class TestFree:
             (tmp_path / "memory.current").write_text("700\n")
             assert memory.free_bytes(CPU) == free
 
-    def test_page_cache_of_a_container_counts_as_free(self, tmp_path, monkeypatch):
+    def test_page_cache_of_a_container_is_free(self, tmp_path, monkeypatch):
         monkeypatch.setattr(memory, "CGROUP", tmp_path)
         monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12))
         (tmp_path / "memory.max").write_text("17200000000\n")
@@ -174,34 +151,31 @@ class TestFree:
         (tmp_path / "memory.stat").write_text("anon 2900000000\nfile 14100000000\ninactive_file 14000000000\n")
         assert memory.free_bytes(CPU) == 14_200_000_000
 
-    def test_a_device_that_does_not_say_is_not_asked(self):
+    def test_unknown_devices_are_not_checked(self):
         assert memory.free_bytes(torch.device("meta")) is None
         memory.check_room(torch.device("meta"), 10**15, "anything")
 
 
 class TestModels:
-    def test_a_cache_is_as_large_as_its_model_says(self, target):
-        for each in (target, limit_draft(target, range(20), 23)):
-            assert 3 * each.cache_bytes(50) == each.new_caches(50, 3)[0].store.entries.nbytes
+    def test_cache_bytes_of_built_in_models(self, target):
+        for model in (target, limit_draft(target, range(20), 23)):
+            assert 3 * model.cache_bytes(50) == model.new_caches(50, 3)[0].store.entries.nbytes
 
-    def test_so_it_is_through_transformers(self, make_checkpoint):
+    def test_cache_bytes_of_adapters(self, make_checkpoint):
         pytest.importorskip("transformers", reason="needs the hf extra")
         model = load_adapter(make_checkpoint(seed=1))
         cache = new_cache(model, 50)
         model.prefill(torch.tensor(PROMPT), cache)
         assert model.cache_bytes(50) == sum(entries.nbytes for entries in cache.store.entries(0))
 
-    def test_one_that_does_not_say_counts_nothing(self):
-        table = Table.random(0, 4)
-        size = {"sequence_tokens": 20, "max_nodes": 1, "sampling": Sampling(0.0)}
-        assert memory.decoder_bytes(table, None, None, **size).total() == 4 * 4
+    def test_model_of_unknown_sizes_counts_only_its_logits(self):
+        assert estimate(Table.random(0, 4), None, None, 20).total() == 4 * 4
 
-    def test_a_prompt_counts_as_the_tokens_of_one_chunk(self, target, monkeypatch):
+    def test_long_prompt_counts_one_chunk_and_its_mask(self, target, monkeypatch):
         monkeypatch.setattr(memory, "PREFILL_TOKENS", 50)
 
         def activations(length):
-            size = {"sequence_tokens": length, "max_nodes": 1, "sampling": Sampling(0.0)}
-            return memory.decoder_bytes(target, None, None, **size).total() - target.cache_bytes(length + 1)
+            return estimate(target, None, None, length).total() - target.cache_bytes(length + 1)
 
         assert activations(20) == target.pass_bytes(20)
         assert activations(50) == target.pass_bytes(50)

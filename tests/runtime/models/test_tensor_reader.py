@@ -1,9 +1,6 @@
 """The tensor reader: every tensor is read once, and hostile files neither run code nor allocate memory."""
 
 import io
-import resource
-import subprocess
-import sys
 import zipfile
 from collections import Counter
 
@@ -65,20 +62,14 @@ def change_pickle(data, old, new):
 
 
 class TestReads:
-    LOADERS = (
-        (load_eagle, bundled.EAGLE),
-        (load_medusa, bundled.MEDUSA),
-        (load_redrafter, bundled.REDRAFTER),
-    )
-
-    def test_a_model_reads_each_tensor_once(self, reads):
+    def test_bundled_models_and_heads_read_each_tensor_once(self, bundled_pair, reads):
         load_model(bundled.TARGET)
         assert set(reads.values()) == {1}
-
-    @pytest.mark.parametrize(("load", "folder"), LOADERS, ids=["eagle", "medusa", "redrafter"])
-    def test_bundled_heads_read_each_tensor_once(self, bundled_pair, reads, load, folder):
-        load(folder, bundled_pair.target)
-        assert set(reads.values()) == {1}
+        heads = {load_eagle: bundled.EAGLE, load_medusa: bundled.MEDUSA, load_redrafter: bundled.REDRAFTER}
+        for load, folder in heads.items():
+            reads.clear()
+            load(folder, bundled_pair.target)
+            assert set(reads.values()) == {1}
 
     @pytest.mark.parametrize(
         ("layout", "options"),
@@ -89,7 +80,7 @@ class TestReads:
         ],
         ids=["eagle3", "eagle1 in a pickle", "mtp"],
     )
-    def test_heads_read_each_tensor_once(self, make_checkpoint, tmp_path, reads, layout, options):
+    def test_other_heads_read_each_tensor_once(self, make_checkpoint, tmp_path, reads, layout, options):
         deep = load_model(make_checkpoint(seed=3, num_hidden_layers=8))
         reads.clear()
         layouts.save_head(layout, tmp_path, layouts.make_head(deep, **options), deep)
@@ -108,7 +99,7 @@ class TestReads:
             reader.get("a", (3, 2))
         assert not reads
 
-    def test_a_second_read_is_counted(self, tmp_path, reads):
+    def test_second_read_is_counted(self, tmp_path, reads):
         save_file({"a": torch.ones(2)}, tmp_path / "model.safetensors")
         reader = open_folder(tmp_path)
         for _ in range(2):
@@ -118,8 +109,8 @@ class TestReads:
 
 class TestPickles:
     @pytest.mark.parametrize("legacy", [False, True])
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-    def test_tensors_are_those_that_were_saved(self, tmp_path, legacy, dtype):
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_read_tensors_equal_saved_ones(self, tmp_path, legacy, dtype):
         whole = torch.randn(6, 4, dtype=torch.float64).to(dtype)
         tensors = {
             "whole": whole,
@@ -133,11 +124,6 @@ class TestPickles:
         reader = open_folder(tmp_path, dtype)
         for name, tensor in tensors.items():
             assert torch.equal(reader.get(name, tuple(tensor.shape)), tensor)
-
-    def test_a_state_dict_of_a_module(self, tmp_path):
-        module = torch.nn.Linear(3, 2)
-        torch.save(module.state_dict(), tmp_path / "pytorch_model.bin")
-        assert torch.equal(open_folder(tmp_path).get("weight", (2, 3)), module.weight)
 
     def test_integers(self, tmp_path):
         torch.save({"ids": torch.tensor([3, 1], dtype=torch.int32)}, tmp_path / "pytorch_model.bin")
@@ -157,32 +143,21 @@ class TestPickles:
         ],
         ids=["shape", "offset", "stride", "dtype", "call of a tensor"],
     )
-    def test_a_tensor_larger_than_the_file_is_refused(self, tmp_path, legacy, old, new):
+    def test_tensor_larger_than_the_file_is_refused(self, tmp_path, legacy, old, new):
         data = change_pickle(torch_bytes({"a": torch.ones(11)}, legacy=legacy), old, new)
         (tmp_path / "pytorch_model.bin").write_bytes(data)
         with pytest.raises(FormatError, match=r"pytorch_model.bin: content: expected a torch file"):
             open_folder(tmp_path)
 
-    def test_torch_allocates_what_the_same_file_requests(self, tmp_path):
-        data = change_pickle(torch_bytes({"a": torch.ones(11)}, legacy=True), b"K\x0b\x85", b"J" + WIDE + b"\x85")
-        (tmp_path / "a.bin").write_bytes(data)
-        code = f"import torch; torch.load({str(tmp_path / 'a.bin')!r}, weights_only=True)"
-
-        def limit():
-            resource.setrlimit(resource.RLIMIT_DATA, (700_000_000, 700_000_000))
-
-        result = subprocess.run([sys.executable, "-c", code], preexec_fn=limit, capture_output=True, check=False)
-        assert b"allocate memory" in result.stderr
-
-    def test_an_expanded_tensor_is_refused(self, tmp_path):
+    def test_expanded_tensor_is_refused(self, tmp_path):
         torch.save({"a": torch.ones(1).expand(1_000_000_000)}, tmp_path / "pytorch_model.bin")
         with pytest.raises(FormatError, match=r"a: expected at most 1 numbers.*Got shape \(1000000000,\): take"):
             open_folder(tmp_path)
 
     @pytest.mark.parametrize("legacy", [False, True])
-    def test_a_cut_file_is_refused(self, tmp_path, legacy):
+    def test_truncated_file_is_refused(self, tmp_path, legacy):
         data = torch_bytes({"a": torch.ones(100), "b": torch.ones(3)}, legacy=legacy)
-        for length in range(0, len(data) - 1, 7):
+        for length in range(0, len(data) - 1, 29):
             (tmp_path / "pytorch_model.bin").write_bytes(data[:length])
             with pytest.raises(FormatError):
                 open_folder(tmp_path)
