@@ -33,7 +33,7 @@ from tqdm import tqdm
 
 from treeopt import bundled
 from treeopt.adaptation import Recalibration
-from treeopt.adaptation.strategy import Strategy, apply_strategy, describe_strategy, pass_tokens
+from treeopt.adaptation.strategy import Strategy, apply_strategy, describe_strategy
 from treeopt.profiler.bench.losslessness import greedy_losslessness
 from treeopt.records.profile import Profile
 from treeopt.runtime import Decoder
@@ -66,13 +66,14 @@ def build_decoder(
 ) -> Decoder:
     """Return the decoder of a part; a controller applies the plan itself."""
     controlled = isinstance(observer, Controller)
+    largest_pass = plan.nodes if isinstance(plan, TokenTree) else plan.max_nodes
     decoder = Decoder(
         models.target,
         draft or part.draft,
         plan if isinstance(plan, TokenTree) else ROOT_ONLY,
         rule=RULE,
         sampling=part.sampling,
-        max_nodes=None if controlled else pass_tokens(plan),
+        max_nodes=None if controlled else largest_pass,
         on_step=observer,
     )
     if not controlled:

@@ -1,4 +1,4 @@
-"""Trees that change within a text, after what was accepted, leave the text's distribution alone; looking ahead would not."""
+"""Changing the tree after the accepted tokens preserves the output's distribution."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,13 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.trees import chain, level_widths
 
-SIZE, LENGTH, TEXTS = 4, 3, 900
+SIZE, LENGTH, TEXTS = 4, 3, 600
 TARGET, DRAFT = Table.random(5, SIZE, "target"), Table.random(6, SIZE, "draft")
 TREES = [chain(0), chain(2), level_widths([2, 1])]
 
 
-class ByLastStep:
-    """Drafts nothing after a step that accepted nothing, and otherwise one of two trees by the last token."""
+class TreeByLastStep:
+    """Drafts nothing after a step without accepted drafts, else one of two trees by the last token."""
 
     def attach(self, decoder):
         self.decoder = decoder
@@ -23,18 +23,18 @@ class ByLastStep:
     def largest_tree_nodes(self, tree):  # noqa: ARG002
         return max(tree.nodes for tree in TREES)
 
-    def __call__(self, told):
-        accepted = len(told.step.path) > 1 or told.proposal.tree.nodes == 1
-        self.decoder.change_tree(TREES[1 + told.step.tokens[-1] % 2] if accepted else TREES[0])
+    def __call__(self, event):
+        accepted = len(event.step.path) > 1 or event.proposal.tree.nodes == 1
+        self.decoder.change_tree(TREES[1 + event.step.tokens[-1] % 2] if accepted else TREES[0])
 
 
-class Unfair(ByLastStep):
-    """Sees the token after the step, and decodes on until it likes it: no observer may change what was committed."""
+class ReplacesTokens(TreeByLastStep):
+    """Changes committed tokens, which no observer may do."""
 
-    def __call__(self, told):
-        super().__call__(told)
-        if told.step.tokens[-1] == 0:
-            told.step.tokens[-1] = 1
+    def __call__(self, event):
+        super().__call__(event)
+        if event.step.tokens[-1] == 0:
+            event.step.tokens[-1] = 1
 
 
 def p_value(observer, rule):
@@ -42,15 +42,15 @@ def p_value(observer, rule):
     counts, _ = counted(decoder, (0, 2), LENGTH, TEXTS, SIZE)
     expected = TARGET.joint(2, LENGTH, Sampling(1.0)).ravel() * TEXTS
     often = expected >= 5
-    observed = np.append(counts.ravel()[often], counts.ravel()[~often].sum())
-    wanted = np.append(expected[often], expected[~often].sum())
-    return stats.chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue
+    observed, expected = (np.append(values[often], values[~often].sum()) for values in (counts.ravel(), expected))
+    return stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue
 
 
 @pytest.mark.parametrize("rule", ["sequoia", "target"])
-def test_text_is_the_targets(rule):
-    assert p_value(ByLastStep(), rule) > 1e-3
+def test_output_follows_the_target(rule):
+    assert p_value(TreeByLastStep(), rule) > 1e-3
 
 
-def test_what_is_no_such_text_is_found():
-    assert p_value(Unfair(), "sequoia") < 1e-6
+def test_changed_tokens_are_detected():
+    """Negative control."""
+    assert p_value(ReplacesTokens(), "sequoia") < 1e-6

@@ -1,4 +1,4 @@
-"""Decoding without models: steps whose outcomes follow a table, and whose seconds are a machine's."""
+"""Decoding without models: outcomes are drawn from a table, and seconds are those of a machine."""
 
 from types import SimpleNamespace
 
@@ -17,9 +17,9 @@ VOCABULARY = 64
 
 
 class SimulatedDecoder:
-    """A decoder as observers see it: `table` says what is accepted, `machine` what steps take.
+    """A decoder for observers, with acceptance by `table` and seconds by `machine`.
 
-    While nothing is drafted the draft model's logits rank the next token as the first row of the table says.
+    The draft model's logits rank the next token by the first row of the table.
     """
 
     takes_trees = True
@@ -33,12 +33,13 @@ class SimulatedDecoder:
         )
         self.target = SimpleNamespace(config=SimpleNamespace(vocabulary=VOCABULARY))
         self.draft_model = None
-        self.noise = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(seed)
         self.trees = [tree]
         self.now_s = 0.0
         self.tokens = self.steps = 0
         self.text = [1] * 256
-        self.number = 1  # of the text
+        self.number = 1
+        """Number of the sequence."""
         self.last = 0
 
     def change_tree(self, tree: TokenTree) -> None:
@@ -47,18 +48,18 @@ class SimulatedDecoder:
         self.trees.append(tree)
 
     def rank(self, depth: int) -> int:
-        """Return the rank that would be accepted at a depth, the number of ranks for none."""
+        """Return the accepted rank at a depth, or the number of ranks."""
         row = self.table[min(depth, len(self.table)) - 1]
-        return int(np.searchsorted(np.cumsum(row), self.noise.random(), side="right"))
+        return int(np.searchsorted(np.cumsum(row), self.rng.random(), side="right"))
 
     def path(self) -> tuple[int, ...]:
-        found = [0]
-        while self.tree.child_counts[found[-1]]:
-            rank = self.rank(len(found))
-            if rank >= self.tree.child_counts[found[-1]]:
+        path = [0]
+        while self.tree.child_counts[path[-1]]:
+            rank = self.rank(len(path))
+            if rank >= self.tree.child_counts[path[-1]]:
                 break
-            found.append(int(self.tree.first_child[found[-1]]) + rank)
-        return tuple(found)
+            path.append(int(self.tree.first_child[path[-1]]) + rank)
+        return tuple(path)
 
     def seconds(self) -> StepSeconds:
         verify, draft = least_from_here(self.machine.verify), least_from_here(self.machine.draft)
@@ -75,55 +76,48 @@ class SimulatedDecoder:
         return logits
 
     def decode(self, observer, steps: int) -> float:
-        """Decode so many steps and return tokens per second."""
+        """Decode some steps and return tokens per second."""
         start_s, start_tokens = self.now_s, self.tokens
         for _ in range(steps):
             path, seconds, tree = self.path(), self.seconds(), self.tree
-            tokens = self.noise.integers(VOCABULARY, size=len(path)).tolist()
+            tokens = self.rng.integers(VOCABULARY, size=len(path)).tolist()
             self.last = tokens[-1]
             self.now_s += sum(seconds)
             self.tokens += len(path)
             self.steps += 1
             logits = torch.zeros(tree.nodes, VOCABULARY)
             if observer is not None:
-                observer(
-                    StepEvent(
-                        self.number,
-                        self.text,
-                        Proposal(tree, logits[:, 0].long()),
-                        Step(path, tokens, logits, None),
-                        seconds,
-                    )
-                )
+                proposal, step = Proposal(tree, logits[:, 0].long()), Step(path, tokens, logits, None)
+                observer(StepEvent(self.number, self.text, proposal, step, seconds))
         return (self.tokens - start_tokens) / (self.now_s - start_s)
 
 
 class TextDecoder(SimulatedDecoder):
-    """The same along a text that is given: prompt lookup's drafts are right where the text goes on so.
+    """Decodes a given text, so that drafts of prompt lookup are accepted if the text continues with them.
 
     Args:
-        source: the text, of which the first `prompt` tokens are there already.
-        prompt: so many.
-        beside_s: of a step of prompt lookup, beside the target's pass.
+        source: the text.
+        prompt: tokens of the text that are the prompt.
+        overhead_s: of a step of prompt lookup, without the target's pass.
     """
 
-    def __init__(self, tree, source, table, machine, *, prompt=32, beside_s=0.01, **more):
+    def __init__(self, tree, source, table, machine, *, prompt=32, overhead_s=0.01, **more):
         super().__init__(tree, table, machine, **more)
-        self.source, self.beside_s = source, beside_s
+        self.source, self.overhead_s = source, overhead_s
         self.text = list(source[:prompt])
         self.drafter = None
-        self.ways = [tree]
+        self.strategies = [tree]
 
     def change_tree(self, tree):
         super().change_tree(tree)
         self.drafter = None
-        self.ways.append(tree)
+        self.strategies.append(tree)
 
     def change_drafter(self, drafter):
         assert drafter.max_tokens <= self.max_nodes
         drafter.begin(1, self.text)
         self.drafter = drafter
-        self.ways.append(drafter.setting)
+        self.strategies.append(drafter.setting)
 
     def decode(self, observer, steps):
         start_s, start_tokens = self.now_s, self.tokens
@@ -132,7 +126,7 @@ class TextDecoder(SimulatedDecoder):
                 proposal, path, seconds = Proposal(self.tree, torch.zeros(1)), self.path(), self.seconds()
             else:
                 (proposal,) = self.drafter.propose([1])
-                path, seconds = self.looked_up(proposal), self.lookup_seconds(proposal)
+                path, seconds = self.lookup_path(proposal), self.lookup_seconds(proposal)
             tokens = self.source[len(self.text) : len(self.text) + len(path)]
             step = Step(path, tokens, torch.zeros(proposal.tree.nodes, VOCABULARY), None)
             self.now_s += sum(seconds)
@@ -147,11 +141,11 @@ class TextDecoder(SimulatedDecoder):
                 observer(StepEvent(1, before, proposal, step, seconds))
         return (self.tokens - start_tokens) / (self.now_s - start_s)
 
-    def looked_up(self, proposal):
-        """Return the path of a chain: as far as the text goes on so."""
-        coming = self.source[len(self.text) : len(self.text) + proposal.tree.max_depth]
+    def lookup_path(self, proposal):
+        """Return the accepted path of a chain."""
+        following = self.source[len(self.text) : len(self.text) + proposal.tree.max_depth]
         path = [0]
-        for node, (drafted, token) in enumerate(zip(proposal.tokens.tolist()[1:], coming, strict=True), 1):
+        for node, (drafted, token) in enumerate(zip(proposal.tokens.tolist()[1:], following, strict=True), 1):
             if drafted != token:
                 break
             path.append(node)
@@ -159,4 +153,4 @@ class TextDecoder(SimulatedDecoder):
 
     def lookup_seconds(self, proposal):
         verify = least_from_here(self.machine.verify)
-        return StepSeconds(0.2 * self.beside_s, verify[proposal.tree.nodes], 0.8 * self.beside_s)
+        return StepSeconds(0.2 * self.overhead_s, verify[proposal.tree.nodes], 0.8 * self.overhead_s)

@@ -6,8 +6,9 @@ The table is the profile's with the log odds of its conditional acceptance shift
 chains equal the plan's.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 
@@ -55,8 +56,11 @@ class ContextCosts:
     """Step costs at the contexts of a profile; those of the nearest context outside the measured range."""
 
     def __init__(self, profile: Profile, acceptance: MeasuredAcceptance, request: PlanRequest) -> None:
-        self._profile, self._acceptance, self._request = profile, acceptance, request
-        first = self._point(request.context_tokens)
+        @cache
+        def point(context_tokens: int | None) -> OperatingPoint:
+            return profile.at(context_tokens, request.batch_size, acceptance.sampling, extrapolate=request.extrapolate)
+
+        first = point(request.context_tokens)
         self.planned, self.batch_size, self.max_nodes = first.context_tokens, first.batch_size, first.max_nodes
         contexts = [
             latency.context_tokens
@@ -65,29 +69,13 @@ class ContextCosts:
         ] or [first.context_tokens]
         self._shortest, self._longest = min(contexts), max(contexts)
         self._rounding = max(MIN_CONTEXT_STEP, (self._longest - self._shortest) // CONTEXTS)
-        self._costs: dict[int, tuple[StepCosts, Float64]] = {}
+        self.at: Callable[[int], StepCosts] = cache(lambda context: step_costs(point(context), rule=acceptance.rule))
+        """Returns the step costs at a context."""
+        self.pass_s: Callable[[int], Float64] = cache(lambda context: pass_costs(point(context)).verify_s)
+        """Returns (N + 1,): seconds of the target's pass alone, by number of tokens."""
 
     def rounded(self, context_tokens: int) -> int:
         return min(self._longest, max(self._shortest, self._rounding * round(context_tokens / self._rounding)))
-
-    def at(self, context: int) -> StepCosts:
-        return self._at(context)[0]
-
-    def pass_s(self, context: int) -> Float64:
-        """Return (N + 1,): seconds of the target's pass alone, by number of tokens."""
-        return self._at(context)[1]
-
-    def _at(self, context: int) -> tuple[StepCosts, Float64]:
-        if context not in self._costs:
-            point = self._point(context)
-            self._costs[context] = step_costs(point, rule=self._acceptance.rule), pass_costs(point).verify_s
-        return self._costs[context]
-
-    def _point(self, context_tokens: int | None) -> OperatingPoint:
-        request = self._request
-        return self._profile.at(
-            context_tokens, request.batch_size, self._acceptance.sampling, extrapolate=request.extrapolate
-        )
 
 
 class Candidates:
@@ -159,8 +147,8 @@ class Candidates:
     def predict(self, shift: Float64, times: StepTimes, context: int, current: Strategy) -> list[PredictedRate]:
         """Return the prediction for each candidate tree, the one in use included."""
         table = self._table(shift)
-        others = dict.fromkeys([*self._solved, *([current] if isinstance(current, TokenTree) else [])])
-        trees = [*self._chains, *(tree for tree in others if tree not in self._chains)]
+        others = [*self._solved, *([current] if isinstance(current, TokenTree) else [])]
+        trees = list(dict.fromkeys([*self._chains, *others]))
         path = np.cumprod(table.rows(self.depths)[: len(self._chains) - 1, 0, 0])
         tokens = [*(1 + np.append(0, np.cumsum(path))), *map(table.expected_tokens, trees[len(self._chains) :])]
         draft_s, step_s = self._seconds(tuple(trees), context)

@@ -8,7 +8,6 @@ import numpy as np
 
 from treeopt.adaptation.averages import MAX_STRATEGIES, Outcomes, joint
 from treeopt.adaptation.candidates import measured_as
-from treeopt.adaptation.strategy import Strategy
 from treeopt.errors import TreeoptError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.acceptance_counts import MIN_REACHED
@@ -25,19 +24,12 @@ MIN_SAMPLES, MAX_SAMPLES = 16, 64
 """Fewest steps of a tree for its times to replace the profile's, and most steps that are stored."""
 
 
-class StepSamples:
-    """The times of the latest steps with each tree."""
-
-    def __init__(self) -> None:
-        self.by_tree: dict[TokenTree, deque[StepSeconds]] = {}
-
-    def add(self, strategy: Strategy, steps: Sequence[StepSeconds]) -> None:
-        if not isinstance(strategy, TokenTree):
-            return
-        self.by_tree[strategy] = self.by_tree.pop(strategy, deque(maxlen=MAX_SAMPLES))
-        self.by_tree[strategy].extend(steps)
-        while len(self.by_tree) > MAX_STRATEGIES:
-            self.by_tree.pop(next(iter(self.by_tree)))
+def store_samples(samples: dict[TokenTree, deque[StepSeconds]], tree: TokenTree, steps: Sequence[StepSeconds]) -> None:
+    """Add the latest steps of a tree to those of the latest trees."""
+    samples[tree] = samples.pop(tree, deque(maxlen=MAX_SAMPLES))
+    samples[tree].extend(steps)
+    while len(samples) > MAX_STRATEGIES:
+        samples.pop(next(iter(samples)))
 
 
 def update_profile(

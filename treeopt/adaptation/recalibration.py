@@ -3,6 +3,7 @@
 It changes how tokens are drafted, never the distribution of the output.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from math import log
@@ -12,7 +13,7 @@ from treeopt.adaptation.averages import AcceptanceAverage, StepTimes, Visits
 from treeopt.adaptation.candidates import Candidates, measured_as, measured_request
 from treeopt.adaptation.lookups import Lookups, measured_lookups, one_of_each_length
 from treeopt.adaptation.probing import Probe
-from treeopt.adaptation.profile_update import StepSamples, update_profile
+from treeopt.adaptation.profile_update import store_samples, update_profile
 from treeopt.adaptation.strategy import Change, PredictedRate, Strategy, apply_strategy
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
@@ -137,7 +138,7 @@ class Recalibration:
 
     def _start_averages(self) -> None:
         self._acceptance = AcceptanceAverage(self._candidates.depths, self._candidates.ranks)
-        self._samples = StepSamples()
+        self._samples: dict[TokenTree, deque[StepSeconds]] = {}
         self._earlier_sequences = self.sequences
 
     def _forget(self) -> None:
@@ -225,7 +226,8 @@ class Recalibration:
             outcomes = self._probe.take(candidates.depths, candidates.ranks, self.decoding_s)
         self._acceptance.add(outcomes, len(seconds), self._expected)
         self._times.add(self.strategy, seconds, *self._predicted_s)
-        self._samples.add(self.strategy, seconds)
+        if isinstance(self.strategy, TokenTree):
+            store_samples(self._samples, self.strategy, seconds)
         self._lookups.replay()
         self._context, self._context_sum = candidates.costs.rounded(self._context_sum // len(seconds)), 0
         self._predicted_s = self._predicted_step_s()
@@ -295,7 +297,7 @@ class Recalibration:
             self.profile,
             self._decoder,
             self._acceptance.outcomes,
-            self._samples.by_tree,
+            self._samples,
             rule=self._candidates.acceptance.rule,
             sequences=self.sequences - self._earlier_sequences,
             context_tokens=self._context,

@@ -65,11 +65,6 @@ def apply_strategy(decoder: ControlledDecoder, strategy: Strategy) -> None:
         decoder.change_tree(strategy)
 
 
-def pass_tokens(strategy: Strategy) -> int:
-    """Return the tokens of the largest verification pass."""
-    return strategy.nodes if isinstance(strategy, TokenTree) else strategy.max_nodes
-
-
 def describe_strategy(strategy: Strategy) -> str:
     """Return a short description.
 
