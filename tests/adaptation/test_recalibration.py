@@ -87,15 +87,25 @@ def test_without_a_change_switches_are_rare_and_cost_at_most_1_percent(table):
     assert weighted_s / decoder.now_s > 0.99
 
 
-def test_a_useless_draft_is_not_used_until_it_is_restored():
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_useless_draft_is_not_used_until_it_is_restored(batch_size):
     decoder, recalibration = start(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+
+    def observe(event):
+        recalibration(event)
+        for number in range(1, batch_size):
+            recalibration(event._replace(sequence=event.sequence + number, seconds=None))
+
     first = decoder.tree
-    decoder.decode(recalibration, 200)
+    decoder.decode(observe, 200)
     decoder.table = NEVER
-    decoder.decode(recalibration, 400)
+    decoder.decode(observe, 400)
+    changes = len(decoder.trees)
+    decoder.decode(observe, 800)
     assert decoder.tree.nodes == 1
+    assert len(decoder.trees) == changes, "the draft was tried again although probes show that it is useless"
     decoder.table = GOOD
-    decoder.decode(recalibration, 1000)
+    decoder.decode(observe, 1000)
     assert relative_speed(decoder.tree, GOOD, MACHINE) > 0.95
     assert decoder.tree.max_depth >= first.max_depth - 1
 

@@ -176,13 +176,13 @@ class Recalibration:
         self._lookups.add(step.sequence, step.tokens, outcome.tokens)
         if is_tree and step.proposal.tree != self.strategy:
             return  # drafted before the tree changed, or without a draft yet
-        if not self._drafts:
-            for node, token in zip(outcome.path, outcome.tokens, strict=True):
-                self._probe.add(step.sequence, step.tokens, token, outcome.logits[node : node + 1])
-        elif not outcome.truncated:
+        if self._drafts and not outcome.truncated:
             self._visits.paths.append(outcome.path)
         if seconds is None:
             return
+        if not self._drafts:  # of a batch, only the sequence with the times is probed
+            for node, token in zip(outcome.path, outcome.tokens, strict=True):
+                self._probe.add(step.sequence, step.tokens, token, outcome.logits[node : node + 1])
         self.decoding_s += sum(seconds)
         self.steps += 1
         if self._skip_next:  # the first step of a strategy includes the prefill of its drafter
