@@ -18,6 +18,7 @@ OPTIONS = {
     "context": "context_tokens",
     "draft_sampling": "draft_temperature",
     "token_ids": "prompt",
+    "rate_per_s": "rates",
 }
 """Parameters of commands by arguments of the library, where their names differ."""
 MIN_HEADED = 12

@@ -56,7 +56,8 @@ class Load(ShortRepr):
         if self.rate_per_s * self.duration_s > MAX_REQUESTS:
             raise InvalidValueError(
                 f"rate_per_s: expected at most {MAX_REQUESTS} requests in all. Got {self.rate_per_s:g} per second for "
-                f"{self.duration_s:g} s: choose a shorter duration."
+                f"{self.duration_s:g} s: choose a shorter duration.",
+                field="rate_per_s",
             )
 
 
