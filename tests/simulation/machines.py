@@ -17,7 +17,7 @@ from treeopt.trees import TokenTree, chain
 P = [[0.7, 0.15], [0.6, 0.2], [0.6, 0.2], [0.5, 0.2]]
 ALWAYS = [[1.0]] * 4
 STEP_S, TOKEN_S = 1.0, 0.01
-"""Of a pass of one token, and of each further one."""
+"""Of a pass over one token, and of each additional token."""
 PLAIN = chain(0)
 
 
@@ -47,7 +47,7 @@ def served_by(
     """Return requests served with one tree, by the time at which they end."""
     deployment = Deployment(times=times, replicas=replicas, batch_size=batch_size)
     served = deployment.serve(ServedSetting.fixed("fixed", tree, batch_size), requests)
-    return sorted(served, key=lambda each: each.finished_s)
+    return sorted(served, key=lambda sequence: sequence.finished_s)
 
 
 def outcome_of(times: StepTimes, load: Load, *, batch_size: int = 1, tree: TokenTree = PLAIN) -> Outcome:

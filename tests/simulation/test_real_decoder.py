@@ -32,13 +32,13 @@ LOADS = [
 
 @dataclass
 class Clock:
-    """What the time is, which passes and waiting move."""
+    """The time, which passes and waiting advance."""
 
     now_s: float = 0.0
 
 
 class TimedTable(Table):
-    """A table whose passes take time: of the target what `machine` says, of the draft as much for any."""
+    """A table model whose passes advance a clock, the target's by the times of `machine`."""
 
     def __init__(self, logits, clock: Clock, *, target: bool) -> None:
         super().__init__(logits, "target" if target else "draft")
@@ -57,64 +57,65 @@ class TimedTable(Table):
 
 
 class ArrivingOnTime:
-    """Requests that arrive by a clock; who waits moves it."""
+    """Requests that arrive by a clock, which waiting advances."""
 
-    def __init__(self, texts: list[Request], clock: Clock) -> None:
-        self._left, self._clock = list(texts), clock
+    def __init__(self, requests: list[Request], clock: Clock) -> None:
+        self._left, self._clock = list(requests), clock
 
     def get(self, block: bool) -> GenerationRequest | None:
         if not self._left:
             if not block:
                 raise Empty
             return None
-        asked = self._left[0]
-        if asked.arrival_s > self._clock.now_s:
+        request = self._left[0]
+        if request.arrival_s > self._clock.now_s:
             if not block:
                 raise Empty
-            self._clock.now_s = asked.arrival_s
+            self._clock.now_s = request.arrival_s
         del self._left[0]
-        return GenerationRequest([1] * asked.prompt_tokens, asked.new_tokens)
+        return GenerationRequest([1] * request.prompt_tokens, request.new_tokens)
 
 
-def decoded(texts: list[Request], tree: TokenTree, batch_size_limit: int) -> list[ServedSequence]:
-    """Return the same texts as the decoder serves them."""
+def decode(requests: list[Request], tree: TokenTree, batch_size_limit: int) -> list[ServedSequence]:
+    """Serve requests with the decoder."""
     clock = Clock()
     logits = Table.random(3, 8).logits
-    target, draft = (TimedTable(logits, clock, target=each) for each in (True, False))
+    target, draft = (TimedTable(logits, clock, target=is_target) for is_target in (True, False))
     decoder = Decoder(target, draft if tree.nodes > 1 else None, tree, temperature=0.0)
-    first, steps, found = {}, dict.fromkeys(range(len(texts)), 0), []
-    for step in decoder.stream_all(ArrivingOnTime(texts, clock), batch_size=batch_size_limit):
+    first, steps, served = {}, dict.fromkeys(range(len(requests)), 0), []
+    for step in decoder.stream_all(ArrivingOnTime(requests, clock), batch_size=batch_size_limit):
         assert step.error is None
         first.setdefault(step.request, clock.now_s)
         steps[step.request] += 1
         if step.finished:
-            asked = texts[step.request]
-            found.append(ServedSequence(asked, first[step.request], clock.now_s, steps[step.request], asked.new_tokens))
-    return found
+            request = requests[step.request]
+            times_s = first[step.request], clock.now_s
+            served.append(ServedSequence(request, *times_s, steps[step.request], request.new_tokens))
+    return served
 
 
 def rows(served: list[ServedSequence]) -> np.ndarray:
-    """Return arrival, first token, end and steps of each text, by arrival."""
+    """Return arrival, first token, end and steps of each sequence, by arrival."""
     return np.array(
-        sorted((each.request.arrival_s, each.first_token_s, each.finished_s, each.steps) for each in served)
+        sorted((item.request.arrival_s, item.first_token_s, item.finished_s, item.steps) for item in served)
     )
 
 
 @pytest.mark.parametrize("tree", [chain(0), chain(2), TokenTree([-1, 0, 0, 1, 1])], ids=["plain", "chain", "tree"])
 def test_simulated_times_match_the_decoder(tree: TokenTree) -> None:
-    waited_longest = 0.0
+    longest_wait_s = 0.0
     for load in LOADS:
-        texts = list(arrivals(load))
-        for batch_size_limit in (1, 3):
-            found = rows(decoded(texts, tree, batch_size_limit))
-            expected = rows(served_by(times_of(SECONDS), texts, tree, batch_size_limit))
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
-            waited_longest = max(waited_longest, *(found[:, 1] - found[:, 0]))
-    assert waited_longest > 3  # texts met others
+        requests = list(arrivals(load))
+        for batch_size in (1, 3):
+            measured = rows(decode(requests, tree, batch_size))
+            simulated = rows(served_by(times_of(SECONDS), requests, tree, batch_size))
+            np.testing.assert_allclose(measured, simulated, rtol=0, atol=1e-9)
+            longest_wait_s = max(longest_wait_s, *(measured[:, 1] - measured[:, 0]))
+    assert longest_wait_s > 3, "no request waits for another"
 
 
-def test_two_servers_differ_from_one() -> None:
-    """A negative control: the comparison above fails for another number of texts at a time."""
-    texts = list(arrivals(LOADS[2]))
-    found, other = rows(decoded(texts, chain(2), 3)), rows(served_by(times_of(SECONDS), texts, chain(2), 2))
-    assert not np.allclose(found, other, rtol=0, atol=1e-9)
+def test_another_batch_size_is_detected() -> None:
+    """Negative control."""
+    requests = list(arrivals(LOADS[2]))
+    measured, simulated = rows(decode(requests, chain(2), 3)), rows(served_by(times_of(SECONDS), requests, chain(2), 2))
+    assert not np.allclose(measured, simulated, rtol=0, atol=1e-9)

@@ -19,7 +19,7 @@ TREE = TokenTree([-1, 0, 0, 1, 1, 3])
 class TestSteps:
     @pytest.fixture
     def measured(self) -> Profile:
-        """Return a profile whose passes are dearer in longer contexts and larger batches, where padding pays at times."""
+        """Return a profile with slower passes in longer contexts and larger batches, and 8 tokens faster than 7."""
         timed = [
             latency(
                 seconds(
@@ -45,7 +45,7 @@ class TestSteps:
         assert times.step_s(TREE, [context]) == times.step_s(TREE, [nearest])
         assert times.step_s(TREE, [64]) != times.step_s(TREE, [192])
 
-    def test_contexts_that_differ_between_batch_sizes_hold_for_all(self) -> None:
+    def test_contexts_measured_at_one_batch_size_hold_for_all(self) -> None:
         timed = [
             latency(seconds(lambda n, s=size: s + 0.01 * n, lambda _: 0.1), context_tokens=at, batch_size=size)
             for at, size in ((256, 1), (512, 4))
@@ -68,7 +68,6 @@ class TestPrefill:
 
     def test_prefill_includes_the_draft_model(self) -> None:
         times = times_of(replace(machine(), prefill=self.PREFILL))
-
         assert times.longest_prompt == 64
         assert [times.prefill_s(tokens, 0) for tokens in (1, 16, 40, 64, 128)] == pytest.approx(
             [0.2, 0.2, 0.5, 0.8, 1.6]
@@ -78,7 +77,6 @@ class TestPrefill:
     def test_verification_passes_replace_missing_prefill_times(self) -> None:
         times = times_of(machine())
         largest_s = STEP_S + 31 * TOKEN_S
-
         assert times.longest_prompt == 32
         assert times.prefill_s(20, 3) == pytest.approx(STEP_S + 19 * TOKEN_S)
         assert times.prefill_s(40, 0) == pytest.approx(40 / 32 * largest_s)
@@ -89,16 +87,15 @@ class TestPrefill:
             1: LatencyTable([10, 20], [Timing([0.6]), Timing([1.0])]),
         }
         times = times_of(engine(tables))
-
         assert times.longest_prompt == 20
         assert [times.prefill_s(tokens, 0) for tokens in (3, 10, 15, 40)] == pytest.approx([0.5, 0.5, 0.65, 1.6])
         assert [times.prefill_s(15, drafted) for drafted in (1, 7)] == pytest.approx([0.8, 0.8])
 
-    def test_engine_prefill_may_be_unknown_or_given(self) -> None:
+    def test_engine_prefill_may_be_unknown_or_specified(self) -> None:
         assert times_of(engine()).longest_prompt is None
         assert times_of(engine()).prefill_s(15, 0) == 0.0
         assert times_of(engine(), prompt_s=2.0).prefill_s(15, 0) == 2.0
 
-    def test_schedule_that_drafts_at_some_batch_size_needs_the_draft_model(self) -> None:
+    def test_a_schedule_has_the_draft_tokens_of_its_deepest_tree(self) -> None:
         assert ServedSetting(name="schedule", trees=(chain(2), chain(0))).draft_tokens == 2
         assert ServedSetting.fixed("plain", chain(0), 3).draft_tokens == 0
