@@ -375,6 +375,11 @@ class TestBatchedBench:
     def test_contradictions_are_refused(self, refuse_times, changes, field, reason):
         refuse_times(json_lines([BATCHED_BENCH[0], BATCHED_BENCH[1] | changes]), field, reason)
 
+    def test_separate_sequences_are_refused(self, refuse_times):
+        log = "llama_batched_bench: n_kv_max = 4096, is_tg_separate = 1, n_threads = 8\n" + json_lines(BATCHED_BENCH)
+        for content in (log, json_lines(row | {"is_tg_separate": 1} for row in BATCHED_BENCH)):
+            refuse_times(content, "is_tg_separate", "run it without -tgs")
+
     def test_incomplete_files_are_refused(self, read_times, refuse_times):
         refuse_times(json_lines([BATCHED_BENCH[0], {"pl": 2, "pp": 3}]), "line 2", "lines of llama-batched-bench")
         refuse_times(json_lines(BATCHED_BENCH[1:]), "pl", "time 1 token too")

@@ -54,10 +54,7 @@ class Assisted:
     concurrent = True
 
     def __init__(self, threads: int | None) -> None:
-        info = describe_engine()
-        if info.version is None:
-            raise EngineError(f"{NAME}: expected the package. It is not installed: {info.install}.")
-        self.version = info.version
+        self.version = describe_engine().require_version()
         self.settings = threads_setting(threads)
         self._threads = threads
         self._models: tuple[Any, Any, Any] | None = None

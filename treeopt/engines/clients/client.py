@@ -230,6 +230,12 @@ class EngineInfo:
     install: str | None
     """Command that installs it; None for a server that treeopt never starts."""
 
+    def require_version(self) -> str:
+        """Return the installed version; raises EngineError if there is none."""
+        if self.version is None:
+            raise EngineError(f"{self.name}: expected its package. It is not installed: {self.install}.")
+        return self.version
+
     @property
     def state(self) -> str:
         """Version, or what is missing."""

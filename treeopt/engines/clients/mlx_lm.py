@@ -53,11 +53,8 @@ class MlxLm:
     concurrent = True
 
     def __init__(self) -> None:
-        info = describe_engine()
-        if info.version is None:
-            raise EngineError(f"{NAME}: expected the packages mlx-lm and mlx. One is not installed: {info.install}.")
-        self.version = info.version
-        with engine_errors(NAME, f"mlx with a backend ({info.install})", (ImportError,)):
+        self.version = describe_engine().require_version()
+        with engine_errors(NAME, f"mlx with a backend ({INSTALL})", (ImportError,)):
             import mlx.core as mx  # on Linux the package mlx comes without a backend
         device = str(mx.default_device())
         self.device = "cpu" if "cpu" in device.lower() else "gpu"

@@ -63,10 +63,7 @@ class OpenVino:
     concurrent = True
 
     def __init__(self, threads: int | None) -> None:
-        info = describe_engine()
-        if info.version is None:
-            raise EngineError(f"{NAME}: expected the package {PACKAGE}. It is not installed: {info.install}.")
-        self.version = info.version
+        self.version = describe_engine().require_version()
         self.settings = threads_setting(threads)
         self._properties = {} if threads is None else {THREADS: threads}
         self._pipelines: dict[bool, Any] = {}

@@ -22,7 +22,7 @@ number of tokens to generate and number of sequences:
 A pass over pl sequences is taken for the verification of pl nodes at batch size 1: both read all weights and compute one
 row of logits for each token. Sequences have separate caches and the nodes of a tree share one, so over long contexts the
 time is an upper bound. Prompts are not used, because they are cut into passes of n_ubatch tokens. A run with `-tgs`, one
-sequence after the other, is useless, but its lines look the same.
+sequence after the other, is refused if the log names it; its lines look the same.
 """
 
 import re
@@ -64,6 +64,8 @@ BATCHED_COLUMNS = {
     "S t/s": "speed",
 }
 """JSON keys by the columns of the Markdown table."""
+SEPARATE = re.compile(r'is_tg_separate"?\s{0,9}[=:]\s{0,9}(?:1|true)\b')
+"""Names a run with `-tgs`, in its first line or in JSON."""
 BATCHED_KIND = "llama-batched-bench, sequences taken for nodes"
 BATCHED_DRAFT_KIND = "llama-batched-bench, sequences taken for nodes of a level"
 SPEED_ROUNDING = 5e-3
@@ -170,6 +172,8 @@ def read_batched_bench(file: ForeignFile) -> Measurements:
 
     Raises FormatError naming the line and the field.
     """
+    if SEPARATE.search(file.text):
+        raise file.error("is_tg_separate", "expected sequences that are decoded together. Got 1: run it without -tgs.")
     samples: Samples = {}
     for row in file.objects if file.is_json else _read_batched_table(file):
         if not row.content.keys() >= BATCHED_KEYS:
