@@ -321,21 +321,20 @@ class TestOpenAI:
         (completion,) = running.complete([REQUEST])
         assert (completion.steps, completion.accepted) == (2, (0, 0))
 
-    def test_neutral_sampling_is_left_out_after_a_refusal(self, serve):
+    @pytest.mark.parametrize(("refused", "count"), [("top_k", 1), ("ignore_eos", 2)])
+    def test_unknown_fields_are_left_out_after_a_refusal(self, serve, refused, count):
         """Servers take missing values from the model's generation config; OpenAI itself refuses unknown fields."""
 
         def respond():
-            return (400, "unknown field top_k") if b"top_k" in self.requests[-1][2] else chunks(1, 2, 3)
+            return (400, "unknown field") if refused.encode() in self.requests[-1][2] else chunks(1, 2, 3)
 
         running = self.servers(serve, respond).start(CONFIG)
         for _ in range(2):
             running.complete([REQUEST])
         bodies = [json.loads(body) for path, _, body in self.requests if path == "/v1/completions"]
-        assert [sorted({"top_p", "top_k", "min_p", "repetition_penalty"} & body.keys()) for body in bodies] == [
-            ["min_p", "repetition_penalty", "top_k", "top_p"],
-            ["top_p"],
-            ["top_p"],
-        ]
+        optional = {"top_p", "top_k", "min_p", "repetition_penalty", "ignore_eos"}
+        fields = [optional, {"top_p", "ignore_eos"}, {"top_p"}]
+        assert [optional & body.keys() for body in bodies] == [*fields[: count + 1], fields[count]]
 
     @pytest.mark.parametrize(
         ("old", "new"),

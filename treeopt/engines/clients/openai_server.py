@@ -28,8 +28,16 @@ from treeopt.errors import EngineError, InvalidValueError
 from treeopt.records.profile import UNKNOWN
 
 VLLM = "vllm"
+FIXED_LENGTH = {"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 NEUTRAL = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Sent because servers take missing values from the model's generation config; OpenAI itself knows only the first."""
+"""Sent because servers take missing values from the model's generation config."""
+OPTIONAL_FIELDS: tuple[dict[str, Any], ...] = (
+    {**NEUTRAL, **FIXED_LENGTH},
+    {"top_p": 1.0, **FIXED_LENGTH},
+    {"top_p": 1.0, "stream_options": {"include_usage": True}},
+)
+"""Fields for servers that refuse unknown ones, as OpenAI's own does, the most first; without `ignore_eos` a text may end
+early."""
 BYTES = "bytes:"
 """Prefix of tokens that are not a whole character."""
 MAX_LOGPROBS = 5
@@ -105,7 +113,8 @@ class RunningServer(RunningEngine):
         self._http = HttpEngine(name, url, timeout_s=config.timeout_s)
         self._model = model
         self._pool = ThreadPoolExecutor(config.slots)
-        self._neutral = NEUTRAL
+        self._refusals = 0
+        """Entries of `OPTIONAL_FIELDS` that the server refuses."""
         self._drafts = False  # until a chunk of several tokens arrives
 
     def complete(self, requests: Sequence[CompletionRequest]) -> list[Completion]:
@@ -152,20 +161,10 @@ class RunningServer(RunningEngine):
             "prompt": request.prompt,
             "max_tokens": request.max_new_tokens,
             "temperature": request.temperature,
-            **self._neutral,
             "seed": request.seed,
-            "ignore_eos": True,
             "stream": True,
-            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
-        try:
-            chunks = list(self._stream_chunks(body))
-        except EngineError as error:
-            if self._neutral is not NEUTRAL or http_status(error) not in REFUSED:
-                raise
-            self._neutral = {"top_p": 1.0}
-            others = {key: value for key, value in body.items() if key not in NEUTRAL}
-            chunks = list(self._stream_chunks(others | self._neutral))
+        chunks = self._complete_with_known_fields(body)
         step_tokens, step_ends_s = _split_steps(chunks)
         if len(step_tokens) < 2:
             raise EngineError(
@@ -184,6 +183,20 @@ class RunningServer(RunningEngine):
         if largest > 1 + self._config.draft_tokens:
             completion = completion._replace(steps=None, coalesced=True)
         return completion
+
+    def _complete_with_known_fields(self, body: Mapping[str, Any]) -> list[_Chunk]:
+        """Return the chunks of a completion, with the most optional fields that the server does not refuse."""
+        refusals = self._refusals
+        while True:
+            try:
+                chunks = list(self._stream_chunks({**body, **OPTIONAL_FIELDS[refusals]}))
+            except EngineError as error:
+                if http_status(error) not in REFUSED or refusals + 1 == len(OPTIONAL_FIELDS):
+                    raise
+                refusals += 1
+            else:
+                self._refusals = refusals
+                return chunks
 
     def _stream_chunks(self, body: Mapping[str, Any]) -> Iterator[_Chunk]:
         for data in self._http.events("/v1/completions", body):
