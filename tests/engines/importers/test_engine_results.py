@@ -206,6 +206,13 @@ class TestMetrics:
         name = 'a\\"b},{c=\\\\d'
         assert read_table(METRICS.replace('model_name="m"', f'model_name="{name}"')).positions == 100
 
+    def test_totals_without_positions_give_a_mean(self, read_table, refuse_table):
+        totals = "".join(line for line in LLAMA_CPP_METRICS.splitlines(True) if "per_pos" not in line)
+        result = read_table(totals.replace("250", "200").replace("140", "75"))
+        assert result.table.p == pytest.approx(np.array([[0.5], [0.5]]))
+        assert "all 2 positions taken for equal" in result.imported[0].source
+        refuse_table(totals.replace("250", "1e17"), "content", "for every position from 0 on")
+
     @pytest.mark.parametrize(
         ("old", "new", "field"),
         [

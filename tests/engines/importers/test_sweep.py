@@ -141,7 +141,7 @@ def test_missing_plain_decoding_is_extrapolated_with_a_warning(tmp_path, monkeyp
 def test_mutated_files_are_read_or_refused_in_one_line(tmp_path):
     rng, read = random.Random(1), 0
     original = written(tmp_path / "whole.csv").read_bytes()
-    for _ in range(100):
+    for _ in range(60):
         (tmp_path / "s.csv").write_bytes(mutated(rng, original))
         try:
             import_sweep(tmp_path / "s.csv").save(tmp_path / "p.yaml")
@@ -149,7 +149,7 @@ def test_mutated_files_are_read_or_refused_in_one_line(tmp_path):
             read += 1
         except TreeoptError as error:
             assert "\n" not in str(error)  # noqa: PT017, one line is what the command prints
-    assert 10 < read < 95
+    assert 5 < read < 58
 
 
 def test_vllm_result_files_form_one_sweep(tmp_path):

@@ -1,8 +1,16 @@
-"""Acceptance in Prometheus counters: `/metrics` of vLLM or llama.cpp, or the response of Prometheus' API to a query."""
+"""Acceptance in Prometheus counters: `/metrics` of vLLM or llama.cpp, or the response of Prometheus' API to a query.
+
+Without counters by position, as in versions that have totals only, all positions are taken to have the same acceptance.
+"""
 
 from collections import defaultdict
 
-from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, table_from_counts
+from treeopt.engines.importers.acceptance_tables import (
+    MAX_LENGTH,
+    SHORTER_DRAFTS,
+    acceptance_from_mean,
+    table_from_counts,
+)
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.importer import ACCEPTANCE, ImportedAcceptance, Importer, Measurements
 from treeopt.engines.prometheus import (
@@ -74,6 +82,11 @@ def _build_acceptance(file: ForeignFile, engines: list[_Values], program: str) -
     drafts = sum(values.get((DRAFTS, None), 0.0) for values in engines)
     positions = {position for accepted in accepted_by_engine for position in accepted}
     depth = max(positions, default=-1) + 1
+    kind = f"{PROGRAMS.get(program, program)} metrics"
+    drafted, total = (sum(values.get((name, None), 0.0) for values in engines) for name in (DRAFTED, ACCEPTED))
+    if not positions and 0 < drafted <= MAX_LENGTH * drafts:
+        length = max(1, round(drafted / drafts))
+        return acceptance_from_mean(1 + total / drafts, length, kind, positions=max(1, round(drafts)))
     if not drafts or not positions or len(positions) != depth:
         raise file.error(
             "content",
@@ -81,7 +94,6 @@ def _build_acceptance(file: ForeignFile, engines: list[_Values], program: str) -
             f"for every position from 0 on. Got {drafts:g} drafts and {len(positions)} positions: has it drafted yet?",
         )
     sums = [sum(accepted.get(position, 0.0) for accepted in accepted_by_engine) for position in range(depth)]
-    kind = f"{PROGRAMS.get(program, program)} metrics"
     has_shorter = any(
         values[DRAFTED, None] < values.get((DRAFTS, None), 0.0) * depth
         for values in engines
@@ -121,7 +133,8 @@ METRICS = Importer(
     name="metrics",
     title="/metrics of vLLM or llama.cpp, or a response of Prometheus' /api/v1/query",
     contains=(ACCEPTANCE,),
-    needs="spec_decode_num_drafts and spec_decode_num_accepted_tokens_per_pos, of one moment and one model",
+    needs="spec_decode_num_drafts and spec_decode_num_accepted_tokens_per_pos, of one moment and one model; from totals "
+    "alone a mean",
     matches=is_metrics,
     read=read_metrics,
 )
