@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.engines.clients.test_llama_server import gone
+from tests.engines.clients.test_child import gone
 from treeopt.engines.clients import llama_server
 from treeopt.engines.clients.client import CompletionRequest, EngineConfig
 from treeopt.engines.clients.llama_server import LlamaProgram
@@ -95,19 +95,6 @@ def test_flags_are_those_of_its_help(program, options, drafting):
     assert [(setting.name, setting.value) for setting in server.settings] == [("threads", "2")]
 
 
-@pytest.mark.process
-def test_it_completes_and_ends_when_closed(program, tmp_path):
-    running = create_client("llama-server", url=None, threads=None, timeout_s=9, program=str(program())).start(CONFIG)
-    pid, arguments = json.loads((tmp_path / "log").read_text())
-    (completion,) = running.complete([CompletionRequest("abc", 9, 0.0)])
-    assert (completion.tokens, completion.steps, completion.prompt_tokens) == (9, 5, 5)
-    assert arguments[:3] == ["--model", "t.gguf", "-np"]
-    assert arguments[-4:-1] == ["--host", "127.0.0.1", "--port"]
-    assert not gone(pid, within_s=0.1)
-    running.close()
-    assert gone(pid)
-
-
 @pytest.fixture
 def wrapped(program, tmp_path):
     """Return a program that runs the script, as a wrapper of the shell does, in a process of its own."""
@@ -118,9 +105,15 @@ def wrapped(program, tmp_path):
 
 
 @pytest.mark.process
-def test_a_server_behind_a_wrapper_ends_when_closed(wrapped, tmp_path):
-    running = LlamaProgram(str(wrapped)).start(CONFIG)
-    pid, _ = json.loads((tmp_path / "log").read_text())
+@pytest.mark.parametrize("kind", ["program", "wrapped"])
+def test_server_completes_and_ends_when_closed(kind, program, wrapped, tmp_path):
+    path = str(wrapped if kind == "wrapped" else program())
+    running = create_client("llama-server", url=None, threads=None, timeout_s=9, program=path).start(CONFIG)
+    pid, arguments = json.loads((tmp_path / "log").read_text())
+    (completion,) = running.complete([CompletionRequest("abc", 9, 0.0)])
+    assert (completion.tokens, completion.steps, completion.prompt_tokens) == (9, 5, 5)
+    assert arguments[:3] == ["--model", "t.gguf", "-np"]
+    assert arguments[-4:-1] == ["--host", "127.0.0.1", "--port"]
     assert not gone(pid, within_s=0.1)
     running.close()
     assert gone(pid, within_s=0)
@@ -128,15 +121,15 @@ def test_a_server_behind_a_wrapper_ends_when_closed(wrapped, tmp_path):
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["program", "wrapped"])
-def test_it_ends_with_a_treeopt_that_is_killed(kind, program, wrapped, tmp_path):
+def test_server_ends_with_a_killed_treeopt(kind, program, wrapped, tmp_path):
     path = wrapped if kind == "wrapped" else program()
     code = (
         "import time\nfrom treeopt.engines.clients.client import EngineConfig\n"
         "from treeopt.engines.clients.llama_server import LlamaProgram\n"
-        f"LlamaProgram({str(path)!r}).start({CONFIG!r})\nprint('there', flush=True)\ntime.sleep(60)"
+        f"LlamaProgram({str(path)!r}).start({CONFIG!r})\nprint('ready', flush=True)\ntime.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout.readline() == "there\n"
+    assert parent.stdout.readline() == "ready\n"
     pid, _ = json.loads((tmp_path / "log").read_text())
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
@@ -157,7 +150,7 @@ def test_it_ends_with_a_treeopt_that_is_killed(kind, program, wrapped, tmp_path)
     ],
     ids=["another vocabulary", "another error", "no error"],
 )
-def test_a_server_that_does_not_draft_says_why(program, logs, reason):
+def test_server_that_does_not_draft_is_refused_with_the_reason(program, logs, reason):
     running = LlamaProgram(str(program(logs=logs))).start(CONFIG)
     try:
         with pytest.raises(EngineError, match=reason):

@@ -83,39 +83,35 @@ class TestAllImported:
         assert prediction.speedup.value == pytest.approx(2.61 * 0.0112 / (0.0142 + 3 * draft_s))
         assert plan(profile, 4).choice.kind == "chain"
 
-    def test_counts_give_intervals(self, folder):
-        tokens = plan(everything(folder, table="metrics.txt"), 4).chain.tokens_per_step
-        assert tokens.low < tokens.value < tokens.high
+        assert [latency.batch_size for latency in profile.latencies] == [1, 4]
+        tokens = plan(everything(folder, table="metrics.txt"), 4, batch_size=4).chain.tokens_per_step
+        assert tokens.low < tokens.value < tokens.high  # counts give intervals
 
-    def test_batch_sizes_are_conditions(self, folder):
-        assert [latency.batch_size for latency in everything(folder).latencies] == [1, 4]
-        assert plan(everything(folder), 4, batch_size=4).model.point.batch_size == 4
-
-    def test_missing_curve_is_refused(self, folder):
-        with pytest.raises(
-            InfeasibleError,
-            match=r"draft_latency: expected times of drafting for 8 tokens of context x batch 1, as in samples\.json",
-        ):
+    def test_missing_and_repeated_curves_are_refused(self, folder):
+        missing = r"draft_latency: expected times of drafting for 8 tokens of context x batch 1, as in samples\.json"
+        with pytest.raises(InfeasibleError, match=missing):
             step_latencies(read_latency(folder / "samples.json"), context_tokens=8)
         with pytest.raises(InfeasibleError, match=r"^latency: expected times of verification"):
             step_latencies(drafts(folder), context_tokens=8)
-
-    def test_repeated_curve_is_refused(self, folder):
         twice = [*read_latency(folder / "samples.json"), *read_latency(folder / "curve.csv")]
         with pytest.raises(InvalidValueError, match=r"verify: expected one .* samples\.json .* and curve\.csv"):
             step_latencies(twice, context_tokens=8)
 
 
 class TestWithMeasurements:
-    def test_measured_drafting_is_kept(self, folder):
-        measured = invented()
+    def test_measured_and_imported_drafting_is_kept(self, folder):
+        """Operating points that were not imported are left out."""
+        measured = invented(conditions=[(256, 1), (4096, 1)])
         profile = with_imported(measured, read_latency(folder / "samples.json"))
         (latency,) = profile.latencies
+        assert latency.context_tokens == 256
         assert latency.draft is measured.latencies[0].draft
         assert latency.verify.max_tokens == 64
         assert latency.overhead.samples_s.tolist() == [0.0]
         assert [part.what for part in latency.imported] == ["verify", "overhead"]
         assert profile.acceptances == measured.acceptances
+        again = with_imported(profile, drafts(folder)[:1])
+        assert [part.what for part in again.latencies[0].imported] == ["verify", "draft", "overhead"]
 
     def test_imported_drafting_replaces_only_drafting(self, folder):
         measured = dataclasses.replace(invented().latencies[0], sampled=True)
@@ -124,20 +120,11 @@ class TestWithMeasurements:
         assert latency.sampled is True
         assert [part.what for part in latency.imported] == ["draft"]
 
-    def test_earlier_imports_are_kept(self, folder):
-        once = with_imported(invented(), read_latency(folder / "samples.json"))
-        twice = with_imported(once, drafts(folder)[:1])
-        assert [part.what for part in twice.latencies[0].imported] == ["verify", "draft", "overhead"]
-
     def test_imported_overhead(self, folder):
         (latency,) = step_latencies(read_latency(folder / "curve.csv"), context_tokens=256, sampled=False)
         np.testing.assert_allclose(latency.overhead.samples_s, [0.0005])
         assert latency.sampled is False
         assert {part.source for part in latency.imported} == {"curve.csv (CSV)"}
-
-    def test_conditions_that_were_not_imported_are_left_out(self, folder):
-        profile = with_imported(invented(conditions=[(256, 1), (4096, 1)]), read_latency(folder / "samples.json"))
-        assert [latency.context_tokens for latency in profile.latencies] == [256]
 
     def test_acceptance_alone(self, folder):
         measured = invented()
