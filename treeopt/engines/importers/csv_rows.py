@@ -156,12 +156,12 @@ def split_words(name: str) -> list[str]:
 
 
 def join_words(name: str) -> str:
-    """Return the words of a column's name with _ between them.
+    """Return the words of a column's name with _ between them; names in other alphabets stay as they are.
 
-    >>> join_words("Throughput (tok/s)")
-    'throughput_tok_s'
+    >>> join_words("Throughput (tok/s)"), join_words("模型")
+    ('throughput_tok_s', '模型')
     """
-    return "_".join(split_words(name))
+    return "_".join(split_words(name)) or name
 
 
 def parse_number(text: str, decimal: str) -> float:
