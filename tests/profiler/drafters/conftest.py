@@ -1,16 +1,24 @@
-"""A toy pair, whose target continues some texts in loops, and every drafter on it with random heads."""
+"""Every drafter on a small target, with random heads."""
 
 import pytest
 import torch
 
 from tests.support.dflash_heads import add_markov, make_oracle, save, z_lab
 from tests.support.eagle_heads import make_head, save_head, speculators, speculators_p_eagle
+from treeopt.profiler.drafters import one_drafter
 from treeopt.runtime.drafters.dflash import load_dflash
 from treeopt.runtime.drafters.eagle import load_eagle, load_p_eagle
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafters.redrafter import RedrafterHead
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.linear import Linear
+
+
+@pytest.fixture
+def few_trials(monkeypatch):
+    """Rank candidates on few tokens."""
+    monkeypatch.setattr(one_drafter, "TRIAL_PROMPTS", 1)
+    monkeypatch.setattr(one_drafter, "TRIAL_POSITIONS", 4)
 
 
 @pytest.fixture(scope="session")
@@ -51,11 +59,11 @@ def loaded(target, draft, heads):
     """Return a function that returns a drafter by its name; `eagle2` with the EAGLE head on request."""
 
     def loaded(name, *, with_head=False):
-        known = heads["eagle"] if with_head else heads.get(name)
-        digest = None if known is None else "0123456789abcdef"
-        source = "heads" if known is not None else None
+        own_heads = heads["eagle"] if with_head else heads.get(name)
+        digest = None if own_heads is None else "0123456789abcdef"
+        source = "heads" if own_heads is not None else None
         return LoadedDrafter(
-            name=name, source=source, digest=digest, target=target, draft=draft, heads=known, capacity=128
+            name=name, source=source, digest=digest, target=target, draft=draft, heads=own_heads, capacity=128
         )
 
     return loaded

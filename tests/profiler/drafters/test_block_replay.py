@@ -1,4 +1,4 @@
-"""DDTree replayed along plain decoding: with every budget it takes the very steps that decoding takes."""
+"""DDTree replayed along plain decoding takes the steps of decoding with every budget."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.profiler.drafters.test_measuring import measured
+from tests.profiler.drafters.test_measuring import SETTINGS
+from tests.profiler.pretended import measure_profile
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
 from treeopt.profiler.acceptance.contexts import PromptSet
@@ -60,7 +61,7 @@ def decoded_steps(counter, number, budget):
     return steps
 
 
-def test_a_replay_takes_the_steps_that_decoding_takes(counter, needed):
+def test_replayed_steps_are_those_of_decoding(counter, needed):
     longest = 0
     for budget, replayed in zip(BUDGETS, replay_budgets(BUDGETS, needed, counter.drafter.heads), strict=True):
         steps = [decoded_steps(counter, number, budget) for number in counter.prompts]
@@ -71,15 +72,15 @@ def test_a_replay_takes_the_steps_that_decoding_takes(counter, needed):
     assert longest > 2, "nothing was accepted: this test would not see a wrong count"
 
 
-def test_along_a_sampled_sequence_a_replay_takes_the_steps_that_drew_it(counter):
+def test_replayed_steps_along_a_sampled_sequence_are_those_that_sampled_it(counter):
     drafter, budget, number = counter.drafter, 17, 0
     decoder = Decoder(
         drafter.target, DDTreeDrafter(drafter.heads, DDTreeSetting(budget=budget), capacity=128), temperature=0.9
     )
     steps = [step.tokens for step in decoder.decode_steps(counter.prompts[number], 60)]
     tokens = [token for step in steps for token in step]
-    own = replace(counter, generated={number: tokens}, sampling=Sampling(0.9))
-    rows = own.count_all("own", Checkpoint(None, ""), NO_DEADLINE, lambda: None)
+    sampled = replace(counter, generated={number: tokens}, sampling=Sampling(0.9))
+    rows = sampled.count_all("sampled", Checkpoint(None, ""), NO_DEADLINE, lambda: None)
     starts = np.cumsum([0, *map(len, steps)])[:-1]
     expected = [len(step) for start, step in zip(starts, steps, strict=True) if start < len(tokens) - 4]
     (committed,), (count,) = count_steps(rows[number], np.array([budget]))
@@ -87,14 +88,14 @@ def test_along_a_sampled_sequence_a_replay_takes_the_steps_that_drew_it(counter)
     assert max(expected) > 1
 
 
-def test_counts_of_the_slots_above_give_other_steps(counter, needed):
+def test_counts_of_other_roots_have_other_steps(counter, needed):
     """Negative control: the counts of the next root."""
     shifted = {number: np.roll(rows, 1, axis=0) for number, rows in needed.items()}
     right, wrong = (replay_budgets([40], each, counter.drafter.heads)[0] for each in (needed, shifted))
     assert sum(wrong.tokens) / sum(wrong.steps) < sum(right.tokens) / sum(right.steps)
 
 
-def test_each_sequence_is_walked_step_by_step():
+def test_steps_of_an_example():
     needed = np.array([[2, 5], [3, NEVER], [2, 3], [9, NEVER], [NEVER, NEVER], [2, 4], [2, NEVER]])
     tokens, steps = count_steps(needed, np.array([2, 3, 9]))
     # budget 2: 0 -> 2 -> 4 -> 5; budget 3: 0 -> 2 -> 5; budget 9: 0 -> 3 -> 5
@@ -102,7 +103,7 @@ def test_each_sequence_is_walked_step_by_step():
     assert steps.tolist() == [3, 2, 2]
 
 
-def test_sequences_too_short_for_a_step_give_nothing(counter, needed):
+def test_sequences_too_short_for_a_step_are_left_out(counter, needed):
     head = counter.drafter.heads
     short = {0: needed[0][: head.levels]}
     assert replay_budgets([2, 3], short, head) == [None, None]
@@ -112,12 +113,12 @@ def test_sequences_too_short_for_a_step_give_nothing(counter, needed):
     assert replayed.passes_by_text == ((replayed.steps[0],),)
 
 
-def test_a_budget_beyond_the_whole_tree_verifies_the_whole_tree(needed):
+def test_largest_pass_is_the_whole_tree(needed):
     tiny = SimpleNamespace(tokens=2, levels=4)
     assert replay_budgets([8, 31, 40], needed, tiny)[2].pass_tokens == (31,)
 
 
-def test_what_the_checkpoint_holds_is_not_counted_again_and_time_ends_it(counter, needed, tmp_path, monkeypatch):
+def test_deadline_ends_counting_and_a_resumed_run_counts_the_rest(counter, needed, tmp_path, monkeypatch):
     over, ticks = Deadline(lambda: 1.0, 0.0), []
     first = counter.count_all("kind", Checkpoint(tmp_path / "checkpoint", ""), over, lambda: ticks.append(1))
     assert list(first) == [0, 1]
@@ -130,7 +131,7 @@ def test_what_the_checkpoint_holds_is_not_counted_again_and_time_ends_it(counter
     }
 
 
-def test_steps_take_what_the_probes_took_beyond_their_passes():
+def test_step_seconds_are_those_of_passes_and_the_overhead_of_probes():
     verify = Curve.of([0.0, *(1.0 + 0.1 * tokens for tokens in range(1, 12))])
     costs = StepCosts(verify=verify, draft=Curve.free(11), overhead_s=np.zeros(()))
     plain = [DecodedSequence(10, 10, 20.0, {1: 10})]  # at half the profile's pace
@@ -141,10 +142,11 @@ def test_steps_take_what_the_probes_took_beyond_their_passes():
 
 
 def test_budgets_are_ranked_over_all_sizes(target, draft, prompts, loaded, monkeypatch):
-    """Verification is cheap again after a dent, where a rule that stops at the first fall does not look."""
+    """Verification becomes cheap again after six tokens."""
     dented = lambda tokens: np.where(tokens < 6, 10.0 * tokens, 1.0)
     monkeypatch.setattr(DrafterProfiler, "_step_seconds", lambda *_: dented)
-    ((decodes,),) = [drafter.decodes for drafter in measured(target, draft, prompts, [loaded("ddtree")]).drafters]
+    (drafter,) = measure_profile(target, draft, prompts, SETTINGS, drafters=[loaded("ddtree")]).drafters
+    (decodes,) = drafter.decodes
     assert {value.value for setting in decodes.settings for value in setting.values} <= {6, 7, 8}
     for setting in decodes.settings:
         assert len(setting.replayed.steps) == len(prompts)

@@ -1,4 +1,4 @@
-"""The ranks below every root of heads that fill static trees: replayed, any tree takes the very steps that decoding takes."""
+"""Ranks below every root of heads that fill static trees: replayed steps are those of decoding."""
 
 import numpy as np
 import pytest
@@ -52,41 +52,17 @@ def drafters(target, tmp_path_factory):
         "dspark": block(markov=True),
         "p-eagle": load_p_eagle(folder, target),
     }
-    return {name: loaded(target, each) for name, each in heads.items()}
+    return {name: loaded(target, own_heads) for name, own_heads in heads.items()}
 
 
-def counted(drafter, prompt, sampling=GREEDY, branching=23):
+def count(drafter, prompt, sampling=GREEDY, branching=23):
     decoder = Decoder(drafter.target, None, sampling=sampling, max_sequence_tokens=len(prompt) + LENGTH)
     tokens = list(decoder.generate(prompt, LENGTH, seed=0))
     return root_counter(drafter, {0: prompt}, {0: tokens}, sampling=sampling, branching=branching, depth=3)(0)
 
 
-@pytest.mark.parametrize("prompt", [[5], [5, 3], [1, 2, 3, 4, 9]])
-@pytest.mark.parametrize("name", ["medusa", "eagle", "eagle, few tokens", "eagle 1", "dflash", "dspark", "p-eagle"])
-def test_a_replay_takes_the_steps_that_decoding_takes(drafters, target, name, prompt):
-    found = counted(drafters[name], prompt)
-    assert found.ranks.shape == (LENGTH - (len(prompt) == 1), 3)
-    lengths = []
-    for tree in TREES:
-        decoder = Decoder(target, drafters[name].make_with_tree(tree), sampling=GREEDY, max_sequence_tokens=128)
-        steps = [len(step.tokens) for step in decoder.decode_steps(prompt, LENGTH)]
-        place, replayed = 0, []
-        if len(prompt) == 1:  # ranks begin where a hidden state precedes the root
-            place = steps.pop(0) - 1
-            assert place == 0 or name in ("dflash", "dspark")  # a block needs no context
-        for taken in steps:
-            if place >= len(found.ranks) - tree.max_depth:
-                break
-            ranks = RootRanks([found.ranks[place:].tolist()])
-            replayed.append(first_step(tree, ranks.ranks[0]))
-            assert replayed[-1] == taken, (tree, place)
-            place += taken
-        lengths += replayed
-    assert max(lengths) > 2, "nothing was accepted: this test would not see a wrong rank"
-
-
 def first_step(tree, ranks):
-    """Walk a tree down from its root, child by child."""
+    """Return the tokens of a step with a tree, from the ranks (roots, D) of its root and the following ones."""
     node, tokens = 0, 1
     for depth in range(min(tree.max_depth, *ranks.shape)):
         children = np.flatnonzero(tree.parents == node)
@@ -96,50 +72,66 @@ def first_step(tree, ranks):
     return tokens
 
 
-def test_the_sums_are_those_of_the_ranks_at_temperature_0(drafters):
-    """Every accepted token is the child of its rank, and of no other."""
-    for name, drafter in drafters.items():
-        found = counted(drafter, [1, 2, 3, 4, 9], branching=4)
-        reached, accepted = np.zeros(3), np.zeros((3, 4))
-        for root in range(LENGTH):
-            for depth in range(min(3, LENGTH - root)):
-                reached[depth] += 1
-                rank = found.ranks[root, depth]
-                if rank < 0:
-                    break
-                accepted[depth, rank] += 1
-        assert found.counts.reached.tolist() == reached.tolist(), name
-        assert found.counts.accepted.tolist() == accepted.tolist(), name
+@pytest.mark.parametrize("prompt", [[5], [1, 2, 3, 4, 9]])
+@pytest.mark.parametrize("name", ["medusa", "eagle", "eagle, few tokens", "eagle 1", "dflash", "dspark", "p-eagle"])
+def test_replayed_steps_are_those_of_decoding(drafters, target, name, prompt):
+    counted = count(drafters[name], prompt)
+    assert counted.ranks.shape == (LENGTH - (len(prompt) == 1), 3)
+    longest = 0
+    for tree in TREES:
+        decoder = Decoder(target, drafters[name].make_with_tree(tree), sampling=GREEDY, max_sequence_tokens=128)
+        steps = [len(step.tokens) for step in decoder.decode_steps(prompt, LENGTH)]
+        root = 0
+        if len(prompt) == 1:  # the first root has a hidden state before it
+            root = steps.pop(0) - 1
+            assert root == 0 or name in ("dflash", "dspark")  # a block needs no context
+        for taken in steps:
+            if root >= len(counted.ranks) - tree.max_depth:
+                break
+            ranks = RootRanks([counted.ranks[root:].tolist()])
+            assert first_step(tree, ranks.ranks[0]) == taken, (tree, root)
+            longest, root = max(longest, taken), root + taken
+    assert longest > 2, "nothing was accepted: this test would not see a wrong rank"
 
 
-def test_sampling_counts_the_probability_of_every_child(drafters):
-    """At the first depth, where every root counts, the sums are the target's probabilities of what the head says."""
-    drafter, sampling = drafters["eagle"], Sampling(0.8)
-    hits, expected = np.zeros(23), np.zeros(23)
+@pytest.mark.parametrize("name", ["medusa", "eagle, few tokens", "dspark", "p-eagle"])
+def test_sums_at_temperature_0_follow_from_the_ranks(drafters, name):
+    counted = count(drafters[name], [1, 2, 3, 4, 9], branching=4)
+    reached, accepted = np.zeros(3), np.zeros((3, 4))
+    for root in range(LENGTH):
+        for depth in range(min(3, LENGTH - root)):
+            reached[depth] += 1
+            rank = counted.ranks[root, depth]
+            if rank < 0:
+                break
+            accepted[depth, rank] += 1
+    assert counted.counts.reached.tolist() == reached.tolist()
+    assert counted.counts.accepted.tolist() == accepted.tolist()
+
+
+def test_sums_above_temperature_0_are_probabilities_of_the_children(drafters):
+    """A chi-squared statistic with 22 degrees of freedom over all roots at the first depth."""
+    accepted, expected = np.zeros(23), np.zeros(23)
     for first in range(8):
-        found = counted(drafter, [first, 2, 3], sampling)
-        assert found.counts.accepted.sum(1) == pytest.approx(found.counts.reached)  # all of the vocabulary are children
-        hits += np.bincount(found.ranks[:, 0], minlength=23)
-        expected += found.counts.accepted[0]
-    assert hits.sum() == 8 * LENGTH
-    assert ((hits - expected) ** 2 / expected).sum() < 50  # 22 degrees of freedom
+        counted = count(drafters["eagle"], [first, 2, 3], Sampling(0.8))
+        assert counted.counts.accepted.sum(1) == pytest.approx(counted.counts.reached)  # all tokens are children
+        accepted += np.bincount(counted.ranks[:, 0], minlength=23)
+        expected += counted.counts.accepted[0]
+    assert accepted.sum() == 8 * LENGTH
+    assert ((accepted - expected) ** 2 / expected).sum() < 50
 
 
-def test_a_row_of_the_checkpoint_gives_the_text_again(drafters, tmp_path):
-    found = counted(drafters["eagle"], [1, 2, 3])
-    again = RootCounts.from_numbers(found.numbers)
-    assert again.ranks.tolist() == found.ranks.tolist()
-    assert again.counts.numbers == found.counts.numbers
+def test_counts_are_restored_from_the_checkpoint(drafters, tmp_path):
+    counted, ticks = count(drafters["eagle"], [1, 2, 3]), []
+    restored = RootCounts.from_numbers(counted.numbers)
+    assert restored.ranks.tolist() == counted.ranks.tolist()
+    assert restored.counts.numbers == counted.counts.numbers
 
-    def never(number):
-        raise AssertionError(number)
+    def measure(count, *, resume):
+        checkpoint = Checkpoint(tmp_path / "checkpoint", "h", resume=resume)
+        return measure_head_acceptance(count, range(3), GREEDY, "kind", checkpoint, lambda: ticks.append(1))
 
-    told = []
-    open_checkpoint = lambda resume: Checkpoint(tmp_path / "checkpoint", "heading", resume=resume)
-    first = measure_head_acceptance(
-        lambda _: found, range(3), GREEDY, "kind", open_checkpoint(False), lambda: told.append(1)
-    )
-    second = measure_head_acceptance(never, range(3), GREEDY, "kind", open_checkpoint(True), lambda: told.append(1))
-    assert len(told) == 6
+    first, second = measure(lambda _: counted, resume=False), measure(None, resume=True)
+    assert len(ticks) == 6
     assert first.acceptance.table.p.tolist() == second.acceptance.table.p.tolist()
     assert first.ranks.rows == second.ranks.rows

@@ -1,4 +1,4 @@
-"""Texts that the target generates alone: prompt lookup replayed along them takes the steps that it takes when it drafts."""
+"""Prompt lookup replayed along plain decoding takes the steps of decoding."""
 
 import pytest
 
@@ -22,32 +22,34 @@ def prompt_set(prompts):
     return PromptSet(dict(enumerate(prompts[:5])), POSITIONS)
 
 
-def whole_steps(target, prompt, setting):
-    """Return tokens and size of the pass of each step that is inside the text's positions."""
+def decode_steps(target, prompt, setting):
+    """Return the tokens and the pass size of each step inside the counted positions."""
     decoder = Decoder(
         target, PromptLookupDrafter(setting.ngram, setting.length), sampling=GREEDY, max_sequence_tokens=128
     )
-    committed, found = 0, []
+    committed, steps = 0, []
     for step in decoder.decode_steps(prompt, POSITIONS + LOOKAHEAD_TOKENS):
         if committed + setting.length + 1 <= POSITIONS + LOOKAHEAD_TOKENS:
-            found.append((len(step.tokens), len(step.logits)))
+            steps.append((len(step.tokens), len(step.logits)))
         committed += len(step.tokens)
-    return found
+    return steps
 
 
-def test_a_replay_takes_the_steps_that_decoding_takes(target, prompt_set):
+def test_replayed_steps_are_those_of_decoding(target, prompt_set):
     texts = generate_sequences(target, prompt_set, GREEDY, "", Checkpoint(None, ""))
     assert {len(each) for each in texts.values()} == {POSITIONS + LOOKAHEAD_TOKENS}
-    for setting, found in zip(SETTINGS, replay_lookups(SETTINGS, prompt_set, texts), strict=True):
-        known = [whole_steps(target, prompt, setting) for prompt in prompt_set.prompts.values()]
-        assert found.steps == tuple(map(len, known))
-        assert found.tokens == tuple(sum(tokens for tokens, _ in each) for each in known)
-        sizes = [size for each in known for _, size in each]
-        assert dict(zip(found.pass_tokens, found.passes, strict=True)) == {size: sizes.count(size) for size in {*sizes}}
-        assert sum(found.tokens) > sum(found.steps), "nothing was accepted: this test would not see a wrong count"
+    for setting, replayed in zip(SETTINGS, replay_lookups(SETTINGS, prompt_set, texts), strict=True):
+        expected = [decode_steps(target, prompt, setting) for prompt in prompt_set.prompts.values()]
+        assert replayed.steps == tuple(map(len, expected))
+        assert replayed.tokens == tuple(sum(tokens for tokens, _ in each) for each in expected)
+        sizes = [size for each in expected for _, size in each]
+        assert dict(zip(replayed.pass_tokens, replayed.passes, strict=True)) == {
+            size: sizes.count(size) for size in {*sizes}
+        }
+        assert sum(replayed.tokens) > sum(replayed.steps), "nothing was accepted: this test would not see a wrong count"
 
 
-def test_texts_too_short_for_a_step_give_nothing(prompt_set):
+def test_sequences_too_short_for_a_step_are_left_out(prompt_set):
     texts = {0: [1, 2, 3], 1: list(range(20))}
     short, long = replay_lookups([PromptLookupSetting(2, 2), PromptLookupSetting(2, 19)], prompt_set, texts)
     assert len(short.steps) == 2
@@ -55,7 +57,7 @@ def test_texts_too_short_for_a_step_give_nothing(prompt_set):
     assert replay_lookups([PromptLookupSetting(2, 30)], prompt_set, texts) == [None]
 
 
-def test_what_the_checkpoint_holds_is_not_decoded_again_and_time_ends_it(target, prompts, tmp_path, monkeypatch):
+def test_deadline_ends_decoding_and_a_resumed_run_decodes_the_rest(target, prompts, tmp_path, monkeypatch):
     monkeypatch.setattr(plain_sequences, "BATCH_SIZE", 2)
     prompt_set, over = PromptSet(dict(enumerate(prompts[:5])), 8), Deadline(lambda: 1.0, 0.0)
     first = generate_sequences(target, prompt_set, GREEDY, "a", Checkpoint(tmp_path / "checkpoint", ""), over)
@@ -70,7 +72,7 @@ def test_what_the_checkpoint_holds_is_not_decoded_again_and_time_ends_it(target,
     assert generate_sequences(target, prompt_set, GREEDY, "a", resumed) == whole
 
 
-def test_where_a_batch_does_not_fit_texts_are_decoded_one_by_one(target, prompt_set, monkeypatch):
+def test_sequences_are_decoded_one_by_one_if_a_batch_does_not_fit(target, prompt_set, monkeypatch):
     whole, sizes, generate_all = (
         generate_sequences(target, prompt_set, GREEDY, "", Checkpoint(None, "")),
         [],

@@ -1,4 +1,4 @@
-"""Times of heads: what each timed call runs, on a clock that counts the target's and the heads' passes."""
+"""Latencies of drafters with heads, on a clock that counts the passes of the heads."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ PLAIN_S = 1e-3
 
 
 class CountingClock(FakeClock):
-    """A call takes a second for each pass of the heads that it makes, and 1 ms more."""
+    """A call takes a second for each of its passes of the heads, and 1 ms."""
 
     def __init__(self):
         super().__init__(lambda: 1.0)
@@ -36,7 +36,7 @@ class CountingClock(FakeClock):
 
 
 def target_latencies() -> tuple[StepLatency, ...]:
-    """Return passes of the target that take what the clock says of a plain step."""
+    """Return passes of the target that take as long as a plain step."""
     return invented(conditions=CONDITIONS, verify=lambda *_: PLAIN_S).latencies
 
 
@@ -55,7 +55,7 @@ def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
 
 
 @pytest.mark.parametrize("name", ["eagle", "medusa", "dflash", "p-eagle"])
-def test_levels_blocks_and_steps_are_timed_under_every_condition(name, loaded, monkeypatch):
+def test_levels_blocks_and_steps_are_timed_at_every_operating_point(name, loaded, monkeypatch):
     latencies = target_latencies()
     found = times_of(loaded(name), monkeypatch, latencies)
     assert [(each.context_tokens, each.batch_size, each.sampled) for each in found] == [
@@ -84,7 +84,7 @@ def test_a_markov_head_is_timed_by_levels(loaded, monkeypatch):
         np.testing.assert_allclose(each.overhead.samples_s, 0, atol=0.1)
 
 
-def test_conditions_beyond_memory_are_left_out(loaded, monkeypatch):
+def test_operating_points_beyond_memory_are_left_out(loaded, monkeypatch):
     from treeopt.errors import OutOfMemoryError
     from treeopt.profiler.drafters import times as module
 
