@@ -12,7 +12,7 @@ from treeopt.profiler.clock import Clock
 from treeopt.profiler.latency.curve import LIMIT
 from treeopt.profiler.latency.load import LoadReader
 from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
-from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, TimedPoint
+from treeopt.profiler.latency.passes import ROOM_TOKENS, TimedPoint, probe_trees
 from treeopt.profiler.latency.point import EXTRA_POINTS, PointTimer
 from treeopt.profiler.latency.rounds import Recorder, Tick, first_points
 from treeopt.profiler.settings import Settings
@@ -59,9 +59,9 @@ class LatencyGrid:
         passes = (1 if self._draft is None else 2) * min(
             settings.max_tokens, len(first_points(settings.max_tokens)) + EXTRA_POINTS
         )
-        probes = sum(tree.nodes <= settings.max_tokens for tree in PROBE_TREES)
         rules = sum(1 if point.sampling.greedy else len(settings.rules) for point in points)
-        return settings.rounds * (len(points) * passes + rules * probes)
+        steps = 0 if self._draft is None else 1 + len(probe_trees(settings.max_tokens))  # plain steps too
+        return settings.rounds * (len(points) * passes + rules * steps)
 
     def points(self) -> list[TimedPoint]:
         """Return the operating points not known to exceed the memory, smaller batches first."""

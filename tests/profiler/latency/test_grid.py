@@ -46,6 +46,17 @@ class TestLatencies:
         assert {64, 128} <= set(tokens)
         assert min(min(count for count in tokens if count > edge) - edge for edge in (64, 128)) <= 4
 
+    @pytest.mark.parametrize("with_draft", [True, False])
+    def test_number_of_calls_is_known_before(self, make_model, with_draft):
+        machine, target, draft = machine_and_pair(make_model, CONTEXTS)
+        sampled = {"rules": ("sequoia", "target"), "samplings": (Sampling(0.8), GREEDY)}
+        settings, ticks = replace(SMALL, max_tokens=8, batch_sizes=(1,), **sampled), []
+        draft = draft if with_draft else None
+        grid = LatencyGrid(target, draft, [1, 2, 3], settings, clock=machine, checkpoint=Checkpoint(None, ""))
+        calls = grid.calls
+        grid.measure(lambda: ticks.append(1))
+        assert len(ticks) == calls
+
     def test_exchanged_contexts_and_an_extra_step_are_found(self, make_model, latencies):
         """Negative control."""
 
