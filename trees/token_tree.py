@@ -116,11 +116,6 @@ class TokenTree:
         return np.bincount(self.depth[internal], minlength=self.max_depth).astype(np.int32)
 
     @property
-    def positions(self) -> Int32:
-        """int32 (n,): position of each token relative to the root's; equal to depth."""
-        return self.depth
-
-    @property
     def ancestor_mask(self) -> Bool:
         """Bool (n, n): row i marks node i and its ancestors, the tree tokens that node i may attend to."""
         rows = [bytearray(self.nodes)]  # bytes are faster than a numpy call per level
