@@ -15,7 +15,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.files.atomic_files import write_text
 from treeopt.files.fields import Fields, check_format
 from treeopt.files.json_file import parse_json
-from treeopt.files.serialization import read_record, serialize_record
+from treeopt.files.serialization import in_file, read_record, serialize_record
 from treeopt.tabular import Row
 from treeopt.trees.drafter_setting import DrafterSetting, checked_setting
 from treeopt.trees.token_tree import FORMAT, VERSION, TokenTree, check_size, file_text
@@ -137,7 +137,7 @@ def parse(path: Path | str, text: str) -> TreeFile:
     """Return the content of a tree file's text; raises FormatError naming the file, the field and the reason."""
     fields = Fields(path, parse_json(path, text, unique_keys=True, constants=False))
     check_format(fields, FORMAT, VERSION)
-    tree = read_parents(fields)
+    tree = read_tree(fields)
     drafter = _read_drafter(fields) if "drafter" in fields else None
     reach = fields.build("reach", checked_reach, tree, fields.numbers("reach")) if "reach" in fields else None
     provenance = read_record(fields.mapping("provenance"), Provenance) if "provenance" in fields else None
@@ -154,14 +154,18 @@ def _read_drafter(fields: Fields) -> DrafterSetting:
         raise drafter.error(error.field or "name", str(error)) from None
 
 
-def read_parents(fields: Fields) -> TokenTree:
-    """Return the tree of the field `parents`; raises FormatError for more than 65,536 nodes."""
+def read_tree(fields: Fields, name: str = "parents") -> TokenTree:
+    """Return the tree of a list of parents; raises FormatError for more than 65,536 nodes."""
 
     def make(parents: list[int]) -> TokenTree:
         check_size(len(parents))
         return TokenTree(parents)
 
-    return fields.build("parents", make, fields.integers("parents"))
+    return fields.build(name, make, fields.integers(name))
+
+
+TREE = in_file("parents", read=read_tree, write=lambda tree: tree.parents.tolist())
+"""The file form of a record's tree."""
 
 
 def checked_reach(tree: TokenTree, values: Sequence[float] | Float64) -> Float64:

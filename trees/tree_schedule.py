@@ -1,7 +1,7 @@
 """The schedule file, `schedule.json`: a tree for every batch size."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from treeopt.array_record import ShortRepr
@@ -11,7 +11,7 @@ from treeopt.files.fields import Fields, check_format
 from treeopt.files.json_file import parse_json
 from treeopt.files.serialization import read_record, serialize_record
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import Provenance, read_parents
+from treeopt.trees.tree_file import TREE, Provenance
 
 FORMAT, VERSION = "treeopt-schedule", 1
 MAX_BYTES = 8_000_000
@@ -24,7 +24,7 @@ class ScheduledTree(ShortRepr):
 
     first_texts: int
     last_texts: int
-    tree: TokenTree
+    tree: TokenTree = field(metadata=TREE)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -64,7 +64,7 @@ class TreeSchedule(ShortRepr):
 
     def to_json(self) -> str:
         """Return the file's text; equal schedules give equal bytes."""
-        trees = ",\n".join(f"    {json.dumps(_fields(scheduled))}" for scheduled in self.trees)
+        trees = ",\n".join(f"    {json.dumps(serialize_record(scheduled))}" for scheduled in self.trees)
         lines = [f'  "format": "{FORMAT}"', f'  "version": {VERSION}', f'  "trees": [\n{trees}\n  ]']
         if self.provenance is not None:
             lines.append(f'  "provenance": {json.dumps(serialize_record(self.provenance), allow_nan=False)}')
@@ -86,19 +86,4 @@ def load_schedule(path: Path | str) -> TreeSchedule:
     """Return the content of a schedule file; raises FormatError naming the field, TreeoptError for an unreadable file."""
     fields = Fields(path, parse_json(path, read_text(path, limit_bytes=MAX_BYTES), unique_keys=True, constants=False))
     check_format(fields, FORMAT, VERSION)
-    trees = tuple(_read_tree(scheduled) for scheduled in fields.mappings("trees"))
-    provenance = read_record(fields.mapping("provenance"), Provenance) if "provenance" in fields else None
-    fields.end()
-    return fields.build("trees", lambda: TreeSchedule(trees=trees, provenance=provenance))
-
-
-def _fields(scheduled: ScheduledTree) -> dict[str, object]:
-    parents = scheduled.tree.parents.tolist()
-    return {"first_texts": scheduled.first_texts, "last_texts": scheduled.last_texts, "parents": parents}
-
-
-def _read_tree(fields: Fields) -> ScheduledTree:
-    first, last = fields.integer("first_texts"), fields.integer("last_texts")
-    tree = read_parents(fields)
-    fields.end()
-    return ScheduledTree(first_texts=first, last_texts=last, tree=tree)
+    return read_record(fields, TreeSchedule)

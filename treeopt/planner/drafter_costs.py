@@ -31,7 +31,7 @@ from treeopt.records.measured_drafter import (
     MeasuredTrees,
     ReplayedSequences,
 )
-from treeopt.records.operating_point import OperatingPoint
+from treeopt.records.operating_point import OperatingPoint, weighted_neighbours
 from treeopt.records.profile import Profile
 from treeopt.records.rules import TARGET_RULE
 from treeopt.records.sampling import Sampling
@@ -101,7 +101,8 @@ def predict_settings(
 
     Raises InfeasibleError if an extrapolated time is not above 0.
     """
-    decodes = point.weighted_neighbours({decodes.context_tokens: decodes for decodes in measured})
+    by_context = {decodes.context_tokens: decodes for decodes in measured}
+    decodes = weighted_neighbours(by_context, point.context_tokens)
     observed = _SettingCosts(profile, point, decodes, OBSERVED)
     drawn = _SettingCosts(profile, point, decodes, Resampled(np.random.default_rng(SEED)))
     options = []

@@ -12,8 +12,8 @@ from treeopt.files.serialization import in_file, read_record, serialize_record
 from treeopt.records.identity import Identity
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.results import BatchBench, EngineBench, MethodRow, NotRun, TreeMeasurement, TreePrediction
-from treeopt.records.step_latency import read_tree, serialize_tree
 from treeopt.trees.token_tree import TokenTree
+from treeopt.trees.tree_file import TREE
 from treeopt.version import TOOL
 
 MAX_BYTES = 32_000_000
@@ -38,7 +38,7 @@ class TreeBench:
 class GridTree:
     """One tree of a grid."""
 
-    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=serialize_tree))
+    tree: TokenTree = field(metadata=TREE)
     predicted: TreePrediction
     measured: TreeMeasurement
 

@@ -20,16 +20,14 @@ from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.rules import TARGET_RULE
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import (
-    SAMPLING_NAMES,
+    HOST,
+    OVERHEAD,
+    SAMPLED,
+    SAMPLES,
     RuleSteps,
     StepLatency,
     TimedTree,
     find_duplicate,
-    read_overhead,
-    read_sampled,
-    read_samples,
-    read_seconds,
-    serialize_samples,
 )
 from treeopt.trees.drafter_setting import (
     LAYERS,
@@ -55,7 +53,7 @@ class DecodedSequences(ShortRepr):
     tokens: tuple[int, ...]
     """Committed by each sequence's steps."""
     steps: tuple[int, ...]
-    seconds: Timing = field(metadata=in_file("samples_s", read=read_samples, write=serialize_samples))
+    seconds: Timing = field(metadata=SAMPLES)
     """Of each sequence's steps together."""
 
     def __post_init__(self) -> None:
@@ -92,9 +90,9 @@ class DrafterLatency(ShortRepr):
     batch_size: int
     draft: LatencyTable
     per_block: bool = field(default=False, metadata=in_file(optional=True))
-    overhead: Timing = field(metadata=in_file(read=read_overhead))
-    host: Timing | None = field(default=None, metadata=in_file("host_s", read=read_seconds, write=serialize_samples))
-    sampled: bool = field(metadata=in_file("timed", read=read_sampled, write=SAMPLING_NAMES.__getitem__))
+    overhead: Timing = field(metadata=OVERHEAD)
+    host: Timing | None = field(default=None, metadata=HOST)
+    sampled: bool = field(metadata=SAMPLED)
     steps: tuple[TimedTree, ...]
     """Step times with some trees, from which the host overhead is fitted."""
 

@@ -51,9 +51,6 @@ class OperatingPoint(ShortRepr):
         """Return the weighted sum of one array per latency, all of the same shape."""
         return np.asarray(sum(weight * value for weight, value in zip(self.weights, values, strict=True)))
 
-    def weighted_neighbours(self, by_context: Mapping[int, T]) -> tuple[tuple[float, T], ...]:
-        return weighted_neighbours(by_context, self.context_tokens)
-
 
 def find_operating_point(
     latencies: Sequence[StepLatency],

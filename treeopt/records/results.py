@@ -6,8 +6,8 @@ from itertools import pairwise
 from treeopt.errors import InvalidValueError
 from treeopt.files.serialization import in_file
 from treeopt.records.latency import Estimate
-from treeopt.records.step_latency import read_tree, serialize_tree
 from treeopt.trees.token_tree import TokenTree
+from treeopt.trees.tree_file import TREE
 
 MAX_VALUE = 1e12
 """Upper bound of ratios and seconds in files."""
@@ -252,7 +252,7 @@ class BatchMeasurement:
 class BatchRow:
     """One tree at one batch size; predictions are None outside the profiled range."""
 
-    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=serialize_tree))
+    tree: TokenTree = field(metadata=TREE)
     chosen: bool
     """Whether the schedule, the plan or, for a single tree, the prediction chose this tree."""
     measured: BatchMeasurement

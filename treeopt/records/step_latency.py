@@ -11,6 +11,7 @@ from treeopt.files.serialization import in_file, rounded
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.tabular import Row, Tabular
 from treeopt.trees.token_tree import TokenTree
+from treeopt.trees.tree_file import TREE
 
 SAMPLING_NAMES = {True: "sampled", False: "greedy"}
 """Values of the file's `timed`, by the record's `sampled`."""
@@ -33,7 +34,7 @@ def _read_difference(fields: Fields, name: str) -> Timing:
     return Timing.from_fields(fields, allow_negative=True)
 
 
-def read_overhead(fields: Fields, name: str) -> Timing:
+def _read_overhead(fields: Fields, name: str) -> Timing:
     """Read a mapping with a difference of times, which may be negative."""
     mapping = fields.mapping(name)
     overhead = _read_difference(mapping, name)
@@ -41,41 +42,35 @@ def read_overhead(fields: Fields, name: str) -> Timing:
     return overhead
 
 
-def read_samples(fields: Fields, name: str) -> Timing:
-    """Read the times in `samples_s`."""
+def _read_samples(fields: Fields, name: str) -> Timing:
     del name
     return Timing.from_fields(fields)
 
 
-def read_seconds(fields: Fields, name: str) -> Timing:
-    """Read a list of times."""
+def _read_seconds(fields: Fields, name: str) -> Timing:
     return fields.build(name, Timing, fields.numbers(name))
 
 
-def serialize_samples(timing: Timing) -> list[Any]:
+def _serialize_samples(timing: Timing) -> list[Any]:
     return rounded(timing.samples_s)
-
-
-def read_tree(fields: Fields, name: str) -> TokenTree:
-    """Read a tree from a list of parents."""
-    return fields.build(name, TokenTree, fields.integers(name))
-
-
-def serialize_tree(tree: TokenTree) -> list[int]:
-    parents: list[int] = tree.parents.tolist()
-    return parents
 
 
 def _round_share(share: float) -> float:
     return float(f"{share:.6g}")
 
 
-def read_sampled(fields: Fields, name: str) -> bool:
-    """Read whether the timed steps sampled."""
+def _read_sampled(fields: Fields, name: str) -> bool:
     timed = fields.text(name)
     if timed not in SAMPLING_NAMES.values():
         raise fields.error(name, f"expected {' or '.join(SAMPLING_NAMES.values())}. Got {timed!r:.60}.")
     return timed == SAMPLING_NAMES[True]
+
+
+SAMPLES = in_file("samples_s", read=_read_samples, write=_serialize_samples)
+OVERHEAD = in_file(read=_read_overhead)
+HOST = in_file("host_s", read=_read_seconds, write=_serialize_samples)
+SAMPLED = in_file("timed", read=_read_sampled, write=SAMPLING_NAMES.__getitem__)
+"""The file forms of timings, and of whether the timed steps sampled."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -83,15 +78,15 @@ class RuleOverhead(ShortRepr):
     """The overhead of steps under one rule."""
 
     rule: str
-    overhead: Timing = field(metadata=in_file("samples_s", read=_read_difference, write=serialize_samples))
+    overhead: Timing = field(metadata=in_file("samples_s", read=_read_difference, write=_serialize_samples))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class TimedTree(ShortRepr):
     """Step times with one tree."""
 
-    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=serialize_tree))
-    steps: Timing = field(metadata=in_file("samples_s", read=read_samples, write=serialize_samples))
+    tree: TokenTree = field(metadata=TREE)
+    steps: Timing = field(metadata=SAMPLES)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -143,15 +138,13 @@ class StepLatency(ShortRepr, Tabular):
     model."""
     per_block: bool = field(default=False, metadata=in_file(optional=True))
     """Whether one pass drafts all levels, as with Medusa heads and block drafters."""
-    overhead: Timing | None = field(default=None, metadata=in_file(read=read_overhead))
+    overhead: Timing | None = field(default=None, metadata=OVERHEAD)
     """Step time other than passes: the draft model's pass over accepted tokens, and host overhead."""
     rule_overheads: tuple[RuleOverhead, ...] = ()
     """By rule, if measured separately."""
-    host: Timing | None = field(default=None, metadata=in_file("host_s", read=read_seconds, write=serialize_samples))
+    host: Timing | None = field(default=None, metadata=HOST)
     """Host overhead after the target's pass: acceptance, compaction of both caches, bookkeeping."""
-    sampled: bool | None = field(
-        default=None, metadata=in_file("timed", read=read_sampled, write=SAMPLING_NAMES.__getitem__)
-    )
+    sampled: bool | None = field(default=None, metadata=SAMPLED)
     """Whether the timed steps sampled above temperature 0 or decoded greedily; None if unknown."""
     steps: tuple[RuleSteps, ...] = ()
     """The step times that the overheads were computed from, by rule."""
