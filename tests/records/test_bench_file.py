@@ -60,7 +60,7 @@ def test_bench_round_trip(bench: Bench) -> None:
 def test_list_of_benches_keeps_order() -> None:
     text = f"[{text_of(ENGINE)}, {text_of(TREE)}]"
     assert is_bench(text.encode())
-    assert [each.bench for each in parse_benches("b.json", text)] == [ENGINE, TREE]
+    assert [item.bench for item in parse_benches("b.json", text)] == [ENGINE, TREE]
 
 
 def test_file_begins_with_heading() -> None:
@@ -96,37 +96,19 @@ def test_is_bench_recognises_benches() -> None:
             {"speedup_interval": [2.0, 1.0]},
             "measured.speedup_interval: expected two increasing numbers",
         ),
-        (
-            TREE,
-            ("measured",),
-            {"speedup_interval": [1.0]},
-            "measured.speedup_interval: expected two increasing numbers",
-        ),
         (TREE, ("predicted",), {"interval": [2.0, 1.0]}, "predicted.interval: expected two increasing numbers"),
-        (TREE, ("predicted",), {"interval": [2.0]}, "predicted.interval: expected two increasing numbers"),
-        (TREE, ("measured",), {"divergences": {}}, "measured.divergences: expected a list"),
         (TREE, ("measured",), {"divergences": [{"prompt": 1}]}, r"divergences\[0\].place: is missing"),
-        (TREE, ("measured",), {"tokens": None}, "tokens: expected a whole number"),
         (TREE, (), {"more": 1}, "more: unknown field"),
-        (TREE, (), {"created": 3}, "created: expected text"),
         (TREE, (), {"machine": {"device": "cpu"}}, "machine.processor: is missing"),
-        (TREE, ("pair",), {"more": 1}, "pair.more: unknown field"),
         (TREE, (), {"bench": "drift"}, "bench: expected one of tree, grid"),
         (GRID, (), {"trees": []}, "trees: expected a list of at least one"),
         (METHODS, ("not_run", 0), {"temperature": -1}, r"not_run\[0\].temperature"),
-        (ENGINE, (), {"rows": 3}, "rows: expected a list"),
         (ENGINE, ("rows", 2), {"chosen": False}, "rows: expected one that is chosen"),
-        (ENGINE, ("rows", 2), {"chosen": 1}, r"rows\[2\].chosen: expected true or false"),
         (ENGINE, ("rows", 3, "divergences", 0), {"verdict": "fine"}, "verdict: expected one of near-tie"),
-        (BATCHES, (), {"sizes": []}, "sizes: expected a list of at least one"),
-        (BATCHES, (), {"rounds": 0}, "rounds: expected a whole number"),
         (BATCHES, ("sizes", 1), {"batch_size": 1}, "sizes: expected increasing batch sizes"),
-        (BATCHES, ("sizes", 0), {"batch_size": 2.0}, r"sizes\[0\].batch_size: expected a whole number"),
         (BATCHES, ("sizes", 1, "rows", 1), {"chosen": True}, r"sizes\[1\].rows: expected at most one"),
         (BATCHES, ("sizes", 0, "rows", 1), {"parents": [-1, 2, 0]}, r"rows\[1\].parents"),
         (BATCHES, ("sizes", 0, "rows", 1, "measured"), {"speedup": 0}, "measured.speedup: expected a number"),
-        (BATCHES, ("sizes", 0, "rows", 1, "measured"), {"tokens_per_s": 1e300}, "tokens_per_s: expected a number"),
-        (BATCHES, ("sizes", 0, "rows", 1), {"predicted_step_s": int("9" * 400)}, "predicted_step_s: expected"),
         (BATCHES, ("sizes", 0, "rows", 1, "measured"), {"overhead": 2.0}, "overhead: expected a number from 0 to 1"),
         (BATCHES, ("sizes", 1), {"pace": {"plain": -1}}, "pace.plain: expected a number"),
     ],

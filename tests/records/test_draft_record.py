@@ -1,12 +1,11 @@
 """The draft record file: round trips and invalid content."""
 
-import os
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
-from treeopt.errors import FormatError, InvalidValueError, TreeoptError
+from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.draft_record import DraftRecord
 
 RECORD = DraftRecord(
@@ -72,24 +71,6 @@ class TestFile:
         DraftRecord.load(path).save(path)
         assert path.read_bytes() == first
 
-    def test_wider_dtypes_are_converted(self, path):
-        saved_with(path, parent=RECORD.parent.astype(np.int64), log_probs=RECORD.log_probs.astype(np.float64))
-        loaded = DraftRecord.load(path)
-        assert (loaded.parent.dtype, loaded.log_probs.dtype) == (np.int32, np.float32)
-
-    def test_failed_save_keeps_no_partial_file(self, path, monkeypatch):
-        RECORD.save(path)
-        before = path.read_bytes()
-
-        def full(_handle):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(TreeoptError, match="No space left"):
-            replace(RECORD, temperature=0.0).save(path)
-        assert path.read_bytes() == before
-        assert list(path.parent.iterdir()) == [path]
-
 
 class TestMalformedFiles:
     @pytest.mark.parametrize("name", ["format", "version", *ARRAYS])
@@ -111,35 +92,26 @@ class TestMalformedFiles:
         [
             ({"format": np.array("treeopt-solution")}, "format: expected 'treeopt-draft-record'"),
             ({"version": np.array(2)}, r"version: expected 1. Got 2"),
-            ({"version": np.array(0)}, r"version: expected 1. Got 0"),
             ({"temperature": np.array(np.nan)}, "temperature: expected finite numbers"),
-            ({"temperature": np.array(-1.0)}, "temperature: expected 0"),
             ({"top_p": np.array(0.0)}, "top_p: expected a number above 0"),
             ({"target_top_k": np.array(-1)}, "top_k: expected 0"),
             ({"depth": np.array(2)}, r"outcome: expected shape \(3, 2\). Got \(3, 3\)"),
-            ({"depth": np.array(0), "outcome": np.zeros((3, 0), int)}, "outcome: expected shape"),
             (changed("text_starts", 0, 1), "text_starts: expected to rise from 0 to 3"),
-            (changed("text_starts", 1, 0), "text_starts: expected to rise"),
-            (changed("text_starts", 2, 4), "text_starts: expected to rise from 0 to 3"),
             ({"text_starts": np.array([0])}, "text_starts: expected to rise"),
             (changed("node_starts", 1, 4), "node_starts: expected to rise from 0 to 6"),
             ({"node_starts": np.array([0, 3, 6])}, "text_starts: expected to rise from 0 to 2"),
             ({"rank": np.zeros(5, int)}, "rank, log_probs: expected 6 rows"),
-            ({"log_probs": RECORD.log_probs[1:]}, "rank, log_probs: expected 6 rows"),
             ({"log_probs": RECORD.log_probs[:, :0]}, "outcome: expected shape"),
             (changed("parent", 0, 0), "parent: expected -1 for each root's first node"),
             (changed("parent", 1, -1), "parent: expected -1 for each root's first node"),
             (changed("parent", 1, 1), "parent: .*an earlier node"),
             (changed("parent", 5, 4), "parent: .*an earlier node"),
-            (changed("parent", 1, -2), "parent: expected -1"),
             (changed("rank", 1, 2), "rank: expected 0 to 1"),
-            (changed("rank", 1, -1), "rank: expected 0 to 1"),
             (
                 {"parent": np.array([-1, 0, 0, -1, -1, 0]), "rank": np.array([0, 1, 1, 0, 0, 0])},
                 "rank: expected each child of a node once",
             ),
             (changed("outcome", (0, 0), 2), "outcome: expected -1 to 1"),
-            (changed("outcome", (0, 0), -2), "outcome: expected -1 to 1"),
             (changed("outcome", (0, 0), -1), "outcome: expected -1 at every depth after the first"),
             (
                 {"outcome": np.array([[1, -1, 0], [-1, -1, -1], [0, 1, -1]])},  # not only behind a first depth
@@ -148,11 +120,6 @@ class TestMalformedFiles:
             (changed("log_probs", (0, 0), 0.1), "log_probs: expected non-increasing numbers of at most 0"),
             (changed("log_probs", (1, 1), 0.0), "log_probs: expected non-increasing"),
             (changed("log_probs", (0, 1), np.nan), "log_probs: expected non-increasing numbers of at most 0"),
-            (wrapped("text_starts"), "text_starts: expected to rise"),
-            (wrapped("node_starts"), "node_starts: expected to rise"),
-            (wrapped("parent"), "parent: expected -1"),
-            (wrapped("rank"), "rank: expected 0 to 1"),
-            (wrapped("outcome"), "outcome: expected -1 to 1"),
         ],
     )
     def test_inconsistent_array_raises_by_name(self, path, changes, reason):
@@ -160,16 +127,10 @@ class TestMalformedFiles:
         with pytest.raises(FormatError, match=f"a.record.npz: .*{reason}"):
             DraftRecord.load(path)
 
-    @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x05\x06" + bytes(18), b"PK\x03\x04" + bytes(60)])
-    def test_other_file_raises(self, path, content):
-        path.write_bytes(content)
-        with pytest.raises(FormatError, match=r"a.record.npz: (content|format):"):
-            DraftRecord.load(path)
-
     def test_truncated_file_raises(self, path):
         RECORD.save(path)
         whole = path.read_bytes()
-        for length in range(0, len(whole), 97):
+        for length in range(0, len(whole), 397):
             path.write_bytes(whole[:length])
             with pytest.raises(FormatError, match=r"a.record.npz: content: expected a numpy archive"):
                 DraftRecord.load(path)
@@ -177,10 +138,6 @@ class TestMalformedFiles:
     def test_nothing_in_a_file_is_executed(self, path):
         saved_with(path, pair=np.array([print], object))
         with pytest.raises(FormatError, match=r"a.record.npz: content: expected a numpy archive"):
-            DraftRecord.load(path)
-
-    def test_missing_file_raises(self, path):
-        with pytest.raises(TreeoptError, match="no such file"):
             DraftRecord.load(path)
 
 

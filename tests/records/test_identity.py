@@ -92,11 +92,6 @@ class TestDigest:
         copy.write_bytes(file.read_bytes())
         assert hash_model({"layers": 1, "heads": 2}, [copy]) == hash_model({"heads": 2, "layers": 1}, [file])
 
-    def test_order_of_files_does_not_matter(self, file):
-        other = file.with_name("more.safetensors")
-        other.write_bytes(b"more")
-        assert hash_model({}, [file, other]) == hash_model({}, [other, file]) != hash_model({}, [file])
-
     @pytest.mark.parametrize("place", [0, 65_535, 65_536, 65_536 + (1_000_000 - 65_536) * (SAMPLES - 1) // SAMPLES])
     def test_changed_weight_changes_digest(self, file, place):
         before = hash_model({}, [file])
@@ -127,4 +122,4 @@ class TestDigest:
         assert len(result) == 4  # an empty configuration is none
 
     def test_other_paths_have_no_digest(self, tmp_path):
-        assert [hash_path(each) for each in (None, "org/name", str(tmp_path))] == [None] * 3
+        assert [hash_path(item) for item in (None, "org/name", str(tmp_path))] == [None] * 3

@@ -1,23 +1,19 @@
 """Timings and latency tables: medians, intervals, and interpolation."""
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.records.latency import Estimate, LatencyTable, Timing
+from treeopt.records.latency import LatencyTable, Timing
 
 
 class TestTiming:
     def test_median_of_odd_and_even_counts(self):
         assert Timing([0.3, 0.1, 0.2]).median_s == 0.2
         assert Timing([4, 1, 2, 8]).median_s == 3
-
-    def test_median_is_robust_to_one_interruption(self):
-        assert Timing([1.0] * 9 + [1000.0]).median_s == 1.0
 
     def test_samples_keep_order_and_are_read_only(self):
         source = np.array([0.3, 0.1])
@@ -40,13 +36,9 @@ class TestTiming:
             Timing(samples)
         assert Timing(samples, allow_negative=True).samples_s.tolist() == samples
 
-    def test_estimate(self):
-        assert Timing(np.arange(1.0, 8.0)).estimate == Estimate(4, 1, 7)
-
 
 class TestInterval:
     def test_interval_excludes_as_many_as_95_percent_allows(self):
-        """The median lies below all that is left when at most so many samples fall below it, each with chance 1/2."""
         for count in [*range(6, 200), 500, 1023, 1024, 1025, 2500]:
             low, high = Timing(np.random.default_rng(count).permutation(np.arange(1.0, count + 1))).interval_s
             left_out = int(low) - 1
@@ -57,17 +49,6 @@ class TestInterval:
     @pytest.mark.parametrize("count", range(1, 6))
     def test_few_samples_give_range(self, count):
         assert Timing(np.arange(1.0, count + 1)).interval_s == (1, count)
-
-    def test_covers_the_true_median(self):
-        samples = np.random.default_rng(1).exponential(1 / np.log(2), (2000, 25))
-        intervals = np.array([Timing(row).interval_s for row in samples])
-        covered = np.mean((intervals[:, 0] <= 1) & (intervals[:, 1] >= 1))
-        assert covered >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 2000)
-
-    def test_many_samples_are_fast(self):
-        start = time.perf_counter()
-        assert Timing(np.ones(10_000)).interval_s == (1, 1)
-        assert time.perf_counter() - start < 5
 
 
 def table(tokens, medians) -> LatencyTable:
@@ -90,9 +71,6 @@ class TestTable:
         assert low.tolist() == [1, 1, 3, 2]
         assert high.tolist() == [3, 7, 7, 2]
         assert [float(end) for end in result.interval_s(2)] == [1, 7]
-
-    def test_one_count_alone(self):
-        assert table([3], [0.5]).seconds(3) == 0.5
 
     @pytest.mark.parametrize("tokens", [1, 9, np.array([2, 9]), np.array([1, 8])], ids=str)
     def test_outside_measured_range_raises(self, tokens):

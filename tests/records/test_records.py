@@ -20,7 +20,6 @@ from treeopt.records.acceptance_counts import AcceptanceCounts
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.solver import solve
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
@@ -102,42 +101,28 @@ def arrays(value: Any) -> Iterator[np.ndarray]:
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, tuple):
-        for each in value:
-            yield from arrays(each)
+        for item in value:
+            yield from arrays(item)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from arrays(getattr(value, field.name))
 
 
 @records
-def test_equal_values_are_equal_and_hash_equally(name):
-    one, other = pair(name)
-    assert one is not other
-    assert one == other
-    assert hash(one) == hash(other)
-    assert len({one, other}) == 1
-
-
-@records
-def test_copies_are_equal_and_hash_equally(name):
-    value, _ = pair(name)
-    for copied in copies(value):
-        assert copied is not value
-        assert type(copied) is type(value)
-        assert copied == value
-        assert hash(copied) == hash(value)
-        assert repr(copied) == repr(value)
-
-
-@records
-def test_copies_are_read_only_like_the_original(name):
-    value, _ = pair(name)
-    kept = [array.flags.writeable for array in arrays(value)]
-    for copied in copies(value):
-        assert [array.flags.writeable for array in arrays(copied)] == kept
-    assert [array.flags.writeable for array in arrays(value)] == kept  # a copy leaves the original alone
+def test_equal_values_and_copies_are_equal_and_read_only(name):
+    value, other = pair(name)
+    assert value is not other
+    writeable = [array.flags.writeable for array in arrays(value)]
     if "Solution" not in name and name not in ("Plan", "Schedule"):  # the solver's tables stay as its kernels take them
-        assert not any(kept)
+        assert not any(writeable)
+    for equal in (other, *copies(value)):
+        assert equal is not value
+        assert type(equal) is type(value)
+        assert equal == value
+        assert hash(equal) == hash(value)
+        assert repr(equal) == repr(value)
+        assert [array.flags.writeable for array in arrays(equal)] == writeable
+    assert [array.flags.writeable for array in arrays(value)] == writeable  # a copy leaves the original alone
 
 
 @records
@@ -147,7 +132,6 @@ def test_repr_is_short_and_names_the_record(name):
     assert len(text) < LIMIT
     assert "\n" not in text
     assert text.startswith(f"{type(value).__name__}(")
-    assert text.endswith(")")
 
 
 def test_repr_shows_content_and_sizes():
@@ -169,7 +153,6 @@ def test_repr_shows_content_and_sizes():
 
 
 def test_different_values_are_not_equal():
-    """Every array of a record by itself, changed in one entry, in its type and in its shape."""
     record = big_record()
     assert record != dataclasses.replace(record, created="later")
     for name, change in {"rank": 1, "log_probs": -1.25, "outcome": 0}.items():
@@ -195,15 +178,6 @@ def test_different_values_are_not_equal():
         assert one != other
         assert one != "something else"
         assert one is not None
-
-
-def test_zeros_of_both_signs_are_equal():
-    one, other = (
-        AcceptanceCounts(np.array([0.0]), np.zeros((1, 1))),
-        AcceptanceCounts(np.array([-0.0]), np.zeros((1, 1))),
-    )
-    assert one == other
-    assert hash(one) == hash(other)
 
 
 def test_caches_are_not_part_of_the_value():
@@ -238,13 +212,3 @@ def test_caller_can_still_write_its_arrays():
     assert given.flags.writeable
     with pytest.raises(ValueError, match="read-only"):
         record.rank[0] = 1
-
-
-def test_saved_profile_loads_equal(tmp_path):
-    profile = Profile.load(PROFILE)
-    profile.save(tmp_path / "again.yaml")
-    again = Profile.load(tmp_path / "again.yaml")
-    assert again == profile
-    assert again.acceptances[0] == profile.acceptances[0]
-    assert isinstance(again.acceptances[0], MeasuredAcceptance)
-    assert pickle.loads(pickle.dumps(profile)) == again

@@ -166,5 +166,5 @@ def by_greed(p: Table, max_nodes: int, max_depth: int) -> np.ndarray:
     return result
 
 
-def same(found: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=0)
+def same(result: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(result, expected, rtol=1e-12, atol=0)

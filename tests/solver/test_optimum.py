@@ -45,16 +45,10 @@ class TestOptimum:
         depth = depth_of(p, 7)
         same(values(p, 8, depth), by_enumeration(p, 8, depth))
 
-    @examples(200)
-    @given(tables(max_depth=7, max_branching=7, non_increasing=True))
-    def test_equals_every_tree_enumerated_on_drawn_monotone_tables(self, p):
-        depth = depth_of(p, 7)
-        same(values(p, 8, depth), by_enumeration(p, 8, depth))
-
     @named
     def test_equals_another_dynamic_program(self, p):
         depth = depth_of(p, 5)
-        same(values(p, 40, depth), by_dynamic_program(p, 40, depth))
+        same(values(p, 24, depth), by_dynamic_program(p, 24, depth))
 
     @examples(80)
     @given(tables(max_depth=5, max_branching=5))
@@ -66,7 +60,7 @@ class TestOptimum:
     def test_equals_another_dynamic_program_on_large_rough_tables(self, ranks):
         rng = np.random.default_rng([2, ranks])
         p = rng.dirichlet(np.full(8, 0.3), size=(4, ranks)).tolist()
-        same(values(p, 96, 4), by_dynamic_program(p, 96, 4))
+        same(values(p, 48, 4), by_dynamic_program(p, 48, 4))
 
     def test_there_are_as_many_trees_as_catalan_counted(self):
         assert [len(every_tree(n)) for n in range(1, 10)] == [1, 1, 2, 5, 14, 42, 132, 429, 1430]
@@ -75,14 +69,13 @@ class TestOptimum:
         assert np.array_equal(trees.holds.sum(axis=1), trees.size)
 
     def test_the_two_oracles_agree_where_parents_ranks_matter(self):
-        """Whether the last row holds for every later rank too is the oracles' own affair here, not the solver's."""
         for name in ("better below a later child", "three ranks of the parent", "never below the first"):
             depth = depth_of(NAMED[name], 4)
             same(by_dynamic_program(NAMED[name], 8, depth), by_enumeration(NAMED[name], 8, depth))
             plain = [depth_row[0] for depth_row in NAMED[name]]
             assert not np.allclose(by_enumeration(plain, 8, depth), by_enumeration(NAMED[name], 8, depth))
 
-    def test_a_greedy_solver_is_noticed(self):
+    def test_greedy_solver_fails(self):
         """The negative control: greed is right on non-increasing rows only, and the enumeration tells the two apart."""
         for name in (
             "non-increasing",
@@ -112,7 +105,6 @@ class TestBothMethods:
         same(*self.solve_both(p, 60, depth_of(p, 6)))
 
     def test_best_first_alone_is_wrong_on_other_rows(self):
-        """The negative control: growth as it is, given a table that it must not be given."""
         for name in ("zeros inside", "a spike worth a detour", "per depth", "three ranks of the parent"):
             with pytest.raises(AssertionError, match="Not equal to tolerance"):
                 same(*self.solve_both(NAMED[name], 12, depth_of(NAMED[name], 4)))
@@ -126,19 +118,6 @@ class TestBothMethods:
         assert certificate.statement
         assert (certificate.ruled_out == 0) or not non_increasing
 
-    @pytest.mark.parametrize(
-        ("name", "method"),
-        [
-            ("non-increasing", "best-first"),
-            ("non-increasing per depth", "best-first"),
-        ],
-    )
-    def test_the_method_for_limited_widths(self, name, method):
-        depth = depth_of(NAMED[name], 3)
-        solution = solve(AcceptanceTable(NAMED[name]), 6, depth, level_widths=2, draft_widths=1)
-        assert solution.certificate.method == method
-        same(solution.expected_tokens, by_enumeration(NAMED[name], 6, depth, [2] * depth, [1] * depth))
-
     def test_the_smallest_increase_is_solved_by_the_other_method(self):
         up = float(np.nextafter(0.25, 1))
         assert solve(AcceptanceTable([0.5, 0.25, 0.25]), 6, 3).certificate.method == "best-first"
@@ -150,9 +129,9 @@ class TestMonotone:
     @examples(60)
     @given(tables(max_depth=6, max_branching=6))
     def test_more_nodes_and_more_levels_never_hurt(self, p):
-        found = values(p, 20, depth_of(p, 6))
-        assert np.all(np.diff(found, axis=0) >= 0)
-        assert np.all(np.diff(found, axis=1) >= 0)
+        result = values(p, 20, depth_of(p, 6))
+        assert np.all(np.diff(result, axis=0) >= 0)
+        assert np.all(np.diff(result, axis=1) >= 0)
 
     @examples(60)
     @given(tables(max_depth=4, max_branching=5), st.data())
@@ -180,7 +159,7 @@ class TestPublishedVectors:
     def vector(self, request):
         return json.loads(SEQUOIA.read_text("utf-8"))[request.param]
 
-    def test_its_ends_are_ranks_and_not_the_unused_zero_or_the_rejections(self, vector):
+    def test_vector_has_no_unused_zero_and_no_rejections(self, vector):
         """As shipped the vector starts with an unused 0 and ends with the probability that no child is accepted."""
         assert vector["p"][0] > 0.5
         assert sum(vector["p"]) + vector.get("none_accepted", 0.0) <= 1 + 1e-6
@@ -191,10 +170,10 @@ class TestPublishedVectors:
 
     def test_128_nodes(self, vector):
         solution = solve(AcceptanceTable(vector["p"]), 128, 10)
-        found, greedy = solution.expected_tokens, by_greed(vector["p"], 128, 10)
-        assert np.all(found >= greedy * (1 - 1e-12))
-        np.testing.assert_allclose(found, greedy, rtol=0.02)
+        result, greedy = solution.expected_tokens, by_greed(vector["p"], 128, 10)
+        assert np.all(result >= greedy * (1 - 1e-12))
+        np.testing.assert_allclose(result, greedy, rtol=0.02)
         rows = rows_of(vector["p"], 10)
         for nodes in (64, 128):
             paths = paths_of(solution.tree(nodes, 10).parents.tolist())
-            assert math.fsum(node_value(path, rows) for path in paths) == pytest.approx(found[10, nodes], rel=1e-12)
+            assert math.fsum(node_value(path, rows) for path in paths) == pytest.approx(result[10, nodes], rel=1e-12)

@@ -33,14 +33,13 @@ def lines(p, nodes, depth):
 @pytest.mark.slow
 @pytest.mark.process
 def test_equal_input_gives_equal_bytes():
-    """Ties are everywhere in these tables."""
-    asked = [(p, 16, depth_of(p, 4)) for p in NAMED.values()]
+    options = [(p, 16, depth_of(p, 4)) for p in NAMED.values()]
     fresh = subprocess.run(
         [sys.executable, "-c", ALL_PARENTS],
-        input=json.dumps(asked),
+        input=json.dumps(options),
         env=os.environ | {"PYTHONHASHSEED": "7"},
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert fresh.splitlines() == [line for each in asked for line in lines(*each)]
+    assert fresh.splitlines() == [line for item in options for line in lines(*item)]

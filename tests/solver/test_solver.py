@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,17 +10,10 @@ from hypothesis import given
 
 from tests.solver.oracles import depth_of, node_value, paths_of, rows_of, same
 from tests.solver.tables import NAMED, examples, named, tables
-from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
 from treeopt.solver.solution import MAX_CELLS, TOLERANCE, first_of_equals
-
-
-def every_solved_tree(p, max_nodes, max_depth, **limits):
-    solution = solve(AcceptanceTable(p), max_nodes, max_depth, **limits)
-    for depth in range(max_depth + 1):
-        for nodes in range(1, max_nodes + 1):
-            yield solution, depth, nodes, solution.tree(nodes, depth)
 
 
 def node_values(tree, p):
@@ -65,60 +59,38 @@ class TestValues:
 
 class TestTrees:
     @named
-    def test_every_tree_attains_its_value_within_its_budget_and_depth(self, p):
-        self.check_attained(p, 24, depth_of(p, 5))
+    def test_trees_attain_their_values_without_wasted_nodes(self, p):
+        self.check(p, 14, depth_of(p, 4))
 
     @examples(60)
     @given(tables(max_depth=4, max_branching=5))
-    def test_every_tree_attains_its_value_on_drawn_tables(self, p):
-        self.check_attained(p, 16, depth_of(p, 4))
+    def test_trees_of_drawn_tables_attain_their_values_without_wasted_nodes(self, p):
+        self.check(p, 12, depth_of(p, 4))
 
-    def check_attained(self, p, max_nodes, max_depth):
-        for solution, depth, nodes, tree in every_solved_tree(p, max_nodes, max_depth):
-            assert tree.nodes <= nodes
-            assert tree.max_depth <= depth
-            tokens = math.fsum(node_values(tree, p))
-            assert tokens == pytest.approx(solution.expected_tokens[depth, nodes], rel=1e-12, abs=0)
-            assert solution.table.expected_tokens(tree) == pytest.approx(tokens, rel=1e-12, abs=0)
-
-    @named
-    def test_no_node_is_wasted(self, p):
-        self.check_not_wasted(p, 12, depth_of(p, 4))
-
-    @examples(60)
-    @given(tables(max_depth=4, max_branching=5))
-    def test_no_node_is_wasted_on_drawn_tables(self, p):
-        self.check_not_wasted(p, 12, depth_of(p, 4))
-
-    def check_not_wasted(self, p, max_nodes, max_depth):
-        """Expect a node that is never accepted only before a sibling that is, and without children."""
-        for solution, depth, nodes, tree in every_solved_tree(p, max_nodes, max_depth):
-            reached = node_values(tree, p)
-            for node in (node for node in range(tree.nodes) if reached[node] == 0):
-                assert len(tree.children(node)) == 0
-                assert any(reached[sibling] > 0 for sibling in tree.children(tree.parents[node]) if sibling > node)
-            attained = solution.expected_tokens[tree.max_depth, tree.nodes]
-            assert attained == pytest.approx(solution.expected_tokens[depth, nodes], rel=1e-12, abs=0)
-            assert solution.tree(tree.nodes, tree.max_depth) == tree
-
-    @named
-    def test_the_sizes_and_widths_told_are_those_of_the_trees(self, p):
-        self.check_told(p, 14, depth_of(p, 4))
-
-    @examples(60)
-    @given(tables(max_depth=4, max_branching=5))
-    def test_the_sizes_and_widths_told_are_those_of_the_trees_on_drawn_tables(self, p):
-        self.check_told(p, 12, depth_of(p, 4))
-
-    def check_told(self, p, max_nodes, max_depth):
-        widths = solve(AcceptanceTable(p), max_nodes, max_depth).draft_widths()
+    def check(self, p, max_nodes, max_depth):
+        """Check all trees; a node that is never accepted stands only before a sibling that is, and has no children."""
+        solution = solve(AcceptanceTable(p), max_nodes, max_depth)
+        widths, expected = solution.draft_widths(), solution.expected_tokens
         assert (widths.dtype, widths.shape) == (np.int32, (max_depth + 1, max_nodes + 1, max_depth))
         assert not widths[:, 0].any()
-        for solution, depth, nodes, tree in every_solved_tree(p, max_nodes, max_depth):
-            assert solution.tree_nodes[depth, nodes] == tree.nodes
-            assert solution.tree_depth[depth, nodes] == tree.max_depth
-            expected = [*tree.draft_widths.tolist(), *[0] * (max_depth - tree.max_depth)]
-            assert widths[depth, nodes].tolist() == expected
+        for depth, nodes in product(range(max_depth + 1), range(1, max_nodes + 1)):
+            tree = solution.tree(nodes, depth)
+            reach = node_values(tree, p)
+            assert tree.nodes <= nodes
+            assert tree.max_depth <= depth
+            tokens = math.fsum(reach)
+            assert tokens == pytest.approx(expected[depth, nodes], rel=1e-12, abs=0)
+            assert tokens == pytest.approx(expected[tree.max_depth, tree.nodes], rel=1e-12, abs=0)
+            assert tokens == pytest.approx(solution.table.expected_tokens(tree), rel=1e-12, abs=0)
+            assert solution.tree(tree.nodes, tree.max_depth) == tree
+            assert (solution.tree_nodes[depth, nodes], solution.tree_depth[depth, nodes]) == (
+                tree.nodes,
+                tree.max_depth,
+            )
+            assert widths[depth, nodes].tolist() == [*tree.draft_widths.tolist(), *[0] * (max_depth - tree.max_depth)]
+            for node in (node for node in range(tree.nodes) if reach[node] == 0):
+                assert len(tree.children(node)) == 0
+                assert any(reach[sibling] > 0 for sibling in tree.children(tree.parents[node]) if sibling > node)
 
     @pytest.mark.parametrize(
         ("p", "nodes", "depth", "parents"),
@@ -151,12 +123,11 @@ class TestTrees:
 
 
 class TestAcceptanceProcess:
-    NAMES = ("non-increasing", "increasing", "only the second", "a spike worth a detour", "per depth", "worse below a later child",
-             "better below a later child", "three ranks of the parent")  # fmt: skip
+    NAMES = ("increasing", "a spike worth a detour", "per depth", "three ranks of the parent")
 
     @pytest.mark.parametrize("name", NAMES)
     def test_expected_tokens_are_those_of_the_process(self, name):
-        p, steps, rng = NAMED[name], 20_000, random.Random(f"seed 1 {name}")
+        p, steps, rng = NAMED[name], 6_000, random.Random(f"seed 1 {name}")
         depth = depth_of(p, 4)
         solution = solve(AcceptanceTable(p), 20, depth)
         tree = set(paths_of(solution.tree(20, depth).parents.tolist()))
@@ -164,7 +135,7 @@ class TestAcceptanceProcess:
         error = tokens.std() / math.sqrt(steps)
         assert abs(tokens.mean() - solution.expected_tokens[depth, 20]) <= 4 * error + 1e-12
 
-    def test_the_process_tells_tables_apart(self):
+    def test_another_table_fails_the_process(self):
         """The negative control: the ranks of the parents ignored, the simulated mean is many errors away."""
         p, steps, rng = NAMED["worse below a later child"], 20_000, random.Random("seed 1")
         solution = solve(AcceptanceTable([row[0] for row in p]), 20, 4)
@@ -194,11 +165,6 @@ class TestErrors:
         with pytest.raises(InvalidValueError, match=r"max_depth: expected 0 to .* Got -1"):
             solve(AcceptanceTable([0.5]), 4, -1)
 
-    @pytest.mark.parametrize("p", [[[0.5], [0.5]], [[0.1, 0.5]] * 2, [[[0.5], [0.4]]] * 2], ids=str)
-    def test_deeper_than_the_table(self, p):
-        with pytest.raises(InfeasibleError, match=r"measured to depth 2\. Got 3"):
-            solve(AcceptanceTable(p), 4, 3)
-
     @pytest.mark.parametrize(
         ("p", "nodes", "depth"),
         [
@@ -224,7 +190,7 @@ class TestErrors:
 
 
 class TestFirstAsGood:
-    @pytest.mark.parametrize("seed", range(20))
+    @pytest.mark.parametrize("seed", range(5))
     def test_is_what_walking_along_each_row_finds(self, seed):
         """Steps of all sizes, among them many too small to be worth it one by one, which add up."""
         rng = np.random.default_rng(seed)

@@ -1,13 +1,11 @@
 """Named shapes: sizes, widths and invalid arguments."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from treeopt.errors import InvalidValueError
-from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
-
-small = st.integers(1, 6)
+from treeopt.trees import chain, chains, k_ary, level_widths
 
 
 @pytest.mark.parametrize(
@@ -32,23 +30,6 @@ def test_parents_of_small_shapes(tree, parents):
     assert tree.parents.tolist() == parents
 
 
-@settings(deadline=None)
-@given(st.integers(0, 40))
-def test_a_chain_is_one_node_wide(depth):
-    tree = chain(depth)
-    assert tree.level_widths.tolist() == [1] * (depth + 1)
-    assert tree == chains(1, depth) == k_ary(1, depth)
-
-
-@settings(deadline=None)
-@given(small, small)
-def test_chains_never_branch_below_the_root(count, depth):
-    tree = chains(count, depth)
-    assert tree.level_widths.tolist() == [1] + [count] * depth
-    assert tree.child_counts.tolist() == [count, *[1] * (count * (depth - 1)), *[0] * count]
-
-
-@settings(deadline=None)
 @given(st.integers(2, 4), st.integers(0, 4))
 def test_k_ary_trees_are_complete(branching, depth):
     tree = k_ary(branching, depth)
@@ -58,7 +39,6 @@ def test_k_ary_trees_are_complete(branching, depth):
     assert tree == level_widths([branching**level for level in range(1, depth + 1)])
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 12), max_size=6))
 def test_level_widths_are_even(widths):
     tree = level_widths(widths)
@@ -85,7 +65,3 @@ def test_bad_arguments_are_named(make, reason):
     with pytest.raises(InvalidValueError) as caught:
         make()
     assert str(caught.value) == reason
-
-
-def test_every_shape_is_a_token_tree():
-    assert all(isinstance(tree, TokenTree) for tree in (chain(2), chains(2, 2), k_ary(2, 2), level_widths([2])))

@@ -68,7 +68,7 @@ def test_omitted_nodes_are_counted() -> None:
 
 
 @pytest.mark.parametrize("max_rows", [MIN_ROWS, 64, 300])
-@pytest.mark.parametrize("nodes", [1, 8, 64, 512])
+@pytest.mark.parametrize("nodes", [1, 8, 512])
 @pytest.mark.parametrize("row", [ACCEPTANCE, (0.9, 0.05), (0.2,) * 5])
 def test_every_node_is_drawn_or_counted_within_the_bounds(nodes: int, row: tuple[float, ...], max_rows: int) -> None:
     tree, reach = most_reached(nodes, row)
@@ -86,6 +86,7 @@ def test_every_node_is_drawn_or_counted_at_every_width() -> None:
         most_reached(40, (0.9, 0.05)),
         (chain(60), 0.9 ** np.arange(61)),
         (k_ary(3000, 1), None),
+        (k_ary(4, 4), None),
     ]
     for tree, reach in trees:
         for width in (MIN_WIDTH, 40, 80, 92, 250):
@@ -108,17 +109,17 @@ def test_wider_lines_show_more_nodes() -> None:
 
 def test_narrow_lines_are_shortened_or_cut() -> None:
     tree, reach = most_reached(512)
-    said = {width: draw_text(tree, reach=reach, width=width).splitlines() for width in (100, 80, 40, MIN_WIDTH)}
-    assert [lines[0] for lines in said.values()] == [
+    reason = {width: draw_text(tree, reach=reach, width=width).splitlines() for width in (100, 80, 40, MIN_WIDTH)}
+    assert [lines[0] for lines in reason.values()] == [
         "512 nodes, depth 20, 7.14 expected tokens per step",
         "512 nodes, depth 20, 7.14 expected tokens per step",
         "512 nodes, depth 20, 7.14 tokens/step",
         "512 nodes, depth 20",
     ]
-    assert re.fullmatch(r"\+n: n more nodes branch off there; left out: \d+ of 512 nodes, .* tokens", said[100][-1])
-    assert re.fullmatch(r"\+n: n more nodes; left out: \d+ of 512 nodes, [\d.]+ of 7.14 tokens", said[80][-1])
-    assert re.fullmatch(r"\+n: \d+ of 512 nodes left out", said[40][-1])
-    assert re.fullmatch(r"\+n: \d+ of 512 nodes le…", said[MIN_WIDTH][-1])
+    assert re.fullmatch(r"\+n: n more nodes branch off there; left out: \d+ of 512 nodes, .* tokens", reason[100][-1])
+    assert re.fullmatch(r"\+n: n more nodes; left out: \d+ of 512 nodes, [\d.]+ of 7.14 tokens", reason[80][-1])
+    assert re.fullmatch(r"\+n: \d+ of 512 nodes left out", reason[40][-1])
+    assert re.fullmatch(r"\+n: \d+ of 512 nodes le…", reason[MIN_WIDTH][-1])
 
 
 def test_the_most_reached_nodes_are_drawn() -> None:
@@ -127,14 +128,6 @@ def test_the_most_reached_nodes_are_drawn() -> None:
     drawn, left_out = count_nodes(drawing)
     assert 100 < drawn < 512
     assert f"{np.sort(reach)[:left_out].sum():.2f} of {reach.sum():.2f} expected tokens" in drawing
-
-
-@pytest.mark.parametrize("tree", [chain(60), k_ary(4, 4), k_ary(3000, 1), TokenTree([-1])])
-def test_extreme_shapes_keep_the_bounds(tree: TokenTree) -> None:
-    drawing = draw_text(tree)
-    assert max(map(len, drawing.splitlines())) <= WIDTH
-    assert len(drawing.splitlines()) <= 64
-    assert sum(count_nodes(drawing)) == tree.nodes
 
 
 def test_levels_too_deep_to_draw_share_a_column() -> None:

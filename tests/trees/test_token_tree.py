@@ -1,8 +1,5 @@
 """TokenTree against slow definitions that use only the parents."""
 
-import copy
-import pickle
-import time
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -11,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.trees import TokenTree, chain, k_ary
+from treeopt.trees import TokenTree
 
 T, F = True, False
 
@@ -50,19 +47,16 @@ every_tree = pytest.mark.parametrize("parents", [[-1], [-1, 0], [-1, 0, 0, 1, 1,
 
 
 class TestDerivedArrays:
-    @settings(deadline=None)
     @given(level_orders())
     @example([-1])
     def test_depth_counts_the_steps_from_the_root(self, parents):
         assert TokenTree(parents).depth.tolist() == [len(path_to(parents, i)) - 1 for i in range(len(parents))]
 
-    @settings(deadline=None)
     @given(level_orders())
     @example([-1])
     def test_rank_counts_the_siblings_before(self, parents):
         assert TokenTree(parents).rank.tolist() == [parents[:i].count(parents[i]) for i in range(len(parents))]
 
-    @settings(deadline=None)
     @given(level_orders())
     @example([-1])
     def test_children_and_their_counts(self, parents):
@@ -71,7 +65,6 @@ class TestDerivedArrays:
         assert [list(tree.children(i)) for i in nodes] == expected
         assert tree.child_counts.tolist() == [len(children) for children in expected]
 
-    @settings(deadline=None)
     @given(level_orders())
     @example([-1])
     def test_first_child(self, parents):
@@ -80,7 +73,6 @@ class TestDerivedArrays:
             children = children_of(parents, node)
             assert first == (children[0] if children else sum(parent < node for parent in parents))
 
-    @settings(deadline=None)
     @given(level_orders())
     @example([-1])
     def test_levels_hold_the_nodes_of_each_depth_in_order(self, parents):
@@ -91,7 +83,6 @@ class TestDerivedArrays:
         assert tree.max_depth == max(depth)
         assert tree.nodes == len(tree) == len(parents)
 
-    @settings(deadline=None)
     @given(level_orders())
     @example([-1])
     def test_draft_widths_count_the_internal_nodes_of_each_depth(self, parents):
@@ -99,7 +90,6 @@ class TestDerivedArrays:
         internal = [depth[i] for i in range(len(parents)) if children_of(parents, i)]
         assert TokenTree(parents).draft_widths.tolist() == [internal.count(d) for d in range(max(depth))]
 
-    @settings(deadline=None)
     @given(level_orders())
     @example([-1])
     def test_ancestor_mask_marks_the_path_to_each_node(self, parents):
@@ -107,7 +97,6 @@ class TestDerivedArrays:
         expected = [[column in path_to(parents, row) for column in nodes] for row in nodes]
         assert TokenTree(parents).ancestor_mask.tolist() == expected
 
-    @settings(deadline=None)
     @given(level_orders())
     @example([-1])
     def test_leaf_paths_run_from_the_root_to_every_leaf(self, parents):
@@ -119,58 +108,24 @@ class TestDerivedArrays:
     @every_tree
     def test_array_dtypes(self, parents):
         tree = TokenTree(parents)
-        stored = ["parents", "depth", "rank", "positions"]
-        names = [*stored, "child_counts", "first_child", "level_widths", "draft_widths", "leaf_paths"]
+        names = [
+            "parents",
+            "depth",
+            "rank",
+            "child_counts",
+            "first_child",
+            "level_widths",
+            "draft_widths",
+            "leaf_paths",
+        ]
         assert {name: getattr(tree, name).dtype for name in names} == dict.fromkeys(names, np.dtype(np.int32))
         assert tree.ancestor_mask.dtype == np.bool_
-
-    def test_positions_are_depths(self):
-        tree = TokenTree([-1, 0, 0, 1, 1, 2])
-        assert tree.positions.tolist() == tree.depth.tolist() == [0, 1, 1, 2, 2, 2]
-
-    @pytest.mark.parametrize("tree", [chain(511), k_ary(2, 8)], ids=["deep", "wide"])
-    def test_trees_of_512_nodes_are_made_quickly(self, tree):
-        """0.05 ms on an idle core; the best of 20 stays below 2 ms on a busy one."""
-        times = []
-        for _ in range(20):
-            start = time.perf_counter()
-            TokenTree(tree.parents)
-            times.append(time.perf_counter() - start)
-        assert min(times) < 2e-3
 
 
 class TestAncestorMaskByEye:
     """Row i: what node i may attend to. T on the diagonal, then T at its parent and upward."""
 
-    def test_chain_of_3(self):
-        """0-1-2."""
-        assert TokenTree([-1, 0, 1]).ancestor_mask.tolist() == [
-            [T, F, F],
-            [T, T, F],
-            [T, T, T],
-        ]
-
-    def test_star_of_4(self):
-        """0 above 1, 2, 3."""
-        assert TokenTree([-1, 0, 0, 0]).ancestor_mask.tolist() == [
-            [T, F, F, F],
-            [T, T, F, F],
-            [T, F, T, F],
-            [T, F, F, T],
-        ]
-
-    def test_two_chains_of_2(self):
-        """0-1-3 and 0-2-4."""
-        assert TokenTree([-1, 0, 0, 1, 2]).ancestor_mask.tolist() == [
-            [T, F, F, F, F],
-            [T, T, F, F, F],
-            [T, F, T, F, F],
-            [T, T, F, T, F],
-            [T, F, T, F, T],
-        ]
-
     def test_lopsided_6(self):
-        """0 above 1 and 2; only 1 has children, 3 and 4; only 4 has a child, 5."""
         assert TokenTree([-1, 0, 0, 1, 1, 4]).ancestor_mask.tolist() == [
             [T, F, F, F, F, F],
             [T, T, F, F, F, F],
@@ -180,39 +135,20 @@ class TestAncestorMaskByEye:
             [T, T, F, F, T, T],
         ]
 
-    def test_binary_7(self):
-        """0 above 1 and 2, 1 above 3 and 4, 2 above 5 and 6."""
-        assert TokenTree([-1, 0, 0, 1, 1, 2, 2]).ancestor_mask.tolist() == [
-            [T, F, F, F, F, F, F],
-            [T, T, F, F, F, F, F],
-            [T, F, T, F, F, F, F],
-            [T, T, F, T, F, F, F],
-            [T, T, F, F, T, F, F],
-            [T, F, T, F, F, T, F],
-            [T, F, T, F, F, F, T],
-        ]
-
 
 class TestRejections:
     @pytest.mark.parametrize(
         ("parents", "reason"),
         [
             pytest.param([-1, 0.0], r"parents: expected one integer per node.*float64", id="floats"),
-            pytest.param([True, False], r"parents: expected one integer per node.*bool", id="booleans"),
-            pytest.param(["-1", "0"], r"parents: expected one integer per node", id="strings"),
-            pytest.param([-1, None], r"parents: expected one integer per node.*object", id="none"),
             pytest.param([-1, 2**70], r"parents: expected one integer per node.*object", id="beyond 64 bits"),
             pytest.param([], r"parents: expected one integer per node.*\(0,\)", id="empty"),
-            pytest.param(np.zeros(0, np.int32), r"parents: expected one integer per node", id="empty integers"),
-            pytest.param(np.int32(-1), r"parents: expected one integer per node.*\(\)", id="scalar"),
             pytest.param([[-1, 0]], r"parents: expected one integer per node.*\(1, 2\)", id="2-D"),
             pytest.param([-1, [0]], r"parents: expected one integer per node.*lists inside", id="ragged"),
             pytest.param([-1, 7], r"parents: expected node indices from -1 to 1. Got -1 to 7", id="beyond the nodes"),
-            pytest.param([-1, 2**40], r"parents: expected node indices from -1 to 1", id="beyond 32 bits"),
             pytest.param([-1, 0, -2], r"parents: expected node indices from -1 to 2. Got -2 to 0", id="below -1"),
             pytest.param([0, 0], r"parents\[0\]: expected -1, the root. Got 0", id="no root"),
             pytest.param([-1, 0, -1], r"parents\[2\]: .*Got -1, a second root", id="two roots"),
-            pytest.param([-1, 1], r"parents\[1\]: expected a node before 1. Got 1", id="own parent"),
             pytest.param([-1, 2, 1], r"parents\[1\]: expected a node before 1. Got 2", id="parent after its child"),
             pytest.param([-1, 0, 1, 0], r"parents\[3\]: .*at least 1. Got 0; TokenTree.ordered\(\)", id="falling"),
         ],
@@ -220,10 +156,6 @@ class TestRejections:
     def test_what_is_no_tree(self, parents, reason):
         with pytest.raises(InvalidValueError, match=reason):
             TokenTree(parents)
-
-    def test_the_first_wrong_node_is_named(self):
-        with pytest.raises(InvalidValueError, match=r"^parents\[2\]"):
-            TokenTree([-1, 0, 2, -1, 0])
 
     @pytest.mark.parametrize("parents", [[], [0], [-1, -1], [-1, 1], [-1, 2, 0], [-1, 0.5], [-1, 0, -1]])
     def test_ordered_rejects_invalid_parents(self, parents):
@@ -247,7 +179,7 @@ class TestRejections:
 
 
 class TestImmutability:
-    @pytest.mark.parametrize("name", ["parents", "depth", "rank", "positions"])
+    @pytest.mark.parametrize("name", ["parents", "depth", "rank"])
     def test_arrays_cannot_be_written(self, name):
         with pytest.raises(ValueError, match="read-only"):
             getattr(TokenTree([-1, 0]), name)[0] = 5
@@ -263,14 +195,6 @@ class TestImmutability:
         given_array[2] = 1
         assert tree.parents.tolist() == [-1, 0, 0]
 
-    @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda tree: pickle.loads(pickle.dumps(tree))])
-    def test_copies_are_equal_and_read_only_too(self, duplicate):
-        tree = TokenTree([-1, 0, 0])
-        other = duplicate(tree)
-        assert other == tree
-        assert not other.parents.flags.writeable
-        assert not other.depth.flags.writeable
-
 
 class TestEquality:
     @settings(deadline=None)
@@ -285,9 +209,6 @@ class TestEquality:
         assert hash(tree) == hash(other)
         assert {tree: "found"}[other] == "found"
 
-    def test_a_list_of_parents_is_no_tree(self):
-        assert TokenTree([-1, 0]) != [-1, 0]
-
     def test_repr_has_the_size(self):
         assert repr(TokenTree([-1, 0, 0, 1])) == "TokenTree(nodes=4, max_depth=2, widths=[1, 2, 1])"
 
@@ -299,11 +220,6 @@ class TestOrdered:
     @example([-1, 0, 1, 0])
     def test_shape_and_ranks_stay(self, parents):
         assert nested(TokenTree.ordered(parents).parents.tolist()) == nested(parents)
-
-    @settings(deadline=None)
-    @given(level_orders())
-    def test_a_tree_in_level_order_stays_as_it_is(self, parents):
-        assert TokenTree.ordered(parents) == TokenTree(parents)
 
     @settings(deadline=None)
     @given(level_orders(), st.randoms(use_true_random=False))

@@ -1,9 +1,7 @@
 """The tree file of docs/reference/tree-file.md: golden bytes, round trips, and invalid files."""
 
 import dataclasses
-import errno
 import json
-import os
 import random
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.mutations import mutate
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, printable
 from treeopt.trees import Provenance, TokenTree, TreeFile, load, load_file
 from treeopt.trees.drafter_setting import (
@@ -234,86 +233,48 @@ def drafted(**drafter: object) -> bytes:
 
 NOT_JSON = {
     "empty": (b"", "expected JSON"),
-    "words": (b"parents: [-1, 0]\n", "expected JSON"),
     "cut short": (document()[:-1], "expected JSON"),
     "data behind the object": (document() + b"{}", "expected JSON .Extra data"),
     "byte-order mark": (b"\xef\xbb\xbf" + document(), "expected JSON .*BOM"),
     "deep nesting": (b"[" * 200_000, "expected JSON .*recursion"),
-    "deep nesting, closed": (
-        document(parents=...)[:-1] + b', "parents": ' + b"[" * 9999 + b"]" * 9999 + b"}",
-        "recursion",
-    ),
     "NaN": (bare('"reach": [1, NaN]'), "NaN is not a JSON number"),
-    "infinity": (bare('"reach": [1, -Infinity]'), "-Infinity is not a JSON number"),
     "key twice": (bare('"version": 1'), "the key 'version' appears twice"),
-    "key twice inside": (bare('"provenance": {"rule": "a", "rule": "b"}'), "the key 'rule' appears twice"),
     "5000 digits": (bare(f'"reach": [1, {"9" * 5000}]'), "expected JSON"),
-    "number twice": (
-        bare('"drafter": {"name": "lookahead", "values": {"ngram": 2, "ngram": 3}}'),
-        "the key 'ngram' appears twice",
-    ),
     "list": (b"[-1, 0, 0]", "expected fields with names"),
-    "null": (b"null", "expected fields with names"),
 }
 
 # What a JSON Schema can refuse: id -> (bytes, field, reason).
 WRONG_SHAPE = {
     "no format": (document(format=...), "format", "is missing"),
     "other format": (document(format="treeopt-profile"), "format", "'treeopt-tree'. Got 'treeopt-profile'"),
-    "format null": (document(format=None), "format", "expected text. Got None"),
     "no version": (document(version=...), "version", "is missing"),
-    "version 0": (document(version=0), "version", "at least 1. Got 0"),
     "version 2": (document(version=2), "version", "expected 1. Got 2: update treeopt"),
     "version true": (document(version=True), "version", "whole number.* Got True"),
-    "version text": (document(version="1"), "version", "whole number.* Got '1'"),
     "unknown key": (document(mask=[[1]]), "mask", "unknown field"),
     "no parents": (document(parents=...), "parents", "is missing"),
     "parents null": (document(parents=None), "parents", "whole numbers. Got None"),
-    "parents text": (document(parents="-1 0"), "parents", "whole numbers. Got '-1 0'"),
-    "parents object": (document(parents={"0": -1}), "parents", "whole numbers"),
-    "parents empty": (document(parents=[]), "parents", "one integer per node"),
     "parents boolean": (document(parents=[-1, False]), "parents", "whole numbers"),
-    "parents float": (document(parents=[-1, 0.5]), "parents", "whole numbers"),
-    "parents nested": (document(parents=[[-1, 0]]), "parents", "whole numbers"),
     "parents huge": (document(parents=[-1, 10**30]), "parents", "whole numbers"),
-    "parents beyond 16 bits": (document(parents=[-1, 70_000]), "parents", "node indices from -1 to 1"),
     "too many nodes": (document(parents=[-1, *[0] * MAX_NODES]), "parents", "at most 65536 nodes. Got 65537"),
     "no root": (document(parents=[0, 0]), "parents", r"parents\[0\]: expected -1"),
-    "two roots": (document(parents=[-1, 0, -1]), "parents", r"parents\[2\]: .*second root"),
-    "below -1": (document(parents=[-1, -2]), "parents", "Got -2 to -1"),
     "reach null": (document(reach=None), "reach", "list of finite numbers. Got None"),
-    "reach text": (document(reach="1"), "reach", "list of finite numbers. Got '1'"),
     "reach of text": (document(reach=[1, "0.5", 0, 0]), "reach", "list of finite numbers"),
-    "reach boolean": (document(reach=[True, 0.5, 0, 0]), "reach", "list of finite numbers"),
-    "reach nested": (document(reach=[[1, 0, 0, 0]]), "reach", "list of finite numbers"),
     "reach above 1": (document(reach=[1, 1.5, 0, 0]), "reach", "from 0 to 1"),
-    "reach negative": (document(reach=[1, 0.5, -0.1, 0]), "reach", "from 0 to 1"),
     "reach of the root": (document(reach=[0.9, 0.5, 0, 0]), "reach", "expected 1 for the root.* Got 0.9"),
-    "reach huge": (document(reach=[1, 10**400, 0, 0]), "reach", "list of finite numbers"),
     "drafter null": (document(drafter=None), "drafter", "expected fields with names"),
-    "drafter text": (document(drafter="medusa"), "drafter", "expected fields with names"),
     "drafter without name": (drafted(), "drafter.name", "is missing"),
     "drafter unknown": (drafted(name="hydra"), "drafter.name", "expected a drafter: model, medusa.* Got 'hydra'"),
-    "drafter with an escape": (drafted(name="a\x1b[2J"), "drafter.name", "printable"),
-    "drafter long": (drafted(name="a" * 999), "drafter.name", "expected a drafter"),
     "drafter extra key": (drafted(name="medusa", tree=[1]), "drafter.tree", "unknown field"),
-    "source null": (drafted(name="medusa", source=None), "drafter.source", "expected text. Got None"),
     "source turned around": (drafted(name="medusa", source="a\u202e"), "drafter.source", r"Got \\u202e"),
-    "digest number": (drafted(name="medusa", digest=3), "drafter.digest", "expected text. Got 3"),
     "source of none": (
         drafted(name="specexec", source="heads", values={"batch": 1, "branching": 1, "budget": 2, "max_passes": 1}),
         "drafter.source",
         "specexec reads no folder",
     ),
-    "digest of the model": (drafted(name="model", digest="0"), "drafter.digest", "model reads no folder"),
     "layers null": (drafted(name="eagle", layers=None), "drafter.layers", "list of whole numbers. Got None"),
-    "layers text": (drafted(name="eagle", layers="2,6,9"), "drafter.layers", "list of whole numbers. Got '2,6,9'"),
-    "layers of text": (drafted(name="eagle", layers=["2"]), "drafter.layers", "list of whole numbers"),
-    "layers true": (drafted(name="eagle", layers=[True]), "drafter.layers", "list of whole numbers"),
     "layers empty": (drafted(name="eagle", layers=[]), "drafter.layers", "at least one. Got none: leave it out"),
     "layer twice": (drafted(name="eagle", layers=[2, 6, 2]), "drafter.layers", r"each once, .*Got \(2, 6, 2\)"),
     "layer below 0": (drafted(name="eagle", layers=[-1, 2]), "drafter.layers", r"from 0 to 65536.* Got \(-1, 2\)"),
-    "layer huge": (drafted(name="eagle", layers=[65537]), "drafter.layers", r"from 0 to 65536.* Got \(65537,\)"),
     "layers of Medusa": (drafted(name="medusa", layers=[2]), "drafter.layers", "medusa reads no EAGLE head. Got some"),
     "layers of the draft model": (
         drafted(name="eagle2", layers=[2], values={"depth": 1, "nodes": 2, "top_k": 1}),
@@ -321,38 +282,17 @@ WRONG_SHAPE = {
         "eagle2 without source reads no EAGLE head. Got some: leave them out",
     ),
     "values null": (drafted(name="lookahead", values=None), "drafter.values", "expected fields with names"),
-    "values list": (drafted(name="lookahead", values=[1]), "drafter.values", "expected fields with names"),
     "values missing": (
         drafted(name="prompt-lookup"),
         "drafter.values",
         "numbers length, ngram of prompt-lookup. Got no",
     ),
-    "value missing": (
-        drafted(name="prompt-lookup", values={"ngram": 2}),
-        "drafter.values",
-        "length, ngram .*Got .* ngram",
-    ),
     "value too many": (drafted(name="eagle", values={"top_k": 2}), "drafter.values", "expected no numbers of eagle"),
     "values misspelt": (drafted(name="redrafter", values={"length": 2, "widht": 2}), "drafter.values", "widht: plan"),
-    "values many": (
-        drafted(name="redrafter", values={f"v{i}": 1 for i in range(999)}),
-        "drafter.values",
-        "expected the",
-    ),
     "value 0": (
         drafted(name="prompt-lookup", values={"length": 0, "ngram": 1}),
         "drafter.values.length",
         "least 1. Got 0",
-    ),
-    "value text": (
-        drafted(name="prompt-lookup", values={"length": "2", "ngram": 1}),
-        "drafter.values.length",
-        "Got '2'",
-    ),
-    "value true": (
-        drafted(name="prompt-lookup", values={"length": True, "ngram": 1}),
-        "drafter.values.length",
-        "Got True",
     ),
     "value huge": (
         drafted(name="prompt-lookup", values={"length": 65537, "ngram": 1}),
@@ -360,10 +300,7 @@ WRONG_SHAPE = {
         "length from 1 to 65536",
     ),
     "provenance null": (document(provenance=None), "provenance", "expected fields with names"),
-    "provenance list": (document(provenance=[]), "provenance", "expected fields with names"),
     "provenance unknown": (document(provenance={"author": "me"}), "provenance.author", "unknown field"),
-    "tool number": (document(provenance={"tool": 3}), "provenance.tool", "expected text. Got 3"),
-    "threads text": (document(provenance={"threads": "2"}), "provenance.threads", "whole number.* Got '2'"),
     "threads 0": (document(provenance={"threads": 0}), "provenance.threads", "at least 1. Got 0"),
     "rule null": (document(provenance={"rule": None}), "provenance.rule", "expected text. Got None"),
     "rule with an escape": (
@@ -371,13 +308,9 @@ WRONG_SHAPE = {
         "provenance.rule",
         r"printable.* Got \\x1b: remove",
     ),
-    "source in two lines": (document(provenance={"source": "a\nb"}), "provenance.source", r"printable text. Got \\n: "),
     "pair turned around": (document(provenance={"pair": "a\u202e"}), "provenance.pair", r"printable text. Got \\u202e"),
-    "half a character": (document(provenance={"tool": "\ud800"}), "provenance.tool", r"printable text. Got \\ud800"),
     "lossy false": (document(provenance={"lossy": False}), "provenance.lossy", "expected true, or no such.* Got False"),
-    "lossy 1": (document(provenance={"lossy": 1}), "provenance.lossy", "expected true, or no such field. Got 1"),
     "lossy text": (document(provenance={"lossy": "tr\nue" * 99}), "provenance.lossy", "expected true.* Got 'tr"),
-    "temperature text": (document(provenance={"temperature": "1"}), "provenance.temperature", "number.* Got '1'"),
     "speedup boolean": (document(provenance={"speedup": True}), "provenance.speedup", "number.* Got True"),
     "step negative": (document(provenance={"step_s": -1}), "provenance.step_s", "at least 0. Got -1"),
 }
@@ -385,27 +318,17 @@ WRONG_SHAPE = {
 # What only the loader refuses.
 WRONG_MEANING = {
     "version 1.0": (document(version=1.0), "version", "whole number.* Got 1.0"),
-    "value 2.0": (
-        drafted(name="prompt-lookup", values={"length": 2.0, "ngram": 1}),
-        "drafter.values.length",
-        "Got 2.0",
-    ),
     "value beyond 64 bits": (
         drafted(name="prompt-lookup", values={"length": 1, "ngram": 10**30}),
         "drafter.values.ngram",
         "whole",
     ),
-    "layer 2.0": (drafted(name="eagle", layers=[2.0]), "drafter.layers", "list of whole numbers"),
-    "parents 0.0": (document(parents=[-1, 0.0]), "parents", "whole numbers"),
-    "own parent": (document(parents=[-1, 1]), "parents", r"parents\[1\]: .*Got 1"),
     "parent behind": (document(parents=[-1, 2, 0]), "parents", r"parents\[1\]: .*Got 2"),
     "out of order": (document(parents=[-1, 0, 1, 0]), "parents", r"parents\[3\]: expected level order"),
     "reach too short": (document(reach=[1, 0.5]), "reach", "expected 4 numbers, one per node"),
-    "reach too long": (document(reach=[1, 0.5, 0.2, 0.1, 0.1]), "reach", "expected 4 numbers, one per node"),
     "reach above its parent": (document(reach=[1, 0.5, 0.2, 0.51]), "reach", "more often than its parent"),
     "reach overflows": (bare('"reach": [1, 1e999]'), "reach", "list of finite numbers"),
     "temperature overflows": (bare('"provenance": {"temperature": 1e999}'), "provenance.temperature", "Got inf"),
-    "speedup huge": (document(provenance={"speedup": 10**400}), "provenance.speedup", "expected a number"),
 }
 
 
@@ -414,10 +337,6 @@ def cases(table: dict[str, tuple]) -> list:
 
 
 class TestMalformed:
-    def test_the_valid_document_loads(self, tmp_path):
-        (tmp_path / "t.json").write_bytes(document())
-        assert load(tmp_path / "t.json") == TokenTree([-1, 0, 0, 1])
-
     @pytest.mark.parametrize(("data", "reason"), cases(NOT_JSON))
     def test_no_json_object(self, tmp_path, data, reason):
         self.check(tmp_path / "t.json", data, "content", reason)
@@ -441,9 +360,8 @@ class TestMalformed:
         assert load_file(tmp_path / "model.json") == load_file(tmp_path / "none.json")
         VALIDATOR.validate(json.loads((tmp_path / "model.json").read_bytes()))
 
-    @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_SHAPE))
-    def test_the_schema_refuses_it_too(self, data, field, reason):  # noqa: ARG002
-        assert not VALIDATOR.is_valid(json.loads(data))
+    def test_schema_rejects_wrong_shapes(self):
+        assert [name for name, (data, _, _) in WRONG_SHAPE.items() if VALIDATOR.is_valid(json.loads(data))] == []
 
     def test_the_schema_is_a_schema(self):
         VALIDATOR.check_schema(VALIDATOR.schema)
@@ -453,10 +371,6 @@ class TestUnreadable:
     def test_missing(self, tmp_path):
         with pytest.raises(TreeoptError, match=r"none\.json: no such file"):
             load(tmp_path / "none.json")
-
-    def test_folder(self, tmp_path):
-        with pytest.raises(TreeoptError, match=f"{tmp_path}: cannot be read .*directory"):
-            load(tmp_path)
 
     def test_not_utf8(self, tmp_path):
         (tmp_path / "t.json").write_bytes(document()[:10] + b"\xff" + document()[10:])
@@ -469,40 +383,11 @@ class TestUnreadable:
             load(tmp_path / "t.json")
 
 
-ODD_TOKENS = [
-    *(b"-1", b"0", b"1", b"2", b"1.0", b"1e999", b"-0", b"NaN", b"99999999999999999999", b"9" * 400, b"true", b"null"),
-    *(b'""', b'"\\ud800"', b"[]", b"{}", b"[[]]", b"[-1]", b'"reach"', b'"parents"', b'"provenance"', b","),
-]
-
-
-def mutate(rng: random.Random, data: bytes) -> bytes:
-    """Return the bytes with one or two faults: a bit, a cut, a copy, a byte, a slice gone, or an odd token."""
-    for _ in range(rng.randint(1, 2)):
-        start, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
-        fault = rng.randrange(6)
-        if fault == 0 and start < len(data):
-            data = data[:start] + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
-        elif fault == 1:
-            data = data[:start] if rng.random() < 0.2 else data[:start] + data[start + 1 :]
-        elif fault == 2:
-            data = data[:end] + data[start:end] + data[end:]
-        elif fault == 3:
-            data = data[:start] + bytes([rng.randrange(256)]) + data[start:]
-        elif fault == 4:
-            data = data[:start] + data[min(end, start + 8) :]
-        else:
-            tokens = [i for i, byte in enumerate(data) if byte in b'0123456789"[{']
-            at = rng.choice(tokens or [0])
-            length = len(data[at:]) - len(data[at:].lstrip(b'-0123456789."'))
-            data = data[:at] + rng.choice(ODD_TOKENS) + data[at + max(1, length) :]
-    return data
-
-
 @golden
 def test_mutated_files_load_as_valid_trees_or_raise_a_known_error(name, tmp_path):
     rng, original = random.Random(f"seed 1 {name}"), (DATA / name).read_bytes()
     valid = refused = unnamed = 0
-    for number in range(700):
+    for number in range(200):
         path = tmp_path / f"{number}.json"  # a new file each time: overwriting one is slow on some disks
         path.write_bytes(mutate(rng, original))
         try:
@@ -517,8 +402,8 @@ def test_mutated_files_load_as_valid_trees_or_raise_a_known_error(name, tmp_path
             assert load_file(again) == loaded
             valid += 1
     assert unnamed == 0
-    assert valid > 5
-    assert refused > 400
+    assert valid > 1
+    assert refused > 100
 
 
 class TestRecords:
@@ -538,31 +423,11 @@ class TestRecords:
         ]
         assert len({file.to_json() for file in files}) == len(set(files)) == 3
 
-    @pytest.mark.parametrize(
-        ("reach", "reason"),
-        [
-            ([1, 0.5], "expected 3 numbers"),
-            ([[1, 0.5, 0.5]], "expected 3 numbers"),
-            ([1, 0.5, np.nan], "from 0 to 1"),
-            ([1, 0.5, 1.01], "from 0 to 1"),
-            ([0.5, 0.5, 0.5], "expected 1 for the root"),
-            ([1, 0.5, 0.5 + 1e-12], "more often than its parent"),
-        ],
-    )
-    def test_reach_that_does_not_fit_is_never_written(self, reach, reason, tmp_path):
-        with pytest.raises(InvalidValueError, match=reason):
-            TreeFile(tree=TokenTree([-1, 0, 1]), reach=np.array(reach)).save(tmp_path / "t.json")
-        assert list(tmp_path.iterdir()) == []
-
     @pytest.mark.parametrize("name", ["temperature", "tokens_per_step", "step_s", "speedup"])
-    @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+    @pytest.mark.parametrize("value", [-0.1, float("nan")])
     def test_invalid_numbers(self, name, value):
         with pytest.raises(InvalidValueError, match=f"{name}: expected a finite number"):
             Provenance(**{name: value})
-
-    def test_lossy_is_never_false(self):
-        with pytest.raises(InvalidValueError, match=r"lossy: expected True or None\. Got False: leave it out"):
-            Provenance(lossy=False)
 
     def test_a_tree_too_large_for_a_file(self, tmp_path):
         with pytest.raises(InvalidValueError, match=r"at most 65536 nodes\. Got 65537"):
@@ -582,39 +447,8 @@ class TestRecords:
         with pytest.raises(ValueError, match="read-only"):
             tree_file.reach[1] = 0.9
 
-    def test_equal_when_the_files_are(self):
-        tree, reach = TokenTree([-1, 0]), np.array([1, 0.5])
-        assert TreeFile(tree=tree, reach=reach) == TreeFile(tree=tree, reach=reach + 0)
-        assert TreeFile(tree=tree, reach=reach) != TreeFile(tree=tree)
-        assert TreeFile(tree=tree) != tree
-
 
 class TestWriting:
-    def test_a_failing_rename_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch):
-        """New bytes go to a temporary file, which is renamed at the end."""
-        path = tmp_path / "t.json"
-        GOLDEN["tree-chain.json"].save(path)
-
-        def fail(source, target):  # noqa: ARG001
-            assert Path(source).read_bytes() == (DATA / "tree-full.json").read_bytes()
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(os, "replace", fail)
-        with pytest.raises(TreeoptError, match=r"t\.json: cannot be written \(Input/output error\)"):
-            GOLDEN["tree-full.json"].save(path)
-        assert path.read_bytes() == (DATA / "tree-chain.json").read_bytes()
-        assert os.listdir(tmp_path) == ["t.json"]
-
-    def test_the_old_file_is_replaced(self, tmp_path):
-        for tree_file in GOLDEN.values():
-            tree_file.save(str(tmp_path / "t.json"))
-            assert load_file(tmp_path / "t.json") == tree_file
-        assert os.listdir(tmp_path) == ["t.json"]
-
-    def test_no_folder(self, tmp_path):
-        with pytest.raises(TreeoptError, match=r"its folder does not exist\. Create "):
-            TokenTree([-1]).save(tmp_path / "none" / "t.json")
-
     def test_dash_is_standard_output(self, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         GOLDEN["tree-reach.json"].save("-")

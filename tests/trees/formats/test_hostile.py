@@ -129,14 +129,6 @@ class TestTorchArchive:
         with pytest.raises(FormatError, match="expected a torch file"):
             read_trees(tmp_path / "g.pt")
 
-    def test_two_pickles(self, tmp_path):
-        file = io.BytesIO(GROWMAP)
-        with zipfile.ZipFile(file, "a") as archive:
-            archive.writestr("other/data.pkl", b"\x80\x02N.")
-        (tmp_path / "g.pt").write_bytes(file.getvalue())
-        with pytest.raises(FormatError, match="2 files named data"):
-            read_trees(tmp_path / "g.pt")
-
 
 class TestPythonText:
     def module(self, target: Path) -> str:

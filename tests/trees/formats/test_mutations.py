@@ -16,46 +16,19 @@ import pytest
 import safetensors.numpy
 import torch
 
+from tests.support.mutations import mutate
 from treeopt.errors import TreeoptError
 from treeopt.trees import TokenTree
 from treeopt.trees.formats import WriteOptions, format_named, parse
 from treeopt.trees.formats.paths import paths_from_tree
 
-MUTANTS = 1_000
+MUTANTS = 300
 TREE = TokenTree([-1, 0, 0, 1, 1, 2, 2])
 PATH = Path("mutant")
-ODD_TOKENS = [
-    *(b"-1", b"0", b"1", b"2", b"7", b"1.0", b"1e999", b"-0", b"NaN", b"99999999999999999999", b"9" * 400, b"true"),
-    *(b"null", b'""', b'"\\ud800"', b"[]", b"{}", b"()", b"[[]]", b"[-1]", b"[[[[0]]]]", b",", b":", b'"mask"', b'"0"'),
-    *(b"(0,)", b"None", b"f()", b"\\", b"lambda: 0", b"\xff", b"\x00", b"\n", b"#", b"'", b"[" * 300, b"{[(" * 99),
-]
 ODD_VALUES: list[Any] = [
     *(None, True, False, -1, 0, 1, 2, 6, 7, 8, 1.0, 0.5, 1e308, 2**31, 2**63, 10**40, "", "0", "7", "size", "a\nb"),
     *([], [0], [[]], [[0]], [[0], [0]], {}, {"0": [1]}, [[[[0]]]], list(range(50))),
 ]
-
-
-def perturb_bytes(rng: random.Random, data: bytes) -> bytes:
-    """Return the bytes with one to three faults: a bit, a byte more or less, a slice moved or gone, or an odd token."""
-    for _ in range(rng.randint(1, 3)):
-        start, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
-        fault = rng.randrange(7)
-        if fault == 0 and start < len(data):
-            data = data[:start] + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
-        elif fault == 1:
-            data = data[:start] if rng.random() < 0.2 else data[:start] + data[start + 1 :]
-        elif fault == 2:
-            data = data[:end] + data[start : start + 40] + data[end:]
-        elif fault == 3:
-            data = data[:start] + bytes([rng.randrange(256)]) + data[start:]
-        elif fault == 4:
-            data = data[:start] + data[min(end, start + 8) :]
-        else:
-            tokens = [i for i, byte in enumerate(data) if byte in b'0123456789"[{(']
-            at = rng.choice(tokens or [0])
-            length = len(data[at:]) - len(data[at:].lstrip(b'-0123456789."'))
-            data = data[:at] + rng.choice(ODD_TOKENS) + data[at + max(1, length) :]
-    return data
 
 
 def perturb_value(rng: random.Random, value: Any) -> Any:
@@ -104,7 +77,7 @@ def perturb_entry(rng: random.Random, data: bytes) -> bytes:
         victim = rng.choice(items[:1] * 3 + items)  # the first is torch's pickle
         for item in items:
             content = archive.read(item)
-            copy.writestr(item.filename, perturb_bytes(rng, content) if item is victim else content)
+            copy.writestr(item.filename, mutate(rng, content) if item is victim else content)
     return file.getvalue()
 
 
@@ -168,16 +141,16 @@ def originals() -> dict[str, tuple[list[bytes], list[Perturbation]]]:
     paths = str(paths_from_tree(TREE))
     config = json.dumps({"num_speculative_tokens": TREE.nodes - 1, "speculative_token_tree": paths}).encode()
     return {
-        "sequoia": ([written("sequoia")], [perturb_bytes, perturb_entry, perturb_growmap]),
-        "sequoia, legacy": ([legacy(written("sequoia"))], [perturb_bytes]),
-        "umbrella": ([written("umbrella")], [perturb_bytes, perturb_json]),
-        "medusa": ([written("medusa"), b'{"choices": {"a": [[0], [1], [0, 0]], "b": [[0]]}}'], [perturb_bytes, perturb_json]),
-        "medusa, Python": ([written("medusa", ".py")], [perturb_bytes, perturb_module]),
-        "nxdi": ([written("nxdi")], [perturb_bytes, perturb_json]),
-        "npz": ([written("npz")], [perturb_bytes, perturb_entry, perturb_npz]),
-        "safetensors": ([written("safetensors")], [perturb_bytes, perturb_safetensors]),
-        "vllm-tree": ([config], [perturb_bytes, perturb_json, perturb_config]),
-        "vllm-tree, bare": ([paths.encode()], [perturb_bytes]),
+        "sequoia": ([written("sequoia")], [mutate, perturb_entry, perturb_growmap]),
+        "sequoia, legacy": ([legacy(written("sequoia"))], [mutate]),
+        "umbrella": ([written("umbrella")], [mutate, perturb_json]),
+        "medusa": ([written("medusa"), b'{"choices": {"a": [[0], [1], [0, 0]], "b": [[0]]}}'], [mutate, perturb_json]),
+        "medusa, Python": ([written("medusa", ".py")], [mutate, perturb_module]),
+        "nxdi": ([written("nxdi")], [mutate, perturb_json]),
+        "npz": ([written("npz")], [mutate, perturb_entry, perturb_npz]),
+        "safetensors": ([written("safetensors")], [mutate, perturb_safetensors]),
+        "vllm-tree": ([config], [mutate, perturb_json, perturb_config]),
+        "vllm-tree, bare": ([paths.encode()], [mutate]),
     }  # fmt: skip
 
 
@@ -197,12 +170,12 @@ def test_perturbed_files_load_or_raise_a_known_error(name):
         else:
             read += 1
             assert len(trees) > 0
-            assert all(TokenTree(each.tree.parents.tolist()) == each.tree for each in trees.values())
+            assert all(TokenTree(item.tree.parents.tolist()) == item.tree for item in trees.values())
         slowest_s = max(slowest_s, time.process_time() - start_s)
     grown_bytes = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most_before)
     assert slowest_s < 1
     assert grown_bytes < 200_000_000
-    assert read > MUTANTS / 500
+    assert read > 0
     assert len(reasons) == MUTANTS - read > MUTANTS / 2
     assert max(map(len, reasons)) < 500
     assert not any("\n" in reason for reason in reasons)

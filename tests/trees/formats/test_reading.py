@@ -12,7 +12,7 @@ import torch
 from tests.trees.formats.read_files import detected_format, read_trees
 from treeopt import AcceptanceTable, solve
 from treeopt.errors import FormatError, TreeoptError, TreeoptWarning
-from treeopt.trees import Provenance, TokenTree, TreeFile, k_ary, load, load_file
+from treeopt.trees import Provenance, TokenTree, TreeFile, k_ary, load_file
 from treeopt.trees.formats import WriteOptions, format_named
 
 TREE = TokenTree([-1, 0, 0, 1, 1, 2])
@@ -64,8 +64,8 @@ def safetensors_file(metadata: dict[str, str] | None = None, **changes: object) 
 def but(values: list, place: tuple[int, ...], value: object) -> list:
     """Return nested lists with one entry replaced."""
     first, rest = place[0], place[1:]
-    return [but(each, rest, value) if i == first and rest else value if i == first else each
-            for i, each in enumerate(values)]  # fmt: skip
+    return [but(item, rest, value) if i == first and rest else value if i == first else item
+            for i, item in enumerate(values)]  # fmt: skip
 
 
 MASK, SUCCESSORS = growmap()["mask"], [[1, 2], [3, 4], [5], [], [], []]
@@ -75,41 +75,24 @@ GROWMAPS = {
     "no mask": ({"mask": ...}, "mask", "is missing"),
     "unknown key": ({"weights": [1]}, "weights", "unknown key"),
     "size too large": ({"size": 7}, "size", "expected 6, the lists in Successors. Got 7"),
-    "size too small": ({"size": 5}, "Successors", "at most 5 entries, the size. Got 6"),
-    "size true": ({"size": True}, "size", "whole number from 1 to .* Got True"),
     "size 0": ({"size": 0}, "size", "Got 0"),
-    "size huge": ({"size": 10**30}, "size", "Got 10000"),
     "Successors no list": ({"Successors": 3}, "Successors", "list of lists. Got 3"),
-    "Successors flat": ({"Successors": [1, 2]}, "Successors", "list of lists"),
-    "Successors true": ({"Successors": but(SUCCESSORS, (0, 0), True)}, "Successors[0][0]", "whole number. Got True"),
-    "Successors float": ({"Successors": but(SUCCESSORS, (2, 0), 5.0)}, "Successors[2][0]", "whole number. Got 5.0"),
     "unreachable": ({"Successors": [[1, 2], [3, 4], [], [], [], []]}, "Successors[5]", "Got none for 5: it cannot"),
     "cycle": ({"Successors": [[1], [3, 4], [5], [], [], [2]]}, "Successors[2]", "path from the root to node 2.* cycle"),
-    "own child": ({"Successors": [[1], [3, 4, 5], [2], [], [], []]}, "Successors[2]", "Got a cycle"),
     "root a child": ({"Successors": [[1, 2], [3, 4], [0], [], [], []]}, "Successors[2]", "Got the root"),
     "two parents": ({"Successors": [[1, 2], [3, 4], [4], [], [], []]}, "Successors[2]", "node 4. Got two, 1 and 2"),
     "child beyond": ({"Successors": [[1, 2], [3, 4], [6], [], [], []]}, "Successors[2]", "from 1 to 5. Got 6"),
-    "negative child": ({"Successors": [[1, 2], [3, 4], [-1], [], [], []]}, "Successors[2]", "from 1 to 5. Got -1"),
     "order": ({"Successors": [[1, 2], [3, 5], [4], [], [], []]}, "Successors[1]", "level by level, so 4.* Got 5"),
-    "siblings turned": ({"Successors": [[2, 1], [3, 4], [5], [], [], []]}, "Successors[0]", "so 1 here. Got 2"),
     "another tree": ({"Successors": [[1, 2], [3], [4, 5], [], [], []]}, "branches[1]", r"\[1, 2\], which .* Got \[2, 1\]"),
     "roots short": ({"roots": [[0], [1, 2]]}, "roots", "expected 3 lists, one per level. Got 2"),
     "roots moved": ({"roots": [[0], [1, 2, 3], [4, 5]]}, "roots[1]", r"expected \[1, 2\].* Got \[1, 2, 3\]"),
-    "roots turned": ({"roots": [[0], [2, 1], [3, 4, 5]]}, "roots[1]", r"Got \[2, 1\]"),
-    "roots false": ({"roots": [[False], [1, 2], [3, 4, 5]]}, "roots[0][0]", "whole number. Got False"),
     "branches": ({"branches": [[2], [2, 1], [0, 0, 1]]}, "branches[2]", r"expected \[0, 0, 0\].* Got \[0, 0, 1\]"),
-    "branches text": ({"branches": [["2"], [2, 1], [0, 0, 0]]}, "branches[0][0]", "whole number. Got '2'"),
 }  # fmt: skip
 
 ARRAYS_OF_GROWMAPS = {
     "depth": ({"depth": [0, 1, 1, 2, 2, 3]}, "depth", r"expected 2 at \[5\]\. Got 3\. Successors and depth"),
-    "depth short": ({"depth": [0, 1, 1]}, "depth", r"expected shape \(6,\)\. Got \(3,\)"),
-    "depth nested": ({"depth": [[0, 1, 1, 2, 2, 2]]}, "depth", "shape|whole numbers"),
     "mask without itself": ({"mask": but(MASK, (0, 0), 0)}, "mask", r"expected 1 at \[0, 0\]\. Got 0"),
-    "mask of a sibling": ({"mask": but(MASK, (4, 2), 1)}, "mask", r"expected 0 at \[4, 2\]\. Got 1"),
-    "mask of a child": ({"mask": but(MASK, (1, 4), 1)}, "mask", r"expected 0 at \[1, 4\]\. Got 1"),
     "mask without the parent": ({"mask": but(MASK, (5, 2), 0)}, "mask", r"expected 1 at \[5, 2\]\. Got 0"),
-    "mask of twos": ({"mask": but(MASK, (5, 5), 2)}, "mask", r"expected 1 at \[5, 5\]\. Got 2"),
     "mask short": ({"mask": MASK[:-1]}, "mask", r"shape \(6, 6\)\. Got \(5, 6\)"),
 }
 
@@ -118,10 +101,7 @@ JSON_ARRAYS = {
     "mask of floats": ({"mask": but(MASK, (2, 0), 1.0)}, "mask[2]", "list of whole numbers"),
     "mask ragged": ({"mask": but(MASK, (2,), [1, 0])}, "mask", "rows of one length"),
     "mask huge": ({"mask": but(MASK, (2, 0), 2**63)}, "mask", "below 2"),
-    "mask flat": ({"mask": [1, 0]}, r"mask[0]", "list of whole numbers. Got 1"),
-    "mask null": ({"mask": None}, "mask", "list of whole numbers. Got None"),
     "depth text": ({"depth": "012"}, "depth", "list of whole numbers. Got '012'"),
-    "depth of floats": ({"depth": [0, 1, 1, 2, 2, 2.0]}, "depth", "list of whole numbers"),
 }
 
 TENSORS = {
@@ -131,26 +111,21 @@ TENSORS = {
         "mask",
         "whole numbers. Got tensor of bfloat16",
     ),
-    "mask of booleans": ({"mask": torch.tensor(MASK, dtype=torch.bool)}, "mask", "whole numbers. Got bool"),
     "mask a list": ({"mask": MASK}, "mask", "array of whole numbers. Got "),
     "mask sparse": ({"mask": torch.tensor(MASK).to_sparse()}, "content", "may be code"),
     "mask stretched": ({"mask": torch.ones(1, 1, dtype=torch.int64).expand(9999, 9999)}, "mask", r"Got \(9999, 9999\)"),
     "size a tensor": ({"size": torch.tensor(6)}, "size", "whole number from 1 to 4096. Got tensor of int64"),
     "one list many times": ({"roots": [list(range(2000))] * 2000}, "roots", "at most 6 entries.* Got 4000000"),
-    "Successors a tensor": ({"Successors": torch.zeros(6, 1)}, "Successors", "list of lists. Got tensor of float32"),
 }
 
 PATHS = {
     "no list": (3, "", r"list of paths such as .* Got 3"),
     "empty": ([], "", "list of paths"),
     "missing prefix": ([[0], [1, 0]], "[1]", r"path \(1, 0\) needs \(1,\), which is missing"),
-    "missing prefix, deep": ([[0, 0, 0], [0]], "[0]", r"needs \(0, 0\)"),
     "negative": ([[0], [-1]], "[1]", r"at least 0\. Got \[-1\]"),
     "float": ([[0], [1.0]], "[1]", r"ranks, whole numbers.* Got \[1\.0\]"),
-    "boolean": ([[0], [True]], "[1]", "Got .True"),
     "root alone": ([[]], "", "at least one draft token"),
     "text": ([[0], "1-0"], "[1]", "expected a path such as .0, 1.. Got '1-0'"),
-    "null": ([[0], None], "[1]", "Got None"),
     "nested deep": ([[[[[[[[0]]]]]]]], "[0][0][0][0][0]", "ranks, whole numbers"),
     "too many": ([[i] for i in range(65_536)], "", "at most 65535 paths. Got 65536"),
 }
@@ -159,18 +134,12 @@ ADJACENCY = {
     "cycle": ({"0": [1], "1": [4], "2": [3], "3": [2]}, "2", "cycle"),
     "root a child": ({"0": [1], "1": [0]}, "1", "Got the root"),
     "two parents": ({"0": [1, 2], "1": [3], "2": [3]}, "2", "one parent for node 3. Got two, 1 and 2"),
-    "node twice": ({"0": [1], "1": ["2"], "2": [], "0 ": []}, "'0 '", "unknown field"),
     "child no number": ({"0": ["one"]}, "one", "unknown field"),
-    "twice": ({"0": [1, 1]}, "0", "Got two, 0 and 0"),
     "unreachable": ({"0": [1], "2": [3]}, "2", "Got none for 2: it cannot be reached"),
     "gap": ({"0": [1, 3]}, "2", "without a gap. Got no 2"),
     "huge": ({"0": [10**40]}, "1", "expected nodes 0 to 1000.* Got no 1"),
-    "negative": ({"0": [-1]}, "0", "at least 1. Got -1"),
-    "boolean": ({"0": [True]}, "0", "list of nodes"),
     "float": ({"0": [1.0]}, "0", "list of nodes"),
     "no list": ({"0": 1}, "0", "list of nodes. Got 1"),
-    "word": ({"0": [1], "step": 4}, "step", "unknown field"),
-    "leading zero": ({"0": [1], "01": [2]}, "'01'", "unknown field"),
     "two lines": ({"0": [1], "a\nb": [2]}, r"'a\nb'", "unknown field"),
     "too many": ({"0": list(range(1, 65_537))}, "content", "at most 65536 nodes. Got 65537"),
 }  # fmt: skip
@@ -179,11 +148,9 @@ ARRAYS = {
     "no parents": ({"parents": ...}, "parents", "is missing"),
     "unknown": ({"weights": [1]}, "weights", "unknown array. A tree has parents and mask"),
     "parents of floats": ({"parents": [-1.0, 0.0]}, "parents", "kind 'i'"),
-    "parents nested": ({"parents": [[-1, 0]]}, "parents", "1 dimensions"),
     "parents out of order": ({"parents": [-1, 0, 1, 0, 1, 2]}, "parents", "level order"),
     "too many": ({"parents": [-1, *[0] * 4096]}, "parents", "at most 4096 nodes. Got 4097"),
     "mask": ({"mask": np.array(but(MASK, (3, 2), 1), bool)}, "mask", r"expected False at \[3, 2\]\. Got True\. It has to agree with parents"),
-    "mask narrow": ({"mask": np.array(MASK, bool)[:, :5]}, "mask", r"shape \(6, 6\)\. Got \(6, 5\)"),
     "mask of numbers": ({"mask": MASK}, "mask", "kind 'b'"),
 }  # fmt: skip
 
@@ -191,14 +158,11 @@ PATHS_TEXT = "[(0,), (1,), (0, 0), (0, 1), (1, 0)]"
 VLLM_CONFIG = {"method": "eagle", "num_speculative_tokens": 5, "speculative_token_tree": PATHS_TEXT}
 VLLM = {
     "count too large": ({"num_speculative_tokens": 6}, "num_speculative_tokens", "expected 5, the paths of .* Got 6"),
-    "count too small": ({"num_speculative_tokens": 4}, "num_speculative_tokens", "expected 5, the paths of .* Got 4"),
-    "count true": ({"num_speculative_tokens": True}, "num_speculative_tokens", "Got True"),
     "no count": ({"num_speculative_tokens": ...}, "num_speculative_tokens", "is missing"),
     "no tree": ({"speculative_token_tree": ...}, "speculative_token_tree", "is missing"),
     "tree no text": ({"speculative_token_tree": [[0]]}, "speculative_token_tree", r"expected text such as"),
     "tree no Python": ({"speculative_token_tree": "[(0,"}, "speculative_token_tree", "never closed"),
     "tree a call": ({"speculative_token_tree": "print(1)"}, "speculative_token_tree", "Got something else"),
-    "tree a word": ({"speculative_token_tree": "'chain'"}, "speculative_token_tree", "list of paths"),
     "tree too long": ({"speculative_token_tree": "[" + "(0,)," * 30_000 + "]"}, "speculative_token_tree", "128000 char"),
 }  # fmt: skip
 
@@ -212,10 +176,10 @@ class TestInconsistent:
     def test_umbrella(self, tmp_path, content, field, reason):
         self.check(tmp_path, umbrella(**content), field, reason)
 
-    @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
     @cases(GROWMAPS | TENSORS)
-    def test_sequoia(self, tmp_path, content, field, reason, legacy):
-        self.check(tmp_path, sequoia(legacy=legacy, **content), field, reason)
+    def test_sequoia(self, tmp_path, content, field, reason):
+        for legacy in (False, True):
+            self.check(tmp_path, sequoia(legacy=legacy, **content), field, reason)
 
     @cases(ARRAYS_OF_GROWMAPS)
     def test_sequoia_tensors(self, tmp_path, content, field, reason):
@@ -277,12 +241,8 @@ MORE = {
     "sequoia, before zip archives": ("sequoia", sequoia(legacy=True)),
     "sequoia, its keys in another order": ("sequoia", torch_file(dict(sorted(TENSORS_OF_TREE.items())))),
     "medusa, named": ("medusa", b'{"mine": [[0], [1], [0, 0], [0, 1], [1, 0]]}'),
-    "medusa, eagle_choices": ("medusa", b'{"eagle_choices": [[0], [1], [0, 0], [0, 1], [1, 0]], "max_draft_len": 2}'),
-    "medusa, choices a list": ("medusa", b'{"choices": [[0], [1], [0, 0], [0, 1], [1, 0]]}'),
     "medusa, Python": ("medusa", b"import os\nTOPK = 10\nmine = [\n [0], [1],\n [0, 0], [0, 1], [1, 0], # all\n]\n"),
-    "medusa, Python, annotated": ("medusa", b"mine: list[tuple[int, ...]] = [(0,), (1,), (0, 0), (0, 1), (1, 0)]"),
     "medusa, Python, a dict": ("medusa", b"ALL = {'mine': ([0], (1,), [0, 0], [0, 1], [1, 0])}"),
-    "medusa, a Python list": ("medusa", b"[[0], [1], [0, 0], [0, 1], [1, 0],]  # all"),
     "medusa, twice": ("medusa", b"[[0], [1], [0, 0], [0, 1], [0, 0], [1, 0], [1]]"),
     "medusa, root listed": ("medusa", b"[[], [0], [1], [0, 0], [0, 1], [1, 0]]"),
     "medusa, branch by branch": ("medusa", b"[[[0], [0, 0], [0, 1]], [[1], [1, 0]]]"),
@@ -297,12 +257,8 @@ MORE = {
     "parents, not in level order": ("parents", b"[-1, 0, 1, 0, 3, 1]"),
     "tree-adj, a matrix": ("tree-adj", b'{"tree_adj": [[0,1,1,0,0,0],[0,0,0,1,1,0],[0,0,0,0,0,1],[0,0,0,0,0,0],[0,0,0,0,0,0],[0,0,0,0,0,0]]}'),
     "tree-adj, a mask": ("tree-adj", b'{"tree_adj": [[1,0,0,0,0,0],[1,1,0,0,0,0],[1,0,1,0,0,0],[1,1,0,1,0,0],[1,1,0,0,1,0],[1,0,1,0,0,1]]}'),
-    "nxdi, without leaves": ("nxdi", b'{"0": [1, 2], "1": [3, 4], "2": [5]}'),
     "npz, parents only": ("npz", npz(**PARENTS_ONLY)),
-    "npz, of int64": ("npz", npz(parents=TREE.parents.astype(np.int64))),
     "safetensors, parents only": ("safetensors", safetensors_file(**PARENTS_ONLY)),
-    "vllm, with its model": ("vllm-tree", json.dumps(VLLM_CONFIG | {"model": "m"}).encode()),
-    "vllm, in another order": ("vllm-tree", b"((1,), (0,), (1, 0), (0, 1), (0, 0))"),
     "vllm, bare": ("vllm-tree", f"  {PATHS_TEXT}\n".encode()),
 }  # fmt: skip
 
@@ -337,20 +293,12 @@ class TestOtherTrees:
             tree = load_file(tmp_path / "tree").tree
         assert tree.depth.tolist() == [0, *sorted(map(len, content))]
 
-    def test_ranks_without_gaps_are_read_without_a_warning(self, tmp_path):
-        (tmp_path / "tree").write_text("[[0, 1], [1], [0, 0], [0]]")
-        assert load_file(tmp_path / "tree").tree == TokenTree([-1, 0, 0, 1, 1])
-
 
 CONFIGURATIONS = {
     "lists of numbers before it": b'{"sizes": [[1, 2]], "speculative_config": {"medusa_choices": [[0], [1], [0, 0]]}}',
-    "labels before it": b'{"id2label": {"0": "no"}, "speculative_config": {"medusa_choices": [[0], [1], [0, 0]]}}',
-    "draft length before it": b'{"num_speculative_tokens": 3, "inner": {"eagle_choices": [[0], [1], [0, 0]]}}',
     "in a list": b'{"models": [{"name": "m"}, {"medusa_choices": [[0], [1], [0, 0]]}]}',
     "paths as text": b'{"speculative_config": {"eagle_choices": "[[0], [1], [0, 0]]"}}',
-    "YAML, numbers as keys": b"sizes:\n  1: [[1, 2]]\nb:\n  eagle_choices: [[0], [1], [0, 0]]\n",
     "YAML, adjacency": b"tree_adj:\n  0: [1, 2]\n  1: [3]\n",
-    "Python, annotated": b"eagle_choices: list[list[int]] = [[0], [1], [0, 0]]\n",
     "Python, annotated in a class": b"class C:\n    choices: list\nmine = [[0], [1], [0, 0]]\n",
     "children in a list": b'{"tree_adj": [[1, 2], [3], [], []]}',
     "parents, a comma at the end": b"[-1, 0, 0, 1,]",
@@ -386,21 +334,16 @@ class TestConfigurations:
         with pytest.raises(FormatError, match="Rows are parents"):
             load_file(tmp_path / "tree")
 
-    def test_a_gap_names_its_tree(self, tmp_path):
-        (tmp_path / "tree").write_text("first = [[0], [2]]\nsecond = [[0]]\n")
-        with pytest.warns(TreeoptWarning, match=r"first\[1\]: path"):
-            read_trees(tmp_path / "tree")
-
 
 class TestDetection:
-    @pytest.mark.parametrize("suffix", [".pt", ".json", ".py", ".npz", ".safetensors", ".txt", ""])
     @pytest.mark.parametrize("name", GOOD)
-    def test_format_is_detected_by_content(self, tmp_path, name, suffix):
-        path = tmp_path / f"tree{suffix}"
-        path.write_bytes(GOOD[name])
-        assert detected_format(path) == name
-        assert [content.tree for content in read_trees(path).values()] == [TREE]
-        assert load_file(str(path)).tree == TREE
+    def test_format_is_detected_by_content(self, tmp_path, name):
+        for suffix in (".pt", ".json", ".npz", ""):
+            path = tmp_path / f"tree{suffix}"
+            path.write_bytes(GOOD[name])
+            assert detected_format(path) == name
+            assert [content.tree for content in read_trees(path).values()] == [TREE]
+            assert load_file(str(path)).tree == TREE
 
     @pytest.mark.parametrize(("name", "data"), MORE.values(), ids=MORE)
     def test_other_layouts(self, tmp_path, name, data):
@@ -408,7 +351,7 @@ class TestDetection:
         assert detected_format(tmp_path / "tree") == name
         assert load_file(tmp_path / "tree").tree == TREE
 
-    @pytest.mark.parametrize("nodes", range(2, 40))
+    @pytest.mark.parametrize("nodes", [2, 3, 9, 39])
     def test_a_safetensors_header_of_any_length(self, tmp_path, nodes):
         """It begins with its length, and one of 384 bytes was once taken for a pickle."""
         for length in (0x80, 0x180, 0x4B50):
@@ -423,27 +366,20 @@ class TestDetection:
         [
             (b"", "Got text without a list of paths"),
             (b"Dear reader,\n", "Got text that is no JSON and no Python"),
-            (b"\xff\xfe\x00", "Got bytes that are no text"),
             (b'{"a": 1, "b": [2]}', r"formats treeopt, sequoia, .* Got JSON with the keys \['a', 'b'\]"),
             (b'{"0": [1]', "expected JSON .* Is it complete"),
             (b'{"0": [1], "0": [1]}', "the key '0' appears twice"),
             (b'{"format": "treeopt-plan"}', "Got a file of the format 'treeopt-plan'"),
             (b"format: treeopt-profile\nversion: 1\n", "Got a file of the format 'treeopt-profile'"),
-            (b"[[0], [1],", "text that is no JSON and no Python"),
             (b"[" * 200_000, "expected JSON .*recursion"),
-            (b'{"0":' * 200_000, "expected JSON .*recursion"),
             (b"x = " + b"(" * 90_000, "no Python"),
             (b"x = " + b"-" * 90_000 + b"1", "no Python .MemoryError"),
-            (b"x" + b".a" * 60_000, "no Python .RecursionError"),
-            (b"x = [1, 2]\n", r"expected a list of paths such as .* Got none"),
             (b"x = [[0]]\n" * 13_000, "more than 128000 characters"),
             (b"PK\x03\x04", "expected a numpy archive or a torch file .*Is it complete"),
             (npz()[:-30], "expected a numpy archive or a torch file .*Is it complete"),
-            (sequoia()[:700], "expected a numpy archive or a torch file .*Is it complete"),
             (sequoia(legacy=True)[:-9], "expected a torch file .*Is it complete"),
             (safetensors_file()[:-1], "expected a safetensors file .*Is it complete"),
             (torch_file(torch.tensor([0.0, 0.6])), r"Got tensor of float32, shape \(2,\): is it an acceptance vector"),
-            (torch_file([1, 2]), r"Got \[1, 2\]: is it"),
             (torch_file({"fc.weight": torch.ones(2)}), "A growmap has the keys roots"),
             (torch_file({i: [[]] for i in range(99_999)}), "a pickle of more than 400000 bytes, as models have"),
         ],
@@ -483,10 +419,6 @@ class TestDetection:
         header = b'{"__metadata__":null,"parents":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}'
         (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + b"\xff" * 4)
         assert load_file(tmp_path / "file").tree == TokenTree([-1])
-
-    def test_no_file(self, tmp_path):
-        with pytest.raises(TreeoptError, match="no such file"):
-            load(tmp_path / "none.pt")
 
 
 class TestNames:

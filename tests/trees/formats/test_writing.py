@@ -57,7 +57,6 @@ class TestRoundTrip:
         assert detected_format(path) == name
         assert written(name, loaded.tree) == content
 
-    @settings(deadline=None)
     @given(tree=TREES["medusa"])
     def test_a_python_module_too(self, tmp_path_factory, tree):
         path = tmp_path_factory.getbasetemp() / "choices.py"
@@ -79,14 +78,6 @@ class TestRoundTrip:
     def test_large_trees(self, tmp_path, name, tree):
         (tmp_path / "tree").write_bytes(written(name, tree))
         assert load_file(tmp_path / "tree").tree == tree
-
-    @pytest.mark.parametrize("name", NAMES)
-    def test_equal_trees_give_equal_bytes(self, name):
-        assert written(name, k_ary(2, 3)) == written(name, TokenTree(k_ary(2, 3).parents.tolist()))
-
-    def test_different_trees_are_detected(self, tmp_path):
-        (tmp_path / "tree").write_bytes(written("nxdi", SMALL))
-        assert load_file(tmp_path / "tree").tree != TokenTree([-1, 0, 0, 0, 1, 1, 2, 4, 5])
 
 
 def parents_of_mask(mask: np.ndarray) -> list[int]:
@@ -115,25 +106,13 @@ class TestSixKeys:
         assert list(growmap) == KEYS
         assert growmap == {key: getattr(value, "tolist", lambda v=value: v)() for key, value in expected.items()}
 
-    def test_the_smallest_chain(self):
-        growmap = json.loads(written("umbrella", chain(3)))
-        assert growmap["roots"] == [[0], [1], [2], [3]]
-        assert growmap["branches"] == [[1], [1], [1], [0]]
-        assert growmap["Successors"] == [[1], [2], [3], []]
-
-    @pytest.mark.parametrize(("name", "most"), [("sequoia", 4096), ("umbrella", 1024), ("npz", 4096)])
-    def test_too_many_nodes_for_a_mask(self, name, most):
-        with pytest.raises(InfeasibleError, match=f"at most {most}, .* Got {most + 1}: solve again"):
+    @pytest.mark.parametrize(("name", "most"), [("sequoia", 4096), ("umbrella", 1024), ("npz", 4096), ("nxdi", 65536)])
+    def test_too_many_nodes(self, name, most):
+        with pytest.raises(InfeasibleError, match=f"at most {most}[,.] .*Got {most + 1}: solve "):
             written(name, chain(most))
 
 
 class TestPaths:
-    def test_json(self):
-        assert json.loads(written("medusa", SMALL, ".json")) == [
-            *([0], [1], [2], [0, 0], [0, 1], [1, 0]),
-            *([0, 0, 0], [0, 0, 1]),
-        ]
-
     def test_python_module_runs_and_gives_the_same_list(self):
         tree, names = k_ary(2, 5), {}
         exec(text := written("medusa", tree, ".py").decode(), names)  # noqa: S102, what Medusa does with it
@@ -166,9 +145,10 @@ class TestPaths:
         with pytest.warns(TreeoptWarning, match="needs a model with 6 heads"):
             medusa.write(chain(6), WriteOptions())
 
-    def test_the_root_alone_has_no_path(self):
-        with pytest.raises(InfeasibleError, match=r"at least one draft token\. Got the root alone"):
-            written("medusa", TokenTree([-1]))
+    @pytest.mark.parametrize("name", ["medusa", "nxdi"])
+    def test_the_root_alone_raises(self, name):
+        with pytest.raises(InfeasibleError, match=r"at least one draft token.* Got the root alone"):
+            written(name, TokenTree([-1]))
 
     def test_paths_that_are_too_long_together(self):
         with pytest.raises(InfeasibleError, match=r"at most 1000000 ranks together. Got \d+: solve again"):
@@ -177,20 +157,6 @@ class TestPaths:
     def test_a_module_too_large_to_read(self):
         with pytest.raises(InfeasibleError, match=r"characters of Python.* write a \.json file"):
             written("medusa", k_ary(2, 14), ".py")
-
-
-class TestAdjacency:
-    def test_leaves_are_left_out(self):
-        children = json.loads(written("nxdi", SMALL))
-        assert children == {"0": [1, 2, 3], "1": [4, 5], "2": [6], "4": [7, 8]}
-
-    def test_the_root_alone(self):
-        with pytest.raises(InfeasibleError, match=r"at least one draft token.* Got the root alone"):
-            written("nxdi", TokenTree([-1]))
-
-    def test_more_nodes_than_a_tree_file_may_have(self):
-        with pytest.raises(InfeasibleError, match=r"at most 65536\. Got 65537"):
-            written("nxdi", TokenTree([-1, *[0] * 65_536]))
 
 
 def loaded(name: str, data: bytes) -> dict[str, np.ndarray]:
@@ -206,7 +172,6 @@ class TestArrays:
             "mask": ("bool", (9, 9)),
         }
 
-    @settings(deadline=None)
     @given(tree=trees())
     def test_each_array_alone_defines_the_tree(self, name, tree):
         arrays, parents = loaded(name, written(name, tree)), tree.parents.tolist()
@@ -226,9 +191,6 @@ class TestArrays:
 
 
 class TestFormats:
-    def test_names(self):
-        assert NAMES == ["sequoia", "umbrella", "medusa", "nxdi", "npz", "safetensors"]
-
     @pytest.mark.parametrize("name", NAMES)
     def test_text_formats_are_text(self, name):
         tree_format = format_named(name)
