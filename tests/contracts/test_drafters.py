@@ -18,7 +18,7 @@ from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.drafters.dflash.block_drafter import BlockDrafter
 from treeopt.runtime.drafters.draft_model import DraftModelSequence
 from treeopt.runtime.drafters.eagle.sequence import EagleSequence
-from treeopt.runtime.drafters.heads import HeadSequences
+from treeopt.runtime.drafters.heads import HeadDrafter
 
 TOY_PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
 REPEATS = PROMPT[:3] * 4
@@ -132,7 +132,7 @@ class TestDrafts:
 
     @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.own_models and not case.history])
     def test_a_stale_cache_of_the_draft_is_found(self, target, draft, name, monkeypatch):
-        accept = DraftModelSequence.accept, HeadSequences.accept, EagleSequence.accept, BlockDrafter.accept
+        accept = DraftModelSequence.accept, HeadDrafter.accept, EagleSequence.accept, BlockDrafter.accept
 
         def keeps_too_little(self, step, fed):
             accept[0](self, step, fed)
@@ -151,7 +151,7 @@ class TestDrafts:
 
         monkeypatch.setattr(BlockDrafter, "accept", reads_other_states)
         monkeypatch.setattr(DraftModelSequence, "accept", keeps_too_little)
-        monkeypatch.setattr(HeadSequences, "accept", of_the_root)
+        monkeypatch.setattr(HeadDrafter, "accept", of_the_root)
         monkeypatch.setattr(EagleSequence, "accept", keeps_what_was_drafted)
         assert not self.agreeing(name, target, draft)
 

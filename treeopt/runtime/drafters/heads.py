@@ -1,7 +1,7 @@
 """What heads on the target share: their folders, vocabularies and layers, the roots they draft from, and static trees."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,15 @@ from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.finite import Scores
+from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import HiddenStates, RequestedStates, concatenate
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Layer, Transformer
 from treeopt.runtime.models.weights import build_layer
 from treeopt.trees import TokenTree
+
+OutputLayer = Callable[[Tensor], Tensor]
+"""From states (n, inputs) to logits (n, V)."""
 
 
 class HeadFolder:
@@ -55,25 +59,27 @@ class HeadFolder:
         self.tensors = TensorReader.open_folder(Path(folder), device=target.device, dtype=target.dtype)
 
 
-class HeadSequences:
-    """The root of each sequence, and the target's last hidden state before it, (1, hidden)."""
+class HeadDrafter:
+    """Drafts from the root and the target's last hidden state before it; subclasses define `_draft`."""
+
+    sampled = False
+    requested_states = RequestedStates(last=True)
 
     def __init__(self) -> None:
         self._sequences: dict[int, tuple[int, Tensor | None]] = {}
+        """Of each sequence, the root and the hidden state before it, (1, hidden); None for a sequence of one token."""
 
     def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
         self._sequences[sequence] = tokens[-1], None if states is None else states.last
 
-    def propose(self, sequences: Sequence[int], draft: Callable[[list[int], Tensor], list[Proposal]]) -> list[Proposal]:
-        """Return the drafts of a batch, by one call of `draft`; the root alone for a sequence of one token.
-
-        Args:
-            sequences: their numbers.
-            draft: from n roots and the hidden states before them, (n, hidden), to n drafts.
-        """
+    @torch.inference_mode()
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        """Return the drafts of a batch, by one call of `_draft`; the root alone for a sequence of one token."""
         batch = [self._sequences[sequence] for sequence in sequences]
         ready = [(root, hidden) for root, hidden in batch if hidden is not None]
-        drafts = iter(draft([root for root, _ in ready], concatenate([hidden for _, hidden in ready])) if ready else [])
+        drafts = iter(
+            self._draft([root for root, _ in ready], concatenate([hidden for _, hidden in ready])) if ready else ()
+        )
         return [Proposal(ROOT_ONLY, torch.tensor([root])) if hidden is None else next(drafts) for root, hidden in batch]
 
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
@@ -84,6 +90,10 @@ class HeadSequences:
 
     def end(self, sequence: int) -> None:
         self._sequences.pop(sequence, None)
+
+    def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
+        """Return the drafts below n roots, given the hidden states before them, (n, hidden)."""
+        raise NotImplementedError
 
 
 class MarginalTree:
@@ -150,17 +160,52 @@ def zero_states(target: Transformer, requested: RequestedStates, tokens: int) ->
     return HiddenStates((zeros,) * len(requested.layer_ids), zeros if requested.last else None)
 
 
-def target_ids(
-    folder: Path, tensors: TensorReader, head_vocabulary: int, vocabulary: int, device: torch.device
-) -> Tensor | None:
-    """Return the target's token for each of the head's, int64 (head_vocabulary,); None if all are numbered alike.
+@dataclass(frozen=True)
+class HeadVocabulary:
+    """The target's tokens that a head predicts."""
 
-    The tensor `d2t` contains the offset of each.
+    tokens: int
+    """Number of them."""
+    ids: Tensor | None
+    """int64 (tokens,): the target's token for each of the head's; None if all are numbered alike."""
+    target: Transformer
+
+    @classmethod
+    def read(cls, folder: Path, tensors: TensorReader, target: Transformer) -> "HeadVocabulary":
+        """Read the vocabulary of a head: `d2t` contains the offset of each of its tokens; raises as `_target_ids`."""
+        vocabulary = target.config.vocabulary
+        tokens = next((tensors.shape(name)[0] for name in ("lm_head.weight", "d2t") if name in tensors), vocabulary)
+        if tokens == vocabulary and "d2t" not in tensors:
+            return cls(tokens, None, target)
+        ids = _target_ids(folder, tensors.get_integers("d2t", (tokens,)), vocabulary)
+        return cls(tokens, None if torch.equal(ids, torch.arange(vocabulary)) else ids.to(target.device), target)
+
+    def load_output(self, tensors: TensorReader, hidden: int) -> OutputLayer:
+        """Return the head's own output layer, or the target's for the tokens that the head predicts."""
+        if "lm_head.weight" in tensors:
+            return self.spread(Linear(tensors.get("lm_head.weight", (self.tokens, hidden))))
+        if self.ids is None:
+            return self.target.logits
+        return self.spread(lambda states: self.target.logits(states)[:, self.ids])
+
+    def spread(self, output: OutputLayer) -> OutputLayer:
+        """Return a layer over the target's tokens from one over the head's: -inf for tokens that it does not predict."""
+        if self.ids is None:
+            return output
+        return lambda states: self._spread(output(states))
+
+    def _spread(self, logits: Tensor) -> Tensor:
+        spread = logits.new_full((len(logits), self.target.config.vocabulary), float("-inf"))
+        spread[:, self.ids] = logits
+        return spread
+
+
+def _target_ids(folder: Path, offsets: Tensor, vocabulary: int) -> Tensor:
+    """Return the target's tokens, given the offset of each from the head's token.
 
     Raises FormatError for tokens outside the vocabulary, and for one that appears twice.
     """
-    offsets = tensors.get_integers("d2t", (head_vocabulary,))
-    ids = offsets + torch.arange(head_vocabulary)
+    ids = offsets + torch.arange(len(offsets))
     outside = ((ids < 0) | (ids >= vocabulary)).nonzero()[:, 0]
     if len(outside):
         first = int(outside[0])
@@ -170,22 +215,15 @@ def target_ids(
             f"expected offsets to tokens from 0 to {vocabulary - 1}. Got {int(offsets[first])} at {first}, which is "
             f"token {int(ids[first])}: are these ids? Subtract each one's own number.",
         )
-    if len(ids.unique()) < head_vocabulary:
-        values, counts = ids.unique(return_counts=True)
+    values, counts = ids.unique(return_counts=True)
+    if len(values) < len(ids):
         twice = int(values[counts > 1][0])
         raise FormatError(
             folder,
             "d2t",
             f"expected different tokens. Got token {twice} more than once: take a complete checkpoint of a head.",
         )
-    return None if torch.equal(ids, torch.arange(vocabulary)) else ids.to(device)
-
-
-def spread_logits(logits: Tensor, ids: Tensor, vocabulary: int) -> Tensor:
-    """Return the target's logits (n, vocabulary) from a head's (n, Vd): -inf for tokens that it does not predict."""
-    spread = logits.new_full((len(logits), vocabulary), float("-inf"))
-    spread[:, ids] = logits
-    return spread
+    return ids
 
 
 def load_head_layer(tensors: TensorReader, config: ModelConfig, prefix: str, inputs: int) -> Layer:

@@ -4,7 +4,6 @@ Head d reads the hidden state h before the root and predicts the d-th token afte
 h + silu(W h + b).  No head sees what another predicts, so all nodes of one depth and rank have the same token.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,10 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.drafter import Proposal, Step
-from treeopt.runtime.drafters.heads import HeadFolder, HeadSequences, MarginalTree
+from treeopt.runtime.drafters.drafter import Proposal
+from treeopt.runtime.drafters.heads import HeadDrafter, HeadFolder, MarginalTree
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.model import HiddenStates, RequestedStates
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 
@@ -58,7 +56,7 @@ class MedusaHeads:
         return logits, tokens
 
 
-class MedusaDrafter:
+class MedusaDrafter(HeadDrafter):
     """Drafts a static tree: the node of depth d and rank r has the r-th most likely token of head d.
 
     Args:
@@ -68,13 +66,10 @@ class MedusaDrafter:
     Raises InvalidValueError for a tree with more levels than heads, or more children of a node than tokens.
     """
 
-    sampled = False
-    requested_states = RequestedStates(last=True)
-
     def __init__(self, heads: MedusaHeads, tree: TokenTree) -> None:
+        super().__init__()
         self.heads = heads
         self.max_tokens = tree.nodes
-        self._sequences = HeadSequences()
         self.change_tree(tree)
 
     @property
@@ -86,19 +81,6 @@ class MedusaDrafter:
         heads = self.heads
         device = heads.target.device
         self._tree = MarginalTree(heads.name, tree, levels=heads.levels, tokens=heads.tokens, device=device)
-
-    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
-        self._sequences.begin(sequence, tokens, states)
-
-    @torch.inference_mode()
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
-        return self._sequences.propose(sequences, self._draft)
-
-    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
-        self._sequences.accept(sequences, steps)
-
-    def end(self, sequence: int) -> None:
-        self._sequences.end(sequence)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
         logits, likeliest = self.heads.likeliest(hidden, self._tree.count)

@@ -15,11 +15,10 @@ from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import Beam, beam_search, merge_beams
-from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
-from treeopt.runtime.drafters.heads import HeadFolder, HeadSequences
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal
+from treeopt.runtime.drafters.heads import HeadDrafter, HeadFolder
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.model import HiddenStates, RequestedStates
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees.drafter_parameters import RedrafterSetting
@@ -108,7 +107,7 @@ def _load_linear(tensors: TensorReader, name: str, size: int) -> Linear:
     return Linear(tensors.get(f"{name}.weight", (size, size)), tensors.get(f"{name}.bias", (size,)))
 
 
-class RedrafterDrafter:
+class RedrafterDrafter(HeadDrafter):
     """Drafts the merged beams below the root.
 
     Args:
@@ -119,29 +118,14 @@ class RedrafterDrafter:
     Raises InvalidValueError for numbers out of range.
     """
 
-    sampled = False
-    requested_states = RequestedStates(last=True)
-
     def __init__(self, head: RedrafterHead, width: int, length: int) -> None:
         setting, vocabulary = RedrafterSetting(width=width, length=length), head.target.config.vocabulary
         if width > vocabulary:
             raise InvalidValueError(f"width: expected at most {vocabulary}, the vocabulary. Got {width}.")
+        super().__init__()
         self.head = head
         self.setting = setting
         self.max_tokens = setting.max_nodes
-        self._sequences = HeadSequences()
-
-    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
-        self._sequences.begin(sequence, tokens, states)
-
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
-        return self._sequences.propose(sequences, self._draft)
-
-    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
-        self._sequences.accept(sequences, steps)
-
-    def end(self, sequence: int) -> None:
-        self._sequences.end(sequence)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
         beams = self.head.beams(hidden, roots, width=self.setting.width, length=self.setting.length)

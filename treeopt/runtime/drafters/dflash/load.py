@@ -4,13 +4,11 @@ The tensors determine the kind of head: one with tensors that this network does 
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from treeopt.errors import FormatError, InvalidValueError
@@ -18,7 +16,7 @@ from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.dflash.head import DFlashHead
 from treeopt.runtime.drafters.dflash.markov import MarkovHead
-from treeopt.runtime.drafters.heads import check_target, load_head_layer, spread_logits, target_ids
+from treeopt.runtime.drafters.heads import HeadVocabulary, check_target, load_head_layer
 from treeopt.runtime.models.config import CONFIG, LAYER_KINDS, ModelConfig, parse_config
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import RequestedStates
@@ -49,9 +47,6 @@ CAUSAL = ("causal_head", "causal", "is_causal")
 MOST_BLOCK_TOKENS = 4096
 VANILLA = "vanilla"
 """Kind of a Markov head that reads nothing but the token before."""
-
-Output = Callable[[Tensor], Tensor]
-"""From states (n, inputs) to logits (n, V)."""
 
 
 def load_dflash(folder: Path | str, target: Transformer) -> DFlashHead:
@@ -220,7 +215,7 @@ def _build_head(folder: Path, target: Transformer, config: DFlashConfig, tensors
     if "embed_tokens.weight" in tensors:
         embedding = tensors.get("embed_tokens.weight", (tensors.shape("embed_tokens.weight")[0], hidden))
     prefixes = [f"layers.{number}" for number in range(layers.layers)]
-    vocabulary = _read_vocabulary(folder, target.config.vocabulary, tensors, target.device)
+    vocabulary = HeadVocabulary.read(folder, tensors, target)
     markov = _load_markov(folder, config, vocabulary, tensors)
     _check_confidence(config, tensors, 0 if markov is None else markov.rank)
     return DFlashHead(
@@ -235,7 +230,7 @@ def _build_head(folder: Path, target: Transformer, config: DFlashConfig, tensors
         layers=tuple(load_head_layer(tensors, layers, prefix, hidden) for prefix in prefixes),
         input_norms=tuple(tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)) for prefix in prefixes),
         norm=tensors.get("norm.weight", (hidden,)),
-        output=_load_output(target, hidden, vocabulary, tensors),
+        output=vocabulary.load_output(tensors, hidden),
         tokens=vocabulary.tokens,
         block_tokens=config.block_tokens,
         shifted=config.shifted,
@@ -256,42 +251,8 @@ def _mask_embedding(folder: Path, config: DFlashConfig, embedding: Tensor, tenso
     return embedding[config.mask_token]
 
 
-class _Vocabulary(NamedTuple):
-    """The tokens that a head predicts."""
-
-    tokens: int
-    target_tokens: int
-    ids: Tensor | None
-    """int64 (tokens,): the target's token for each; None for all of them in order."""
-
-    def spread(self, output: Output) -> Output:
-        """Return a layer over the target's tokens from one over the head's."""
-        if self.ids is None:
-            return output
-        ids, target_tokens = self.ids, self.target_tokens
-        return lambda states: spread_logits(output(states), ids, target_tokens)
-
-
-def _read_vocabulary(folder: Path, target_tokens: int, tensors: TensorReader, device: torch.device) -> _Vocabulary:
-    tokens = next((tensors.shape(name)[0] for name in ("lm_head.weight", "d2t") if name in tensors), target_tokens)
-    ids = target_ids(folder, tensors, tokens, target_tokens, device) if "d2t" in tensors else None
-    if ids is None and tokens != target_tokens:
-        reason = f"this tensor is missing, and the head predicts {tokens} of {target_tokens} tokens."
-        raise FormatError(folder, "d2t", reason)
-    return _Vocabulary(tokens, target_tokens, ids)
-
-
-def _load_output(target: Transformer, hidden: int, vocabulary: _Vocabulary, tensors: TensorReader) -> Output:
-    """Return the head's own output layer, or the target's for the tokens that the head predicts."""
-    if "lm_head.weight" in tensors:
-        return vocabulary.spread(Linear(tensors.get("lm_head.weight", (vocabulary.tokens, hidden))))
-    if vocabulary.ids is None:
-        return target.logits
-    return vocabulary.spread(lambda states: target.logits(states)[:, vocabulary.ids])
-
-
 def _load_markov(
-    folder: Path, config: DFlashConfig, vocabulary: _Vocabulary, tensors: TensorReader
+    folder: Path, config: DFlashConfig, vocabulary: HeadVocabulary, tensors: TensorReader
 ) -> MarkovHead | None:
     """Return the Markov head; None without one."""
     prefix = f"{_name_prefix(tensors)}markov_head.markov"
@@ -300,10 +261,11 @@ def _load_markov(
     if config.markov_kind.lower() != VANILLA:
         reason = f"expected {VANILLA}. Got {config.markov_kind!r:.60}, which is not supported: take another checkpoint."
         raise FormatError(folder / CONFIG, "markov_head_type", reason)
+    target_tokens = vocabulary.target.config.vocabulary
     first, second = f"{prefix}_w1.weight", f"{prefix}_w2.weight"
-    rank = config.markov_rank or prod(tensors.shape(first)) // vocabulary.target_tokens
+    rank = config.markov_rank or prod(tensors.shape(first)) // target_tokens
     output = vocabulary.spread(Linear(tensors.get(second, (vocabulary.tokens, rank))))
-    return MarkovHead(tensors.get(first, (vocabulary.target_tokens, rank)), output)
+    return MarkovHead(tensors.get(first, (target_tokens, rank)), output)
 
 
 def _check_confidence(config: DFlashConfig, tensors: TensorReader, markov_rank: int) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.drafters.heads import spread_logits
+from treeopt.runtime.drafters.heads import OutputLayer
 from treeopt.runtime.models.attention import PassAttention, SequenceAttention, build_attention
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
@@ -96,25 +96,20 @@ class Eagle1Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputLayer:
+class EagleOutput:
     """Maps the last residual stream to logits over the target's tokens, and to feedback for the slots of children."""
 
     config: ModelConfig
     norm: Tensor | None
     """Before the output layer; None for EAGLE-1 and 2."""
     normed_feedback: bool
-    head: Callable[[Tensor], Tensor]
-    """The output layer: the head's own, or the target's."""
-    target_ids: Tensor | None
-    """int64 (Vd,): the target's token for each of the head's; None if all are numbered alike."""
+    layer: OutputLayer
+    """The head's own, or the target's."""
 
     def __call__(self, hidden: Tensor) -> Output:
         """Return logits and feedback (as `HiddenStates.last`) for a residual stream (n, hidden)."""
         normed = hidden if self.norm is None else rms_norm(hidden, self.norm, self.config)
-        logits = self.head(normed)
-        if self.target_ids is not None:
-            logits = spread_logits(logits, self.target_ids, self.config.vocabulary)
-        return Output(logits, HiddenStates((), normed if self.normed_feedback else hidden))
+        return Output(self.layer(normed), HiddenStates((), normed if self.normed_feedback else hidden))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +132,7 @@ class EagleHead:
     layers: tuple[Layer, ...]
     input_norms: tuple[Tensor, ...]
     """(hidden,) before attention, for all layers but the first."""
-    output: OutputLayer
+    output: EagleOutput
     parameters: int
 
     @property

@@ -13,12 +13,12 @@ from treeopt.runtime.drafters.eagle.head import (
     Eagle1Input,
     Eagle3Input,
     EagleHead,
+    EagleOutput,
     LayerInput,
-    OutputLayer,
     StateFusion,
 )
 from treeopt.runtime.drafters.eagle.mtp import MODULE, load_mtp
-from treeopt.runtime.drafters.heads import check_target, load_head_layer, target_ids
+from treeopt.runtime.drafters.heads import HeadVocabulary, check_target, load_head_layer
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import RequestedStates
 from treeopt.runtime.models.tensor_reader import TensorReader
@@ -77,12 +77,14 @@ class HeadLoader:
         tensors, layers = self._tensors, self._layers
         hidden = layers.hidden
         prefixes = [self._first, *(f"layers.{index}" for index in range(1, layers.layers))]
-        head, head_vocabulary, ids = self._output_layer()
+        if "lm_head.weight" not in tensors:
+            self._check_width("lm_head.weight")
+        vocabulary = HeadVocabulary.read(self._folder, tensors, self._target)
         return EagleHead(
             name=f"EAGLE head {self._folder.name}",
             target=self._target,
             config=layers,
-            tokens=head_vocabulary,
+            tokens=vocabulary.tokens,
             embedding=self._embedding(),
             fuse=self._fusion(layer_ids),
             make_input=self._layer_input(),
@@ -93,12 +95,11 @@ class HeadLoader:
                 for prefix in prefixes
             ),
             input_norms=tuple(tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)) for prefix in prefixes[1:]),
-            output=OutputLayer(
+            output=EagleOutput(
                 config=layers,
                 norm=tensors.get("norm.weight", (hidden,)) if self._eagle3 else None,
                 normed_feedback=self._eagle3 and self._config.norm_output,
-                head=head,
-                target_ids=ids,
+                layer=vocabulary.load_output(tensors, hidden),
             ),
             parameters=sum(prod(tensors.shape(name)) for name in tensors if name not in ("d2t", "t2d")),
         )
@@ -201,24 +202,6 @@ class HeadLoader:
             hidden_norm=tensors.get(f"{self._first}.hidden_norm.weight", (hidden,)),
             normed_residual=bool(normed),
         )
-
-    def _output_layer(self) -> tuple[Callable[[Tensor], Tensor], int, Tensor | None]:
-        """Return the output layer, the number of tokens that it predicts, and the target's token for each."""
-        tensors, vocabulary, hidden = self._tensors, self._layers.vocabulary, self._layers.hidden
-        own = self._eagle3 and "lm_head.weight" in tensors
-        head_vocabulary = vocabulary
-        if own or "d2t" in tensors:
-            head_vocabulary = tensors.shape("lm_head.weight" if own else "d2t")[0]
-        ids = None
-        if head_vocabulary != vocabulary or "d2t" in tensors:
-            ids = target_ids(self._folder, tensors, head_vocabulary, vocabulary, self._target.device)
-        if own:
-            return Linear(tensors.get("lm_head.weight", (head_vocabulary, hidden))), head_vocabulary, ids
-        self._check_width("lm_head.weight")
-        target = self._target
-        if ids is None:
-            return target.logits, head_vocabulary, None
-        return lambda x: target.logits(x)[:, ids], head_vocabulary, ids
 
     def _linear(self, name: str, outputs: int, inputs: int) -> Linear:
         tensors, bias = self._tensors, f"{name}.bias"

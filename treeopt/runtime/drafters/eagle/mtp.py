@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from treeopt.runtime.drafters.eagle.config import read_config
-from treeopt.runtime.drafters.eagle.head import EagleHead, LayerInput, OutputLayer, StateFusion
+from treeopt.runtime.drafters.eagle.head import EagleHead, EagleOutput, LayerInput, StateFusion
 from treeopt.runtime.drafters.heads import load_head_layer
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.linear import Linear
@@ -64,8 +64,6 @@ def load_mtp(folder: Path, target: Transformer, tensors: TensorReader) -> EagleH
         ),
         layers=(load_head_layer(tensors, config, MODULE, hidden),),
         input_norms=(),
-        output=OutputLayer(
-            config=config, norm=norm("final"), normed_feedback=True, head=target.logits, target_ids=None
-        ),
+        output=EagleOutput(config=config, norm=norm("final"), normed_feedback=True, layer=target.logits),
         parameters=sum(prod(tensors.shape(name)) for name in tensors if name.startswith(f"{MODULE}.")),
     )
