@@ -7,8 +7,9 @@ from tests.support.bench import bench
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.bench.text_divergence import NEAR_TIE_ULPS
 from treeopt.runtime import Decoder, Verdict, verify_greedy
-from treeopt.runtime.decoding.acceptance import GreedyAcceptance, child_ranges
+from treeopt.runtime.decoding.acceptance import GreedyAcceptance
 from treeopt.runtime.models.pair import load_pair
+from treeopt.runtime.rules.layout import host_tree
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, level_widths
 
@@ -19,7 +20,7 @@ def accept_the_second_likeliest(_, drafts, logits, noise):  # noqa: ARG001
     """Verify greedily as if the target's second-likeliest token were its choice, except in plain decoding."""
     (draft,) = drafts
     place = 1 if len(draft.tokens) > 1 else 0
-    return [verify_greedy(child_ranges(draft.tree), draft.tokens, logits.topk(2).indices[:, place].tolist())]
+    return [verify_greedy(host_tree(draft.tree).children, draft.tokens, logits.topk(2).indices[:, place].tolist())]
 
 
 class TestDivergence:

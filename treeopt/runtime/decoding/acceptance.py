@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
@@ -12,11 +11,11 @@ from torch import Tensor
 
 from treeopt.arrays import Float32
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.drafter import CACHED_TREES
 from treeopt.runtime.models.finite import all_finite, copy_to_host
 from treeopt.runtime.models.model import LanguageModel, concatenate
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution, inverse_cdf, uniform
+from treeopt.runtime.rules.layout import host_tree
 from treeopt.runtime.rules.verify import TokensByNode, Verdict, Verifier, verify_greedy
 from treeopt.trees import TokenTree
 
@@ -31,6 +30,8 @@ class Draft(NamedTuple):
     """int64 (n,): the same, on the drafter's device."""
     probs: Tensor | None
     """float (n, V): what the children of each node were sampled from; None if they were not sampled."""
+    truncated: bool = False
+    """Whether a distribution of the proposal was not finite."""
 
 
 class Acceptance(Protocol):
@@ -172,20 +173,11 @@ class MixedAcceptance:
         self.by_rule.prepare(tree)  # compiles what `by_target` needs too
 
 
-@lru_cache(maxsize=CACHED_TREES)
-def child_ranges(tree: TokenTree) -> tuple[range, ...]:
-    """Return the indices of the children of every node."""
-    counts = [0] * tree.nodes
-    for parent in tree.parents[1:].tolist():
-        counts[parent] += 1
-    return tuple(range(first, end) for first, end in pairwise(accumulate(counts, initial=1)))
-
-
 def _follow(drafts: Sequence[Draft], target_tokens: Sequence[TokensByNode], scores: Sequence[float]) -> list[Verdict]:
     """Return the paths along the target's tokens; `scores` has a number for each node, finite if its logits are."""
     verdicts = []
     for draft, tokens, rows in zip(drafts, target_tokens, _rows(drafts), strict=True):
-        verdict = verify_greedy(child_ranges(draft.tree), draft.tokens, tokens)
+        verdict = verify_greedy(host_tree(draft.tree).children, draft.tokens, tokens)
         finite = all_finite([scores[rows.start + node] for node in verdict.nodes])
         verdicts.append(verdict if finite else replace(verdict, finite=False))
     return verdicts

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import NamedTuple, Protocol
 
-from treeopt.errors import BatchError, OutOfMemoryError, TreeoptError
+from treeopt.errors import BatchError, TreeoptError
 from treeopt.runtime.decoding.step import Stepper
+from treeopt.runtime.drafters.drafter import Step
 from treeopt.texts.stop import StoppingCriteria
 
 
@@ -47,6 +48,13 @@ class ActiveRequest(NamedTuple):
     request: GenerationRequest
     ending: StoppingCriteria
 
+    def make_output(self, step: Step | TreeoptError) -> RequestOutput:
+        """Return the output of a step, up to the end of the sequence."""
+        if isinstance(step, TreeoptError):
+            return RequestOutput(self.number, [], True, step)
+        tokens = step.tokens[: self.ending.count(step.tokens)]
+        return RequestOutput(self.number, tokens, self.ending.reached, committed_tokens=len(step.tokens))
+
 
 class RequestSource(Protocol):
     """Supplies requests to a batch."""
@@ -59,76 +67,49 @@ class RequestSource(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Decodes several sequences at a time.
+def decode_batch(
+    stepper: Stepper,
+    source: RequestSource,
+    batch_size: int,
+    *,
+    begin: Callable[[ActiveRequest], TreeoptError | None],
+    before_step: Callable[[int], object],
+) -> Iterator[RequestOutput]:
+    """Yield the outputs of all requests, at most `batch_size` of which are decoded at a time.
 
     Args:
         stepper: decodes one step of the whole batch.
-        begin: prefills the sequence of a request; raises TreeoptError if it cannot be decoded.
-        before_step: called with the batch size before each step.
+        source: supplies the requests.
+        batch_size: sequences at a time.
+        begin: prefills the sequence of a request, or returns why it cannot be decoded.
+        before_step: called with the number of sequences before each step.
     """
-
-    stepper: Stepper
-    begin: Callable[[ActiveRequest], object]
-    before_step: Callable[[int], object]
-
-    def decode(self, source: RequestSource, batch_size: int) -> Iterator[RequestOutput]:
-        """Yield the outputs of all requests, at most `batch_size` of which are decoded at a time."""
-        running: list[ActiveRequest] = []
-        try:
-            while True:
-                while len(running) < batch_size and (arrival := source(wait=not running)) is not None:
-                    if isinstance(arrival, RequestOutput):
-                        yield arrival
-                        continue
-                    running.append(arrival)  # before it begins, so that an interruption frees it
-                    error = self._begin(arrival)
-                    if error is not None or arrival.ending.reached:
-                        self._remove(running, arrival)
-                        yield RequestOutput(arrival.number, [], True, error)
-                if not running:
-                    return
-                self.before_step(len(running))
-                for active, output in self._step(running):
-                    if output.finished:
-                        self._remove(running, active)
-                    yield output
-        finally:
-            for active in running:
-                self._free(active)
-
-    def _step(self, running: Sequence[ActiveRequest]) -> list[tuple[ActiveRequest, RequestOutput]]:
-        outputs = []
-        results = self.stepper.step([active.sequence for active in running])
-        for active, result in zip(running, results, strict=True):
-            if isinstance(result, TreeoptError):
-                output = RequestOutput(active.number, [], True, result)
-            else:
-                tokens = result.tokens[: active.ending.count(result.tokens)]
-                output = RequestOutput(
-                    active.number, tokens, active.ending.reached, committed_tokens=len(result.tokens)
-                )
-            outputs.append((active, output))
-        return outputs
-
-    def _begin(self, active: ActiveRequest) -> TreeoptError | None:
-        """Begin a sequence, or return why it cannot be decoded."""
-        try:
-            self.begin(active)
-        except OutOfMemoryError:
-            raise  # not the fault of this request
-        except TreeoptError as error:
-            return error
-        return None
-
-    def _remove(self, running: list[ActiveRequest], active: ActiveRequest) -> None:
-        running.remove(active)
-        self._free(active)
-
-    def _free(self, active: ActiveRequest) -> None:
-        self.stepper.drafter.end(active.sequence)
-        self.stepper.targets.release(active.sequence)
+    running: list[ActiveRequest] = []
+    try:
+        while True:
+            while len(running) < batch_size and (arrival := source(wait=not running)) is not None:
+                if isinstance(arrival, RequestOutput):
+                    yield arrival
+                    continue
+                running.append(arrival)  # before it begins, so that an interruption frees it
+                error = begin(arrival)
+                if error is not None or arrival.ending.reached:
+                    running.remove(arrival)
+                    stepper.end(arrival.sequence)
+                    yield RequestOutput(arrival.number, [], True, error)
+            if not running:
+                return
+            before_step(len(running))
+            steps = stepper.step([active.sequence for active in running])
+            for active, step in zip(tuple(running), steps, strict=True):
+                output = active.make_output(step)
+                if output.finished:
+                    running.remove(active)
+                    stepper.end(active.sequence)
+                yield output
+    finally:
+        for active in running:
+            stepper.end(active.sequence)
 
 
 def iterate_tokens(outputs: Iterable[RequestOutput], requests: int) -> Iterator[tuple[int, list[int]]]:

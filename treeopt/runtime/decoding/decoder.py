@@ -8,15 +8,15 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.errors import InvalidValueError, OutOfMemoryError, TreeoptError
 from treeopt.records.sampling import Sampling, resolve_draft_sampling
 from treeopt.runtime.decoding.acceptance import make_acceptance
 from treeopt.runtime.decoding.batch import (
     ActiveRequest,
-    Batch,
     GenerationRequest,
     RequestOutput,
     RequestQueue,
+    decode_batch,
     iterate_tokens,
     request_source,
 )
@@ -279,12 +279,11 @@ class Decoder:
                 self._use_tree(schedule.tree(running))
 
         self._reserve(size)
-        return Batch(self._stepper, self._begin_request, before_step).decode(source, size)
+        return decode_batch(self._stepper, source, size, begin=self._begin_request, before_step=before_step)
 
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
         """Begin a sequence: prefill all of it but the last token, which becomes the root."""
-        self._drafter.end(self._sequence)
-        self._targets.release(self._sequence)
+        self._stepper.end(self._sequence)
         self._reserve(1)
         self._last_sequence += 1
         self._sequence = self._last_sequence
@@ -370,9 +369,17 @@ class Decoder:
         seed = sequence_seed(self._seed, sequence) if seed is None else seed
         self._drafter.begin(sequence, token_ids, target.begin(token_ids, seed))
 
-    def _begin_request(self, active: ActiveRequest) -> None:
-        self._setup.check_text(active.request.token_ids, active.request.max_new_tokens)
-        self._begin(active.sequence, active.request.token_ids, active.request.seed)
+    def _begin_request(self, active: ActiveRequest) -> TreeoptError | None:
+        """Begin the sequence of a request, or return why it cannot be decoded."""
+        request = active.request
+        try:
+            self._setup.check_text(request.token_ids, request.max_new_tokens)
+            self._begin(active.sequence, request.token_ids, request.seed)
+        except OutOfMemoryError:
+            raise  # not the fault of this request
+        except TreeoptError as error:
+            return error
+        return None
 
     def _new_targets(self, sequences: int) -> list[TargetSequence]:
         caches = self.target.new_caches(self.max_sequence_tokens + self.max_nodes, sequences)

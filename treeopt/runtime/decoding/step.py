@@ -73,10 +73,8 @@ class Stepper:
         generators = [self.targets[number].generator for number in sequences]
         verdicts = self.acceptance(drafts, _draft_logits(drafts, outputs), generators)
         return [
-            self.build_step(number, draft.tokens, verdict, output, truncated=draft.tree.nodes < proposal.tree.nodes)
-            for number, proposal, output, draft, verdict in zip(
-                sequences, proposals, outputs, drafts, verdicts, strict=True
-            )
+            self.build_step(number, draft.tokens, verdict, output, truncated=draft.truncated)
+            for number, draft, verdict, output in zip(sequences, drafts, verdicts, outputs, strict=True)
         ]
 
     def build_step(
@@ -96,6 +94,11 @@ class Stepper:
         for number, step in steps.items():
             self.targets[number].cache.commit(step.path)
         self.drafter.accept(list(steps), list(steps.values()))
+
+    def end(self, sequence: int) -> None:
+        """Free a sequence, if it was begun."""
+        self.drafter.end(sequence)
+        self.targets.release(sequence)
 
     def _notify(
         self,
@@ -126,7 +129,7 @@ class Stepper:
         nodes = count_usable_nodes(proposal.tree, scores.nodes, values)
         tree = intern_tree(tuple(proposal.tree.parents[:nodes].tolist()))
         probs = None if proposal.probs is None else proposal.probs[:nodes]
-        return Draft(tree, tokens[:nodes], proposal.tokens[:nodes], probs)
+        return Draft(tree, tokens[:nodes], proposal.tokens[:nodes], probs, truncated=True)
 
 
 def _draft_logits(drafts: Sequence[Draft], outputs: Outputs) -> Tensor:

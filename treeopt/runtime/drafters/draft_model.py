@@ -127,6 +127,8 @@ class DraftModelSequence:
         if fed:
             self.cache.commit(fed)
         self.pending[-1:] = [self.root, *step.tokens][len(fed) :]
+        if step.truncated:  # the cache is not finite after the committed tokens
+            self.cache.zero_nodes()
         self.ready = self.cache.length + len(self.pending) <= self.model.config.max_positions
 
 

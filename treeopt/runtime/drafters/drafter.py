@@ -59,7 +59,7 @@ class Step(NamedTuple):
     states: HiddenStates | None
     """The target's hidden states that the drafter reads, rows as in `logits`; overwritten by the next pass."""
     truncated: bool = False
-    """Whether only part of the proposal was verified, because a draft distribution was not finite."""
+    """Whether the draft ended early, because a distribution was not finite."""
 
 
 @runtime_checkable

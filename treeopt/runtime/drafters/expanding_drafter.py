@@ -31,8 +31,6 @@ class _Sequence:
     draft: DraftSequence
     feed_indices: list[int] = field(default_factory=list)
     """Of every node of the step's tree."""
-    finite: bool = True
-    """Whether all distributions of the step are."""
 
 
 class ExpandingDrafter:
@@ -99,8 +97,6 @@ class ExpandingDrafter:
         for number, step in zip(sequences, steps, strict=True):
             sequence = self._sequences[number]
             sequence.draft.accept(step, sequence.feed_indices)
-            if not sequence.finite:  # the cache is not finite after the committed tokens
-                sequence.draft.cache.zero_nodes()
 
     def end(self, sequence: int) -> None:
         self._sequences.release(sequence)
@@ -124,8 +120,8 @@ class ExpandingDrafter:
 
     def _proposal(self, sequence: _Sequence, expanded: ExpandedTree | None) -> Proposal:
         if expanded is None:
-            sequence.feed_indices, sequence.finite = [0], True
+            sequence.feed_indices = [0]
             return Proposal(ROOT_ONLY, torch.tensor([sequence.draft.root]))
-        sequence.feed_indices, sequence.finite = expanded.feed_indices, expanded.finite
+        sequence.feed_indices = expanded.feed_indices
         scores = None if expanded.finite else Scores.missing(self._model.name)
         return Proposal(expanded.tree, expanded.tokens, scores=scores)

@@ -136,10 +136,7 @@ class LevelDrafter:
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
         indices = feed_indices(self.tree)
         for sequence, step in zip(sequences, steps, strict=True):
-            draft = self._sequences[sequence]
-            draft.accept(step, indices)
-            if step.truncated:  # the cache is not finite after the committed tokens
-                draft.cache.zero_nodes()
+            self._sequences[sequence].accept(step, indices)
 
     def end(self, sequence: int) -> None:
         self._sequences.release(sequence)

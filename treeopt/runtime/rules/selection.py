@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -16,9 +18,10 @@ class HostTree:
     def __init__(self, tree: TokenTree) -> None:
         self.parents: list[int] = tree.parents.tolist()
         self.depth: list[int] = tree.depth.tolist()
-        self.children = [tree.children(node) for node in range(tree.nodes)]
-        self.leaves_first = self._postorder()
-        """Every node after its descendants, siblings in rank order."""
+        counts = [0] * tree.nodes
+        for parent in self.parents[1:]:
+            counts[parent] += 1
+        self.children = [range(first, stop) for first, stop in pairwise(accumulate(counts, initial=1))]
 
     def path(self, node: int) -> tuple[int, ...]:
         """Return the nodes from the root down to `node`."""
@@ -27,7 +30,9 @@ class HostTree:
             path.append(self.parents[path[-1]])
         return tuple(path[::-1])
 
-    def _postorder(self) -> list[int]:
+    @cached_property
+    def leaves_first(self) -> list[int]:
+        """Every node after its descendants, siblings in rank order."""
         order, pending = [], [0]
         while pending:  # a node before its children, last child first: the postorder reversed
             order.append(pending.pop())

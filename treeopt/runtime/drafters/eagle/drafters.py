@@ -156,11 +156,8 @@ class PEagleDrafter:
 
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
         """Move to the new roots; the slots of the accepted tokens are fed in the next pass, with the target's states."""
-        for number, step in zip(sequences, steps, strict=True):
-            sequence = self._sequences[number]
-            sequence.accept(step, [])
-            if step.truncated:  # the cache is not finite after the committed tokens
-                sequence.cache.zero_nodes()
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._sequences[sequence].accept(step, [])
 
     def end(self, sequence: int) -> None:
         self._sequences.release(sequence)

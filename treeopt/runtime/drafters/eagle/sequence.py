@@ -90,6 +90,8 @@ class EagleSequence:
         path = torch.tensor(step.path).to(self.head.device, non_blocking=True)
         self._pending.append((step.states.rows(path), step.tokens))
         self.root = step.tokens[-1]
+        if step.truncated:  # the cache is not finite after the committed slots
+            self.cache.zero_nodes()
 
     def _store_feedback(self, first: int, output: Output) -> None:
         assert output.states is not None  # heads return feedback
