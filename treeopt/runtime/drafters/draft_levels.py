@@ -1,6 +1,6 @@
 """The levels of a static tree: the nodes that each draft pass feeds, and how their children are sampled."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -13,14 +13,11 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
-from treeopt.runtime.rules.sample_children import ChildIndices, index_children, select_children, top_tokens
+from treeopt.runtime.rules.sample_children import index_children, select_children, top_tokens
 from treeopt.trees import TokenTree
 
 CACHED_TREES = 16
 """Trees whose passes are kept."""
-
-Sampler = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
-"""From the logits (B, w, V) of a level's internal nodes, and the generators, to their children, int64 (B, c)."""
 
 
 class NodeView:
@@ -80,21 +77,46 @@ class DraftLevelSampler:
     """Feeds the internal nodes of one level, and samples the level below from the logits after them.
 
     Args:
+        buffers: memory and rule.
         fed: tokens of the level's internal nodes.
-        sample: samples the level below.
-        children: (B, c), where its tokens go.
+        probs: rows of these nodes.
+        scores: (B, w), of these nodes.
+        counts: w numbers of children.
+        below: int64 (B, c), the tokens of the level below.
     """
 
-    def __init__(self, fed: NodeView, sample: Sampler, children: Tensor) -> None:
-        self._fed, self._sample, self._children = fed, sample, children
+    def __init__(
+        self,
+        buffers: DraftBuffers,
+        *,
+        fed: NodeView,
+        probs: NodeView,
+        scores: Tensor,
+        counts: Sequence[int],
+        below: Tensor,
+    ) -> None:
+        self._random, self._draw, self._sampling = buffers.random, buffers.rule.draw, buffers.sampling
+        self._fed, self._probs, self._scores, self._below = fed, probs, scores, below
+        self._children = children = index_children(counts, below.device)
+        if self._random:  # compile the kernels now, not in the first step
+            even = torch.ones((1, len(counts), 2 * children.max_children), device=below.device)
+            self._draw(even, children, [torch.Generator(below.device)])
 
     def fed_tokens(self) -> Sequence[Tensor]:
         """Return the tokens that each sequence feeds, int64 (w,)."""
         return self._fed.read()
 
     def fill(self, logits: Tensor, generators: Sequence[torch.Generator]) -> None:
-        """Sample the level below from logits (B * w, V)."""
-        self._children.copy_(self._sample(logits.view(len(generators), -1, logits.shape[-1]), generators))
+        """Sample the level below from logits (B * w, V); write the distributions, or the largest logits."""
+        logits = logits.view(len(generators), -1, logits.shape[-1])
+        if self._random:
+            probs = distribution(logits, self._sampling)
+            self._probs.write(probs)
+            self._below.copy_(self._draw(probs, self._children, generators))
+        else:
+            largest, tokens = top_tokens(logits, self._children.max_children)
+            self._scores.copy_(largest)
+            self._below.copy_(select_children(tokens, self._children))
 
 
 class TreeBatch:
@@ -108,9 +130,6 @@ class TreeBatch:
 
     def __init__(self, tree: TokenTree, sequences: int, buffers: DraftBuffers) -> None:
         self.sequences = sequences
-        self._rule = buffers.rule
-        self._sampling = buffers.sampling
-        self._random = buffers.random
         internal, shape = np.flatnonzero(tree.child_counts), (sequences, tree.nodes)
         self._tokens = buffers.tokens[: sequences * tree.nodes].view(shape)
         self._roots = self._tokens[:, 0]
@@ -118,12 +137,12 @@ class TreeBatch:
         self._largest = buffers.largest[: sequences * len(internal)].view(sequences, len(internal))
         self.tokens = self._tokens.unbind()
         """int64 (n,) of each sequence."""
-        self.probs = self._probs.unbind() if self._random else (None,) * sequences
+        self.probs = self._probs.unbind() if buffers.random else (None,) * sequences
         """float32 (n, V) of each sequence: what the children of each internal node were sampled from."""
-        self.scores = (self._probs[..., 0] if self._random else self._largest).unbind()
+        self.scores = (self._probs[..., 0] if buffers.random else self._largest).unbind()
         """float (k,) of each sequence: a number for each of `scored_nodes`, finite if the distribution after it is."""
-        self.scored_nodes: list[int] = list(range(tree.nodes)) if self._random else internal.tolist()
-        self.levels = self._level_samplers(tree)
+        self.scored_nodes: list[int] = list(range(tree.nodes)) if buffers.random else internal.tolist()
+        self.levels = self._level_samplers(tree, buffers)
 
     def clear(self) -> None:
         """Zero the probabilities of another tree: those of leaves are read, but never written."""
@@ -132,44 +151,21 @@ class TreeBatch:
     def begin(self, roots: Sequence[int]) -> None:
         self._roots.copy_(torch.tensor(roots))
 
-    def _level_samplers(self, tree: TokenTree) -> list[DraftLevelSampler]:
-        counts, device = tree.child_counts, self._tokens.device
-        first_score, samplers = 0, []
+    def _level_samplers(self, tree: TokenTree, buffers: DraftBuffers) -> list[DraftLevelSampler]:
+        counts, first_score, samplers = tree.child_counts, 0, []
         for level, below in pairwise(tree.levels):
             nodes = level.start + np.flatnonzero(counts[level])
-            children = index_children(counts[nodes].tolist(), device)
-            if self._random:
-                sample = _rule_sampler(NodeView(self._probs, nodes), self._sampling, self._rule, children)
-            else:
-                sample = _top_sampler(self._largest[:, first_score : first_score + len(nodes)], children)
-            samplers.append(DraftLevelSampler(NodeView(self._tokens, nodes), sample, self._tokens[:, below]))
+            sampler = DraftLevelSampler(
+                buffers,
+                fed=NodeView(self._tokens, nodes),
+                probs=NodeView(self._probs, nodes),
+                scores=self._largest[:, first_score : first_score + len(nodes)],
+                counts=counts[nodes].tolist(),
+                below=self._tokens[:, below],
+            )
+            samplers.append(sampler)
             first_score += len(nodes)
         return samplers
-
-
-def _top_sampler(scores: Tensor, children: ChildIndices) -> Sampler:
-    """Return the sampler that takes the top tokens, and writes the largest logit after each node to `scores`."""
-
-    def sample(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:  # noqa: ARG001
-        largest, tokens = top_tokens(logits, children.max_children)
-        scores.copy_(largest)
-        return select_children(tokens, children)
-
-    return sample
-
-
-def _rule_sampler(probs_view: NodeView, sampling: Sampling, rule: Rule, children: ChildIndices) -> Sampler:
-    """Return the sampler of a rule, which writes the distributions to `probs_view`."""
-    device, nodes = children.node.device, int(children.node[-1]) + 1
-    # compile the kernels now, not in the first step
-    rule.draw(torch.ones((1, nodes, 2 * children.max_children), device=device), children, [torch.Generator(device)])
-
-    def sample(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        probs = distribution(logits, sampling)
-        probs_view.write(probs)
-        return rule.draw(probs, children, generators)
-
-    return sample
 
 
 @lru_cache(maxsize=CACHED_TREES)
