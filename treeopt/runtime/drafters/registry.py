@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.json_file import read_object
+from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, load_dflash
 from treeopt.runtime.drafters.drafter import Drafter
+from treeopt.runtime.drafters.eagle import (
+    EagleDrafter,
+    EagleDynamicDrafter,
+    PEagleDrafter,
+    load_eagle,
+    load_p_eagle,
+)
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.expansion import ExpansionPolicy
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
@@ -20,7 +28,7 @@ from treeopt.runtime.models.hub import read_model_folder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
-from treeopt.trees.drafter_parameters import DDTreeSetting, DynamicTree
+from treeopt.trees.drafter_parameters import DynamicTree
 from treeopt.trees.drafter_setting import BLOCK_DRAFTERS, STATIC_TREE_DRAFTERS, DrafterSetting, SettingValue
 
 HEAD_FILES = ("*.json", "*.safetensors", "*.bin")
@@ -88,30 +96,6 @@ class DrafterKind(NamedTuple):
     """Constant in `treeopt.bundled` with the folder of the bundled heads."""
 
 
-def _load_eagle(folder: Path, target: Transformer, layers: tuple[int, ...]) -> Any:
-    from treeopt.runtime.drafters.eagle import load_eagle
-
-    return load_eagle(folder, target, layer_ids=layers or None)
-
-
-def _eagle(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
-    from treeopt.runtime.drafters.eagle import EagleDrafter
-
-    return EagleDrafter(loaded.heads, tree, capacity=loaded.capacity)
-
-
-def _load_p_eagle(folder: Path, target: Transformer, layers: tuple[int, ...]) -> Any:
-    from treeopt.runtime.drafters.eagle import load_p_eagle
-
-    return load_p_eagle(folder, target, layer_ids=layers or None)
-
-
-def _p_eagle(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
-    from treeopt.runtime.drafters.eagle import PEagleDrafter
-
-    return PEagleDrafter(loaded.heads, tree, capacity=loaded.capacity)
-
-
 def _block_head_loader(name: str, *, markov: bool) -> Callable[[Path, Transformer, tuple[int, ...]], Any]:
     """Return the `load` of a drafter whose heads have, or do not have, a Markov head.
 
@@ -120,8 +104,6 @@ def _block_head_loader(name: str, *, markov: bool) -> Callable[[Path, Transforme
     """
 
     def load(folder: Path, target: Transformer, _: tuple[int, ...]) -> Any:
-        from treeopt.runtime.drafters.dflash import load_dflash
-
         head = load_dflash(folder, target)
         if (head.markov is not None) != markov:
             expected, kind, other = ("with", "DFlash", "dflash") if markov else ("without", "DSpark", "dspark")
@@ -135,26 +117,16 @@ def _block_head_loader(name: str, *, markov: bool) -> Callable[[Path, Transforme
     return load
 
 
-def _dflash(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
-    from treeopt.runtime.drafters.dflash import DFlashDrafter
-
-    return DFlashDrafter(loaded.heads, tree, capacity=loaded.capacity)
-
-
-def _ddtree(loaded: LoadedDrafter, setting: DDTreeSetting) -> Drafter:
-    from treeopt.runtime.drafters.dflash.ddtree import DDTreeDrafter
-
-    return DDTreeDrafter(loaded.heads, setting, capacity=loaded.capacity)
-
-
 def _expanding(loaded: LoadedDrafter, policy: ExpansionPolicy) -> Drafter:
     if loaded.heads is None:
         assert loaded.draft is not None  # loaded with one
         return ExpandingDrafter(loaded.draft, policy, capacity=loaded.capacity)
-    from treeopt.runtime.drafters.eagle import EagleDynamicDrafter
-
     assert isinstance(policy, DynamicTree)  # only `eagle2` grows trees with a head
     return EagleDynamicDrafter(loaded.heads, policy, capacity=loaded.capacity)
+
+
+def _dflash(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
+    return DFlashDrafter(loaded.heads, tree, capacity=loaded.capacity)
 
 
 DRAFTER_KINDS = {
@@ -165,18 +137,31 @@ DRAFTER_KINDS = {
     ),
     "dflash": DrafterKind(_dflash, load=_block_head_loader("dflash", markov=False), bundled="DFLASH"),
     "dspark": DrafterKind(_dflash, load=_block_head_loader("dspark", markov=True)),
-    "ddtree": DrafterKind(_ddtree, load=_block_head_loader("ddtree", markov=False), bundled="DFLASH"),
+    "ddtree": DrafterKind(
+        lambda loaded, setting: DDTreeDrafter(loaded.heads, setting, capacity=loaded.capacity),
+        load=_block_head_loader("ddtree", markov=False),
+        bundled="DFLASH",
+    ),
     "redrafter": DrafterKind(
-        lambda loaded, numbers: RedrafterDrafter(loaded.heads, numbers.width, numbers.length),
+        lambda loaded, setting: RedrafterDrafter(loaded.heads, setting.width, setting.length),
         load=lambda folder, target, _: load_redrafter(folder, target),
         bundled="REDRAFTER",
     ),
-    "eagle": DrafterKind(_eagle, load=_load_eagle, bundled="EAGLE"),
-    "p-eagle": DrafterKind(_p_eagle, load=_load_p_eagle),
-    "eagle2": DrafterKind(_expanding, load=_load_eagle),
+    "eagle": DrafterKind(
+        lambda loaded, tree: EagleDrafter(loaded.heads, tree, capacity=loaded.capacity),
+        load=lambda folder, target, layers: load_eagle(folder, target, layer_ids=layers or None),
+        bundled="EAGLE",
+    ),
+    "p-eagle": DrafterKind(
+        lambda loaded, tree: PEagleDrafter(loaded.heads, tree, capacity=loaded.capacity),
+        load=lambda folder, target, layers: load_p_eagle(folder, target, layer_ids=layers or None),
+    ),
+    "eagle2": DrafterKind(
+        _expanding, load=lambda folder, target, layers: load_eagle(folder, target, layer_ids=layers or None)
+    ),
     "specexec": DrafterKind(_expanding),
-    "lookahead": DrafterKind(lambda _, numbers: LookaheadDrafter(numbers.window, numbers.ngram, numbers.candidates)),
-    "prompt-lookup": DrafterKind(lambda _, numbers: PromptLookupDrafter(numbers.ngram, numbers.length)),
+    "lookahead": DrafterKind(lambda _, setting: LookaheadDrafter(setting.window, setting.ngram, setting.candidates)),
+    "prompt-lookup": DrafterKind(lambda _, setting: PromptLookupDrafter(setting.ngram, setting.length)),
 }
 """The drafters of `treeopt.trees.drafter_setting.PARAMETERS`, except a draft model with a static tree."""
 
