@@ -237,15 +237,10 @@ class TestInterruption:
     def test_so_it_is_between_the_parts_of_a_step(self, target, draft, name, monkeypatch):
         decoder = decoder_of(name, target, draft, temperature=independent(name, 0.9))
         expected = text_of(decoder, count=12, seed=4)
-        for owner, part in (
-            (decoder, "verify"),
-            (decoder, "accept"),
-            (decoder, "commit"),
-            (decoder._drafter, "accept"),
-        ):
+        for owner, part in ((Stepper, "verify"), (Stepper, "accept"), (Stepper, "commit"), (decoder._drafter, "accept")):
             with monkeypatch.context() as patched:
                 patched.setattr(owner, part, _interrupted)
-                _break_off(decoder)
+                assert _break_off(decoder)
             assert text_of(decoder, count=12, seed=4) == expected
 
     @every_drafter
@@ -262,11 +257,12 @@ def _interrupted(*_):
 
 
 def _break_off(decoder):
-    """Decode until an interruption, if there is one."""
+    """Decode until an interruption, and return whether there was one."""
     try:
         list(decoder.generate([7, 8, 9], 40))
     except KeyboardInterrupt:
-        return
+        return True
+    return False
 
 
 def _spoil(cache, slot):
