@@ -10,8 +10,11 @@ import numpy as np
 import torch
 
 from treeopt.runtime import Verifier
+from treeopt.runtime.rules.layout import host_tree
 
 CPU = torch.device("cpu")
+BATCH = 256
+"""Drafts that are tested at once."""
 
 
 def one_after_the_other(distribution, count):
@@ -63,31 +66,49 @@ def drafts(tree, text, orders):
 
 
 def verified(rule, tree, text, orders=None, *, on_host=True):
-    """Yield, for every draft, its nodes' texts, its probability, and a verifier that has tested it."""
+    """Yield every draft of a tree in batches: its nodes' texts and its probability, and a verifier that has tested them."""
     verifier = Verifier(rule, text.vocabulary, CPU, on_host=on_host)
     draft, target = torch.from_numpy(text.draft), torch.from_numpy(text.target)
-    for nodes, weight in drafts(tree, text, orders or ORDERS[rule.name]):
-        rows = torch.tensor([text.row[node] for node in nodes])
-        tokens = torch.tensor([0, *(node[-1] for node in nodes[1:])])
-        verifier.test([tree], tokens, draft[rows], target[rows])
-        yield nodes, weight, verifier
+    every = drafts(tree, text, orders or ORDERS[rule.name])
+    for start in range(0, len(every), BATCH):
+        batch = every[start : start + BATCH]
+        rows = torch.tensor([text.row[node] for nodes, _ in batch for node in nodes])
+        tokens = torch.tensor([node[-1] if node else 0 for nodes, _ in batch for node in nodes])
+        verifier.test([tree] * len(batch), tokens, draft[rows], target[rows])
+        yield batch, verifier
+
+
+def reach_of(verifier, tree):
+    """Return float64 (B, n): how probable it is that the accepted path of each of B drafts holds each node."""
+    acceptance = verifier._acceptance.view(-1, tree.nodes).tolist()
+    return np.stack([verifier._rule.selection.reach(host_tree(tree), row) for row in acceptance])
+
+
+def bonus_weights(verifier):
+    """Return float64 (n, V): up to a factor, the distribution of the token after a path that ends at each node."""
+    weights, parents = verifier._target.double().numpy().copy(), verifier._layout.internal[:, 0]
+    weights[parents] = verifier._residual.numpy()[: len(parents)]
+    return weights
 
 
 def end_probabilities(verifier, tree):
-    """Return float64 (n, V): how probable it is that the path ends at a node and a token follows."""
-    ends = verifier.reach().copy()
-    np.subtract.at(ends, tree.parents[1:], ends[1:].copy())
+    """Return float64 (B, n, V): how probable it is that the path of each draft ends at a node and a token follows."""
+    reach, weights = reach_of(verifier, tree), bonus_weights(verifier)
+    ends = reach.copy()
+    for node in range(1, tree.nodes):
+        ends[:, tree.parents[node]] -= reach[:, node]
     assert ends.min() > -1e-12
-    distributions = np.stack([verifier.distribution_after(node).double().numpy() for node in range(tree.nodes)])
-    return ends[:, None] * distributions / np.where(distributions.sum(1) > 0, distributions.sum(1), 1.0)[:, None]
+    sums = weights.sum(1, keepdims=True)
+    return ends[..., None] * (weights / np.where(sums > 0, sums, 1.0)).reshape(*ends.shape, -1)
 
 
 def step_distribution(rule, tree, text, orders=None, *, on_host=True):
     """Return the joint distribution of the next max_depth + 1 tokens when a step comes first and the target samples the rest."""
     after = {}
-    for nodes, weight, verifier in verified(rule, tree, text, orders, on_host=on_host):
-        for node, distribution in zip(nodes, weight * end_probabilities(verifier, tree), strict=True):
-            after[node] = after.get(node, 0.0) + distribution
+    for batch, verifier in verified(rule, tree, text, orders, on_host=on_host):
+        for (nodes, weight), probabilities in zip(batch, end_probabilities(verifier, tree), strict=True):
+            for node, distribution in zip(nodes, weight * probabilities, strict=True):
+                after[node] = after.get(node, 0.0) + distribution
     joint = np.zeros((text.vocabulary,) * (text.depth + 1))
     for node, distribution in after.items():
         joint[node] += text.completed(node, distribution)
@@ -101,4 +122,7 @@ def error(rule, tree, text, orders=None, *, on_host=True):
 
 def expected_reach(rule, tree, text, *, on_host=True):
     """Return float64 (n,): how probable it is, over all drafts, that the accepted path holds a node."""
-    return sum(weight * verifier.reach() for _, weight, verifier in verified(rule, tree, text, on_host=on_host))
+    return sum(
+        np.array([weight for _, weight in batch]) @ reach_of(verifier, tree)
+        for batch, verifier in verified(rule, tree, text, on_host=on_host)
+    )

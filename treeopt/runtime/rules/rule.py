@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from treeopt.records.rules import LOSSY_RULES, check_rule
+from treeopt.records.rules import check_rule
 from treeopt.runtime.rules.accept_tests import sampled_target, sequoia, specinfer, traversal, typical
 from treeopt.runtime.rules.layout import SiblingGroups
 from treeopt.runtime.rules.sample_children import (
@@ -51,11 +51,6 @@ class Rule:
 
         kernel: Callable[..., None] = getattr(kernels, self.name)
         return kernel
-
-    @property
-    def lossless(self) -> bool:
-        """Whether the output follows the target's distribution."""
-        return self.name not in LOSSY_RULES
 
 
 RULES = {

@@ -216,11 +216,6 @@ class Verifier:
         """Return the bonus token after a path that ends at `node`; u is uniform on [0, 1)."""
         return self._sample_bonus([node], [u])[0]
 
-    def distribution_after(self, node: int) -> Tensor:
-        """Return float64 (V,): up to a factor, the distribution of the bonus token after a path that ends at `node`."""
-        row = self._layout.rows.get(node)
-        return self._target[node].double() if row is None else self._residual[row]
-
     def reach(self) -> Float64:
         """Return float64 (n,): the probability that the accepted path of the only sequence contains each node."""
         (tree,) = self._layout.host_trees
