@@ -12,7 +12,7 @@ from tests.support.enumeration import ORDERS
 from treeopt.runtime import Verifier
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.distributions import EPSILON, uniform
-from treeopt.runtime.rules.sample_children import ChildIndices, index_children, take_likeliest
+from treeopt.runtime.rules.sample_children import ChildIndices, take_likeliest
 from treeopt.runtime.rules.selection import TopDown
 
 LEAST = 1e-300
@@ -151,22 +151,6 @@ def draw_likelier_first(draw):
         (tokens,) = draw(distribution[None], wanted, [generator])
         chance = distribution[wanted.node, tokens].double()
         return tokens[(2.0 * wanted.node - chance).argsort(stable=True)]
-
-    return by_sequence(sample)
-
-
-def draw_least_likely_dropped(draw):
-    """`least_likely_dropped` as the runtime samples."""
-
-    def sample(distribution, wanted, generator):
-        counts = wanted.node.bincount(minlength=len(distribution))
-        more = index_children((counts + 1).tolist(), distribution.device)
-        tokens = draw(distribution[None], more, [generator])[0].split((counts + 1).tolist())
-        kept = []
-        for row, each in zip(distribution, tokens, strict=True):
-            dropped = int(row[each].argmin())
-            kept.append(torch.cat([each[:dropped], each[dropped + 1 :]]))
-        return torch.cat(kept)
 
     return by_sequence(sample)
 

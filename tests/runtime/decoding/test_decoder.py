@@ -1,13 +1,13 @@
-"""The decode loop: the target's own text at temperature 0 whatever the tree and the rule, as long as was asked for."""
+"""The decode loop: at temperature 0 the target's own sequence, whatever the tree and the rule."""
 
 import pytest
 
 from tests.support.decoded import PROMPT, TREES, joined
+from treeopt.errors import TreeoptError
 from treeopt.records.rules import RULES
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.trees import chain, k_ary, level_widths
-
-all_trees = pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
+from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 
 @pytest.fixture(scope="session")
@@ -16,38 +16,31 @@ def expected(target, greedy_text):
 
 
 class TestTemperatureZero:
-    @pytest.mark.parametrize("rule", RULES)
-    @all_trees
-    def test_the_text_is_that_of_plain_decoding(self, target, draft, tree, rule, expected):
+    @pytest.mark.parametrize(
+        ("tree", "rule"), [*((tree, "sequoia") for tree in TREES.values()), *((k_ary(2, 3), rule) for rule in RULES)]
+    )
+    def test_any_tree_gives_the_tokens_of_plain_decoding(self, target, draft, tree, rule, expected):
         decoder = Decoder(target, draft, tree, rule=rule, temperature=0.0, lossy=True)
-        tokens = list(decoder.generate(PROMPT, 40))
-        assert tokens == expected
-        assert {type(token) for token in tokens} == {int}
+        assert list(decoder.generate(PROMPT, 40)) == expected
 
     def test_plain_decoding_needs_no_drafter(self, target, expected):
         assert list(Decoder(target, None, chain(0), temperature=0.0).generate(PROMPT, 40)) == expected
 
-    @all_trees
-    def test_a_draft_like_the_target_is_accepted_down_the_first_children(self, target, tree, expected):
-        first_children, node = 0, 0
+    @pytest.mark.parametrize("tree", [*TREES.values(), level_widths([2, 2, 2, 2, 2])])
+    def test_the_target_as_draft_is_accepted_along_first_children(self, target, tree, expected):
+        length, node = 0, 0
         while len(children := tree.children(node)) > 0:
-            first_children, node = first_children + 1, children[0]
+            length, node = length + 1, children[0]
         steps = list(Decoder(target, target, tree, temperature=0.0).stream(PROMPT, 36))
-        assert {len(step) for step in steps[:-1]} == {first_children + 1}
+        assert {len(step) for step in steps[:-1]} == {length + 1}
         assert joined(steps) == expected[:36]
 
-    @pytest.mark.parametrize("tree", [chain(5), level_widths([2, 2, 2, 2, 2]), k_ary(2, 5)])
-    def test_a_draft_like_the_target_yields_its_depth_and_one(self, target, tree):
-        steps = list(Decoder(target, target, tree, temperature=0.0).stream(PROMPT, 36))
-        assert [len(step) for step in steps] == [6] * 6
-
-    def test_a_text_may_be_as_long_as_the_models_were_trained_for(self, target, greedy_text):
-        """With a draft that is accepted to the end; others are in tests/contracts."""
+    def test_accepted_drafts_may_reach_the_trained_length(self, target, greedy_text):
         prompt = PROMPT * 17
         decoder = Decoder(target, target, chain(5), temperature=0.0)
         assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
 
-    def test_a_shorter_limit_changes_nothing_below_it(self, target, draft, expected):
+    def test_a_lower_length_limit_changes_nothing_below_it(self, target, draft, expected):
         decoder = Decoder(target, draft, k_ary(2, 2), temperature=0.0, max_sequence_tokens=47)
         assert decoder.max_sequence_tokens == 47
         assert list(decoder.generate(PROMPT, 40)) == expected
@@ -59,6 +52,34 @@ def test_the_last_step_is_cut(target, expected):
     assert joined(steps) == expected[:12]
 
 
-def test_a_seed_of_zero_is_one(target, draft):
-    decoder = Decoder(target, draft, k_ary(2, 2), temperature=0.8)
-    assert list(decoder.generate(PROMPT, 30, seed=0)) == list(decoder.generate(PROMPT, 30, seed=0))
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.2, 0.9, 7)])
+def test_a_sampling_record_equals_its_fields(target, draft, sampling):
+    tree, fields = k_ary(2, 2), {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    options = ({"sampling": sampling}, fields, {"sampling": Sampling(3.0)})
+    whole, parts, other = (list(Decoder(target, draft, tree, seed=5, **each).generate(PROMPT, 24)) for each in options)
+    assert whole == parts != other
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_a_stale_iterator_raises_once_and_leaves_the_new_sequence_alone(target, draft, steps):
+    decoder = Decoder(target, draft, chain(2), temperature=0.8)
+    stale = decoder.stream(PROMPT, 60)
+    for _ in range(steps):
+        next(stale)
+    new = decoder.stream([7, 8, 9, 10, 7], 60, seed=6)
+    first = next(new)
+    with pytest.raises(TreeoptError, match=r"another sequence has begun on this decoder. Make a decoder for each"):
+        next(stale)
+    with pytest.raises(StopIteration):
+        next(stale)
+    alone = Decoder(target, draft, chain(2), temperature=0.8)
+    assert [*first, *joined(new)] == list(alone.generate([7, 8, 9, 10, 7], 60, seed=6))
+
+
+def test_two_decoders_share_models_only(target, draft):
+    def generate(tree: TokenTree):
+        return Decoder(target, draft, tree, temperature=0.8).generate(PROMPT, 25, seed=5)
+
+    trees = chain(2), k_ary(2, 2)
+    interleaved = list(zip(*map(generate, trees), strict=True))
+    assert [list(tokens) for tokens in zip(*interleaved, strict=True)] == [list(generate(tree)) for tree in trees]

@@ -1,4 +1,4 @@
-"""An observer receives every step of every sequence: what stood before it, what was drafted, and what became of it."""
+"""An observer receives every step of every sequence: the tokens before it, the proposal and the result."""
 
 from tests.support.decoded import PROMPT
 from treeopt.profiler import MonotonicClock
@@ -11,8 +11,8 @@ TREE = level_widths([2, 2])
 PROMPTS = [PROMPT, PROMPT[:4], [1]]
 
 
-class Listener:
-    """Records the events of every sequence, and checks that each step fits the text before it."""
+class Recorder:
+    """Records the events of every sequence, and checks that each step fits the tokens before it."""
 
     def __init__(self):
         self.texts = {}
@@ -24,59 +24,49 @@ class Listener:
         assert list(event.tokens) == text
         assert proposal.tokens[0] == text[-1]
         assert proposal.tokens[list(step.path[1:])].tolist() == step.tokens[:-1]
-        assert step.logits[list(step.path)].argmax(-1).tolist() == step.tokens  # greedy: each is the target's likeliest
+        assert step.logits[list(step.path)].argmax(-1).tolist() == step.tokens  # at temperature 0
         text += step.tokens
         self.steps.append((event.sequence, tuple(step.tokens)))
 
 
-def observe(target, draft, decode):
-    listener = Listener()
-    decode(Decoder(target, draft, TREE, temperature=0.0, on_step=listener))
-    return listener
+def record(target, draft, decode):
+    recorder = Recorder()
+    decode(Decoder(target, draft, TREE, temperature=0.0, on_step=recorder))
+    return recorder
 
 
-def test_every_step_of_a_text_is_told_and_the_text_is_the_same(target, draft):
+def test_every_step_is_observed_and_tokens_stay_the_same(target, draft):
     plain = list(Decoder(target, draft, TREE, temperature=0.0).stream(PROMPT, 20))
-    found = []
-    listener = observe(target, draft, lambda decoder: found.extend(decoder.stream(PROMPT, 20)))
-    assert found == plain
-    assert [list(tokens)[: len(step)] for (_, tokens), step in zip(listener.steps, plain, strict=True)] == plain
+    observed = []
+    recorder = record(target, draft, lambda decoder: observed.extend(decoder.stream(PROMPT, 20)))
+    assert observed == plain
+    assert [list(tokens)[: len(step)] for (_, tokens), step in zip(recorder.steps, plain, strict=True)] == plain
     assert any(len(step) > 1 for step in plain)
+    timed = record(target, draft, lambda decoder: decode_run(decoder, PROMPT, 20, None, MonotonicClock()))
+    assert timed.steps == recorder.steps
 
 
-def test_texts_in_a_batch_are_told_apart(target, draft):
-    alone = observe(target, draft, lambda decoder: [list(decoder.generate(each, 20)) for each in PROMPTS])
-    batch = observe(target, draft, lambda decoder: list(decoder.generate_all(PROMPTS, 20, batch_size=2)))
+def test_the_steps_of_a_batch_are_those_of_each_sequence(target, draft):
+    alone = record(target, draft, lambda decoder: [list(decoder.generate(prompt, 20)) for prompt in PROMPTS])
+    batch = record(target, draft, lambda decoder: list(decoder.generate_all(PROMPTS, 20, batch_size=2)))
     assert sorted(batch.steps) == sorted(alone.steps)
     assert batch.texts == alone.texts
-    assert batch.steps != alone.steps  # in turn, not one after the other
+    assert batch.steps != alone.steps  # interleaved
 
 
-def test_a_bench_tells_as_decoding_does(target, draft):
-    def timed(decoder):
-        decode_run(decoder, PROMPT, 20, None, MonotonicClock())
-
-    assert (
-        observe(target, draft, timed).steps
-        == observe(target, draft, lambda decoder: list(decoder.stream(PROMPT, 20))).steps
-    )
-
-
-def test_the_seconds_of_a_step_are_told_once_however_many_texts_it_has(target, draft):
+def test_one_event_per_step_of_a_batch_has_its_seconds(target, draft):
     seconds = []
     decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=lambda event: seconds.append(event.seconds))
-    steps = len(list(decoder.stream(PROMPT, 20)))
-    assert len(seconds) == steps
+    steps = [len(list(decoder.stream(prompt, 20))) for prompt in PROMPTS]
+    assert len(seconds) == sum(steps)
     assert all(min(each) > 0 for each in seconds)
     seconds.clear()
-    together = max(len(list(decoder.stream(each, 20))) for each in PROMPTS)
-    seconds.clear()
     list(decoder.generate_all(PROMPTS, 20, batch_size=len(PROMPTS)))
-    assert len([each for each in seconds if each is not None]) == together
+    assert len([each for each in seconds if each is not None]) == max(steps)
 
 
-def test_an_observer_that_steers_is_given_the_decoder_and_others_are_told_as_well(target, draft):
-    class Controller(Listener):
+def test_a_controller_gets_the_decoder_and_other_observers_are_called_too(target, draft):
+    class Controller(Recorder):
         def attach(self, decoder):
             self.decoder = decoder
 
@@ -87,11 +77,11 @@ def test_an_observer_that_steers_is_given_the_decoder_and_others_are_told_as_wel
             super().__call__(event)
             self.decoder.change_tree(chain(len(self.steps) % 3))
 
-    steering, listener = Controller(), Listener()
-    decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=combine_observers(None, steering, listener))
-    found = list(decoder.generate(PROMPT, 20))
-    assert steering.decoder is decoder
-    assert steering.texts == listener.texts
-    assert found == list(Decoder(target, None, temperature=0.0).generate(PROMPT, 20))
+    controller, recorder = Controller(), Recorder()
+    decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=combine_observers(None, controller, recorder))
+    tokens = list(decoder.generate(PROMPT, 20))
+    assert controller.decoder is decoder
+    assert controller.texts == recorder.texts
+    assert tokens == list(Decoder(target, None, temperature=0.0).generate(PROMPT, 20))
     assert combine_observers(None) is None
-    assert combine_observers(listener) is listener
+    assert combine_observers(recorder) is recorder
