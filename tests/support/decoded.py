@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from treeopt.runtime import Decoder, Transformer
+from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.models.model import HiddenStates
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
@@ -50,6 +50,22 @@ def proposed(drafter):
     return drafter.propose([0], [torch.Generator()])[0]
 
 
+def walk(drafter, steps, seed=1):
+    """Yield the tokens before each of some steps, and its proposal; random paths are accepted."""
+    generator, text = np.random.default_rng(seed), list(PROMPT)
+    begun(drafter, text)
+    for _ in range(steps):
+        proposal = proposed(drafter)
+        tokens, nodes = proposal.tokens.tolist(), proposal.tree.nodes
+        assert (proposal.tokens.dtype, tokens[0]) == (torch.int64, text[-1])
+        assert nodes <= drafter.max_tokens
+        yield list(text), proposal
+        path = np.flatnonzero(proposal.tree.ancestor_mask[generator.integers(nodes)]).tolist()
+        committed = [*(tokens[node] for node in path[1:]), int(generator.integers(23))]
+        accepted(drafter, path, committed)
+        text += committed
+
+
 def accepted(drafter, path, tokens, logits=None, last=None):
     states = None if last is None else HiddenStates((), last)
     drafter.accept([0], [Step(tuple(path), tokens, torch.empty(0) if logits is None else logits, states)])
@@ -60,15 +76,3 @@ def decoded_step(decoder, proposal, output=None):
     step = decoder.accept(proposal, decoder.verify(proposal) if output is None else output)
     decoder.commit(step)
     return step.tokens
-
-
-def check_plain_decoding(target, drafter, greedy_text):
-    """Check that the texts of a drafter are those of plain decoding, one at a time and in a batch."""
-    prompts = [PROMPT, PROMPT[:3], [7]]
-    expected = [greedy_text(target, prompt, 20) for prompt in prompts]
-    decoder = Decoder(target, drafter, temperature=0.0, max_sequence_tokens=60)
-    assert [joined(decoder.stream(prompt, 20)) for prompt in prompts] == expected
-    batched = {number: [] for number in range(len(prompts))}
-    for number, tokens in decoder.generate_all(prompts, 20, batch_size=3):
-        batched[number] += tokens
-    assert list(batched.values()) == expected

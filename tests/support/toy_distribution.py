@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from treeopt.runtime import Decoder, Sampling, Transformer, Verdict, distribution, load_model
+from treeopt.runtime import Sampling, Transformer, Verdict, distribution
 from treeopt.runtime.decoding.batch import GenerationRequest
 
 VOCABULARY, LENGTH = 5, 4
@@ -26,10 +26,6 @@ class ToyDistribution:
     logits_after: Any
     chi_squared: Any
 
-    def model(self):
-        sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": 1, "tie_word_embeddings": False}
-        return load_model(self.make_checkpoint(seed=5, initializer_range=0.25, **sizes))
-
     def joint(self, model: Transformer, prompt, sampling):
         found = np.ones((VOCABULARY,) * LENGTH)
         for done in range(LENGTH):
@@ -38,21 +34,8 @@ class ToyDistribution:
                 found[text] *= (after / after.sum()).reshape(VOCABULARY, *[1] * (LENGTH - done - 1))
         return found
 
-    def p_value(self, drafter, prompt, texts, sampling=EVEN):
-        """Return how probable it is that texts of the right distribution lie as far from it, and tokens per step."""
-        model = self.model()
-        decoder = Decoder(
-            model,
-            drafter,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            seed=1,
-        )
-        return self.of(decoder, model, prompt, texts, sampling)
-
     def of(self, decoder, model, prompt, texts, sampling=EVEN):
-        """Return the same for any decoder of a model."""
+        """Return how probable it is that outputs of the right distribution lie as far from it, and tokens per step."""
         steps = [list(decoder.stream(prompt, LENGTH)) for _ in range(texts)]
         return self.compare([[token for step in text for token in step] for text in steps], model, prompt, sampling), (
             texts * LENGTH / sum(map(len, steps))

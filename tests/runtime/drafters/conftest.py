@@ -1,9 +1,15 @@
-"""A small target with enough layers for all layer ids, in float64, and heads on it."""
+"""Models in float64, whose results do not depend on how passes are put together."""
 
 import pytest
 import torch
 
 from treeopt.runtime import load_model
+
+
+@pytest.fixture(scope="session")
+def precise_draft(make_checkpoint):
+    """Return a draft model of one layer in float64."""
+    return load_model(make_checkpoint(seed=2, tie_word_embeddings=True, num_hidden_layers=1), dtype=torch.float64)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""SpecExec: exactly the most probable paths of the draft, and a text that is the target's own."""
+"""SpecExec drafts exactly the most probable paths; that output stays the target's is tested in tests/contracts."""
 
 from dataclasses import replace
 from functools import cache
@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.decoded import PROMPT, accepted, begun, joined, proposed
+from tests.support.decoded import PROMPT, joined, walk
 from tests.support.fed_tokens import count_fed_tokens
 from tests.support.slow import slow
 from tests.support.slow_beam_expansion import children_of, own, paths_of
 from tests.support.slow_best_first import best_paths, enumerated, slow_tree
 from treeopt.errors import InvalidValueError, OutOfMemoryError
-from treeopt.runtime import Decoder, Sampling, load_model
+from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.expansion import TreeExpansion
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.trees.drafter_parameters import SpecExecSetting
-
-EVEN = Sampling(1.0)
 
 
 def specexec(budget, branching, batch, max_passes=1000, least_log_prob=-np.inf):
@@ -28,27 +26,8 @@ def specexec(budget, branching, batch, max_passes=1000, least_log_prob=-np.inf):
     )
 
 
-SETTINGS = [
-    specexec(2, 1, 1),
-    specexec(5, 1, 1),
-    specexec(5, 1, 3, max_passes=2),
-    specexec(2, 4, 3),
-    specexec(8, 3, 1),
-    specexec(8, 3, 4),
-    specexec(16, 4, 2, max_passes=3),
-    specexec(16, 4, 100),
-    specexec(24, 6, 5, max_passes=4, least_log_prob=-4.0),
-    specexec(40, 23, 8),
-    specexec(64, 8, 16, max_passes=6),
-    specexec(9, 4, 4, least_log_prob=0.0),
-]
-all_settings = pytest.mark.parametrize(
-    "setting", SETTINGS, ids=lambda s: f"{s.budget}-{s.branching}-{s.batch}-{s.max_passes}-{s.least_log_prob}"
-)
-
-
-def invented(seed, branching, *, ties):
-    """Return `children_after` of a draft that does not exist; with ties most scores are equal, certainty among them."""
+def random_children(seed, branching, *, ties):
+    """Return `children_after` of an invented draft; with ties most scores are equal."""
 
     @cache
     def after(path):
@@ -62,30 +41,31 @@ def invented(seed, branching, *, ties):
     return after
 
 
-def grown(children_after, setting):
-    """Return the path of every node that the expansion keeps, the root's empty one first, and how many passes it took."""
+def grow(children_after, setting):
+    """Return the path of every node of the tree, the root's empty one first, and the number of passes."""
 
     def children(paths):
         return [torch.tensor(np.array(part)) for part in zip(*map(children_after, paths), strict=True)]
 
     expansion, fed, passes = TreeExpansion(setting, 1), [()], 1
     expansion.add(*children(fed))
-    while passes < setting.longest_draft and (found := expansion.feed_next()):
-        (frontier,) = found
-        assert frontier.nodes.start == len(fed)
+    while passes < setting.longest_draft and (frontiers := expansion.feed_next()):
+        (frontier,) = frontiers
+        nodes = frontier.nodes
+        assert nodes.start == len(fed)
         assert 1 <= len(frontier.tokens) <= setting.batch
-        above = [[fed[place] for place in np.flatnonzero(row[: len(fed)])] for row in frontier.nodes.visible]
-        new = [(*max(each, key=len), int(token)) for each, token in zip(above, frontier.tokens, strict=True)]
-        for path, seen in zip(new, above, strict=True):
-            assert sorted(seen) == [path[:length] for length in range(len(path))]
-        np.testing.assert_array_equal(frontier.nodes.visible[:, len(fed) :], np.eye(len(new), dtype=bool))
-        assert frontier.nodes.depth.tolist() == [len(path) for path in new]
+        ancestors = [[fed[index] for index in np.flatnonzero(row[: len(fed)])] for row in nodes.visible]
+        new = [(*max(row, key=len), int(token)) for row, token in zip(ancestors, frontier.tokens, strict=True)]
+        for path, row in zip(new, ancestors, strict=True):
+            assert sorted(row) == [path[:length] for length in range(len(path))]
+        np.testing.assert_array_equal(nodes.visible[:, len(fed) :], np.eye(len(new), dtype=bool))
+        assert nodes.depth.tolist() == [len(path) for path in new]
         fed += new
         passes += 1
         expansion.add(*children(new))
-    ((tree, tokens, places, _),) = expansion.trees()
+    ((tree, tokens, indices, _),) = expansion.trees()
     paths = paths_of(tree, tokens)
-    assert [fed[place] for place in places if place >= 0] == [path for path in paths if path in fed]
+    assert [fed[index] for index in indices if index >= 0] == [path for path in paths if path in fed]
     assert len(fed) <= setting.max_fed
     return paths, passes
 
@@ -103,67 +83,64 @@ def scores_of(children_after, paths):
     return sorted((score(path) for path in paths if path), reverse=True)
 
 
-class TestBestFirst:
-    """Expansion against all paths there are."""
+class TestGrowth:
+    """Trees next to all paths that exist."""
 
-    @pytest.mark.parametrize("seed", range(6))
-    @pytest.mark.parametrize("batch", [1, 2, 3, 50])
-    @pytest.mark.parametrize(("branching", "budget"), [(1, 6), (2, 2), (2, 7), (2, 9), (3, 6), (4, 6)])
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("batch", [1, 3, 50])
+    @pytest.mark.parametrize(("branching", "budget"), [(1, 6), (2, 2), (2, 7), (3, 6), (4, 6)])
     def test_the_best_of_all_paths_by_enumeration(self, branching, budget, batch, seed):
-        after = invented(seed, branching, ties=False)
-        paths, passes = grown(after, specexec(budget, branching, batch))
+        after = random_children(seed, branching, ties=False)
+        paths, passes = grow(after, specexec(budget, branching, batch))
         expected = [path for path, _ in enumerated(after, budget - 1, budget - 1, branching)]
         assert sorted(paths) == sorted([(), *expected])
         assert passes <= budget - 1
 
-    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("seed", range(2))
     @pytest.mark.parametrize("batch", [1, 7, 64])
-    @pytest.mark.parametrize(("branching", "budget"), [(2, 64), (5, 33), (8, 300), (30, 100)])
+    @pytest.mark.parametrize(("branching", "budget"), [(2, 64), (8, 150), (30, 100)])
     def test_the_best_of_all_paths_from_a_heap(self, branching, budget, batch, seed):
-        after = invented(seed, branching, ties=False)
-        paths, _ = grown(after, specexec(budget, branching, batch))
+        after = random_children(seed, branching, ties=False)
+        paths, _ = grow(after, specexec(budget, branching, batch))
         assert sorted(paths) == sorted([(), *(path for path, _ in best_paths(after, budget - 1))])
 
-    @pytest.mark.parametrize("seed", range(20))
+    @pytest.mark.parametrize("seed", range(15))
     @pytest.mark.parametrize("batch", [1, 2, 50])
-    def test_equal_scores_leave_nothing_better_out(self, batch, seed):
+    def test_ties_leave_out_nothing_better(self, batch, seed):
         branching, budget = 1 + seed % 3, 3 + seed % 5
-        after = invented(seed, branching, ties=True)
+        after = random_children(seed, branching, ties=True)
         setting = specexec(budget, branching, batch)
-        paths, _ = grown(after, setting)
+        paths, _ = grow(after, setting)
         best = [score for _, score in enumerated(after, budget - 1, budget - 1, branching)]
         assert scores_of(after, paths) == best
         assert paths == slow_tree(after, setting)
 
     def test_a_certain_draft_gives_a_chain(self):
-        after = invented(0, 1, ties=True)
-        paths, passes = grown(lambda path: (np.zeros(1, np.float32), after(path)[1]), specexec(9, 1, 4))
+        after = random_children(0, 1, ties=True)
+        paths, passes = grow(lambda path: (np.zeros(1, np.float32), after(path)[1]), specexec(9, 1, 4))
         assert [len(path) for path in paths] == list(range(9))
         assert passes == 8
 
     @pytest.mark.parametrize("batch", [1, 4])
     def test_the_worst_of_a_full_set_is_not_fed(self, batch):
-        after, fed = invented(2, 3, ties=False), []
-        grown(lambda path: fed.append(path) or after(path), specexec(20, 3, batch))
+        after, fed = random_children(2, 3, ties=False), []
+        grow(lambda path: fed.append(path) or after(path), specexec(20, 3, batch))
         assert best_paths(after, 19)[-1][0] not in fed
 
-    @pytest.mark.parametrize("batch", [1, 4, 50])
+    @pytest.mark.parametrize("batch", [1, 50])
     def test_a_threshold_keeps_exactly_the_paths_above_it(self, batch):
-        for seed in range(8):
-            after = invented(seed, 3, ties=False)
+        for seed in range(5):
+            after = random_children(seed, 3, ties=False)
             every = enumerated(after, 1000, 6, 3)
             least = float(every[20][1])
-            paths, _ = grown(after, specexec(500, 3, batch, least_log_prob=least))
-            kept = [path for path, score in every if score >= least]
-            assert max(map(len, kept)) < 6  # deeper paths than were enumerated are less likely still
-            assert sorted(paths) == sorted([(), *kept])
+            paths, passes = grow(after, specexec(500, 3, batch, least_log_prob=least))
+            expected = [path for path, score in every if score >= least]
+            assert max(map(len, expected)) < 6  # deeper paths than were enumerated are less likely still
+            assert sorted(paths) == sorted([(), *expected])
+            assert passes < 25
 
-    def test_a_threshold_ends_growth_early(self):
-        after = invented(3, 4, ties=False)
-        assert grown(after, specexec(500, 4, 8, least_log_prob=-2.0))[1] < grown(after, specexec(500, 4, 8))[1]
-
-    @pytest.mark.parametrize("seed", range(30))
-    def test_growth_cut_short_is_that_of_the_slow_twin(self, seed):
+    @pytest.mark.parametrize("seed", range(20))
+    def test_growth_cut_short_is_the_slow_twins(self, seed):
         generator = np.random.default_rng(seed)
         branching = int(generator.integers(1, 5))
         setting = specexec(
@@ -173,54 +150,47 @@ class TestBestFirst:
             int(generator.integers(1, 6)),
             float(generator.choice([-np.inf, -4.0, -1.5])),
         )
-        after = invented(seed, branching, ties=bool(seed % 2))
-        assert grown(after, setting)[0] == slow_tree(after, setting)
+        after = random_children(seed, branching, ties=bool(seed % 2))
+        assert grow(after, setting)[0] == slow_tree(after, setting)
 
     def test_paths_by_their_own_probability_are_found(self):
-        differ = 0
         for seed in range(5):
-            after = invented(seed, 3, ties=False)
-            paths = sorted(grown(after, specexec(20, 3, 4))[0])
-            differ += paths != sorted([(), *(path for path, _ in best_paths(after, 19, own))])
-        assert differ == 5
-
-
-@pytest.fixture(scope="module")
-def precise(make_checkpoint):
-    """Return a draft model in float64, whose scores as float32 do not depend on how passes are put together."""
-    return load_model(make_checkpoint(seed=2, tie_word_embeddings=True, num_hidden_layers=1), dtype=torch.float64)
+            after = random_children(seed, 3, ties=False)
+            paths = sorted(grow(after, specexec(20, 3, 4))[0])
+            assert paths != sorted([(), *(path for path, _ in best_paths(after, 19, own))])
 
 
 class TestDrafting:
     @staticmethod
-    def agreeing_steps(model, setting, logits_after):
-        """Return how many of 5 steps, along paths at random, draft the tree of the slow twin."""
-        drafter, generator = ExpandingDrafter(model, setting, capacity=128), np.random.default_rng(1)
-        text, agreeing = list(PROMPT), 0
-        begun(drafter, text)
-        for _ in range(5):
-            drafted = proposed(drafter)
-            tokens = drafted.tokens.tolist()
-            assert drafted.tokens.dtype == torch.int64
-            assert tokens[0] == text[-1]
-            assert drafted.tree.nodes <= setting.budget == drafter.max_tokens
+    def count_equal_steps(model, setting, logits_after, steps=4):
+        """Return how many steps, along random paths, draft the tree of the slow twin."""
+        drafter, equal = ExpandingDrafter(model, setting, capacity=128), 0
+        assert drafter.max_tokens == setting.budget
+        for text, proposal in walk(drafter, steps):
             expected = slow_tree(children_of(model, text, setting.branching, logits_after), setting)
-            agreeing += paths_of(drafted.tree, tokens) == expected
-            node = int(generator.integers(drafted.tree.nodes))
-            path = [int(above) for above in np.flatnonzero(drafted.tree.ancestor_mask[node])]
-            committed = [*(tokens[above] for above in path[1:]), int(generator.integers(23))]
-            accepted(drafter, path, committed)
-            text += committed
-        return agreeing
+            equal += paths_of(proposal.tree, proposal.tokens) == expected
+        return equal
 
-    @all_settings
-    def test_the_tree_is_that_of_the_slow_twin_wherever_the_text_goes_on(self, precise, setting, logits_after):
-        assert self.agreeing_steps(precise, setting, logits_after) == 5
+    @pytest.mark.parametrize(
+        "setting",
+        [
+            specexec(5, 1, 3, max_passes=2),
+            specexec(2, 4, 3),
+            specexec(16, 4, 2, max_passes=3),
+            specexec(16, 4, 100),
+            specexec(24, 6, 5, max_passes=4, least_log_prob=-4.0),
+            specexec(40, 23, 8),
+            specexec(9, 4, 4, least_log_prob=0.0),
+        ],
+        ids=str,
+    )
+    def test_trees_are_the_slow_twins_after_random_paths(self, precise_draft, setting, logits_after):
+        assert self.count_equal_steps(precise_draft, setting, logits_after) == 4
 
-    def test_a_cache_that_keeps_the_wrong_nodes_is_found(self, precise, logits_after, monkeypatch):
+    def test_a_cache_with_the_wrong_nodes_is_found(self, precise_draft, logits_after, monkeypatch):
         commit = KVCache.commit
         monkeypatch.setattr(KVCache, "commit", lambda cache, path: commit(cache, range(len(path))))
-        assert self.agreeing_steps(precise, specexec(16, 4, 4), logits_after) < 5
+        assert self.count_equal_steps(precise_draft, specexec(16, 4, 4), logits_after, 5) < 5
 
     def test_a_pass_feeds_no_more_than_a_batch(self, target, draft, monkeypatch):
         fed = count_fed_tokens(draft, monkeypatch)
@@ -234,36 +204,21 @@ class TestDrafting:
             assert 1 <= len(fed) <= 6
             assert max(fed[1:]) <= 5
 
-
-class TestTemperatureZero:
-    @all_settings
-    @pytest.mark.parametrize("drafts_like_target", [False, True])
-    def test_the_text_is_that_of_plain_decoding(self, target, draft, setting, drafts_like_target, greedy_text):
-        drafter = ExpandingDrafter(target if drafts_like_target else draft, setting, capacity=128)
-        decoder = Decoder(target, drafter, temperature=0.0)
-        for prompt in (PROMPT, [1], PROMPT[:3] * 4):
-            steps = list(decoder.stream(prompt, 30))
-            assert joined(steps) == greedy_text(target, prompt, 30)
-            assert all(1 <= len(step) <= setting.longest_draft + 1 for step in steps)
-
     @pytest.mark.parametrize(
-        ("setting", "texts", "new_tokens"),
+        ("setting", "texts"),
         [
-            (specexec(8, 4, 4), 3, 50),
-            (specexec(64, 16, 16, max_passes=8, least_log_prob=-6.0), 3, 50),
-            *slow([(specexec(2048, 32, 128, max_passes=24), 1, 40)]),
+            (specexec(64, 16, 16, max_passes=8, least_log_prob=-6.0), 3),
+            *slow([(specexec(2048, 32, 128, max_passes=24), 1)]),
         ],
         ids=lambda value: str(getattr(value, "budget", value)),
     )
-    def test_the_bundled_pair(self, bundled_pair, bundled_texts, setting, texts, new_tokens):
-        target, draft = bundled_pair.target, bundled_pair.draft
-        decoder = Decoder(
-            target, ExpandingDrafter(draft, setting, capacity=1024), temperature=0.0, max_sequence_tokens=1024
-        )
+    def test_the_bundled_pair_takes_few_steps(self, bundled_pair, bundled_texts, setting, texts):
+        drafter = ExpandingDrafter(bundled_pair.draft, setting, capacity=1024)
+        decoder = Decoder(bundled_pair.target, drafter, temperature=0.0, max_sequence_tokens=1024)
         for prompt, text in bundled_texts[:texts]:
-            steps = list(decoder.stream(prompt, new_tokens))
-            assert joined(steps) == text[:new_tokens]
-            assert len(steps) < new_tokens / 2
+            steps = list(decoder.stream(prompt, 40))
+            assert joined(steps) == text[:40]
+            assert len(steps) < 20
         decoder.start(prompt)
         assert decoder.draft().tree.nodes == setting.budget or setting.least_log_prob > -np.inf
 
@@ -280,26 +235,13 @@ class TestRefusals:
             ({"least_log_prob": np.nan}, r"least_log_prob: .* at most 0. Got nan"),
         ],
     )
-    def test_a_setting_out_of_range(self, changes, reason):
+    def test_a_setting_out_of_range_is_refused(self, changes, reason):
         with pytest.raises(InvalidValueError, match=reason):
             replace(specexec(8, 2, 2), **changes)
 
-    @pytest.mark.parametrize(
-        ("setting", "reason"),
-        [
-            (specexec(8, 24, 2), "policy: expected at most 23 children of a node, the vocabulary. Got 24"),
-            (specexec(130, 2, 2), r"policy: expected at most 128 levels, the longest sequence that .* takes. Got 129"),
-        ],
-    )
-    def test_a_setting_that_does_not_fit_the_model(self, draft, setting, reason):
-        with pytest.raises(InvalidValueError, match=reason):
-            ExpandingDrafter(draft, setting, capacity=128)
-
-    def test_a_cache_beyond_memory_is_an_out_of_memory_error(self, draft):
+    def test_caches_beyond_memory_are_refused(self, draft, monkeypatch):
         with pytest.raises(OutOfMemoryError, match=r"cache of \d+ tokens"):
             ExpandingDrafter(draft, specexec(10**12, 2, 10**11, max_passes=64), capacity=128)
-
-    def test_more_sequences_than_memory_has_room_for_are_not_the_budgets_fault(self, draft, monkeypatch):
         drafter = ExpandingDrafter(draft, specexec(8, 2, 2), capacity=64)
         monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 10_000)
         with pytest.raises(OutOfMemoryError, match="for each of 64 sequences"):

@@ -1,4 +1,4 @@
-"""Heads that keep a root and a hidden state of each text: drafts of several texts are those of each, by one pass for all."""
+"""Heads on the target's last hidden state draft for several sequences in the passes of one."""
 
 import pytest
 import torch
@@ -8,53 +8,40 @@ from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafters.redrafter import RedrafterHead
 from treeopt.runtime.models.model import HiddenStates
 
-DRAFTERS = {
-    "medusa": (lambda target: medusa(target, TREE), MedusaHeads, "logits", 1),
-    "redrafter": (lambda target: redrafter(target, 3, 4), RedrafterHead, "log_probs", 4),
-}
+
+def propose(drafter, sequences):
+    proposals = drafter.propose(sequences, [torch.Generator()] * len(sequences))
+    return [(proposal.tree, proposal.tokens.tolist()) for proposal in proposals]
 
 
-@pytest.fixture(params=DRAFTERS)
-def begun(target, request):
-    """Return a drafter at four texts, the second of which is its root alone, and the method that makes a pass, and passes."""
-    make, kind, method, passes = DRAFTERS[request.param]
+@pytest.mark.parametrize(
+    ("make", "kind", "method", "passes"),
+    [
+        (lambda target: medusa(target, TREE), MedusaHeads, "logits", 1),
+        (lambda target: redrafter(target, 3, 4), RedrafterHead, "log_probs", 4),
+    ],
+)
+def test_a_batch_has_the_drafts_of_each_sequence_alone_from_shared_passes(
+    target, make, kind, method, passes, monkeypatch
+):
+    """The second sequence has one token, so its draft is the root alone."""
     drafter = make(target)
     hidden = torch.randn((4, target.config.hidden), generator=torch.Generator().manual_seed(0)).to(target.device)
-    for text in range(4):
-        drafter.begin(text, [text + 3], HiddenStates((), hidden[text : text + 1]) if text != 1 else None)
-    return drafter, kind, method, passes
-
-
-def drafts(drafter, texts):
-    proposals = drafter.propose(texts, [torch.Generator()] * len(texts))
-    return [(each.tree, each.tokens.tolist()) for each in proposals]
-
-
-def test_each_text_has_the_draft_that_it_has_alone(begun):
-    drafter, *_ = begun
-    alone = [drafts(drafter, [text])[0] for text in range(4)]
+    for number in range(4):
+        states = HiddenStates((), hidden[number : number + 1]) if number != 1 else None
+        drafter.begin(number, [number + 3], states)
+    alone = [propose(drafter, [number])[0] for number in range(4)]
     assert len({tuple(tokens[1:]) for _, tokens in alone}) == 4
-    assert drafts(drafter, range(4)) == alone
-    assert drafts(drafter, [3, 1, 2]) == [alone[3], alone[1], alone[2]]
-    assert drafts(drafter, [1]) == [alone[1]]
+    assert propose(drafter, [3, 1, 2]) == [alone[3], alone[1], alone[2]]
+    calls, original = [], getattr(kind, method)
+    monkeypatch.setattr(kind, method, lambda *args, **options: calls.append(args) or original(*args, **options))
+    assert propose(drafter, range(4)) == alone
+    assert len(calls) == passes
 
 
-def test_texts_share_their_passes(begun, monkeypatch):
-    drafter, kind, method, passes = begun
-    counts, original = [], getattr(kind, method)
-
-    def counted(*arguments, **keywords):
-        counts.append(None)
-        return original(*arguments, **keywords)
-
-    monkeypatch.setattr(kind, method, counted)
-    drafts(drafter, range(4))
-    assert len(counts) == passes
-
-
-def test_scores_are_those_of_each_text(target):
+def test_each_sequence_has_its_own_scores(target):
     drafter = medusa(target, TREE)
-    for text in range(3):
-        drafter.begin(text, [5], HiddenStates((), torch.full((1, target.config.hidden), [1.0, torch.nan, -1.0][text])))
-    for text, proposal in enumerate(drafter.propose(range(3), [torch.Generator()] * 3)):
-        assert proposal.scores.values.isfinite().all() == (text != 1)
+    for number, value in enumerate([1.0, torch.nan, -1.0]):
+        drafter.begin(number, [5], HiddenStates((), torch.full((1, target.config.hidden), value)))
+    proposals = drafter.propose(range(3), [torch.Generator()] * 3)
+    assert [bool(proposal.scores.values.isfinite().all()) for proposal in proposals] == [True, False, True]

@@ -1,4 +1,4 @@
-"""Drafters by name: every one is loaded and made, and what does not fit is one line."""
+"""Drafters by name: each is loaded and made, and errors are one line."""
 
 import shutil
 import sys
@@ -11,7 +11,6 @@ from tests.support.dflash_heads import save_dspark_head
 from tests.support.eagle_heads import make_head, save_head, speculators, speculators_p_eagle
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
-from treeopt.runtime import load_model
 from treeopt.runtime.drafters.registry import digest_heads, load_drafter
 from treeopt.runtime.models.folder import ModelFolder
 from treeopt.trees import chain, level_widths
@@ -29,78 +28,83 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="module")
-def pair():
-    return load_model(bundle.TARGET), load_model(bundle.DRAFT)
+def load(bundled_pair):
+    """Return a function that loads a drafter for the bundled pair."""
+    digest = ModelFolder(bundle.TARGET).digest
+
+    def load(name, source=None, *, target_digest=digest, layers=()):
+        models = bundled_pair.target, bundled_pair.draft
+        return load_drafter(name, source, *models, layers=layers, target_digest=target_digest, capacity=64)
+
+    return load
 
 
-def load(pair, name, source=None, digest=None, layers=()):
-    known = digest or ModelFolder(bundle.TARGET).digest
-    return load_drafter(name, source, *pair, layers=layers, target_digest=known, capacity=64)
+@pytest.fixture(scope="module")
+def eagle_folder(bundled_pair, tmp_path_factory):
+    target = bundled_pair.target
+    head = make_head(target, (1, 2), embedding=True)
+    return save_head(speculators, tmp_path_factory.mktemp("head") / "eagle", head, target)
 
 
-@pytest.mark.parametrize(("setting", "most"), SETTINGS)
-def test_trees_of_their_own(pair, setting, most):
-    loaded = load(pair, setting.name)
+@pytest.mark.parametrize(("setting", "max_tokens"), SETTINGS)
+def test_drafters_with_settings(load, setting, max_tokens):
+    loaded = load(setting.name)
     assert loaded.setting(setting.values).values == setting.values
     assert (loaded.heads is not None) == (loaded.digest is not None) == (setting.name in ("ddtree", "redrafter"))
-    made = loaded.make_with_setting(setting)
-    assert most in (None, made.max_tokens)
+    assert max_tokens in (None, loaded.make_with_setting(setting).max_tokens)
     with pytest.raises(InvalidValueError, match="expected one that fills a tree"):
         loaded.make_with_tree(chain(2))
     with pytest.raises(InvalidValueError, match="Got none: plan again"):
         loaded.make_with_setting(drafter_setting(setting.name))
 
 
-def test_heads_fill_a_tree_or_grow_their_own(pair, tmp_path):
-    folder = save_head(speculators, tmp_path / "eagle", make_head(pair[0], (1, 2), embedding=True), pair[0])
-    masked = make_head(pair[0], (1, 2), embedding=True, mask=True)
-    parallel = save_head(speculators_p_eagle, tmp_path / "p-eagle", masked, pair[0])
-    named = (
+def test_drafters_with_static_trees(load, bundled_pair, eagle_folder, tmp_path):
+    head = make_head(bundled_pair.target, (1, 2), embedding=True, mask=True)
+    p_eagle = save_head(speculators_p_eagle, tmp_path / "p-eagle", head, bundled_pair.target)
+    for name, source in (
         ("medusa", None),
         ("dflash", None),
         ("medusa", bundle.MEDUSA),
         ("dspark", save_dspark_head(tmp_path / "dspark")),
-        ("eagle", folder),
-        ("p-eagle", parallel),
-    )
-    for name, folder_or_none in named:
-        source = None if folder_or_none is None else str(folder_or_none)
-        loaded = load(pair, name, source)
+        ("eagle", eagle_folder),
+        ("p-eagle", p_eagle),
+    ):
+        loaded = load(name, source and str(source))
         assert loaded.make_with_tree(TREE).max_tokens == TREE.nodes
-        assert loaded.setting().source == source
+        assert loaded.setting().source == (source and str(source))
         with pytest.raises(InvalidValueError, match="expected one with trees of its own"):
             loaded.make_with_setting(drafter_setting(name))
-    dynamic = load(pair, "eagle2", str(folder))
-    assert dynamic.digest == digest_heads(folder) == load(pair, "eagle", str(folder)).digest
-    assert dynamic.make_with_setting(SETTINGS[-1][0]).requested_states.layer_ids
-    assert not load(pair, "eagle2").make_with_setting(SETTINGS[-1][0]).requested_states.layer_ids
+    dynamic, setting = load("eagle2", str(eagle_folder)), SETTINGS[-1][0]
+    assert dynamic.digest == digest_heads(eagle_folder) == load("eagle", str(eagle_folder)).digest
+    assert dynamic.make_with_setting(setting).requested_states.layer_ids
+    assert not load("eagle2").make_with_setting(setting).requested_states.layer_ids  # it expands the draft model
 
 
-def test_layer_ids_that_are_given_override_those_of_the_head_and_stay_with_the_drafter(pair, tmp_path):
-    folder = save_head(speculators, tmp_path / "eagle", make_head(pair[0], (1, 2), embedding=True), pair[0])
+def test_layer_ids_override_those_of_the_head(load, eagle_folder):
+    folder = str(eagle_folder)
     for name in ("eagle", "eagle2"):
-        assert load(pair, name, str(folder)).setting().layers == ()
-        loaded = load(pair, name, str(folder), layers=(5, 3))
+        assert load(name, folder).setting().layers == ()
+        loaded = load(name, folder, layers=(5, 3))
         assert (loaded.heads.requested_states.layer_ids, loaded.setting().layers) == ((5, 3), (5, 3))
-    assert load(pair, "eagle", layers=(1, 2, 3)).heads.requested_states.layer_ids == (1, 2, 3)
-    for wrong in ((1, 2, 3), (1, 9)):
+    for layers in ((1, 2, 3), (1, 9)):
         with pytest.raises(
             InvalidValueError, match=r"layers: expected 2 hidden-state layer ids from 0 to 8.*with --eagle-layers"
         ):
-            load(pair, "eagle", str(folder), layers=wrong)
+            load("eagle", folder, layers=layers)
 
 
-def test_a_digest_tells_heads_apart_and_not_where_they_lie(pair, tmp_path):
-    folders = [
-        save_head(speculators, tmp_path / str(place), make_head(pair[0], (1, 2), embedding=True, seed=seed), pair[0])
-        for place, seed in enumerate((0, 0, 1))
-    ]
-    first, same, other = map(digest_heads, folders)
+def test_a_digest_depends_on_weights_and_not_on_the_folder(bundled_pair, tmp_path):
+    target = bundled_pair.target
+    first, same, other = (
+        digest_heads(
+            save_head(speculators, tmp_path / str(index), make_head(target, (1, 2), embedding=True, seed=seed), target)
+        )
+        for index, seed in enumerate((0, 0, 1))
+    )
     assert first == same != other
 
 
-def test_heads_of_the_hub_are_downloaded_once(pair, tmp_path, monkeypatch):
-    hub = save_head(speculators, tmp_path / "hub", make_head(pair[0], (1, 2), embedding=True), pair[0])
+def test_heads_of_the_hub_are_downloaded_once(load, eagle_folder, tmp_path, monkeypatch):
     cache, downloads = tmp_path / "cache", []
 
     def snapshot_download(name, *, allow_patterns, ignore_patterns, local_files_only):
@@ -110,44 +114,38 @@ def test_heads_of_the_hub_are_downloaded_once(pair, tmp_path, monkeypatch):
         if not local_files_only:
             downloads.append(name)
             cache.mkdir(exist_ok=True)
-            for file in hub.iterdir():
+            for file in eagle_folder.iterdir():
                 if any(file.match(pattern) for pattern in allow_patterns):
                     shutil.copy(file, cache)
         return str(cache)
 
     module = SimpleNamespace(snapshot_download=snapshot_download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)  # type: ignore[arg-type]
-    first, second = (load(pair, "eagle", "org/head") for _ in range(2))
+    first, second = (load("eagle", "org/head") for _ in range(2))
     assert downloads == ["org/head"]
-    assert first.setting() == second.setting() == replace(load(pair, "eagle", str(hub)).setting(), source="org/head")
-
-
-def test_heads_that_do_not_ship_need_a_folder(pair):
-    for name in ("dspark", "p-eagle"):
-        with pytest.raises(InfeasibleError, match=rf"none ship for {name}. Got none: add it with --drafter {name}=DIR"):
-            load(pair, name)
-    assert load(pair, "eagle2").heads is None  # it expands the draft model
+    assert first.setting() == second.setting() == replace(load("eagle", str(eagle_folder)).setting(), source="org/head")
 
 
 @pytest.mark.parametrize(("name", "other"), [("dflash", "dspark"), ("ddtree", "dspark"), ("dspark", "dflash")])
-def test_block_heads_load_under_the_name_that_engines_have_for_them(pair, tmp_path, name, other):
+def test_block_heads_are_refused_under_another_name(load, tmp_path, name, other):
     folder = bundle.DFLASH if other == "dflash" else save_dspark_head(tmp_path / "head")
-    assert load(pair, other, str(folder)).heads is not None
+    assert load(other, str(folder)).heads is not None
     with pytest.raises(InfeasibleError, match=rf"^{name}: expected .*Got a .* head, .*--drafter {other}=DIR") as error:
-        load(pair, name, str(folder))
-    assert len(str(error.value).splitlines()) == 1
+        load(name, str(folder))
+    assert "\n" not in str(error.value)
 
 
-def test_what_does_not_fit_is_one_line(pair, tmp_path):
-    with pytest.raises(InfeasibleError, match="those that ship are the bundled target's") as found:
-        load(pair, "medusa", digest="0" * 16)
-    assert "--drafter medusa=DIR" in str(found.value)
+def test_heads_that_do_not_fit_are_refused_in_one_line(load, tmp_path):
+    for name in ("dspark", "p-eagle"):
+        with pytest.raises(InfeasibleError, match=rf"none ship for {name}. Got none: add it with --drafter {name}=DIR"):
+            load(name)
+    with pytest.raises(InfeasibleError, match=r"those that ship are the bundled target's.*--drafter medusa=DIR"):
+        load("medusa", target_digest="0" * 16)
     foreign = SimpleNamespace(name="foreign")
     with pytest.raises(InfeasibleError, match="expected a target that is built in"):
         load_drafter("eagle", str(tmp_path), foreign, foreign, target_digest=None, capacity=64)  # type: ignore[arg-type]
-    for name in ("medusa", "dflash", "dspark", "ddtree", "redrafter", "eagle", "p-eagle", "eagle2"):
+    sources = dict.fromkeys(("medusa", "dflash", "dspark", "ddtree", "eagle", "p-eagle", "eagle2"), tmp_path / "absent")
+    for name, source in {**sources, "redrafter": bundle.MEDUSA}.items():
         with pytest.raises(TreeoptError) as error:
-            load(pair, name, str(tmp_path / "absent"))
-        assert len(str(error.value).splitlines()) == 1
-    with pytest.raises(TreeoptError):
-        load(pair, "redrafter", str(bundle.MEDUSA))
+            load(name, str(source))
+        assert "\n" not in str(error.value)

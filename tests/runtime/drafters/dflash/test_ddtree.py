@@ -1,4 +1,4 @@
-"""DDTree: the most probable prefixes of a block by enumeration, and texts that stay the target's."""
+"""DDTree: the most probable prefixes of a block, by enumeration."""
 
 from itertools import product
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support import dflash_heads as heads
-from tests.support.decoded import PROMPT, check_plain_decoding, decoded_step, joined
+from tests.support.decoded import PROMPT, decoded_step, joined
 from tests.support.slow_beam_expansion import paths_of
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
@@ -42,7 +42,7 @@ def grown(log_probs, sizes):
 
 
 class TestBestFirst:
-    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("seed", range(2))
     @pytest.mark.parametrize(("levels", "k"), [(1, 5), (4, 1), (3, 4), (5, 3), (2, 12)])
     def test_a_tree_has_the_most_probable_of_all_prefixes(self, seed, levels, k):
         log_probs = random_log_probs(seed, levels, k)
@@ -51,20 +51,20 @@ class TestBestFirst:
             (paths,) = grown([log_probs], [size])
             assert sorted(paths) == sorted([(), *prefixes[: size - 1]])
 
-    def test_sequences_have_trees_of_their_own_sizes(self):
+    def test_each_sequence_has_a_tree_of_its_size(self):
         log_probs = [random_log_probs(seed, 3, 4) for seed in range(3)]
         trees = grown(log_probs, [9, 1, 4])
         assert trees == [grown([each], [size])[0] for each, size in zip(log_probs, (9, 1, 4), strict=True)]
         assert trees[1] == [()]
 
-    def test_equal_probabilities_leave_nothing_better_out(self):
+    def test_ties_leave_out_nothing_better(self):
         log_probs = np.log([[0.5, 0.25, 0.25], [0.5, 0.5, 0.25], [1.0, 0.5, 0.5]])
         score = lambda path: sum(log_probs[depth, rank] for depth, rank in enumerate(path))
         (paths,) = grown([log_probs], [12])
         expected = [score(path) for path in every_prefix(log_probs)[:11]]
         assert sorted(map(score, paths[1:]), reverse=True) == pytest.approx(expected)
 
-    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("seed", range(2))
     def test_a_node_is_reached_by_the_first_tree_that_contains_it(self, seed):
         log_probs, generator = random_log_probs(seed, 3, 4), np.random.default_rng(seed)
         size = 40
@@ -92,8 +92,7 @@ def drafter_of(head, budget):
 
 
 class TestDrafter:
-    @pytest.mark.parametrize("budget", [2, 7, 20])
-    @pytest.mark.parametrize("temperature", [0.0, 1.5])
+    @pytest.mark.parametrize(("budget", "temperature"), [(2, 0.0), (7, 1.5), (20, 1.5)])
     def test_the_tree_is_that_of_transformers_logits(self, deep, oracle, head, budget, temperature):
         """The oracle adds up the log-probabilities of every prefix of the top tokens."""
         decoder, text = Decoder(deep, drafter_of(head, budget), temperature=temperature, seed=5), list(PROMPT)
@@ -110,9 +109,6 @@ class TestDrafter:
             assert sorted(paths) == sorted(best)
             text += decoded_step(decoder, proposal)
 
-    def test_texts_are_plain_decodings_alone_and_in_batches(self, deep, head, greedy_text):
-        check_plain_decoding(deep, drafter_of(head, 9), greedy_text)
-
     def test_a_slot_that_is_not_finite_leaves_the_root(self, deep, head, greedy_text, monkeypatch):
         draft = type(head).draft
 
@@ -126,10 +122,6 @@ class TestDrafter:
         with pytest.warns(match="expected a draft model whose logits are finite"):
             steps = list(decoder.stream(PROMPT, 30))
         assert joined(steps) == greedy_text(deep, PROMPT, 30)
-
-    def test_rules_with_draft_probabilities_are_refused(self, deep, head):
-        with pytest.raises(InvalidValueError, match="rule"):
-            Decoder(deep, drafter_of(head, 9), temperature=1.0, rule="sequoia")
 
     def test_a_budget_below_two_is_refused(self):
         with pytest.raises(InvalidValueError, match=r"budget: expected at least 2\. Got 1"):

@@ -1,4 +1,4 @@
-"""The head that ships: it drafts what its target says, reads the right hidden states, and leaves the text alone."""
+"""The bundled EAGLE head: it reads the hidden states that it was trained on, and decodes as the table predicts."""
 
 from types import SimpleNamespace
 
@@ -23,33 +23,33 @@ def bundled(bundled_pair):
     )
 
 
-def test_it_reads_the_states_that_it_was_trained_on_and_others_score_worse(bundled):
-    target, head, prompt = bundled.target, bundled.head, bundled.prompts[0]
-    assert head.requested_states.layer_ids == (2, 4, 5)
-    scores = []
+def test_other_hidden_states_are_accepted_less(bundled):
+    target, prompt = bundled.target, bundled.prompts[0]
+    assert bundled.head.requested_states.layer_ids == (2, 4, 5)
+    accepted = []
     for layer_ids in ((2, 4, 5), (1, 3, 4), (3, 5, 6)):
-        other = load_eagle(bundle.EAGLE, target, layer_ids=layer_ids)
-        text = generated(target, prompt[:80], 60, GREEDY, 0, other.requested_states)
-        scores.append(float(eagle_counts(other, text, 1, 4).accepted.sum()))  # drafted tokens of a chain of 4
-    assert max(scores[1:]) < 0.93 * scores[0]
+        head = load_eagle(bundle.EAGLE, target, layer_ids=layer_ids)
+        text = generated(target, prompt[:80], 60, GREEDY, 0, head.requested_states)
+        accepted.append(float(eagle_counts(head, text, 1, 4).accepted.sum()))  # of a chain of 4
+    assert max(accepted[1:]) < 0.93 * accepted[0]
 
 
-def test_the_text_is_plain_decodings(bundled):
+def test_output_is_plain_decodings(bundled):
     prompt = bundled.prompts[1][:60]
     drafter = EagleDrafter(bundled.head, level_widths([2, 2, 1]), capacity=120)
-    texts = [list(Decoder(bundled.target, each, temperature=0.0).generate(prompt, 24)) for each in (drafter, None)]
-    assert texts[0] == texts[1]
+    outputs = [list(Decoder(bundled.target, each, temperature=0.0).generate(prompt, 24)) for each in (drafter, None)]
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.slow
-def test_decoding_yields_the_tokens_that_the_table_expects_and_more_than_medusa(bundled):
+def test_decoding_accepts_as_the_table_predicts_and_more_than_medusa(bundled):
     target, head, prompts, positions = bundled.target, bundled.head, bundled.prompts, 60
-    found = head_acceptance(target, head, prompts, sampling=GREEDY, positions=12 * positions)
-    other = head_acceptance(
-        target, load_medusa(bundle.MEDUSA, target), prompts, sampling=GREEDY, positions=12 * positions
-    )
-    tree = chain(4)
-    assert found.table.expected_tokens(tree) > other.table.expected_tokens(tree)
-    rate, error = decoded_rate(target, EagleDrafter(head, tree, capacity=1024), prompts, positions)
-    assert abs(rate - found.table.expected_tokens(tree)) < 3 * error
+    tables = [
+        head_acceptance(target, heads, prompts, sampling=GREEDY, positions=12 * positions).table
+        for heads in (head, load_medusa(bundle.MEDUSA, target))
+    ]
+    expected, medusa = (table.expected_tokens(chain(4)) for table in tables)
+    assert expected > medusa
+    rate, error = decoded_rate(target, EagleDrafter(head, chain(4), capacity=1024), prompts, positions)
+    assert abs(rate - expected) < 3 * error
     assert error < 0.1 * rate
