@@ -174,7 +174,7 @@ class HeadVocabulary:
     def read(cls, folder: Path, tensors: TensorReader, target: Transformer) -> "HeadVocabulary":
         """Read the vocabulary of a head: `d2t` contains the offset of each of its tokens; raises as `_target_ids`."""
         vocabulary = target.config.vocabulary
-        tokens = next((tensors.shape(name)[0] for name in ("lm_head.weight", "d2t") if name in tensors), vocabulary)
+        tokens = next((stored_rows(tensors, name) for name in ("lm_head.weight", "d2t") if name in tensors), vocabulary)
         if tokens == vocabulary and "d2t" not in tensors:
             return cls(tokens, None, target)
         ids = _target_ids(folder, tensors.get_integers("d2t", (tokens,)), vocabulary)
@@ -224,6 +224,11 @@ def _target_ids(folder: Path, offsets: Tensor, vocabulary: int) -> Tensor:
             f"expected different tokens. Got token {twice} more than once: take a complete checkpoint of a head.",
         )
     return ids
+
+
+def stored_rows(tensors: TensorReader, name: str) -> int:
+    """Return the rows of a stored tensor; 1 for a single number, whose shape is refused when it is read."""
+    return (tensors.shape(name) or (1,))[0]
 
 
 def load_head_layer(tensors: TensorReader, config: ModelConfig, prefix: str, inputs: int) -> Layer:

@@ -227,6 +227,13 @@ class TestRefusals:
         with pytest.raises(FormatError, match="--drafter dflash=DIR"):
             load_eagle(folder, deep)
 
+    def test_single_numbers_for_matrices_are_refused(self, deep, oracle, tmp_path):
+        config, tensors = heads.z_lab(oracle)
+        for name in ("embed_tokens.weight", "lm_head.weight"):
+            folder = heads.save(tmp_path / name, config, tensors | {name: torch.tensor(1.0)})
+            with pytest.raises(FormatError, match=r"expected shape|missing"):
+                load_dflash(folder, deep)
+
 
 @pytest.mark.parametrize(("layers", "ids"), [(36, (2, 10, 18, 26, 34)), (30, (2, 9, 15, 21, 28))])
 def test_default_layers_are_spread_over_the_target(layers, ids):

@@ -107,6 +107,8 @@ WRONG = {
         r"d2t: expected shape \(5,\). Got \(4,\)",
     ),
     "no d2t": ({"drop": ["d2t"]}, r"d2t: this tensor is missing.*: take a complete checkpoint"),
+    "a single number": ({"tensors": {"fc.weight": torch.tensor(1.0)}}, r"fc.weight: expected states of 32.*Got 1"),
+    "a single logit": ({"tensors": {"lm_head.weight": torch.tensor(1.0)}}, r"d2t: expected shape \(1,\). Got \(5,\)"),
     "another shape": (
         {"tensors": {"norm.weight": torch.ones(31)}},
         r"norm.weight: expected shape \(32,\). Got \(31,\)",

@@ -16,7 +16,7 @@ from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.dflash.head import DFlashHead
 from treeopt.runtime.drafters.dflash.markov import MarkovHead
-from treeopt.runtime.drafters.heads import HeadVocabulary, check_target, load_head_layer
+from treeopt.runtime.drafters.heads import HeadVocabulary, check_target, load_head_layer, stored_rows
 from treeopt.runtime.models.config import CONFIG, LAYER_KINDS, ModelConfig, parse_config
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import RequestedStates
@@ -213,7 +213,7 @@ def _build_head(folder: Path, target: Transformer, config: DFlashConfig, tensors
     fuse, norm = ("encoder.fc", "encoder.output_norm_enc") if encoder else ("fc", "hidden_norm")
     embedding = target.weights.embedding
     if "embed_tokens.weight" in tensors:
-        embedding = tensors.get("embed_tokens.weight", (tensors.shape("embed_tokens.weight")[0], hidden))
+        embedding = tensors.get("embed_tokens.weight", (stored_rows(tensors, "embed_tokens.weight"), hidden))
     prefixes = [f"layers.{number}" for number in range(layers.layers)]
     vocabulary = HeadVocabulary.read(folder, tensors, target)
     markov = _load_markov(folder, config, vocabulary, tensors)

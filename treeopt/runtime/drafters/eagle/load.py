@@ -137,7 +137,7 @@ class HeadLoader:
             _check_no_layer_ids(self._folder, layer_ids)
             self._check_width("fc.weight of its own for the target's states")
             return StateFusion(requested_states=RequestedStates(last=True, all_tokens=True), config=self._layers)
-        columns = tensors.shape("fc.weight")[-1]
+        columns = (tensors.shape("fc.weight") or (1,))[-1]
         if columns % width:
             raise InvalidValueError(
                 f"fc.weight: expected states of {width} numbers, which {self._target.name} has. "
