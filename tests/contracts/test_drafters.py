@@ -237,7 +237,12 @@ class TestInterruption:
     def test_so_it_is_between_the_parts_of_a_step(self, target, draft, name, monkeypatch):
         decoder = decoder_of(name, target, draft, temperature=independent(name, 0.9))
         expected = text_of(decoder, count=12, seed=4)
-        for owner, part in ((Stepper, "verify"), (Stepper, "accept"), (Stepper, "commit"), (decoder._drafter, "accept")):
+        for owner, part in (
+            (Stepper, "verify"),
+            (Stepper, "accept"),
+            (Stepper, "commit"),
+            (decoder._drafter, "accept"),
+        ):
             with monkeypatch.context() as patched:
                 patched.setattr(owner, part, _interrupted)
                 assert _break_off(decoder)

@@ -1,5 +1,6 @@
 """Profile files of engines, with several drafters, with acceptance by context length, and with categories."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,10 @@ def turn(items):
 
 def as_eagle(**fields):
     return lambda drafter: {**drafter, "name": "eagle", **fields}
+
+
+def as_block(drafter, size):
+    return {**copy.deepcopy(drafter), "name": "dflash", "block_draft_tokens": size}
 
 
 def measure_more_contexts(content):
@@ -164,6 +169,23 @@ class TestDrafterFiles:
         load(changed(DRAFTERS, ("drafters[0]", as_eagle(layers=[9, 2, 6])))).save(tmp_path / "again.yaml")
         assert read_content(tmp_path / "again.yaml")["drafters"][0]["layers"] == [9, 2, 6]
         assert Profile.load(tmp_path / "again.yaml").drafters[0].setting().layers == (9, 2, 6)
+
+    def test_block_sizes_are_kept_and_tell_drafters_apart(self, load, tmp_path):
+        blocks = [as_block(DRAFTERS["drafters"][0], size) for size in (3, 7)]
+        content = changed(DRAFTERS, ("drafters", blocks))
+        VALIDATOR.validate(content)
+        load(content).save(tmp_path / "again.yaml")
+        drafters = Profile.load(tmp_path / "again.yaml").drafters
+        assert [drafter.setting().block_draft_tokens for drafter in drafters] == [3, 7]
+        check_wrong(
+            load,
+            content,
+            [
+                ("drafters[1].block_draft_tokens", 3, "Got dflash, blocks of 3 twice"),
+                ("drafters[1].name", "medusa", "block_draft_tokens: expected none, because medusa"),
+                ("drafters[1].block_draft_tokens", 0, "expected a whole number of at least 1"),
+            ],
+        )
 
     def test_measurements_are_sorted_by_context(self, load, tmp_path):
         profile = load(measure_more_contexts(DRAFTERS))
