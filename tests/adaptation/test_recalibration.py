@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.solver.oracles import paths_of
 from tests.support.invented_machines import (
     DEPTH,
     NODES,
@@ -17,9 +18,10 @@ from tests.support.invented_machines import (
     profile_of,
     seconds,
 )
-from tests.support.planner_oracles import every_speedup, speedup
+from tests.support.planner_oracles import every_speedup, speedup, step_s, tokens
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
+from treeopt.adaptation.averages import apply_shift, conditional, joint
 from treeopt.adaptation.recalibration import HEAD_START_S, MAX_CHECK_FRACTION
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, plan
@@ -85,6 +87,23 @@ def test_without_a_change_switches_are_rare_and_cost_at_most_1_percent(table):
         weighted_s += (decoder.now_s - start_s) * relative_speed(decoder.tree, table, MACHINE)
     assert len(recalibration.changes) <= 2
     assert weighted_s / decoder.now_s > 0.99
+
+
+def test_sequences_that_differ_cost_at_most_1_percent():
+    """Speed of the used trees relative to the plan's, on sequences whose log odds of acceptance have a deviation of 1."""
+    p, generator = conditional(np.array(MIDDLE)), np.random.default_rng(2)
+    used, planned = np.zeros((2, 2))  # tokens and seconds
+    decoder, recalibration = start(profile_of(MACHINE, MIDDLE), MIDDLE, MACHINE, seed=2)
+    plan_tree = decoder.tree
+    for _ in range(60):
+        decoder.table = joint(apply_shift(p, np.full(p.shape, generator.standard_normal()))).tolist()
+        for _ in range(10):
+            for tree, totals in ((decoder.tree, used), (plan_tree, planned)):
+                paths = paths_of(tree.parents.tolist())
+                totals += tokens(paths, decoder.table), step_s(paths, MACHINE)
+            decoder.decode(recalibration, 7)
+    assert recalibration.changes
+    assert (used[0] / used[1]) / (planned[0] / planned[1]) > 0.99
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])

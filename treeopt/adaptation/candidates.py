@@ -107,7 +107,7 @@ class Candidates:
         self.conditional = lru_cache(MAX_TREES)(self._replayed)
         """Returns the profile's conditional acceptance in steps with a tree, (D, K)."""
         self._seconds = lru_cache(MAX_TREES)(self._measured_seconds)
-        self._solved: dict[TokenTree, None] = {}
+        self._first, self._solved = tree, dict[TokenTree, None]()
         table.reach(tree)  # raises if the tree is deeper than was measured
         self.costs.at(self.costs.planned).tree_s(tree)
 
@@ -145,9 +145,9 @@ class Candidates:
             self._solved.pop(next(iter(self._solved)))
 
     def predict(self, shift: Float64, times: StepTimes, context: int, current: Strategy) -> list[PredictedRate]:
-        """Return the prediction for each candidate tree, the one in use included."""
+        """Return the prediction for each candidate tree, also the first and the one in use."""
         table = self._table(shift)
-        others = [*self._solved, *([current] if isinstance(current, TokenTree) else [])]
+        others = [self._first, *self._solved, *([current] if isinstance(current, TokenTree) else [])]
         trees = list(dict.fromkeys([*self._chains, *others]))
         path = np.cumprod(table.rows(self.depths)[: len(self._chains) - 1, 0, 0])
         tokens = [*(1 + np.append(0, np.cumsum(path))), *map(table.expected_tokens, trees[len(self._chains) :])]

@@ -28,8 +28,8 @@ from treeopt.trees.drafter_parameters import PromptLookupSetting
 
 CHECK_STEPS, NEXT_CHECK_STEPS = 32, 8
 """Steps between two checks, and before the check that confirms a gain."""
-MIN_GAIN = 0.05
-"""Smallest predicted gain for a switch, at two checks in a row."""
+MIN_GAIN, MIN_RETURN_GAIN = 0.05, 0.01
+"""Smallest predicted gain for a switch, at two checks in a row; the second if the switch is back to the plan."""
 SHIFT_STEP, DRAFTING_STEP = 0.25, 0.1
 """Change of the log odds of acceptance, or of the log time ratio, after which trees are solved again."""
 MAX_CHECK_FRACTION, HEAD_START_S = 0.01, 0.03
@@ -116,6 +116,7 @@ class Recalibration:
             self._switch(
                 previous, self._fastest(), f"sampling: the profile contains temperature {acceptance.temperature:g}"
             )
+            self._planned = self.strategy
         elif decoder.sampling != before[0] or decoder.draft_model is not before[1]:
             self._forget()
 
@@ -132,7 +133,8 @@ class Recalibration:
             apply_strategy(decoder, begin_with)
         self._context, self._times, self._solve_s = costs.planned, StepTimes(), 0.0
         self._start_averages()
-        self._start(begin_with or tree)
+        self._planned: Strategy = begin_with or tree
+        self._start(self._planned)
         self._solve()
         self._probe = Probe(decoder, sum(self._predicted_s), self._now_s)  # a draft pass takes less than a step
 
@@ -202,13 +204,16 @@ class Recalibration:
         return self.check_s + seconds <= HEAD_START_S + MAX_CHECK_FRACTION * self.decoding_s
 
     def _check(self) -> None:
-        """Update the averages, and switch if another strategy is faster by 5 % for the second time in a row."""
+        """Update the averages, and switch if another strategy is faster for the second time in a row."""
         self._update_averages()
         if self._solver_inputs() != self._solved and self._affordable(self._solve_s):
             self._solve()
         predictions = self._predictions()
-        current, best = predictions[self.strategy], self._fastest(predictions)
-        gained = best.tokens_per_s >= (1 + MIN_GAIN) * current.tokens_per_s
+        current, best, planned = predictions[self.strategy], self._fastest(predictions), predictions.get(self._planned)
+        min_gain = MIN_GAIN
+        if planned is not None and best.tokens_per_s < (1 + MIN_GAIN) * planned.tokens_per_s:
+            best, min_gain = planned, MIN_RETURN_GAIN  # otherwise a switch by noise would be final
+        gained = best.tokens_per_s >= (1 + min_gain) * current.tokens_per_s
         if gained and self._gain_seen:
             self._switch(self.strategy, best, self._describe_averages(), best.tokens_per_s / current.tokens_per_s - 1)
         else:
