@@ -1,4 +1,4 @@
-"""Every drafter that there is, each by one line: what `Decoder` is given beside the target, for any pair of models."""
+"""Every drafter by name: the arguments of `Decoder` after the target, for any pair of models."""
 
 import re
 import runpy
@@ -34,17 +34,17 @@ class Case(NamedTuple):
     """A drafter."""
 
     make: Callable[[Transformer, Transformer], tuple[Any, ...]]
-    """From target and draft model to the arguments of `Decoder` behind the target."""
+    """From target and draft model to the arguments of `Decoder` after the target."""
     options: Mapping[str, Any] = MappingProxyType({})
     own_models: bool = True
-    """Whether passes other than the target's take part in a draft."""
+    """Whether drafting runs passes other than the target's."""
     history: bool = False
-    """Whether drafts depend on how the text came about, not on the text alone."""
+    """Whether drafts depend on the earlier steps, not on the sequence alone."""
     learns: bool = False
-    """Whether the draft model learns as it goes: a sampled text then depends on those before it, a greedy one does not."""
+    """Whether the draft model learns while decoding, so that sampled outputs depend on earlier ones."""
 
     def arguments(self, target, draft):
-        """Return what `Decoder` is given behind the target, and by name; a draft that learns is a copy."""
+        """Return the positional arguments of `Decoder` after the target, and its options; a draft that learns is a copy."""
         if not self.learns:
             return self.make(target, draft), self.options
         own = copy_model(draft)
@@ -52,17 +52,17 @@ class Case(NamedTuple):
 
 
 def independent(name, temperature):
-    """Return a temperature at which a text depends on its prompt and seed alone: 0 where the draft learns."""
+    """Return a temperature at which outputs depend on prompt and seed alone: 0 if the draft learns."""
     return 0.0 if CASES[name].learns else temperature
 
 
 def page_drafter(length):
     """Return the drafter that docs/guides/add-a-drafter.md walks through."""
     file, *_ = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    with tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as kept:
-        kept.write(file)
-        kept.flush()
-        return runpy.run_path(kept.name)["RepeatDrafter"](length)
+    with tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as module:
+        module.write(file)
+        module.flush()
+        return runpy.run_path(module.name)["RepeatDrafter"](length)
 
 
 def medusa(target, tree):
