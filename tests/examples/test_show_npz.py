@@ -1,4 +1,4 @@
-"""The C reader draws what treeopt draws, and a broken archive ends it with one line."""
+"""examples/show_npz.c draws what treeopt draws, and refuses a broken archive with one line."""
 
 import os
 import random
@@ -16,7 +16,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "examples" / "show_npz.c"
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]
 SANITIZERS = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 TOO_LARGE = "The tree is too large for this diagram; treeopt show draws the part that fits."
-MUTANTS = 200
+MUTANTS = 120
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
 
@@ -41,28 +41,20 @@ def checked_program(tmp_path_factory):
     return path
 
 
-def arrays(tree):
-    return {
-        "parents": tree.parents,
-        "mask": tree.ancestor_mask,
-    }
-
-
-def archive(path, tree, **changes):
-    np.savez(path, **(arrays(tree) | changes))
+def archive(path, tree):
+    np.savez(path, parents=tree.parents, mask=tree.ancestor_mask)
     return path
 
 
-def shown(program, path):
-    return subprocess.run(
-        [program, path], capture_output=True, check=False, env=os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}
-    )
+def run(program, path):
+    environment = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}
+    return subprocess.run([program, path], capture_output=True, check=False, env=environment)
 
 
-def drawn(program, path):
-    done = shown(program, path)
-    assert (done.returncode, done.stderr) == (0, b"")
-    return done.stdout.decode()
+def draw(program, path):
+    result = run(program, path)
+    assert (result.returncode, result.stderr) == (0, b"")
+    return result.stdout.decode()
 
 
 def assert_refused(done):
@@ -73,139 +65,91 @@ def assert_refused(done):
     assert message.endswith(".\n")
 
 
-def random_tree(draw):
-    nodes, spread = draw.randint(1, 60), draw.choice([1, 3, 10, 60])
-    return TokenTree.ordered([-1, *(draw.randint(max(0, node - spread), node - 1) for node in range(1, nodes))])
+def random_trees(seed, count, min_nodes, max_nodes, spreads):
+    draw = random.Random(seed)
+    for _ in range(count):
+        nodes, spread = draw.randint(min_nodes, max_nodes), draw.choice(spreads)
+        yield TokenTree.ordered([-1, *(draw.randint(max(0, node - spread), node - 1) for node in range(1, nodes))])
 
 
 def fits(tree):
     return "left out" not in draw_text(tree)
 
 
-class TestTrees:
-    @pytest.mark.parametrize(
-        "tree",
-        [
-            TokenTree([-1]),
-            chain(1),
-            chain(20),
-            chains(12, 7),
-            k_ary(2, 5),
-            k_ary(3, 3),
-            level_widths([58]),
-            level_widths([4, 6, 5, 3, 1, 1]),
-        ],
-        ids=repr,
-    )
-    def test_it_draws_what_treeopt_draws(self, program, tmp_path, tree):
-        assert fits(tree)
-        assert drawn(program, archive(tmp_path / "tree.npz", tree)) == draw_text(tree) + "\n"
+def test_it_draws_what_treeopt_draws(program, tmp_path):
+    trees = [TokenTree([-1]), chain(1), chain(20), chains(12, 7), k_ary(2, 5), k_ary(3, 3), level_widths([58])]
+    assert all(map(fits, trees))
+    trees += [tree for tree in random_trees(1, 40, 1, 60, [1, 3, 10, 60]) if fits(tree)]
+    assert len(trees) > 30
+    for tree in trees:
+        assert draw(program, archive(tmp_path / "tree.npz", tree)) == draw_text(tree) + "\n"
+    exported = tmp_path / "exported.npz"
+    exported.write_bytes(format_named("npz").write(k_ary(2, 5), WriteOptions()))
+    assert draw(program, exported) == draw_text(k_ary(2, 5)) + "\n"
 
-    def test_it_draws_what_treeopt_exports(self, program, tmp_path):
-        tree, path = k_ary(2, 5), tmp_path / "tree.npz"
-        path.write_bytes(format_named("npz").write(tree, WriteOptions()))
-        assert drawn(program, path) == draw_text(tree) + "\n"
 
-    def test_many_random_trees(self, program, tmp_path):
-        draw = random.Random(1)
-        trees = [tree for tree in (random_tree(draw) for _ in range(60)) if fits(tree)]
-        assert len(trees) > 40
-        for tree in trees:
-            assert drawn(program, archive(tmp_path / "tree.npz", tree)) == draw_text(tree) + "\n"
-
-    @pytest.mark.parametrize(
-        "tree",
-        [chain(21), chain(400), level_widths([59]), k_ary(4, 4), k_ary(2, 9), chains(99, 18), chains(100, 30)],
-        ids=repr,
-    )
-    def test_a_large_tree_has_its_levels_only(self, program, tmp_path, tree):
+def test_of_a_large_tree_it_lists_the_levels(program, tmp_path):
+    trees = [chain(21), chain(400), level_widths([59]), k_ary(4, 4), k_ary(2, 9), chains(99, 18), chains(100, 30)]
+    assert not any(map(fits, trees))
+    trees += [tree for tree in random_trees(2, 30, 60, 900, [2, 20, 200]) if not fits(tree)]
+    for tree in trees:
         head = draw_text(tree).split("\n")[:6]
-        assert not fits(tree)
-        assert drawn(program, archive(tmp_path / "tree.npz", tree)).split("\n") == [*head, TOO_LARGE, ""]
+        assert draw(program, archive(tmp_path / "tree.npz", tree)).split("\n") == [*head, TOO_LARGE, ""]
 
-    def test_large_random_trees(self, program, tmp_path):
-        draw = random.Random(2)
-        for _ in range(60):
-            nodes, spread = draw.randint(60, 900), draw.choice([2, 20, 200])
-            tree = TokenTree.ordered([-1, *(draw.randint(max(0, n - spread), n - 1) for n in range(1, nodes))])
-            head = draw_text(tree).split("\n")[:6]
-            if not fits(tree):
-                assert drawn(program, archive(tmp_path / "tree.npz", tree)).split("\n") == [*head, TOO_LARGE, ""]
 
-    def test_the_largest_tree(self, checked_program, tmp_path):
-        wide, deep = np.zeros((2, 65536), np.int32)
-        wide[0] = -1
-        deep[:] = np.arange(-1, 65535)
-        for parents in (wide, deep):
-            np.savez(tmp_path / "tree.npz", parents=parents)
-            assert drawn(checked_program, tmp_path / "tree.npz").startswith("65536 nodes, depth ")
+def test_the_largest_tree(checked_program, tmp_path):
+    wide, deep = np.zeros((2, 65536), np.int32)
+    wide[0] = -1
+    deep[:] = np.arange(-1, 65535)
+    for parents in (wide, deep):
+        np.savez(tmp_path / "tree.npz", parents=parents)
+        assert draw(checked_program, tmp_path / "tree.npz").startswith("65536 nodes, depth ")
 
 
 class TestBrokenFiles:
-    @pytest.mark.parametrize(
-        "parents",
-        [
-            [],
-            [0],
-            [-1, -1],
-            [-1, 1],
-            [-1, 0, 1, 0],
-            [-1, 0, -5],
-            [-1, 0, 2**31 - 1],
-            [-1, 0, -(2**31)],
-            [[-1, 0]],
-            -1,
-            [-1.0, 0.0],
-            list(range(-1, 65536)),
-        ],
-        ids=lambda parents: str(parents)[:30],
-    )
-    def test_what_is_no_tree(self, checked_program, tmp_path, parents):
-        array = np.array(parents)
-        array = array.astype(np.int32) if array.dtype.kind == "i" or not array.size else array
-        np.savez(tmp_path / "tree.npz", parents=array)
-        assert_refused(shown(checked_program, tmp_path / "tree.npz"))
+    def test_invalid_content_is_refused(self, checked_program, tmp_path):
+        path = tmp_path / "tree.npz"
+        invalid = ([], [0], [-1, -1], [-1, 1], [-1, 0, 1, 0], [-1, 0, -5], [-1, 0, 2**31 - 1], [-1, 0, -(2**31)])
+        arrays = [np.array(parents, np.int32) for parents in (*invalid, [[-1, 0]], -1, list(range(-1, 65536)))]
+        for array in [
+            *arrays,
+            np.array([-1.0, 0.0]),
+            *(np.array([1, 0]).astype(kind) for kind in ("<i8", ">i4", "<u4")),
+        ]:
+            np.savez(path, parents=array)
+            assert_refused(run(checked_program, path))
+        np.savez_compressed(path, parents=chain(3).parents)
+        assert_refused(run(checked_program, path))
+        np.savez(path, depth=np.arange(3, dtype=np.int32))
+        assert_refused(run(checked_program, path))
+        for missing in (tmp_path / "nothing.npz", tmp_path):
+            assert_refused(run(checked_program, missing))
 
-    def test_another_type_of_number(self, checked_program, tmp_path):
-        for kind in ("<i8", ">i4", "<u4"):
-            np.savez(tmp_path / "tree.npz", parents=np.array([1, 0]).astype(kind))
-            assert_refused(shown(checked_program, tmp_path / "tree.npz"))
-
-    def test_a_compressed_archive(self, checked_program, tmp_path):
-        np.savez_compressed(tmp_path / "tree.npz", **arrays(chain(3)))
-        assert_refused(shown(checked_program, tmp_path / "tree.npz"))
-
-    def test_no_parents(self, checked_program, tmp_path):
-        np.savez(tmp_path / "tree.npz", depth=np.arange(3, dtype=np.int32))
-        assert_refused(shown(checked_program, tmp_path / "tree.npz"))
-
-    def test_no_file_and_a_folder(self, checked_program, tmp_path):
-        assert_refused(shown(checked_program, tmp_path / "nothing.npz"))
-        assert_refused(shown(checked_program, tmp_path))
-
-    def test_no_argument(self, program):
+    def test_without_an_argument_it_prints_the_usage(self, program):
         done = subprocess.run([program], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (1, "", "usage: show_npz FILE.npz\n")
 
-    def test_every_cut(self, program, tmp_path):
+    def test_every_truncation_is_refused(self, program, tmp_path):
         whole = archive(tmp_path / "tree.npz", chain(2)).read_bytes()
         for length in [*range(0, len(whole), 7), len(whole) - 1]:
-            (tmp_path / "cut.npz").write_bytes(whole[:length])
-            assert_refused(shown(program, tmp_path / "cut.npz"))
+            (tmp_path / "truncated.npz").write_bytes(whole[:length])
+            assert_refused(run(program, tmp_path / "truncated.npz"))
 
-    def test_mutants(self, checked_program, tmp_path):
-        draw = random.Random(3)
+    def test_mutated_files_are_drawn_or_refused(self, checked_program, tmp_path):
+        generator = random.Random(3)
         whole = archive(tmp_path / "tree.npz", level_widths([3, 4, 3])).read_bytes()
         path, refused = tmp_path / "mutant.npz", 0
         central = whole.index(b"PK\x01\x02")
         for _ in range(MUTANTS):
             data = bytearray(whole)
-            first = draw.choice([0, central, len(data) - 22])  # headers, directory, end
-            last = min(len(data), first + draw.choice([22, 240]))
-            for _ in range(draw.randint(1, 4)):
-                data[draw.randrange(first, last)] = draw.choice([0, 1, 127, 128, 255, draw.randrange(256)])
-            path.write_bytes(bytes(data[: draw.choice([len(data)] * 3 + [draw.randrange(len(data))])]))
-            done = shown(checked_program, path)
+            first = generator.choice([0, central, len(data) - 22])  # headers, directory, end
+            last = min(len(data), first + generator.choice([22, 240]))
+            for _ in range(generator.randint(1, 4)):
+                data[generator.randrange(first, last)] = generator.choice(
+                    [0, 1, 127, 128, 255, generator.randrange(256)]
+                )
+            path.write_bytes(bytes(data[: generator.choice([len(data)] * 3 + [generator.randrange(len(data))])]))
+            done = run(checked_program, path)
             assert done.returncode in (0, 1), done.stderr.decode(errors="replace")
             if done.returncode:
                 assert_refused(done)
@@ -213,8 +157,8 @@ class TestBrokenFiles:
         assert MUTANTS / 3 < refused < MUTANTS
 
 
-def test_the_sanitizers_would_tell(checked_program, tmp_path):
-    """A missing check must fail the tests above."""
+def test_the_sanitizers_detect_a_missing_check(checked_program, tmp_path):
+    """Negative control."""
     text = SOURCE.read_text()
     check = "length > MAX_HEADER"
     assert check in text
@@ -225,5 +169,5 @@ def test_the_sanitizers_would_tell(checked_program, tmp_path):
     start = data.index(b"\x93NUMPY")
     data[start + 8 : start + 10] = b"\xff\x0b"
     (tmp_path / "mutant.npz").write_bytes(data)
-    assert_refused(shown(checked_program, tmp_path / "mutant.npz"))
-    assert b"Sanitizer" in shown(wrong, tmp_path / "mutant.npz").stderr
+    assert_refused(run(checked_program, tmp_path / "mutant.npz"))
+    assert b"Sanitizer" in run(wrong, tmp_path / "mutant.npz").stderr
