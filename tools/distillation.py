@@ -5,11 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from output_folder import write_folder
 from teacher_outputs import Batch, TeacherOutput, measure_fastest_dtype, sample_batches, split_held_out
 from torch import Tensor, nn
 from tqdm import tqdm
-from train_target import schedule
+from train_target import schedule, write_folder
 
 CHECKPOINT_STEPS = 50
 EVALUATION_STEPS = 200

@@ -1,4 +1,4 @@
-"""Add the byte tokenizer and the held-out prompts to the bundled pair.
+"""Add the byte tokenizer and the held-out prompts to the bundled pair, and print its sizes and held-out losses.
 
 python tools/finish_pair.py --pair treeopt/bundled
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from held_out_prompts import held_out_prompts, write_prompts
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from train_target import held_out_loss, load_llama
 
 PROMPTS = 32
 
@@ -35,6 +36,13 @@ def main() -> None:
     for model in ("target", "draft"):
         byte_tokenizer().save(str(args.pair / model / "tokenizer.json"))
     write_prompts(args.pair / "prompts.json", held_out_prompts(PROMPTS))
+    for name in ("target", "draft"):
+        model = load_llama(args.pair / name)
+        config = model.config
+        print(
+            f"{name}: {config.num_hidden_layers} layers x {config.hidden_size}, {model.num_parameters():,} parameters, "
+            f"held-out loss {held_out_loss(model):.4f} nats per byte"
+        )
 
 
 if __name__ == "__main__":

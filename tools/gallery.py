@@ -14,7 +14,6 @@ import shlex
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 
@@ -47,34 +46,23 @@ RULE = "sequoia"
 MAX_BYTES = 4_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Defaults:
-    """Default options on a type of device."""
-
-    targets: tuple[str, ...]
-    drafts: tuple[str, ...]
-    context_tokens: tuple[int, ...]
-    max_tokens: int
-    dtype: str
-    pass_modes: tuple[str, ...]
-
-
-ON_CUDA = Defaults(
-    targets=("1b", "7b", "13b"),
-    drafts=("68m", "160m"),
-    context_tokens=(256, 4096),
-    max_tokens=512,
-    dtype="bfloat16",
-    pass_modes=tuple(PASS_MODES),
-)
-ON_CPU = Defaults(
-    targets=("110m",),
-    drafts=("30m",),
-    context_tokens=(256, 1024),
-    max_tokens=256,
-    dtype="float32",
-    pass_modes=("eager",),
-)
+ON_CUDA = {
+    "targets": ("1b", "7b", "13b"),
+    "drafts": ("68m", "160m"),
+    "context_tokens": (256, 4096),
+    "max_tokens": 512,
+    "dtype": "bfloat16",
+    "pass_modes": tuple(PASS_MODES),
+}
+ON_CPU = {
+    "targets": ("110m",),
+    "drafts": ("30m",),
+    "context_tokens": (256, 1024),
+    "max_tokens": 256,
+    "dtype": "float32",
+    "pass_modes": ("eager",),
+}
+"""Default options by type of device."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -104,12 +92,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         "--acceptance", type=Path, metavar="FILE", required=True, help="one table, or a JSON object of several"
     )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where profiles are written")
-    options = parser.parse_args(arguments)
-    defaults = ON_CUDA if options.device.startswith("cuda") else ON_CPU
-    for name, value in asdict(defaults).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-    return options
+    device = parser.parse_args(arguments).device
+    parser.set_defaults(**(ON_CUDA if device.startswith("cuda") else ON_CPU))
+    return parser.parse_args(arguments)
 
 
 def measure_all(options: argparse.Namespace, *, command: str) -> None:

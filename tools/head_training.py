@@ -5,6 +5,7 @@ hidden states on them are computed once per target, in a few minutes on one core
 """
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Callable
@@ -14,16 +15,17 @@ from zlib import crc32
 
 import corpus
 import torch
-from output_folder import write_folder
+from safetensors.torch import save_file
 from teacher_outputs import measure_fastest_dtype
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 from tqdm import tqdm
 from train_draft import sample_sequences
-from train_target import load_llama, optimizers, schedule
+from train_target import load_llama, optimizers, schedule, write_folder
 
 from treeopt.runtime import Transformer, load_model
 from treeopt.runtime.drafters.eagle.config import default_layer_ids
+from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.model import RequestedStates
 
 if TYPE_CHECKING:
@@ -260,6 +262,33 @@ def train_head(
     write_folder(output, save)
     minutes, cpu_minutes = (time.perf_counter() - start_s) / 60, (time.process_time() - start_cpu_s) / 60
     print(f"trained in {minutes:.1f} minutes, {cpu_minutes:.1f} CPU minutes")
+
+
+def rotate(x: Tensor, angles: Tensor) -> Tensor:
+    """Return heads (…, d) rotated by angles (…, d / 2)."""
+    a, b = x.float().chunk(2, -1)
+    return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
+
+
+def size_fields(config: ModelConfig) -> dict[str, int | float]:
+    """Return the sizes that a head has in common with its target, as fields of `config.json`."""
+    return {
+        "hidden_size": config.hidden,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.key_value_heads,
+        "head_dim": config.head_size,
+        "rms_norm_eps": config.norm_epsilon,
+        "rope_theta": config.rope_base,
+        "vocab_size": config.vocabulary,
+        "max_position_embeddings": SEQUENCE_TOKENS,
+    }
+
+
+def write_head(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Write config.json and the weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    save_file(tensors, folder / "model.safetensors")
 
 
 def divergence(logits: Tensor, target_logits: Tensor) -> Tensor:

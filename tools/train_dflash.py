@@ -7,14 +7,21 @@ they do not attend to each other; every slot is trained towards the target's dis
 in z-lab's layout, plus an embedding of the mask token, for which the vocabulary of 256 bytes has no spare row.
 """
 
-import json
 import math
 from pathlib import Path
 from typing import cast
 
 import torch
-from head_training import SEQUENCE_TOKENS, LogitPairs, TargetStates, train_from_layer_states
-from safetensors.torch import load_file, save_file
+from head_training import (
+    SEQUENCE_TOKENS,
+    LogitPairs,
+    TargetStates,
+    rotate,
+    size_fields,
+    train_from_layer_states,
+    write_head,
+)
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -92,8 +99,8 @@ class DflashHead(nn.Module):
             layer = cast("nn.ModuleDict", module)
             y = self.norm(x, f"{number}_input")
             key_input = torch.cat([context.to(y.dtype), y], 1)
-            query = self.rotate(self.split_heads(layer["q"](y), f"{number}_q"), block_positions)
-            key = self.rotate(self.split_heads(layer["k"](key_input), f"{number}_k"), key_positions)
+            query = rotate(self.split_heads(layer["q"](y), f"{number}_q"), self.angles[block_positions])
+            key = rotate(self.split_heads(layer["k"](key_input), f"{number}_k"), self.angles[key_positions])
             value = self.split_heads(layer["v"](key_input))
             attended = F.scaled_dot_product_attention(
                 query, key.to(query.dtype), value.to(query.dtype), attn_mask=mask, enable_gqa=True
@@ -110,12 +117,6 @@ class DflashHead(nn.Module):
         """Return (sequences, heads, n, head_size) of (sequences, n, heads * head_size), each head normalized by `norm`."""
         split = x.unflatten(-1, (-1, self.config.head_size))
         return (split if norm is None else self.norm(split, norm)).transpose(1, 2)
-
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Return heads (sequences, heads, n, head_size) rotated for n positions."""
-        angles = self.angles[positions]
-        a, b = x.float().chunk(2, -1)
-        return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
 
 
 def tensor_names() -> dict[str, str]:
@@ -134,28 +135,17 @@ def tensor_names() -> dict[str, str]:
 
 def save(head: DflashHead, layers: int, folder: Path) -> None:
     """Write config.json, and the weights in float16, for a target of that many layers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = head.config
-    content = {
+    config = {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
-        "hidden_size": config.hidden,
+        **size_fields(head.config),
         "intermediate_size": INNER,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.key_value_heads,
-        "head_dim": config.head_size,
         "num_hidden_layers": LAYERS,
-        "rms_norm_eps": config.norm_epsilon,
-        "rope_theta": config.rope_base,
-        "vocab_size": config.vocabulary,
-        "max_position_embeddings": SEQUENCE_TOKENS,
         "block_size": BLOCK_TOKENS,
         "dflash_config": {"target_layer_ids": [layer_id - 1 for layer_id in default_layer_ids(layers)]},
     }
-    (folder / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     weights = head.state_dict()
-    tensors = {new: weights[name].half().contiguous() for name, new in tensor_names().items()}
-    save_file(tensors, folder / "model.safetensors")
+    write_head(folder, config, {new: weights[name].half().contiguous() for name, new in tensor_names().items()})
 
 
 def load(head: DflashHead, folder: Path) -> None:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import corpus
 import torch
-from output_folder import write_folder
 from torch.nn.functional import kl_div, log_softmax
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from tqdm import tqdm
-from train_target import TRAINED_TOKENS, load_llama, optimizers, schedule
+from train_target import TRAINED_TOKENS, load_llama, optimizers, schedule, write_folder
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM

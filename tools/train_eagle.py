@@ -6,13 +6,20 @@ The target is frozen. The head is unrolled over the next tokens, each time on it
 it is trained towards the target's distribution. It is saved in the layout of SafeAILab's trainer, in safetensors.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from head_training import SEQUENCE_TOKENS, LogitPairs, TargetStates, train_from_layer_states
-from safetensors.torch import load_file, save_file
+from head_training import (
+    SEQUENCE_TOKENS,
+    LogitPairs,
+    TargetStates,
+    rotate,
+    size_fields,
+    train_from_layer_states,
+    write_head,
+)
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -70,12 +77,6 @@ class EagleHead(nn.Module):
     def norm(self, x: Tensor, name: str) -> Tensor:
         return F.rms_norm(x.float(), x.shape[-1:], self.norms[name], self.config.norm_epsilon)
 
-    def rotate(self, x: Tensor, first: int) -> Tensor:
-        """Return heads (sequences, T, heads, d) rotated for the positions from `first` on."""
-        angles = self.angles[first : first + x.shape[1], None]
-        a, b = x.float().chunk(2, -1)
-        return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
-
     def predict(self, batch: TargetStates) -> LogitPairs:
         """Return, for every depth, the head's logits and the target's at the same positions."""
         pairs = []
@@ -111,8 +112,9 @@ class EagleHead(nn.Module):
         """
         config, (sequences, positions, _) = self.config, x.shape
         shape = (sequences, positions, -1, config.head_size)
-        query = self.rotate(self.layers["q"](x).view(shape), depth).transpose(1, 2)
-        key = self.rotate(self.layers["k"](x).view(shape), depth).transpose(1, 2)
+        angles = self.angles[depth : depth + positions, None]
+        query = rotate(self.layers["q"](x).view(shape), angles).transpose(1, 2)
+        key = rotate(self.layers["k"](x).view(shape), angles).transpose(1, 2)
         value = self.layers["v"](x).view(shape).transpose(1, 2)
         groups = config.heads // config.key_value_heads
         cache.append((key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)))
@@ -147,30 +149,20 @@ NAMES = {
 
 def save(head: EagleHead, layers: int, folder: Path) -> None:
     """Write config.json, and the weights in float16 under SafeAILab's names, for a target of that many layers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = head.config
-    content = {
+    config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": config.hidden,
+        **size_fields(head.config),
         "intermediate_size": head.inner,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.key_value_heads,
-        "head_dim": config.head_size,
         "num_hidden_layers": 1,
-        "rms_norm_eps": config.norm_epsilon,
-        "rope_theta": config.rope_base,
-        "vocab_size": config.vocabulary,
         "draft_vocab_size": len(head.output),
-        "max_position_embeddings": SEQUENCE_TOKENS,
         "eagle_config": {LAYER_IDS_FIELD: [layer_id - 1 for layer_id in default_layer_ids(layers)]},
     }
-    (folder / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     weights = head.state_dict()
     tensors = {new: weights[name].half().contiguous() for name, new in NAMES.items()}
     if head.draft_tokens is not None:
         tensors["d2t"] = head.draft_tokens - torch.arange(len(head.draft_tokens))
-    save_file(tensors, folder / "model.safetensors")
+    write_head(folder, config, tensors)
 
 
 def load(head: EagleHead, folder: Path) -> None:

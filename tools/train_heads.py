@@ -7,13 +7,11 @@ output layer on h + silu(W h + b). A head is trained towards the target's distri
 tokens that it does not see; so it learns the average over sequences, given h.
 """
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from head_training import LogitPairs, head_parser, load_last_states, train_head
-from safetensors.torch import save_file
+from head_training import LogitPairs, head_parser, load_last_states, train_head, write_head
 from torch import Tensor, nn
 from torch.nn.functional import silu
 from train_target import load_llama
@@ -58,12 +56,10 @@ def predict(heads: MedusaHeads, hidden: Tensor) -> LogitPairs:
 
 def save(heads: MedusaHeads, folder: Path) -> None:
     """Write config.json, and the weights in float16, stacked over heads."""
-    folder.mkdir(parents=True, exist_ok=True)
     vocabulary, hidden = heads.output.shape
     config = {"kind": "medusa", "heads": HEADS, "hidden_size": hidden, "vocabulary": vocabulary}
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     weights = {name: torch.stack([getattr(layer, name) for layer in heads.layers]) for name in ("weight", "bias")}
-    save_file({name: w.detach().half() for name, w in weights.items()}, folder / "model.safetensors")
+    write_head(folder, config, {name: w.detach().half() for name, w in weights.items()})
 
 
 def main() -> None:

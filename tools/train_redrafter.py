@@ -6,13 +6,11 @@ The target is frozen. From every token of a sequence the head is unrolled over t
 trained towards the target's distribution.
 """
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from head_training import LogitPairs, head_parser, load_last_states, train_head
-from safetensors.torch import save_file
+from head_training import LogitPairs, head_parser, load_last_states, train_head, write_head
 from torch import Tensor, nn
 from torch.nn.functional import embedding, rms_norm, silu
 from train_target import load_llama
@@ -85,12 +83,10 @@ def predict(head: RecurrentHead, hidden: Tensor, tokens: Tensor) -> LogitPairs:
 
 def save(head: RecurrentHead, folder: Path) -> None:
     """Write config.json, and the weights in float16."""
-    folder.mkdir(parents=True, exist_ok=True)
     vocabulary, hidden = head.output.shape
     config = {"kind": "redrafter", "hidden_size": hidden, "vocabulary": vocabulary, "blocks": BLOCKS}
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    weights = {name.removeprefix("layers."): w.half().contiguous() for name, w in head.state_dict().items()}
-    save_file(weights, folder / "model.safetensors")
+    weights = head.state_dict().items()
+    write_head(folder, config, {name.removeprefix("layers."): w.half().contiguous() for name, w in weights})
 
 
 def main() -> None:

@@ -8,12 +8,13 @@ steps use short windows, the last quarter windows of the full length.
 
 import argparse
 import math
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import corpus
 import torch
-from output_folder import write_folder
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
@@ -84,6 +85,21 @@ def held_out_loss(model: torch.nn.Module, window_tokens: int = TRAINED_TOKENS, w
         logits = model(ids[:, :-1]).logits
         losses.append(cross_entropy(logits[0], ids[0, 1:]).item())
     return sum(losses) / len(losses)
+
+
+def write_folder(folder: Path, write: Callable[[Path], object]) -> None:
+    """Write files to a folder once all of them are complete; an interruption leaves the folder as it was.
+
+    Args:
+        folder: may exist; files of other names stay.
+        write: writes the files to the folder in its argument.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        write(Path(temporary))
+        folder.mkdir(exist_ok=True)
+        for file in Path(temporary).iterdir():
+            file.replace(folder / file.name)
 
 
 def train(model: "LlamaForCausalLM", *, steps: int, learning_rate: float) -> None:

@@ -164,7 +164,6 @@ class TestHead:
 
 class TestTraining:
     def test_an_interrupted_run_resumes_with_the_same_result(self, tools, outputs, head, tmp_path, monkeypatch):
-        monkeypatch.setattr(tools[1], "measure_fastest_dtype", lambda: torch.float32)
         monkeypatch.setattr(tools[1], "CHECKPOINT_STEPS", 2)
         monkeypatch.setattr(tools[1], "measure_fastest_dtype", lambda: torch.float32)  # seconds on some machines
         monkeypatch.setattr(tools[0], "HELD_OUT_EVERY", 3)

@@ -1,4 +1,4 @@
-"""Folders made of GGUF files: the inverse of make_gguf, tokenizer and template included, or a refusal in one line."""
+"""Folders of GGUF files, the inverse of make_gguf, with tokenizer and chat template."""
 
 import json
 from dataclasses import replace
@@ -56,17 +56,17 @@ def make_file(scripts, tmp_path):
     return make
 
 
-def test_weights_and_sizes_are_those_before_make_gguf(scripts, make_file, tmp_path):
+def test_weights_and_sizes_are_those_given_to_make_gguf(scripts, make_file, tmp_path):
     scripts[0].write_folder(make_file(), tmp_path / "out")
     before, after = load_file(bundled.DRAFT / "model.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
     assert set(after) == set(before)
     assert all(np.array_equal(after[name], before[name].astype(np.float16)) for name in before)
-    old, new = (ModelFolder(each).config for each in (bundled.DRAFT, tmp_path / "out"))
+    old, new = (ModelFolder(folder).config for folder in (bundled.DRAFT, tmp_path / "out"))
     assert new == replace(old, vocabulary=258, end_tokens=(256,))
 
 
 @pytest.mark.parametrize(("pre", "ids"), [("smollm", 2), ("gpt-2", 1)])
-def test_digits_are_apart_where_the_pre_tokenizer_splits_them(scripts, make_file, tmp_path, pre, ids):
+def test_the_pre_tokenizer_splits_digits(scripts, make_file, tmp_path, pre, ids):
     scripts[0].write_folder(make_file(pre), tmp_path / "out")
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     assert len(tokenizer.encode("12").ids) == ids
@@ -84,7 +84,7 @@ def test_digits_are_apart_where_the_pre_tokenizer_splits_them(scripts, make_file
     ],
     ids=["pre-tokenizer", "bias"],
 )
-def test_another_kind_is_refused_and_nothing_is_written(scripts, make_file, tmp_path, changes, reason):
+def test_unsupported_files_are_refused_and_nothing_is_written(scripts, make_file, tmp_path, changes, reason):
     with pytest.raises(FormatError, match=reason):
         scripts[0].write_folder(make_file(**changes), tmp_path / "out")
     assert not (tmp_path / "out").exists()
