@@ -1,4 +1,4 @@
-"""Wrong arguments of public functions: errors name the argument, the value and what to do."""
+"""Errors of public functions name the wrong argument, its value and what to do."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -17,7 +17,6 @@ from treeopt.arguments import check_instance, check_integer, to_float_array, to_
 from treeopt.planner import plan, schedule
 from treeopt.records.acceptance import SequenceSums
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import Timing
 from treeopt.records.sampling import Sampling
 from treeopt.solver import Solution, solve
@@ -35,84 +34,49 @@ def solution() -> Solution:
 
 WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "solve a list": (lambda: treeopt.solve([0.7, 0.2]), "table: expected an AcceptanceTable.", "list"),
-    "solve a profile": (lambda: treeopt.solve(PROFILE), "table: expected an AcceptanceTable.", "Profile"),
-    "max_nodes, a fraction": (lambda: solve(TABLE, max_nodes=64.5), "max_nodes: expected a whole number", "64.5"),
     "max_nodes, a float": (lambda: solve(TABLE, max_nodes=64.0), "max_nodes: expected a whole number", "64.0"),
-    "max_nodes, a text": (lambda: solve(TABLE, max_nodes="64"), "max_nodes: expected a whole number", "'64'"),
     "max_nodes, a boolean": (lambda: solve(TABLE, True), "max_nodes: expected a whole number", "True"),
     "max_nodes, a numpy boolean": (lambda: solve(TABLE, np.True_), "max_nodes: expected a whole number", "True"),
-    "max_nodes, nothing": (lambda: solve(TABLE, None), "max_nodes: expected a whole number", "None"),
     "max_nodes, too few": (lambda: solve(TABLE, 0), "max_nodes: expected 1 to", "0"),
-    "max_depth, a float": (lambda: solve(TABLE, 4, 2.0), "max_depth: expected a whole number", "2.0"),
     "level_widths, a text": (lambda: solve(TABLE, 4, level_widths="x"), "level_widths: expected a whole number", "x"),
-    "level_widths, a boolean": (
-        lambda: solve(TABLE, 4, level_widths=True),
-        "level_widths: expected a whole number",
-        "True",
-    ),
     "level_widths, uneven": (
         lambda: solve(TABLE, 4, 2, level_widths=[[1], [1, 2]]),
         "level_widths: expected a whole number",
         "[[1], [1, 2]]",
     ),
-    "draft_widths, a float": (lambda: solve(TABLE, 4, 2, draft_widths=1.5), "draft_widths: expected a whole", "1.5"),
     "nodes of a tree, a float": (lambda: solution().tree(1.5, 2), "nodes: expected a whole number", "1.5"),
-    "nodes of a tree, a text": (lambda: solution().tree("4", 2), "nodes: expected a whole number", "'4'"),
-    "depth of a tree, a boolean": (lambda: solution().tree(4, True), "depth: expected a whole number", "True"),
     "nodes of tokens, too many": (lambda: solution().tokens(5, 2), "nodes: expected 1 to 4.", "5"),
-    "depth of tokens, a float": (lambda: solution().tokens(4, 2.0), "depth: expected a whole number", "2.0"),
     "plan of a path": (lambda: treeopt.plan("profile.yaml"), "profile: expected a Profile.", "'profile.yaml'"),
     "plan, max_nodes": (lambda: plan(PROFILE, 32.0), "max_nodes: expected a whole number", "32.0"),
-    "plan, max_depth": (lambda: plan(PROFILE, 8, max_depth="3"), "max_depth: expected a whole number", "'3'"),
     "plan, rule": (lambda: plan(PROFILE, 8, rule=3), "rule: expected text.", "3"),
     "plan, temperature": (lambda: plan(PROFILE, 8, temperature="0.6"), "temperature: expected a number.", "'0.6'"),
-    "plan, temperature, true": (lambda: plan(PROFILE, 8, temperature=False), "temperature: expected a number", "False"),
     "plan, context": (lambda: plan(PROFILE, 8, context_tokens=256.0), "context_tokens: expected a whole", "256.0"),
     "plan, batch": (lambda: plan(PROFILE, 8, batch_size=0), "batch_size: expected at least 1.", "0"),
     "plan, raw": (lambda: plan(PROFILE, 8, raw="no"), "raw: expected True or False.", "'no'"),
-    "plan, extrapolate": (lambda: plan(PROFILE, 8, extrapolate=1), "extrapolate: expected True or False.", "1"),
-    "plan, lossy": (lambda: plan(PROFILE, 8, lossy=None), "lossy: expected True or False.", "None"),
     "schedule of a table": (lambda: schedule(TABLE), "profile: expected a Profile.", "AcceptanceTable"),
-    "schedule, temperature": (lambda: schedule(PROFILE, 8, temperature="a"), "temperature: expected a number.", "'a'"),
-    "schedule, max_nodes": (lambda: schedule(PROFILE, "8"), "max_nodes: expected a whole number", "'8'"),
-    "a table of a text": (lambda: AcceptanceTable("a"), "p: expected numbers", "'a'"),
     "a table of texts": (lambda: AcceptanceTable(["0.5"]), "p: expected numbers", "'0.5'"),
-    "a table of booleans": (lambda: AcceptanceTable([True, False]), "p: expected numbers", "True"),
     "a table with a boolean": (lambda: AcceptanceTable([0.5, True]), "p: expected numbers", "True"),
     "a table of a boolean array": (lambda: AcceptanceTable(np.array([True])), "p: expected numbers", "True"),
-    "a table of nothing": (lambda: AcceptanceTable(None), "p: expected numbers", "None"),
-    "a table of a mapping": (lambda: AcceptanceTable({1: 2}), "p: expected numbers", "{1: 2}"),
-    "a table of complex numbers": (lambda: AcceptanceTable([1j]), "p: expected numbers", "1j"),
     "a table of uneven rows": (lambda: AcceptanceTable([[0.1], [0.2, 0.3]]), "p: expected numbers, as many in", "0.2"),
     "a table of no float": (lambda: AcceptanceTable([10**400]), "p: expected numbers", "list"),
     "counts of texts": (lambda: AcceptanceTable([0.5], counts=["9"]), "counts: expected numbers", "'9'"),
-    "errors, true": (lambda: AcceptanceTable([0.5], standard_error=[True]), "standard_error: expected numbers", "True"),
     "tokens of a list": (lambda: TABLE.expected_tokens([-1, 0]), "tree: expected a TokenTree.", "[-1, 0]"),
-    "reach of a list": (lambda: TABLE.reach([-1, 0]), "tree: expected a TokenTree.", "[-1, 0]"),
     "rows to a text": (lambda: TABLE.rows("a"), "depth: expected a whole number", "'a'"),
     "sums of texts": (lambda: SequenceSums([["9"], [9.0]], [[[1.0]], [[1.0]]]), "reached: expected", "'9'"),
-    "times of texts": (lambda: Timing(["0.1"]), "samples_s: expected numbers", "'0.1'"),
     "times of one number": (lambda: Timing(0.1), "samples_s: expected", "0.1"),
     "latencies without samples": (lambda: LatencyTable([1, 2], [1, 2]), "timings[0]: expected a Timing.", "1"),
     "latencies of one number": (lambda: LatencyTable([1], 3), "timings: expected a list", "3"),
     "latencies at half a token": (lambda: LatencyTable([1.5], [SECOND]), "tokens: expected whole numbers", "1.5"),
-    "latencies at a text": (lambda: LatencyTable("ab", [SECOND]), "tokens: expected whole numbers", "'ab'"),
     "ranks of floats": (lambda: AcceptedRanks([[0.5]]), "ranks: expected", "0.5"),
     "a tree of a text": (lambda: TokenTree("ab"), "parents: expected one integer per node", "<U2"),
-    "a tree of nothing": (lambda: TokenTree(None), "parents: expected one integer per node", "object"),
     "a tree with a boolean": (lambda: TokenTree([-1, False]), "parents: expected one integer per node", "boolean"),
     "a file of a list": (lambda: trees.TreeFile(tree=[-1, 0]), "tree: expected a TokenTree.", "[-1, 0]"),
     "a chain of half a level": (lambda: trees.chain(1.5), "depth: expected a whole number", "1.5"),
-    "chains of a text": (lambda: trees.chains("2", 2), "count: expected a whole number", "'2'"),
-    "k_ary of a text": (lambda: trees.k_ary("a", 2), "branching: expected a whole number", "'a'"),
     "level widths of a text": (lambda: trees.level_widths("ab"), "width at depth 1: expected a whole number", "'a'"),
     "level widths of a number": (lambda: trees.level_widths(3), "widths: expected a list", "3"),
-    "a diagram of a list": (lambda: trees.draw_text([-1, 0]), "tree: expected a TokenTree.", "[-1, 0]"),
     "a diagram of half a row": (lambda: trees.draw_text(TREE, max_rows=9.5), "max_rows: expected a whole", "9.5"),
-    "a picture of a list": (lambda: trees.save_figure([-1], "a.svg"), "tree: expected a TokenTree.", "[-1]"),
     "a picture nowhere": (lambda: trees.save_figure(TREE, 3), "path: expected text or a pathlib.Path.", "3"),
     "a temperature of text": (lambda: Sampling("0.6"), "temperature: expected a number.", "'0.6'"),
-    "a share that is true": (lambda: Sampling(0.6, True), "top_p: expected a number.", "True"),
     "half a token": (lambda: Sampling(0.6, 1.0, 1.5), "top_k: expected a whole number", "1.5"),
     "a dynamic tree of texts": (
         lambda: DynamicTree(top_k="4", depth=2, nodes=4),
@@ -120,15 +84,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
         "'4'",
     ),
     "a speedup of text": (lambda: trees.Provenance(speedup="2"), "speedup: expected a number.", "'2'"),
-    "load a profile from a number": (lambda: Profile.load(3), "path: expected text or a pathlib.Path.", "3"),
     "load a profile from bytes": (lambda: Profile.load(b"x"), "path: expected text or a pathlib.Path.", "b'x'"),
     "save a profile nowhere": (lambda: PROFILE.save(None), "path: expected text or a pathlib.Path.", "None"),
-    "load a tree from nothing": (lambda: trees.load(None), "path: expected text or a pathlib.Path.", "None"),
     "load a tree file from True": (lambda: trees.load_file(True), "path: expected text or a pathlib.Path.", "True"),
-    "save a tree nowhere": (lambda: TREE.save(3), "path: expected text or a pathlib.Path.", "3"),
     "load a solution from True": (lambda: Solution.load(True), "path: expected text or a pathlib.Path.", "True"),
-    "save a solution nowhere": (lambda: solution().save(None), "path: expected text or a pathlib.Path.", "None"),
-    "load a record from a list": (lambda: DraftRecord.load([]), "path: expected text or a pathlib.Path.", "[]"),
 }
 
 
@@ -156,7 +115,7 @@ def test_integers_of_every_type_are_accepted(number):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "values",
     [
         (0.5, 0.25),
         [Fraction(1, 2), Fraction(1, 4)],
@@ -168,11 +127,11 @@ def test_integers_of_every_type_are_accepted(number):
     ],
     ids=repr,
 )
-def test_numbers_of_every_type_are_accepted(given):
-    if len(given):
-        assert AcceptanceTable(given) == AcceptanceTable([0.5, 0.25])
-    assert to_float_array("p", given).dtype == np.float64
-    assert to_float_array("p", given).flags.owndata
+def test_numbers_of_every_type_are_accepted(values):
+    if len(values):
+        assert AcceptanceTable(values) == AcceptanceTable([0.5, 0.25])
+    assert to_float_array("p", values).dtype == np.float64
+    assert to_float_array("p", values).flags.owndata
 
 
 def test_decimals_are_refused():
@@ -188,13 +147,13 @@ def test_whole_numbers_of_an_array_keep_their_value():
 
 
 def test_errors_shorten_long_values():
-    class Odd:
+    class NoRepr:
         def __repr__(self) -> str:
             raise RuntimeError("no text")
 
-    for odd in (Odd(), "x" * 9999, list(range(9999)), np.zeros((99, 99)), 10**5000, {"a": [1] * 99}):
+    for value in (NoRepr(), "x" * 9999, list(range(9999)), np.zeros((99, 99)), 10**5000, {"a": [1] * 99}):
         with pytest.raises(InvalidValueError) as caught:
-            check_instance("tree", odd, TokenTree, "make one")
+            check_instance("tree", value, TokenTree, "make one")
         assert len(str(caught.value)) < 200
         assert "\n" not in str(caught.value)
 

@@ -3,7 +3,6 @@
 They are built in a copy of the repository, without a network, with the installed setuptools.
 """
 
-import email.message
 import email.parser
 import importlib.util
 import os
@@ -42,22 +41,22 @@ treeopt.solve([0.7])
 
 
 def run(command: Sequence[str | Path], folder: Path, code: int = 0) -> str:
-    """Return what a process prints that knows nothing of the folder these tests are in, and ends with a code."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
-    done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    """Run a command without this checkout in its environment, check its exit code, and return its output."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == code, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout
 
 
-def built(kind: str, folder: Path, out: Path) -> Path:
-    """Return the distribution that setuptools builds of a folder, as a front end has it done."""
+def build(kind: str, folder: Path, out: Path) -> Path:
+    """Return the distribution that setuptools builds from a folder."""
     code = f"from setuptools import build_meta; print('\\n' + build_meta.build_{kind}({str(out)!r}))"
     return out / run([sys.executable, "-c", code], folder).split()[-1]
 
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("setuptools", minversion="77", reason="what builds the distributions is not installed")
+    pytest.importorskip("setuptools", minversion="77", reason="setuptools is not installed")
     folder = tmp_path_factory.mktemp("distribution") / "copy"
     shutil.copytree(ROOT, folder, symlinks=True, ignore=LEFT_OUT)
     return folder
@@ -65,7 +64,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sdist(copied: Path) -> Path:
-    return built("sdist", copied, copied.parent)
+    return build("sdist", copied, copied.parent)
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +77,7 @@ def unpacked(sdist: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(copied: Path) -> Path:
-    return built("wheel", copied, copied.parent)
-
-
-def metadata(text: str) -> email.message.Message:
-    return email.parser.Parser().parsestr(text)
+    return build("wheel", copied, copied.parent)
 
 
 @pytest.mark.slow
@@ -99,14 +94,14 @@ class TestSourceDistribution:
             if member.issym()
         }
         files = {name for name, member in zip(names, members, strict=True) if member.isfile()}
-        lying = {
+        expected = {
             path.relative_to(copied).as_posix()
             for path in copied.rglob("*")
             if path.is_file() and not path.is_symlink() and "egg-info" not in str(path)
         }
-        weights = {name for name in lying if name.startswith("examples/smollm2/") and not name.endswith("README.md")}
-        made = {"PKG-INFO", "setup.cfg"}
-        assert {name for name in files if "egg-info" not in name} - made == lying - weights - {"build"}
+        weights = {name for name in expected if name.startswith("examples/smollm2/") and not name.endswith("README.md")}
+        generated = {"PKG-INFO", "setup.cfg"}
+        assert {name for name in files if "egg-info" not in name} - generated == expected - weights - {"build"}
 
     def test_sdist_contains_test_data(self, unpacked):
         assert [name for name in NEEDED if not (unpacked / name).exists()] == []
@@ -114,13 +109,12 @@ class TestSourceDistribution:
         assert {link: os.readlink(unpacked / link) for link in LINKS} == LINKS
 
     def test_sdist_tests_pass(self, unpacked):
-        """Those of packages, layers and links; what its other tests need is there, since all files are."""
         tests = ["tests/trees/test_shapes.py", "tests/test_packaging.py", "tests/test_layers.py"]
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
         assert " passed" in run(command, unpacked)
 
     def test_wheel_of_sdist_equals_wheel_of_checkout(self, unpacked, wheel):
-        again = built("wheel", unpacked, unpacked.parent)
+        again = build("wheel", unpacked, unpacked.parent)
         with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
             assert sorted(one.namelist()) == sorted(other.namelist())
             assert [name for name in one.namelist() if one.read(name) != other.read(name)] == []
@@ -141,16 +135,16 @@ class TestWheel:
     def test_metadata_is_complete(self, wheel):
         with zipfile.ZipFile(wheel) as archive:
             (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
-            found = metadata(archive.read(name).decode("utf-8"))
-        assert found["Author"]
-        assert found["Maintainer"]
-        assert found["License-Expression"] == "Apache-2.0"
-        assert found["Description-Content-Type"] == "text/markdown"
-        assert "Typing :: Typed" in found.get_all("Classifier")
-        assert "speculative decoding" in found["Keywords"].split(",")
-        urls = dict(line.split(", ") for line in found.get_all("Project-URL"))
+            fields = email.parser.Parser().parsestr(archive.read(name).decode("utf-8"))
+        assert fields["Author"]
+        assert fields["Maintainer"]
+        assert fields["License-Expression"] == "Apache-2.0"
+        assert fields["Description-Content-Type"] == "text/markdown"
+        assert "Typing :: Typed" in fields.get_all("Classifier")
+        assert "speculative decoding" in fields["Keywords"].split(",")
+        urls = dict(line.split(", ") for line in fields.get_all("Project-URL"))
         assert list(urls) == ["Repository", "Documentation", "Changelog", "Issues"]
-        text = found.get_payload()
+        text = fields.get_payload()
         assert f"]({urls['Repository']}/raw/HEAD/docs/images/tree-64.svg)" in text
         targets = re.findall(r"\]\(([^)]*)\)", text)
         assert len(targets) > 10
@@ -160,18 +154,18 @@ class TestWheel:
 @pytest.mark.slow
 @pytest.mark.process
 def test_types_are_seen_in_an_editable_install(copied, tmp_path):
-    """A fresh environment that has all packages of this one, and treeopt installed as `pip install -e .` does it."""
-    pytest.importorskip("pip", reason="what installs packages is not installed")
+    """In a fresh environment with the packages of this one and an editable install of treeopt."""
+    pytest.importorskip("pip", reason="pip is not installed")
     pytest.importorskip("mypy", reason="mypy is not installed")
     venv.create(tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
-    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    packages = Path(run([python, "-c", where], tmp_path).strip())
-    (packages / "parent.pth").write_text(run([sys.executable, "-c", where], tmp_path))
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(run([python, "-c", code], tmp_path).strip())
+    (packages / "parent.pth").write_text(run([sys.executable, "-c", code], tmp_path))
     install = ["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "--ignore-installed", "-e"]
     run([python, *install, copied], tmp_path)
-    found = run([python, "-c", "import treeopt.cli; print(treeopt.__file__, treeopt.cli.__file__)"], tmp_path).split()
-    assert found == [str(copied / "treeopt" / "__init__.py"), str(copied / "treeopt" / "cli" / "__init__.py")]
+    files = run([python, "-c", "import treeopt.cli; print(treeopt.__file__, treeopt.cli.__file__)"], tmp_path).split()
+    assert files == [str(copied / "treeopt" / "__init__.py"), str(copied / "treeopt" / "cli" / "__init__.py")]
     (tmp_path / "mine.py").write_text(USER)
     checked = run([python, "-m", "mypy", "--strict", "mine.py"], tmp_path, code=1)
     assert re.findall(r'Revealed type is "(.*)"', checked) == [
@@ -184,7 +178,7 @@ def test_types_are_seen_in_an_editable_install(copied, tmp_path):
 
 
 class Distribution:
-    """Stands for that of setuptools, which importing would change this process for good."""
+    """Replaces that of setuptools, which changes the process on import."""
 
     def __init__(self, package_dir: dict[str, str]) -> None:
         self.package_dir, self.ran = package_dir, []
@@ -195,7 +189,7 @@ class Distribution:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """setup.py, of which nothing is run."""
+    """Return setup.py as a module, without running setup."""
     for name in ("setuptools", "setuptools.command", "setuptools.command.sdist"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     vars(sys.modules["setuptools"]).update(Distribution=Distribution, setup=None)
@@ -216,15 +210,6 @@ class TestSetup:
         )
         for kept in ("[top](#top)", "[out](https://example.org)", "[mail](mailto:a@example.org)"):
             assert script.with_whole_links(kept) == kept
-
-    def test_readme_links_exist(self, script):
-        text = (ROOT / "README.md").read_text("utf-8")
-        targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
-        assert len(targets) > 10
-        assert [target for target in targets if not (ROOT / target).is_file()] == []
-        whole = script.with_whole_links(text)
-        assert whole.count(f"]({script.REPOSITORY}/") == len(targets)
-        assert re.findall(r"\]\((?!https://)[^)]*\)", whole) == []
 
     def test_metadata_links_exist(self, script):
         pages = [page.partition("/HEAD/")[2] for page in script.PAGES.values()]

@@ -185,8 +185,8 @@ def inner_fault(package: str, name: str) -> str | None:
 def test_no_imports_by_computed_names():
     """Computed names cannot be resolved here, so only the lazy public API may use one."""
     computed = re.compile(r"import_module\(f?.treeopt\.(?!cli\.)")
-    found = [module for module, path in modules() if computed.search(path.read_text("utf-8"))]
-    assert found == ["treeopt.trees"]
+    computing = [module for module, path in modules() if computed.search(path.read_text("utf-8"))]
+    assert computing == ["treeopt.trees"]
 
 
 def modules() -> list[tuple[str, Path]]:
@@ -249,7 +249,7 @@ def test_no_import_cycles():
     ],
 )
 def test_import_cycles_are_detected(source):
-    """Negative control, over a third module; what only leads into the circle is not named."""
+    """Negative control with a cycle of three modules; a module that only imports them is not on it."""
     sources = {
         "treeopt.records": "",
         "treeopt.records.acceptance": source,
@@ -266,40 +266,30 @@ def test_import_cycles_are_detected(source):
 
 def test_every_folder_is_checked():
     names = {name for name, _ in modules()}
-    rooms = {"treeopt.trees.token_tree", "treeopt.planner.costs", "treeopt.cli", "treeopt.profiler"}
-    assert {"treeopt.errors", "treeopt.files", *rooms} <= names
+    expected = {
+        "treeopt.errors",
+        "treeopt.files",
+        "treeopt.trees.token_tree",
+        "treeopt.planner.costs",
+        "treeopt.cli",
+        "treeopt.profiler",
+    }
+    assert expected <= names
     assert len(names) == len(modules())
 
 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("treeopt.trees.shapes", "import numpy as np\nfrom treeopt.errors import TreeoptError"),
-        ("treeopt.trees.token_tree", "from treeopt.trees.tree_file import TreeFile"),
+        ("treeopt.trees.token_tree", "import numpy as np\nfrom treeopt.errors import TreeoptError"),
         ("treeopt.trees.figure", "def draw():\n    import matplotlib.pyplot as plt"),
         ("treeopt.trees.figure", "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
         ("treeopt.trees.formats.growmap", "def write():\n    import torch"),
-        (
-            "treeopt.records.profile",
-            "from treeopt.records import latency\nfrom treeopt.records.acceptance import AcceptanceTable",
-        ),
+        ("treeopt.records.profile", "from treeopt.records import latency"),
         ("treeopt.solver.kernels", "from numba import njit"),
-        ("treeopt.planner.planning", "from treeopt.solver import solve\nfrom treeopt.planner.costs import StepCosts"),
         ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
-        (
-            "treeopt.report.plan_figure",
-            "from treeopt.files.figure_file import save\ndef draw():\n    import matplotlib",
-        ),
-        (
-            "treeopt.engines.importers.profiles",
-            "from treeopt.records.profile import Profile\nfrom treeopt.trees.tree_file import TreeFile",
-        ),
-        ("treeopt.engines.exporters.vllm", "from treeopt.planner import Plan\nfrom treeopt.version import __version__"),
-        ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
-        ("treeopt.profiler.latency.rounds", "import treeopt.runtime.decoder"),
         ("treeopt.cli.main", "import click\nfrom treeopt import planner, profiler, solver"),
         ("treeopt.trees.tree", "if TYPE_CHECKING:\n    from treeopt.planner import Plan"),
-        ("treeopt.files", "from treeopt.errors import TreeoptError"),
     ],
 )
 def test_allowed_imports_pass(module, source):
@@ -309,55 +299,25 @@ def test_allowed_imports_pass(module, source):
 @pytest.mark.parametrize(
     ("module", "source", "reason"),
     [
-        (
-            "treeopt.trees.shapes",
-            "from treeopt.records.acceptance import AcceptanceTable",
-            "may not import treeopt.records",
-        ),
+        ("treeopt.trees.shapes", "from treeopt.records.acceptance import A", "may not import treeopt.records"),
         ("treeopt.trees.shapes", "def f():\n    import treeopt.cli.main", "line 2: .*may not import treeopt.cli"),
         ("treeopt.trees.shapes", "try:\n    import torch\nexcept ImportError:\n    pass", "torch is for"),
         ("treeopt.trees.shapes", "if TYPE_CHECKING:\n    import torch", "torch is for"),
         ("treeopt.trees.shapes", "if TYPE_CHECKING:\n    pass\nelse:\n    import treeopt.solver", "line 4: "),
-        ("treeopt.trees.shapes", "from . import token_tree", "relative"),
         ("treeopt.trees.shapes", "from ..errors import TreeoptError", "relative"),
         ("treeopt.trees.shapes", "def f():\n    import matplotlib", "matplotlib is for"),
         ("treeopt.trees.figure", "import matplotlib", "matplotlib is for"),
         ("treeopt.trees.formats.growmap", "import torch", "torch is for functions only"),
-        (
-            "treeopt.trees.formats.medusa",
-            "def write():\n    import torch",
-            "torch is for treeopt.adaptation, treeopt.profiler, ",
-        ),
         ("treeopt.records.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
-        ("treeopt.solver.kernels", "from treeopt.planner.costs import StepCosts", "may not import treeopt.planner"),
-        ("treeopt.engines.importers.latency", "from treeopt.engines import sglang", "may not import treeopt.engines"),
         ("treeopt.planner", "from treeopt.engines import vllm", "may not import treeopt.engines"),
-        ("treeopt.planner.speed_bound", "from treeopt.runtime import Decoder", "may not import treeopt.runtime"),
-        (
-            "treeopt.planner.speed_bound",
-            "from numba import njit",
-            "numba is for treeopt.compiling, treeopt.runtime, treeopt.solver only",
-        ),
-        ("treeopt.planner.smoothing", "from scipy.optimize import isotonic_regression", "scipy is for functions only"),
-        ("treeopt.planner.planning", "def draw():\n    import matplotlib", "matplotlib is for"),
-        (
-            "treeopt.profiler.latency.rounds",
-            "def f():\n    import scipy.stats",
-            "scipy is for treeopt.planner, treeopt.solver only",
-        ),
-        ("treeopt.runtime.decoder", "from treeopt.solver import solve", "may not import treeopt.solver"),
+        ("treeopt.planner.smoothing", "from scipy.optimize import minimize", "scipy is for functions only"),
+        ("treeopt.profiler.rounds", "def f():\n    import scipy", "scipy is for treeopt.planner, treeopt.solver only"),
         ("treeopt.runtime.decoder", "from treeopt.profiler import clock", "may not import treeopt.profiler"),
-        ("treeopt.profiler.latency.rounds", "from treeopt import methods", "may not import treeopt.methods"),
-        ("treeopt.profiler.latency.rounds", "import click", "click is for treeopt.cli only"),
-        ("treeopt.cli.run", "import torch", "torch is for"),
-        ("treeopt.texts.tokenizer", "def f():\n    import torch", "torch is for"),
-        ("treeopt.cli.run", "import treeopt", "import it from the module"),
         ("treeopt.cli.run", "from treeopt import plan", "import it from the module"),
-        ("treeopt.cli.run", "from treeopt import __version__", "import it from the module"),
         ("treeopt.files", "from treeopt.trees import load", "may not import treeopt.trees"),
         ("treeopt.profiles", "", "not in any package"),
     ],
 )
 def test_forbidden_imports_are_detected(module, source, reason):
-    assert len(found := faults(module, source)) == 1
-    assert re.search(reason, found[0])
+    (fault,) = faults(module, source)
+    assert re.search(reason, fault)

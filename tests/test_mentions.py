@@ -1,4 +1,4 @@
-"""Names in pages and docstrings exist: modules and their content, files, links and headings.
+"""Modules, names, files, links and headings in pages and docstrings exist.
 
 Sources are parsed, not imported.
 """
@@ -21,7 +21,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 OTHERS = {"tools/server/README.md"}
-"""Paths in other projects' repositories: llama.cpp's."""
+"""Paths in llama.cpp's repository."""
 
 
 def pages() -> list[Path]:
@@ -31,15 +31,15 @@ def pages() -> list[Path]:
 
 
 def sources() -> dict[str, Path]:
-    """Return every module of the package by its dotted name, links not followed."""
-    found = {}
+    """Return the path of every module by its dotted name; links are not followed."""
+    modules = {}
     for folder, package in FOLDERS.items():
         for path in (ROOT / folder).rglob("*.py"):
             inner = path.relative_to(ROOT / folder).with_suffix("")
             if not any((ROOT / folder / above).is_symlink() for above in inner.parents if above.name):
                 name = ".".join((package, *inner.parts)).removesuffix(".__init__")
-                found[name] = path
-    return found
+                modules[name] = path
+    return modules
 
 
 @cache
@@ -48,23 +48,23 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def defined(body: list[ast.stmt]) -> dict[str, ast.stmt]:
-    """Return what statements define by name, what they import included."""
-    found: dict[str, ast.stmt] = {}
+    """Return the statements that define or import each name."""
+    names: dict[str, ast.stmt] = {}
     for line in body:
         if isinstance(line, ast.FunctionDef | ast.ClassDef):
-            found[line.name] = line
+            names[line.name] = line
         elif isinstance(line, ast.Import | ast.ImportFrom):
-            found |= {each.asname or each.name: line for each in line.names}
+            names |= {alias.asname or alias.name: line for alias in line.names}
         elif isinstance(line, ast.Assign | ast.AnnAssign):
             targets = line.targets if isinstance(line, ast.Assign) else [line.target]
-            found |= {each.id: line for each in targets if isinstance(each, ast.Name)}
+            names |= {target.id: line for target in targets if isinstance(target, ast.Name)}
         elif isinstance(line, ast.If | ast.Try):
-            found |= defined(line.body)
-    return found
+            names |= defined(line.body)
+    return names
 
 
 def is_named(name: str, modules: dict[str, Path]) -> bool:
-    """Return whether a dotted name is a module, or something in one, or in a class of one."""
+    """Whether a dotted name is a module, one of its names, or an attribute of one of its classes."""
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):
         module, inner = ".".join(parts[:cut]), parts[cut:]
@@ -76,7 +76,7 @@ def is_named(name: str, modules: dict[str, Path]) -> bool:
 def is_defined(inner: list[str], body: list[ast.stmt], modules: dict[str, Path]) -> bool:
     line = defined(body).get(inner[0])
     if isinstance(line, ast.ImportFrom):
-        (name,) = [each.name for each in line.names if (each.asname or each.name) == inner[0]]
+        (name,) = [alias.name for alias in line.names if (alias.asname or alias.name) == inner[0]]
         return is_named(".".join((str(line.module), name, *inner[1:])), modules)
     if line is None or len(inner) == 1:
         return line is not None
@@ -84,7 +84,7 @@ def is_defined(inner: list[str], body: list[ast.stmt], modules: dict[str, Path])
 
 
 def anchor(heading: str) -> str:
-    """Return what a link to a heading ends in, as GitHub makes it.
+    """Return GitHub's anchor of a heading.
 
     >>> anchor("What `bench` prints, and why")
     'what-bench-prints-and-why'
@@ -100,18 +100,18 @@ def texts() -> Iterator[tuple[Path, str]]:
 
 
 def faults(path: Path, text: str, modules: dict[str, Path]) -> Iterator[str]:
-    """Yield every name in a text that is the name of nothing."""
-    where = path.relative_to(ROOT)
+    """Yield every dotted name and path in a text that does not exist."""
+    location = path.relative_to(ROOT)
     for name in DOTTED.findall(text):
         if not is_named(name, modules):
-            yield f"{where}: {name}"
+            yield f"{location}: {name}"
     for name in PATH.findall(text):
         if name not in OTHERS and not any(ROOT.glob(name.replace("NAME", "*"))):
-            yield f"{where}: {name}"
+            yield f"{location}: {name}"
 
 
 def link_faults(page: Path, text: str) -> Iterator[str]:
-    """Yield every link of a page's text that leads to no file, or to no heading of one."""
+    """Yield every link to a missing file or heading."""
     for link in LINK.findall(FENCE.sub("", text)):
         target, _, part = link.partition("#")
         if "://" not in link and not leads_to((page.parent / target).resolve() if target else page, part):
@@ -134,8 +134,10 @@ def test_every_link_resolves():
 def test_missing_names_and_links_are_detected():
     """Negative control."""
     text = "`treeopt.solver.no_such`, treeopt.plan, treeopt.trees.TokenTree.parents, tools/make_prompts.py, cli/*.py"
-    found = list(faults(ROOT / "README.md", text, sources()))
-    assert found == ["README.md: treeopt.solver.no_such", "README.md: tools/make_prompts.py"]
+    assert list(faults(ROOT / "README.md", text, sources())) == [
+        "README.md: treeopt.solver.no_such",
+        "README.md: tools/make_prompts.py",
+    ]
     links = (
         "[a](docs/explanation/solver.md) [b](docs/none.md) [c](benchmarks/README.md#benchmarks) [d](#no-such-heading)"
     )

@@ -12,34 +12,18 @@ PUBLIC = ["engines", "planner", "profiler", "runtime", "solver", "trees"]
 PACKAGES = ["treeopt", *(f"treeopt.{name}" for name in PUBLIC)]
 
 
-def public_names(module: types.ModuleType) -> list[str]:
-    """Return the names that a star import brings."""
-    return sorted(module.__all__)
-
-
 def completed(package: str) -> list[str]:
-    """Return what tab completion offers behind `package.`, names that Python itself gives every object left out."""
+    """Return the tab completions of `package.` without the names of every object."""
     module = importlib.import_module(package)
-    found = rlcompleter.Completer({"it": module}).attr_matches("it.")
-    return sorted(name.removeprefix("it.").removesuffix("(").removesuffix("()") for name in found)
+    matches = rlcompleter.Completer({"it": module}).attr_matches("it.")
+    return sorted(name.removeprefix("it.").removesuffix("(").removesuffix("()") for name in matches)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_dir_lists_the_public_names_only(package):
+def test_dir_and_completion_list_the_public_names_only(package):
     module = importlib.import_module(package)
-    assert dir(module) == public_names(module)
-    assert len(set(dir(module))) == len(dir(module))
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_tab_completion_lists_the_public_names_only(package):
-    module = importlib.import_module(package)
-    assert completed(package) == [name for name in public_names(module) if not name.startswith("_")]
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_public_name_exists(package):
-    module = importlib.import_module(package)
+    assert dir(module) == sorted(set(module.__all__))
+    assert completed(package) == [name for name in dir(module) if not name.startswith("_")]
     for name in module.__all__:
         value = getattr(module, name)
         home = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "treeopt")
@@ -47,7 +31,7 @@ def test_every_public_name_exists(package):
 
 
 def test_public_packages_are_attributes():
-    """Asked of the module's own `__getattr__`, because here they were imported long ago, and became attributes."""
+    """Of the module's own `__getattr__`, because imported packages are attributes already."""
     assert [treeopt.__getattr__(name).__name__ for name in PUBLIC] == PACKAGES[1:]
     assert set(PUBLIC) | {"__version__"} <= set(treeopt.__all__)
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from treeopt.engines.clients.client import Completion, Counters, EngineConfig, RunningEngine
 from treeopt.errors import EngineError
 
-FIRST_S = 0.01
-
 
 def accepted_of(prompt, length, tokens):
     """Return the accepted draft tokens of each step of a text: 0, 1, 2, … in turn, beginning at one of the prompt's own."""
