@@ -110,7 +110,14 @@ def run_prompts(generation: Generation) -> None:
     requests = _requests(generation, prompts)
     checkpoint = _open_checkpoint(generation, requests)
     start_s = time.perf_counter()
-    errors = _decode(generation, requests, checkpoint)
+    try:
+        errors = _decode(generation, requests, checkpoint)
+    except InterruptionError:
+        raise
+    except TreeoptError:
+        if not checkpoint.samples(KIND):
+            checkpoint.remove()  # there is nothing to resume
+        raise
     seconds = time.perf_counter() - start_s
     sequences = checkpoint.samples(KIND)
     rows = [
