@@ -1,4 +1,4 @@
-"""What the commands' tests share: a folder, small profiles, no word about waiting, and no other programs."""
+"""Fixtures of the command tests: a folder, small profiles, no progress output, and no other programs."""
 
 import sys
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.invented import call
+from tests.cli.invented import succeed
 from treeopt.cli import terminal
 
 LITTLE = ("--rounds", "2", "--context-tokens", "64", "--max-tokens", "8")
-"""Of everything measured, so that a profile takes less than a second."""
+"""Amounts that let a profile take less than a second."""
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def no_other_programs() -> Iterator[None]:
-    """Let nothing depend on what else computes, other tests above all."""
+    """Hide other programs, above all other tests, from measurements and benchmarks."""
     from treeopt.profiler.latency.load import CpuLoadReader, LoadReport
 
     with pytest.MonkeyPatch.context() as patch:
@@ -37,25 +37,23 @@ def greedy_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of a profile that was measured at temperature 0."""
     path = tmp_path_factory.mktemp("greedy") / "profile.yaml"
     with no_other_programs():
-        result = call("profile", "--output", path, *LITTLE, "--positions", "96", "--max-prompts", "8")
-    assert result.exit_code == 0, result.output
+        succeed("profile", "--output", path, *LITTLE, "--positions", "96", "--max-prompts", "8")
     return path
 
 
 @pytest.fixture(scope="session")
 def rules_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the path of a profile of four rules at temperature 0.6, beside what the command said."""
+    """Return the path of a profile of four rules at temperature 0.6; the command's output is in `profile.out`."""
     path = tmp_path_factory.mktemp("rules") / "profile.yaml"
     rules = ("--rules", "sequoia,target, traversal,typical", "--lossy", "--temperature", "0.6")
     with no_other_programs():
-        result = call("profile", "--output", path, *rules, *LITTLE, "--positions", "48", "--max-prompts", "4")
-    assert result.exit_code == 0, result.output
-    path.with_suffix(".said").write_text(result.stdout)
+        result = succeed("profile", "--output", path, *rules, *LITTLE, "--positions", "48", "--max-prompts", "4")
+    path.with_suffix(".out").write_text(result.stdout)
     return path
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nobody_knows_other_programs() -> Iterator[None]:
+def hide_other_programs() -> Iterator[None]:
     with no_other_programs():
         yield
 
@@ -69,6 +67,6 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let work take as long as it may: on a fresh machine the solver is compiled during the first solve."""
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show no progress, however long work takes: on a fresh machine the first solve compiles the solver."""
     monkeypatch.setattr(terminal, "SILENT_S", 3600.0)

@@ -1,4 +1,4 @@
-"""Profiles of machines that do not exist, so that every number of a plan is known beforehand."""
+"""Profiles of machines that do not exist, so that every number of a plan is known, and runs of the command line."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,22 +17,6 @@ from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
 
-COMMANDS = [
-    "profile",
-    "solve",
-    "schedule",
-    "show",
-    "compare",
-    "probe",
-    "export",
-    "import",
-    "run",
-    "bench",
-    "simulate",
-    "report",
-    "doctor",
-]
-"""All there are, in the order of the help."""
 COUNTS = (1, 2, 4, 8, 12, 16, 24, 32)
 TABLE = AcceptanceTable([[0.7, 0.15, 0.05], [0.65, 0.15, 0.05], [0.6, 0.15, 0.05], [0.5, 0.1, 0.05]])
 NOISY = AcceptanceTable([[0.6, 0.1, 0.11], [0.6, 0.1, 0.11]], standard_error=np.full((2, 3), 0.02))
@@ -44,7 +28,7 @@ SAMPLES = 15
 
 
 def leaf_commands(group: click.Group = main) -> dict[str, click.Command]:
-    """Return every command that does something, by its words: `solve`, `bench tree`, ..."""
+    """Return all commands without subcommands by their names, such as `bench tree`."""
     context = click.Context(group)
     leaves: dict[str, click.Command] = {}
     for name in group.list_commands(context):
@@ -61,13 +45,40 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
+def succeed(*arguments: object) -> Result:
+    """Run a command line that has to succeed."""
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refused(*arguments: object, code: int = 1) -> str:
+    """Return the only error line of a command line that has to fail, without output and without a changed file."""
+    before = _current_files()
+    result = call(*arguments)
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    assert "Traceback" not in result.stderr
+    assert _current_files() == before
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    return line
+
+
+def warnings_of(result: Result) -> list[str]:
+    return [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
+
+
+def _current_files() -> dict[str, tuple[int, int]]:
+    """Return size and time of change of everything in the current folder, by name."""
+    return {path.name: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in Path().iterdir()}
+
+
 def verify_s(tokens: int, context_tokens: int, batch_size: int) -> float:
-    """Return seconds of a pass that a machine with much idle arithmetic takes."""
+    """Return the seconds of a pass of a machine with much idle arithmetic."""
     return 1e-2 + 2e-6 * context_tokens * batch_size + 1e-4 * tokens * batch_size
 
 
 def draft_s(tokens: int, context_tokens: int, batch_size: int) -> float:
-    """Return seconds of a level of a much smaller model."""
+    """Return the seconds of drafting a level with a much smaller model."""
     return 5e-4 + 1e-7 * context_tokens * batch_size + 2e-5 * tokens * batch_size
 
 
@@ -132,14 +143,11 @@ def saved(folder: Path, profile: Profile) -> Path:
 
 
 def solved(folder: Path, profile: Profile, *arguments: object) -> str:
-    """Return what a solve prints on standard output; of warnings there is none but that of acceptance at one context."""
-    result = call("solve", "--profile", saved(folder, profile), *arguments)
-    assert result.exit_code == 0, result.output
+    """Return the standard output of `treeopt solve`, which may warn of acceptance at one context only."""
+    result = succeed("solve", "--profile", saved(folder, profile), *arguments)
     assert all(line.startswith("Warning: acceptance was measured ") for line in result.stderr.splitlines())
     return result.stdout
 
 
 def solved_json(folder: Path, profile: Profile, *arguments: object) -> dict[str, Any]:
-    result = call("solve", "--profile", saved(folder, profile), "--json", *arguments)
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
+    return dict(json.loads(succeed("solve", "--profile", saved(folder, profile), "--json", *arguments).stdout))

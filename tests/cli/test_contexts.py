@@ -1,4 +1,4 @@
-"""Commands on a profile whose acceptance was measured by context: they plan for the one asked for, and say where to switch."""
+"""Commands on a profile whose acceptance depends on the context: plans for one context, and where to switch."""
 
 import json
 from dataclasses import replace
@@ -6,85 +6,64 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.invented import call, invented, saved, solved_json
-from tests.planner.test_drafters import CONTEXTS as DRAFTED_AT
-from tests.planner.test_drafters import by_context as with_drafters
-from treeopt.planner import plan, schedule
+from tests.cli.invented import call, invented, saved, solved_json, succeed
+from tests.planner.test_drafters import CONTEXTS as DRAFTER_CONTEXTS
+from tests.planner.test_drafters import by_context as drafters_by_context
+from treeopt.planner import schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import Imported
+from treeopt.report.profile_text import profile_summary
+from treeopt.trees import load_file
 
-GOOD, BAD = AcceptanceTable([[0.9, 0.05]] * 6), AcceptanceTable([[0.2, 0.02]] * 6)
 CONTEXTS = (64, 256, 896)
+TABLES = tuple(AcceptanceTable([[first, second]] * 6) for first, second in ((0.9, 0.05), (0.6, 0.03), (0.2, 0.02)))
+BUDGET = 8
 
 
 def by_context(batches: tuple[int, ...] = (1,)) -> Profile:
     """Return a profile whose drafts are good at short contexts and bad at long ones; times are nearly the same."""
-    found = invented(conditions=[(context, batch) for batch in batches for context in CONTEXTS])
-    (one,) = found.acceptances
-    tables = (GOOD, AcceptanceTable([[0.6, 0.03]] * 6), BAD)
-    return replace(
-        found,
-        acceptances=tuple(replace(one, context_tokens=at, table=p) for at, p in zip(CONTEXTS, tables, strict=True)),
-    )
+    profile = invented(conditions=[(context, batch) for batch in batches for context in CONTEXTS])
+    (acceptance,) = profile.acceptances
+    by_context = [replace(acceptance, context_tokens=at, table=p) for at, p in zip(CONTEXTS, TABLES, strict=True)]
+    return replace(profile, acceptances=tuple(by_context))
 
 
-def drafters_by_context() -> Profile:
+def with_drafters() -> Profile:
     """Return a profile with Medusa and prompt lookup, and all acceptance measured at three contexts."""
-    found = with_drafters()
-    (one,) = found.acceptances
-    return replace(found, acceptances=tuple(replace(one, context_tokens=at) for at in DRAFTED_AT))
+    profile = drafters_by_context()
+    (acceptance,) = profile.acceptances
+    return replace(profile, acceptances=tuple(replace(acceptance, context_tokens=at) for at in DRAFTER_CONTEXTS))
 
 
 class TestSolve:
-    def test_it_says_at_which_context_to_switch(self, folder: Path) -> None:
-        profile = by_context()
-        result = call("solve", "--profile", saved(folder, profile))
-        expected = schedule(profile, 32).switches
-
-        assert result.exit_code == 0, result.output
+    def test_table_and_json_contain_the_switches(self, folder: Path) -> None:
+        profile = by_context((1, 4))
+        result = succeed("solve", "--profile", saved(folder, profile), "--budget", BUDGET)
+        switches = solved_json(folder, profile, "--budget", BUDGET)["schedule"]["switches"]
+        expected = schedule(profile, BUDGET).switches
         assert result.stderr == ""
         lines = [line for line in result.stdout.splitlines() if line.startswith("Switch at ")]
-        assert len(lines) == len(expected) > 0
-        for line, (before, after) in zip(lines, expected, strict=True):
-            assert line.startswith(f"Switch at {after.context_tokens[0]} tokens of context: from ")
+        assert len(lines) == len(switches) == len(expected) > 1
+        for line, switch, (before, after) in zip(lines, switches, expected, strict=True):
+            context, batch = after.context_tokens[0], after.batch_sizes[0]
+            start = f"Switch at {context} tokens of context, temperature 0, batch of {batch}: from "
+            assert line.startswith(start)
             assert f"{before.option.shape} to " in line
             assert line.endswith(f"{after.option.shape}.")
+            assert (switch["context_tokens"], switch["batch_size"]) == (context, batch)
+            assert (switch["temperature"], switch["rule"]) == (0.0, "sequoia")
+            assert switch["before"]["parents"] == before.option.tree.parents.tolist()
+            assert switch["after"]["parents"] == after.option.tree.parents.tolist()
 
-    def test_and_so_does_the_json(self, folder: Path) -> None:
-        profile = by_context((1, 4))
-        found = solved_json(folder, profile)["schedule"]["switches"]
-        expected = schedule(profile, 32).switches
-
-        assert len(found) == len(expected) > 1
-        for each, (before, after) in zip(found, expected, strict=True):
-            assert each["context_tokens"] == after.context_tokens[0]
-            assert each["batch_size"] == after.batch_sizes[0]
-            assert (each["temperature"], each["rule"]) == (0.0, "sequoia")
-            assert each["before"]["parents"] == before.option.tree.parents.tolist()
-            assert each["after"]["parents"] == after.option.tree.parents.tolist()
-
-    def test_where_none_pays_it_says_so(self, folder: Path) -> None:
+    def test_no_switch_is_one_line(self, folder: Path) -> None:
         profile = invented(conditions=[(64, 1), (65, 1)], contexts=(64, 65))
-        said = call("solve", "--profile", saved(folder, profile)).stdout
-        assert "\nFrom 64 to 65 tokens of context no switch of trees pays.\n" in said
-
-    def test_several_batch_sizes_are_told_apart(self, folder: Path) -> None:
-        said = call("solve", "--profile", saved(folder, by_context((1, 4)))).stdout
-        assert " tokens of context, temperature 0, batch of 4: from the " in said
-
-    @pytest.mark.parametrize("context", [100, 256])
-    def test_a_plan_takes_the_acceptance_of_the_context(self, folder: Path, context: int) -> None:
-        found = solved_json(folder, by_context(), "--context-tokens", context)
-        expected = plan(by_context(), 32, context_tokens=context)
-
-        assert found["context_tokens"] == context
-        assert found["candidates"]["tree"]["tokens_per_step"] == expected.tree.tokens_per_step.value
-        assert found["warnings"] == []
+        output = succeed("solve", "--profile", saved(folder, profile)).stdout
+        assert "\nFrom 64 to 65 tokens of context no switch of trees pays.\n" in output
 
 
 class TestWarning:
-    def test_a_plan_for_another_context_than_the_measured_one_says_so(self, folder: Path) -> None:
+    def test_acceptance_of_another_context_is_a_warning(self, folder: Path) -> None:
         whole, (first, *_) = by_context(), by_context().acceptances
         remedy = "Profile with --context-tokens 64,256,500,896."
         import_again = "Import acceptance that was measured there."
@@ -100,104 +79,85 @@ class TestWarning:
                 f"the imported acceptance may differ at 256, 500, 896 tokens of context. {import_again}",
             ),
         ):
-            profile = replace(whole, acceptances=(acceptance,))
-            result = call("solve", "--profile", saved(folder, profile), "--context-tokens", 500)
-            assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, f"Warning: {warning}")
-            assert warning in solved_json(folder, profile, "--context-tokens", 500)["warnings"]
+            path = saved(folder, replace(whole, acceptances=(acceptance,)))
+            result = succeed("solve", "--profile", path, "--context-tokens", 500, "--budget", BUDGET, "--json")
+            assert f"Warning: {warning}" in result.stderr.splitlines()
+            assert warning in json.loads(result.stdout)["warnings"]
 
-    def test_one_context_planned_for_as_measured_does_not(self, folder: Path) -> None:
-        result = call("solve", "--profile", saved(folder, invented(conditions=[(256, 1), (256, 4)])))
-        assert (result.exit_code, result.stderr) == (0, "")
+    def test_acceptance_of_the_only_context_is_no_warning(self, folder: Path) -> None:
+        result = succeed("solve", "--profile", saved(folder, invented(conditions=[(256, 1), (256, 4)])))
+        assert result.stderr == ""
 
 
 class TestDrafters:
-    def test_it_says_where_to_switch_drafters(self, folder: Path) -> None:
-        profile = drafters_by_context()
-        result = call("solve", "--profile", saved(folder, profile))
-        assert (result.exit_code, result.stderr) == (0, "")
-        said = [line for line in result.stdout.splitlines() if line.startswith("Among all drafters, switch at ")]
-        assert len([line for line in result.stdout.splitlines() if line == "All drafters by context length:"]) == 1
-
-        found = solved_json(folder, profile)["drafters_over_contexts"]
-        assert len(said) == len(found) - 1 > 0
-        for line, after in zip(said, found[1:], strict=True):
-            assert line.startswith(
-                f"Among all drafters, switch at {after['context_tokens'][0]} tokens of context: from "
-            )
+    def test_table_and_json_contain_the_switches_of_drafters(self, folder: Path) -> None:
+        profile = with_drafters()
+        result = succeed("solve", "--profile", saved(folder, profile))
+        segments = solved_json(folder, profile)["drafters_over_contexts"]
+        lines = [line for line in result.stdout.splitlines() if line.startswith("Among all drafters, switch at ")]
+        assert result.stderr == ""
+        assert result.stdout.count("\nAll drafters by context length:\n") == 1
+        assert len(lines) == len(segments) - 1 > 0
+        for line, after in zip(lines, segments[1:], strict=True):
+            context = after["context_tokens"][0]
+            assert line.startswith(f"Among all drafters, switch at {context} tokens of context: from ")
             assert after["drafter"].replace("model", "the draft model") in line
-        assert found[0]["context_tokens"][0] == 256
-        assert found[-1]["context_tokens"][1] == 4096
+        assert (segments[0]["context_tokens"][0], segments[-1]["context_tokens"][1]) == (256, 4096)
 
-    def test_one_drafter_alone(self, folder: Path) -> None:
-        found = solved_json(folder, drafters_by_context(), "--drafter", "medusa")["drafters_over_contexts"]
-        assert {each["drafter"] for each in found} == {"medusa"}
-
-    def test_the_tree_that_is_written_is_that_of_the_context(self, folder: Path) -> None:
-        from treeopt.trees import load_file
-
-        path, promised = saved(folder, drafters_by_context()), []
+    def test_tree_file_is_for_the_context(self, folder: Path) -> None:
+        path, predicted = saved(folder, with_drafters()), []
         for context in (256, 640, 1024):
             options = ("--drafter", "medusa", "--context-tokens", context, "--objective", "tokens", "--budget", 2)
-            assert call("solve", "--profile", path, *options).exit_code == 0
-            file = load_file(folder / "tree.json")
-            assert file.tree.nodes == 2
-            promised.append(file.provenance.tokens_per_step)
-        assert promised == pytest.approx([1.8, 1.7, 1.6])
+            succeed("solve", "--profile", path, *options)
+            content = load_file(folder / "tree.json")
+            assert content.tree.nodes == 2
+            predicted.append(content.provenance.tokens_per_step)
+        assert predicted == pytest.approx([1.8, 1.7, 1.6])
 
-    def test_one_that_was_measured_at_one_context_says_so(self, folder: Path) -> None:
-        whole = drafters_by_context()
+    def test_a_drafter_that_was_measured_at_one_context_is_a_warning(self, folder: Path) -> None:
+        whole = with_drafters()
         medusa, lookup = whole.drafters
         profile = replace(whole, drafters=(replace(medusa, trees=medusa.trees_at(0.0)[:1]), lookup))
-        told = (
+        warning = (
             "acceptance of medusa was measured at 256 tokens of context and may differ at 500, 1024, 4096. "
             "Profile with --context-tokens 256,500,1024,4096."
         )
-        result = call("solve", "--profile", saved(folder, profile), "--context-tokens", 500)
-        assert result.stderr.splitlines() == [f"Warning: {told}"]
-        assert solved_json(folder, profile, "--context-tokens", 500)["warnings"] == [told]
+        result = succeed("solve", "--profile", saved(folder, profile), "--context-tokens", 500, "--json")
+        assert result.stderr.splitlines()[0] == f"Warning: {warning}"
+        assert json.loads(result.stdout)["warnings"] == [warning]
 
 
-class TestOthers:
-    def test_exports_take_the_length_that_is_best_at_the_context(self, folder: Path) -> None:
-        path, lengths = saved(folder, by_context()), []
-        for context in (64, 256):
-            result = call("export", path, "--to", "vllm", "--context-tokens", context, "--draft-model", "d", "-o", "-")
-            assert result.exit_code == 0, result.output
-            assert result.stderr.count("Warning") == 0
-            lengths.append(json.loads(result.stdout)["num_speculative_tokens"])
+class TestOtherCommands:
+    def test_exports_are_for_the_context(self, folder: Path) -> None:
+        path, lengths, rates = saved(folder, by_context()), [], []
+        for context in CONTEXTS[:2]:
+            options = ("--context-tokens", context, "-o", "-")
+            setting = succeed("export", path, "--to", "vllm", "--draft-model", "d", *options)
+            assert "Warning" not in setting.stderr
+            lengths.append(json.loads(setting.stdout)["num_speculative_tokens"])
         assert lengths[0] > lengths[1] > 0
-
-    def test_exports_for_another_context_than_the_measured_one_say_so(self, folder: Path) -> None:
-        path = saved(folder, invented(conditions=[(64, 1), (896, 1)]))
-        said = ("export", path, "--to", "vllm", "--draft-model", "d", "-o", "-")
-        assert (
-            "acceptance was measured right after the prompts and may differ at 300"
-            in call(*said, "--context-tokens", 300).stderr
-        )
-        assert "may differ" not in call(*said).stderr
-
-    def test_rates_that_are_exported_are_those_of_the_context(self, folder: Path) -> None:
-        path, rates = saved(folder, by_context()), []
         for context in (64, 160, 256):
-            result = call("export", path, "--to", "speculation-profile", "--context-tokens", context, "-o", "-")
-            assert result.exit_code == 0, result.output
-            rates.append(json.loads(result.stdout)["conditional_accept_rates"][0])
+            acceptance = succeed("export", path, "--to", "speculation-profile", "--context-tokens", context, "-o", "-")
+            rates.append(json.loads(acceptance.stdout)["conditional_accept_rates"][0])
         assert rates == pytest.approx([0.9, 0.75, 0.6])
 
-    def test_compare_predicts_at_the_context(self, folder: Path) -> None:
-        path = saved(folder, by_context())
-        assert call("solve", "--profile", path, "-o", "t.json").exit_code == 0
-        rows = []
+    def test_export_for_another_context_than_the_measured_one_is_a_warning(self, folder: Path) -> None:
+        path = saved(folder, invented(conditions=[(64, 1), (896, 1)]))
+        command = ("export", path, "--to", "vllm", "--draft-model", "d", "-o", "-")
+        warning = "acceptance was measured right after the prompts and may differ at 300"
+        assert warning in call(*command, "--context-tokens", 300).stderr
+        assert "may differ" not in call(*command).stderr
+
+    def test_comparison_is_for_the_context(self, folder: Path) -> None:
+        path, tokens = saved(folder, by_context()), []
+        succeed("solve", "--profile", path, "--budget", BUDGET, "-o", "t.json")
         for context in (64, 160, 256):
-            result = call("compare", "t.json", "--profile", path, "--context-tokens", context, "--json")
-            assert result.exit_code == 0, result.output
-            rows.append(json.loads(result.stdout)["trees"][0]["predicted"]["tokens_per_step"])
-        assert rows[0] > rows[1] > rows[2]
-        assert rows[1] == pytest.approx((rows[0] + rows[2]) / 2)
+            result = succeed("compare", "t.json", "--profile", path, "--context-tokens", context, "--json")
+            tokens.append(json.loads(result.stdout)["trees"][0]["predicted"]["tokens_per_step"])
+        assert tokens[0] > tokens[1] > tokens[2]
+        assert tokens[1] == pytest.approx((tokens[0] + tokens[2]) / 2)
 
-    def test_a_profile_names_the_context_of_each_table(self) -> None:
-        from treeopt.report.profile_text import profile_summary
-
-        said = profile_summary(by_context())
+    def test_summary_of_a_profile_names_the_contexts(self) -> None:
+        summary = profile_summary(by_context())
         for context in CONTEXTS:
-            assert f"acceptance, sequoia at temperature 0, {context} tokens of context, 999 positions" in said
+            assert f"acceptance, sequoia at temperature 0, {context} tokens of context, 999 positions" in summary

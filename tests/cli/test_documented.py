@@ -1,4 +1,4 @@
-"""What docs/guides/plan.md and docs/guides/profile.md show is what the commands print."""
+"""docs/guides/plan.md and docs/guides/profile.md show the outputs of the commands."""
 
 import json
 import re
@@ -20,14 +20,14 @@ def blocks() -> list[str]:
     )
 
 
-def test_summary_of_a_profile() -> None:
+def test_guide_shows_the_summary_of_a_profile() -> None:
     printed = profile_summary(Profile.load(DOCS / "profiles" / "bundled-2-cores-outcomes.yaml"))
 
     assert f"```\n{printed}\n```" in (DOCS / "guides" / "profile.md").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_table_of_the_bundled_pair(blocks: list[str]) -> None:
+def test_guide_shows_the_table_of_the_bundled_pair(blocks: list[str]) -> None:
     printed = call("solve", "--profile", DOCS / "profiles" / "bundled-2-cores.yaml").stdout
     (shown,) = (block for block in blocks if block.startswith("bundled target"))
 
@@ -36,21 +36,21 @@ def test_the_table_of_the_bundled_pair(blocks: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_table_of_rules(blocks: list[str]) -> None:
+def test_guide_shows_the_table_of_rules(blocks: list[str]) -> None:
     printed = call("solve", "--profile", DOCS / "profiles" / "bundled-2-cores-rules.yaml").stdout
     (shown,) = (block for block in blocks if block.startswith("  rule "))
 
     assert f"\n\n{shown}" in printed
 
 
-def test_the_schedule_of_the_invented_machine(blocks: list[str], folder: Path) -> None:
+def test_guide_shows_the_schedule_of_the_invented_machine(blocks: list[str], folder: Path) -> None:
     printed = solved(folder, invented(conditions=FOUR_CONDITIONS))
     (shown,) = (block for block in blocks if block.startswith("What to run where"))
 
     assert f"\n\n{shown}\n" in printed
 
 
-def test_the_keys_of_the_object(folder: Path) -> None:
+def test_guide_lists_keys_of_the_json(folder: Path) -> None:
     printed = solved_json(folder, invented())
     rows = re.findall(r"^\| (`.*?) \|", (DOCS / "guides" / "plan.md").read_text("utf-8"), re.MULTILINE)
 
@@ -62,7 +62,7 @@ def test_the_keys_of_the_object(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("shown", "options"), [("as measured", ()), ("64", ("--new-tokens", 64))])
-def test_plans_for_short_outputs(shown: str, options: tuple[object, ...]) -> None:
+def test_guide_shows_plans_for_short_outputs(shown: str, options: tuple[object, ...]) -> None:
     profile = DOCS / "profiles" / "bundled-2-cores-surface.yaml"
     plan = json.loads(call("solve", "--profile", profile, "--json", *options).stdout)
 

@@ -1,4 +1,4 @@
-"""`treeopt probe` and `bench engine` with a fake engine: files, tables, warnings, refusals."""
+"""`treeopt probe` and `treeopt bench engine` with a fake engine: files, tables and warnings."""
 
 import json
 import re
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import Result
 
-from tests.cli.invented import call
+from tests.cli.invented import call, refused, succeed
 from tests.engines.clients.test_http import serve  # noqa: F401 - a fixture
 from tests.support.fake_engine import FakeEngine, FakeRunning
 from treeopt import bundled
@@ -19,325 +20,243 @@ from treeopt.records.engine import EngineSetting
 from treeopt.records.profile import Profile
 
 MODELS = ("--target", "t.gguf", "--draft", "d.gguf")
-QUICK = ("--max-prompts", "8", "--rounds", "2", "--max-new-tokens", "30", "--lengths", "0,1,3")
+AMOUNTS = ("--max-prompts", "8", "--rounds", "2", "--max-new-tokens", "30")
+QUICK = (*AMOUNTS, "--lengths", "0,1,3")
+BENCH = ("bench", "engine", "llama-server", "--max-prompts", "12", "--max-new-tokens", "30", "--repeats", "1")
 
 
 @pytest.fixture
-def engine(monkeypatch, tmp_path):
-    """Return the fake that stands for llama-server, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    fake = FakeEngine(name="llama-server")
+def engine(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
+    """Return the fake in place of llama-server."""
+    fake = FakeEngine(name="llama-server", step_s=lambda length, _: 0.001 * (1 + 0.1 * length))
     monkeypatch.setattr(registry, "create_client", lambda name, **_: fake if name == "llama-server" else None)
     return fake
 
 
-def probe(*more):
-    return call("probe", "llama-server", *MODELS, *QUICK, *more)
+def probe(*options) -> Result:
+    return succeed("probe", "llama-server", *MODELS, *QUICK, *options)
+
+
+def lengths_of(path: str) -> list[int]:
+    return [chain.length for chain in Profile.load(path).chain_latencies[0].chains]
+
+
+def next_command(result: Result) -> list[str]:
+    """Return the words after `treeopt` in the command at the end of the output."""
+    program, *words = shlex.split(result.stdout.splitlines()[-1].partition("then: ")[2])
+    assert program == "treeopt"
+    return words
 
 
 class TestProbe:
-    def test_it_writes_a_profile_that_solve_and_export_take(self, engine):
-        engine.step_s = lambda length, _: 0.001 * (1 + 0.1 * length)
+    @pytest.mark.usefixtures("engine")
+    def test_profile_is_solved_and_exported(self):
         result = probe()
-        assert result.exit_code == 0, result.stderr
         assert "draft tokens  step, ms" in result.stdout
         assert "ever accepted" not in result.stderr
         assert Profile.load("profile.yaml").engine.name == "llama-server"
         assert not Path("profile.yaml.partial").exists()
-        solved = call("solve")
-        assert "Fastest: a chain of 3 draft tokens" in solved.stdout, solved.output
-        assert solved.stdout.startswith("t.gguf + d.gguf in llama-server on ")
-        assert "Next: treeopt bench engine llama-server --profile profile.yaml" in solved.stdout
-        exported = call("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt")
-        assert exported.exit_code == 0, exported.output
+        output = succeed("solve").stdout
+        assert "Fastest: a chain of 3 draft tokens" in output
+        assert output.startswith("t.gguf + d.gguf in llama-server on ")
+        assert "Next: treeopt bench engine llama-server --profile profile.yaml" in output
+        succeed("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt")
         assert "--spec-draft-n-max 3" in Path("flags.txt").read_text()
 
     @pytest.mark.usefixtures("engine")
     def test_prompts_keep_their_categories(self):
         rows = [{"category": "ab"[number % 2], "prompt": "x" * number} for number in range(1, 9)]
         Path("mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        assert probe("--prompts", "mine.jsonl").exit_code == 0
+        probe("--prompts", "mine.jsonl")
         assert sorted(Profile.load("profile.yaml").acceptances[0].categories) == ["a"] * 3 + ["b"] * 3
-        solved = call("solve", "--category", "a")
-        assert solved.exit_code == 0, solved.output
-        assert "prompts of category a" in solved.stdout
+        assert "prompts of category a" in succeed("solve", "--category", "a").stdout
 
-    def test_where_speculation_loses_plans_say_so(self, engine):
+    def test_plan_and_export_warn_that_speculation_loses(self, engine):
         engine.step_s = lambda length, _: 0.001 * (1 + 4 * length)
-        assert probe().exit_code == 0
+        probe()
         speedup = re.search(r"Plain decoding is the fastest: .*, reaches (0\.\d\d)x", call("solve").stdout)
-        exported = call("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt")
-        assert exported.exit_code == 0, exported.output
-        assert (
-            f"speculation loses: the fastest draft, a chain of 1 draft token, is {speedup[1]} times" in exported.stderr
-        )
+        stderr = succeed("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt").stderr
+        assert f"speculation loses: the fastest draft, a chain of 1 draft token, is {speedup[1]} times" in stderr
         assert Path("flags.txt").read_text() == "\n"
 
-    def test_another_method_is_probed_named_and_raced_as_it_was_probed(self, engine, monkeypatch):
-        engine.step_s = lambda length, _: 0.001 * (1 + 0.1 * length)
-        started = []
-        start = engine.start
-        monkeypatch.setattr(engine, "start", lambda config: started.append(config) or start(config))
-        made = call("probe", "llama-server", *MODELS[:2], *QUICK, "--method", "ngram", "--ngram-tokens", "3")
-        assert made.exit_code == 0, made.output
-        settings = {each.name: each.value for each in Profile.load("profile.yaml").engine.settings}
-        assert (settings["method"], settings["ngram-tokens"]) == ("ngram", "3")
-        assert Profile.load("profile.yaml").pair.draft == "ngram"
-        raced = call("bench", "engine", "llama-server", "--max-prompts", "12", "--repeats", "1")
-        assert raced.exit_code == 0, raced.output
-        assert {(each.method, each.ngram_tokens, each.draft) for each in started} == {("ngram", 3, None)}
+    def test_bench_uses_the_method_of_the_probe(self, engine):
+        ngram = ("--method", "ngram", "--ngram-tokens", "3")
+        succeed("probe", "llama-server", *MODELS[:2], *QUICK, *ngram)
+        profile = Profile.load("profile.yaml")
+        settings = {setting.name: setting.value for setting in profile.engine.settings}
+        assert (settings["method"], settings["ngram-tokens"], profile.pair.draft) == ("ngram", "3", "ngram")
+        succeed(*BENCH)
+        assert {(config.method, config.ngram_tokens, config.draft) for config in engine.started} == {("ngram", 3, None)}
 
     def test_batch_sizes_make_schedules(self, engine):
         engine.step_s = lambda length, batch: 0.001 * (1 + 0.1 * length * batch**3)
-        assert probe("--batch-sizes", "1,2,4").exit_code == 0
+        probe("--batch-sizes", "1,2,4")
         assert "batch" in call("solve").stdout
-        exported = call("export", "profile.yaml", "--to", "vllm", "-o", "vllm.json")
-        assert exported.exit_code == 0, exported.output
+        succeed("export", "profile.yaml", "--to", "vllm", "-o", "vllm.json")
 
-    def test_an_engine_that_dies_keeps_its_answers(self, engine):
+    def test_answers_of_an_engine_that_stops_are_kept(self, engine):
         engine.dies_after = 12
-        broken = probe()
-        assert broken.exit_code == 1
-        assert "it is gone" in broken.stderr
+        result = call("probe", "llama-server", *MODELS, *QUICK)
+        assert result.exit_code == 1
+        assert "it is gone" in result.stderr
         assert Path("profile.yaml.partial").exists()
         assert not Path("profile.yaml").exists()
         engine.dies_after = None
         before = engine.asked
-        assert probe("--resume").exit_code == 0
+        probe("--resume")
         assert engine.asked - before < 3 + 36
 
     @pytest.mark.parametrize(("option", "most_open"), [((), 1), (("--together",), 3)])
     def test_servers_run_one_at_a_time_unless_together(self, engine, option, most_open):
-        assert probe(*option).exit_code == 0
+        probe(*option)
         assert engine.most_open == most_open
         engine.most_open = 0
-        raced = call("bench", "engine", "llama-server", "--max-prompts", "12", "--repeats", "1", *option)
-        assert raced.exit_code == 0, raced.output
+        succeed(*BENCH, *option)
         assert engine.most_open == most_open
 
-    def test_a_text_that_ends_at_once_is_one_warning(self, engine):
+    def test_sequences_that_end_at_once_are_one_warning(self, engine):
         Path("mine.json").write_text(json.dumps([*"abcdef", "ends", "h"]), "utf-8")
         engine.ends_at_once = frozenset(["ends"])
-        result = probe("--prompts", "mine.json", "--max-prompts", "9")
-        assert result.exit_code == 0, result.output
-        assert result.stderr.count("ended at once") == 1
-        assert "Warning: 6 sequences ended at once" in result.stderr  # 2 rounds of 3 lengths
+        stderr = probe("--prompts", "mine.json", "--max-prompts", "9").stderr
+        assert stderr.count("ended at once") == 1
+        assert "Warning: 6 sequences ended at once" in stderr  # 2 rounds of 3 lengths
 
     @pytest.mark.usefixtures("engine")
-    def test_an_unmeasured_length_1_is_told(self):
-        result = call("probe", "llama-server", *MODELS, *QUICK[:-2], "--lengths", "0,3")
-        assert "Probe with --lengths 0,1,3." in result.stderr
+    def test_an_unmeasured_length_of_1_is_a_warning(self):
+        assert "Probe with --lengths 0,1,3." in probe("--lengths", "0,3").stderr
 
-    @pytest.mark.parametrize(
-        ("arguments", "reason"),
-        [
-            ((), "ENGINE: expected one of"),
-            (("llama-server",), "--target, --draft: expected both"),
-            (("llama-server", "--url", "a:1"), "expected a server for each length"),
-            (("llama-server", "--url", "http://a:1"), "--url: expected one length of one server"),
-            (("llama-server", "--url", "http://a:1", "--lengths", "3", "-o", "-"), "--output: expected a file"),
-            (("vllm", "--url", "http://a:1", "--lengths", "3", "--ngram-tokens", "2"), "that treeopt starts"),
-            (("llama-server", *MODELS, "--lengths", "1,3"), "--lengths: expected 0"),
-            (("llama-server", *MODELS, "--method", "ngram"), "--method ngram: expected --target alone"),
-            (("llama-server", *MODELS, "--method", "mtp"), "expected ngram, eagle3, none with llama-server"),
-            (("mlx-lm", *MODELS, "--method", "eagle3"), "--method: expected none with mlx-lm that treeopt starts"),
-            (("llama-server", "--target", "t.gguf", "--method", "eagle3"), "--target, --draft: expected both"),
-            (("llama-server", *MODELS, "--ngram-tokens", "3"), "--ngram-tokens: it is for --method ngram"),
-            (("llama-server", *MODELS, "--lengths", "0,-1"), "whole numbers of at least 0"),
-        ],
-    )
-    def test_bad_input_is_one_line(self, engine, arguments, reason):
-        result = call("probe", *arguments)
-        assert result.exit_code == 2
-        assert reason in " ".join(result.stderr.split())
-        assert engine.asked == 0
+    def test_all_engines_are_listed(self):
+        result = succeed("probe", "--list")
+        for name in registry.NAMES:
+            assert f"\n{name}  (" in f"\n{result.stdout}"
 
-    def test_lengths_are_those_of_the_servers_that_are_named(self, engine, monkeypatch):
-        monkeypatch.setattr(registry, "create_client", lambda *_, **__: engine)
-        start = ("probe", "llama-server", *QUICK[:-2], "-o", "p.yaml", "--url", "0=http://a:1,5=http://b:2")
-        result = call(*start)
-        assert result.exit_code == 0, result.output
-        assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 5]
 
-    def test_lengths_are_measured_one_after_the_other(self, engine, monkeypatch):
-        """Any order, any addresses; each last line is the command that goes on, until the profile is written."""
-        asked = []
-        monkeypatch.setattr(registry, "create_client", lambda *_, url, **__: asked.append(url) or engine)
-        start = ("probe", "llama-server", *QUICK[:-2], "--prompts", "some prompts.txt", "-o", "p.yaml")
+class TestServers:
+    START = ("probe", "llama-server", *AMOUNTS, "-o", "p.yaml")
+
+    @pytest.fixture
+    def addresses(self, engine, monkeypatch):
+        """Return the addresses that are contacted."""
+        urls = []
+        monkeypatch.setattr(registry, "create_client", lambda *_, url, **__: urls.append(url) or engine)
+        return urls
+
+    @pytest.mark.usefixtures("addresses")
+    def test_lengths_are_those_of_the_named_servers(self):
+        succeed(*self.START, "--url", "0=http://a:1,5=http://b:2")
+        assert lengths_of("p.yaml") == [0, 5]
+
+    def test_lengths_are_measured_one_by_one_in_any_order(self, addresses):
         Path("some prompts.txt").write_text("\n".join("abcdefgh") + "\n")
-        first = call(*start, "--url", "http://a:1", "--lengths", "3")
-        assert first.exit_code == 0, first.output
+        start = (*self.START, "--prompts", "some prompts.txt")
+        first = succeed(*start, "--url", "http://a:1", "--lengths", "3")
         assert "measured: 3. Saved in p.yaml.partial" in first.stdout
         assert Path("p.yaml.partial").exists()
         assert not Path("p.yaml").exists()
-        again = call(*start, "--url", "http://a:1", "--lengths", "0")
-        assert again.exit_code == 1
-        assert (
-            "p.yaml.partial: exists, and holds what an interrupted run measured. Continue with --resume" in again.stderr
-        )
-        last = first.stdout.splitlines()[-1]
-        assert last.startswith("Missing: 0, plain decoding. Start the server without a draft, then: treeopt probe ")
-        program, *command = shlex.split(last.partition("then: ")[2])
-        assert program == "treeopt"
+        line = refused(*start, "--url", "http://a:1", "--lengths", "0")
+        assert "p.yaml.partial: exists, and holds what an interrupted run measured. Continue with --resume" in line
+        start_of_line = "Missing: 0, plain decoding. Start the server without a draft, then: treeopt probe "
+        assert first.stdout.splitlines()[-1].startswith(start_of_line)
+        command = next_command(first)
         assert {"--resume", "some prompts.txt", "p.yaml", "http://a:1"} < set(command)
-        done = call(*command)
-        assert done.exit_code == 0, done.output
-        assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
+        done = succeed(*command)
+        assert lengths_of("p.yaml") == [0, 3]
         assert "Answers stay in p.yaml.partial" in done.stdout
-        assert (
-            "bench engine llama-server --profile p.yaml --url 0=URL,3=URL"
-            in call("solve", "--profile", "p.yaml").stdout
-        )
-        more = call(*start, "--url", "http://b:2", "--lengths", "1", "--resume")
-        assert more.exit_code == 0, more.output
-        assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 1, 3]
-        assert asked == ["3=http://a:1", "0=http://a:1", "1=http://b:2"]
+        output = call("solve", "--profile", "p.yaml").stdout
+        assert "bench engine llama-server --profile p.yaml --url 0=URL,3=URL" in output
+        succeed(*start, "--url", "http://b:2", "--lengths", "1", "--resume")
+        assert lengths_of("p.yaml") == [0, 1, 3]
+        assert addresses == ["3=http://a:1", "0=http://a:1", "1=http://b:2"]
 
-    def test_a_server_that_is_started_anew_with_each_length(self, serve, tmp_path, monkeypatch):  # noqa: F811
-        """Over HTTP, the server at one address: it drafts 3 tokens of which 3 in 5 steps are accepted, then none."""
-        monkeypatch.chdir(tmp_path)
-        counted = {"drafting": True, "texts": 0}
+    @pytest.mark.usefixtures("folder")
+    def test_a_server_is_restarted_with_each_length(self, serve):  # noqa: F811
+        """Over HTTP: first it drafts 3 tokens, of which 3 in 5 steps are accepted, then none."""
+        state = {"drafting": True, "texts": 0}
 
         def completion():
             timings = {"predicted_n": 9, "predicted_ms": 8.0}
-            if counted["drafting"]:
-                counted["texts"] += 1
+            if state["drafting"]:
+                state["texts"] += 1
                 timings |= {"draft_n": 15, "draft_n_accepted": 3, "predicted_ms": 20.0}
             return 200, json.dumps({"content": "text", "timings": timings, "tokens_evaluated": 5})
 
         def metrics():
             growth = {"drafts": 5, "draft_tokens": 15, "accepted_tokens": 3, 'accepted_tokens_per_pos{position="0"}': 3}
-            rows = [(name.partition("{"), each * counted["texts"]) for name, each in growth.items()]
+            rows = [(name.partition("{"), count * state["texts"]) for name, count in growth.items()]
             text = "".join(
-                f"# TYPE a:spec_decode_num_{name}_total counter\na:spec_decode_num_{name}_total{mark}{place} {each}\n"
-                for (name, mark, place), each in rows
+                f"# TYPE a:spec_decode_num_{name}_total counter\na:spec_decode_num_{name}_total{mark}{label} {count}\n"
+                for (name, mark, label), count in rows
             )
-            return (200, text) if counted["drafting"] else (404, "")
+            return (200, text) if state["drafting"] else (404, "")
 
         url, _ = serve({"/props": (200, '{"build_info": "b1"}'), "/completion": completion, "/metrics": metrics})
-        first = call("probe", "llama-server", *QUICK[:-2], "--url", url, "--lengths", "3", "-o", "p.yaml")
-        assert first.exit_code == 0, first.output
-        counted["drafting"] = False
-        told = shlex.split(first.stdout.splitlines()[-1].partition("then: ")[2])
-        done = call(*told[1:])
+        first = succeed(*self.START, "--url", url, "--lengths", "3")
+        state["drafting"] = False
+        done = succeed(*next_command(first))
         assert "with 3 draft tokens, none after number 1 was ever accepted" in " ".join(done.stderr.split())
-        assert done.exit_code == 0, done.output
-        found = Profile.load("p.yaml")
-        plain, drafted = found.chain_latencies[0].chains
+        profile = Profile.load("p.yaml")
+        plain, drafted = profile.chain_latencies[0].chains
         assert (plain.length, drafted.length) == (0, 3)
         assert plain.steps.samples_s == pytest.approx([0.001] * 12)
         assert drafted.steps.samples_s == pytest.approx([0.004] * 12)
-        assert found.acceptances[0].chains[0].tokens_per_step == pytest.approx(8 / 5)
-        solved = call("solve", "--profile", "p.yaml")  # of a length that is deeper than what was ever accepted
-        assert solved.exit_code == 0, solved.output
+        assert profile.acceptances[0].chains[0].tokens_per_step == pytest.approx(8 / 5)
+        succeed("solve", "--profile", "p.yaml")  # at a length that is deeper than any accepted token
 
-    def test_after_plain_decoding_a_length_is_proposed(self, engine):
-        assert engine.asked == 0
-        first = call("probe", "llama-server", *QUICK[:-2], "--url", "http://a:1", "--lengths", "0")
-        last = first.stdout.splitlines()[-1]
-        assert last.startswith("Missing: one above 0, such as 3. Start the server with 3 draft tokens, then: ")
-        assert call(*shlex.split(last.partition("then: ")[2])[1:]).exit_code == 0
-
-    def test_another_prompt_file_is_not_gone_on_with(self, engine):
-        """Negative control: what samples depend on stays in the heading."""
-        assert call("probe", "llama-server", *QUICK[:-2], "--url", "http://a:1", "--lengths", "0").exit_code == 0
+    @pytest.mark.usefixtures("addresses")
+    def test_a_length_is_proposed_after_plain_decoding(self, engine):
+        first = succeed(*self.START, "--url", "http://a:1", "--lengths", "0")
+        start_of_line = "Missing: one above 0, such as 3. Start the server with 3 draft tokens, then: "
+        assert first.stdout.splitlines()[-1].startswith(start_of_line)
         before = engine.asked
-        other = ("probe", "llama-server", "--url", "http://a:1", "--lengths", "3", "--resume", "--temperature", "0.5")
-        refused = call(*other, *QUICK[:-2])
-        assert refused.exit_code == 1
-        assert "other conditions" in refused.stderr
+        other = (*next_command(first), "--temperature", "0.5")  # negative control: other conditions
+        assert "other conditions" in refused(*other)
         assert engine.asked == before
-
-    def test_an_unknown_engine_is_one_line(self):
-        result = call("probe", "nothing", *MODELS)
-        assert result.exit_code == 2
-        assert "ENGINE: expected one of llama-server" in result.stderr
-
-    def test_all_engines_are_listed(self):
-        result = call("probe", "--list")
-        assert result.exit_code == 0
-        for name in registry.NAMES:
-            assert f"\n{name}  (" in f"\n{result.stdout}"
+        succeed(*next_command(first))
 
 
 class TestPlacement:
+    TRANSFORMERS = ("--target", str(bundled.TARGET), "--draft", str(bundled.DRAFT))
+
     @pytest.fixture
-    def launched(self, monkeypatch, tmp_path):
-        """Return the launches of a fake that stands for transformers."""
-        monkeypatch.chdir(tmp_path)
+    def configs(self, monkeypatch, folder):  # noqa: ARG002 - files are named relative to it
+        """Return the configurations of a fake in place of transformers."""
         fake = FakeEngine(name="transformers")
         monkeypatch.setattr(registry, "create_client", lambda *_, **__: fake)
         return fake.started
 
-    def transformers(self, *more):
-        return call(
-            "probe", "transformers", "--target", str(bundled.TARGET), "--draft", str(bundled.DRAFT), *QUICK, *more
-        )
-
-    def test_auto_is_float32_on_the_cpu(self, launched, monkeypatch):
+    def test_auto_is_float32_on_the_cpu(self, configs, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        result = self.transformers()
-        assert result.exit_code == 0, result.output
-        assert {(each.device, each.dtype) for each in launched} == {("cpu", "float32")}
+        succeed("probe", "transformers", *self.TRANSFORMERS, *QUICK)
+        assert {(config.device, config.dtype) for config in configs} == {("cpu", "float32")}
         profile = Profile.load("profile.yaml")
         assert (profile.machine.device, profile.pair.dtype) == ("cpu", "float32")
 
-    def test_a_bench_runs_where_and_in_what_was_probed(self, launched):
+    def test_bench_uses_device_and_dtype_of_the_probe(self, configs):
         """The checkpoint is float16, and auto on the CPU float32: only the profile has bfloat16."""
-        result = self.transformers("--device", "cpu", "--dtype", "bfloat16")
-        assert result.exit_code == 0, result.output
-        launched.clear()
+        succeed("probe", "transformers", *self.TRANSFORMERS, *QUICK, "--device", "cpu", "--dtype", "bfloat16")
+        configs.clear()
         bench = ("bench", "engine", "transformers", "--max-prompts", "12", "--repeats", "1")
-        same = call(*bench)
-        assert same.exit_code == 0, same.output
-        assert {(each.device, each.dtype) for each in launched} == {("cpu", "bfloat16")}
+        same = succeed(*bench)
+        assert {(config.device, config.dtype) for config in configs} == {("cpu", "bfloat16")}
         assert "may differ" not in same.stderr
-        assert "bfloat16, not float32" in " ".join(call(*bench, "--dtype", "float32").stderr.split())
-
-    @pytest.mark.usefixtures("launched")
-    def test_a_device_that_is_not_there_is_one_line(self):
-        result = self.transformers("--device", "cuda:9")
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert "--device: expected auto or a device of this machine: cpu" in result.stderr
-
-    @pytest.mark.usefixtures("launched")
-    @pytest.mark.parametrize("option", [("--device", "cpu"), ("--dtype", "float32")])
-    def test_an_engine_that_chooses_for_itself_takes_none(self, option):
-        result = call("probe", "llama-server", *MODELS, *option)
-        assert result.exit_code == 2
-        assert f"{option[0]}: expected with transformers alone" in " ".join(result.stderr.split())
+        assert "bfloat16, not float32" in call(*bench, "--dtype", "float32").stderr
 
 
+@pytest.mark.usefixtures("profile")
 class TestBench:
-    @pytest.fixture(autouse=True)
-    def profile(self, engine):
-        engine.step_s = lambda length, _: 0.001 * (1 + 0.1 * length)
-        assert probe().exit_code == 0
+    @pytest.fixture
+    def profile(self, engine):  # noqa: ARG002 - it is probed
+        probe()
 
-    def bench(self, *more):
-        return call(
-            "bench",
-            "engine",
-            "llama-server",
-            "--max-prompts",
-            "12",
-            "--repeats",
-            "2",
-            "--max-new-tokens",
-            "30",
-            *more,
-        )
-
-    def test_rows_stand_beside_predictions(self):
-        result = self.bench("-o", "bench.json", "--plot", "bench.svg")
-        assert result.exit_code == 0, result.stderr
+    def test_rows_contain_predictions(self):
+        result = succeed(*BENCH, "-o", "bench.json", "--plot", "bench.svg")
         assert Path("bench.svg").read_text().startswith("<?xml")
-        report = json.loads(Path("bench.json").read_text())
+        report, profile = json.loads(Path("bench.json").read_text()), Profile.load("profile.yaml")
         heading = {"tool", "created", "machine", "pair"}
         assert set(report) == heading | {"bench", "engine", "version", "rows", "gap_to_best", "losslessness"}
-        probed = Profile.load("profile.yaml")
-        assert (report["machine"], report["pair"]) == (serialize_record(probed.machine), serialize_record(probed.pair))
-        assert result.stdout.startswith(f"{probed.pair.label} on {probed.machine.processor}")
+        assert report["machine"] == serialize_record(profile.machine)
+        assert report["pair"] == serialize_record(profile.pair)
+        assert result.stdout.startswith(f"{profile.pair.label} on {profile.machine.processor}")
         assert [row["length"] for row in report["rows"]] == [0, 1, 3]
         assert [row["length"] for row in report["rows"] if row["chosen"]] == [3]
         for row in report["rows"]:
@@ -346,128 +265,100 @@ class TestBench:
         assert report["gap_to_best"] == 0
         assert "The chosen length is the fastest measured." in result.stdout
 
-    def test_a_choice_that_does_not_hold_is_told(self, engine):
+    def test_a_faster_length_than_the_choice_is_reported(self, engine):
         engine.step_s = lambda length, _: 0.001 * (1 + 9 * length)
-        result = self.bench()
-        assert "Plain decoding is" in result.stdout
-        assert "faster than the choice, 3 draft tokens" in result.stdout
+        output = succeed(*BENCH).stdout
+        assert "Plain decoding is" in output
+        assert "faster than the choice, 3 draft tokens" in output
 
-    def test_another_version_and_other_models_are_told(self, engine):
+    def test_another_version_and_other_models_are_warnings(self, engine):
         engine.version = "2"
-        result = self.bench("--target", "other.gguf")
-        assert "llama-server 1, not 2" in result.stderr
-        assert "other.gguf" in result.stderr
+        stderr = call(*BENCH, "--target", "other.gguf").stderr
+        assert "llama-server 1, not 2" in stderr
+        assert "other.gguf" in stderr
 
-    def test_files_of_the_same_name_that_hold_something_else_are_told(self, engine):
-        for each in MODELS[1::2]:
-            Path(each).write_bytes(b"f16")
-        assert probe().exit_code == 0
-        assert engine.name
-        assert "other weights" not in self.bench().stderr  # negative control
+    def test_other_weights_in_files_of_the_same_name_are_a_warning(self):
+        for path in MODELS[1::2]:
+            Path(path).write_bytes(b"f16")
+        probe()
+        assert "other weights" not in succeed(*BENCH).stderr  # negative control
         Path(MODELS[3]).write_bytes(b"q8_0")
-        told = " ".join(self.bench().stderr.split())
-        assert "t.gguf + d.gguf, and the models of these names have other weights here" in told
-        assert "probe again" in told
+        stderr = call(*BENCH).stderr
+        assert "t.gguf + d.gguf, and the models of these names have other weights here" in stderr
+        assert "probe again" in stderr
 
     @pytest.mark.parametrize(
-        ("options", "more", "told"),
+        ("probed", "benched", "warning"),
         [
             (("--threads", "1"), ("--threads", "2"), "1 thread, not 2 threads"),
             ((), ("--prompts", "mine.txt"), "prompts default_prompts.jsonl "),
-            (("--prompts", "mine.txt"), (), "prompts mine.txt "),
         ],
     )
-    def test_other_threads_and_other_prompts_are_told(self, engine, options, more, told):
+    def test_other_threads_and_other_prompts_are_warnings(self, probed, benched, warning):
         Path("mine.txt").write_text("\n".join("abcdefgh") + "\n")
-        assert probe(*options).exit_code == 0
-        assert engine.name
-        same = self.bench(*options)
-        assert (same.exit_code, told in same.stderr) == (0, False)
-        other = " ".join(self.bench(*more).stderr.split())
-        assert told in other
-        assert "times and acceptance may differ" in other
+        probe(*probed)
+        assert warning not in succeed(*BENCH, *probed).stderr
+        stderr = succeed(*BENCH, *benched).stderr
+        assert warning in stderr
+        assert "times and acceptance may differ" in stderr
 
-    def test_another_served_model_is_told(self, engine):
+    def test_another_served_model_is_a_warning(self, engine):
         engine.settings = (EngineSetting(name="model", value="a"),)
-        assert probe().exit_code == 0
+        probe()
         engine.settings = (EngineSetting(name="model", value="b"),)
-        assert "the profile is of model a, not b" in self.bench().stderr
+        assert "the profile is of model a, not b" in call(*BENCH).stderr
 
-    def test_a_text_that_differs_is_told_with_what_to_do(self, engine, monkeypatch):
+    def test_diverging_outputs_are_a_warning(self, engine, monkeypatch):
         start = engine.start
 
-        def differing(config):
+        def start_differing(config):
             running = start(config)
             answer = running._answer
             changed = {"text": "other"} if config.draft_tokens == 1 else {}
-            running._answer = lambda *asked: answer(*asked)._replace(**changed)
+            running._answer = lambda *request: answer(*request)._replace(**changed)
             return running
 
-        monkeypatch.setattr(engine, "start", differing)
-        result = self.bench()
+        monkeypatch.setattr(engine, "start", start_differing)
+        result = succeed(*BENCH)
         assert "DIFFER" in result.stdout
         assert "Run it in 32-bit floats, and report it to its developers" in result.stderr
-
-    def test_another_profile_is_refused(self):
-        result = call("bench", "engine", "transformers")
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "expected a profile of transformers. Got one of llama-server" in result.stderr
-
-    def test_an_unknown_engine_is_refused(self):
-        result = call("bench", "engine", "nothing")
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "ENGINE: expected one of llama-server" in result.stderr
 
 
 @pytest.mark.usefixtures("engine")
 class TestChatTemplate:
     @pytest.fixture
-    def template_folder(self, tmp_path):
-        folder = tmp_path / "chat"
-        folder.mkdir()
-        (folder / "tokenizer.json").write_bytes((bundled.TARGET / "tokenizer.json").read_bytes())
-        (folder / "chat_template.jinja").write_text("<user>{{ messages[0]['content'] }}<answer>")
-        return folder
-
-    @pytest.fixture
-    def other_folder(self, template_folder):
-        return shutil.copytree(template_folder, template_folder.parent / "other")
-
-    @pytest.fixture
-    def asked(self, monkeypatch):
-        """Return the prompts that the engine was asked to continue, as they come."""
-        prompts = []
+    def prompts(self, monkeypatch):
+        """Return the prompts that the engine receives."""
+        received = []
         answer = FakeRunning._answer
 
-        def recording(running, question, batch):
-            prompts.append(question.prompt)
-            return answer(running, question, batch)
+        def record(running, request, batch):
+            received.append(request.prompt)
+            return answer(running, request, batch)
 
-        monkeypatch.setattr(FakeRunning, "_answer", recording)
-        return prompts
+        monkeypatch.setattr(FakeRunning, "_answer", record)
+        return received
 
-    def test_prompts_are_put_into_it_in_the_probe_and_then_in_the_bench(self, asked, template_folder, other_folder):
-        result = probe("--chat-template", str(template_folder))
-        assert result.exit_code == 0, result.stderr
-        assert asked
-        assert all(text.startswith("<user>") and text.endswith("<answer>") for text in asked)
-        asked.clear()
-        result = call("bench", "engine", "llama-server", "--max-prompts", "8", "--repeats", "1")
-        assert result.exit_code == 0, result.stderr
-        assert asked
-        assert all(text.startswith("<user>") and text.endswith("<answer>") for text in asked)
+    def test_probe_and_bench_apply_the_template(self, prompts):
+        Path("chat").mkdir()
+        shutil.copy(bundled.TARGET / "tokenizer.json", "chat")
+        Path("chat/chat_template.jinja").write_text("<user>{{ messages[0]['content'] }}<answer>")
+        shutil.copytree("chat", "other")
+        probe("--chat-template", "chat")
+        probed = len(prompts)
+        result = succeed(*BENCH)
+        assert len(prompts) > probed > 0
+        assert all(text.startswith("<user>") and text.endswith("<answer>") for text in prompts)
         assert "chat-template" not in result.stderr
-        result = call("bench", "engine", "llama-server", "--repeats", "1", "--chat-template", str(other_folder))
-        assert "chat-template" in result.stderr, "another template than the probe's has to be told"
+        assert "chat-template" in succeed(*BENCH, "--chat-template", "other").stderr
 
-    def test_without_one_prompts_are_sent_as_they_are(self, asked):
-        assert probe().exit_code == 0
-        assert asked
-        assert not any("<user>" in text for text in asked)
+    def test_without_a_template_prompts_are_sent_as_they_are(self, prompts):
+        probe()
+        assert prompts
+        assert not any("<user>" in text for text in prompts)
 
-    def test_a_folder_without_a_template_is_refused_before_anything_is_asked(self, asked):
-        result = probe("--chat-template", str(bundled.TARGET))
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert "no chat template" in result.stderr
-        assert "leave --chat-template out" in result.stderr
-        assert not asked
+    def test_a_folder_without_a_template_is_refused_at_once(self, prompts):
+        line = refused("probe", "llama-server", *MODELS, *QUICK, "--chat-template", bundled.TARGET)
+        assert "no chat template" in line
+        assert "leave --chat-template out" in line
+        assert not prompts

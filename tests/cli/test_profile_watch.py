@@ -1,4 +1,4 @@
-"""`treeopt profile` beside other programs, and with a checkpoint that another treeopt began."""
+"""`treeopt profile` next to other programs, and with the checkpoint of another version."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.cli.invented import call
+from tests.cli.invented import call, succeed
 from treeopt import Profile
 from treeopt.errors import TreeoptError
 from treeopt.profiler.latency import load as load_module
@@ -19,61 +19,57 @@ from treeopt.records.timing_quality import other_programs_warning
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
 BUSY = LoadReport(Load(1.9, 2, 2), (Program("python", 123, 1.0), Program("cc1", 77, 0.9)))
 QUIET = LoadReport(Load(0.0, 2, 2), ())
-SAID = "other programs use 95 % of 2 processors: python (pid 123, 100 %), cc1 (pid 77, 90 %)"
+PROGRAMS = "other programs use 95 % of 2 processors: python (pid 123, 100 %), cc1 (pid 77, 90 %)"
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[LoadReport]:
-    """Return a list of what is seen next; the last is seen again and again."""
-    sights: list[LoadReport] = []
-    monkeypatch.setattr(load_module, "report_load", lambda *_: sights.pop(0) if len(sights) > 1 else sights[0])
-    return sights
-
-
-@pytest.fixture
-def clock_runs(monkeypatch: pytest.MonkeyPatch) -> str:
-    """End a profile at the first timed call; return what is then said."""
-    from treeopt.profiler import MonotonicClock
-
-    def timed(*_: object) -> float:
-        raise TreeoptError("the clock runs")
-
-    monkeypatch.setattr(MonotonicClock, "time_s", timed)
-    return "Error: the clock runs"
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[LoadReport]:
+    """Return a list of the next loads; the last is repeated."""
+    reports: list[LoadReport] = []
+    monkeypatch.setattr(load_module, "report_load", lambda *_: reports.pop(0) if len(reports) > 1 else reports[0])
+    return reports
 
 
 @pytest.mark.usefixtures("folder")
 class TestBefore:
-    def test_it_is_told_before_anything_is_timed(self, seen: list[LoadReport], clock_runs: str) -> None:
-        seen.append(BUSY)
-        *_, warning, error = call("profile", *LITTLE).stderr.splitlines()
-        assert warning.startswith(f"Warning: {SAID}. Times measured now are too long. ")
-        assert warning.endswith(". Close them, or wait for quiet with --wait 60s.")
-        assert error == clock_runs
+    @pytest.fixture
+    def timing_error(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        """End a profile at the first timed call; return the error line."""
+        from treeopt.profiler import MonotonicClock
 
-    def test_a_quiet_machine_is_not_spoken_of(self, seen: list[LoadReport], clock_runs: str) -> None:
-        seen.append(QUIET)
-        result = call("profile", *LITTLE)
-        assert clock_runs in result.stderr
-        assert "other programs" not in result.stderr
+        def fail(*_: object) -> float:
+            raise TreeoptError("timing began")
 
-    def test_waiting_ends_when_it_is_quiet(self, seen: list[LoadReport], clock_runs: str) -> None:
-        seen += [BUSY, BUSY, QUIET]
-        result = call("profile", *LITTLE, "--wait", "60s")
-        assert result.stderr.count("Waiting at most 60 s for idle processors: " + SAID) == 1  # a word every few seconds
-        assert "Warning: other programs" not in result.stderr
-        assert clock_runs in result.stderr
+        monkeypatch.setattr(MonotonicClock, "time_s", fail)
+        return "Error: timing began"
 
-    def test_and_when_the_time_is_over_with_the_warning(self, seen: list[LoadReport], clock_runs: str) -> None:
-        seen.append(BUSY)
-        *_, warning, error = call("profile", *LITTLE, "--wait", "0.1s").stderr.splitlines()
-        assert warning.startswith(f"Warning: {SAID}")
-        assert warning.endswith("or wait longer.")
-        assert error == clock_runs
-
-    def test_ctrl_c_ends_it_and_what_was_measured_before_stays(
-        self, monkeypatch: pytest.MonkeyPatch, folder: Path
+    @pytest.mark.parametrize(
+        ("options", "end"),
+        [
+            ((), ". Close them, or wait for quiet with --wait 60s."),
+            (("--wait", "0.1s"), "or wait longer."),
+        ],
+    )
+    def test_busy_machine_is_a_warning_before_anything_is_timed(
+        self, loads: list[LoadReport], timing_error: str, options: tuple[str, ...], end: str
     ) -> None:
+        loads.append(BUSY)
+        *_, warning, error = call("profile", *LITTLE, *options).stderr.splitlines()
+        assert warning.startswith(f"Warning: {PROGRAMS}. Times measured now are too long. ")
+        assert warning.endswith(end)
+        assert error == timing_error
+
+    @pytest.mark.parametrize(("reports", "messages"), [([QUIET], 0), ([BUSY, BUSY, QUIET], 1)])
+    def test_waiting_ends_when_the_machine_is_quiet(
+        self, loads: list[LoadReport], timing_error: str, reports: list[LoadReport], messages: int
+    ) -> None:
+        loads += reports
+        result = call("profile", *LITTLE, "--wait", "60s")
+        assert result.stderr.count("Waiting at most 60 s for idle processors: " + PROGRAMS) == messages
+        assert "Warning: other programs" not in result.stderr
+        assert timing_error in result.stderr
+
+    def test_interrupted_wait_keeps_the_checkpoint(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         def interrupted(*_: object) -> LoadReport:
             raise KeyboardInterrupt
 
@@ -86,32 +82,22 @@ class TestBefore:
         assert "interrupted" in result.stderr
         assert checkpoint.read_text() == before
 
-    def test_where_nothing_is_timed_there_is_nothing_to_wait_for(self, folder: Path, seen: list[LoadReport]) -> None:
-        seen.append(BUSY)
+    def test_imported_times_need_no_quiet_machine(self, folder: Path, loads: list[LoadReport]) -> None:
+        loads.append(BUSY)
         (folder / "c.csv").write_text("tokens,seconds\n1,0.010\n8,0.011\n")
         (folder / "a.json").write_text('{"conditional": [0.7, 0.6, 0.5]}')
         curves = ("--latency", "c.csv", "--draft-latency", "c.csv")
-        for more in (("--acceptance", "a.json"), ("--positions", "96")):
-            result = call("profile", *curves, *more, "--wait", "60s")
-            assert result.exit_code == 2
-            assert "--wait: expected times to measure" in result.stderr
-        result = call("profile", *curves, "--acceptance", "a.json")
-        assert result.exit_code == 0, result.output
-        assert "other programs" not in result.stderr
-
-    def test_a_time_that_is_none(self) -> None:
-        result = call("profile", "--wait", "soon")
-        assert result.exit_code == 2
-        assert "--wait" in result.stderr
+        assert "other programs" not in succeed("profile", *curves, "--acceptance", "a.json").stderr
 
 
-def test_on_a_gpu_only_the_host_is_spoken_of() -> None:
-    """The host's processors are looked at: of the times on the device nothing is claimed."""
-    for device, said in (("cpu", "Times measured now are too long"), ("cuda", "The host may start the device")):
-        assert said in str(other_programs_warning("100 % of 2 processors", device, "run this again"))
+@pytest.mark.parametrize(
+    ("device", "reason"), [("cpu", "Times measured now are too long"), ("cuda", "The host may start the device")]
+)
+def test_warning_is_of_the_device_or_of_its_host(device: str, reason: str) -> None:
+    assert reason in str(other_programs_warning("100 % of 2 processors", device, "run this again"))
 
 
-class TestMeanwhile:
+class TestDuring:
     """Programs that compute while times are taken; acceptance is imported, because it is not timed."""
 
     def profiled(
@@ -119,12 +105,11 @@ class TestMeanwhile:
     ) -> tuple[Result, StepLatency]:
         (folder / "a.json").write_text('{"conditional": [0.7, 0.6, 0.5]}')
         monkeypatch.setattr(CpuLoadReader, "read", lambda _: next(loads))
-        result = call("profile", *LITTLE, "--acceptance", "a.json")
-        assert result.exit_code == 0, result.output
+        result = succeed("profile", *LITTLE, "--acceptance", "a.json")
         (latency,) = Profile.load("profile.yaml").latencies
         return result, latency
 
-    def test_calls_beside_them_are_told_and_kept_in_the_profile(
+    def test_lasting_disturbance_is_a_warning_and_part_of_the_profile(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         result, latency = self.profiled(folder, monkeypatch, repeat(Load(2.0, 2, 2)))
@@ -132,19 +117,17 @@ class TestMeanwhile:
         assert "became" not in result.stderr
         assert latency.interference == Interference(calls=1.0, samples=1.0, processors=1.0)
 
-    def test_where_they_are_gone_before_the_end_their_samples_are_left_out(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_samples_of_a_passing_disturbance_are_left_out(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         loads = chain([Load(2.0, 2, 2)] * 8, repeat(Load(0.0, 2, 2)))
         result, latency = self.profiled(folder, monkeypatch, loads)
         assert "other programs used" not in result.stderr
         assert latency.interference is not None
         assert latency.interference.samples == 0.0 < latency.interference.calls
-        assert {len(each.samples_s) for each in latency.verify.timings} == {2}
+        assert {len(timing.samples_s) for timing in latency.verify.timings} == {2}
         assert "of the calls were disturbed by other programs and left out" in result.stdout
 
 
-def test_a_checkpoint_of_an_older_treeopt_is_refused_in_one_line(folder: Path) -> None:
+def test_checkpoint_of_an_older_version_is_refused(folder: Path) -> None:
     checkpoint = folder / "profile.yaml.partial"
     checkpoint.write_text(json.dumps({"conditions": "device cpu, processor x"}) + '\n["step 16x1 greedy", 0, [0.1]]\n')
     before = checkpoint.read_bytes()
@@ -154,8 +137,7 @@ def test_a_checkpoint_of_an_older_treeopt_is_refused_in_one_line(folder: Path) -
     assert "profile.yaml.partial: was measured by a treeopt of unknown version" in line
     assert "Start over with --force in place of --resume" in line
     assert checkpoint.read_bytes() == before
-    assert not (folder / "profile.yaml").exists()
-    assert call("profile", *LITTLE).exit_code == 1
-    assert call("profile", *LITTLE, "--force").exit_code == 0
+    few = (*LITTLE[:4], "--positions", "24", "--context-tokens", "16", "--max-prompts", "4")
+    succeed("profile", *few, "--force")
     assert (folder / "profile.yaml").exists()
     assert not checkpoint.exists()

@@ -1,15 +1,24 @@
-"""`treeopt solve` as a user types it, on invented machines whose plans are known."""
+"""`treeopt solve` on invented machines whose plans are known."""
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, saved, solved, solved_json
+from tests.cli.invented import (
+    FOUR_CONDITIONS,
+    NOISY,
+    TABLE,
+    invented,
+    refused,
+    saved,
+    solved,
+    solved_json,
+    succeed,
+)
 from treeopt.planner import Confidence, plan, schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
@@ -20,12 +29,12 @@ from treeopt.solver import solve
 from treeopt.trees import load, load_file
 
 RISING = AcceptanceTable([[0.3, 0.05, 0.6], [0.6, 0.05, 0.06]], standard_error=np.full((2, 3), 0.02))
+FEW = ("--budget", 8)
 
 
 class TestTable:
     def test_verdict_bound_and_confidence_follow_the_table(self, folder: Path) -> None:
         lines = solved(folder, invented()).splitlines()
-
         chosen = plan(invented(), 32).choice
         start = lines.index(
             f"Fastest: a tree of {chosen.tree.nodes} nodes, depth {chosen.tree.max_depth}, "
@@ -38,36 +47,38 @@ class TestTable:
             "",
         ]
         assert lines[0] == "big + small on invented (2 threads): sequoia at temperature 0, 256 tokens of context"
+        assert not any("What to run where" in line or " rank " in line for line in lines)
 
-    def test_one_condition_prints_no_schedule(self, folder: Path) -> None:
-        assert "What to run where" not in solved(folder, invented())
+    def test_candidates_are_listed_once_with_one_choice(self, folder: Path) -> None:
+        lines = solved(folder, invented(), "--budget", 2).splitlines()
+        kinds = [line[2:].split()[0] for line in lines if line[2:].startswith(("plain ", "chain ", "tree "))]
+        assert kinds == ["plain", "chain"]
+        assert sum(line.startswith("*") for line in lines) == 1
 
-    def test_default_budget_is_what_was_measured_at_the_condition(self, folder: Path) -> None:
+    def test_one_thread_is_singular(self, folder: Path) -> None:
+        profile = replace(invented(), machine=replace(invented().machine, threads=1))
+        assert "invented (1 thread): " in solved(folder, profile, *FEW)
+
+    def test_default_budget_is_the_measured_one(self, folder: Path) -> None:
         assert "up to 32 nodes" in solved(folder, invented(conditions=[(256, 4)]))
 
-    def test_no_levels_is_plain_decoding(self, folder: Path) -> None:
+    def test_depth_0_is_plain_decoding(self, folder: Path) -> None:
         assert "Plain decoding is the fastest" in solved(folder, invented(), "--depth", 0)
 
-    def test_tree_to_standard_output_leaves_the_table_to_standard_error(self, folder: Path) -> None:
-        result = call("solve", "--profile", saved(folder, invented()), "--output", "-")
-
+    def test_standard_output_has_the_tree_alone(self, folder: Path) -> None:
+        result = succeed("solve", "--profile", saved(folder, invented()), "--output", "-")
         assert json.loads(result.stdout)["parents"] == plan(invented(), 32).choice.tree.parents.tolist()
         assert "Fastest: " in result.stderr
 
 
 class TestBound:
-    def test_what_may_be_missing_is_rounded_up(self) -> None:
-        found = plan(invented(), 16)
-        loose = replace(found.fastest, bound=1.0041 * found.fastest.speedup)
+    def test_bound_is_rounded_up(self) -> None:
+        result = plan(invented(), 16)
+        loose = replace(result, fastest=replace(result.fastest, bound=1.0041 * result.fastest.speedup))
+        assert conclusions(loose)[1] == "No tree of up to 16 nodes and depth 4 can be more than 0.5 % faster."
 
-        assert conclusions(replace(found, fastest=loose))[1] == (
-            "No tree of up to 16 nodes and depth 4 can be more than 0.5 % faster."
-        )
-
-    def test_width_limits_are_part_of_the_claim(self, folder: Path) -> None:
-        said = solved(folder, invented(), "--level-width", 2)
-
-        assert "No tree of up to 32 nodes, 2 to a level, and depth 4 " in said
+    def test_bound_names_the_width_limit(self, folder: Path) -> None:
+        assert "No tree of up to 32 nodes, 2 to a level, and depth 4 " in solved(folder, invented(), "--level-width", 2)
         assert load(folder / "tree.json").level_widths.max() == 2
         assert load(folder / "tree.json") == plan(invented(), 32, level_widths=2).choice.tree
 
@@ -85,207 +96,145 @@ class TestConfidence:
         ],
         ids=["verify", "acceptance"],
     )
-    def test_a_doubtful_choice_is_warned_of_with_what_to_measure(
+    def test_uncertain_choice_is_a_warning_with_its_remedy(
         self, folder: Path, profile: Profile, source: str, remedy: str
     ) -> None:
-        result = call("solve", "--profile", saved(folder, profile))
-
-        (warning,) = result.stderr.splitlines()
-        found = plan(profile, 32).confidence
-        assert found.probability < 0.9
-        assert result.exit_code == 0
+        (warning,) = succeed("solve", "--profile", saved(folder, profile)).stderr.splitlines()
+        probability = plan(profile, 32).confidence.probability
+        assert probability < 0.9
         assert warning.startswith("Warning: ")
-        assert f"is only {int(100 * found.probability)} %." in warning
+        assert f"is only {int(100 * probability)} %." in warning
         assert f"if {source} were known exactly" in warning
         assert warning.endswith(f"Profile with a longer --time-budget, or more {remedy}.")
 
     @pytest.mark.parametrize(
         ("weakest", "remedy"),
-        [
-            ("acceptance", "--positions"),
-            ("verify", "--rounds"),
-            ("draft", "--rounds"),
-            ("overhead", "--rounds"),
-        ],
+        [("acceptance", "--positions"), ("verify", "--rounds"), ("draft", "--rounds"), ("overhead", "--rounds")],
     )
     def test_every_source_has_its_remedy(self, weakest: str, remedy: str) -> None:
         unsure = Confidence(probability=0.5, weakest=weakest, without_weakest=0.75)
         (warning,) = plan_warnings(replace(plan(invented(), 8), confidence=unsure))
-
         assert "75 %" in str(warning)
         assert warning.action.endswith(f"{remedy}.")
 
-    @pytest.mark.parametrize(("probability", "said"), [(0.9, 0), (0.899, 1)])
-    def test_nine_in_ten_is_sure_enough(self, probability: float, said: int) -> None:
-        sure = Confidence(probability=probability, weakest="draft", without_weakest=1.0)
-
-        assert len(plan_warnings(replace(plan(invented(), 8), confidence=sure))) == said
+    @pytest.mark.parametrize(("probability", "warnings"), [(0.9, 0), (0.899, 1)])
+    def test_limit_is_90_percent(self, probability: float, warnings: int) -> None:
+        confidence = Confidence(probability=probability, weakest="draft", without_weakest=1.0)
+        assert len(plan_warnings(replace(plan(invented(), 8), confidence=confidence))) == warnings
 
     def test_probabilities_are_never_rounded_up(self) -> None:
-        assert [percent_floor(p) for p in (0.0, 0.29, 0.8999, 0.99, 0.9901, 1.0)] == [
-            "0 %",
-            "29 %",
-            "89 %",
-            "99 %",
-            "more than 99 %",
-            "more than 99 %",
-        ]
+        probabilities = {0.0: "0 %", 0.29: "29 %", 0.8999: "89 %", 0.99: "99 %", 0.9901: "more than 99 %"}
+        assert {probability: percent_floor(probability) for probability in probabilities} == probabilities
 
 
 class TestSmoothing:
-    def test_it_is_told_and_raw_leaves_it_out(self, folder: Path) -> None:
-        smoothed, raw = solved(folder, invented(tables=[NOISY])), solved(folder, invented(tables=[NOISY]), "--raw")
-
-        line = "Smoothed 4 acceptance entries that increased by rank through noise (largest change 0.005); --raw uses them as measured."
-        assert line in smoothed.splitlines()
-        assert "moothed" not in raw
-
-    def test_raw_plans_with_the_measured_table(self, folder: Path) -> None:
+    def test_smoothing_is_reported_and_left_out_with_raw(self, folder: Path) -> None:
         profile = invented(tables=[NOISY])
-        solved(folder, profile, "--raw", "--objective", "tokens")
+        line = "Smoothed 4 acceptance entries that increased by rank through noise (largest change 0.005); --raw uses them as measured."
+        assert line in solved(folder, profile).splitlines()
+        assert "moothed" not in solved(folder, profile, "--raw", "--objective", "tokens")
+        expected = NOISY.reach(solve(NOISY, 32).tree(32, 2))
+        assert load_file(folder / "tree.json").reach == pytest.approx(expected, rel=1e-5)
 
-        assert load_file(folder / "tree.json").reach == pytest.approx(
-            NOISY.reach(solve(NOISY, 32).tree(32, 2)), rel=1e-5
-        )
-
-    def test_what_noise_does_not_explain_is_told_too(self, folder: Path) -> None:
-        said = solved(folder, invented(tables=[RISING]))
-
-        assert "Kept 1 increase of acceptance by rank that noise does not explain." in said.splitlines()
-
-    def test_falling_rows_need_no_word(self, folder: Path) -> None:
-        assert "rank" not in solved(folder, invented())
+    def test_increases_that_noise_does_not_explain_are_reported(self, folder: Path) -> None:
+        lines = solved(folder, invented(tables=[RISING])).splitlines()
+        assert "Kept 1 increase of acceptance by rank that noise does not explain." in lines
 
 
-class TestObjective:
-    def test_tokens_ignores_what_they_cost(self, folder: Path) -> None:
-        said = solved(folder, invented(), "--objective", "tokens")
-
-        most = solve(TABLE, 32)
-        tree = most.tree(32, 4)
-        assert load(folder / "tree.json") == tree
-        assert (
-            f"Most tokens: a tree of {tree.nodes} nodes, depth 4, {most.expected_tokens[4, 32]:.2f} per step." in said
-        )
-        assert "No tree of up to 32 nodes and depth 4 yields more." in said
-        assert "chance" not in said
+def test_objective_tokens_ignores_times(folder: Path) -> None:
+    profile = invented(conditions=FOUR_CONDITIONS)
+    output, most = solved(folder, profile, "--objective", "tokens"), solve(TABLE, 32)
+    tree = most.tree(32, 4)
+    assert load(folder / "tree.json") == tree
+    assert f"Most tokens: a tree of {tree.nodes} nodes, depth 4, {most.expected_tokens[4, 32]:.2f} per step." in output
+    assert "No tree of up to 32 nodes and depth 4 yields more." in output
+    assert "chance" not in output
+    assert "What to run where" not in output
+    assert solved_json(folder, profile, "--objective", "tokens")["schedule"] is None
 
 
-class TestPadding:
-    def test_a_faster_padded_pass_is_told(self, folder: Path) -> None:
-        slow_in_between = invented(verify=lambda n, _context, _batch: 0.02 if 8 < n < 16 else 0.01 + 1e-5 * n)
-        said = solved(folder, slow_in_between, "--budget", 12)
-
-        assert "tree of 12 nodes" in said
-        assert "Run the verification pass padded to 16 tokens: that is faster." in said
+def test_a_faster_padded_pass_is_proposed(folder: Path) -> None:
+    slow_in_between = invented(verify=lambda n, _context, _batch: 0.02 if 8 < n < 16 else 0.01 + 1e-5 * n)
+    output = solved(folder, slow_in_between, "--budget", 12)
+    assert "tree of 12 nodes" in output
+    assert "Run the verification pass padded to 16 tokens: that is faster." in output
 
 
 class TestConditions:
-    def test_between_measured_conditions_nothing_is_warned_of(self, folder: Path) -> None:
-        profile = invented(conditions=FOUR_CONDITIONS, contexts=(256, 4096))
-        said = call("solve", "--profile", saved(folder, profile), "--context-tokens", 1000, "--batch-size", 3)
-
-        assert said.stderr == ""
-        assert said.stdout.splitlines()[0].endswith("sequoia at temperature 0, 1000 tokens of context, batch of 3")
+    def test_interpolation_is_no_warning(self, folder: Path) -> None:
+        path = saved(folder, invented(conditions=FOUR_CONDITIONS, contexts=(256, 4096)))
+        result = succeed("solve", "--profile", path, "--context-tokens", 1000, "--batch-size", 3, *FEW)
+        assert result.stderr == ""
+        assert result.stdout.splitlines()[0].endswith("sequoia at temperature 0, 1000 tokens of context, batch of 3")
 
     @pytest.mark.parametrize(
-        "asked",
-        [("--context-tokens", 9999), ("--batch-size", 64)],
-        ids=["context", "batch"],
+        ("option", "refusal"),
+        [(("--context-tokens", 9999), True), (("--batch-size", 64), True), (("--budget", 33), False)],
+        ids=["context", "batch", "budget"],
     )
-    def test_beyond_them_it_needs_leave_and_is_marked(self, folder: Path, asked: tuple[str, int]) -> None:
+    def test_extrapolation_is_an_option_and_a_warning(
+        self, folder: Path, option: tuple[str, int], refusal: bool
+    ) -> None:
         path = saved(folder, invented(conditions=FOUR_CONDITIONS, contexts=(256, 9999)))
-        refused = call("solve", "--profile", path, *asked)
-        left = sorted(folder.iterdir())
-        allowed = call("solve", "--profile", path, *asked, "--extrapolate")
-
-        assert (refused.exit_code, left) == (1, [path])
-        assert refused.stderr.startswith("Error: ")
-        assert allowed.exit_code == 0, allowed.output
-        assert allowed.stdout.splitlines()[0].endswith("(extrapolated)")
-        (warning,) = allowed.stderr.splitlines()
-        assert warning.startswith("Warning: ")
+        command = ("solve", "--profile", path, *option)
+        if refusal:
+            refused(*command)
+        result = succeed(*command, "--extrapolate")
+        assert result.stdout.splitlines()[0].endswith("(extrapolated)")
+        (warning,) = result.stderr.splitlines()
         assert "Profile " in warning
         assert warning.endswith("before you rely on them.")
 
+    def test_extrapolate_alone_changes_nothing(self, folder: Path) -> None:
+        assert solved(folder, invented(), *FEW, "--extrapolate") == solved(folder, invented(), *FEW)
+
+    @pytest.mark.usefixtures("folder")
     @pytest.mark.parametrize(
         "command",
         [
             "solve -o -",
             "schedule -o -",
-            "export --to sequoia -o tree.json",
+            "export --to sequoia -o tree.json --force",
             "export --to vllm -o -",
             "simulate --rate 1/s --prompt-tokens 8 --new-tokens 8 --duration 1s --prompt-time 1s",
         ],
     )
-    def test_budget_beyond_measurements_is_the_largest_measured(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
-    ) -> None:
-        monkeypatch.chdir(folder)
-        profile = invented(conditions=FOUR_CONDITIONS, contexts=(256, 4096))
-        name, *args = command.split()
-        args = [saved(folder, profile), *args] if name == "export" else ["--profile", saved(folder, profile), *args]
-        largest, beyond = (
-            call(name, *args, "--budget", budget, *(["--force"] if name == "export" else [])) for budget in (32, 512)
-        )
-
-        assert (largest.exit_code, beyond.exit_code) == (0, 0), beyond.output
+    def test_budget_beyond_measurements_is_cut_to_them(self, folder: Path, command: str) -> None:
+        path = saved(folder, invented(conditions=[(256, 1), (256, 4)]))
+        name, *options = command.split()
+        options = [path, *options] if name == "export" else ["--profile", path, *options]
+        largest, beyond = (succeed(name, *options, "--budget", budget) for budget in (32, 512))
         assert beyond.stdout.replace("512", "32") == largest.stdout.replace("512", "32")
         (warning,) = set(beyond.stderr.splitlines()) - set(largest.stderr.splitlines())
         assert warning.startswith("Warning: the budget is 512 nodes, but passes were measured up to 32 tokens")
         assert warning.endswith("Profile with --max-tokens 512 to plan for more.")
 
-    def test_extrapolated_budget_is_marked(self, folder: Path) -> None:
-        said = call("solve", "--profile", saved(folder, invented()), "--budget", 33, "--extrapolate")
-
-        assert said.stdout.splitlines()[0].endswith("(extrapolated)")
-        (warning,) = said.stderr.splitlines()
-        assert warning.endswith("before you rely on them.")
-
-    def test_length_that_was_not_measured_names_its_option(self, folder: Path) -> None:
-        refused = call("solve", "--profile", saved(folder, invented()), "--new-tokens", 5)
-
-        assert refused.exit_code == 1
-        assert refused.stderr.startswith("Error: --new-tokens: acceptance of sequoia")
-
-    def test_extrapolate_alone_changes_nothing(self, folder: Path) -> None:
-        assert solved(folder, invented(), "--extrapolate") == solved(folder, invented())
-
 
 class TestSchedule:
-    def test_it_says_what_to_run_where(self, folder: Path) -> None:
+    def test_table_contains_every_segment(self, folder: Path) -> None:
         profile = invented(conditions=FOUR_CONDITIONS)
-        said = solved(folder, profile)
+        rows = [
+            [cell.strip() for cell in line.split("   ") if cell.strip()]
+            for line in solved(folder, profile, *FEW).splitlines()
+        ]
+        result = schedule(profile, 8)
+        assert len(result.over_contexts) > 2
+        for segment in (*result.over_contexts, *result.over_batch_sizes):
+            batch, context = (
+                str(first) if first == last else f"{first}-{last}"
+                for first, last in (segment.batch_sizes, segment.context_tokens)
+            )
+            cells = ["sequoia", "0", batch, context, segment.option.shape]
+            assert any(row[:5] == cells for row in rows)
 
-        found = schedule(profile, 32)
-        assert len(found.over_contexts) > 2
-        for segment in (*found.over_contexts, *found.over_batch_sizes):
-            batch, context = segment.batch_sizes, segment.context_tokens
-            cells = [
-                "sequoia",
-                "0",
-                str(batch[0]) if batch[0] == batch[1] else f"{batch[0]}-{batch[1]}",
-                str(context[0]) if context[0] == context[1] else f"{context[0]}-{context[1]}",
-                segment.option.shape,
-            ]
-            assert any(line.split("   ")[0] == "sequoia" and _cells(line)[:5] == cells for line in said.splitlines())
-
-    def test_rule_and_temperature_are_filters(self, folder: Path) -> None:
-        profile = invented(conditions=FOUR_CONDITIONS, tables=[TABLE, NOISY])
-        both, one = solved_json(folder, profile), solved_json(folder, profile, "--temperature", 0.2)
-
-        assert {plan["temperature"] for plan in both["schedule"]["plans"]} == {0.0, 0.2}
-        assert {plan["temperature"] for plan in one["schedule"]["plans"]} == {0.2}
-
-    def test_two_acceptances_at_one_condition_have_a_schedule_and_one_of_them_has_none(self, folder: Path) -> None:
+    def test_temperature_is_a_filter(self, folder: Path) -> None:
         profile = invented(tables=[TABLE, NOISY])
-        both, one = solved_json(folder, profile), solved_json(folder, profile, "--temperature", 0.2)
-
-        assert [plan["temperature"] for plan in both["schedule"]["plans"]] == [0.0, 0.2]
+        both, one = (solved_json(folder, profile, *FEW, *options) for options in ((), ("--temperature", 0.2)))
+        assert [point["temperature"] for point in both["schedule"]["plans"]] == [0.0, 0.2]
         assert one["schedule"] is None
 
     @pytest.mark.parametrize(
-        ("asked", "options"),
+        ("arguments", "options"),
         [
             (("--level-width", 2), {"level_widths": 2}),
             (("--depth", 1), {"max_depth": 1}),
@@ -293,48 +242,17 @@ class TestSchedule:
         ],
         ids=str,
     )
-    def test_its_trees_are_those_asked_for(
-        self, folder: Path, asked: tuple[object, ...], options: dict[str, Any]
+    def test_limits_apply_to_its_trees(
+        self, folder: Path, arguments: tuple[object, ...], options: dict[str, Any]
     ) -> None:
-        found = solved_json(folder, invented(conditions=FOUR_CONDITIONS, tables=[NOISY]), "--budget", 16, *asked)
-
+        report = solved_json(folder, invented(conditions=FOUR_CONDITIONS, tables=[NOISY]), "--budget", 16, *arguments)
         profile = Profile.load(folder / "profile.yaml")
-        speedups = [segment["choice"]["speedup"] for segment in found["schedule"]["over_contexts"]]
-        assert speedups == [each.option.speedup.value for each in schedule(profile, 16, **options).over_contexts]
-        assert speedups != [each.option.speedup.value for each in schedule(profile, 16).over_contexts]
+        speedups = [segment["choice"]["speedup"] for segment in report["schedule"]["over_contexts"]]
+        limited, free = (schedule(profile, 16, **kwargs).over_contexts for kwargs in (options, {}))
+        assert speedups == [segment.option.speedup.value for segment in limited]
+        assert speedups != [segment.option.speedup.value for segment in free]
 
-    def test_budget_is_at_most_what_was_measured_everywhere(self, folder: Path) -> None:
-        profile = invented(conditions=FOUR_CONDITIONS)
-        first, *rest = profile.latencies
-        fewer = replace(first, verify=type(first.verify)(first.verify.tokens[:4], first.verify.timings[:4]))
-        found = solved_json(
-            folder, replace(profile, latencies=(fewer, *rest)), "--context-tokens", 4096, "--budget", 32
-        )
-
-        assert found["max_nodes"] == 32
-        assert max(plan["choice"]["nodes"] for plan in found["schedule"]["plans"]) <= 8
-
-    def test_contexts_measured_at_one_batch_size_are_covered_without_gap(self, folder: Path) -> None:
-        found = solved_json(folder, invented(conditions=[(256, 1), (1024, 1), (4096, 1)]))["schedule"]
-
-        ranges = [segment["context_tokens"] for segment in found["over_contexts"]]
-        assert ranges[0][0] == 256
-        assert ranges[-1][1] == 4096
-        assert all(before[1] + 1 == after[0] for before, after in pairwise(ranges))
-        assert found["over_batch_sizes"] == []
-
-    def test_batch_sizes_at_one_context_are_told_once(self, folder: Path) -> None:
-        said = solved(folder, invented(conditions=[(256, 1), (256, 16)]))
-
-        assert said.count("What to run where") == 1
-        assert "by batch size at each measured context length" in said
-
-    def test_the_objective_tokens_has_none(self, folder: Path) -> None:
-        profile = invented(conditions=FOUR_CONDITIONS)
-
-        assert "What to run where" not in solved(folder, profile, "--objective", "tokens")
-        assert solved_json(folder, profile, "--objective", "tokens")["schedule"] is None
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.split("   ") if cell.strip()]
+    def test_batch_sizes_at_one_context_are_one_table(self, folder: Path) -> None:
+        output = solved(folder, invented(conditions=[(256, 1), (256, 16)]), *FEW)
+        assert output.count("What to run where") == 1
+        assert "by batch size at each measured context length" in output

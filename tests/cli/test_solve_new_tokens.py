@@ -1,4 +1,4 @@
-"""`treeopt solve --new-tokens`: a plan for texts of so many tokens, said wherever it is written, or refused."""
+"""`--new-tokens` of `treeopt solve` and `treeopt schedule`: plans for outputs of that length."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.invented import call, invented
+from tests.cli.invented import invented, refused, succeed, warnings_of
 from tests.planner.test_drafters import lookup, lookup_rows
 from tests.planner.test_new_tokens import SHORT, TEXTS, measured
 from treeopt.planner import for_new_tokens, plan
@@ -14,93 +14,56 @@ from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree, load_file
 from treeopt.trees.tree_schedule import load_schedule
 
+LENGTH = ("--new-tokens", SHORT)
+BUDGET = ("--budget", 8)
+
 
 @pytest.fixture
-def easier_later(folder: Path) -> Profile:
-    """Return a profile whose texts begin with their hardest tokens."""
-    made = replace(invented(conditions=[(256, 1), (256, 4)]), acceptances=(measured(TEXTS),))
-    made.save(folder / "profile.yaml")
-    return made
+def profile(folder: Path) -> Profile:
+    """Return a profile of texts that begin with their hardest tokens."""
+    result = replace(invented(), acceptances=(measured(TEXTS),))
+    result.save(folder / "profile.yaml")
+    return result
 
 
-def test_it_is_the_plan_of_how_texts_begin(easier_later: Profile) -> None:
-    result = call("solve", "--new-tokens", SHORT)
-    expected = plan(for_new_tokens(easier_later, SHORT), 32)
-    tree = load_file("tree.json")
-
-    assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[0].endswith(f", 256 tokens of context, sequences of {SHORT} new tokens")
-    assert tree.tree == expected.choice.tree != plan(easier_later, 32).choice.tree
-    assert tree.provenance is not None
-    assert tree.provenance.source == f"profile.yaml; sequences of {SHORT} new tokens"
-    assert tree.provenance.tokens_per_step == pytest.approx(expected.choice.tokens_per_step.value)
-
-
-def test_json_says_it(easier_later: Profile) -> None:
-    short, whole = (json.loads(call("solve", "--json", *asked).stdout) for asked in (("--new-tokens", SHORT), ()))
-    expected = plan(for_new_tokens(easier_later, SHORT), 32).chain
-
+def test_plan_is_for_the_beginnings_of_texts(profile: Profile) -> None:
+    expected = plan(for_new_tokens(profile, SHORT), 8)
+    output = succeed("solve", *LENGTH, *BUDGET).stdout
+    assert output.splitlines()[0].endswith(f", 256 tokens of context, sequences of {SHORT} new tokens")
+    content = load_file("tree.json")
+    assert content.tree == expected.choice.tree != plan(profile, 8).choice.tree
+    assert content.provenance is not None
+    assert content.provenance.source == f"profile.yaml; sequences of {SHORT} new tokens"
+    assert content.provenance.tokens_per_step == pytest.approx(expected.choice.tokens_per_step.value)
+    short, whole = (json.loads(succeed("solve", "--json", *BUDGET, *options).stdout) for options in (LENGTH, ()))
     assert (short["new_tokens"], whole["new_tokens"]) == (SHORT, None)
-    assert TokenTree(short["candidates"]["chain"]["parents"]) == expected.tree
+    assert TokenTree(short["candidates"]["chain"]["parents"]) == expected.chain.tree
     assert short["candidates"]["chain"]["tokens_per_step"] < whole["candidates"]["chain"]["tokens_per_step"]
 
 
-@pytest.mark.usefixtures("easier_later")
-def test_a_schedule_is_for_them_too() -> None:
-    found = {}
-    for name, asked in (("short.json", ("--new-tokens", SHORT)), ("whole.json", ())):
-        assert call("schedule", *asked, "-o", name).exit_code == 0
-        found[name] = load_schedule(Path(name))
+def test_schedule_is_for_the_beginnings_of_texts(profile: Profile) -> None:
+    latencies = invented(conditions=[(256, 1), (256, 4)]).latencies
+    replace(profile, latencies=latencies).save("profile.yaml")
+    depths = {}
+    for name, options in (("short.json", LENGTH), ("whole.json", ())):
+        succeed("schedule", *options, *BUDGET, "-o", name)
+        depths[name] = load_schedule(Path(name)).tree(1).max_depth
+    assert depths["short.json"] < depths["whole.json"]
+    source = load_schedule(Path("short.json")).provenance.source
+    assert source == f"profile.yaml; sequences of {SHORT} new tokens"
 
-    assert found["short.json"].tree(1).max_depth < found["whole.json"].tree(1).max_depth
-    assert found["short.json"].provenance.source == f"profile.yaml; sequences of {SHORT} new tokens"
 
-
-@pytest.mark.usefixtures("easier_later")
-def test_longer_ones_than_measured_are_warned_of() -> None:
-    result = call("solve", "--new-tokens", 441)
-
-    assert result.exit_code == 0
+@pytest.mark.usefixtures("profile")
+def test_longer_outputs_than_measured_are_a_warning() -> None:
     assert (
         "Warning: acceptance was measured up to token 440 of a sequence, and may differ beyond it. "
         f"Profile with --positions {441 * len(TEXTS)}."
-    ) in result.stderr
+    ) in warnings_of(succeed("solve", "--new-tokens", 441, *BUDGET))
 
 
-@pytest.mark.parametrize(
-    ("changes", "asked", "code", "said"),
-    [
-        ({}, ("--new-tokens", 0), 2, "--new-tokens"),
-        ({}, ("--new-tokens", SHORT, "--drafter", "medusa"), 2, "--drafter model"),
-        ({"accepted_ranks": None}, ("--new-tokens", SHORT), 1, "measured for whole sequences only"),
-        ({"context_tokens": 256}, ("--new-tokens", SHORT), 1, "measured by context length"),
-        (
-            {"accepted_ranks": measured(TEXTS).accepted_ranks.first(0)},
-            ("--new-tokens", SHORT),
-            1,
-            "20 positions or more",
-        ),
-    ],
-    ids=["none", "other drafter", "no ranks", "by context", "too few"],
-)
-def test_what_does_not_tell_is_refused_in_a_line(
-    easier_later: Profile, changes: dict[str, object], asked: tuple[object, ...], code: int, said: str
-) -> None:
-    (acceptance,) = easier_later.acceptances
-    replace(easier_later, acceptances=(replace(acceptance, **changes),)).save("profile.yaml")
-    result = call("solve", *asked)
-
-    assert result.exit_code == code
-    assert said in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not Path("tree.json").exists()
-
-
-def test_where_drafters_are_compared_it_is_refused(easier_later: Profile) -> None:
-    replace(easier_later, drafters=(lookup(easier_later, lookup_rows()),)).save("profile.yaml")
-    refused, alone = (call("solve", "--new-tokens", SHORT, *asked) for asked in ((), ("--drafter", "model")))
-
-    assert refused.exit_code == 2
-    assert "only whole sequences were measured. Plan for the draft model alone: --drafter model." in refused.stderr
-    assert alone.exit_code == 0
-    assert load_file("tree.json").tree == plan(for_new_tokens(easier_later, SHORT), 32).choice.tree
+def test_comparison_of_drafters_is_refused(profile: Profile) -> None:
+    replace(profile, drafters=(lookup(profile, lookup_rows()),)).save("profile.yaml")
+    line = refused("solve", *LENGTH, code=2)
+    assert "only whole sequences were measured. Plan for the draft model alone: --drafter model." in line
+    succeed("solve", *LENGTH, *BUDGET, "--drafter", "model")
+    assert load_file("tree.json").tree == plan(for_new_tokens(profile, SHORT), 8).choice.tree
