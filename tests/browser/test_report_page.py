@@ -243,7 +243,7 @@ LAYOUT = """
   const meets = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
   const found = [];
   if (document.documentElement.scrollWidth > innerWidth) found.push(`page: ${document.documentElement.scrollWidth}`);
-  const blocks = [...document.querySelectorAll("h1, h2, h3, figure, details, dl, nav, #cautions li")].filter(visible);
+  const blocks = [...document.querySelectorAll("h1, h2, h3, figure, details, dl, nav, #warnings li")].filter(visible);
   for (const each of blocks)
     if (box(each).right > innerWidth + 1 || box(each).left < -1) found.push(`outside: ${each.tagName} ${each.id}`);
   const figures = [...document.querySelectorAll("figure")];

@@ -32,24 +32,19 @@ def test_boxes_overlap(shift: tuple[float, float], meets: bool) -> None:
     assert Box(*shift, 4, 2).overlaps(Box(0, 0, 4, 2)) is meets
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_labels_of_many_points_cover_nothing(seed) -> None:
     rng = np.random.default_rng(seed)
     points = np.concatenate([rng.normal(0.5, 0.04, (12, 2)), rng.uniform(0, 1, (12, 2)), [[0, 0], [1, 1], [0, 1]]])
     names = [f"number {i}" for i in range(len(points))]
-
-    def crowd() -> Figure:
-        figure = Figure(figsize=(6, 6))
-        axes = figure.add_axes((0.1, 0.1, 0.8, 0.8), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=[], yticks=[])
-        label_points(axes, points, names)
-        return figure
-
-    found = seen(crowd())
-    assert sorted(found.words) == sorted(names)
-    assert found.overlapping() == []
-    axes = found.figure.axes[0]
-    for text in found.texts:
-        at = box(text)
-        assert not any(at.contains(*point) for point in axes.transData.transform(points))
-        assert axes.bbox.x0 - 1 <= at.x0 < at.x1 <= axes.bbox.x1 + 1
-        assert axes.bbox.y0 - 1 <= at.y0 < at.y1 <= axes.bbox.y1 + 1
+    figure = Figure(figsize=(6, 6))
+    axes = figure.add_axes((0.1, 0.1, 0.8, 0.8), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=[], yticks=[])
+    label_points(axes, points, names)
+    drawn = seen(figure)
+    assert sorted(drawn.words) == sorted(names)
+    assert drawn.overlapping() == []
+    for text in drawn.texts:
+        bounds = box(text)
+        assert not any(bounds.contains(*point) for point in axes.transData.transform(points))
+        assert axes.bbox.x0 - 1 <= bounds.x0 < bounds.x1 <= axes.bbox.x1 + 1
+        assert axes.bbox.y0 - 1 <= bounds.y0 < bounds.y1 <= axes.bbox.y1 + 1

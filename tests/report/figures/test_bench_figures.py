@@ -34,7 +34,7 @@ OTHER = replace(
 )
 
 
-def picture(*panels: Panel) -> DrawnFigure:
+def drawn_panels(*panels: Panel) -> DrawnFigure:
     return seen(compose(panels, title="a-target-with-a-long-name + a-draft on a machine", columns=2))
 
 
@@ -65,9 +65,9 @@ FIGURES = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_nothing_is_cut_or_covered(name: str) -> None:
-    found = picture(*FIGURES[name])
-    assert found.cut_off() == []
-    assert found.overlapping() == []
+    drawn = drawn_panels(*FIGURES[name])
+    assert drawn.cut_off() == []
+    assert drawn.overlapping() == []
 
 
 def rows_of(axes: Axes) -> list[tuple[str, float, str]]:
@@ -96,8 +96,8 @@ def test_bars_end_at_measurements_and_marks_are_at_predictions() -> None:
         SpeedupRow(name="c", predicted=Estimate(1.2, 1.1, 1.3)),
         SpeedupRow(name="d", reason="not run: no room"),
     ]
-    found = picture(speedup_panel(rows, "t"))
-    axes = found.figure.axes[0]
+    drawn = drawn_panels(speedup_panel(rows, "t"))
+    axes = drawn.figure.axes[0]
     assert rows_of(axes) == [("a", 1.7, TREE), ("★ b", 2.2, CHOICE), ("c", 1.2, TREE)]
     assert marks_of(axes) == [1.8, 2.0]
     intervals = [
@@ -107,7 +107,7 @@ def test_bars_end_at_measurements_and_marks_are_at_predictions() -> None:
     ]
     assert np.array(intervals) == pytest.approx(np.array([(2.1, 2.3), (1.1, 1.3)]))
     legend = {"measured", "measured, the choice", "predicted", "prediction", "95\u2009% interval", "plain decoding"}
-    assert legend | {"not run: no room"} <= set(found.words)
+    assert legend | {"not run: no room"} <= set(drawn.words)
     alone = seen(compose([speedup_panel(rows[2:3], "t")])).words
     assert "predicted" in alone
     assert not {"measured", "prediction"} & set(alone)
@@ -118,15 +118,15 @@ def test_numbers_do_not_overlap_bars_and_marks() -> None:
         SpeedupRow(name=f"{place}", predicted=1.5 + shift, measured=1.5)
         for place, shift in enumerate((0.0, 0.02, 0.1, 0.5, -0.2))
     ]
-    found = picture(speedup_panel(rows, "t"))
-    axes = found.figure.axes[0]
+    drawn = drawn_panels(speedup_panel(rows, "t"))
+    axes = drawn.figure.axes[0]
     numbers = [text for text in axes.texts if text.get_text() == "1.50"]
     assert len(numbers) == 5
     for text, row in zip(numbers, rows, strict=True):
-        at = box(text)
+        bounds = box(text)
         (mark, _) = axes.transData.transform((row.predicted, 0))
-        assert at.x0 > axes.transData.transform((1.5, 0))[0]
-        assert not at.x0 - 1 < mark < at.x1 + 1
+        assert bounds.x0 > axes.transData.transform((1.5, 0))[0]
+        assert not bounds.x0 - 1 < mark < bounds.x1 + 1
 
 
 def test_bars_are_visible_with_an_infinite_interval() -> None:
@@ -134,30 +134,32 @@ def test_bars_are_visible_with_an_infinite_interval() -> None:
         SpeedupRow(name="a", predicted=Estimate(1.5, 0.1, 1e9)),
         SpeedupRow(name="b", predicted=Estimate(2.0, 1.9, 2.1)),
     ]
-    found = picture(speedup_panel(rows, "t"))
-    assert found.figure.axes[0].get_xlim()[1] == axis_end([1.5, 2.0], [1e9, 2.1]) < 5
-    assert found.cut_off() == []
+    drawn = drawn_panels(speedup_panel(rows, "t"))
+    assert drawn.figure.axes[0].get_xlim()[1] == axis_end([1.5, 2.0], [1e9, 2.1]) < 5
+    assert drawn.cut_off() == []
 
 
 def test_methods_have_a_panel_for_each_temperature_and_reasons_in_their_rows() -> None:
-    found = picture(*FIGURES["methods"])
-    first, second = found.figure.axes
+    drawn = drawn_panels(*FIGURES["methods"])
+    first, second = drawn.figure.axes
     assert rows_of(first) == [("medusa: tree of 8 nodes, rule target", 1.7, TREE)]
     assert rows_of(second)[0][1] == 1.5
-    (reason,) = (text for text in found.words if text.startswith("not run: its heads are of another target."))
+    (reason,) = (text for text in drawn.words if text.startswith("not run: its heads are of another target."))
     assert reason.endswith("…")
     assert [panel.title for panel in methods_panels(METHODS)] == ["Methods at temperature 0"]
 
 
 def test_grid_points_are_predictions_and_measurements() -> None:
-    found = picture(grid_panel(GRID))
-    axes = found.figure.axes[0]
-    points = {tuple(map(float, each)) for one in axes.collections for each in np.asarray(one.get_offsets()).round(6)}
+    drawn = drawn_panels(grid_panel(GRID))
+    axes = drawn.figure.axes[0]
+    points = {
+        tuple(map(float, point)) for dots in axes.collections for point in np.asarray(dots.get_offsets()).round(6)
+    }
     assert {(1.5, 1.6), (1.3, 1.4)} <= points
-    (intervals,) = (each for each in axes.patches if isinstance(each, PathPatch))
+    (intervals,) = (patch for patch in axes.patches if isinstance(patch, PathPatch))
     ends = intervals.get_path().vertices.reshape(2, 2, 2)
     assert ends == pytest.approx(np.array([[[1.5, 1.5], [1.5, 1.7]], [[1.3, 1.3], [1.3, 1.5]]]))
-    assert {"4/2", "3/2", "trees", "chains", "choice of the plan"} <= set(found.words)
+    assert {"4/2", "3/2", "trees", "chains", "choice of the plan"} <= set(drawn.words)
     assert "fastest tree" in seen(compose(FIGURES["grid after plain decoding"])).words
 
 
@@ -172,45 +174,45 @@ def test_every_point_of_a_grid_is_labelled_and_no_label_covers_a_point_or_the_di
         )
         for tree, predicted, shift in zip(trees, generator.uniform(1, 2, 15), generator.normal(0, 0.1, 15), strict=True)
     )
-    found = picture(grid_panel(replace(GRID, trees=rows)))
-    assert found.overlapping() == []
-    axes = found.figure.axes[0]
-    labels = [text for text in found.texts if "/" in text.get_text() and text.get_text()[0].isdigit()]
+    drawn = drawn_panels(grid_panel(replace(GRID, trees=rows)))
+    assert drawn.overlapping() == []
+    axes = drawn.figure.axes[0]
+    labels = [text for text in drawn.texts if "/" in text.get_text() and text.get_text()[0].isdigit()]
     assert len(labels) == len(rows)
     points = axes.transData.transform([(row.predicted.speedup, row.measured.speedup.value) for row in rows])
     for label in labels:
-        at = box(label)
-        assert not any(at.contains(*point) for point in points)
-        ends = axes.transData.inverted().transform([(at.x0, at.y1), (at.x1, at.y0)])
+        bounds = box(label)
+        assert not any(bounds.contains(*point) for point in points)
+        ends = axes.transData.inverted().transform([(bounds.x0, bounds.y1), (bounds.x1, bounds.y0)])
         assert np.ptp(np.sign(ends[:, 1] - ends[:, 0])) == 0
 
 
 def test_engine_curve_has_gaps_at_missing_predictions() -> None:
-    found = picture(engine_panel([ENGINE]))
-    axes = found.figure.axes[0]
-    (line,) = (each for each in axes.lines if each.get_color() == CHAIN)
+    drawn = drawn_panels(engine_panel([ENGINE]))
+    axes = drawn.figure.axes[0]
+    (line,) = (line for line in axes.lines if line.get_color() == CHAIN)
     assert np.asarray(line.get_ydata())[:3] == pytest.approx([1.0, 1.2, 1.4])
     assert np.isnan(line.get_ydata()[3])
     dots = [
-        tuple(map(float, each))
-        for one in axes.collections
-        if hasattr(one, "get_sizes") and len(one.get_sizes())
-        for each in one.get_offsets()
+        tuple(map(float, point))
+        for collection in axes.collections
+        if hasattr(collection, "get_sizes") and len(collection.get_sizes())
+        for point in collection.get_offsets()
     ]
     assert dots == [(0, 1.0), (1, 1.25), (2, 1.5), (3, 1.75)]
-    (star,) = (each for each in axes.lines if each.get_marker() == "*")
+    (star,) = (line for line in axes.lines if line.get_marker() == "*")
     assert (star.get_xdata()[0], star.get_ydata()[0]) == (2, 1.5)
 
 
 def test_batches_are_measured_lines_and_predicted_dashes_with_the_choices_marked() -> None:
-    found = picture(*batches_panels(BATCHES))
-    axes, rows = found.figure.axes
-    (star,) = (each for each in axes.lines if each.get_marker() == "*")
+    drawn = drawn_panels(*batches_panels(BATCHES))
+    axes, rows = drawn.figure.axes
+    (star,) = (line for line in axes.lines if line.get_marker() == "*")
     assert np.array(star.get_data()).T.tolist() == [[1, 600], [6, 1600]]
     by_colour = {
-        (each.get_color(), each.is_dashed()): each.get_ydata()
-        for each in axes.lines
-        if len(each.get_xdata()) == 2 and each is not star
+        (line.get_color(), line.is_dashed()): line.get_ydata()
+        for line in axes.lines
+        if len(line.get_xdata()) == 2 and line is not star
     }
     assert list(by_colour[MUTED, False]) == [400.0, 1600.0]
     assert by_colour[MUTED, True] == pytest.approx([396.0, 1584.0])
@@ -245,8 +247,8 @@ def test_curves_have_gaps_at_missing_batch_sizes() -> None:
 
 
 def test_row_names_are_above_their_bars() -> None:
-    found = picture(*batches_panels(BATCHES))
-    axes = found.figure.axes[1]
+    drawn = drawn_panels(*batches_panels(BATCHES))
+    axes = drawn.figure.axes[1]
     for place, text in enumerate(text for text in axes.texts if text.get_position()[0] == 0):
         assert place < text.get_position()[1] < place + 0.5
         bars = [bar for bar in axes.patches if bar.get_width() and place < bar.get_y() < place + 1]
