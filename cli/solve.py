@@ -15,14 +15,13 @@ from treeopt.cli.plan_profile import plan_categories, plan_profile, select_categ
 from treeopt.cli.terminal import diagram_width, warn
 from treeopt.errors import InterruptionError
 from treeopt.files.figure_file import check_suffix, write_figure
-from treeopt.planner import Plan, step_model, tree_file
+from treeopt.planner import tree_file
 from treeopt.planner.categories import CategoryPlans
 from treeopt.planner.profile_plan import ProfilePlan
-from treeopt.planner.segments import fastest_length
-from treeopt.records.profile import IMPORTED, Profile, require_draft_model
+from treeopt.records.profile import require_draft_model
 from treeopt.report.plan_json import plan_json
-from treeopt.report.plan_text import decoding_options, plan_source, plan_text
-from treeopt.report.plan_warnings import context_warnings, plan_warnings
+from treeopt.report.plan_text import decoding_options, engine_command, plan_source, plan_text
+from treeopt.report.plan_warnings import profile_plan_warnings
 from treeopt.report.text import quoted
 from treeopt.trees import TreeFile, draw_text
 from treeopt.trees.drafter_setting import DRAFTERS
@@ -73,48 +72,30 @@ def solve(args: SolveOptions) -> None:
     profile = select_category(profile, args.category)
     if args.plot is not None:
         require_draft_model(profile, "--plot")
-    profile_plan = plan_profile(profile, request, args.drafter)
-    categories = plan_categories(profile_plan, request, args.drafter)
-    plan = profile_plan.plan
-    source = plan_source(args.profile_path, plan, args.new_tokens, args.category)
-    tree = tree_file(plan, profile, source=source, choice=profile_plan.best)
+    planned = plan_profile(profile, request, args.drafter)
+    categories = plan_categories(planned, request, args.drafter)
+    source = plan_source(args.profile_path, planned.plan, args.new_tokens, args.category)
+    tree = tree_file(planned.plan, profile, source=source, choice=planned.best)
     if args.as_json:
-        text = plan_json(
-            plan,
-            profile,
-            profile_plan.schedule,
-            profile_plan.drafters,
-            profile_plan.over_contexts,
-            new_tokens=args.new_tokens,
-            category=args.category,
-            categories=categories,
-        )
+        text = plan_json(planned, new_tokens=args.new_tokens, category=args.category, categories=categories)
     else:
-        text = _plan_text(args, profile_plan, tree, categories)
-    written = _write_files(args, profile_plan, tree)
+        text = _plan_text(args, planned, tree, categories)
+    written = _write_files(args, planned, tree)
     click.echo(text, err=to_stdout)
-    for warning in [
-        *plan_warnings(plan, profile_plan.drafters),
-        *context_warnings(plan, profile, profile_plan.schedule, profile_plan.drafters),
-        *(() if categories is None else categories.warnings),
-    ]:
+    for warning in profile_plan_warnings(planned, categories):
         warn(warning)
     if args.as_json:
         click.echo(f"Written to {written}", err=True)
     elif not to_stdout:
-        click.echo(f"\nWritten to {written}. Next: {_next_command(args, plan, profile)}")
+        click.echo(f"\nWritten to {written}. Next: {_next_command(args, planned)}")
 
 
-def _plan_text(args: SolveOptions, profile_plan: ProfilePlan, tree: TreeFile, categories: CategoryPlans | None) -> str:
+def _plan_text(args: SolveOptions, planned: ProfilePlan, tree: TreeFile, categories: CategoryPlans | None) -> str:
     """Return the tables and a diagram of the tree, if the drafter has one."""
     text = plan_text(
-        profile_plan.plan,
-        profile_plan.profile,
-        profile_plan.schedule,
+        planned,
         level_width=args.plan.level_width,
         new_tokens=args.new_tokens,
-        drafters=profile_plan.drafters,
-        over_contexts=profile_plan.over_contexts,
         category=args.category,
         categories=categories,
     )
@@ -124,32 +105,26 @@ def _plan_text(args: SolveOptions, profile_plan: ProfilePlan, tree: TreeFile, ca
     return f"{text}\n\n{draw_text(tree.tree, reach=tree.reach, max_rows=MAX_ROWS, width=width)}"
 
 
-def _next_command(args: SolveOptions, plan: Plan, profile: Profile) -> str:
-    file, profile_path = quoted(args.path), quoted(args.profile_path)
-    if profile.engine is not None and profile.engine.name == IMPORTED:
-        return f"treeopt export {file} --profile {profile_path} --to vllm"
-    if profile.engine is not None:
-        command = f"treeopt bench engine {profile.engine.name} --profile {profile_path}"
-        if profile.pair.target_source is not None:
-            return command
-        planned = fastest_length(step_model(profile))
-        lengths = [0, planned] if planned else [chain.length for chain in profile.chain_latencies[0].chains]
-        return f"{command} --url {','.join(f'{length}=URL' for length in lengths)}"
+def _next_command(args: SolveOptions, planned: ProfilePlan) -> str:
+    file = quoted(args.path)
+    if planned.profile.engine is not None:
+        return engine_command(planned.profile, quoted(args.profile_path), file)
     figure = quoted(args.path.with_suffix(".svg"))
-    return f"treeopt show {file} -o {figure}, treeopt run {file}{decoding_options(plan)} --prompt TEXT"
+    options = decoding_options(planned.plan, planned.best)
+    return f"treeopt show {file} -o {figure}, treeopt run {file}{options} --prompt TEXT"
 
 
-def _write_files(args: SolveOptions, profile_plan: ProfilePlan, tree: TreeFile) -> str:
+def _write_files(args: SolveOptions, planned: ProfilePlan, tree: TreeFile) -> str:
     """Write each requested file whole and return their names; an interruption names those that are complete."""
 
     def save_plot(path: Path) -> None:
         from treeopt.report.figures.profile_figures import plan_figure
 
-        write_figure(plan_figure(profile_plan), path)
+        write_figure(plan_figure(planned), path)
 
     writers: list[tuple[Path | None, Callable[[Path], None]]] = [
         (args.path, tree.save),
-        (args.save, profile_plan.plan.solution.save),
+        (args.save, planned.plan.solution.save),
         (args.plot, save_plot),
     ]
     written: list[str] = []

@@ -16,6 +16,7 @@ import pytest
 from tests.cli.invented import FOUR_CONDITIONS, invented
 from treeopt.planner import plan, schedule, step_model
 from treeopt.planner.comparison import compare
+from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import Profile
@@ -155,7 +156,7 @@ def test_a_plan_as_a_dict_equals_the_output_of_solve() -> None:
     several = Profile.load(ROOT / "docs/profiles/bundled-2-cores-rules.yaml")
     result = plan(several, 32)
     content = result.to_dict()
-    printed = json.loads(plan_json(result, several, None))
+    printed = json.loads(plan_json(ProfilePlan(profile=several, plan=result)))
     assert content == {key: value for key, value in printed.items() if key in content}
     assert set(printed) - set(content) == {
         "pair",

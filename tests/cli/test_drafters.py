@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import LITTLE
-from tests.cli.invented import call, invented, refused, saved, solved, solved_json, succeed
+from tests.cli.invented import TABLE, call, invented, refused, saved, solved, solved_json, succeed
 from tests.planner.test_drafters import heads, lookup, lookup_rows
 from tests.support.eagle_heads import make_head, save_head, speculators
 from treeopt import bundled as bundle
 from treeopt.errors import TreeoptError
 from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import load_model
 from treeopt.trees import load_file
 from treeopt.trees.drafter_setting import drafter_setting
@@ -99,6 +100,15 @@ def test_one_drafter_alone(folder: Path, profile: Profile):
         "Error: drafter eagle: no measurement of it fits the request. Measured here: model, medusa, prompt-lookup. "
         "Profile with --drafter eagle."
     )
+
+
+@pytest.mark.parametrize(("name", "options"), [("medusa", ""), ("model", " --draft-temperature 0.5")])
+def test_printed_command_has_the_draft_temperature_of_the_draft_model_only(folder: Path, name: str, options: str):
+    base = invented(tables=[TABLE, TABLE])
+    acceptance = replace(base.acceptances[1], draft_sampling=Sampling(0.5))
+    profile = replace(base, acceptances=(acceptance,), drafters=(heads(base, temperature=0.2),))
+    output = succeed("solve", "--profile", saved(folder, profile), "--drafter", name).stdout
+    assert f"treeopt run tree.json --temperature 0.2{options} --prompt TEXT" in output
 
 
 def test_json_contains_every_drafter(folder: Path, profile: Profile):

@@ -1,24 +1,19 @@
 """A plan as JSON, in seconds and tokens; docs/guides/plan.md lists the keys."""
 
-from collections.abc import Sequence
+import json
 from typing import TYPE_CHECKING, Any
 
 from treeopt.files.serialization import serialize_record
-from treeopt.report.json_text import json_lines
-from treeopt.report.plan_warnings import context_warnings, plan_warnings
+from treeopt.report.plan_warnings import profile_plan_warnings
 
 if TYPE_CHECKING:
-    from treeopt.planner import DrafterChoice, Option, Plan, Schedule, Segment
+    from treeopt.planner import Option, Schedule, Segment
     from treeopt.planner.categories import CategoryPlans
-    from treeopt.records.profile import Profile
+    from treeopt.planner.profile_plan import ProfilePlan
 
 
 def plan_json(
-    plan: "Plan",
-    profile: "Profile",
-    schedule: "Schedule | None",
-    drafters: "Sequence[DrafterChoice]" = (),
-    over_contexts: "Sequence[Segment]" = (),
+    planned: "ProfilePlan",
     *,
     new_tokens: int | None = None,
     category: str | None = None,
@@ -27,44 +22,35 @@ def plan_json(
     """Return the object as text, one key per line.
 
     Args:
-        plan: of the draft model.
-        profile: what it was planned from.
-        schedule: over several operating points.
-        drafters: the best setting of each, if others than the draft model were measured.
-        over_contexts: the fastest of all drafters by context length.
+        planned: the plan, and what else follows from the profile.
         new_tokens: of the sequences that are planned for; None is as long as those measured.
         category: of the prompts that are planned for; None is all of the profile.
         categories: the best option for each, if the profile has several.
     """
-    from treeopt.planner import best_drafter
-
-    best = best_drafter(drafters, plan.objective) if drafters else None
-    warnings = [*plan_warnings(plan, drafters), *context_warnings(plan, profile, schedule, drafters)]
-    warnings += () if categories is None else categories.warnings
-    return json_lines(
-        {
-            "pair": serialize_record(profile.pair, nulls=True),
-            "machine": serialize_record(profile.machine, nulls=True),
-            "new_tokens": new_tokens,
-            "category": category,
-            **plan.to_dict(),
-            "drafters": [
-                {**_option(choice.option), "bound_on_speedup": choice.bound, "chosen": choice is best}
-                for choice in drafters
-            ],
-            "drafters_over_contexts": [
-                {
-                    "context_tokens": segment.context_tokens,
-                    **_setting(segment.option),
-                    "speedup": segment.option.speedup.value,
-                }
-                for segment in over_contexts
-            ],
-            "warnings": list(map(str, warnings)),
-            "schedule": None if schedule is None else _schedule(schedule),
-            "categories": None if categories is None else _categories(categories),
-        }
-    )
+    report = {
+        "pair": serialize_record(planned.profile.pair, nulls=True),
+        "machine": serialize_record(planned.profile.machine, nulls=True),
+        "new_tokens": new_tokens,
+        "category": category,
+        **planned.plan.to_dict(),
+        "drafters": [
+            {**_option(choice.option), "bound_on_speedup": choice.bound, "chosen": choice is planned.best}
+            for choice in planned.drafters
+        ],
+        "drafters_over_contexts": [
+            {
+                "context_tokens": segment.context_tokens,
+                **_setting(segment.option),
+                "speedup": segment.option.speedup.value,
+            }
+            for segment in planned.over_contexts
+        ],
+        "warnings": list(map(str, profile_plan_warnings(planned, categories))),
+        "schedule": None if planned.schedule is None else _schedule(planned.schedule),
+        "categories": None if categories is None else _categories(categories),
+    }
+    lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in report.items())
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _setting(option: "Option") -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """A plan as `treeopt solve` prints it: the table, how certain it is, and the schedule."""
 
 import math
-from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +12,9 @@ from treeopt.report.table import PREDICTED, PREDICTED_COLUMNS, Column, aligned, 
 from treeopt.report.text import counted, percent_floor, rule_name
 
 if TYPE_CHECKING:
-    from treeopt.planner import DrafterChoice, Option, Plan, PlanRequest, Schedule, Segment
+    from treeopt.planner import DrafterChoice, Option, Plan, PlanRequest
     from treeopt.planner.categories import CategoryPlans
+    from treeopt.planner.profile_plan import ProfilePlan
     from treeopt.records.machine import Machine, Pair
     from treeopt.records.profile import Profile
     from treeopt.records.sampling import Sampling
@@ -45,10 +45,34 @@ def planning_options(request: "PlanRequest") -> str:
     return "".join([*options, *(f" --{name}" for name in flags)])
 
 
-def decoding_options(plan: "Plan") -> str:
-    """Return the options of `treeopt run` and `treeopt bench tree` for a plan, defaults left out."""
-    acceptance = plan.model.acceptance
-    return sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
+def decoding_options(plan: "Plan", best: "DrafterChoice | None" = None) -> str:
+    """Return the options of `treeopt run` for a plan, or for the best of several drafters, defaults left out."""
+    acceptance, option = plan.model.acceptance, plan.choice if best is None else best.option
+    draft_sampling = acceptance.draft_sampling if option.drafter.name == "model" else None  # as treeopt bench
+    return sampling_text(acceptance.sampling, draft_sampling) + (" --lossy" if option.lossy else "")
+
+
+def engine_command(profile: "Profile", profile_path: str, tree: str) -> str:
+    """Return the command that follows a plan for a serving engine: its benchmark, or an export of imported measurements.
+
+    Args:
+        profile: of the engine.
+        profile_path: its file, quoted.
+        tree: the tree file, quoted.
+    """
+    from treeopt.planner import step_model
+    from treeopt.planner.segments import fastest_length
+    from treeopt.records.profile import IMPORTED
+
+    assert profile.engine is not None  # the caller's profile is of an engine
+    if profile.engine.name == IMPORTED:
+        return f"treeopt export {tree} --profile {profile_path} --to vllm"
+    command = f"treeopt bench engine {profile.engine.name} --profile {profile_path}"
+    if profile.pair.target_source is not None:
+        return command
+    planned = fastest_length(step_model(profile))
+    lengths = [0, planned] if planned else [chain.length for chain in profile.chain_latencies[0].chains]
+    return f"{command} --url {','.join(f'{length}=URL' for length in lengths)}"
 
 
 def sampling_text(sampling: "Sampling", draft_sampling: "Sampling | None") -> str:
@@ -66,30 +90,23 @@ def sampling_text(sampling: "Sampling", draft_sampling: "Sampling | None") -> st
 
 
 def plan_text(
-    plan: "Plan",
-    profile: "Profile",
-    schedule: "Schedule | None" = None,
+    planned: "ProfilePlan",
     *,
     level_width: int | None = None,
     new_tokens: int | None = None,
-    drafters: "Sequence[DrafterChoice]" = (),
-    over_contexts: "Sequence[Segment]" = (),
     category: str | None = None,
     categories: "CategoryPlans | None" = None,
 ) -> str:
     """Return a plan in tables and sentences.
 
     Args:
-        plan: of the draft model.
-        profile: what it was planned from.
-        schedule: over several operating points.
+        planned: the plan, and what else follows from the profile.
         level_width: most nodes of any level; None for no limit.
         new_tokens: length of the sequences that are planned for; None for those measured.
-        drafters: the best setting of each, if others than the draft model were measured.
-        over_contexts: the fastest of all drafters by context length.
         category: of the prompts that are planned for; None for all of the profile.
         categories: the best option for each, if the profile has several.
     """
+    plan, profile = planned.plan, planned.profile
     blocks = [heading(plan, profile, new_tokens, category)]
     if profile.has_draft_model:
         blocks.append(candidates_table(plan))
@@ -97,12 +114,12 @@ def plan_text(
         blocks.append(rules_table(plan))
     if profile.has_draft_model:
         blocks.append("\n".join(conclusions(plan, level_width)))
-    if drafters:
-        blocks.append(drafters_table(drafters, plan.objective))
-    if over_contexts:
-        blocks.append(drafter_contexts_text(over_contexts))
-    if schedule is not None:
-        blocks.append(schedule_table(schedule))
+    if planned.drafters:
+        blocks.append(drafters_table(planned.drafters, plan.objective))
+    if planned.over_contexts:
+        blocks.append(drafter_contexts_text(planned.over_contexts))
+    if planned.schedule is not None:
+        blocks.append(schedule_table(planned.schedule))
     if categories is not None:
         blocks.append(categories_text(categories))
     return "\n\n".join(blocks)

@@ -11,6 +11,8 @@ from treeopt.report.text import percent, percent_floor
 
 if TYPE_CHECKING:
     from treeopt.planner import DrafterChoice, Plan, Schedule
+    from treeopt.planner.categories import CategoryPlans
+    from treeopt.planner.profile_plan import ProfilePlan
     from treeopt.records.profile import Profile
 
 SURE = 0.9
@@ -21,6 +23,15 @@ MAX_SPREAD = 0.25
 SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
 REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--rounds", "overhead": "--rounds"}
 """The option of `treeopt profile` that makes each source of uncertainty smaller."""
+
+
+def profile_plan_warnings(planned: "ProfilePlan", categories: "CategoryPlans | None" = None) -> list[Warning]:
+    """Return the warnings about everything that was planned from a profile."""
+    return [
+        *plan_warnings(planned.plan, planned.drafters),
+        *context_warnings(planned.plan, planned.profile, planned.schedule, planned.drafters),
+        *(() if categories is None else categories.warnings),
+    ]
 
 
 def plan_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> list[Warning]:

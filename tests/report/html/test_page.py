@@ -261,6 +261,26 @@ class TestCommands:
             for text, start in zip(texts, expected, strict=True):
                 assert text.startswith(f"treeopt {start}")
 
+    def test_they_depend_on_the_engine(self) -> None:
+        probed = Profile.load(ROOT / "tests/data/profile-engine.yaml")
+        solve, bench = "treeopt solve --profile p.yaml --output tree.json", "treeopt bench engine llama-server"
+        for profile, expected, unmeasured in (
+            (probed, [f"{bench} --profile p.yaml --output bench.json"], True),
+            (
+                replace(probed, pair=replace(probed.pair, target_source=None)),
+                [f"{bench} --profile p.yaml --url 0=URL,1=URL,3=URL,7=URL --output bench.json"],
+                True,
+            ),
+            (
+                replace(probed, engine=replace(probed.engine, name="imported")),
+                [solve, "treeopt export tree.json --profile p.yaml --to vllm"],
+                False,
+            ),
+        ):
+            contents = Contents(planned=planned(profile), profile_name="p.yaml")
+            assert [command.text for command in commands(contents)] == expected
+            assert any(f"Measure the choice with {bench}" in text for text in page_warnings(contents)) == unmeasured
+
     @pytest.mark.parametrize(
         ("path", "request_options", "words"),
         [
@@ -387,6 +407,14 @@ class TestWarnings:
         unmeasured = page_warnings(Contents(planned=planned()))
         assert any("Measure the choice with treeopt bench tree tree.json" in warning for warning in unmeasured)
         assert set(page_warnings(everything())) <= set(whole.texts("bdi"))
+
+    def test_they_are_of_the_choice_among_drafters(self) -> None:
+        found = planned(Profile.load(ROOT / "tests/data/profile-drafters.yaml"))
+        assert len(found.drafters) > 1
+        warnings = page_warnings(Contents(planned=found))
+        assert any("within 1 % of the fastest of all drafters is only" in warning for warning in warnings)
+        assert not any("within 1 % of the fastest is only" in warning for warning in warnings)
+
 
 def test_both_themes_have_all_colours(whole: Page) -> None:
     (style,) = whole.texts("style")

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from treeopt.planner import Option
 from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.records.bench_file import GridBench, MethodsBench, TreeBench
+from treeopt.records.profile import IMPORTED
 from treeopt.records.results import BatchBench, EngineBench, EngineRow
 from treeopt.report.figures.rows import Speedup, SpeedupRow, speedup_panel, value_of
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.parts import PageFigure, shortened
-from treeopt.report.plan_text import decoding_options, planning_options
+from treeopt.report.plan_text import decoding_options, engine_command, planning_options
 from treeopt.report.text import counted, quoted
 from treeopt.trees import Provenance, TokenTree, TreeFile, describe_tree
 
@@ -102,7 +103,7 @@ def answer_figure(contents: Contents) -> PageFigure | None:
 
 def commands(contents: Contents) -> list[Command]:
     """Return the commands to run next."""
-    planned, comparable = contents.planned, contents.measured_here
+    planned = contents.planned
     if planned is None:
         tree = quoted(contents.trees[0].label) if contents.trees else "tree.json"
         return [
@@ -110,29 +111,33 @@ def commands(contents: Contents) -> list[Command]:
             Command(f"treeopt bench tree {tree}", "measure a tree"),
         ]
     profile, engine = quoted(contents.profile_name), planned.profile.engine
+    tree = quoted(contents.trees[0].label) if contents.trees else "tree.json"
     result = answer(contents)
     if result is not None and result.nodes == 1 and engine is None:
         return [Command("treeopt profile --drafter prompt-lookup", "try a drafter that needs no model")]
-    bench = Command(f"{bench_command(contents)} --profile {profile} --output bench.json", "measure the prediction here")
-    measured = result is not None and result.measured is not None
-    if engine is not None:
-        return [] if measured else [bench]
     solve = Command(
         f"treeopt solve --profile {profile}{planning_options(planned.request)} --output tree.json", "write the tree"
     )
-    tree = quoted(comparable.trees[0].label) if comparable.trees else "tree.json"
+    write = [] if contents.trees else [solve]
+    measured = result is not None and result.measured is not None
+    if engine is not None:
+        command = engine_command(planned.profile, profile, tree)
+        if engine.name == IMPORTED:
+            return [*write, Command(command, "write the setting of an engine")]
+        return [] if measured else [Command(f"{command} --output bench.json", "measure the prediction here")]
+    bench = Command(f"{bench_command(contents)} --profile {profile} --output bench.json", "measure the prediction here")
     use = [
-        Command(f'treeopt run {tree}{decoding_options(planned.plan)} --prompt "…"', "decode with it"),
+        Command(f'treeopt run {tree}{decoding_options(planned.plan, planned.best)} --prompt "…"', "decode with it"),
         Command("treeopt export --list", "list the engines that it can be written for"),
     ]
-    return [*([] if comparable.trees else [solve]), *([] if measured else [bench]), *use]
+    return [*write, *([] if measured else [bench]), *use]
 
 
-def bench_command(contents: Contents) -> str:
-    """Return the command that measures the choice."""
+def bench_command(contents: Contents) -> str | None:
+    """Return the command that measures the choice; None for imported measurements of an unknown engine."""
     engine = None if contents.planned is None else contents.planned.profile.engine
     if engine is not None:
-        return f"treeopt bench engine {engine.name}"
+        return None if engine.name == IMPORTED else f"treeopt bench engine {engine.name}"
     tree = quoted(contents.trees[0].label) if contents.trees else "tree.json"
     lossy = " --lossy" if contents.planned is not None and contents.planned.plan.lossy else ""
     return f"treeopt bench tree {tree}{lossy}"

@@ -13,7 +13,7 @@ from treeopt.report.bench_text import OUTPUT_DIFFERS, grid_outputs_warning
 from treeopt.report.html.answer import bench_command
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.parts import shortened
-from treeopt.report.plan_warnings import context_warnings, plan_warnings, times_warnings
+from treeopt.report.plan_warnings import profile_plan_warnings, times_warnings
 from treeopt.report.probe_text import probe_warnings
 
 NOT_MEASURED = "These numbers are predictions. Measure the choice with {} and add the file that it writes."
@@ -24,7 +24,8 @@ def page_warnings(contents: Contents) -> tuple[str, ...]:
     texts: list[str] = []
     if contents.planned is not None:
         texts += (warning.sentence for warning in _of_profile(contents.planned))
-        texts += [] if contents.benches else [NOT_MEASURED.format(bench_command(contents))]
+        if not contents.benches and (command := bench_command(contents)) is not None:
+            texts.append(NOT_MEASURED.format(command))
         texts += map(str, _of_trees(contents, contents.planned.profile))
     texts += map(str, _of_other_benches(contents))
     texts += (f"{label}: {warning}" for label, warning in _of_benches(contents))
@@ -32,12 +33,9 @@ def page_warnings(contents: Contents) -> tuple[str, ...]:
 
 
 def _of_profile(planned: ProfilePlan) -> list[Warning]:
-    warnings = [
-        *plan_warnings(planned.plan),
-        *context_warnings(planned.plan, planned.profile, planned.schedule, planned.drafters),
-        *times_warnings(planned.profile.latencies),
-    ]
-    return warnings + (list(probe_warnings(planned.profile)) if planned.profile.engine is not None else [])
+    profile = planned.profile
+    warnings = [*profile_plan_warnings(planned), *times_warnings(profile.latencies)]
+    return warnings + (list(probe_warnings(profile)) if profile.engine is not None else [])
 
 
 def _of_trees(contents: Contents, profile: Profile) -> Iterator[Warning]:
