@@ -1,5 +1,7 @@
 """`treeopt doctor`: this machine and installation, and what would improve measurements."""
 
+import json
+
 import click
 
 from treeopt.cli.command import Command
@@ -14,7 +16,7 @@ def doctor(as_json: bool) -> None:
     remedy.  Nothing is measured or changed, and the exit code is always 0.
     """
     from treeopt.doctor import doctor_text, run_checks
-    from treeopt.report.json_text import json_text
+    from treeopt.files.serialization import serialize_record
 
     report = run_checks()
-    click.echo(json_text(report) if as_json else doctor_text(report))
+    click.echo(json.dumps(serialize_record(report, nulls=True), indent=2) if as_json else doctor_text(report))

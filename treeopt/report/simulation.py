@@ -1,10 +1,10 @@
 """Simulated settings as a table for each rate, and as JSON."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from treeopt.files.serialization import in_file
-from treeopt.report.json_text import json_text
+from treeopt.files.serialization import serialize_record
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds, range_text
 from treeopt.simulation.arrivals import Load
@@ -38,15 +38,9 @@ class Simulation:
     largest_rates: tuple[LargestRate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Report:
-    tool: str
-    simulation: Simulation = field(metadata=in_file(inline=True))
-
-
 def simulation_json(simulation: Simulation) -> str:
     """Return one JSON object, in seconds, requests per second and tokens per second."""
-    return json_text(_Report(tool=TOOL, simulation=simulation))
+    return json.dumps({"tool": TOOL, **serialize_record(simulation, nulls=True)}, indent=2)
 
 
 def simulation_text(simulation: Simulation) -> str:
