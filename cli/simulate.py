@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,7 +14,7 @@ from treeopt.cli.options.inputs import json_option, load_profile, plot_option, p
 from treeopt.cli.options.plan import budget_option, category_option, temperature_option
 from treeopt.cli.options.record import option, options
 from treeopt.cli.options.sampling import lossy_option, measured_rule_option
-from treeopt.cli.options.values import COUNT, DURATION, MAX_COUNT, SEED, CommaList
+from treeopt.cli.options.values import COUNT, DURATION, MAX_COUNT, SEED, Parsed, comma_list
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import progress, warn
 from treeopt.errors import Warning
@@ -47,22 +46,16 @@ def _parse_rate(text: str) -> float:
     return float(match[1]) * _PER_SECOND[match[2]]
 
 
-class LengthRange(click.ParamType[tuple[int, int]]):
-    """A number of tokens, or a range such as `32-128`, as its smallest and largest number."""
-
-    name = "tokens"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", str(value), re.ASCII)
-        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-        if not 1 <= low <= high <= MAX_COUNT:
-            self.fail(f"expected a number of tokens, or a range such as 32-128. Got {value!r}.", param, ctx)
-        return low, high
+def _parse_range(text: str) -> tuple[int, int]:
+    """Return the smallest and the largest number of a range such as `32-128`, or of one number."""
+    match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text, re.ASCII)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high <= MAX_COUNT:
+        raise ValueError(text)
+    return low, high
 
 
-LENGTH_RANGE = LengthRange()
+LENGTH_RANGE = Parsed("tokens", "a number of tokens, or a range such as 32-128", _parse_range)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +63,7 @@ class SimulateOptions:
     profile_path: Path = profile_option()
     rates: tuple[float, ...] = option(
         "--rate",
-        type=CommaList("rates above 0", _parse_rate, "4/s,90/min"),
+        type=comma_list("rates above 0", _parse_rate, "4/s,90/min"),
         required=True,
         metavar="RATES",
         help="Arrival rate of requests, such as 4/s or 90/min. Separate several with commas.",

@@ -1,6 +1,6 @@
 """Types of option values: text, numbers, lists with commas, sizes and durations.
 
-Each `convert` returns a value that is already converted as it is, and raises a usage error for anything it cannot read.
+Each `convert` returns converted values unchanged, and raises a usage error for anything else that it cannot read.
 """
 
 import os
@@ -39,88 +39,45 @@ class Text(click.ParamType[str]):
         return text
 
 
-class Number(click.ParamType[float]):
-    """A number.
+class Parsed(click.ParamType[Any]):
+    """A value that a function reads from text.
 
     Args:
-        parse: returns the number of a text, or raises ValueError.
-        expected: the valid numbers in words.
+        name: the metavar, in small letters.
+        expected: the valid texts in words.
+        parse: returns the value of a text, or raises ValueError.
     """
 
-    name = "number"
-
-    def __init__(self, parse: Callable[[str], float], expected: str) -> None:
-        self._parse = parse
+    def __init__(self, name: str, expected: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
         self._expected = expected
+        self._parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
         try:
-            return self._parse(str(value))
+            return self._parse(value)
         except ValueError:
             self.fail(f"expected {self._expected}. Got {value!r}.", param, ctx)
 
 
-class CommaList(click.ParamType[tuple[Any, ...]]):
-    """Different values, separated by commas.
+def comma_list(values: str, parse: Callable[[str], Any], example: str) -> Parsed:
+    """Return the type of different values, separated by commas.
 
     Args:
-        name: the valid values in words, plural.
+        values: the valid values in words, plural.
         parse: returns the value of a text, or raises ValueError.
         example: a valid list.
     """
 
-    def __init__(self, name: str, parse: Callable[[str], Any], example: str) -> None:
-        self.name = name
-        self._parse = parse
-        self._example = example
+    def parse_list(text: str) -> tuple[Any, ...]:
+        parsed = tuple(parse(part.strip()) for part in text.split(","))
+        if len(set(parsed)) < len(parsed):
+            raise ValueError(text)
+        return parsed
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        del param, ctx
-        return "NUMBERS"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            values = tuple(self._parse(part.strip()) for part in str(value).split(","))
-        except ValueError:
-            values = ()
-        if not values or len(set(values)) < len(values):
-            self.fail(f"expected {self.name}, each once, such as {self._example}. Got {value!r}.", param, ctx)
-        return values
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes, such as `40GB` or `24GiB`."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = _SIZE.fullmatch(str(value).strip())
-        if match is None:
-            self.fail(f"expected a size such as 40GB or 24GiB. Got {value!r}.", param, ctx)
-        base = 1024 if match[2][1] == "i" else 1000
-        return max(1, int(float(match[1]) * base ** ("KMGT".index(match[2][0]) + 1)))
-
-
-class Duration(click.ParamType[float]):
-    """Seconds, given as `250ms`, `90s`, `3m`, `1.5h` or a plain number.
-
-    >>> Duration().convert("3m", None, None)
-    180.0
-    """
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        match = _DURATION.fullmatch(str(value).strip())
-        if match is None or float(match[1]) <= 0:
-            self.fail(f"expected a time such as 90s, 3m or 1h. Got {value!r}.", param, ctx)
-        return float(match[1]) * _SECONDS[match[2]]
+    return Parsed("numbers", f"{values}, each once, such as {example}", parse_list)
 
 
 class Whole(click.ParamType[int]):
@@ -194,6 +151,26 @@ def _parse_length(text: str) -> int:
     return 0 if text == "0" else _parse_count(text)
 
 
+def _parse_size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    base = 1024 if match[2][1] == "i" else 1000
+    return max(1, int(float(match[1]) * base ** ("KMGT".index(match[2][0]) + 1)))
+
+
+def _parse_duration(text: str) -> float:
+    """Return seconds.
+
+    >>> _parse_duration("3m"), _parse_duration("250ms")
+    (180.0, 0.25)
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(text)
+    return float(match[1]) * _SECONDS[match[2]]
+
+
 def _parse_temperature(text: str) -> float:
     return Sampling(float(text)).temperature
 
@@ -229,14 +206,14 @@ PROBED_ENGINE = Names("engine", _probed_engines)
 FILE_TEXT = click.Path()
 """Text that is often a path, such as a model's folder or its name on the hub; a shell completes files."""
 DEVICE = Names("device", lambda: (AUTO, "cpu", "cuda"))
-SHARE = Number(_parse_share, "a number above 0 and at most 1")
-TEMPERATURE = Number(_parse_temperature, "0, which is greedy, or a number of at least 1e-6")
-GAP = Number(_parse_gap, "a number of nats, at least 0")
-DRAFT_TEMPERATURE = Number(_parse_draft_temperature, "a number of at least 1e-6")
-COUNTS = CommaList("whole numbers of at least 1", _parse_count, "256,1024")
-LAYERS = CommaList("layer ids of the target, whole numbers of at least 0", _parse_length, "2,6,9")
-BLOCKS = CommaList("whole numbers of at least 1", _parse_count, "3,7")
-LENGTHS = CommaList("whole numbers of at least 0", _parse_length, "0,1,3,7")
-TEMPERATURES = CommaList("temperatures of at least 0", _parse_temperature, "0,0.6")
-DURATION = Duration()
-SIZE = Size()
+SHARE = Parsed("number", "a number above 0 and at most 1", _parse_share)
+TEMPERATURE = Parsed("number", "0, which is greedy, or a number of at least 1e-6", _parse_temperature)
+GAP = Parsed("number", "a number of nats, at least 0", _parse_gap)
+DRAFT_TEMPERATURE = Parsed("number", "a number of at least 1e-6", _parse_draft_temperature)
+COUNTS = comma_list("whole numbers of at least 1", _parse_count, "256,1024")
+LAYERS = comma_list("layer ids of the target, whole numbers of at least 0", _parse_length, "2,6,9")
+BLOCKS = comma_list("whole numbers of at least 1", _parse_count, "3,7")
+LENGTHS = comma_list("whole numbers of at least 0", _parse_length, "0,1,3,7")
+TEMPERATURES = comma_list("temperatures of at least 0", _parse_temperature, "0,0.6")
+DURATION = Parsed("duration", "a time such as 90s, 3m or 1h", _parse_duration)
+SIZE = Parsed("size", "a size such as 40GB or 24GiB", _parse_size)
