@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,21 +50,20 @@ def export(args: ExportOptions) -> None:
     name = args.target
     if name not in formats | engines | acceptances:
         raise click.UsageError(f"--to: expected one of {', '.join(formats | engines | acceptances)}. Got {name!r}.")
+    export_target: Callable[[ExportOptions], None]
     if name in formats:
-        args.refuse_others(args.tree_options() | {WRITE_OPTIONS[field] for field in formats[name].takes})
+        takes = args.tree_options() | {WRITE_OPTIONS[field] for field in formats[name].takes}
+        export_target = partial(_export_tree, formats[name])
     elif name in engines:
         engine = engines[name]
-        args.refuse_others({*engine.takes, *args.plan_options(records=engine.dynamic, rule=engine.static)})
+        takes = {*engine.takes, *args.plan_options(records=engine.dynamic, rule=engine.static)}
+        export_target = partial(_export_setting, engine)
     else:
-        args.refuse_others(acceptances[name].takes)
-    files = [] if is_stream(args.written) else [args.written, _sidecar_path(args.written)]
-    _check_files(args, files)
-    if name in formats:
-        _export_tree(formats[name], args)
-    elif name in engines:
-        _export_setting(engines[name], args)
-    else:
-        _export_acceptance(acceptances[name], args)
+        takes = set(acceptances[name].takes)
+        export_target = partial(_export_acceptance, acceptances[name])
+    args.refuse_others(takes)
+    _check_files(args, [] if is_stream(args.written) else [args.written, _sidecar_path(args.written)])
+    export_target(args)
 
 
 def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
