@@ -66,8 +66,9 @@ def check_engine(name: str | None) -> str:
     from treeopt.engines.clients.registry import NAMES
 
     if name not in NAMES:
+        got = "none" if name is None else f"{name!r:.40}"
         raise click.UsageError(
-            f"ENGINE: expected one of {', '.join(NAMES)}. Got {name!r:.40}: treeopt probe --list describes each."
+            f"ENGINE: expected one of {', '.join(NAMES)}. Got {got}: treeopt probe --list describes each."
         )
     return name
 

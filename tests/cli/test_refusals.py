@@ -171,6 +171,7 @@ IMPORT = [
 ]
 MODELS = "--target t.gguf --draft d.gguf"
 PROBE = [
+    ("", 2, "ENGINE: expected one of llama-server"),
     (f"nothing {MODELS}", 2, "ENGINE: expected one of llama-server"),
     ("llama-server", 2, "--target, --draft: expected both"),
     ("llama-server --url a:1", 2, "expected a server for each length"),
