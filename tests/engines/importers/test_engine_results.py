@@ -221,6 +221,7 @@ class TestMetrics:
             ("drafts_total 100", "drafts_total 70", "content"),
             ("drafts_total 100", "drafts_total NaN", "line 3"),
             ("drafts_total 100", "drafts_total", "line 3"),
+            ("drafts_total 100", f'drafts_total{{a="{"x" * 4000}"}} 100', "line 3"),
             ('position="2"', 'position="1"', "line 9"),
             ("# HELP", "llamacpp:spec_decode_num_drafts 3\n# HELP", "line 4"),
             ('position="2"} 20\n', 'position="2', "line 9"),
@@ -266,6 +267,7 @@ class TestSglang:
         refuse_table(META | {"completion_tokens": 50}, "completion_tokens", "at least about the 60")
         refuse_table(META | {"spec_accept_length": 3.5}, "spec_accept_length", "expected 2.5")
         refuse_table({"backend": "sglang", "accept_length": 2.5}, "content", "take SGLang's responses")
+        refuse_table("accept len: 2.5\n", "content", "lines with #running-req and accept len")
 
     def test_mean_of_the_log_is_weighted_by_running_requests(self, read_table):
         result = read_table(self.LINE.format(1, 1.5, 0.25) + self.LINE.format(3, 2.5, 0.75))

@@ -162,6 +162,7 @@ def test_vllm_result_files_form_one_sweep(tmp_path):
         if length:
             row |= {"spec_decode_num_drafts": 100, "spec_decode_num_draft_tokens": 100 * length}
             row |= {"spec_decode_acceptance_length": accept_length(length)}
+            row |= {"spec_decode_per_position_acceptance_rates": np.cumprod(RATES[:length]).tolist()}
         paths.append(tmp_path / f"{length}.json")
         paths[-1].write_text(json.dumps(row), "utf-8")
     (latency,) = sweep_profile(paths, sampling=GREEDY, context_tokens=256).chain_latencies
