@@ -22,84 +22,75 @@ MARKOV = drafter_setting("dspark", source="heads/markov")
 PARALLEL = drafter_setting("p-eagle", source="heads/parallel")
 DYNAMIC = {"top_k": 4, "depth": 4, "nodes": 16}
 OF_THE_DRAFT, OF_A_HEAD = drafter_setting("eagle2", **DYNAMIC), drafter_setting("eagle2", source="heads/e3", **DYNAMIC)
-WRITTEN = {
+
+
+def vllm(method, model, **fields):
+    return {"method": method, "model": model, "num_speculative_tokens": 4} | fields
+
+
+def sglang(method, **flags):
+    flags = {"algorithm": method, **flags}
+    return " ".join(f"--speculative-{name.replace('_', '-')} {value}" for name, value in flags.items()) + "\n"
+
+
+def sglang_tree(method, model, top_k, nodes):
+    return sglang(method, draft_model_path=model, num_steps=4, eagle_topk=top_k, num_draft_tokens=nodes)
+
+
+def tensorrt(method, **fields):
+    lines = {"decoding_type": method, **fields}
+    return "speculative_config:\n" + "".join(f"  {name}: {value}\n" for name, value in lines.items())
+
+
+def llama(method, model):
+    limits = "--spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00"
+    return f"--spec-type {method} {limits} -md {model}\n"
+
+
+def lmdeploy(method, model):
+    return f"--speculative-num-draft-tokens 4 --speculative-algorithm {method} --speculative-draft-model {model}\n"
+
+
+EXPECTED = {
     ("vllm", LOOKUP): {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 3, "prompt_lookup_min": 1},
-    ("vllm", HEAD): {"method": "eagle3", "model": "heads/e3", "num_speculative_tokens": 4},
-    ("vllm", OF_A_HEAD): {"method": "eagle3", "model": "heads/e3", "num_speculative_tokens": 4},
-    ("sglang", LOOKUP): (
-        "--speculative-algorithm NGRAM --speculative-num-draft-tokens 7 --speculative-ngram-max-bfs-breadth 1\n"
+    ("vllm", HEAD): vllm("eagle3", "heads/e3"),
+    ("vllm", OF_A_HEAD): vllm("eagle3", "heads/e3"),
+    ("vllm", BLOCK): vllm("dflash", "heads/block"),
+    ("vllm", MARKOV): vllm("dspark", "heads/markov"),
+    ("vllm", PARALLEL): vllm("eagle3", "heads/parallel", parallel_drafting=True),
+    ("sglang", LOOKUP): sglang("NGRAM", num_draft_tokens=7, ngram_max_bfs_breadth=1),
+    ("sglang", HEAD): sglang_tree("EAGLE3", "heads/e3", 1, 5),
+    ("sglang", OF_A_HEAD): sglang_tree("EAGLE3", "heads/e3", 4, 16),
+    ("sglang", OF_THE_DRAFT): sglang_tree("STANDALONE", "DRAFT", 4, 16),
+    ("sglang", BLOCK): sglang("DFLASH", draft_model_path="heads/block", dflash_block_size=5),
+    ("sglang", MARKOV): sglang("DSPARK", draft_model_path="heads/markov", dspark_block_size=4),
+    ("tensorrt-llm", LOOKUP): tensorrt("NGram", max_draft_len=6, max_matching_ngram_size=3),
+    ("tensorrt-llm", HEAD): tensorrt("Eagle3", speculative_model="heads/e3", max_draft_len=4),
+    ("tensorrt-llm", OF_A_HEAD): tensorrt(
+        "Eagle3",
+        speculative_model="heads/e3",
+        max_draft_len=4,
+        use_dynamic_tree="true",
+        dynamic_tree_max_topK=4,
+        max_total_draft_tokens=15,
     ),
-    ("sglang", HEAD): (
-        "--speculative-algorithm EAGLE3 --speculative-draft-model-path heads/e3 --speculative-num-steps 4 "
-        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 5\n"
-    ),
-    ("sglang", OF_A_HEAD): (
-        "--speculative-algorithm EAGLE3 --speculative-draft-model-path heads/e3 --speculative-num-steps 4 "
-        "--speculative-eagle-topk 4 --speculative-num-draft-tokens 16\n"
-    ),
-    ("sglang", OF_THE_DRAFT): (
-        "--speculative-algorithm STANDALONE --speculative-draft-model-path DRAFT --speculative-num-steps 4 "
-        "--speculative-eagle-topk 4 --speculative-num-draft-tokens 16\n"
-    ),
-    ("sglang", BLOCK): (
-        "--speculative-algorithm DFLASH --speculative-draft-model-path heads/block --speculative-dflash-block-size 5\n"
-    ),
-    ("vllm", BLOCK): {"method": "dflash", "model": "heads/block", "num_speculative_tokens": 4},
-    ("llama-cpp", BLOCK): (
-        "--spec-type draft-dflash --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/block\n"
-    ),
-    ("vllm", MARKOV): {"method": "dspark", "model": "heads/markov", "num_speculative_tokens": 4},
-    ("sglang", MARKOV): (
-        "--speculative-algorithm DSPARK --speculative-draft-model-path heads/markov --speculative-dspark-block-size 4\n"
-    ),
-    ("llama-cpp", MARKOV): (
-        "--spec-type draft-dspark --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/markov\n"
-    ),
-    ("tensorrt-llm", MARKOV): (
-        "speculative_config:\n  decoding_type: DSpark\n  speculative_model: heads/markov\n  max_draft_len: 4\n"
-    ),
-    ("vllm", PARALLEL): {
-        "method": "eagle3",
-        "model": "heads/parallel",
-        "num_speculative_tokens": 4,
-        "parallel_drafting": True,
-    },
+    ("tensorrt-llm", BLOCK): tensorrt("DFlash", speculative_model="heads/block", max_draft_len=4),
+    ("tensorrt-llm", MARKOV): tensorrt("DSpark", speculative_model="heads/markov", max_draft_len=4),
     ("hf", LOOKUP): {"prompt_lookup_num_tokens": 6, "max_matching_ngram_size": 3},
     ("openvino", LOOKUP): {"num_assistant_tokens": 6, "max_ngram_size": 3},
     ("openvino", HEAD): {"num_assistant_tokens": 4, "assistant_confidence_threshold": 0.0},
     ("openvino", OF_A_HEAD): {"num_assistant_tokens": 15, "branching_factor": 4, "tree_depth": 4},
-    ("tensorrt-llm", LOOKUP): (
-        "speculative_config:\n  decoding_type: NGram\n  max_draft_len: 6\n  max_matching_ngram_size: 3\n"
-    ),
-    ("tensorrt-llm", HEAD): (
-        "speculative_config:\n  decoding_type: Eagle3\n  speculative_model: heads/e3\n  max_draft_len: 4\n"
-    ),
-    ("tensorrt-llm", OF_A_HEAD): (
-        "speculative_config:\n  decoding_type: Eagle3\n  speculative_model: heads/e3\n  max_draft_len: 4\n"
-        "  use_dynamic_tree: true\n  dynamic_tree_max_topK: 4\n  max_total_draft_tokens: 15\n"
-    ),
-    ("tensorrt-llm", BLOCK): (
-        "speculative_config:\n  decoding_type: DFlash\n  speculative_model: heads/block\n  max_draft_len: 4\n"
-    ),
-    ("llama-cpp", HEAD): (
-        "--spec-type draft-eagle3 --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/e3\n"
-    ),
-    ("llama-cpp", OF_A_HEAD): (
-        "--spec-type draft-eagle3 --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/e3\n"
-    ),
-    ("lmdeploy", HEAD): (
-        "--speculative-num-draft-tokens 4 --speculative-algorithm eagle3 --speculative-draft-model heads/e3\n"
-    ),
-    ("lmdeploy", OF_A_HEAD): (
-        "--speculative-num-draft-tokens 4 --speculative-algorithm eagle3 --speculative-draft-model heads/e3\n"
-    ),
-    ("lmdeploy", BLOCK): (
-        "--speculative-num-draft-tokens 4 --speculative-algorithm dflash --speculative-draft-model heads/block\n"
-    ),
+    ("llama-cpp", HEAD): llama("draft-eagle3", "heads/e3"),
+    ("llama-cpp", OF_A_HEAD): llama("draft-eagle3", "heads/e3"),
+    ("llama-cpp", BLOCK): llama("draft-dflash", "heads/block"),
+    ("llama-cpp", MARKOV): llama("draft-dspark", "heads/markov"),
+    ("lmdeploy", HEAD): lmdeploy("eagle3", "heads/e3"),
+    ("lmdeploy", OF_A_HEAD): lmdeploy("eagle3", "heads/e3"),
+    ("lmdeploy", BLOCK): lmdeploy("dflash", "heads/block"),
     ("eagle", HEAD): "--total-token 5 --depth 3 --top-k 1\n",
     ("eagle", OF_A_HEAD): "--total-token 16 --depth 3 --top-k 4\n",
 }
-"""By the engines' own documents; every pair that is not here is refused."""
+"""By the engines' own documents; all other pairs are refused."""
 OTHERS = (
     drafter_setting("medusa"),
     drafter_setting("ddtree", budget=8),
@@ -118,7 +109,7 @@ def test_drafters_are_written_for_engines_that_have_them():
     assert {drafter.name for drafter in drafters} == {*DRAFTERS} - {"model"}
     for engine in ENGINES:
         for drafter in drafters:
-            expected = WRITTEN.get((engine.name, drafter))
+            expected = EXPECTED.get((engine.name, drafter))
             if expected is None:
                 with pytest.raises(InfeasibleError, match=rf"Got {drafter.name}: run it with treeopt run"):
                     choose(engine.name, drafter)
@@ -192,15 +183,8 @@ def test_block_heads_of_tensorrt_llm_draft_chains_and_need_1_3():
     [
         ("vllm", "mtp", '{\n  "method": "mtp",\n  "num_speculative_tokens": 3\n}\n'),
         ("vllm", "ngram", '{\n  "method": "ngram",\n  "num_speculative_tokens": 3\n}\n'),
-        (
-            "sglang",
-            "NEXTN",
-            (
-                "--speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 1 "
-                "--speculative-num-draft-tokens 4\n"
-            ),
-        ),
-        ("tensorrt-llm", "MTP", "speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n"),
+        ("sglang", "NEXTN", sglang("NEXTN", num_steps=3, eagle_topk=1, num_draft_tokens=4)),
+        ("tensorrt-llm", "MTP", tensorrt("MTP", max_draft_len=3)),
     ],
 )
 def test_methods_of_the_target_name_no_draft_model(name, method, text):
