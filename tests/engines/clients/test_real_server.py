@@ -35,8 +35,8 @@ PROMPTS = ("--prompts", str(bundled.PROMPTS))
 
 def test_plan_from_a_probe_is_benchmarked(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    quick = (*PROMPTS, "--max-prompts", "8", "--max-new-tokens", "40")
-    probed = call("probe", "llama-server", *models, *quick, "--rounds", "2", "--batch-sizes", "1,2")
+    quick = (*PROMPTS, "--max-prompts", "8", "--max-new-tokens", "32")
+    probed = call("probe", "llama-server", *models, *quick, "--rounds", "1", "--batch-sizes", "1,2")
     assert probed.exit_code == 0, probed.output
     profile = Profile.load("profile.yaml")
     assert profile.engine.version.startswith("xllamacpp ")
@@ -57,7 +57,7 @@ def test_server_with_another_target_is_detected(models, tmp_path, monkeypatch):
 
     start = LlamaServer.start
     monkeypatch.chdir(tmp_path)
-    quick = (*PROMPTS, "--max-prompts", "8", "--max-new-tokens", "40")
+    quick = (*PROMPTS, "--max-prompts", "8", "--max-new-tokens", "32")
     assert call("probe", "llama-server", *models, *quick, "--rounds", "1", "--lengths", "0,3").exit_code == 0
     monkeypatch.setattr(
         LlamaServer,
@@ -74,7 +74,7 @@ def test_ngrams_are_drafted(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     method = ("--method", "ngram", "--ngram-tokens", "3", "--lengths", "0,4", "--threads", "1")
     probed = call(
-        "probe", "llama-server", *models[:2], *method, *PROMPTS, "--max-prompts", "8", "--max-new-tokens", "96"
+        "probe", "llama-server", *models[:2], *method, *PROMPTS, "--max-prompts", "4", "--max-new-tokens", "64"
     )
     assert probed.exit_code == 0, probed.output
     (counts,) = Profile.load("profile.yaml").acceptances[0].chains
