@@ -9,7 +9,8 @@ import pytest
 from tests.cli.invented import call
 from tests.engines.importers.test_profiles import mutated
 from treeopt.engines.importers import read_latency, sweep_profile
-from treeopt.errors import FormatError, TreeoptError
+from treeopt.engines.importers.sweep_acceptance import estimate_rate, fit_survival
+from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY
 
@@ -103,6 +104,11 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
         ("k,tps,accept_len\n0,9,1\n1000000,9,2\n", "k: expected a whole number from 0 to 10000"),
         ("k,topk,tps,accept_len\n3,4,9,2\n", "Got only trees"),
         ("k,tps,accept_len\n3,9,2\n", "measure plain decoding too"),
+        ("task,k,tps\na,0,9\nb,0,9\na,1,9\nb,1,9\n", r"'task'\. Got 'a', 'b': keep the rows of one"),
+        ("k,step_ms\n0,20\n2,30\n4,40\n", "an accept length with every step time"),
+        ("k,tps,accept_len\n0,50,1\n2,70,1.9\n4,80,\n", "the accept length of the longest draft. Got none at 4"),
+        ("k,tps\n0,50\n2,70\n", "plain decoding, which is length 0, and two draft lengths"),
+        ("[0.8, 0.4]", "give it to --acceptance"),
     ],
 )
 def test_contradictions_are_refused(tmp_path, text, reason):
@@ -111,34 +117,45 @@ def test_contradictions_are_refused(tmp_path, text, reason):
         import_sweep(tmp_path / "s")
 
 
-def test_several_workloads_are_refused(tmp_path):
-    lines = ["workload,k,accept_len,tokens_per_second", "a,0,1,100", "b,0,1,100", "a,1,1.6,140", "b,1,1.5,140"]
-    (tmp_path / "s.csv").write_text("\n".join(lines))
-    with pytest.raises(FormatError, match=r"'workload'\. Got 'a', 'b': keep the rows of one"):
-        import_sweep(tmp_path / "s.csv")
-
-
-def test_other_files_are_directed_to_their_option(tmp_path):
-    (tmp_path / "rates.json").write_text("[0.8, 0.4]")
-    with pytest.raises(FormatError, match="give it to --acceptance"):
-        import_sweep(tmp_path / "rates.json")
+def test_sweep_is_directed_to_its_option(tmp_path):
     with pytest.raises(FormatError, match="give it to --sweep"):
         read_latency(written(tmp_path / "sweep.csv"))
 
 
-def without_plain(path, lengths):
-    rows = [{"steps": k, "topk": 1, "acc_length": accept_length(k), "step_time": step_s(k, 1)} for k in lengths]
-    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    return path
+def sweep_rows(lengths):
+    return [{"steps": k, "topk": 1, "acc_length": accept_length(k), "step_time": step_s(k, 1)} for k in lengths]
 
 
-def test_missing_plain_decoding_is_extrapolated_with_a_warning(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (latency,) = import_sweep(without_plain(tmp_path / "s.jsonl", (1, 3))).chain_latencies
+def test_missing_plain_decoding_is_extrapolated(tmp_path):
+    (tmp_path / "s.json").write_text(json.dumps(sweep_rows((1, 3))), "utf-8")
+    (latency,) = import_sweep(tmp_path / "s.json").chain_latencies
     assert [chain.length for chain in latency.chains] == [0, 1, 3]
     assert float(latency.chains[0].steps.median_s) == pytest.approx(step_s(0, 1))
-    result = call("profile", "--sweep", "s.jsonl", "-o", "p.yaml")
-    assert "plain decoding was not measured" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("rows", "lengths", "warning"),
+    [
+        (sweep_rows((1, 3)), [0, 1, 3], "plain decoding was not measured"),
+        (
+            [*sweep_rows((0, 3)), *(row | {"topk": 4} for row in sweep_rows((3,)))],
+            [0, 3],
+            "1 row of trees (top-k above 1)",
+        ),
+        (
+            [{"k": length, "tps": accept_length(length) / step_s(length, 1)} for length in MEASURED],
+            list(MEASURED),
+            "acceptance was not measured, and is estimated from the speeds",
+        ),
+    ],
+)
+def test_profile_warns_of_missing_measurements(tmp_path, monkeypatch, rows, lengths, warning):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.json").write_text(json.dumps(rows), "utf-8")
+    result = call("profile", "--sweep", "s.json", "-o", "p.yaml")
+    assert result.exit_code == 0
+    assert warning in " ".join(result.stderr.split())
+    assert [chain.length for chain in Profile.load("p.yaml").chain_latencies[0].chains] == lengths
 
 
 def test_mutated_files_are_read_or_refused_in_one_line(tmp_path):
@@ -170,7 +187,7 @@ def test_vllm_result_files_form_one_sweep(tmp_path):
     assert float(np.mean(latency.chains[2].steps.samples_s)) == pytest.approx(step_s(3, 4))
 
 
-def test_from_sweep_to_plan_on_the_command_line(tmp_path, monkeypatch):
+def test_sweep_is_planned_on_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "sweep.csv")
     assert "verify times: measured" not in call("profile", "--sweep", "sweep.csv", "-o", "p.yaml").output
@@ -179,34 +196,8 @@ def test_from_sweep_to_plan_on_the_command_line(tmp_path, monkeypatch):
     assert solved.exit_code == 0
     assert "treeopt export" in solved.output
     assert "verify times: measured" not in solved.output
-
-
-def test_measurement_options_are_refused_with_a_sweep(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path / "sweep.csv")
-    assert call("profile", "--sweep", "sweep.csv", "--rounds", "3", "-o", "p.yaml").exit_code == 2
-    assert call("profile", "--sweep", "sweep.csv", "--acceptance", "sweep.csv", "-o", "p.yaml").exit_code == 2
-
-
-def test_trees_are_skipped_with_a_warning(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = [
-        {"steps": k, "topk": t, "acc_length": a, "step_time": 0.01} for k, t, a in ((0, 1, 1), (3, 1, 2), (3, 4, 3))
-    ]
-    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    assert "1 row of trees (top-k above 1)" in call("profile", "--sweep", "s.jsonl", "-o", "p.yaml").stderr
-    assert [chain.length for chain in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
-
-
-def test_estimated_acceptance_is_warned_of(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    lines = ["k,tps", *(f"{length},{accept_length(length) / step_s(length, 1)}" for length in MEASURED)]
-    (tmp_path / "s.csv").write_text("\n".join(lines))
-    result = call("profile", "--sweep", "s.csv", "-o", "p.yaml")
-    assert result.exit_code == 0
-    warning = " ".join(result.stderr.split())
-    assert "acceptance was not measured, and is estimated from the speeds" in warning
-    assert "Add a column accept_length." in warning
+    for option in (("--rounds", "3"), ("--acceptance", "sweep.csv")):
+        assert call("profile", "--sweep", "sweep.csv", *option, "-o", "other.yaml").exit_code == 2
 
 
 @pytest.mark.parametrize(("lengths", "warned"), [((0, 1, 6), True), ((0, 1, 2, 3, 4, 6), False)])
@@ -219,3 +210,81 @@ def test_chosen_length_between_measured_ones_is_warned_of(tmp_path, monkeypatch,
     warning = " ".join(result.stderr.split())
     assert ("draft tokens were not measured; the step time is interpolated between 1 and 6" in warning) == warned
     assert ("Measure it before you serve." in warning) == warned
+
+
+def accept_lengths(survival, lengths):
+    return np.array([1 + sum(survival[:length]) for length in lengths])
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        {1: 1.85, 3: 3.15, 7: 4.73},
+        {15: 7.64, 16: 7.81, 18: 8.22, 20: 8.64, 22: 8.88, 24: 8.91},
+        {1: 2.0, 2: 3.0, 4: 3.5},
+        {2: 1.0, 5: 1.0},
+    ],
+)
+def test_consistent_accept_lengths_are_kept(measured):
+    survival, smoothed = fit_survival(measured)
+    assert np.diff(survival, prepend=1.0).max() <= 1e-9
+    assert min(survival) >= 0
+    if not smoothed:
+        assert accept_lengths(survival, measured) == pytest.approx(list(measured.values()), abs=1e-6)
+
+
+def test_decreasing_accept_length_does_not_remove_later_gains():
+    measured = {7: 3.2, 8: 3.2, 9: 3.33, 12: 3.27, 16: 3.31}
+    survival, smoothed = fit_survival(measured)
+    assert smoothed
+    assert accept_lengths(survival, [9])[0] == pytest.approx(3.33)
+
+
+def test_pooled_gains_are_nearer_than_random_feasible_ones():
+    rng, lengths = np.random.default_rng(1), [1, 2, 4, 6, 9]
+    counts = np.diff(lengths, prepend=0)
+    measured = {1: 1.7, 2: 2.5, 4: 2.9, 6: 3.9, 9: 3.8}
+
+    def distance(values):
+        """Return the squared error of the increase per token, weighted by tokens."""
+        gains = np.diff([values, list(measured.values())], prepend=1.0) / counts
+        return float((counts * (gains[0] - gains[1]) ** 2).sum())
+
+    survival, smoothed = fit_survival(measured)
+    fitted = distance(accept_lengths(survival, lengths))
+    assert smoothed
+    for _ in range(2000):
+        gains = np.sort(rng.random(len(lengths)))[::-1]
+        assert fitted <= distance(1 + np.cumsum(counts * gains)) + 1e-9
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.62, 0.95])
+@pytest.mark.parametrize("slope_s", [0.0, 0.0007])
+def test_rate_is_estimated_from_speeds_of_a_linear_cost(rate, slope_s):
+    tokens = {length: sum(rate**power for power in range(length + 1)) for length in (0, 2, 5, 9)}
+    speeds = {length: (0.02 + slope_s * length) / tokens[length] for length in tokens}
+    assert estimate_rate(speeds) == pytest.approx(rate, abs=0.002)
+
+
+@pytest.mark.parametrize("token_s", [{0: 0.02, 4: 0.01}, {1: 0.02, 2: 0.015, 4: 0.01}])
+def test_rate_is_not_estimated_from_two_lengths(token_s):
+    with pytest.raises(InvalidValueError, match="plain decoding, which is length 0, and two draft lengths"):
+        estimate_rate(token_s)
+
+
+def test_speed_without_accept_length_takes_that_of_other_rows(tmp_path):
+    (tmp_path / "s.csv").write_text("k,tps,accept_len\n0,50,1\n1,70,1.6\n2,80,\n3,90,2.176\n")
+    (latency,) = import_sweep(tmp_path / "s.csv").chain_latencies
+    assert float(latency.chains[2].steps.median_s) == pytest.approx(1.96 / 80, rel=0.01)
+
+
+def test_rate_is_estimated_where_most_lengths_were_timed(tmp_path):
+    """Batch size 8 alone determines the rate; batch size 1 has the longest draft."""
+    tokens = {length: sum(0.6**power for power in range(length + 1)) for length in (0, 1, 2, 4, 6)}
+    rows = [(1, 0), (1, 6), (8, 0), (8, 1), (8, 2), (8, 4)]
+    lines = [f"{length},{batch},{batch * tokens[length] / (0.02 + 0.001 * length)}" for batch, length in rows]
+    (tmp_path / "s.csv").write_text("\n".join(["k,batch,tps", *lines]))
+    profile = import_sweep(tmp_path / "s.csv")
+    (acceptance,) = profile.acceptances
+    assert acceptance.table.p.ravel() == pytest.approx([0.6] * 6, abs=0.003)
+    assert float(profile.chain_latencies[0].chains[1].steps.median_s) == pytest.approx(0.026, rel=0.01)
