@@ -6,7 +6,7 @@ have to agree: counters that grow by more have counted other clients too.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from zlib import crc32
@@ -190,6 +190,8 @@ class Probe:
                 return
             for group in self._groups(number):
                 if all(recorded[length] >= (number + 1) * round_samples for length in group):
+                    for _ in range(len(group) * batches):
+                        tick()
                     continue
                 with self._start_engines(group, batch_size) as engines:  # again, as starts differ in speed
                     self._measure_passes(engines, batch_size)
@@ -212,11 +214,10 @@ class Probe:
     @contextmanager
     def _start_engines(self, lengths: Sequence[int], batch_size: int) -> Iterator[dict[int, RunningEngine]]:
         with ExitStack() as stack:
-            engines = {}
-            for length in lengths:
-                engine = self._client.start(self.config(length, batch_size))
-                stack.callback(engine.close)
-                engines[length] = engine
+            engines = {
+                length: stack.enter_context(closing(self._client.start(self.config(length, batch_size))))
+                for length in lengths
+            }
             for engine in engines.values():  # warm-up
                 engine.complete([self._request(0, max_new_tokens=MIN_TOKENS)])
             yield engines

@@ -1,7 +1,7 @@
 """An engine with several draft lengths in interleaved runs, on prompts that no profile has seen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from functools import cache
 from typing import NamedTuple
 
@@ -135,8 +135,8 @@ def _compare_texts(
     if not any(pairs.values()):
         return dict.fromkeys(pairs, ()), None
     try:
-        with _plain_logprobs(probe, client) as next_logprobs:
-            return _divergences(pairs, settings, next_logprobs, tolerance_nats), None
+        with closing(client.start(probe.config(0))) as engine:
+            return _divergences(pairs, settings, cache(engine.next_logprobs), tolerance_nats), None
     except EngineError as error:
         return _divergences(pairs, settings, None, tolerance_nats), str(error)
 
@@ -167,13 +167,3 @@ def _different_texts(probe: Probe, length: int, prompts: int) -> Iterator[_Pair]
             if all(text != continuation.text for continuation in expected):
                 nearest = max(expected, key=lambda continuation: common_length(continuation.text, text))
                 yield _Pair(prompt, nearest, Continuation(text, tokens))
-
-
-@contextmanager
-def _plain_logprobs(probe: Probe, client: EngineClient) -> Iterator[NextLogprobs]:
-    """Start plain decoding and yield its `next_logprobs`, which raises EngineError if the engine reports none."""
-    engine = client.start(probe.config(0))
-    try:
-        yield cache(engine.next_logprobs)
-    finally:
-        engine.close()

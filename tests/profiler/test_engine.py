@@ -24,8 +24,9 @@ SETTINGS = ProbeSettings(lengths=(0, 1, 3, 7), prompts=PROMPTS, rounds=2, max_ne
 
 
 def run_probe(engine, settings=SETTINGS, checkpoint=None):
-    probe = Probe(engine, CONFIG, settings, checkpoint or Checkpoint(None, "x"))
-    probe.measure()
+    probe, ticks = Probe(engine, CONFIG, settings, checkpoint or Checkpoint(None, "x")), []
+    probe.measure(lambda: ticks.append(1))
+    assert len(ticks) == settings.batches
     return probe
 
 
