@@ -8,7 +8,7 @@ import numpy as np
 
 from treeopt.arrays import Float64, Int64
 from treeopt.profiler.acceptance.contexts import PromptSource, WholePrompts, check_sequence_count
-from treeopt.profiler.acceptance.positions import AcceptanceSequence, SequencePositions, continue_prompt
+from treeopt.profiler.acceptance.positions import PositionSampler, SequencePositions, continue_prompt
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, iterate_gain
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.decoding import Decoding
@@ -16,7 +16,7 @@ from treeopt.profiler.latency.rounds import Tick
 from treeopt.profiler.processes.processes import Numbers, Processes
 from treeopt.profiler.settings import Settings
 from treeopt.records.acceptance import SequenceSums
-from treeopt.records.acceptance_counts import AcceptanceCounts, combine_counts, scale_acceptance
+from treeopt.records.acceptance_counts import AcceptanceCounts, combine_counts, count_acceptance, scale_acceptance
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categories
 from treeopt.records.profile import Profile
@@ -142,42 +142,36 @@ class AcceptanceCounter:
     def _count(self, number: int, positions: int) -> Numbers:
         """Return one row with the sums and accepted ranks of a prompt under every rule and sampling."""
         settings = self._settings
-        sequences = [
-            AcceptanceSequence(
+        samplers = [
+            PositionSampler(
                 self._target,
-                self._draft,
                 Decoding(rule=rule, sampling=sampling, draft_sampling=settings.own_draft_sampling(sampling)),
                 branching=self._branching,
-                depth=settings.depth,
                 seed=number,
             )
             for rule, sampling in self._counted
         ]
-        return tuple(
-            value
-            for sequence, outcome in zip(sequences, self._continue_prompts(number, sequences, positions), strict=True)
-            for value in (
-                *sequence.counts(outcome).numbers,
-                len(outcome.accepted_rank),
-                *outcome.accepted_rank.tolist(),
-            )
-        )
+        row: list[float] = []
+        for sequence in self._continue_prompts(number, samplers, positions):
+            counts = count_acceptance(sequence.expected, sequence.accepted_rank, settings.depth)
+            row += [*counts.numbers, len(sequence.accepted_rank), *sequence.accepted_rank.tolist()]
+        return tuple(row)
 
     def _continue_prompts(
-        self, number: int, sequences: Sequence[AcceptanceSequence], positions: int
+        self, number: int, samplers: Sequence[PositionSampler], positions: int
     ) -> list[SequencePositions]:
         """Return the positions of every sequence, none if it ends too early; sequences with one prompt share passes."""
-        outcomes = [SequencePositions.empty(self._branching)] * len(sequences)
+        sequences = [SequencePositions.empty(self._branching)] * len(samplers)
         by_prompt: dict[tuple[int, ...], list[int]] = {}
         for index, (_, sampling) in enumerate(self._counted):
             if (prompt := self._source.prompt(number, sampling, positions)) is not None:
                 by_prompt.setdefault(tuple(prompt), []).append(index)
         for prompt, indices in by_prompt.items():
-            batch = [sequences[index] for index in indices]
-            batch_outcomes = continue_prompt(self._target, self._draft, batch, list(prompt), positions)
-            for index, outcome in zip(indices, batch_outcomes, strict=True):
-                outcomes[index] = outcome
-        return outcomes
+            batch = [samplers[index] for index in indices]
+            continued = continue_prompt(self._target, self._draft, batch, list(prompt), positions)
+            for index, sequence in zip(indices, continued, strict=True):
+                sequences[index] = sequence
+        return sequences
 
     def _acceptances(self, rows: Mapping[int, Numbers]) -> tuple[MeasuredAcceptance, ...]:
         sequences = [self._split_row(row) for row in rows.values()]

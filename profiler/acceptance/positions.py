@@ -14,7 +14,7 @@ from torch import Tensor
 
 from treeopt.arrays import Float64, Int64
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, count_acceptance
+from treeopt.records.acceptance_counts import REJECTED
 from treeopt.records.sampling import resolve_draft_sampling
 from treeopt.runtime.models.finite import check_logits
 from treeopt.runtime.models.model import LanguageModel, SequenceCache, SequenceInput
@@ -40,45 +40,24 @@ class SequencePositions:
         return cls(np.zeros((0, branching)), np.zeros(0, np.int64))
 
 
-class AcceptanceSequence:
-    """Generates sequences under one rule and sampling, with the acceptance at every position.
+class PositionSampler:
+    """Samples the next token of a sequence under one rule and sampling, with the acceptance at its position.
 
     Args:
+        target: its vocabulary and device.
         decoding: the rule, lossy ones included, and how target and draft sample.
         branching: children sampled per position, B.
-        depth: depths counted, D.
+        seed: of the random generator.
     """
 
-    def __init__(
-        self,
-        target: LanguageModel,
-        draft: LanguageModel,
-        decoding: Decoding,
-        *,
-        branching: int,
-        depth: int,
-        seed: int = 0,
-    ) -> None:
-        self._target, self._draft = target, draft
+    def __init__(self, target: LanguageModel, decoding: Decoding, *, branching: int, seed: int = 0) -> None:
         self._rule = get_rule(decoding.rule, lossy=True)
         self._sampling = decoding.sampling
         self._draft_sampling = resolve_draft_sampling(decoding.sampling, decoding.draft_sampling)
         self._children = index_children([branching], target.device)
         self._tree = level_widths([branching])
         self._verifier = Verifier(self._rule, target.config.vocabulary, target.device)
-        self._depth = depth
         self._generator = torch.Generator(target.device).manual_seed(seed)
-
-    def count(self, prompt: Sequence[int], positions: int) -> AcceptanceCounts:
-        """Generate `positions` tokens after a prompt and count their acceptance."""
-        return self.counts(self.positions(prompt, positions))
-
-    def counts(self, sequence: SequencePositions) -> AcceptanceCounts:
-        return count_acceptance(sequence.expected, sequence.accepted_rank, self._depth)
-
-    def positions(self, prompt: Sequence[int], positions: int) -> SequencePositions:
-        """Generate `positions` tokens after a prompt; fewer if the sequence ends."""
-        return continue_prompt(self._target, self._draft, [self], prompt, positions)[0]
 
     def sample_position(self, token: int, target_logits: Tensor, draft_logits: Tensor) -> tuple[Float64, int, int]:
         """Return the expected acceptance (B,) of the children after a token, the accepted rank, and the next token.
@@ -102,32 +81,32 @@ class AcceptanceSequence:
 def continue_prompt(
     target: LanguageModel,
     draft: LanguageModel,
-    sequences: Sequence[AcceptanceSequence],
+    samplers: Sequence[PositionSampler],
     prompt: Sequence[int],
     positions: int,
 ) -> list[SequencePositions]:
-    """Continue one prompt under several rules and samplings, with one batched pass of each model per token.
+    """Continue one prompt with several samplers, with one batched pass of each model per token.
 
     Returns up to `positions` positions of each sequence, fewer if it ends.
     Raises TreeoptError naming a model whose logits are not finite.
     """
     models, end_tokens = (target, draft), set(target.config.end_tokens)
-    batch_size = len(sequences)
+    batch_size = len(samplers)
     runners = [Runner(model, max_nodes=1, pool=make_graph_pool(model.device)) for model in models]
     model_caches = [model.new_caches(len(prompt) + positions, batch_size) for model in models]
     for model, caches in zip(models, model_caches, strict=True):
         for cache in caches:
             model.prefill(torch.tensor(prompt[:-1], dtype=torch.int64, device=model.device), cache)
     last_tokens = [prompt[-1]] * batch_size
-    outcomes: list[list[tuple[Float64, int]]] = [[] for _ in sequences]
+    outcomes: list[list[tuple[Float64, int]]] = [[] for _ in samplers]
     ended = [False] * batch_size
     for _ in range(positions):
         logits = [_feed(runner, caches, last_tokens) for runner, caches in zip(runners, model_caches, strict=True)]
         check_logits(target, "target", logits[0])
         check_logits(draft, "draft model", logits[1])
-        for row, sequence in enumerate(sequences):
+        for row, sampler in enumerate(samplers):
             if not ended[row]:
-                expected, rank, last_tokens[row] = sequence.sample_position(
+                expected, rank, last_tokens[row] = sampler.sample_position(
                     last_tokens[row], logits[0][row], logits[1][row]
                 )
                 outcomes[row].append((expected, rank))

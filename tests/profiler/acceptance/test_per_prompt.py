@@ -8,7 +8,7 @@ import pytest
 from tests.profiler.pretended import measure_profile
 from treeopt.planner import for_new_tokens
 from treeopt.profiler import Checkpoint, Settings
-from treeopt.profiler.acceptance.positions import AcceptanceSequence, continue_prompt
+from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompt
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import MIN_REACHED
 from treeopt.records.sampling import GREEDY, Sampling
@@ -59,11 +59,9 @@ class TestEnds:
         return tuple(make_model(seed=1, noise=noise, end_tokens=(3, 7)) for noise in (0.0, 0.15))
 
     def count(self, models, prompt, seed, samplings=SAMPLINGS):
-        sequences = [
-            AcceptanceSequence(*models, Decoding(sampling=sampling), branching=3, depth=3, seed=seed)
-            for sampling in samplings
-        ]
-        return continue_prompt(*models, sequences, prompt, 40)
+        decodings = [Decoding(sampling=sampling) for sampling in samplings]
+        samplers = [PositionSampler(models[0], decoding, branching=3, seed=seed) for decoding in decodings]
+        return continue_prompt(*models, samplers, prompt, 40)
 
     def test_sequence_that_ended_does_not_change_the_others(self, models, prompts):
         lengths = set()

@@ -10,7 +10,7 @@ from tests.support.drawn import examples
 from tests.support.passes import logits_after
 from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance import positions as positions_module
-from treeopt.profiler.acceptance.positions import AcceptanceSequence, continue_prompt
+from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompt
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import (
     MIN_REACHED,
@@ -100,16 +100,27 @@ class TestTable:
             combine_counts([AcceptanceCounts(np.array([reached]), np.array([[2.0]]))] * sequences)
 
 
-def make_sequence(target, draft, *, temperature, top_p=1.0, branching=3, depth=4, seed=0):
-    decoding = Decoding(sampling=Sampling(temperature, top_p))
-    return AcceptanceSequence(target, draft, decoding, branching=branching, depth=depth, seed=seed)
+class Counter:
+    """Counts acceptance after one prompt after the other, with one sampler."""
+
+    def __init__(self, target, draft, *, temperature, top_p=1.0, branching=3, depth=4, seed=0):
+        decoding = Decoding(sampling=Sampling(temperature, top_p))
+        self.models, self.depth = (target, draft), depth
+        self.sampler = PositionSampler(target, decoding, branching=branching, seed=seed)
+
+    def sample(self, prompt, positions):
+        return continue_prompt(*self.models, [self.sampler], prompt, positions)[0]
+
+    def count(self, prompt, positions):
+        sequence = self.sample(prompt, positions)
+        return count_acceptance(sequence.expected, sequence.accepted_rank, self.depth)
 
 
 class TestSequence:
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
     def test_draft_equal_to_the_target_is_always_accepted(self, target, prompts, temperature):
-        sequence = make_sequence(target, target, temperature=temperature)
-        table = combine_counts([sequence.count(prompt, 20) for prompt in prompts]).table()
+        counter = Counter(target, target, temperature=temperature)
+        table = combine_counts([counter.count(prompt, 20) for prompt in prompts]).table()
         assert table.p.shape == (4, 3)
         np.testing.assert_allclose(table.p[:, 0], 1, atol=1e-12)
         np.testing.assert_allclose(table.p[:, 1:], 0, atol=1e-12)
@@ -117,8 +128,8 @@ class TestSequence:
         assert table.counts.tolist() == [120, 114, 108, 102]
 
     def test_ranks_at_temperature_zero_are_those_of_the_draft(self, target, draft, prompts):
-        sequence = make_sequence(target, draft, temperature=0.0, branching=5)
-        counted = sequence.positions(prompts[0], 30)
+        counter = Counter(target, draft, temperature=0.0, branching=5)
+        counted = counter.sample(prompts[0], 30)
         tokens, expected = list(prompts[0]), []
         for _ in range(30):
             token = int(logits_after(target, tokens).argmax())
@@ -127,7 +138,7 @@ class TestSequence:
         ranks = [list(row).index(True) if row.any() else REJECTED for row in expected]
         assert counted.accepted_rank.tolist() == ranks
         assert {REJECTED, 0, 1} < set(ranks)
-        counts = sequence.counts(counted)
+        counts = count_acceptance(counted.expected, counted.accepted_rank, 4)
         reached, accepted = slow_counts(np.array(expected, float), ranks, 4)
         assert counts.reached.tolist() == reached.tolist()
         assert counts.accepted.tolist() == accepted.tolist()
@@ -135,19 +146,19 @@ class TestSequence:
 
     def test_counts_depend_on_the_seed_only(self, target, draft, prompts):
         first, second, other = (
-            make_sequence(target, draft, temperature=0.8, seed=seed).count(prompts[0], 20).numbers for seed in (4, 4, 5)
+            Counter(target, draft, temperature=0.8, seed=seed).count(prompts[0], 20).numbers for seed in (4, 4, 5)
         )
         assert first == second != other
-        sequence = make_sequence(target, draft, temperature=0.0)
+        counter = Counter(target, draft, temperature=0.0)
         for prompt in prompts[:3]:  # earlier prompts change nothing
-            expected = make_sequence(target, draft, temperature=0.0).count(prompt, 20).numbers
-            assert sequence.count(prompt, 20).numbers == expected
+            expected = Counter(target, draft, temperature=0.0).count(prompt, 20).numbers
+            assert counter.count(prompt, 20).numbers == expected
 
     @pytest.mark.parametrize("temperature", [0.0, 0.8])
     def test_replayed_graphs_count_the_same(self, target, draft, prompts, temperature, monkeypatch):
         def count():
-            sequences = [make_sequence(target, draft, temperature=temperature, seed=seed) for seed in (1, 2)]
-            counted = continue_prompt(target, draft, sequences, prompts[0], 20)
+            samplers = [Counter(target, draft, temperature=temperature, seed=seed).sampler for seed in (1, 2)]
+            counted = continue_prompt(target, draft, samplers, prompts[0], 20)
             return [positions.accepted_rank.tolist() for positions in counted]
 
         expected, captured = count(), []
@@ -162,14 +173,14 @@ class TestSequence:
         tokens = Decoder(make_model(seed=1), None, chain(0), temperature=0.0).generate(prompts[0], 25)
         generated = list(tokens)
         target = make_model(seed=1, end_tokens=(generated[7],))
-        counts = make_sequence(target, draft, temperature=0.0).count(prompts[0], 25)
+        counts = Counter(target, draft, temperature=0.0).count(prompts[0], 25)
         assert counts.reached[0] == generated.index(generated[7]) + 1
-        assert make_sequence(target, draft, temperature=1.0).count([7], 1).reached[0] == 1  # a prompt of one token
+        assert Counter(target, draft, temperature=1.0).count([7], 1).reached[0] == 1  # a prompt of one token
 
     def test_ranks_are_accepted_as_often_as_expected(self, target, draft, prompts):
         """Four standard errors of 600 positions are at most 0.08."""
-        sequence = make_sequence(target, draft, temperature=1.0, branching=3, seed=9)
-        counted = [sequence.positions(prompt, 100) for prompt in prompts]
+        counter = Counter(target, draft, temperature=1.0, branching=3, seed=9)
+        counted = [counter.sample(prompt, 100) for prompt in prompts]
         expected = np.concatenate([positions.expected for positions in counted])
         ranks = np.concatenate([positions.accepted_rank for positions in counted])
         accepted = ranks[:, None] == np.arange(3)
@@ -181,8 +192,8 @@ class TestSequence:
     def test_chain_is_accepted_as_often_as_in_decoding(self, target, draft, prompts):
         """Of 120 sequences; four standard errors at depth 1 are 0.17."""
         depth, sequences, prompt, sampling = 2, 120, prompts[3], {"temperature": 0.7, "top_p": 0.8}
-        sequence = make_sequence(target, draft, branching=1, depth=depth, seed=1, **sampling)
-        table = combine_counts([sequence.count(prompt, depth) for _ in range(sequences)]).table()
+        counter = Counter(target, draft, branching=1, depth=depth, seed=1, **sampling)
+        table = combine_counts([counter.count(prompt, depth) for _ in range(sequences)]).table()
         plain = Decoder(target, None, chain(0), seed=2, **sampling)
         chains = [Decoder(target, draft, chain(levels), seed=3 + levels, **sampling) for levels in range(1, depth + 1)]
         reached, accepted = np.zeros(depth), np.zeros(depth)

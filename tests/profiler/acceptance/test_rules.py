@@ -8,7 +8,7 @@ from scipy import stats
 
 from tests.support.passes import logits_after
 from tests.support.slow_distribution import slow_distribution
-from treeopt.profiler.acceptance.positions import AcceptanceSequence, continue_prompt
+from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompt
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import REJECTED
 from treeopt.records.sampling import Sampling
@@ -20,9 +20,9 @@ CUT = Sampling(0.8, 0.9, 12)
 BRANCHING = 3
 
 
-def make_sequence(target, draft, rule, *, sampling=WARM, draft_sampling=None, seed=0):
+def make_sampler(target, rule, *, sampling=WARM, draft_sampling=None, seed=0):
     decoding = Decoding(rule=rule, sampling=sampling, draft_sampling=draft_sampling)
-    return AcceptanceSequence(target, draft, decoding, branching=BRANCHING, depth=4, seed=seed)
+    return PositionSampler(target, decoding, branching=BRANCHING, seed=seed)
 
 
 @pytest.fixture
@@ -37,10 +37,10 @@ def generate(target, draft, prompts, monkeypatch):
             fed.extend(sequence.tokens.tolist())
             return forward(inputs, *arguments, **options)
 
-        sequence = make_sequence(target, draft, rule, sampling=sampling, draft_sampling=draft_sampling)
+        sampler = make_sampler(target, rule, sampling=sampling, draft_sampling=draft_sampling)
         with monkeypatch.context() as patch:
             patch.setattr(target, "forward", record)
-            counted = sequence.positions(prompts[0], positions)
+            (counted,) = continue_prompt(target, draft, [sampler], prompts[0], positions)
         texts = [[*prompts[0][:-1], *fed[: position + 1]] for position in range(positions)]
         target_logits, draft_logits = ([logits_after(model, text) for text in texts] for model in (target, draft))
         distributions = np.array([slow_distribution(logits.tolist(), sampling) for logits in target_logits])
@@ -140,8 +140,8 @@ def average(pair):
     """Return a function from a rule to the mean expected acceptance of 720 positions, and its standard error."""
 
     def average(rule, draft_sampling=None):
-        sequences = [make_sequence(*pair, rule, draft_sampling=draft_sampling, seed=seed) for seed in range(6)]
-        counted = continue_prompt(*pair, sequences, [0], 120)
+        samplers = [make_sampler(pair[0], rule, draft_sampling=draft_sampling, seed=seed) for seed in range(6)]
+        counted = continue_prompt(*pair, samplers, [0], 120)
         expected = np.concatenate([positions.expected for positions in counted])
         return expected.mean(axis=0), expected.std(axis=0) / len(expected) ** 0.5
 
