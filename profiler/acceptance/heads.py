@@ -96,6 +96,23 @@ def build_head_sequence(
     )
 
 
+Heads = MedusaHeads | EagleHead | PEagleHead | DFlashHead
+
+
+def head_children(heads: Heads, sequence: HeadSequence, branching: int, depths: int) -> Tensor:
+    """Return the likeliest tokens of heads at every depth, int64 (n, D, B), below each root of a sequence.
+
+    `depths` is D for an EAGLE head; other heads have their own.
+    """
+    if isinstance(heads, EagleHead):
+        return eagle_children(heads, sequence, branching, depths)
+    if isinstance(heads, PEagleHead):
+        return p_eagle_children(heads, sequence, branching)
+    if isinstance(heads, DFlashHead):
+        return dflash_children(heads, sequence, branching)
+    return medusa_children(heads, sequence, branching)
+
+
 @torch.inference_mode()
 def medusa_children(heads: MedusaHeads, sequence: HeadSequence, branching: int) -> Tensor:
     """Return the likeliest tokens of every head, int64 (n, D, B), below each root of a sequence."""

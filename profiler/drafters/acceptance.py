@@ -4,28 +4,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from treeopt.arrays import Int64
 from treeopt.profiler.acceptance.heads import (
-    HeadSequence,
+    LAST,
     build_head_sequence,
     child_ranks,
     count_children,
-    dflash_children,
-    eagle_children,
-    medusa_children,
-    p_eagle_children,
+    head_children,
 )
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.checkpoint import Checkpoint
+from treeopt.profiler.processes.processes import Numbers
 from treeopt.records.acceptance_counts import AcceptanceCounts, combine_counts
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categories
 from treeopt.records.rules import TARGET_RULE
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.dflash import DFlashHead
-from treeopt.runtime.drafters.eagle import EagleHead, PEagleHead
+from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.transformer import Transformer
 
@@ -38,7 +34,7 @@ class RootCounts(NamedTuple):
     """int64 (roots, D): the rank of the sequence's token at each depth below each root, `REJECTED` for none."""
 
     @property
-    def numbers(self) -> tuple[float, ...]:
+    def numbers(self) -> Numbers:
         """One row for the checkpoint: D, the number of ranks, the ranks, and the sums."""
         return (self.ranks.shape[1], self.ranks.size, *map(float, self.ranks.ravel()), *self.counts.numbers)
 
@@ -56,6 +52,35 @@ class HeadAcceptance(NamedTuple):
     ranks: RootRanks
 
 
+def count_sequences(
+    count: Callable[[int], Numbers],
+    numbers: Iterable[int],
+    kind: str,
+    checkpoint: Checkpoint,
+    tick: Callable[[], object],
+    deadline: Deadline = NO_DEADLINE,
+) -> dict[int, Numbers]:
+    """Return one row for each sequence, counting those that the checkpoint lacks.
+
+    Args:
+        count: returns the row of a prompt number; empty if its sequence ends too early.
+        numbers: of the prompts.
+        kind: of the entries in the checkpoint.
+        checkpoint: where every row is stored.
+        tick: called after every sequence.
+        deadline: after which no sequence is counted, if two are.
+    """
+    rows = {entry.key: entry.values for entry in checkpoint.entries(kind)}
+    for number in numbers:
+        if number not in rows:
+            if deadline.over() and sum(map(bool, rows.values())) >= 2:
+                break
+            rows[number] = count(number)
+            checkpoint.append(kind, number, rows[number])
+        tick()
+    return rows
+
+
 def measure_head_acceptance(
     count: Callable[[int], RootCounts | None],
     numbers: Iterable[int],
@@ -66,29 +91,26 @@ def measure_head_acceptance(
     deadline: Deadline = NO_DEADLINE,
     categories: Sequence[str] = (),
 ) -> HeadAcceptance:
-    """Return the acceptance over some sequences, counting those that the checkpoint lacks.
+    """Return the acceptance over some sequences; see `count_sequences`.
 
     Args:
         count: counts the sequence of a prompt number; returns None if it ends too early.
         numbers: of the prompts.
         sampling: how the sequences were sampled.
         kind: of the entries in the checkpoint.
-        checkpoint: where the counts of each sequence are stored.
+        checkpoint: where the counts of every sequence are stored.
         tick: called after every sequence.
-        deadline: after which no sequence is counted, if two are.
+        deadline: see `count_sequences`.
         categories: one for each prompt, `""` for none.
 
     Raises TreeoptError if the sequences are too few.
     """
-    rows = {entry.key: entry.values for entry in checkpoint.entries(kind)}
-    for number in numbers:
-        if number not in rows:
-            if deadline.over() and sum(map(bool, rows.values())) >= 2:
-                break
-            counts = count(number)
-            rows[number] = () if counts is None else counts.numbers
-            checkpoint.append(kind, number, rows[number])
-        tick()
+
+    def count_row(number: int) -> Numbers:
+        counts = count(number)
+        return () if counts is None else counts.numbers
+
+    rows = count_sequences(count_row, numbers, kind, checkpoint, tick, deadline)
     sequences = _fill_missing(
         [RootCounts.from_numbers(rows[number]) if rows[number] else None for number in sorted(rows)]
     )
@@ -129,26 +151,16 @@ def root_counter(
     """
     target, heads = drafter.target, drafter.heads
     assert isinstance(target, Transformer)  # heads are loaded for no other
+    requested_states = LAST if isinstance(heads, MedusaHeads) else heads.requested_states
 
     def count(number: int) -> RootCounts | None:
         if number not in prompts:
             return None
-        if isinstance(heads, DFlashHead | EagleHead | PEagleHead):
-            sequence = build_head_sequence(target, prompts[number], generated[number], sampling, heads.requested_states)
-            if isinstance(heads, DFlashHead):
-                return count_roots(dflash_children(heads, sequence, branching), sequence)
-            if isinstance(heads, PEagleHead):
-                return count_roots(p_eagle_children(heads, sequence, branching), sequence)
-            return count_roots(eagle_children(heads, sequence, branching, depth), sequence)
-        sequence = build_head_sequence(target, prompts[number], generated[number], sampling)
-        return count_roots(medusa_children(heads, sequence, branching), sequence)
+        sequence = build_head_sequence(target, prompts[number], generated[number], sampling, requested_states)
+        children = head_children(heads, sequence, branching, depth)
+        return RootCounts(count_children(children, sequence), child_ranks(children, sequence.tokens))
 
     return count
-
-
-def count_roots(children: Tensor, sequence: HeadSequence) -> RootCounts:
-    """Return the sums and ranks of one sequence; arguments as for `count_children`."""
-    return RootCounts(count_children(children, sequence), child_ranks(children, sequence.tokens))
 
 
 def _fill_missing(sequences: Sequence[RootCounts | None]) -> list[RootCounts]:

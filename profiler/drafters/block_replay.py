@@ -6,7 +6,6 @@ are those of decoding, in distribution above temperature 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,8 +13,6 @@ from treeopt.arrays import Float64, Int64, Integers
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.drafter_costs import relative_step_s
 from treeopt.profiler.acceptance.heads import HeadSequence, block_marginals, build_head_sequence
-from treeopt.profiler.budget import Deadline
-from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.drafters.decodes import DecodedSequence, count_passes, join_sequences
 from treeopt.records.measured_acceptance import select_categories
 from treeopt.records.measured_drafter import ReplayedSequences
@@ -33,9 +30,14 @@ def count_needed_tokens(head: DFlashHead, sequence: HeadSequence, max_tokens: in
     return best_first.count_tokens_to_reach(marginals.log_probs, marginals.ranks, max_tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeededTokensCounter:
-    """Counts, for each prompt, the tokens that trees need to reach the target's sequence.
+def needed_tokens_counter(
+    drafter: LoadedDrafter,
+    prompts: Mapping[int, Sequence[int]],
+    generated: Mapping[int, Sequence[int]],
+    sampling: Sampling,
+    max_tokens: int,
+) -> Callable[[int], Int64]:
+    """Return a function from a prompt number to the counts of `count_needed_tokens`.
 
     Args:
         drafter: DDTree, with its head.
@@ -44,46 +46,14 @@ class NeededTokensCounter:
         sampling: how they were sampled.
         max_tokens: of the largest tree.
     """
+    target, head = drafter.target, drafter.heads
+    assert isinstance(target, Transformer)  # heads are loaded for no other
 
-    drafter: LoadedDrafter
-    prompts: Mapping[int, Sequence[int]]
-    generated: Mapping[int, Sequence[int]]
-    sampling: Sampling
-    max_tokens: int
+    def count(number: int) -> Int64:
+        sequence = build_head_sequence(target, prompts[number], generated[number], sampling, head.requested_states)
+        return count_needed_tokens(head, sequence, max_tokens)
 
-    def count_all(
-        self, kind: str, checkpoint: Checkpoint, deadline: Deadline, tick: Callable[[], object]
-    ) -> dict[int, Int64]:
-        """Return the counts of `count_needed_tokens` by prompt, counting those that the checkpoint lacks.
-
-        Args:
-            kind: of the entries in the checkpoint.
-            checkpoint: where the counts of each sequence are stored.
-            deadline: after which no sequence is counted, if two are.
-            tick: called after every sequence.
-        """
-        levels = self.drafter.heads.levels
-        rows = {
-            entry.key: np.array(entry.values, np.int64).reshape(-1, levels)
-            for entry in checkpoint.entries(kind)
-            if entry.key in self.generated
-        }
-        for number in self.generated:
-            if number not in rows:
-                if deadline.over() and len(rows) >= 2:
-                    break
-                rows[number] = self._count(number)
-                checkpoint.append(kind, number, tuple(map(float, rows[number].ravel())))
-            tick()
-        return rows
-
-    def _count(self, number: int) -> Int64:
-        target, head = self.drafter.target, self.drafter.heads
-        assert isinstance(target, Transformer)  # heads are loaded for no other
-        sequence = build_head_sequence(
-            target, self.prompts[number], self.generated[number], self.sampling, head.requested_states
-        )
-        return count_needed_tokens(head, sequence, self.max_tokens)
+    return count
 
 
 def count_steps(needed: Int64, budgets: Int64) -> tuple[Int64, Int64]:

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from treeopt.arrays import Int64
 from treeopt.profiler.acceptance.contexts import PromptSource
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
-from treeopt.profiler.drafters.block_replay import NeededTokensCounter, replay_budgets
+from treeopt.profiler.drafters.acceptance import count_sequences
+from treeopt.profiler.drafters.block_replay import needed_tokens_counter, replay_budgets
 from treeopt.profiler.drafters.candidates import DDTREE, LOOKUP
 from treeopt.profiler.drafters.plain_sequences import GeneratedSequences, describe_point, replay_lookups
 from treeopt.profiler.latency.rounds import Recorder
@@ -81,18 +84,20 @@ class SettingReplay:
         point = describe_point(sampling, source)
         if point not in self._needed_tokens:
             prompt_set, generated = self.generated[point]
-            counter = NeededTokensCounter(
-                drafter=self.drafter,
-                prompts=prompt_set.prompts,
-                generated=generated,
-                sampling=sampling,
-                max_tokens=self.max_tokens,
-            )
+            count = needed_tokens_counter(self.drafter, prompt_set.prompts, generated, sampling, self.max_tokens)
             self.expect_ticks(len(generated))
-            self._needed_tokens[point] = counter.count_all(
+            rows = count_sequences(
+                lambda number: tuple(map(float, count(number).ravel())),
+                generated,
                 f"needed tokens {self.drafter.setting().label} {point}",
                 self.recorder.checkpoint,
-                deadline,
                 self.recorder.tick,
+                deadline,
             )
+            levels = self.drafter.heads.levels
+            self._needed_tokens[point] = {
+                number: np.array(row, np.int64).reshape(-1, levels)
+                for number, row in rows.items()
+                if number in generated
+            }
         return self._needed_tokens[point]

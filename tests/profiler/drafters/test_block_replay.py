@@ -1,6 +1,5 @@
 """DDTree replayed along plain decoding takes the steps of decoding with every budget."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +10,10 @@ from tests.profiler.pretended import measure_profile
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
 from treeopt.profiler.acceptance.contexts import PromptSet
-from treeopt.profiler.budget import NO_DEADLINE, Deadline
+from treeopt.profiler.budget import Deadline
 from treeopt.profiler.checkpoint import Checkpoint
-from treeopt.profiler.drafters.block_replay import NeededTokensCounter, count_steps, replay_budgets, step_seconds
+from treeopt.profiler.drafters.acceptance import count_sequences
+from treeopt.profiler.drafters.block_replay import count_steps, needed_tokens_counter, replay_budgets, step_seconds
 from treeopt.profiler.drafters.decodes import DecodedSequence
 from treeopt.profiler.drafters.one_drafter import DrafterProfiler
 from treeopt.profiler.drafters.plain_sequences import generate_sequences
@@ -27,33 +27,35 @@ BUDGETS, MAX_TOKENS, POSITIONS = (2, 6, 17, 40), 40, 24
 
 
 @pytest.fixture(scope="module")
-def counter(target, prompts, loaded):
-    """Return the counter of the toy head along what the target generates after some prompts."""
-    prompt_set = PromptSet(dict(enumerate([*prompts[:2], [5, 3]])), POSITIONS)
-    generated = generate_sequences(target, prompt_set, GREEDY, "", Checkpoint(None, ""))
-    return NeededTokensCounter(
-        drafter=loaded("ddtree"),
-        prompts=prompt_set.prompts,
-        generated=generated,
-        sampling=GREEDY,
-        max_tokens=MAX_TOKENS,
-    )
+def prompt_set(prompts):
+    return PromptSet(dict(enumerate([*prompts[:2], [5, 3]])), POSITIONS)
 
 
 @pytest.fixture(scope="module")
-def needed(counter):
-    return counter.count_all("kind", Checkpoint(None, ""), NO_DEADLINE, lambda: None)
+def generated(target, prompt_set):
+    return generate_sequences(target, prompt_set, GREEDY, "", Checkpoint(None, ""))
 
 
-def decoded_steps(counter, number, budget):
+@pytest.fixture(scope="module")
+def drafter(loaded):
+    return loaded("ddtree")
+
+
+@pytest.fixture(scope="module")
+def needed(drafter, prompt_set, generated):
+    count = needed_tokens_counter(drafter, prompt_set.prompts, generated, GREEDY, MAX_TOKENS)
+    return {number: count(number) for number in generated}
+
+
+def make_decoder(drafter, budget, sampling):
+    ddtree = DDTreeDrafter(drafter.heads, DDTreeSetting(budget=budget), capacity=128)
+    return Decoder(drafter.target, ddtree, sampling=sampling)
+
+
+def decode_steps(drafter, prompt, tokens, budget):
     """Return the tokens of the decoded steps that begin where a replay may still step."""
-    drafter = counter.drafter
-    decoder = Decoder(
-        drafter.target, DDTreeDrafter(drafter.heads, DDTreeSetting(budget=budget), capacity=128), sampling=GREEDY
-    )
-    tokens = len(counter.generated[number])
     committed, steps = 0, []
-    for step in decoder.decode_steps(counter.prompts[number], tokens):
+    for step in make_decoder(drafter, budget, GREEDY).decode_steps(prompt, tokens):
         if committed < tokens - drafter.heads.levels:
             assert len(step.logits) == budget
             steps.append(len(step.tokens))
@@ -61,10 +63,13 @@ def decoded_steps(counter, number, budget):
     return steps
 
 
-def test_replayed_steps_are_those_of_decoding(counter, needed):
+def test_replayed_steps_are_those_of_decoding(drafter, prompt_set, generated, needed):
     longest = 0
-    for budget, replayed in zip(BUDGETS, replay_budgets(BUDGETS, needed, counter.drafter.heads), strict=True):
-        steps = [decoded_steps(counter, number, budget) for number in counter.prompts]
+    for budget, replayed in zip(BUDGETS, replay_budgets(BUDGETS, needed, drafter.heads), strict=True):
+        steps = [
+            decode_steps(drafter, prompt, len(generated[number]), budget)
+            for number, prompt in prompt_set.prompts.items()
+        ]
         assert replayed.steps == tuple(map(len, steps))
         assert replayed.tokens == tuple(map(sum, steps))
         assert (replayed.pass_tokens, replayed.passes) == ((budget,), (sum(map(len, steps)),))
@@ -72,26 +77,23 @@ def test_replayed_steps_are_those_of_decoding(counter, needed):
     assert longest > 2, "nothing was accepted: this test would not see a wrong count"
 
 
-def test_replayed_steps_along_a_sampled_sequence_are_those_that_sampled_it(counter):
-    drafter, budget, number = counter.drafter, 17, 0
-    decoder = Decoder(
-        drafter.target, DDTreeDrafter(drafter.heads, DDTreeSetting(budget=budget), capacity=128), temperature=0.9
-    )
-    steps = [step.tokens for step in decoder.decode_steps(counter.prompts[number], 60)]
+def test_replayed_steps_along_a_sampled_sequence_are_those_that_sampled_it(drafter, prompt_set):
+    budget, sampling = 17, Sampling(0.9)
+    decoder = make_decoder(drafter, budget, sampling)
+    steps = [step.tokens for step in decoder.decode_steps(prompt_set.prompts[0], 60)]
     tokens = [token for step in steps for token in step]
-    sampled = replace(counter, generated={number: tokens}, sampling=Sampling(0.9))
-    rows = sampled.count_all("sampled", Checkpoint(None, ""), NO_DEADLINE, lambda: None)
+    count = needed_tokens_counter(drafter, prompt_set.prompts, {0: tokens}, sampling, MAX_TOKENS)
     starts = np.cumsum([0, *map(len, steps)])[:-1]
     expected = [len(step) for start, step in zip(starts, steps, strict=True) if start < len(tokens) - 4]
-    (committed,), (count,) = count_steps(rows[number], np.array([budget]))
-    assert (committed, count) == (sum(expected), len(expected))
+    (committed,), (step_count,) = count_steps(count(0), np.array([budget]))
+    assert (committed, step_count) == (sum(expected), len(expected))
     assert max(expected) > 1
 
 
-def test_counts_of_other_roots_have_other_steps(counter, needed):
-    """Negative control: the counts of the next root."""
+def test_counts_of_other_roots_have_other_steps(drafter, needed):
+    """Negative control."""
     shifted = {number: np.roll(rows, 1, axis=0) for number, rows in needed.items()}
-    right, wrong = (replay_budgets([40], each, counter.drafter.heads)[0] for each in (needed, shifted))
+    right, wrong = (replay_budgets([40], rows, drafter.heads)[0] for rows in (needed, shifted))
     assert sum(wrong.tokens) / sum(wrong.steps) < sum(right.tokens) / sum(right.steps)
 
 
@@ -103,8 +105,8 @@ def test_steps_of_an_example():
     assert steps.tolist() == [3, 2, 2]
 
 
-def test_sequences_too_short_for_a_step_are_left_out(counter, needed):
-    head = counter.drafter.heads
+def test_sequences_too_short_for_a_step_are_left_out(drafter, needed):
+    head = drafter.heads
     short = {0: needed[0][: head.levels]}
     assert replay_budgets([2, 3], short, head) == [None, None]
     both = {0: needed[0], 1: short[0]}
@@ -118,17 +120,14 @@ def test_largest_pass_is_the_whole_tree(needed):
     assert replay_budgets([8, 31, 40], needed, tiny)[2].pass_tokens == (31,)
 
 
-def test_deadline_ends_counting_and_a_resumed_run_counts_the_rest(counter, needed, tmp_path, monkeypatch):
-    over, ticks = Deadline(lambda: 1.0, 0.0), []
-    first = counter.count_all("kind", Checkpoint(tmp_path / "checkpoint", ""), over, lambda: ticks.append(1))
-    assert list(first) == [0, 1]
-    assert len(ticks) == 2
-    monkeypatch.setattr(NeededTokensCounter, "_count", lambda _, number: needed[number] if number > 1 else None)
-    resumed = Checkpoint(tmp_path / "checkpoint", "", resume=True)
-    whole = counter.count_all("kind", resumed, NO_DEADLINE, lambda: None)
-    assert {number: rows.tolist() for number, rows in whole.items()} == {
-        number: rows.tolist() for number, rows in needed.items()
-    }
+def test_deadline_ends_counting_and_a_resumed_run_counts_the_rest(tmp_path):
+    path, ticks = tmp_path / "checkpoint", []
+    over, rows = Deadline(lambda: 1.0, 0.0), {0: (1.0,), 1: (), 2: (2.0,), 3: (3.0,)}
+    first = count_sequences(rows.get, rows, "kind", Checkpoint(path, ""), lambda: ticks.append(1), over)
+    assert first == {number: rows[number] for number in (0, 1, 2)}  # one is empty
+    assert len(ticks) == 3
+    resumed = Checkpoint(path, "", resume=True)
+    assert count_sequences({3: (3.0,)}.get, rows, "kind", resumed, lambda: None) == rows
 
 
 def test_step_seconds_are_those_of_passes_and_the_overhead_of_probes():
