@@ -19,7 +19,7 @@ from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
 from treeopt.profiler.latency.grid import LatencyGrid
-from treeopt.profiler.latency.load import LoadReader
+from treeopt.profiler.latency.load import CpuLoadReader
 from treeopt.profiler.latency.memory import freeze_existing_objects
 from treeopt.profiler.latency.passes import ROOM_TOKENS, TimedPoint
 from treeopt.profiler.latency.point import PointTimer
@@ -81,7 +81,7 @@ class Measurement:
         settings: Settings,
         *,
         clock: Clock,
-        load: Callable[[], LoadReader] | None = None,
+        load: Callable[[], CpuLoadReader] | None = None,
         checkpoint: Checkpoint,
         fastest_tree: FastestTree | None = None,
         processes: Processes | None = None,

@@ -1,7 +1,6 @@
 """Refining a profile until its plan is certain: time goes to the least certain measurement until the time is over."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from treeopt.planner.certainty import Certainty
 from treeopt.profiler.acceptance.incremental import IncrementalAcceptance
@@ -21,12 +20,8 @@ PLANNING_SHARE = 0.25
 """Largest ratio of planning time to measuring time."""
 
 
-class PlanCertainty(Protocol):
-    """Plans one operating point of a profile."""
-
-    def __call__(self, profile: Profile, *, temperature: float, context_tokens: int, batch_size: int) -> Certainty: ...
-
-
+PlanCertainty = Callable[..., Certainty]
+"""Plans one operating point: from a profile, and by name `temperature`, `context_tokens` and `batch_size`."""
 Planned = tuple[TimedPoint, Sampling]
 """An operating point that is planned: the timed one, and the sampling of the acceptance."""
 

@@ -6,7 +6,7 @@ plain decoding, once, up to the longest context; shorter contexts use the beginn
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from treeopt.errors import TreeoptError
 from treeopt.profiler.checkpoint import Checkpoint
@@ -24,32 +24,12 @@ class PromptSet(NamedTuple):
     positions: int
 
 
-class PromptSource(Protocol):
-    """Prompts at one context length."""
-
-    @property
-    def context_tokens(self) -> int | None:
-        """The context length in the middle of the counted positions; None after whole prompts of any length."""
-
-    def positions(self, positions: int) -> int:
-        """Return how many positions are counted if up to `positions` are wanted."""
-
-    def prompt(self, number: int, sampling: Sampling, positions: int) -> Sequence[int] | None:
-        """Return the tokens before the counted positions; None if the sequence ends earlier."""
-
-    def prompt_set(self, sampling: Sampling, positions: int, limit: int | None = None) -> PromptSet:
-        """Return the first `limit` prompts that are long enough, by default all of them."""
-
-
 @dataclass(frozen=True, slots=True)
 class WholePrompts:
-    """The prompts as given."""
+    """The prompts as given, at any context length."""
 
     prompts: Sequence[Sequence[int]]
-
-    @property
-    def context_tokens(self) -> None:
-        return None
+    context_tokens: None = None
 
     def positions(self, positions: int) -> int:
         return positions
@@ -136,19 +116,22 @@ class PromptsAtContext:
 
     sequences: LongSequences
     context_tokens: int
+    """In the middle of the counted positions."""
     max_tokens: int
     """Longest sequence of the models."""
 
     def positions(self, positions: int) -> int:
+        """Return how many positions are counted if up to `positions` are wanted."""
         return self._window(positions).positions
 
     def prompt(self, number: int, sampling: Sampling, positions: int) -> Sequence[int] | None:
+        """Return the tokens before the counted positions; None if the sequence ends earlier."""
         prompt_tokens = self._window(positions).prompt_tokens
         prompt = self.sequences.sequence(number, sampling)[:prompt_tokens]
         return prompt if len(prompt) == prompt_tokens else None
 
     def prompt_set(self, sampling: Sampling, positions: int, limit: int | None = None) -> PromptSet:
-        """Return the first prompts that are long enough; raises TreeoptError if fewer than two are."""
+        """Return the first `limit` prompts that are long enough, by default all; raises TreeoptError if fewer than two are."""
         prompts: dict[int, Sequence[int]] = {}
         for number in range(len(self.sequences)):
             if len(prompts) == limit:
@@ -161,6 +144,9 @@ class PromptsAtContext:
 
     def _window(self, positions: int) -> Window:
         return Window.around(self.context_tokens, positions, self.max_tokens)
+
+
+PromptSource = WholePrompts | PromptsAtContext
 
 
 def check_sequence_count(context_tokens: int, long_enough: int, total: int) -> None:

@@ -14,7 +14,7 @@ from statistics import fmean
 from treeopt.errors import TreeoptError
 from treeopt.profiler.checkpoint import Checkpoint, Entry
 from treeopt.profiler.latency.drift import remove_drift
-from treeopt.profiler.latency.load import Load, LoadReader
+from treeopt.profiler.latency.load import CpuLoadReader, Load
 from treeopt.records.step_latency import Interference
 
 OTHERS = "others "
@@ -32,7 +32,7 @@ class LoadLog:
         reader: where loads come from.
     """
 
-    def __init__(self, checkpoint: Checkpoint, kinds: Sequence[str], reader: LoadReader) -> None:
+    def __init__(self, checkpoint: Checkpoint, kinds: Sequence[str], reader: CpuLoadReader) -> None:
         self._checkpoint = checkpoint
         self._reader = reader
         self._counts = {kind: self._count(kind) for kind in kinds}

@@ -10,7 +10,7 @@ from treeopt.errors import TreeoptError
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.latency.curve import LIMIT
-from treeopt.profiler.latency.load import LoadReader
+from treeopt.profiler.latency.load import CpuLoadReader
 from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
 from treeopt.profiler.latency.passes import ROOM_TOKENS, TimedPoint, probe_trees
 from treeopt.profiler.latency.point import EXTRA_POINTS, PointTimer
@@ -42,7 +42,7 @@ class LatencyGrid:
         *,
         clock: Clock,
         checkpoint: Checkpoint,
-        load: Callable[[], LoadReader] | None = None,
+        load: Callable[[], CpuLoadReader] | None = None,
     ) -> None:
         self._target, self._draft = target, draft
         self._tokens = np.asarray(tokens)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 import torch
 
@@ -43,14 +42,6 @@ class Load:
         return self.used > spare + min(TOLERATED * threads, MAX_TOLERATED)
 
 
-class LoadReader(Protocol):
-    """Reads the load of other programs."""
-
-    def read(self) -> Load | None:
-        """Return the load since the last one; None if that is too recent or the load is unknown."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
     """The system's counters, in seconds summed over the processors of this process."""
@@ -73,6 +64,7 @@ class CpuLoadReader:
         self._before = read_cpu_times()
 
     def read(self) -> Load | None:
+        """Return the load since the last one; None if that is too recent or the load is unknown."""
         if time.monotonic() - self._before.now_s < self._min_window_s:
             return None
         before, self._before = self._before, read_cpu_times()

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -158,23 +157,13 @@ class ModelPasses:
         return run
 
 
-class DecodingSteps(Protocol):
-    """Whole steps of one decoder after one context, with any of the probe trees."""
-
-    def prepare(self, tree: TokenTree) -> None:
-        """Switch to a tree, and restart one step after the context if there is no room for two more steps."""
-
-    def step(self) -> None:
-        """Decode one step."""
-
-
 ChangeTree = Callable[[TokenTree], object]
 """Switches a decoder to another tree."""
 
 
 def decoding_steps(
     decoder: Decoder, context: Sequence[int], batch_size: int, change_tree: ChangeTree | None = None
-) -> DecodingSteps:
+) -> "SequenceSteps | BatchSteps":
     """Return the steps of a batch after a context; the decoder needs ROOM_TOKENS more than the context.
 
     `change_tree` is by default that of the decoder.
@@ -192,7 +181,10 @@ def different_prompts(context: Sequence[int], batch_size: int) -> list[Sequence[
 
 
 class SequenceSteps:
-    """The steps of a single sequence."""
+    """The steps of a single sequence, with any tree.
+
+    `prepare` switches the tree, and restarts one step after the context if there is no room for two more steps.
+    """
 
     def __init__(self, decoder: Decoder, context: Sequence[int], change_tree: ChangeTree) -> None:
         self._decoder = decoder
@@ -212,7 +204,7 @@ class SequenceSteps:
 
 
 class BatchSteps:
-    """The steps of a batch, all with one tree."""
+    """The same of a batch, all with one tree."""
 
     def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], change_tree: ChangeTree) -> None:
         self._decoder = decoder

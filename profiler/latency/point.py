@@ -12,7 +12,7 @@ from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import LEAST_ERROR, MAX_SAMPLES, PILOT_ROUNDS, LatencyCurve, Passes
 from treeopt.profiler.latency.disturbance import LoadLog, SampleFilter
-from treeopt.profiler.latency.load import LoadReader, timing_threads
+from treeopt.profiler.latency.load import CpuLoadReader, timing_threads
 from treeopt.profiler.latency.passes import (
     PROBE_TREES,
     ROOM_TOKENS,
@@ -112,7 +112,7 @@ class PointTimer:
         settings: Settings,
         recorder: Recorder,
         *,
-        load: LoadReader | None = None,
+        load: CpuLoadReader | None = None,
     ) -> None:
         self._target = target
         self._context = tokens[: point.context_tokens]

@@ -15,7 +15,7 @@ from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import Passes
 from treeopt.profiler.latency.disturbance import SampleFilter, start_block
 from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
-from treeopt.profiler.latency.passes import ChangeTree, DecodingSteps, TimedPoint, decoding_steps
+from treeopt.profiler.latency.passes import BatchSteps, ChangeTree, SequenceSteps, TimedPoint, decoding_steps
 from treeopt.profiler.latency.rounds import Recorder, time_rounds
 from treeopt.records.latency import Timing
 from treeopt.records.step_latency import RuleOverhead, RuleSteps, TimedTree
@@ -89,7 +89,7 @@ class StepTimer:
         self._filter = recorder.sample_filter or SampleFilter(recorder.checkpoint)
         self._rules = rules[:1] if point.sampling.greedy else rules
         self._trees = trees
-        self._opened: tuple[str, Decoder, DecodingSteps] | None = None
+        self._opened: tuple[str, Decoder, SequenceSteps | BatchSteps] | None = None
         self._plain: Passes | None = None
         self._by_rule = {rule: {step_key(rule, tree): tree for tree in self._trees} for rule in self._rules}
 
@@ -225,7 +225,7 @@ class StepTimer:
         if step.seconds is not None:
             self._checkpoint.append(self._host_kind, key, (step.seconds.accept,))
 
-    def _open(self, rule: str) -> tuple[Decoder, DecodingSteps]:
+    def _open(self, rule: str) -> tuple[Decoder, SequenceSteps | BatchSteps]:
         """Return the decoder and the steps under a rule, after freeing the caches of another one."""
         if self._opened is None or self._opened[0] != rule:
             self.close()
