@@ -8,12 +8,12 @@ import numpy as np
 from treeopt.engines.clients.client import EngineClient, EngineConfig
 from treeopt.errors import InfeasibleError
 from treeopt.profiler.engine import EngineSample, Probe, ProbeSettings
-from treeopt.profiler.machine import now
+from treeopt.profiler.machine import describe_processor, now
 from treeopt.records.acceptance import SequenceSums
 from treeopt.records.bench_file import BenchHeading
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, EngineSetting, TimedChain
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.machine import Machine, Pair, read_processor_name
+from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categories
 from treeopt.records.profile import UNKNOWN, Profile
 from treeopt.records.rules import TARGET_RULE
@@ -54,7 +54,7 @@ def machine_of(client: EngineClient, config: EngineConfig) -> Machine:
     unknown = device == UNKNOWN
     return Machine(
         device=device,
-        processor=UNKNOWN if unknown else _processor(device),
+        processor=UNKNOWN if unknown else describe_processor(device),
         threads=config.threads,
         system=UNKNOWN if unknown else f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
@@ -77,14 +77,6 @@ def pair_of(config: EngineConfig) -> Pair:
 
 def heading_of(client: EngineClient, config: EngineConfig) -> BenchHeading:
     return BenchHeading(created=now(), machine=machine_of(client, config), pair=pair_of(config))
-
-
-def _processor(device: str) -> str:
-    if not device.startswith("cuda"):
-        return read_processor_name()
-    import torch
-
-    return torch.cuda.get_device_name(device)
 
 
 def _name(path: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,15 +17,12 @@ from torch.distributed.rendezvous import rendezvous
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.clock import Clock, WarmUp, Work
-from treeopt.profiler.processes.exit_reasons import ExitReasons
-from treeopt.profiler.processes.processes import Numbers, OneProcess, Processes
+from treeopt.profiler.processes.exit_reasons import POLL_S, ExitReasons
+from treeopt.profiler.processes.processes import Numbers, OneProcess, Processes, Result
 from treeopt.runtime.models.pair import list_devices, resolve_device_name
-
-Result = TypeVar("Result")
 
 TIMEOUT = timedelta(days=30)
 """Processes wait as long as another one measures."""
-POLL_S = 0.1
 
 
 def processes_for(environ: Mapping[str, str], *, tensor_parallel: bool, device: torch.device) -> Processes:
