@@ -176,6 +176,18 @@ class TestSteps:
                 assert (tree.nodes, tuple(tree.draft_widths)) == (grown.nodes, grown.widths)
                 assert all(width <= limit for width, limit in zip(grown.widths, limits, strict=False))
 
+    def test_climbing_ends_where_no_limit_helps(self):
+        search, _ = large("ranked", 55)
+        start = next(search.starts())
+        tree = search.climb(start)
+        assert search.speedup(tree) > 1.01 * search._within(start).speedup
+        assert search.climb(tuple(tree.draft_widths.tolist())) == tree
+
+    def test_exchanges_find_trees_that_no_limits_give(self):
+        search, _ = large("ranked", 130)
+        climbed = max(map(search.climb, search.starts()), key=search.speedup)
+        assert search.speedup(search.exchange(climbed)) > 1.01 * search.speedup(climbed)
+
 
 class TestLevelWidths:
     def test_level_widths_are_obeyed_on_drawn_machines(self):
