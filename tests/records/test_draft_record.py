@@ -97,7 +97,7 @@ class TestMalformedFiles:
             ({"target_top_k": np.array(-1)}, "top_k: expected 0"),
             ({"depth": np.array(2)}, r"outcome: expected shape \(3, 2\). Got \(3, 3\)"),
             (changed("text_starts", 0, 1), "text_starts: expected to rise from 0 to 3"),
-            ({"text_starts": np.array([0])}, "text_starts: expected to rise"),
+            ({"text_starts": np.zeros(0, int)}, "text_starts: expected to rise from 0 to 3"),
             (changed("node_starts", 1, 4), "node_starts: expected to rise from 0 to 6"),
             ({"node_starts": np.array([0, 3, 6])}, "text_starts: expected to rise from 0 to 2"),
             ({"rank": np.zeros(5, int)}, "rank, log_probs: expected 6 rows"),

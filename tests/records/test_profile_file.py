@@ -704,6 +704,10 @@ class TestRecord:
             "verify times, draft times: imported from c.csv (CSV); acceptance: measured"
         )
 
+    def test_interference_of_more_than_all_processors_raises(self):
+        with pytest.raises(InvalidValueError, match=r"processors: expected a share from 0 to 1\. Got 1\.5"):
+            Interference(calls=0.5, samples=0.0, processors=1.5)
+
     def test_unmeasured_conditions_raise(self):
         with pytest.raises(InfeasibleError, match=r"context 8 tokens x batch 1 .*Measured: 256 tokens x 1"):
             GOLDEN.latency(context_tokens=8)

@@ -170,7 +170,6 @@ def _count_step_tokens(tree: TokenTree, ranks: Int64) -> Int64:
     active = np.arange(len(ranks))
     by_depth = ranks.ndim == 2
     for depth in range(min(tree.max_depth, ranks.shape[1]) if by_depth else tree.max_depth):
-        active = active[active + depth < len(ranks)]
         rank = ranks[active, depth] if by_depth else ranks[active + depth]
         accepted = (rank != REJECTED) & (rank < counts[node[active]])
         active, rank = active[accepted], rank[accepted]
