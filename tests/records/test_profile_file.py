@@ -305,7 +305,7 @@ class TestRoundTrip:
         Profile.load(tmp_path / "p.yaml").save(tmp_path / "again.yaml")
         assert read_content(tmp_path / "again.yaml") == content
 
-    def test_a_file_without_texts(self, tmp_path):
+    def test_file_without_texts_loads(self, tmp_path):
         without = changed(CONTENT, ("acceptance[0].texts", ...), ("acceptance[0].outcomes", ...))
         (tmp_path / "p.yaml").write_bytes(write_content(without))
         result = Profile.load(tmp_path / "p.yaml").acceptances[0]
@@ -364,7 +364,6 @@ WRONG_SHAPE: list[Case] = [
     ("version", 2, "expected 1. Got 2: update treeopt"),
     ("version", True, "whole number.* Got True"),
     ("machine.threads", 0, "at least 1. Got 0"),
-    ("machine.threads", 1.5, "whole number.* Got 1.5"),
     ("machine", "mine", "expected fields with names"),
     ("pair.vocabulary", 2**63, "whole number.* Got 922337203685477"),
     ("acceptance[0].temperature", 10**400, r"Got 1000.*\.\.\."),
@@ -372,15 +371,7 @@ WRONG_SHAPE: list[Case] = [
     ("acceptance[0].outcomes", [[0], [-2]], "at least -1"),
     ("acceptance[0].outcomes", [0, 1], "whole numbers", "acceptance[0].outcomes[0]"),
     ("note", "hello", "unknown field"),
-    ("machine.owner", "me", "unknown field"),
-    ("latency[0].note", "x", "unknown field"),
     ("latency[0].verify.unit", "s", "unknown field"),
-    (
-        "acceptance[0].draft_sampling",
-        {"temperature": 0.8, "top_p": 1.0, "top_k": 0, "min_p": 0.1},
-        "unknown field",
-        "acceptance[0].draft_sampling.min_p",
-    ),
     (
         "latency[0].steps",
         [{"rule": "sequoia", "trees": [{**TIMED, "note": "x"}]}],
@@ -389,15 +380,12 @@ WRONG_SHAPE: list[Case] = [
     ),
     ("latency", ..., "is missing"),
     ("latency", [], r"at least one. Got \[\]"),
-    ("latency[0]", "fast", "expected fields with names"),
-    ("latency[0].context_tokens", -1, "at least 0"),
     ("latency[0].batch_size", 0, "at least 1. Got 0"),
     ("latency[0].timed", "often", "expected sampled or greedy. Got 'often'"),
     ("latency[0].disturbed.samples", ..., "is missing"),
     ("latency[0].disturbed.calls", 1.5, "from 0 to 1. Got 1.5"),
     ("latency[0].imported", [], r"at least one. Got \[\]"),
     ("prefill.draft", ..., "expected times of the draft model", "prefill"),
-    ("latency[0].imported[0].source", ..., "is missing"),
     ("latency[0].imported[0].what", "threads", "each at most once. Got 'threads'", "latency[0].imported"),
     (
         "acceptance[0].imported[0].what",
@@ -408,35 +396,21 @@ WRONG_SHAPE: list[Case] = [
     ("latency[0].overhead", ..., "expected with draft, and only there"),
     ("latency[0].overhead.samples_s", [], "at least one finite number"),
     ("latency[0].rule_overheads", {"typical": [0.1]}, "list of at least one"),
-    ("latency[0].rule_overheads[0].rule", ..., "is missing"),
-    ("latency[0].verify.tokens", "1 to 64", "list of whole numbers"),
     ("latency[0].verify.tokens[0]", 0, "increasing counts of at least 1", "latency[0].verify.tokens"),
     ("latency[0].draft.tokens[1]", 2**31, "list of whole numbers", "latency[0].draft.tokens"),
     ("latency[0].draft.samples_s", [0.1, 0.2], "list of finite numbers. Got 0.1", "latency[0].draft.samples_s[0]"),
-    ("latency[0].draft.samples_s", None, "list of lists. Got None"),
     ("latency[0].verify.samples_s[2]", [], "at least one"),
-    ("latency[0].verify.samples_s[1][2]", True, "list of finite numbers", "latency[0].verify.samples_s[1]"),
     ("latency[0].verify.samples_s[1][2]", -0.1, r"seconds above 0\. Got -0\.1", "latency[0].verify.samples_s[1]"),
     ("acceptance[0].rule", 1, "expected text. Got 1"),
-    ("acceptance[0].temperature", -1, "at least 0. Got -1"),
     ("acceptance[0].top_p", 1.5, "from 0 to 1. Got 1.5"),
-    ("acceptance[0].prompts", 0, "at least 1. Got 0"),
     ("acceptance[0].p", ..., "is missing"),
     ("acceptance[0].p", [], "at least one entry"),
-    ("acceptance[0].p", "high", "list of finite numbers. Got 'high'"),
     ("acceptance[0].p[0]", 0.5, "list of finite numbers. Got 0.5"),
     ("acceptance[0].p[1][2]", 1.5, r"p\[1, 2\]: .* Got 1\.5", "acceptance[0].p"),
     ("acceptance[0].counts[0]", -1.0, "counts: .*at least 0", "acceptance[0].p"),
     ("acceptance[0].p", [[[[0.5]]]], r"list of finite numbers. Got \[0\.5\]", "acceptance[0].p[0][0]"),
     ("acceptance[0].texts.accepted", ..., "is missing"),
-    ("acceptance[0].texts.p", 1, "unknown field"),
     ("acceptance[0].texts.reached", [2048.0], "list of finite numbers. Got 2048", "acceptance[0].texts.reached[0]"),
-    (
-        "acceptance[0].texts.accepted[1]",
-        [1.0, 2.0],
-        "list of finite numbers. Got 1.0",
-        "acceptance[0].texts.accepted[1][0]",
-    ),
     (
         "acceptance[0].texts",
         {"reached": [[9.0]], "accepted": [[[3.0]]]},
@@ -445,18 +419,11 @@ WRONG_SHAPE: list[Case] = [
     ),
     ("machine.processor", "a\x1bb", r"expected printable text. Got \\\w+: remove it"),
     ("machine.processor", "a\u202eb", "expected printable text"),
-    ("acceptance[0].rule", "\x1b", "printable text"),
     (
         "latency[0].verify.samples_s[0][0]",
         1.1e6,
         r"expected at most 1e\+06 seconds. Got .*: is it another unit\?",
         "latency[0].verify.samples_s[0]",
-    ),
-    (
-        "latency[0].overhead.samples_s[0]",
-        -1.1e6,
-        r"expected at most 1e\+06 seconds",
-        "latency[0].overhead.samples_s",
     ),
 ]
 """Refused by the schema and by the loader."""
@@ -472,12 +439,6 @@ WRONG_MEANING: list[Case] = [
         "latency[0].disturbed.processors",
         ...,
         "processors, samples: expected where calls are disturbed, and only there",
-        "latency[0].disturbed.calls",
-    ),
-    (
-        "latency[0].disturbed",
-        {"calls": 0.0, "samples": 0.0, "processors": 0.5},
-        "expected where calls are disturbed",
         "latency[0].disturbed.calls",
     ),
     (
@@ -579,17 +540,17 @@ def cases(table: dict[str, tuple]) -> list:
 
 class TestMalformed:
     @pytest.mark.parametrize(("data", "reason"), cases(NOT_PLAIN_YAML))
-    def test_no_yaml_with_names(self, tmp_path, data, reason):
+    def test_content_that_is_no_yaml_mapping_raises(self, tmp_path, data, reason):
         self.check(tmp_path / "p.yaml", data, "content", reason)
 
     @pytest.mark.parametrize(("data", "line"), cases(TRICKS))
-    def test_tricks(self, tmp_path, data, line):
+    def test_anchors_and_tags_raise(self, tmp_path, data, line):
         self.check(tmp_path / "p.yaml", data, line, "anchors, aliases and tags are not allowed")
 
     @pytest.mark.parametrize(
         "data", [b"[" * 200_000, b"[" * 20 + b"]" * 20, b"- " * 20 + b"a"], ids=["flow", "closed", "block"]
     )
-    def test_deep_nesting(self, tmp_path, data):
+    def test_deep_nesting_raises(self, tmp_path, data):
         self.check(tmp_path / "p.yaml", data, "line 1", f"nested more than {MAX_NESTING} deep")
 
     @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_TEXT))

@@ -92,10 +92,7 @@ class TestGoldenFiles:
     def test_read_contents(self, name):
         loaded, expected = load_file(DATA / name), GOLDEN[name]
         assert load(DATA / name) == loaded.tree == expected.tree
-        assert loaded.provenance == expected.provenance
-        assert loaded.drafter == expected.drafter
         assert loaded == expected
-        assert (loaded.reach is None) == (expected.reach is None)
         if expected.reach is not None:
             np.testing.assert_allclose(loaded.reach, expected.reach, rtol=1e-6)
 
@@ -103,39 +100,39 @@ class TestGoldenFiles:
     def test_schema_accepts(self, name):
         VALIDATOR.validate(json.loads((DATA / name).read_bytes()))
 
-    def test_the_fullest_one_has_every_key(self):
+    def test_full_files_have_every_key_of_the_schema(self):
         content = json.loads((DATA / "tree-full.json").read_bytes())
         properties = VALIDATOR.schema["properties"]
         assert list(content) == [name for name in properties if name != "drafter"]
-        named = json.loads((DATA / "tree-drafter-full.json").read_bytes())
-        assert list(named) == list(properties)
+        with_drafter = json.loads((DATA / "tree-drafter-full.json").read_bytes())
+        assert list(with_drafter) == list(properties)
         keys = list(properties["drafter"]["properties"])
         assert keys == [field.name for field in dataclasses.fields(DrafterSetting)]
-        assert list(named["drafter"]) == [key for key in keys if key != "block_draft_tokens"]  # not of an EAGLE head
+        assert list(with_drafter["drafter"]) == [key for key in keys if key != "block_draft_tokens"]  # not of an EAGLE head
         assert list(content["provenance"]) == list(properties["provenance"]["properties"])
         assert list(content["provenance"]) == [field.name for field in dataclasses.fields(Provenance)]
 
     @pytest.mark.parametrize("name", ["tree-full.json", "tree-drafter.json"])
-    def test_the_specification_shows_it(self, name):
+    def test_specification_shows_the_file(self, name):
         assert f"```json\n{(DATA / name).read_text('utf-8')}```" in SPECIFICATION.read_text("utf-8")
 
-    def test_the_specification_and_the_schema_name_every_drafter_with_its_numbers(self):
+    def test_specification_and_schema_list_every_drafter_with_its_numbers(self):
         page, schema = SPECIFICATION.read_text("utf-8"), VALIDATOR.schema["properties"]["drafter"]
         assert tuple(schema["properties"]["name"]["enum"]) == DRAFTERS
         for name in DRAFTERS:
             numbers = ", ".join(f"`{parameter}`" for parameter in parameter_names(name)) or "none"
             heads = "read" if name in HEAD_DRAFTERS else "none"
-            named = f"`{name}`, also absent" if name == "model" else f"`{name}`"
-            assert f"| {named} | {numbers} | {heads}" in page
+            key = f"`{name}`, also absent" if name == "model" else f"`{name}`"
+            assert f"| {key} | {numbers} | {heads}" in page
 
     @pytest.mark.parametrize("name", DRAFTERS)
-    def test_the_schema_takes_the_numbers_of_every_drafter_and_no_others(self, name):
+    def test_schema_accepts_only_the_numbers_of_each_drafter(self, name):
         content = {"format": "treeopt-tree", "version": 1, "parents": [-1, 0]}
         values = dict.fromkeys(parameter_names(name), 3)
         assert VALIDATOR.is_valid(content | {"drafter": {"name": name, "values": values}})
         assert not VALIDATOR.is_valid(content | {"drafter": {"name": name, "values": values | {"other": 3}}})
 
-    def test_the_specification_shows_the_smallest_file(self, tmp_path):
+    def test_specification_shows_the_smallest_file(self, tmp_path):
         (tmp_path / "t.json").write_text(smallest := '{"format": "treeopt-tree", "version": 1, "parents": [-1]}')
         assert smallest in SPECIFICATION.read_text("utf-8")
         assert load(tmp_path / "t.json") == TokenTree([-1])
@@ -191,38 +188,33 @@ class TestRoundTrip:
         path = tmp_path_factory.getbasetemp() / "round-trip.json"
         tree_file.save(path)
         loaded = load_file(path)
-        assert loaded.tree == tree_file.tree
-        assert loaded.provenance == tree_file.provenance
-        assert loaded.drafter == tree_file.drafter
-        if tree_file.reach is None:
-            assert loaded.reach is None
-        else:
+        assert loaded == tree_file
+        if tree_file.reach is not None:
             np.testing.assert_allclose(loaded.reach, tree_file.reach, rtol=5.1e-6, atol=1e-300)
         assert loaded.to_json() == path.read_text("utf-8")
-        assert loaded == tree_file
         assert hash(loaded) == hash(tree_file)
         VALIDATOR.validate(json.loads(path.read_bytes()))
 
-    def test_any_json_layout_is_read(self, tmp_path):
+    def test_any_json_layout_loads(self, tmp_path):
         content = json.loads((DATA / "tree-full.json").read_bytes())
-        turned = dict(reversed(content.items()))
-        (tmp_path / "t.json").write_text(json.dumps(turned, indent=7).replace("\n", "\r\n"))
+        backwards = dict(reversed(content.items()))
+        (tmp_path / "t.json").write_text(json.dumps(backwards, indent=7).replace("\n", "\r\n"))
         assert load_file(tmp_path / "t.json") == GOLDEN["tree-full.json"]
 
-    def test_the_largest_tree_fits(self, tmp_path):
+    def test_largest_tree_fits_into_the_file(self, tmp_path):
         tree = TokenTree([-1, *[0] * (MAX_NODES - 1)])
         TreeFile(tree=tree, reach=np.array([1.0, *[0.000123456] * (MAX_NODES - 1)])).save(tmp_path / "t.json")
         assert load(tmp_path / "t.json") == tree
 
 
 def document(**fields: object) -> bytes:
-    """Return the bytes of a good file with some fields replaced; ... takes one away."""
-    good = {"format": "treeopt-tree", "version": 1, "parents": [-1, 0, 0, 1], "reach": [1, 0.5, 0.25, 0.125]}
-    return json.dumps({key: value for key, value in (good | fields).items() if value is not ...}).encode()
+    """Return the bytes of a valid file with some fields replaced, or removed by `...`."""
+    valid = {"format": "treeopt-tree", "version": 1, "parents": [-1, 0, 0, 1], "reach": [1, 0.5, 0.25, 0.125]}
+    return json.dumps({key: value for key, value in (valid | fields).items() if value is not ...}).encode()
 
 
-def bare(text: str) -> bytes:
-    """Return a good start of a file, then some text."""
+def with_text(text: str) -> bytes:
+    """Return the bytes of a file that ends with a text."""
     return b'{"format": "treeopt-tree", "version": 1, "parents": [-1, 0], ' + text.encode() + b"}"
 
 
@@ -237,9 +229,9 @@ NOT_JSON = {
     "data behind the object": (document() + b"{}", "expected JSON .Extra data"),
     "byte-order mark": (b"\xef\xbb\xbf" + document(), "expected JSON .*BOM"),
     "deep nesting": (b"[" * 200_000, "expected JSON .*recursion"),
-    "NaN": (bare('"reach": [1, NaN]'), "NaN is not a JSON number"),
-    "key twice": (bare('"version": 1'), "the key 'version' appears twice"),
-    "5000 digits": (bare(f'"reach": [1, {"9" * 5000}]'), "expected JSON"),
+    "NaN": (with_text('"reach": [1, NaN]'), "NaN is not a JSON number"),
+    "key twice": (with_text('"version": 1'), "the key 'version' appears twice"),
+    "5000 digits": (with_text(f'"reach": [1, {"9" * 5000}]'), "expected JSON"),
     "list": (b"[-1, 0, 0]", "expected fields with names"),
 }
 
@@ -252,26 +244,21 @@ WRONG_SHAPE = {
     "version true": (document(version=True), "version", "whole number.* Got True"),
     "unknown key": (document(mask=[[1]]), "mask", "unknown field"),
     "no parents": (document(parents=...), "parents", "is missing"),
-    "parents null": (document(parents=None), "parents", "whole numbers. Got None"),
-    "parents boolean": (document(parents=[-1, False]), "parents", "whole numbers"),
     "parents huge": (document(parents=[-1, 10**30]), "parents", "whole numbers"),
     "too many nodes": (document(parents=[-1, *[0] * MAX_NODES]), "parents", "at most 65536 nodes. Got 65537"),
     "no root": (document(parents=[0, 0]), "parents", r"parents\[0\]: expected -1"),
-    "reach null": (document(reach=None), "reach", "list of finite numbers. Got None"),
     "reach of text": (document(reach=[1, "0.5", 0, 0]), "reach", "list of finite numbers"),
     "reach above 1": (document(reach=[1, 1.5, 0, 0]), "reach", "from 0 to 1"),
     "reach of the root": (document(reach=[0.9, 0.5, 0, 0]), "reach", "expected 1 for the root.* Got 0.9"),
-    "drafter null": (document(drafter=None), "drafter", "expected fields with names"),
     "drafter without name": (drafted(), "drafter.name", "is missing"),
     "drafter unknown": (drafted(name="hydra"), "drafter.name", "expected a drafter: model, medusa.* Got 'hydra'"),
     "drafter extra key": (drafted(name="medusa", tree=[1]), "drafter.tree", "unknown field"),
-    "source turned around": (drafted(name="medusa", source="a\u202e"), "drafter.source", r"Got \\u202e"),
+    "source with a direction mark": (drafted(name="medusa", source="a\u202e"), "drafter.source", r"Got \\u202e"),
     "source of none": (
         drafted(name="specexec", source="heads", values={"batch": 1, "branching": 1, "budget": 2, "max_passes": 1}),
         "drafter.source",
         "specexec reads no folder",
     ),
-    "layers null": (drafted(name="eagle", layers=None), "drafter.layers", "list of whole numbers. Got None"),
     "layers empty": (drafted(name="eagle", layers=[]), "drafter.layers", "at least one. Got none: leave it out"),
     "layer twice": (drafted(name="eagle", layers=[2, 6, 2]), "drafter.layers", r"each once, .*Got \(2, 6, 2\)"),
     "layer below 0": (drafted(name="eagle", layers=[-1, 2]), "drafter.layers", r"from 0 to 65536.* Got \(-1, 2\)"),
@@ -281,7 +268,6 @@ WRONG_SHAPE = {
         "drafter.layers",
         "eagle2 without source reads no EAGLE head. Got some: leave them out",
     ),
-    "values null": (drafted(name="lookahead", values=None), "drafter.values", "expected fields with names"),
     "values missing": (
         drafted(name="prompt-lookup"),
         "drafter.values",
@@ -299,19 +285,15 @@ WRONG_SHAPE = {
         "drafter.values",
         "length from 1 to 65536",
     ),
-    "provenance null": (document(provenance=None), "provenance", "expected fields with names"),
     "provenance unknown": (document(provenance={"author": "me"}), "provenance.author", "unknown field"),
     "threads 0": (document(provenance={"threads": 0}), "provenance.threads", "at least 1. Got 0"),
-    "rule null": (document(provenance={"rule": None}), "provenance.rule", "expected text. Got None"),
     "rule with an escape": (
         document(provenance={"rule": "a\x1b[2J"}),
         "provenance.rule",
         r"printable.* Got \\x1b: remove",
     ),
-    "pair turned around": (document(provenance={"pair": "a\u202e"}), "provenance.pair", r"printable text. Got \\u202e"),
     "lossy false": (document(provenance={"lossy": False}), "provenance.lossy", "expected true, or no such.* Got False"),
     "lossy text": (document(provenance={"lossy": "tr\nue" * 99}), "provenance.lossy", "expected true.* Got 'tr"),
-    "speedup boolean": (document(provenance={"speedup": True}), "provenance.speedup", "number.* Got True"),
     "step negative": (document(provenance={"step_s": -1}), "provenance.step_s", "at least 0. Got -1"),
 }
 
@@ -327,8 +309,8 @@ WRONG_MEANING = {
     "out of order": (document(parents=[-1, 0, 1, 0]), "parents", r"parents\[3\]: expected level order"),
     "reach too short": (document(reach=[1, 0.5]), "reach", "expected 4 numbers, one per node"),
     "reach above its parent": (document(reach=[1, 0.5, 0.2, 0.51]), "reach", "more often than its parent"),
-    "reach overflows": (bare('"reach": [1, 1e999]'), "reach", "list of finite numbers"),
-    "temperature overflows": (bare('"provenance": {"temperature": 1e999}'), "provenance.temperature", "Got inf"),
+    "reach overflows": (with_text('"reach": [1, 1e999]'), "reach", "list of finite numbers"),
+    "temperature overflows": (with_text('"provenance": {"temperature": 1e999}'), "provenance.temperature", "Got inf"),
 }
 
 
@@ -338,15 +320,15 @@ def cases(table: dict[str, tuple]) -> list:
 
 class TestMalformed:
     @pytest.mark.parametrize(("data", "reason"), cases(NOT_JSON))
-    def test_no_json_object(self, tmp_path, data, reason):
+    def test_content_that_is_no_json_object_raises(self, tmp_path, data, reason):
         self.check(tmp_path / "t.json", data, "content", reason)
 
     @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_SHAPE | WRONG_MEANING))
-    def test_a_wrong_field(self, tmp_path, data, field, reason):
+    def test_wrong_field_raises(self, tmp_path, data, field, reason):
         self.check(tmp_path / "t.json", data, field, reason)
 
     def check(self, path, data, field, reason):
-        """Expect an error that names the file, the field and the reason, and is short."""
+        """Check that the error names the file, the field and the reason, and is short."""
         with pytest.raises(FormatError, match=reason) as caught:
             parse(path, data.decode("utf-8"))
         assert (caught.value.path, caught.value.field) == (path, field)
@@ -354,7 +336,7 @@ class TestMalformed:
         assert len(str(caught.value)) < len(str(path)) + 300
         assert "\n" not in str(caught.value)
 
-    def test_a_draft_model_that_is_named_means_the_same_as_none(self, tmp_path):
+    def test_drafter_model_equals_no_drafter(self, tmp_path):
         (tmp_path / "model.json").write_bytes(drafted(name="model"))
         (tmp_path / "none.json").write_bytes(document())
         assert load_file(tmp_path / "model.json") == load_file(tmp_path / "none.json")
@@ -363,28 +345,28 @@ class TestMalformed:
     def test_schema_rejects_wrong_shapes(self):
         assert [name for name, (data, _, _) in WRONG_SHAPE.items() if VALIDATOR.is_valid(json.loads(data))] == []
 
-    def test_the_schema_is_a_schema(self):
+    def test_schema_is_valid(self):
         VALIDATOR.check_schema(VALIDATOR.schema)
 
 
 class TestUnreadable:
-    def test_missing(self, tmp_path):
+    def test_missing_file_raises(self, tmp_path):
         with pytest.raises(TreeoptError, match=r"none\.json: no such file"):
             load(tmp_path / "none.json")
 
-    def test_not_utf8(self, tmp_path):
+    def test_other_encoding_raises(self, tmp_path):
         (tmp_path / "t.json").write_bytes(document()[:10] + b"\xff" + document()[10:])
         with pytest.raises(TreeoptError, match=r"t\.json: .*Got bytes that are no text \(byte 10\)"):
             load(tmp_path / "t.json")
 
-    def test_too_large(self, tmp_path):
+    def test_too_large_file_raises(self, tmp_path):
         (tmp_path / "t.json").write_bytes(document() + b" " * MAX_TEXT_BYTES)
         with pytest.raises(TreeoptError, match=r"t\.json: content: expected at most 20000000 bytes of text"):
             load(tmp_path / "t.json")
 
 
 @golden
-def test_mutated_files_load_as_valid_trees_or_raise_a_known_error(name, tmp_path):
+def test_mutated_files_load_or_raise_treeopt_error(name, tmp_path):
     rng, original = random.Random(f"seed 1 {name}"), (DATA / name).read_bytes()
     valid = refused = unnamed = 0
     for number in range(200):
@@ -407,7 +389,7 @@ def test_mutated_files_load_as_valid_trees_or_raise_a_known_error(name, tmp_path
 
 
 class TestRecords:
-    def test_invalid_drafters_are_refused(self):
+    def test_invalid_drafters_raise(self):
         with pytest.raises(InvalidValueError, match=r"the numbers length, width of redrafter\. Got no numbers"):
             TreeFile(tree=TokenTree([-1]), drafter=DrafterSetting(name="redrafter"))
         with pytest.raises(InvalidValueError, match="once each, in the order"):
@@ -417,38 +399,33 @@ class TestRecords:
 
     def test_files_with_other_drafters_differ(self):
         tree = TokenTree([-1, 0])
-        files = [
-            TreeFile(tree=tree, drafter=drafter)
-            for drafter in (None, drafter_setting("medusa"), drafter_setting("eagle"))
-        ]
+        drafters = (None, drafter_setting("medusa"), drafter_setting("eagle"))
+        files = [TreeFile(tree=tree, drafter=drafter) for drafter in drafters]
         assert len({file.to_json() for file in files}) == len(set(files)) == 3
 
     @pytest.mark.parametrize("name", ["temperature", "tokens_per_step", "step_s", "speedup"])
     @pytest.mark.parametrize("value", [-0.1, float("nan")])
-    def test_invalid_numbers(self, name, value):
+    def test_invalid_numbers_raise(self, name, value):
         with pytest.raises(InvalidValueError, match=f"{name}: expected a finite number"):
             Provenance(**{name: value})
 
-    def test_a_tree_too_large_for_a_file(self, tmp_path):
+    def test_saving_a_too_large_tree_raises(self, tmp_path):
         with pytest.raises(InvalidValueError, match=r"at most 65536 nodes\. Got 65537"):
             TokenTree([-1, *[0] * MAX_NODES]).save(tmp_path / "t.json")
 
-    def test_rounding_never_lifts_a_node_above_its_parent(self, tmp_path):
-        """Six digits of values that are almost equal; a check with slack once let through what no reader took."""
+    def test_rounded_reach_is_at_most_the_parents(self, tmp_path):
         reach = np.array([1, 0.5000005 + 1e-10, 0.5000005 - 1e-10, 0.5000005 - 1e-10])
         TreeFile(tree=TokenTree([-1, 0, 1, 2]), reach=reach).save(tmp_path / "t.json")
         assert load_file(tmp_path / "t.json").reach.tolist() == [1, 0.500001, 0.5, 0.5]
 
     def test_reach_is_copied_and_read_only(self):
-        given_array = np.array([1, 0.5])
-        tree_file = TreeFile(tree=TokenTree([-1, 0]), reach=given_array)
-        given_array[1] = 0.9
+        array = np.array([1, 0.5])
+        tree_file = TreeFile(tree=TokenTree([-1, 0]), reach=array)
+        array[1] = 0.9
         assert tree_file.reach.tolist() == [1, 0.5]
         with pytest.raises(ValueError, match="read-only"):
             tree_file.reach[1] = 0.9
 
-
-class TestWriting:
     def test_dash_is_standard_output(self, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         GOLDEN["tree-reach.json"].save("-")
