@@ -17,6 +17,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, chains, headline, k_ary
 from treeopt.trees.figure import MOST_OUTLINED, tree_figure
 from treeopt.trees.figure_file import save_figure
+from treeopt.trees.figure_layout import lay_out_figure
 from treeopt.trees.layout import node_positions
 
 
@@ -59,17 +60,27 @@ def test_subtrees_are_packed() -> None:
     assert x.tolist() == [1.5, 1.0, 2.0, 0.0, 1.0, 2.0]
 
 
-@pytest.mark.parametrize(("suffix", "start"), [(".svg", b"<?xml"), (".png", b"\x89PNG\r\n"), (".PDF", b"%PDF-")])
-@pytest.mark.parametrize("with_reach", [True, False])
+@pytest.mark.parametrize("tree", TREES, ids=repr)
+def test_nodes_do_not_touch(tree: TokenTree) -> None:
+    figure = lay_out_figure(tree, np.ones(tree.nodes), "", "")
+    across = figure.y if figure.sideways else figure.x
+    for level in tree.levels:
+        assert np.all(np.diff(across[level]) > figure.radius[level][1:] + figure.radius[level][:-1])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start", "with_reach"),
+    [(".svg", b"<?xml", False), (".png", b"\x89PNG\r\n", True), (".PDF", b"%PDF-", True)],
+)
 def test_the_suffix_chooses_the_format_and_bytes_repeat(
     tmp_path: Path, suffix: str, start: bytes, with_reach: bool
 ) -> None:
-    tree = random_tree(64, 0)
+    tree = random_tree(24, 0)
     reach = falling_reach(tree) if with_reach else None
     first, second = tmp_path / f"first{suffix}", tmp_path / f"second{suffix}"
-    save_figure(tree, first, reach=reach, title="64 nodes for $5")
+    save_figure(tree, first, reach=reach, title="24 nodes for $5")
     with mpl.rc_context({"font.size": 30, "savefig.bbox": "tight", "axes.facecolor": "red"}):
-        save_figure(tree, second, reach=reach, title="64 nodes for $5")
+        save_figure(tree, second, reach=reach, title="24 nodes for $5")
     assert first.read_bytes().startswith(start)
     assert first.read_bytes() == second.read_bytes()
 

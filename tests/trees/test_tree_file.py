@@ -409,6 +409,10 @@ class TestRecords:
         with pytest.raises(InvalidValueError, match=f"{name}: expected a finite number"):
             Provenance(**{name: value})
 
+    def test_no_threads_raise(self):
+        with pytest.raises(InvalidValueError, match="threads: expected"):
+            Provenance(threads=0)
+
     def test_saving_a_too_large_tree_raises(self, tmp_path):
         with pytest.raises(InvalidValueError, match=r"at most 65536 nodes\. Got 65537"):
             TokenTree([-1, *[0] * MAX_NODES]).save(tmp_path / "t.json")
