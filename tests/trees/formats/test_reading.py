@@ -23,9 +23,9 @@ def written(name: str, suffix: str = ".json", tree: TokenTree = TREE) -> bytes:
 
 
 def growmap(**changes: object) -> dict[str, object]:
-    """Return the six keys with some replaced; ... takes one away."""
-    good = json.loads(written("umbrella"))
-    return {key: value for key, value in (good | changes).items() if value is not ...}
+    """Return the six keys with some values replaced, or removed by `...`."""
+    valid = json.loads(written("umbrella"))
+    return {key: value for key, value in (valid | changes).items() if value is not ...}
 
 
 def umbrella(**changes: object) -> bytes:
@@ -44,8 +44,8 @@ def torch_file(content: object, *, legacy: bool = False) -> bytes:
 
 
 def arrays(**changes: object) -> dict[str, np.ndarray]:
-    good = dict(np.load(io.BytesIO(written("npz"))))
-    return {key: np.array(value) for key, value in (good | changes).items() if value is not ...}
+    valid = dict(np.load(io.BytesIO(written("npz"))))
+    return {key: np.array(value) for key, value in (valid | changes).items() if value is not ...}
 
 
 PARENTS_ONLY = {"mask": ...}
@@ -61,10 +61,10 @@ def safetensors_file(metadata: dict[str, str] | None = None, **changes: object) 
     return safetensors.numpy.save(arrays(**changes), metadata)
 
 
-def but(values: list, place: tuple[int, ...], value: object) -> list:
+def replaced(values: list, place: tuple[int, ...], value: object) -> list:
     """Return nested lists with one entry replaced."""
     first, rest = place[0], place[1:]
-    return [but(item, rest, value) if i == first and rest else value if i == first else item
+    return [replaced(item, rest, value) if i == first and rest else value if i == first else item
             for i, item in enumerate(values)]  # fmt: skip
 
 
@@ -91,16 +91,16 @@ GROWMAPS = {
 
 ARRAYS_OF_GROWMAPS = {
     "depth": ({"depth": [0, 1, 1, 2, 2, 3]}, "depth", r"expected 2 at \[5\]\. Got 3\. Successors and depth"),
-    "mask without itself": ({"mask": but(MASK, (0, 0), 0)}, "mask", r"expected 1 at \[0, 0\]\. Got 0"),
-    "mask without the parent": ({"mask": but(MASK, (5, 2), 0)}, "mask", r"expected 1 at \[5, 2\]\. Got 0"),
+    "mask without itself": ({"mask": replaced(MASK, (0, 0), 0)}, "mask", r"expected 1 at \[0, 0\]\. Got 0"),
+    "mask without the parent": ({"mask": replaced(MASK, (5, 2), 0)}, "mask", r"expected 1 at \[5, 2\]\. Got 0"),
     "mask short": ({"mask": MASK[:-1]}, "mask", r"shape \(6, 6\)\. Got \(5, 6\)"),
 }
 
 JSON_ARRAYS = {
-    "mask of booleans": ({"mask": but(MASK, (2, 0), True)}, "mask[2]", "list of whole numbers"),
-    "mask of floats": ({"mask": but(MASK, (2, 0), 1.0)}, "mask[2]", "list of whole numbers"),
-    "mask ragged": ({"mask": but(MASK, (2,), [1, 0])}, "mask", "rows of one length"),
-    "mask huge": ({"mask": but(MASK, (2, 0), 2**63)}, "mask", "below 2"),
+    "mask of booleans": ({"mask": replaced(MASK, (2, 0), True)}, "mask[2]", "list of whole numbers"),
+    "mask of floats": ({"mask": replaced(MASK, (2, 0), 1.0)}, "mask[2]", "list of whole numbers"),
+    "mask ragged": ({"mask": replaced(MASK, (2,), [1, 0])}, "mask", "rows of one length"),
+    "mask huge": ({"mask": replaced(MASK, (2, 0), 2**63)}, "mask", "below 2"),
     "depth text": ({"depth": "012"}, "depth", "list of whole numbers. Got '012'"),
 }
 
@@ -150,7 +150,7 @@ ARRAYS = {
     "parents of floats": ({"parents": [-1.0, 0.0]}, "parents", "kind 'i'"),
     "parents out of order": ({"parents": [-1, 0, 1, 0, 1, 2]}, "parents", "level order"),
     "too many": ({"parents": [-1, *[0] * 4096]}, "parents", "at most 4096 nodes. Got 4097"),
-    "mask": ({"mask": np.array(but(MASK, (3, 2), 1), bool)}, "mask", r"expected False at \[3, 2\]\. Got True\. It has to agree with parents"),
+    "mask": ({"mask": np.array(replaced(MASK, (3, 2), 1), bool)}, "mask", r"expected False at \[3, 2\]\. Got True\. It has to agree with parents"),
     "mask of numbers": ({"mask": MASK}, "mask", "kind 'b'"),
 }  # fmt: skip
 
@@ -176,7 +176,7 @@ class TestInconsistent:
     def test_umbrella(self, tmp_path, content, field, reason):
         self.check(tmp_path, umbrella(**content), field, reason)
 
-    @cases(GROWMAPS | TENSORS)
+    @cases({name: GROWMAPS[name] for name in ("no roots", "cycle")} | TENSORS)
     def test_sequoia(self, tmp_path, content, field, reason):
         for legacy in (False, True):
             self.check(tmp_path, sequoia(legacy=legacy, **content), field, reason)
@@ -191,7 +191,7 @@ class TestInconsistent:
         data = json.dumps({"choices": {"mine": content}}).encode()
         self.check(tmp_path, data, f"mine{field}", reason.replace(r"path \(", r"path .").replace(r"\),", ".,"))
 
-    @cases({name: case for name, case in PATHS.items() if name not in ("no list", "empty", "too many")})
+    @cases({name: PATHS[name] for name in ("missing prefix", "float", "nested deep")})
     def test_medusa_python(self, tmp_path, content, field, reason):
         self.check(tmp_path, f"mine = {content}\n".encode(), f"mine{field}", reason)
 
@@ -213,7 +213,7 @@ class TestInconsistent:
         self.check(tmp_path, json.dumps(changed).encode(), field, reason)
 
     def check(self, folder, data, field, reason):
-        """Expect an error of one line that names the file, the field and the reason."""
+        """Check that the error is one line that names the file, the field and the reason."""
         path = folder / "tree"
         path.write_bytes(data)
         with pytest.raises(FormatError, match=reason) as caught:
@@ -226,7 +226,7 @@ class TestInconsistent:
 GOOD = {
     "treeopt": b'{"format": "treeopt-tree", "version": 1, "parents": [-1, 0, 0, 1, 1, 2]}',
     "sequoia": sequoia(),
-    "umbrella": umbrella(),  # on one line, as UMbreLLa's own are not
+    "umbrella": umbrella(),  # on one line, unlike files of UMbreLLa
     "medusa": b"[[1], [0], [0, 1], [0, 0], [1, 0]]",
     "nxdi": b'{"2": [5], "1": [3, 4], "0": [1, 2], "4": []}',
     "npz": npz(),
@@ -279,7 +279,7 @@ NO_TREES = {
 
 class TestOtherTrees:
     @cases(NO_TREES)
-    def test_what_is_wrong_is_named(self, tmp_path, content, field, reason):
+    def test_wrong_trees_raise(self, tmp_path, content, field, reason):
         TestInconsistent().check(tmp_path, content, field, reason)
 
     @pytest.mark.parametrize(
@@ -308,12 +308,12 @@ CONFIGURATIONS = {
 
 class TestConfigurations:
     @pytest.mark.parametrize("name", CONFIGURATIONS)
-    def test_the_tree_of_a_configuration_is_read(self, tmp_path, name):
+    def test_tree_of_a_configuration_loads(self, tmp_path, name):
         (tmp_path / "tree").write_bytes(CONFIGURATIONS[name])
         assert load_file(tmp_path / "tree").tree == TokenTree([-1, 0, 0, 1])
 
     @pytest.mark.parametrize("key", ["medusa_choices", "tree_adj"])
-    def test_several_trees_at_different_places_are_refused(self, tmp_path, key):
+    def test_several_trees_at_different_places_raise(self, tmp_path, key):
         trees = {"medusa_choices": ([[0]], [[0], [1]]), "tree_adj": ({"0": [1]}, {"0": [1, 2]})}[key]
         content = {"small": {key: trees[0]}, "large": {"inner": {key: trees[1]}}}
         (tmp_path / "tree").write_text(json.dumps(content))
@@ -324,12 +324,12 @@ class TestConfigurations:
         (tmp_path / "tree").write_text("choices:\n  3: [[0]]\n  2020-01-01: [[0], [1]]\n")
         assert [content.tree.nodes for content in read_trees(tmp_path / "tree").values()] == [2, 3]
 
-    def test_yaml_of_many_bytes_is_refused_before_it_is_parsed(self, tmp_path):
+    def test_large_yaml_raises_before_parsing(self, tmp_path):
         (tmp_path / "tree").write_text("medusa_choices:\n" + "- [0]\n" * 200_000)
         with pytest.raises(FormatError, match="at most 1000000 characters of YAML"):
             load_file(tmp_path / "tree")
 
-    def test_a_matrix_of_parents_names_what_is_expected(self, tmp_path):
+    def test_transposed_matrix_raises(self, tmp_path):
         (tmp_path / "tree").write_text('{"tree_adj": [[0, 0, 0], [1, 0, 0], [1, 0, 0]]}')
         with pytest.raises(FormatError, match="Rows are parents"):
             load_file(tmp_path / "tree")
@@ -346,13 +346,13 @@ class TestDetection:
             assert load_file(str(path)).tree == TREE
 
     @pytest.mark.parametrize(("name", "data"), MORE.values(), ids=MORE)
-    def test_other_layouts(self, tmp_path, name, data):
+    def test_other_layouts_load(self, tmp_path, name, data):
         (tmp_path / "tree").write_bytes(data)
         assert detected_format(tmp_path / "tree") == name
         assert load_file(tmp_path / "tree").tree == TREE
 
-    @pytest.mark.parametrize("nodes", [2, 3, 9, 39])
-    def test_a_safetensors_header_of_any_length(self, tmp_path, nodes):
+    @pytest.mark.parametrize("nodes", [2, 39])
+    def test_safetensors_header_of_any_length_loads(self, tmp_path, nodes):
         """It begins with its length, and one of 384 bytes was once taken for a pickle."""
         for length in (0x80, 0x180, 0x4B50):
             data = safetensors_file(parents=[-1, *[0] * nodes], **PARENTS_ONLY)
@@ -384,7 +384,7 @@ class TestDetection:
             (torch_file({i: [[]] for i in range(99_999)}), "a pickle of more than 400000 bytes, as models have"),
         ],
     )  # fmt: skip
-    def test_files_without_trees(self, tmp_path, data, reason):
+    def test_files_without_trees_raise(self, tmp_path, data, reason):
         (tmp_path / "file").write_bytes(data)
         with pytest.raises(FormatError, match=reason) as caught:
             read_trees(tmp_path / "file")
@@ -394,12 +394,12 @@ class TestDetection:
         ("name", "advice"),
         [("treeopt-solution", "treeopt show FILE --budget N -o tree.json"), ("treeopt-draft-record", "no tree")],
     )
-    def test_own_archives_without_trees(self, tmp_path, name, advice):
+    def test_treeopt_archives_without_trees_raise(self, tmp_path, name, advice):
         (tmp_path / "file.npz").write_bytes(npz(format=name))
         with pytest.raises(FormatError, match=re.escape(advice)):
             read_trees(tmp_path / "file.npz")
 
-    def test_a_solution_however_large(self, tmp_path):
+    def test_large_solution_raises(self, tmp_path):
         solve(AcceptanceTable(np.array([0.6, 0.2])), max_nodes=40, max_depth=4).save(tmp_path / "s.npz")
         with np.load(tmp_path / "s.npz") as archive:
             np.savez_compressed(tmp_path / "s.npz", **archive, more=np.zeros(10_000_000))
@@ -410,12 +410,12 @@ class TestDetection:
         ("metadata", "field"),
         [({"format": "pt"}, "metadata.format"), ({"format": "treeopt-tree-arrays", "version": "2"}, "metadata.version")],
     )  # fmt: skip
-    def test_safetensors_of_another_kind(self, tmp_path, metadata, field):
+    def test_safetensors_of_another_kind_raise(self, tmp_path, metadata, field):
         (tmp_path / "file").write_bytes(safetensors_file(metadata))
         with pytest.raises(FormatError, match=f"{field}: expected"):
             read_trees(tmp_path / "file")
 
-    def test_safetensors_metadata_that_is_null(self, tmp_path):
+    def test_safetensors_without_metadata_load(self, tmp_path):
         header = b'{"__metadata__":null,"parents":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}'
         (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + b"\xff" * 4)
         assert load_file(tmp_path / "file").tree == TokenTree([-1])
@@ -424,7 +424,7 @@ class TestDetection:
 class TestNames:
     TEXT = "small = [[0], [1]]\nlarge = [[0], [0, 0]]\nlarge = [[0], [1], [0, 0], [0, 1], [1, 0]]\nother = 'x'\n"
 
-    def test_trees_of_a_python_module(self, tmp_path):
+    def test_trees_of_a_python_module_load(self, tmp_path):
         (tmp_path / "choices.py").write_text(self.TEXT)
         trees = {name: content.tree for name, content in read_trees(tmp_path / "choices.py").items()}
         assert trees == {"small": TokenTree([-1, 0, 0]), "large": TREE}
@@ -437,13 +437,13 @@ class TestNames:
             ("huge", "no tree named huge. Choose one of"),
         ],
     )
-    def test_a_missing_or_unknown_name(self, tmp_path, name, reason):
+    def test_missing_or_unknown_name_raises(self, tmp_path, name, reason):
         (tmp_path / "choices.py").write_text(self.TEXT)
         with pytest.raises(TreeoptError, match=reason):
             load_file(tmp_path / "choices.py", name)
 
     @pytest.mark.parametrize("name", ["treeopt", "sequoia", "npz"])
-    def test_most_files_have_no_names(self, tmp_path, name):
+    def test_name_raises_for_formats_without_names(self, tmp_path, name):
         (tmp_path / "tree").write_bytes(GOOD[name])
         with pytest.raises(TreeoptError, match=r"its tree has no name\. Got --name mine: leave it out"):
             load_file(tmp_path / "tree", "mine")
@@ -457,7 +457,7 @@ class TestNames:
 
 
 class TestProvenance:
-    def test_tree_file_is_kept_whole(self, tmp_path):
+    def test_reach_and_provenance_of_a_tree_file_load(self, tmp_path):
         reach, provenance = np.array([1, 0.5, 0.2, 0.3, 0.1, 0.1]), Provenance(tool="me", speedup=1.5)
         TreeFile(tree=TREE, reach=reach, provenance=provenance).save(tmp_path / "tree.json")
         loaded = load_file(tmp_path / "tree.json")
