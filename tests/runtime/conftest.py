@@ -1,4 +1,4 @@
-"""Tiny random Llama checkpoints, made by transformers, whose own models are the reference for logits."""
+"""Tiny random Llama checkpoints, saved by transformers, whose models are the reference for logits."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ SIZES = {
     "num_key_value_heads": 2,
     "head_dim": 8,
     "max_position_embeddings": 128,
-    "initializer_range": 0.3,  # large enough for distributions that are peaked and depend on the whole text
+    "initializer_range": 0.3,  # large enough for peaked distributions that depend on the whole sequence
     "bos_token_id": None,
     "eos_token_id": None,
 }
@@ -59,19 +59,17 @@ def draft(make_checkpoint):
 
 @pytest.fixture(scope="session")
 def logits_after():
-    """Return a function that gives a model's logits (V,) after a text on the CPU, by a pass over nothing but this text."""
+    """Return the function from a model and a sequence to the logits (V,) after it, on the CPU, in a new cache."""
     return lambda model, tokens: passes.logits_after(model, tokens).cpu()
 
 
 @pytest.fixture(scope="session")
 def greedy_text(logits_after):
-    """Return the function that continues a text by the likeliest token, a fresh pass for each."""
-    continued = {}
+    """Return the function that continues a prompt by the most probable tokens, a fresh pass for each."""
+    texts = {}  # with the models, whose ids stay unique as long as they are kept
 
     def greedy_text(model, prompt, count):
-        text, _ = continued.setdefault(
-            (id(model), *prompt), ([], model)
-        )  # as long as a model is kept, its id is its own
+        text, _ = texts.setdefault((id(model), *prompt), ([], model))
         while len(text) < count:
             text.append(int(logits_after(model, [*prompt, *text]).argmax()))
         return text[:count]
@@ -81,7 +79,7 @@ def greedy_text(logits_after):
 
 @pytest.fixture(scope="session")
 def chi_squared():
-    """Return the function from counts and the distribution they should follow to a p-value, rare cells taken together."""
+    """Return the function from counts and their expected distribution to a p-value; rare cells are pooled."""
 
     def p_value(counts, distribution):
         counts, expected = np.asarray(counts, np.float64).ravel(), np.asarray(distribution, np.float64).ravel()
@@ -91,8 +89,8 @@ def chi_squared():
         expected = expected * counts.sum()
         rare = expected < 5
         cells = [(counts[~rare], expected[~rare]), ([counts[rare].sum()], [expected[rare].sum()])]
-        observed, wanted = (np.concatenate(part) for part in zip(*cells, strict=True))
-        there = wanted > 0
-        return float(stats.chisquare(observed[there], wanted[there]).pvalue) if there.sum() > 1 else 1.0
+        counts, expected = (np.concatenate(part) for part in zip(*cells, strict=True))
+        possible = expected > 0
+        return float(stats.chisquare(counts[possible], expected[possible]).pvalue) if possible.sum() > 1 else 1.0
 
     return p_value

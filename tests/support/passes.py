@@ -1,4 +1,4 @@
-"""Passes of a model over one sequence, in the few words that tests need."""
+"""Passes of a model over one sequence."""
 
 from collections.abc import Sequence
 
@@ -23,19 +23,19 @@ def feed_tree(model, cache, tokens: Tensor, tree: TokenTree, requested_states: R
 
 
 def level_of(tree: TokenTree, first: int, end: int) -> PassNodes:
-    """Return the nodes of a tree from `first` to `end`, those before already fed."""
+    """Return the nodes of a tree from `first` to `end`; those before have been fed."""
     visible = np.ascontiguousarray(tree.ancestor_mask[first:end, :end])
     return PassNodes(visible=visible, depth=tree.depth[first:end], start=first)
 
 
 def feed_tokens(model, cache, tokens: Sequence[int], requested_states: RequestedStates = NO_STATES) -> Output:
-    """Feed tokens that follow the committed ones, each of which sees those before it; nothing is committed."""
+    """Feed tokens after the committed ones, each of which attends to those before it; nothing is committed."""
     ids = torch.tensor(list(tokens), dtype=torch.int64, device=model.device)
     return model.forward([SequenceInput.causal(cache, ids)], requested_states)[0]
 
 
 def logits_after(model, text: Sequence[int], *, prefilled: int | None = None) -> Tensor:
-    """Return the logits (V,) after a text, all of it prefilled but the last token, or the first so many tokens."""
+    """Return the logits (V,) after a sequence, whose first `prefilled` tokens, by default all but the last, are prefilled."""
     cache, count = new_cache(model, len(text)), len(text) - 1 if prefilled is None else prefilled
     model.prefill(torch.tensor(list(text[:count]), dtype=torch.int64, device=model.device), cache)
     return feed_tokens(model, cache, text[count:]).logits[-1]

@@ -73,10 +73,10 @@ def estimate(target, draft, tree, length=128, sampling=GREEDY):
 
 
 def test_estimate_contains_the_probabilities_of_the_draft(target, draft):
-    tree, sampling = level_widths([12, 4]), Sampling(0.8)
+    tree = level_widths([12, 4])
     probabilities = [
-        estimate(target, draft, tree, sampling=each).total() - estimate(target, None, tree, sampling=each).total()
-        for each in (sampling, GREEDY)
+        estimate(target, draft, tree, 128, sampling).total() - estimate(target, None, tree, 128, sampling).total()
+        for sampling in (Sampling(0.8), GREEDY)
     ]
     buffers = Decoder(target, draft, tree, temperature=0.8)._static._buffers
     assert probabilities[0] - probabilities[1] == buffers.probs.nbytes
