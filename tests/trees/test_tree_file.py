@@ -108,7 +108,9 @@ class TestGoldenFiles:
         assert list(with_drafter) == list(properties)
         keys = list(properties["drafter"]["properties"])
         assert keys == [field.name for field in dataclasses.fields(DrafterSetting)]
-        assert list(with_drafter["drafter"]) == [key for key in keys if key != "block_draft_tokens"]  # not of an EAGLE head
+        assert list(with_drafter["drafter"]) == [
+            key for key in keys if key != "block_draft_tokens"
+        ]  # not of an EAGLE head
         assert list(content["provenance"]) == list(properties["provenance"]["properties"])
         assert list(content["provenance"]) == [field.name for field in dataclasses.fields(Provenance)]
 
