@@ -33,8 +33,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", type=Path, required=True, help="folder of the pair")
     args = parser.parse_args()
-    for model in ("target", "draft"):
-        byte_tokenizer().save(str(args.pair / model / "tokenizer.json"))
+    for name in ("target", "draft"):
+        byte_tokenizer().save(str(args.pair / name / "tokenizer.json"))
     write_prompts(args.pair / "prompts.json", held_out_prompts(PROMPTS))
     for name in ("target", "draft"):
         model = load_llama(args.pair / name)

@@ -72,6 +72,7 @@ class Recalibration:
         self._decoder: ControlledDecoder | None = None
         self._sequence: int | None = None
         self._probe: Probe
+        self._planned: Strategy
         self._predicted_s: tuple[float, float]
         self._drafted_by: tuple[Sampling, object] | None = None
         """The decoder's sampling and draft model; a decoder may get another draft model later."""
@@ -133,7 +134,7 @@ class Recalibration:
             apply_strategy(decoder, begin_with)
         self._context, self._times, self._solve_s = costs.planned, StepTimes(), 0.0
         self._start_averages()
-        self._planned: Strategy = begin_with or tree
+        self._planned = begin_with or tree
         self._start(self._planned)
         self._solve()
         self._probe = Probe(decoder, sum(self._predicted_s), self._now_s)  # a draft pass takes less than a step
