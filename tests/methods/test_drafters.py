@@ -30,30 +30,31 @@ def inputs(target, draft, prompts) -> Inputs:
         sampling=Sampling(0.0),
         prompts=prompts[:3],
         positions=10,
+        rounds=2,
     )
 
 
 @pytest.fixture(scope="module")
 def head(target, tmp_path_factory):
     """Return the folder of a random EAGLE head of the toy target."""
-    made = eagle_heads.make_head(target, layer_ids=(1, 1), seed=3)
-    return eagle_heads.save_head(eagle_heads.specforge, tmp_path_factory.mktemp("head"), made, target)
+    head = eagle_heads.make_head(target, layer_ids=(1, 1), seed=3)
+    return eagle_heads.save_head(eagle_heads.specforge, tmp_path_factory.mktemp("head"), head, target)
 
 
 @pytest.fixture(scope="module")
 def measured(inputs, head):
-    """Return the inputs with a profile that holds an EAGLE head and prompt lookup, as profile measures them."""
-    found = []
+    """Return the inputs with a profile that contains an EAGLE head and prompt lookup."""
+    drafters = []
     for name, source, layers in (("eagle", str(head), (1, 0)), ("prompt-lookup", None, ())):
         loaded = load_planned_drafter(DrafterSetting(name=name, source=source, layers=layers), inputs.pair)
-        found.append(module._measure(loaded, inputs))
-    return replace(inputs, profile=replace(inputs.profile, drafters=tuple(found)))
+        drafters.append(module._measure(loaded, inputs))
+    return replace(inputs, profile=replace(inputs.profile, drafters=tuple(drafters)))
 
 
 @pytest.fixture
 def nothing_measured(monkeypatch):
     def never(*_, **__):
-        raise AssertionError("measured though the profile holds it")
+        raise AssertionError("a profiled drafter must not be measured")
 
     monkeypatch.setattr(DrafterMeasurement, "measure", never)
 
@@ -71,12 +72,15 @@ def test_unprofiled_drafters_are_measured_and_lossless(inputs, target):
         assert text_of(method.build(), prompt) == text_of(plain, prompt)
 
 
+def test_times_have_the_requested_number_of_samples(measured):
+    (latency,) = measured.profile.drafters[0].latencies
+    assert {len(timed.steps.samples_s) for timed in latency.steps} == {measured.rounds}
+
+
 @pytest.mark.usefixtures("nothing_measured")
 def test_profiled_drafters_keep_their_heads(measured, target):
-    choices = {
-        each.option.drafter.name: each.option
-        for each in drafter_choices(measured.profile, PlanRequest(temperature=0.0))
-    }
+    options = [choice.option for choice in drafter_choices(measured.profile, PlanRequest(temperature=0.0))]
+    choices = {option.drafter.name: option for option in options}
     plain = Decoder(target, None, chain(0), temperature=0.0)
     for name in ("eagle", "prompt-lookup"):
         method = plan_drafter(name, measured)
@@ -102,31 +106,31 @@ def test_head_keeps_its_measured_layers(measured, monkeypatch):
 @pytest.mark.usefixtures("nothing_measured")
 def test_unmeasured_temperature_is_measured(measured):
     warm = replace(measured, sampling=Sampling(0.2))
-    with pytest.raises(AssertionError, match="measured though"):
+    with pytest.raises(AssertionError, match="must not be measured"):
         plan_drafter("eagle", warm)
 
 
 @pytest.mark.usefixtures("nothing_measured")
 def test_treeopt_is_the_choice_of_solve(measured):
-    found = plan_methods(measured, ("plain", "prompt-lookup", "eagle", "treeopt"), show_progress=False)
+    *_, chosen = plan_methods(measured, ("plain", "prompt-lookup", "eagle", "treeopt"), show_progress=False)
     best = best_drafter(drafter_choices(measured.profile, PlanRequest(temperature=0.0)))
-    assert isinstance(found[-1], Method)
-    assert found[-1].name == "treeopt"
-    assert found[-1].option.speedup == best.option.speedup
+    assert isinstance(chosen, Method)
+    assert chosen.name == "treeopt"
+    assert chosen.option.speedup == best.option.speedup
     slow = replace(measured, profile=replace(invented(draft=lambda *_: 1.0), drafters=measured.profile.drafters))
     last = plan_methods(slow, ("plain", "prompt-lookup", "treeopt"), show_progress=False)[-1]
     assert isinstance(last, Method)
-    assert last.setting.startswith(("prompt-lookup: ", "plain decoding")), "a draft model of a second a pass is none"
+    assert last.setting.startswith(("prompt-lookup: ", "plain decoding")), "a draft pass of one second is too slow"
 
 
 def test_missing_heads_and_untimed_settings_are_refused(inputs, measured):
     for name in ("medusa", "dflash", "dspark", "ddtree", "redrafter", "eagle", "p-eagle"):
         with pytest.raises(InfeasibleError, match=r"heads: .*--drafter"):
             plan_drafter(name, inputs)
-    known = measured.profile.drafters[1]
-    (decodes,) = known.decodes
-    large = replace(decodes, settings=tuple(replace(each, max_tokens=999) for each in decodes.settings))
-    profile = replace(measured.profile, drafters=(replace(known, decodes=(large,)),))
+    lookup = measured.profile.drafters[1]
+    (decodes,) = lookup.decodes
+    large = replace(decodes, settings=tuple(replace(setting, max_tokens=999) for setting in decodes.settings))
+    profile = replace(measured.profile, drafters=(replace(lookup, decodes=(large,)),))
     (_, row) = plan_methods(replace(measured, profile=profile), ("plain", "prompt-lookup"), show_progress=False)
     assert isinstance(row, NotRun)
     assert row.reason.endswith("profile with a larger --max-tokens.")

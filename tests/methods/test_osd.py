@@ -17,11 +17,11 @@ def osd_rows(target, draft, prompts, temperatures=(0.0, 0.2)):
 
 def test_learning_uses_a_copy_and_is_lossless(target, draft, prompts, monkeypatch):
     before = {name: tensor.clone() for name, tensor in named_tensors(draft).items()}
-    made = []
+    copies = []
 
     def eager_copy(model):
-        made.append(make_learning_copy(model, LearningSettings(positions=1, rate=1e-2, max_time_share=1e9)))
-        return made[-1]
+        copies.append(make_learning_copy(model, LearningSettings(positions=1, rate=1e-2, max_time_share=1e9)))
+        return copies[-1]
 
     monkeypatch.setattr(static_tree, "make_learning_copy", eager_copy)
     rows = osd_rows(target, draft, prompts)
@@ -30,10 +30,10 @@ def test_learning_uses_a_copy_and_is_lossless(target, draft, prompts, monkeypatc
     ]
     assert all(isinstance(row, MethodRow) and row.lossless for row in rows)
     assert [row.assumed for row in rows] == [(), (static_tree.WITHOUT_LEARNING,)] * 2
-    assert len(made) == 2  # one for each temperature, and neither goes on with what the other learnt
-    for own, learner in made:
+    assert len(copies) == 2, "each temperature starts from the original weights"
+    for copy, learner in copies:
         assert learner.stats.updates
-        assert any(not torch.equal(tensor, before[name]) for name, tensor in named_tensors(own).items())
+        assert any(not torch.equal(tensor, before[name]) for name, tensor in named_tensors(copy).items())
     for name, tensor in named_tensors(draft).items():
         assert torch.equal(tensor, before[name])
 

@@ -63,6 +63,7 @@ def _measure(loaded: LoadedDrafter, inputs: Inputs) -> MeasuredDrafter:
         settings=Settings(
             samplings=(inputs.sampling,),
             positions=positions * len(inputs.prompts),
+            rounds=inputs.rounds,
             max_tokens=min(latency.verify.max_tokens for latency in inputs.profile.latencies),
         ),
         positions=positions,

@@ -1,13 +1,10 @@
 """Benchmark a grid of trees and compare it to the predictions."""
 
-from collections.abc import Sequence
-
-from treeopt.planner import Option, Plan, StepModel
+from treeopt.planner import Plan
 from treeopt.planner.benchmarks import GridRow, predict_at_pace, predict_grid
 from treeopt.profiler.bench.compare import Workload, bench_trees
 from treeopt.profiler.bench.reference_passes import reference_passes
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.results import TreeMeasurement
 from treeopt.runtime.models.pair import ModelPair
 
 
@@ -19,7 +16,7 @@ def bench_grid(
     lossy: bool = False,
     show_progress: bool = True,
 ) -> tuple[GridRow, ...]:
-    """Benchmark every tree of a plan's grid and return the rows, the chosen tree first.
+    """Benchmark every tree of a plan's grid and return the rows, the chosen tree first, with predictions at the measured pace.
 
     Args:
         plan: provides the trees, their predictions and the rule.
@@ -39,13 +36,6 @@ def bench_grid(
         references=reference_passes(model, pair.target, pair.draft, trees, workload.prompts),
         show_progress=show_progress,
     )
-    return grid_rows(predicted, measured, model)
-
-
-def grid_rows(
-    predicted: Sequence[Option], measured: Sequence[TreeMeasurement], model: StepModel | None = None
-) -> tuple[GridRow, ...]:
-    """Return the rows of a grid, with the model's prediction at the pace of each measurement."""
     return tuple(
         GridRow(predicted=option, measured=measurement, at_pace=predict_at_pace(model, option.tree, measurement.pace))
         for option, measurement in zip(predicted, measured, strict=True)

@@ -48,6 +48,8 @@ class Inputs:
     """Token ids of the prompts for measuring drafters; benchmarks use others."""
     positions: int
     """New tokens per prompt for measuring drafters."""
+    rounds: int
+    """Samples of each time of drafters."""
 
     @property
     def request(self) -> PlanRequest:

@@ -91,6 +91,7 @@ def run_methods(
             sampling=sampling,
             prompts=measured_prompts[: effort.setting_prompts],
             positions=effort.setting_positions,
+            rounds=effort.rounds,
         )
         announce(f"{prefix}: plans")
         methods = plan_methods(inputs, names, show_progress=show_progress)
