@@ -23,6 +23,7 @@ from decoding import DRAFT_TOKENS, FEW_PROMPTS, Transformers
 
 from treeopt.files.json_file import parse_json
 from treeopt.methods.build import build_decoder, load_planned_drafter
+from treeopt.planner import Option as PlannedOption
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.drafters import drafter_plan
 from treeopt.profiler import MonotonicClock
@@ -70,10 +71,8 @@ class Option:
     """By prompt and repeat."""
 
 
-def predicted_options(
-    profile: Profile, temperature: float
-) -> Iterator[tuple[str, TreeFile, str, str, Estimate, float]]:
-    """Yield name, tree, rule, setting, predicted speedup and tokens per step of every drafter's best options."""
+def best_options(profile: Profile, temperature: float) -> Iterator[tuple[DrafterSetting, PlannedOption]]:
+    """Yield every drafter's best chain and tree, or its best setting."""
     request = PlanRequest(temperature=temperature)
     plan = requested_plan(profile, request)
     plans = [(DrafterSetting(name="model"), plan)] + [
@@ -82,21 +81,14 @@ def predicted_options(
         if (trees := drafter.trees_at(temperature))
     ]
     for setting, setting_plan in plans:
+        candidates = (setting_plan.chain, setting_plan.tree, *setting_plan.budgets)
         for kind in ("chain", "tree"):
-            candidates = [
-                candidate
-                for candidate in (setting_plan.chain, setting_plan.tree, *setting_plan.budgets)
-                if candidate.kind == kind
-            ]
-            if candidates:
-                best = max(candidates, key=lambda candidate: candidate.speedup.value)
-                planned = TreeFile(tree=best.tree, drafter=setting)
-                yield setting.name, planned, setting_plan.rule, best.shape, best.speedup, best.tokens_per_step.value
+            of_kind = [candidate for candidate in candidates if candidate.kind == kind]
+            if of_kind:
+                yield setting, max(of_kind, key=lambda candidate: candidate.speedup.value)
     for choice in drafter_choices(profile, request, plan=plan):
-        option = choice.option
-        if option.drafter.builds_own_trees:
-            planned = TreeFile(tree=option.tree, drafter=option.drafter)
-            yield option.drafter.name, planned, option.rule, option.shape, option.speedup, option.tokens_per_step.value
+        if choice.option.drafter.builds_own_trees:
+            yield choice.option.drafter, choice.option
 
 
 def treeopt_options(
@@ -112,16 +104,16 @@ def treeopt_options(
         )
         for drafter in profile.drafters
     }
-    for name, planned, rule, setting, speedup, tokens in predicted_options(profile, temperature):
+    for setting, best in best_options(profile, temperature):
         decoder = build_decoder(
             models,
-            planned,
-            Decoding(rule=rule, sampling=sampling),
-            loaded=loaded.get(name),
+            TreeFile(tree=best.tree, drafter=setting),
+            Decoding(rule=best.rule, sampling=sampling),
+            loaded=loaded.get(setting.name),
             sequence_tokens=max_tokens,
         )
         decode = partial(decode_steps, decoder, new_tokens)
-        options.append(Option(name, setting, decode, speedup, tokens))
+        options.append(Option(setting.name, best.shape, decode, best.speedup, best.tokens_per_step.value))
     return options
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 from tqdm import tqdm
 
 if TYPE_CHECKING:
+    from treeopt.profiler import Settings
+    from treeopt.records.profile import Profile
     from treeopt.runtime.models.pair import ModelPair
 
 Item = TypeVar("Item")
@@ -31,6 +33,23 @@ def default_prompts(models: "ModelPair") -> list[list[int]]:
     from treeopt.texts.prompts import MAX_PROMPTS
 
     return PromptOptions(prompts=None, chat=None, max_prompts=MAX_PROMPTS).load(models)
+
+
+def measure_profile(models: "ModelPair", settings: "Settings") -> "Profile":
+    """Profile a pair on treeopt's default prompts that are not held out."""
+    from treeopt.planner import fastest_drafted_tree
+    from treeopt.profiler import Checkpoint, Measurement, clock_for
+    from treeopt.texts.prompts import profile_prompts
+
+    return Measurement(
+        models.target,
+        models.draft_model,
+        profile_prompts(default_prompts(models)),
+        settings,
+        clock=clock_for(models.target.device),
+        checkpoint=Checkpoint(None, ""),
+        fastest_tree=fastest_drafted_tree,
+    ).profile()
 
 
 def progress(items: Collection[Item], title: str) -> Iterable[Item]:

@@ -14,6 +14,7 @@ which include the gaps between the kernels of a pass, and without CUDA graphs, w
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,30 +23,22 @@ import click
 import numpy as np
 import torch
 import transformers
-from common import default_prompts, describe_environment, progress
+from common import default_prompts, describe_environment, measure_profile, progress
 
 import treeopt
 from treeopt import bundled as bundle
 from treeopt.cli.options.inputs import file, load_profile
 from treeopt.cli.options.pair import PairOptions, pair_options
-from treeopt.planner import Option, fastest_drafted_tree
-from treeopt.profiler import (
-    Checkpoint,
-    Decoding,
-    Measurement,
-    Settings,
-    TreeMeasurement,
-    Workload,
-    bench_trees,
-    clock_for,
-)
+from treeopt.planner import Option
+from treeopt.profiler import Decoding, Settings, TreeMeasurement, Workload, bench_trees
 from treeopt.profiler.bench.divergence import divergence
+from treeopt.profiler.bench.interleave import collect_rounds, interleave, repeated
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.pair import ModelPair
-from treeopt.texts.prompts import bench_prompts, profile_prompts
+from treeopt.texts.prompts import bench_prompts
 from treeopt.trees import TokenTree, chain
 
 DRAFT_TOKENS, FEW_PROMPTS = range(1, 9), 2
@@ -130,19 +123,8 @@ class Setup:
     def plan(self, profile: Profile | None, rule: str, temperature: float) -> Option:
         """Return the fastest option of a profile; measure one if there is none."""
         if profile is None:
-            target, draft = self.models.target, self.models.draft_model
-            prompts = profile_prompts(default_prompts(self.models))
             settings = Settings(rules=(rule,), samplings=(Sampling(temperature),), positions=self.positions)
-            measurement = Measurement(
-                target,
-                draft,
-                prompts,
-                settings,
-                clock=clock_for(target.device),
-                checkpoint=Checkpoint(None, ""),
-                fastest_tree=fastest_drafted_tree,
-            )
-            profile = measurement.profile()
+            profile = measure_profile(self.models, settings)
         return treeopt.plan(profile, rule=rule, temperature=temperature).choice
 
 
@@ -180,23 +162,27 @@ class Stopwatch:
 
 
 def run_interleaved(methods: Sequence[Method], setup: Setup) -> list[MethodResult]:
-    """Decode every prompt `repeats` times with each method, after one warm-up run each."""
-    for method in methods:
-        method.generate(setup.prompts[0], setup.max_new_tokens)
-    seconds = np.zeros((len(methods), len(setup.prompts), setup.repeats))
-    tokens = np.zeros_like(seconds)
-    outputs: list[list[list[int]]] = [[] for _ in methods]
-    for prompt, repeat in progress(list(np.ndindex(seconds.shape[1:])), "methods"):
-        for number, method in enumerate(methods):
-            start_s = time.perf_counter()
-            output = method.generate(setup.prompts[prompt], setup.max_new_tokens)  # a list: the device has finished
-            seconds[number, prompt, repeat] = time.perf_counter() - start_s
-            tokens[number, prompt, repeat] = len(output)
-            if repeat == 0:
-                outputs[number].append(output)
-    rates = tokens.mean(-1).sum(-1) / np.median(seconds, axis=-1).sum(-1)
-    names = [method.name for method in methods]
-    return [MethodResult(*row) for row in zip(names, rates.tolist(), outputs, strict=True)]
+    """Decode every prompt `repeats` times with each method; the median of the repeats counts."""
+
+    def decode(method: Method, prompt: int, _: int, new_tokens: int) -> tuple[list[int], float]:
+        start_s = time.perf_counter()
+        output = method.generate(setup.prompts[prompt], new_tokens)  # a list: the device has finished
+        return output, time.perf_counter() - start_s
+
+    prompts = range(len(setup.prompts))
+    configurations = [partial(decode, method) for method in methods]
+    rounds = collect_rounds(
+        interleave(configurations, setup.max_new_tokens, repeated(len(prompts), setup.repeats)),
+        len(prompts) * setup.repeats,
+        show_progress=True,
+    )
+    results = []
+    for number, method in enumerate(methods):
+        runs = [[finished.runs[number] for finished in rounds if finished.prompt == prompt] for prompt in prompts]
+        tokens = sum(np.mean([len(output) for output, _ in repeats]) for repeats in runs)
+        seconds = sum(np.median([seconds for _, seconds in repeats]) for repeats in runs)
+        results.append(MethodResult(method.name, float(tokens / seconds), [repeats[0][0] for repeats in runs]))
+    return results
 
 
 def time_step_parts(setup: Setup, tree: TokenTree, rule: str, temperature: float) -> Milliseconds:

@@ -14,15 +14,15 @@ from collections.abc import Sequence
 import click
 import numpy as np
 import torch
-from common import default_prompts, describe_environment, progress
+from common import default_prompts, describe_environment, measure_profile, progress
 from tqdm import tqdm
 
 from treeopt.arrays import Float64
 from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.cli.options.values import TEMPERATURES
-from treeopt.planner import fastest_drafted_tree, plan, step_model
+from treeopt.planner import plan, step_model
 from treeopt.planner.smoothing import smooth
-from treeopt.profiler import Checkpoint, Decoding, Measurement, Settings, Workload, bench_trees, clock_for
+from treeopt.profiler import Decoding, Settings, Workload, bench_trees
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, iterate_gain
 from treeopt.records.acceptance import SequenceSums
 from treeopt.records.acceptance_counts import scale_acceptance
@@ -180,16 +180,7 @@ def main(
     profiled, prompts = profile_prompts(all_prompts), bench_prompts(all_prompts)
     for temperature in temperatures:
         settings = Settings(rules=RULES, samplings=(Sampling(temperature),), positions=positions)
-        measurement = Measurement(
-            models.target,
-            models.draft_model,
-            profiled,
-            settings,
-            clock=clock_for(models.target.device),
-            checkpoint=Checkpoint(None, "benchmark"),
-            fastest_tree=fastest_drafted_tree,
-        )
-        profile = measurement.profile()
+        profile = measure_profile(models, settings)
         print(f"\ntemperature {temperature:g}, {len(prompts)} held-out prompts x {max_new_tokens} tokens")
         print_rules(models, profile, prompts, max_new_tokens, repeats)
         prefixes = plain_prefixes(

@@ -1,4 +1,4 @@
-"""The comparison of trees from a block: growth next to the drafter's, rules for the budget, calibration, and counts by hand."""
+"""Trees from a block: growth, rules for the budget, calibration, and counts by hand."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def drawn_sequence(seed, roots=60, probs=None):
     return BlockMarginals(np.log(np.maximum(probs[..., :K], 1e-9)), np.where(ranks < K, ranks, -1))
 
 
-def test_trees_without_calibration_are_those_that_are_drafted():
+def test_trees_without_calibration_equal_the_drafters():
     sequence = drawn_sequence(0)
     trees = script.GrownTrees.grow(sequence, script.Calibration.none())
     expected = count_tokens_to_reach(sequence.log_probs, sequence.ranks, script.MAX_TOKENS)
@@ -32,7 +32,7 @@ def test_trees_without_calibration_are_those_that_are_drafted():
     assert trees.expected[:, 1] == pytest.approx(1 + np.exp(sequence.log_probs[:, 0, 0]), rel=1e-4)
 
 
-def test_a_fixed_budget_takes_the_steps_of_the_profile():
+def test_a_fixed_budget_takes_the_steps_of_the_profiler():
     sequence = drawn_sequence(1)
     trees = script.GrownTrees.grow(sequence, script.Calibration.none())
     seconds = np.arange(script.MAX_TOKENS + 1.0)
@@ -43,7 +43,7 @@ def test_a_fixed_budget_takes_the_steps_of_the_profile():
         assert replayed.verified[0] == replayed.seconds[0] == budget * steps
 
 
-def test_rules_stop_at_a_dent_or_look_beyond_it():
+def test_one_rule_stops_at_the_first_fall_and_the_other_does_not():
     seconds = np.array([0.0, 1.0, 1.1, 2.0, 2.0, 2.0, *[99.0] * (script.MAX_TOKENS - 5)])
     expected = np.array([[1.0, 1.8, 2.5, 3.1, 3.6, *[3.6] * (script.MAX_TOKENS - 5)]])
     assert script.first_fall(seconds)(expected).tolist() == [2]
@@ -51,7 +51,7 @@ def test_rules_stop_at_a_dent_or_look_beyond_it():
     assert script.all_sizes([trees], seconds)(expected).tolist() == [5]
 
 
-def test_a_product_law_is_its_own_calibration():
+def test_calibration_of_independent_slots_is_the_product():
     calibration = script.Calibration.fit([drawn_sequence(seed, roots=300) for seed in range(4)])
     for spine, largest in ((True, -0.5), (False, -1.5)):  # other paths have a rank of at most one half
         for log_prob in (largest, -2.0, -4.0):

@@ -1,4 +1,4 @@
-"""Predictions of left-out rows on sweeps of a known law, and a cliff that nobody can see from the given rows."""
+"""Predictions of left-out rows on sweeps of a known law."""
 
 import numpy as np
 import pytest
@@ -46,8 +46,8 @@ def test_left_out_rows_are_predicted_and_the_choice_is_the_optimum(rate, accept_
 
 
 @pytest.mark.parametrize("accept_lengths", [True, False])
-def test_a_cliff_between_given_rows_is_shown_as_an_error(accept_lengths):
-    """Negative control: the given lengths 4 and 6 are on both sides, 5 is left out."""
+def test_a_cliff_between_given_rows_is_reported_as_an_error(accept_lengths):
+    """Negative control: length 5 is left out, and between the given lengths 4 and 6."""
     result = published.predict(sweep(0.75, accept_lengths=accept_lengths, cliff_after=5))
     assert result.errors[5] < -0.1
     worst = [float(word) for line in published.describe(result) if "error" in line for word in line.split()[2:]]

@@ -1,4 +1,4 @@
-"""The map of when trees win: what it is solved from, where a curve lies on it, and what is known beforehand."""
+"""The map of when trees win."""
 
 import numpy as np
 import pytest
@@ -10,18 +10,18 @@ from treeopt.trees import TokenTree, chain
 win = script(ROOT / "benchmarks" / "when_trees_win.py")
 
 
-def test_a_pass_takes_twice_as_long_where_it_is_said_to() -> None:
+def test_flatness_is_the_size_of_a_pass_that_takes_twice_as_long() -> None:
     costs = win.costs_of(16.0, 0.1)
     assert costs.verify_s[16] == pytest.approx(2 * costs.verify_s[1])
     assert costs.draft_s[1] == pytest.approx(0.1 * costs.verify_s[1])
     tokens = [1, 2, 8, 64]
-    flatness, beyond = win.doubling(tokens, [float(costs.verify_s[each]) for each in tokens])
+    flatness, beyond = win.doubling(tokens, [float(costs.verify_s[count]) for count in tokens])
     assert (flatness, beyond) == (pytest.approx(16.0), False)
     assert win.doubling([1, 32], [1.0, 1.9]) == (32.0, True)
     assert win.doubling([1, 2, 4], [1.0, 3.0, 2.0])[0] == pytest.approx(1.5)
 
 
-def test_further_children_share_what_the_first_leaves_as_published() -> None:
+def test_later_children_divide_the_remaining_probability_as_published() -> None:
     assert win.table_of(win.RANKS_FIRST).p == pytest.approx([win.RANKS_FIRST, *win.RANKS])
     p = win.table_of(0.5).p
     assert p[0] == 0.5
@@ -29,8 +29,7 @@ def test_further_children_share_what_the_first_leaves_as_published() -> None:
     assert p.sum() < 1
 
 
-def test_gains_against_every_small_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An enumeration of all trees of up to five nodes says the same as the solver."""
+def test_gains_equal_an_enumeration_of_small_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(win, "BUDGET", 5)
     monkeypatch.setattr(win, "DEPTH", 4)
     for flatness, first in ((2.0, 0.9), (8.0, 0.4), (64.0, 0.6)):
@@ -40,20 +39,20 @@ def test_gains_against_every_small_tree(monkeypatch: pytest.MonkeyPatch) -> None
         def speed(tree: TokenTree, costs=costs, table=table) -> float:
             return float(table.expected_tokens(tree) * costs.verify_s[1] / costs.tree_s(tree))
 
-        every = {TokenTree.ordered([-1, *rest]) for n in range(5) for rest in np.ndindex(*range(1, n + 1))}
-        best, best_chain = max(map(speed, every)), max(speed(chain(length)) for length in range(5))
+        trees = {TokenTree.ordered([-1, *rest]) for n in range(5) for rest in np.ndindex(*range(1, n + 1))}
+        best, best_chain = max(map(speed, trees)), max(speed(chain(length)) for length in range(5))
         assert over_plain[0] == pytest.approx(best)
         assert over_chain[0] == pytest.approx(best / best_chain)
 
 
-def test_engines_whose_steps_tell_no_passes_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_engines_without_several_batch_sizes_are_excluded(capsys: pytest.CaptureFixture[str]) -> None:
     path = ROOT / "tests/data/profile-engine.yaml"
     assert Profile.load(path).engine is not None
     assert win.points_of([path]) == []
     assert "Probe more batch sizes" in capsys.readouterr().err
 
 
-def test_points_of_profiles_are_what_they_hold() -> None:
+def test_points_have_the_numbers_of_their_profiles() -> None:
     (point,) = win.points_of([ROOT / "tests/data/profile-golden.yaml"])
     profile = Profile.load(ROOT / "tests/data/profile-golden.yaml")
     table = profile.latencies[0].verify
@@ -62,5 +61,5 @@ def test_points_of_profiles_are_what_they_hold() -> None:
     assert point.over_plain >= 1
     assert not point.published
     assert win.published().published
-    assert win.published().beyond  # its configuration ends before a pass takes twice as long
+    assert win.published().beyond  # no pass of its configuration takes twice as long
     assert 64 < win.offloaded().flatness < 256
