@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.cli.invented import call
+from tests.engines.clients.tokens import swap_tokens
 from treeopt import bundled
 from treeopt.engines.clients.client import NGRAM, CompletionRequest, EngineConfig
 from treeopt.engines.clients.registry import create_client
@@ -112,12 +113,6 @@ def make_padded(tmp_path):
 def add_token(tokenizer):
     more = {"id": 256, "content": "<one-more>", "special": True, "normalized": False}
     tokenizer["added_tokens"].append({**more, "single_word": False, "lstrip": False, "rstrip": False})
-
-
-def swap_tokens(tokenizer):
-    ids = tokenizer["model"]["vocab"]
-    first, second = (token for token, number in ids.items() if number in (97, 98))
-    ids[first], ids[second] = ids[second], ids[first]
 
 
 def test_truncated_weights_are_refused(make_folder):

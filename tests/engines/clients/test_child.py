@@ -28,7 +28,7 @@ def gone(pid, within_s=5.0):
 
 
 class TestChild:
-    def test_it_is_ready_and_ends_when_closed(self):
+    def test_child_is_ready_and_ends_when_closed(self):
         child = Child("e", [sys.executable, "-c", WAITS], timeout_s=20)
         assert child.ready == {"address": "here"}
         child.close()
@@ -46,7 +46,7 @@ class TestChild:
             Child("e", [sys.executable, "-c", program], timeout_s=0.5 if "sleep" in program else 20)
 
     @pytest.mark.process
-    def test_it_ends_with_a_parent_that_is_killed(self):
+    def test_child_ends_with_a_killed_parent(self):
         code = (
             "import sys, time\nfrom treeopt.engines.clients.child import Child\n"
             f"child = Child('e', [sys.executable, '-c', {WAITS!r}], timeout_s=20)\n"

@@ -1,8 +1,6 @@
 """mlx-lm with a fake of its Python functions, and with the real package if it is installed."""
 
 import importlib.util
-import json
-import shutil
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -10,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from tests.engines.clients.tokens import copy_with_swapped_tokens
 from treeopt.bundled import DRAFT, TARGET
 from treeopt.engines.clients import client as client_module
 from treeopt.engines.clients import mlx_lm
@@ -123,7 +122,7 @@ class TestCompletions:
     def test_steps_end_with_the_targets_own_tokens(self, drafted, steps):
         assert mlx_lm.split_steps(drafted) == steps
 
-    def test_an_end_token_does_not_shorten_the_text(self, mlx):
+    def test_end_token_does_not_shorten_the_text(self, mlx):
         mlx.end_token_at = 1
         assert complete().tokens == 10
 
@@ -162,7 +161,7 @@ class TestRefusals:
         with pytest.raises(EngineError, match=reason):
             create_client("mlx-lm", **{"url": None, "threads": None, "timeout_s": 1} | options)
 
-    def test_a_package_that_is_missing(self, monkeypatch):
+    def test_missing_package(self, monkeypatch):
         def missing(name):
             raise PackageNotFoundError(name)
 
@@ -199,13 +198,7 @@ class TestRefusals:
         assert "\n" not in str(caught.value)
 
     def test_another_tokenizer(self, mlx, tmp_path):
-        """As many tokens, of which two have changed places."""
-        draft = shutil.copytree(DRAFT, tmp_path / "draft")
-        content = json.loads((draft / "tokenizer.json").read_text("utf-8"))
-        ids = content["model"]["vocab"]
-        first, second = (token for token, number in ids.items() if number in (97, 98))
-        ids[first], ids[second] = ids[second], ids[first]
-        (draft / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+        draft = copy_with_swapped_tokens(DRAFT, tmp_path / "draft")
         with pytest.raises(InvalidValueError, match="2 ids stand for other tokens"):
             engine().start(replace(CONFIG, draft=str(draft)))
         assert mlx.loaded == []

@@ -150,7 +150,7 @@ class TestRefusals:
         assert "not installed: pip install openvino-genai" in self.refused(client)
         assert openvino_genai.describe_engine().version is None
 
-    def test_an_address(self):
+    def test_address(self):
         url = "0=http://localhost:1"
         assert "--url" in self.refused(
             lambda: registry.create_client("openvino", url=url, threads=None, timeout_s=9),

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call
+from tests.engines.clients.tokens import copy_with_swapped_tokens
 from treeopt import bundled
 from treeopt.records.profile import Profile
 
@@ -100,12 +100,7 @@ def test_another_length_than_requested_is_refused(models, tmp_path, monkeypatch)
 
 def test_draft_of_another_vocabulary_is_refused(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = shutil.copytree(bundled.DRAFT, "swapped")
-    tokenizer = json.loads(Path(folder, "tokenizer.json").read_text("utf-8"))
-    ids = tokenizer["model"]["vocab"]
-    first, second = (token for token, number in ids.items() if number in (97, 98))
-    ids[first], ids[second] = ids[second], ids[first]
-    Path(folder, "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
+    folder = copy_with_swapped_tokens(bundled.DRAFT, tmp_path / "swapped")
     subprocess.run([sys.executable, TOOL, folder, "--type", "f16", "-o", "swapped.gguf"], check=True)
     quick = (*PROMPTS, "--max-prompts", "4", "--max-new-tokens", "8", "--lengths", "0,3")
     refused = call("probe", "llama-server", *models[:2], "--draft", "swapped.gguf", *quick)
