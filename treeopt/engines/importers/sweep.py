@@ -24,7 +24,9 @@ LENGTH = (
 )
 ROOTED = ("num_draft_tokens",)
 """Includes the root, as in SGLang."""
-BATCH = ("batch", "batch_size", "bs", "concurrency", "max_concurrency")
+CONCURRENCY = "max_concurrency"
+"""Null in results of vLLM's and SGLang's benchmarks without a limit."""
+BATCH = ("batch", "batch_size", "bs", "concurrency", CONCURRENCY)
 CONTEXT = ("context", "context_tokens", "context_length")
 TOP_K = ("topk", "top_k", "eagle_topk")
 STEP = {"step_time": 1.0, "step_time_s": 1.0, "step_s": 1.0, "step_time_ms": 1e-3, "step_ms": 1e-3}
@@ -91,7 +93,7 @@ def is_sweep(file: ForeignFile) -> bool:
     objects = file.objects if file.is_json else []
     names = {join_words(name) for name in (objects[0].content if objects else read_header(file))}
     speeds = {*STEP, *PER_TOKEN, *OF_BATCH, *PER_SEQUENCE}
-    return bool(names & speeds) and bool(names & {*LENGTH, *ROOTED, *ACCEPTED, "max_concurrency"})
+    return bool(names & speeds) and bool(names & {*LENGTH, *ROOTED, *ACCEPTED, CONCURRENCY})
 
 
 def read_sweep(file: ForeignFile) -> Measurements:
@@ -142,7 +144,12 @@ def _parse_cell(row: CsvRow, name: str) -> float | str | None:
 
 def _build_row(row: _Row, own_token: float) -> SweepRow:
     length = _read_length(row)
-    batch_size = row.whole(row.number(BATCH, 1.0), BATCH[0], least=1)
+    concurrent = row.number(BATCH)
+    if math.isnan(concurrent) and CONCURRENCY in row.values:
+        raise row.error(
+            f"{CONCURRENCY}: expected the number of concurrent requests. Got none: run the benchmark with --max-concurrency."
+        )
+    batch_size = row.whole(1.0 if math.isnan(concurrent) else concurrent, BATCH[0], least=1)
     context = row.number(CONTEXT, -1.0)
     tree = row.number(TOP_K, 1.0) > 1
     step_s = _read_seconds(row, STEP)
@@ -169,7 +176,7 @@ def _read_length(row: _Row) -> int:
         length = row.number(ROOTED) - 1
     if not math.isnan(length):
         return row.whole(length, LENGTH[0], least=0, most=MAX_STEP_TOKENS)
-    if {"max_concurrency", "mean_tpot_ms"} <= row.values.keys() and not row.values.keys() & {*ACCEPT, *ACCEPTED}:
+    if {CONCURRENCY, "mean_tpot_ms"} <= row.values.keys() and not row.values.keys() & {*ACCEPT, *ACCEPTED}:
         return 0  # vllm bench serve of a server that does not speculate
     raise row.error(f"expected the draft length as one of {', '.join(LENGTH)}. Got none: add the column.")
 
