@@ -19,7 +19,7 @@ from treeopt.records.profile import Profile
 
 pytest.importorskip("transformers", reason="needs the hf extra")
 PROMPT = "def add(first, second):\n    return"
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 GREEDY = CompletionRequest(PROMPT, NEW_TOKENS, 0.0)
 
 
@@ -39,51 +39,57 @@ def make_config(target=bundled.TARGET, draft=bundled.DRAFT, draft_tokens=3, **op
     return EngineConfig(target=str(target), draft=draft and str(draft), draft_tokens=draft_tokens, **options)
 
 
+def new_client():
+    return create_client("transformers", url=None, threads=1, timeout_s=60)
+
+
 def start(config):
-    return create_client("transformers", url=None, threads=1, timeout_s=60).start(config)
-
-
-def complete(config, request):
-    return start(config).complete([request])[0]
+    return new_client().start(config)
 
 
 @pytest.fixture(scope="module")
-def greedy_texts():
+def client():
+    """Return a client that has loaded the bundled pair."""
+    return new_client()
+
+
+@pytest.fixture(scope="module")
+def greedy(client):
     """Return the greedy completions of the bundled pair by draft length."""
-    client = create_client("transformers", url=None, threads=1, timeout_s=60)
     return {length: client.start(make_config(draft_tokens=length)).complete([GREEDY])[0] for length in (0, 3)}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_models_run_in_the_dtype_that_is_named(dtype):
-    client = create_client("transformers", url=None, threads=1, timeout_s=60)
-    config = make_config(device="cpu", dtype=dtype)
+    client, config = new_client(), make_config(device="cpu", dtype=dtype)
     running = client.start(config)
     assert {running._target.dtype, running._draft.dtype} == {getattr(torch, dtype)}
     assert (pair_of(config).dtype, machine_of(client, config).device) == (dtype, "cpu")
 
 
-@pytest.mark.parametrize("draft_tokens", [0, 3])
-def test_settings_of_the_folder_do_not_change_outputs(make_folder, greedy_texts, draft_tokens):
+def test_settings_of_the_folder_do_not_change_outputs(make_folder, client, greedy):
     """Chat models set top_p and penalties; profiles record top_p 1."""
-    request = CompletionRequest(PROMPT, NEW_TOKENS, 1.0)
-    narrow = make_folder(do_sample=True, top_p=0.05, repetition_penalty=3.0)
-    plain, changed = (start(make_config(folder, draft_tokens=draft_tokens)) for folder in (bundled.TARGET, narrow))
-    texts = [
-        [running.complete([request._replace(seed=seed)])[0].text for seed in range(3)] for running in (plain, changed)
-    ]
-    assert texts[0] == texts[1]
-    assert len(set(texts[0])) == 3
-    assert changed.complete([GREEDY])[0].text == greedy_texts[draft_tokens].text
+    folder, other = make_folder(do_sample=True, top_p=0.05, repetition_penalty=3.0), new_client()
+    requests = [CompletionRequest(PROMPT, NEW_TOKENS, 1.0, seed) for seed in range(2)]
+    for length in (0, 3):
+        changed = other.start(make_config(folder, draft_tokens=length))
+        plain = client.start(make_config(draft_tokens=length))
+        texts = [completion.text for completion in changed.complete(requests)]
+        assert texts == [completion.text for completion in plain.complete(requests)]
+        assert texts[0] != texts[1]
+        assert changed.complete([GREEDY])[0].text == greedy[length].text
 
 
-@pytest.mark.parametrize(("draft_tokens", "method"), [(0, None), (3, None), (3, NGRAM)])
-def test_end_token_does_not_shorten_the_text(make_folder, greedy_texts, draft_tokens, method):
+def test_end_token_does_not_shorten_the_text(make_folder, greedy):
     """The end token is the first of the greedy text."""
-    text = greedy_texts[0].text
+    text, client = greedy[0].text, new_client()
     folder = make_folder(eos_token_id=ord(text[0]), pad_token_id=0)
-    draft = None if method else bundled.DRAFT
-    assert complete(make_config(folder, draft, draft_tokens, method=method), GREEDY).text == text
+    for running in (
+        client.start(make_config(folder, draft_tokens=0)),
+        client.start(make_config(folder)),
+        start(make_config(folder, None, method=NGRAM)),
+    ):
+        assert running.complete([GREEDY])[0].text == text
     assert len(text) == NEW_TOKENS  # a token of this pair is a byte
 
 
@@ -120,7 +126,7 @@ def test_truncated_weights_are_refused(make_folder):
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[:1000])
     with pytest.raises(EngineError, match="transformers: expected models that it can load"):
-        complete(make_config(folder), GREEDY)
+        start(make_config(folder))
 
 
 class TestOtherNumbersOfLogits:
@@ -133,11 +139,11 @@ class TestOtherNumbersOfLogits:
         ],
         ids=["target has one more token", "draft has more", "both have padding"],
     )
-    def test_only_shared_tokens_are_drafted(self, make_padded, greedy_texts, target, draft):
+    def test_only_shared_tokens_are_drafted(self, make_padded, greedy, target, draft):
         """The same tokens are drafted and accepted as without padding, which no draft model may propose."""
         padded = start(make_config(make_padded(bundled.TARGET, **target), make_padded(bundled.DRAFT, **draft)))
-        greedy, plain = padded.complete([GREEDY])[0], greedy_texts[3]
-        assert (greedy.text, greedy.accepted, greedy.steps) == (plain.text, plain.accepted, plain.steps)
+        completion, plain = padded.complete([GREEDY])[0], greedy[3]
+        assert (completion.text, completion.accepted, completion.steps) == (plain.text, plain.accepted, plain.steps)
         assert sum(padded.complete([CompletionRequest(PROMPT, NEW_TOKENS, 1.0, seed=3)])[0].accepted) > 0
 
     def test_probe_measures_a_padded_pair_and_refuses_another_tokenizer(self, make_padded, tmp_path, monkeypatch):
@@ -156,8 +162,8 @@ class TestOtherNumbersOfLogits:
         assert "--draft: expected the target's tokenizer" in line
 
 
-def test_failure_while_decoding_is_one_line(monkeypatch):
-    running = start(make_config())
+def test_failure_while_decoding_is_one_line(monkeypatch, client):
+    running = client.start(make_config())
 
     def fail(*_, **__):
         raise ValueError("cannot\nassist")
@@ -167,8 +173,8 @@ def test_failure_while_decoding_is_one_line(monkeypatch):
         running.complete([GREEDY])
 
 
-def test_greedy_decoding_takes_the_likeliest_reported_token(greedy_texts):
-    running, text = start(make_config(draft_tokens=0)), greedy_texts[0].text
+def test_greedy_decoding_takes_the_likeliest_reported_token(client, greedy):
+    running, text = client.start(make_config(draft_tokens=0)), greedy[0].text
     for length in range(0, NEW_TOKENS, 4):
         logprobs = running.next_logprobs(PROMPT + text[:length])
         assert max(logprobs, key=logprobs.get) == text[length]
