@@ -14,12 +14,12 @@ import numpy as np
 from treeopt.errors import InvalidValueError
 from treeopt.planner.benchmarks import PLAIN, BatchCandidates, predict_at_pace
 from treeopt.profiler.bench.compare import Workload
-from treeopt.profiler.bench.divergence import divergence
+from treeopt.profiler.bench.divergence import find_divergences
 from treeopt.profiler.bench.interleave import collect_rounds, decode_in_parts, interleave, repeated
 from treeopt.profiler.bench.reference_passes import ReferencePasses, reference_passes
 from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.results import BatchBench, BatchMeasurement, BatchRow, BatchSize, Divergence, Pace
+from treeopt.records.results import BatchBench, BatchMeasurement, BatchRow, BatchSize, Pace
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest, RequestOutput
 from treeopt.runtime.models.model import LanguageModel
@@ -198,6 +198,7 @@ class BatchComparison:
     ) -> BatchMeasurement:
         rates = [run.tokens_per_s for run in runs]
         speedups = [run.tokens_per_s / plain_run.tokens_per_s for run, plain_run in zip(runs, plain, strict=True)]
+        outputs = {number: [(expected, run.tokens[number]) for run in runs] for number, expected in enumerate(alone)}
         return BatchMeasurement(
             tokens_per_s=float(np.median(rates)),
             step_s=float(np.median([run.seconds / run.steps for run in runs])),
@@ -207,18 +208,8 @@ class BatchComparison:
             overhead=overhead,
             prefill_s=float(np.median([run.prefill_s for run in runs])),
             texts=len(alone),
-            divergences=self._divergences(runs, alone),
+            divergences=find_divergences(self.target, self.workload.prompts, outputs),
         )
-
-    def _divergences(self, runs: Sequence[BatchRun], alone: Sequence[list[int]]) -> tuple[Divergence, ...]:
-        """Return where outputs first diverge from those decoded alone, in the first round in which they do."""
-        divergences = []
-        for number, (prompt, expected) in enumerate(zip(self.workload.prompts, alone, strict=True)):
-            different = next((run.tokens[number] for run in runs if run.tokens[number] != expected), None)
-            if different is not None:
-                first = divergence(self.target, number, prompt, expected, different)
-                divergences += [] if first is None else [first]
-        return tuple(divergences)
 
 
 def batch_bench(

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from treeopt.errors import InvalidValueError
-from treeopt.profiler.bench.divergence import divergence
+from treeopt.profiler.bench.divergence import find_divergences
 from treeopt.profiler.bench.interleave import (
     Configuration,
     Round,
@@ -133,7 +133,12 @@ def compare_decoders(
         runs = _pair_runs(rounds, index)
         divergences = None
         if plain.sampling.greedy:
-            divergences = _divergences(target, prompts, runs, workload.max_new_tokens)
+            most = workload.max_new_tokens
+            outputs = {
+                number: [(one.tokens[:most], other.tokens[:most]) for one, other in repeats]
+                for number, repeats in runs.items()
+            }
+            divergences = find_divergences(target, prompts, outputs)
         results.append(replace(compare_runs(list(runs.values()), divergences), pace=pace))
     return tuple(results)
 
@@ -185,24 +190,6 @@ def workload_as_measured(
 ) -> Workload:
     """Return a workload, by default with as many new tokens per prompt as the acceptance was measured on."""
     return Workload(prompts=prompts, max_new_tokens=max_new_tokens or text_tokens(acceptance), repeats=repeats)
-
-
-def _divergences(
-    target: LanguageModel,
-    prompts: Sequence[Sequence[int]],
-    runs: dict[int, list[tuple[Run, Run]]],
-    max_tokens: int,
-) -> tuple[Divergence, ...]:
-    """Return the divergence of the first repeat of each prompt whose outputs differ."""
-    divergences: list[Divergence] = []
-    for number, repeats in runs.items():
-        differing = (
-            divergence(target, number, prompts[number], plain.tokens[:max_tokens], other.tokens[:max_tokens])
-            for plain, other in repeats
-        )
-        first = next((item for item in differing if item is not None), None)
-        divergences += [] if first is None else [first]
-    return tuple(divergences)
 
 
 def compare_runs(

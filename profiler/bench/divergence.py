@@ -4,13 +4,32 @@ A pass over many tokens rounds differently from a pass over one, so near-ties ma
 tokens sometimes among three tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from treeopt.profiler.bench.text_divergence import NEAR_TIE_ULPS
 from treeopt.records.results import Divergence
 from treeopt.runtime.models.model import LanguageModel, SequenceInput
+
+
+def find_divergences(
+    target: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    outputs: Mapping[int, Iterable[tuple[Sequence[int], Sequence[int]]]],
+) -> tuple[Divergence, ...]:
+    """Return for each prompt that has one the divergence of the first differing pair of outputs.
+
+    Args:
+        target: the model that decoded.
+        prompts: token ids.
+        outputs: pairs of outputs by prompt number.
+    """
+    first = (
+        next((found for pair in pairs if (found := divergence(target, number, prompts[number], *pair))), None)
+        for number, pairs in outputs.items()
+    )
+    return tuple(found for found in first if found is not None)
 
 
 def divergence(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from treeopt.profiler.bench.divergence import divergence
+from treeopt.profiler.bench.divergence import find_divergences
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import distribution
 from treeopt.runtime.models.model import LanguageModel, SequenceInput
@@ -44,12 +44,11 @@ def greedy_losslessness(
     outputs: Sequence[Sequence[int]],
 ) -> LosslessnessTest:
     """Compare outputs with plain decoding, up to the shorter length; divergence at near-ties is no fault."""
-    divergences = []
-    for number, (prompt, expected, output) in enumerate(zip(prompts, plain, outputs, strict=True)):
-        length = min(len(expected), len(output))
-        first = divergence(target, number, prompt, expected[:length], output[:length])
-        if first is not None:
-            divergences.append(first)
+    shortened = {
+        number: [(expected[: len(output)], output[: len(expected)])]
+        for number, (expected, output) in enumerate(zip(plain, outputs, strict=True))
+    }
+    divergences = find_divergences(target, prompts, shortened)
     faults = sum(not item.near_tie for item in divergences)
     if faults:
         return LosslessnessTest(lossless=False, evidence=f"{faults} of {len(outputs)} outputs differ")

@@ -19,6 +19,7 @@ from treeopt.profiler.processes.processes import Numbers
 from treeopt.records.acceptance_counts import AcceptanceCounts, combine_counts
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categories
+from treeopt.records.measured_drafter import MeasuredTrees
 from treeopt.records.rules import TARGET_RULE
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.medusa import MedusaHeads
@@ -43,13 +44,6 @@ class RootCounts(NamedTuple):
         depths, size = int(numbers[0]), int(numbers[1])
         ranks = np.array(numbers[2 : 2 + size]).astype(np.int64).reshape(-1, depths)
         return cls(AcceptanceCounts.from_numbers(np.array(numbers[2 + size :]), depths), ranks)
-
-
-class HeadAcceptance(NamedTuple):
-    """The acceptance over all sequences."""
-
-    acceptance: MeasuredAcceptance
-    ranks: RootRanks
 
 
 def count_sequences(
@@ -85,18 +79,20 @@ def measure_head_acceptance(
     count: Callable[[int], RootCounts | None],
     numbers: Iterable[int],
     sampling: Sampling,
+    context_tokens: int,
     kind: str,
     checkpoint: Checkpoint,
     tick: Callable[[], object],
     deadline: Deadline = NO_DEADLINE,
     categories: Sequence[str] = (),
-) -> HeadAcceptance:
+) -> MeasuredTrees:
     """Return the acceptance over some sequences; see `count_sequences`.
 
     Args:
         count: counts the sequence of a prompt number; returns None if it ends too early.
         numbers: of the prompts.
         sampling: how the sequences were sampled.
+        context_tokens: sequence length halfway through decoding.
         kind: of the entries in the checkpoint.
         checkpoint: where the counts of every sequence are stored.
         tick: called after every sequence.
@@ -127,7 +123,8 @@ def measure_head_acceptance(
         categories=select_categories(categories, sorted(rows)),
     )
     depths = sums.reached.shape[1]
-    return HeadAcceptance(acceptance, RootRanks([sequence.ranks[:, :depths].tolist() for sequence in sequences]))
+    ranks = RootRanks([sequence.ranks[:, :depths].tolist() for sequence in sequences])
+    return MeasuredTrees(acceptance=acceptance, ranks=ranks, context_tokens=context_tokens)
 
 
 def root_counter(

@@ -11,7 +11,7 @@ from treeopt.planner import StepModel, step_model
 from treeopt.profiler.acceptance.contexts import PromptSet, PromptSource
 from treeopt.profiler.acceptance.draft_record import RecordFiles, Recording
 from treeopt.profiler.budget import Deadline
-from treeopt.profiler.drafters.acceptance import HeadAcceptance, measure_head_acceptance, root_counter
+from treeopt.profiler.drafters.acceptance import measure_head_acceptance, root_counter
 from treeopt.profiler.drafters.block_replay import step_seconds
 from treeopt.profiler.drafters.by_category import PassSeconds, add_category_settings
 from treeopt.profiler.drafters.candidates import DDTREE, LOOKUP, REPLAYED, find_candidates
@@ -102,21 +102,12 @@ class DrafterProfiler:
 
     def _measure_trees(self) -> tuple[MeasuredTrees, ...]:
         points = list(product(self.settings.samplings, self.sources))
-        trees = []
-        for number, (sampling, source) in enumerate(points):
-            prompt_set, generated = self.generated[describe_point(sampling, source)]
-            measured = self._measure_acceptance(sampling, source, self.deadline.part(1 / (len(points) - number)))
-            prompts = [prompt_set.prompts[number] for number in generated]
-            trees.append(
-                MeasuredTrees(
-                    acceptance=measured.acceptance,
-                    ranks=measured.ranks,
-                    context_tokens=_mean_context_tokens(source, prompts, map(len, generated.values())),
-                )
-            )
-        return tuple(trees)
+        return tuple(
+            self._measure_trees_at(sampling, source, self.deadline.part(1 / (len(points) - number)))
+            for number, (sampling, source) in enumerate(points)
+        )
 
-    def _measure_acceptance(self, sampling: Sampling, source: PromptSource, deadline: Deadline) -> HeadAcceptance:
+    def _measure_trees_at(self, sampling: Sampling, source: PromptSource, deadline: Deadline) -> MeasuredTrees:
         prompt_set, generated = self.generated[describe_point(sampling, source)]
         count = root_counter(
             self.drafter,
@@ -130,10 +121,12 @@ class DrafterProfiler:
             number for number in range(self.prompt_count) if number in generated or number not in prompt_set.prompts
         ]
         self.expect_ticks(len(numbers))
+        prompts = [prompt_set.prompts[number] for number in generated]
         return measure_head_acceptance(
             count,
             numbers,
             sampling,
+            _mean_context_tokens(source, prompts, map(len, generated.values())),
             f"acceptance {self._kind(sampling, source)}",
             self.recorder.checkpoint,
             self.recorder.tick,

@@ -47,7 +47,7 @@ def head_acceptance(target, heads, prompts, *, sampling, positions, branching=16
         depth=depth,
     )
     return measure_head_acceptance(
-        count, range(len(prompts)), sampling, "kind", Checkpoint(None, ""), lambda: None
+        count, range(len(prompts)), sampling, 0, "kind", Checkpoint(None, ""), lambda: None
     ).acceptance
 
 

@@ -50,17 +50,6 @@ class TestCounting:
         np.testing.assert_allclose(counts.reached, reached)
         np.testing.assert_allclose(counts.accepted, accepted)
 
-    def test_short_example(self):
-        expected = np.array([[0.5, 0.25], [1.0, 0.0], [0.125, 0.5]])
-        counts = count_acceptance(expected, np.array([1, REJECTED, 0]), 4)
-        assert counts.reached.tolist() == [3, 1, 0, 0]
-        assert counts.accepted.tolist() == [[1.625, 0.75], [1.0, 0.0], [0, 0], [0, 0]]
-
-    def test_counts_are_stored_as_one_row(self):
-        counts = AcceptanceCounts(np.array([3.0, 1.0]), np.array([[1.5, 0.5, 0.25], [1.0, 0.0, 0.0]]))
-        assert counts.numbers == (3.0, 1.0, 1.5, 0.5, 0.25, 1.0, 0.0, 0.0)
-        assert AcceptanceCounts.from_numbers(np.array(counts.numbers), 2).numbers == counts.numbers
-
 
 class TestTable:
     def test_standard_errors_are_the_spread_between_samples_of_sequences(self):

@@ -112,8 +112,8 @@ def test_sequences_that_end_before_a_context_are_left_out(target, prompts, loade
         loaded("medusa"), prompt_set.prompts, plain_texts(target, prompt_set), sampling=GREEDY, branching=3, depth=3
     )
     checkpoint = Checkpoint(None, "")
-    measured = measure_head_acceptance(count, range(6), GREEDY, "k", checkpoint, lambda: None)
-    assert measured == measure_head_acceptance(None, range(6), GREEDY, "k", checkpoint, lambda: None)
+    measured = measure_head_acceptance(count, range(6), GREEDY, 40, "k", checkpoint, lambda: None)
+    assert measured == measure_head_acceptance(None, range(6), GREEDY, 40, "k", checkpoint, lambda: None)
     assert measured.acceptance.prompts == 4
     assert measured.acceptance.texts.reached[:2].sum() == 0
     assert list(map(len, measured.ranks.ranks)) == [0, 0, 20, 20, 20, 20]

@@ -129,7 +129,7 @@ def test_counts_are_restored_from_the_checkpoint(drafters, tmp_path):
 
     def measure(count, *, resume):
         checkpoint = Checkpoint(tmp_path / "checkpoint", "h", resume=resume)
-        return measure_head_acceptance(count, range(3), GREEDY, "kind", checkpoint, lambda: ticks.append(1))
+        return measure_head_acceptance(count, range(3), GREEDY, 30, "kind", checkpoint, lambda: ticks.append(1))
 
     first, second = measure(lambda _: counted, resume=False), measure(None, resume=True)
     assert len(ticks) == 6

@@ -156,13 +156,6 @@ class TestGraphs:
 
 
 class TestPoints:
-    @pytest.mark.parametrize(
-        ("most", "points"),
-        [(1, [1]), (5, [1, 2, 3, 4, 5]), (100, [*range(1, 13), 16, 24, 32, 48, 64, 96, 100])],
-    )
-    def test_first_points_are_dense_then_grow_by_half(self, most, points):
-        assert first_points(most) == points
-
     @given(st.integers(1, 5000))
     def test_first_points_grow_by_half_at_most(self, most):
         points = np.array(first_points(most))
@@ -170,15 +163,6 @@ class TestPoints:
         assert np.all(np.diff(points) > 0)
         assert np.all(points[1:] <= np.maximum(2 * points[:-1], 2))
         assert np.all(points[3:] <= 1.5 * points[2:-1])
-
-    @pytest.mark.parametrize("kink", [5, 37, 201])
-    def test_next_points_approach_a_kink(self, kink):
-        tokens = first_points(256)
-        for _ in range(8):
-            seconds = [1.0 + 0.05 * max(0, count - kink) for count in tokens]
-            tokens = sorted([*tokens, next_point(tokens, seconds)])
-        assert len(set(tokens)) == len(tokens)
-        assert min(abs(count - kink) for count in tokens) <= 1
 
     def test_next_point_is_at_the_largest_kink(self):
         tokens = [1, 2, 10, 20, 30, 40, 50]
