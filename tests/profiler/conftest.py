@@ -29,15 +29,15 @@ CONFIG = ModelConfig(
 
 @pytest.fixture(scope="session")
 def make_model():
-    """Return a function that makes a model of one layer; `noise` is the share of its weights that others have not."""
+    """Return a function that makes a model of one layer; `noise` is the fraction of its weights that differs between models."""
 
     def make(*, seed, name="model", noise=0.0, **changes):
         config = replace(CONFIG, **changes)
         generator, other = (torch.Generator().manual_seed(number) for number in (seed, seed + 1000))
 
         def weight(*shape):
-            common, own = (torch.randn(shape, generator=each) for each in (generator, other))
-            return 0.4 * ((1 - noise) * common + noise * own)
+            common, different = (torch.randn(shape, generator=source) for source in (generator, other))
+            return 0.4 * ((1 - noise) * common + noise * different)
 
         layer = Layer(
             config=config,
@@ -57,9 +57,9 @@ def make_model():
 
 @pytest.fixture(scope="session")
 def make_markov():
-    """Return a function that makes a model whose logits after a text are those of its last token, exactly.
+    """Return a function that makes a model whose logits depend on the last token only, exactly.
 
-    It takes logits (V, V), or (V,) where they are the same after every token; attention and the MLP add nothing.
+    It takes logits (V, V), or (V,) if they are the same after every token; attention and the MLP add nothing.
     """
 
     def make(logits, *, dtype=torch.float32, **changes):
@@ -95,7 +95,7 @@ def target(make_model):
 
 @pytest.fixture(scope="session")
 def draft(make_model):
-    """Return a model that often wants what the target wants."""
+    """Return a model that often predicts what the target predicts."""
     return make_model(seed=1, noise=0.15, name="small")
 
 

@@ -40,7 +40,7 @@ def target_latencies() -> tuple[StepLatency, ...]:
     return invented(conditions=CONDITIONS, verify=lambda *_: PLAIN_S).latencies
 
 
-def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
+def measure(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
     clock = CountingClock()
     for kind, method in ((EagleHead, "forward"), (MedusaHeads, "logits"), (DFlashHead, "draft"), (MarkovHead, "bias")):
         original = getattr(kind, method)
@@ -57,17 +57,17 @@ def times_of(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
 @pytest.mark.parametrize("name", ["eagle", "medusa", "dflash", "p-eagle"])
 def test_levels_blocks_and_steps_are_timed_at_every_operating_point(name, loaded, monkeypatch):
     latencies = target_latencies()
-    found = times_of(loaded(name), monkeypatch, latencies)
-    assert [(each.context_tokens, each.batch_size, each.sampled) for each in found] == [
+    measured = measure(loaded(name), monkeypatch, latencies)
+    assert [(latency.context_tokens, latency.batch_size, latency.sampled) for latency in measured] == [
         (*condition, False) for condition in CONDITIONS
     ]
-    for each in found:
-        assert each.per_block == (name != "eagle")
-        np.testing.assert_allclose(each.draft.medians_s, 1 + 1e-3)  # one pass, whatever the width
-        assert each.draft.max_tokens == (16 if name == "eagle" else loaded(name).heads.levels)
-        deepest = max(timed.tree.max_depth for timed in each.steps)
+    for latency in measured:
+        assert latency.per_block == (name != "eagle")
+        np.testing.assert_allclose(latency.draft.medians_s, 1 + 1e-3)  # one pass, whatever the width
+        assert latency.draft.max_tokens == (16 if name == "eagle" else loaded(name).heads.levels)
+        deepest = max(timed.tree.max_depth for timed in latency.steps)
         assert deepest == (4 if name == "eagle" else loaded(name).heads.levels)
-        for timed in each.steps:
+        for timed in latency.steps:
             drafted = timed.tree.max_depth if name == "eagle" else 1
             np.testing.assert_allclose(timed.steps.samples_s, drafted + 1e-3)
 
@@ -75,13 +75,13 @@ def test_levels_blocks_and_steps_are_timed_at_every_operating_point(name, loaded
 def test_a_markov_head_is_timed_by_levels(loaded, monkeypatch):
     """The clock counts the block as one pass, and every level as one more."""
     drafter = loaded("dspark")
-    for each in times_of(drafter, monkeypatch, target_latencies()):
-        assert each.per_block
-        assert each.draft.max_tokens == drafter.heads.levels
-        np.testing.assert_allclose(each.draft.medians_s, 1 + np.array(each.draft.tokens) + 1e-3)
-        for timed in each.steps:
+    for latency in measure(drafter, monkeypatch, target_latencies()):
+        assert latency.per_block
+        assert latency.draft.max_tokens == drafter.heads.levels
+        np.testing.assert_allclose(latency.draft.medians_s, 1 + np.array(latency.draft.tokens) + 1e-3)
+        for timed in latency.steps:
             np.testing.assert_allclose(timed.steps.samples_s, 1 + timed.tree.max_depth + 1e-3)
-        np.testing.assert_allclose(each.overhead.samples_s, 0, atol=0.1)
+        np.testing.assert_allclose(latency.overhead.samples_s, 0, atol=0.1)
 
 
 def test_operating_points_beyond_memory_are_left_out(loaded, monkeypatch):
@@ -97,5 +97,5 @@ def test_operating_points_beyond_memory_are_left_out(loaded, monkeypatch):
 
     monkeypatch.setattr(module.DrafterTimer, "_open_passes", passes)
     latencies = target_latencies()
-    (found,) = times_of(loaded("eagle"), monkeypatch, latencies)
-    assert found.batch_size == 1
+    (measured,) = measure(loaded("eagle"), monkeypatch, latencies)
+    assert measured.batch_size == 1
