@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import LITTLE
 from tests.cli.invented import invented, refused, succeed
-from tests.planner.test_categories import EASY, HARD, NEW, TestDrafters, counted, ranks, with_lookup
+from tests.planner.test_categories import EASY, HARD, NAMES, NEW, ROWS, counted, ranks, with_lookup
 from tests.planner.test_dependence import measured
 from treeopt.planner import for_category, plan
 from treeopt.records.profile import Profile
@@ -77,7 +77,7 @@ def test_short_outputs_are_planned_by_category() -> None:
 
 
 def test_drafters_are_compared_in_each_category(profile: Profile) -> None:
-    with_lookup(profile, counted(profile, TestDrafters.NAMES, TestDrafters.ROWS)).save("named.yaml")
+    with_lookup(profile, counted(profile, NAMES, ROWS)).save("named.yaml")
     text = Path("named.yaml").read_text().replace("copy", "code")
     Path("profile.yaml").write_text(text.replace("[code, new, code, new]", "[code, essay, code, essay]"))
     (entry, *_), alone = solve_json()["categories"]["plans"], solve_json("--category", "code")

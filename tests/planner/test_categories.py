@@ -191,13 +191,16 @@ def with_lookup(profile, decodes, name="prompt-lookup"):
     return replace(profile, drafters=(MeasuredDrafter(name=name, decodes=(decodes,)),))
 
 
-class TestDrafters:
-    NAMES = ("copy", "new", "copy", "new")
-    ROWS = (2, 15, 3, 25)
+NAMES = ("copy", "new", "copy", "new")
+"""The categories of decoded sequences."""
+ROWS = (2, 15, 3, 25)
+"""Passes of one token of each sequence."""
 
+
+class TestDrafters:
     def test_steps_are_those_of_the_category_and_times_those_of_all(self):
         rows = (0, 15, 0, 25)
-        decodes = counted(UNLIKE, self.NAMES, rows)
+        decodes = counted(UNLIKE, NAMES, rows)
         whole = with_lookup(UNLIKE, decodes)
         for name, places in (("copy", (0, 2)), ("new", (1, 3))):
             (result,) = for_category(whole, name).drafters[0].decodes
@@ -212,7 +215,7 @@ class TestDrafters:
                 assert (setting.replayed.pass_tokens, setting.replayed.passes) == ((1, 4), (40, drafted))
 
     def test_a_step_takes_longer_where_larger_passes_are_more_frequent(self):
-        whole = with_lookup(UNLIKE, counted(UNLIKE, self.NAMES, (0, 15, 0, 25)))
+        whole = with_lookup(UNLIKE, counted(UNLIKE, NAMES, (0, 15, 0, 25)))
         _, all_texts = drafter_choices(whole, REQUEST)
         _, copy = drafter_choices(for_category(whole, "copy"), REQUEST)
         small, large = 1 + 0.1 * 1, 1 + 0.1 * 4  # seconds of the machine's passes
@@ -229,7 +232,7 @@ class TestDrafters:
             pass_tokens=(1, 4),
             passes=(21, 19),
             passes_by_text=((1, 9), (10, 0), (1, 9), (9, 1)),
-            categories=self.NAMES,
+            categories=NAMES,
         )
         (setting,) = decodes.settings
         whole = with_lookup(UNLIKE, replace(decodes, settings=(replace(setting, replayed=replayed),)))
@@ -254,13 +257,10 @@ class TestDrafters:
     def test_a_draft_model_with_too_few_sequences_of_a_category_keeps_its_acceptance_of_all(self):
         (acceptance,) = UNLIKE.acceptances
         few = replace(UNLIKE, acceptances=(replace(acceptance, categories=("copy",) * 15 + ("new",)),))
-        whole = with_lookup(few, counted(UNLIKE, self.NAMES, self.ROWS))
+        whole = with_lookup(few, counted(UNLIKE, NAMES, ROWS))
         restricted = for_category(whole, "new")
         assert restricted.acceptances == few.acceptances
-        assert (
-            restricted.drafters
-            == for_category(with_lookup(UNLIKE, counted(UNLIKE, self.NAMES, self.ROWS)), "new").drafters
-        )
+        assert restricted.drafters == for_category(with_lookup(UNLIKE, counted(UNLIKE, NAMES, ROWS)), "new").drafters
         _, choice = drafter_choices(whole, REQUEST)
         assert [plan.category for plan in category_plans(whole, REQUEST, choice.option).plans] == ["copy", "new"]
 
@@ -277,7 +277,7 @@ class TestDrafters:
             positions=200,
             table=sums.table(),
             texts=sums,
-            categories=self.NAMES,
+            categories=NAMES,
         )
         trees = replace(trees, acceptance=acceptance, ranks=root_ranks)
         whole = replace(UNLIKE, drafters=(replace(medusa, trees=(trees,)),))
@@ -289,7 +289,7 @@ class TestDrafters:
 
 
 def test_a_target_alone_is_planned_by_category():
-    decodes: MeasuredSettings = counted(UNLIKE, TestDrafters.NAMES, TestDrafters.ROWS)
+    decodes: MeasuredSettings = counted(UNLIKE, NAMES, ROWS)
     targets = [replace(item, draft=None, overhead=None) for item in UNLIKE.latencies]
     whole = replace(
         with_lookup(UNLIKE, decodes),

@@ -8,6 +8,7 @@ import pytest
 from tests.cli.invented import TABLE, invented
 from treeopt.planner import step_model
 from treeopt.planner.comparison import compare
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.trees import TokenTree, chain, k_ary
 
 
@@ -56,3 +57,11 @@ def test_ranks_that_were_not_measured_add_nothing(model):
     rows = compare(model, [narrow, wide])
     assert rows[0].prediction.tokens_per_step.value == pytest.approx(rows[1].prediction.tokens_per_step.value)
     assert np.isclose(rows[0].prediction.tokens_per_step.value, 1 + TABLE.p[0].sum())
+
+
+def test_tree_of_unmeasured_ranks_is_the_best_of_its_size():
+    """The trees of most tokens have two nodes then, whatever the budget."""
+    model = step_model(invented(tables=[AcceptanceTable([[0.5]])]))
+    tree = TokenTree([-1, 0, 0, 0])
+    (row,) = compare(model, [tree])
+    assert row.same_size.tree == tree

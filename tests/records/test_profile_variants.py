@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.planner import test_categories as by_category
+from tests.planner.test_categories import NAMES, ROWS, UNLIKE, counted, with_lookup
 from tests.records.profile_contents import (
     DATA,
     ENGINE_VALIDATOR,
@@ -46,7 +46,7 @@ def categories(tmp_path_factory):
 
 
 def with_categories():
-    decodes = by_category.counted(by_category.UNLIKE, by_category.TestDrafters.NAMES, by_category.TestDrafters.ROWS)
+    decodes = counted(UNLIKE, NAMES, ROWS)
     (setting,) = decodes.settings
     replayed = ReplayedSequences(
         tokens=(30, 10),
@@ -56,9 +56,7 @@ def with_categories():
         passes_by_text=((1, 9), (10, 0)),
         categories=("copy", ""),
     )
-    return by_category.with_lookup(
-        by_category.UNLIKE, replace(decodes, settings=(replace(setting, replayed=replayed),))
-    )
+    return with_lookup(UNLIKE, replace(decodes, settings=(replace(setting, replayed=replayed),)))
 
 
 def drop_last(items):
@@ -298,7 +296,7 @@ class TestCategories:
         profile = load(categories)
         assert profile.acceptances[0].categories == ("copy", "new") * 8
         (decodes,) = profile.drafters[0].decodes
-        assert decodes.categories == by_category.TestDrafters.NAMES
+        assert decodes.categories == NAMES
         (setting,), (expected,) = decodes.settings, with_categories().drafters[0].decodes[0].settings
         assert (setting.passes_by_text, setting.replayed) == (expected.passes_by_text, expected.replayed)
         profile.save(tmp_path / "again.yaml")
@@ -325,8 +323,8 @@ class TestCategories:
         )
 
     def test_profile_without_categories_omits_the_field(self, tmp_path):
-        (acceptance,) = by_category.UNLIKE.acceptances
-        replace(by_category.UNLIKE, acceptances=(replace(acceptance, categories=()),)).save(tmp_path / "p.yaml")
+        (acceptance,) = UNLIKE.acceptances
+        replace(UNLIKE, acceptances=(replace(acceptance, categories=()),)).save(tmp_path / "p.yaml")
         assert "categories" not in (tmp_path / "p.yaml").read_text()
 
     def test_select_categories(self):
