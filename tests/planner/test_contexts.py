@@ -111,6 +111,15 @@ class TestReplay:
         assert model.tokens.replayed
         assert model.tokens_per_step(tree) == pytest.approx(0.75 * known[0] + 0.25 * known[1], rel=1e-12)
 
+    def test_prediction_between_a_replay_and_a_table_is_not_replayed(self) -> None:
+        low, high = self.measured(1, 10), replace(self.measured(2, 110), accepted_ranks=None)
+        result = profile([latency(MACHINE, context_tokens=item) for item in (10, 110)], [low, high])
+        assert [step_model(result, context_tokens=item).tokens.replayed for item in (10, 60, 110)] == [
+            True,
+            False,
+            False,
+        ]
+
     def test_draws_are_interpolated_one_by_one(self) -> None:
         """Texts are the same at both lengths, so errors do not cancel out between them."""
         low, high = self.measured(1, 10), self.measured(2, 110)

@@ -257,6 +257,24 @@ def test_settings_beyond_the_budget_are_left_out():
         assert all(item.max_nodes <= most for item in result)
 
 
+def test_settings_of_larger_passes_than_timed_where_decoded_are_left_out():
+    profile = invented(conditions=[(256, 1), (4096, 1)])
+    first, last = profile.latencies
+    few = LatencyTable(last.verify.tokens[:2], last.verify.timings[:2])
+    profile = replace(profile, latencies=(first, replace(last, verify=few)))
+    for most, expected in ((few.tokens[-1], ["model", "prompt-lookup"]), (few.tokens[-1] + 1, ["model"])):
+        decodes = decodes_at(4096, plain_s(profile), [({"length": int(most) - 1, "ngram": 2}, int(most), 2.0, 1e-4)])
+        measured = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
+        assert [item.drafter.name for item in options(measured, PlanRequest(context_tokens=256))] == expected
+
+
+def test_dynamic_trees_have_as_many_nodes_as_their_passes():
+    profile = invented()
+    rows = [({"depth": 2, "nodes": 7, "top_k": 2}, 7, 2.0, 1e-4)]
+    _, option = options(replace(profile, drafters=(lookup(profile, rows, name="eagle2"),)), PlanRequest())
+    assert (option.tree, option.max_nodes) == (chain(2), 7)
+
+
 def test_unmeasured_drafters_are_left_out():
     profile = invented(conditions=[(256, 1), (256, 4)], tables=(TABLE, TABLE))
     profile = replace(profile, drafters=(heads(profile), lookup(profile, lookup_rows(), top_k=0)))

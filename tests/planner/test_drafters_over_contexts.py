@@ -16,8 +16,10 @@ from tests.planner.test_drafters import (
     rest_s,
     trees_at,
 )
+from tests.support.invented_machines import acceptance, latency, seconds
+from tests.support.invented_machines import profile as invented_profile
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan, schedule, step_model
-from treeopt.planner.profile_plan import drafters_over_contexts
+from treeopt.planner.profile_plan import drafters_over_contexts, option_predictor
 from treeopt.records.acceptance import AcceptanceTable
 
 REQUEST = PlanRequest(max_nodes=8, raw=True)
@@ -107,3 +109,14 @@ def test_drafter_is_left_out_where_it_was_not_timed(profile, plans):
     first, second, *_ = drafters_over_contexts(fast, REQUEST, plans)
     assert (first.option.drafter.name, first.context_tokens) == ("medusa", (CONTEXTS[0], CONTEXTS[1]))
     assert second.option.drafter.name != "medusa"
+
+
+def test_raw_acceptance_is_not_smoothed():
+    rising = acceptance([[0.3, 0.4]] * 2, counts=[20.0] * 2)
+    machine = seconds(lambda n: 1 + 0.01 * n, lambda _: 0.1, nodes=7)
+    measured = invented_profile([latency(machine)], [rising])
+    for raw in (True, False):
+        request = PlanRequest(raw=raw)
+        option = requested_plan(measured, request).chain
+        predict = option_predictor(option, measured, request, rising.temperature)
+        assert predict(measured.at(None, 1, rising.sampling)).speedup == option.speedup

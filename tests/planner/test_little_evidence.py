@@ -1,6 +1,7 @@
 """Plans from little evidence: all of three accepted, none of three, and sequences that all agree."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from tests.cli.invented import call
 from tests.support.invented_machines import acceptance_of
 from treeopt.planner.dependence import ChainDependence
 from treeopt.planner.token_draws import TokenDraws
+from treeopt.planner.tokens import token_model
 from treeopt.records.acceptance import SequenceSums
 from treeopt.records.engine import ChainCounts
 from treeopt.trees import chain
@@ -76,6 +78,15 @@ def test_agreeing_chain_counts_leave_as_much_uncertainty():
     assert np.quantile(with_counts, 0.025) == pytest.approx(
         np.quantile(TokenDraws.of(acceptance).tokens(chain(3)), 0.025), rel=0.02
     )
+
+
+def test_counts_of_chains_longer_than_the_table_are_left_out():
+    acceptance = acceptance_of(SequenceSums(np.full((4, 3), 50.0), np.full((4, 3, 1), 50.0)))
+    counts = tuple(ChainCounts(length=length, steps=(50,) * 4, tokens=(150,) * 4) for length in (3, 5))
+    tokens = [
+        token_model(replace(acceptance, chains=chains)).tokens_per_step(chain(3)) for chains in (counts[:1], counts)
+    ]
+    assert tokens == [3.0, 3.0]
 
 
 def test_draws_stay_within_a_whole_path():
