@@ -4,7 +4,8 @@ With rule `target`, draft tokens are accepted if they equal the tokens that the 
 the committed tokens determine the steps of every setting, whatever drafted them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -65,18 +66,26 @@ class LookupReplay:
         for ngram, group in groupby(enumerate(self.settings), key=lambda item: item[1].ngram):
             settings = list(group)
             longest = settings[-1][1].length
-            accepted = _AcceptedLengths(self._tokens, self._occurrences, ngram, longest)
-            results += [self._replay(number, setting.length, accepted) for number, setting in settings]
+            count_accepted = cache(partial(self._count_accepted, ngram, longest))
+            results += [self._replay(number, setting.length, count_accepted) for number, setting in settings]
         return results
 
-    def _replay(self, number: int, length: int, accepted_lengths: "_AcceptedLengths") -> ReplayedSteps:
+    def _count_accepted(self, max_ngram: int, length: int, root: int) -> int:
+        """Return the accepted tokens of a draft below a root, `NOT_FOUND` if nothing is drafted."""
+        start, accepted = self._occurrences.find_longest(root, max_ngram), 0
+        if start == NOT_FOUND:
+            return NOT_FOUND
+        tokens, longest = self._tokens, min(length, len(self._tokens) - root - 1)
+        while accepted < longest and tokens[start + accepted] == tokens[root + 1 + accepted]:
+            accepted += 1  # a draft that repeats itself is covered: the sequence has repeated itself too
+        return accepted
+
+    def _replay(self, number: int, length: int, count_accepted: Callable[[int], int]) -> ReplayedSteps:
         tokens = steps = drafted = 0
         root = max(self._roots[number], len(self._tokens) - MAX_REPLAYED_TOKENS)
         last = len(self._tokens) - 2 - length  # the last root whose whole step is known
         while root <= last:
-            accepted = accepted_lengths.get(root)
-            if accepted is None:
-                accepted = accepted_lengths[root] = accepted_lengths.count(root)
+            accepted = count_accepted(root)
             if accepted != NOT_FOUND:
                 drafted += 1
             committed = 1 + min(max(accepted, 0), length)
@@ -134,27 +143,3 @@ class Occurrences:
                 break  # no longer n-gram can have occurred
             end = previous[position]
         return end
-
-
-class _AcceptedLengths(dict[int, int]):
-    """Accepted tokens of the draft below each root, `NOT_FOUND` if nothing is drafted.
-
-    Args:
-        tokens: of the sequence.
-        occurrences: of its n-grams.
-        max_ngram: longest n-gram that is looked up.
-        length: longest draft.
-    """
-
-    def __init__(self, tokens: Sequence[int], occurrences: Occurrences, max_ngram: int, length: int) -> None:
-        super().__init__()
-        self._tokens, self._occurrences, self._max_ngram, self._length = tokens, occurrences, max_ngram, length
-
-    def count(self, root: int) -> int:
-        start, accepted = self._occurrences.find_longest(root, self._max_ngram), 0
-        if start == NOT_FOUND:
-            return NOT_FOUND
-        tokens, longest = self._tokens, min(self._length, len(self._tokens) - root - 1)
-        while accepted < longest and tokens[start + accepted] == tokens[root + 1 + accepted]:
-            accepted += 1  # a draft that repeats itself is covered: the sequence has repeated itself too
-        return accepted
