@@ -3,7 +3,7 @@
 transformers prepares a call, as for its own decoding, and decides when the output ends; the tokens come from `Decoder`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -127,18 +127,19 @@ def decode(
     _check_call(input_ids, generation_config, model_inputs)
     if assistant_model is None and tree.nodes > 1:
         raise InvalidValueError(f"assistant_model: expected a draft model for a tree of {tree.nodes} nodes. Got None.")
-    key = _DecoderKey(
-        target=_convert(model),
-        drafter=None if assistant_model is None else _convert(assistant_model),
-        tree=tree,
-        rule=rule,
-        lossy=lossy,
-        sampling=_sampling(generation_config, logits_processor),
-        capacity_tokens=-(-generation_config.max_length // CAPACITY_STEP) * CAPACITY_STEP,
-    )
+    target, drafter = _convert(model), None if assistant_model is None else _convert(assistant_model)
+    sampling = _sampling(generation_config, logits_processor)
+    capacity = -(-generation_config.max_length // CAPACITY_STEP) * CAPACITY_STEP
+    options: dict[str, Any] = {
+        "rule": rule,
+        "lossy": lossy,
+        "sampling": sampling,
+        "max_sequence_tokens": min(capacity, target.config.max_positions),
+    }
+    key = target, drafter, tree, *options.values()
     cached = _decoders.pop(model, None)  # popped, so that no other call begins a sequence on it meanwhile
-    decoder = cached[1] if cached is not None and cached[0] == key else key.make_decoder()
-    seed = 0 if key.sampling.greedy else int(torch.randint(2**63 - 1, ()))
+    decoder = cached[1] if cached is not None and cached[0] == key else Decoder(target, drafter, tree, **options)
+    seed = 0 if sampling.greedy else int(torch.randint(2**63 - 1, ()))
     length, end = input_ids.shape[1], generation_config.max_length
     tokens = torch.empty((1, end), dtype=torch.int64)
     tokens[:, :length] = input_ids
@@ -178,33 +179,9 @@ def from_transformers(model: PreTrainedModel) -> Transformer:
     return build_model(config, TensorReader(source, sources, device=first.device, dtype=first.dtype), name=source)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DecoderKey:
-    """The arguments of a decoder, which is reused for equal ones."""
-
-    target: Transformer
-    drafter: Transformer | None
-    tree: TokenTree
-    rule: str
-    lossy: bool
-    sampling: Sampling
-    capacity_tokens: int
-
-    def make_decoder(self) -> Decoder:
-        return Decoder(
-            self.target,
-            self.drafter,
-            self.tree,
-            rule=self.rule,
-            sampling=self.sampling,
-            lossy=self.lossy,
-            max_sequence_tokens=min(self.capacity_tokens, self.target.config.max_positions),
-        )
-
-
 _models: WeakKeyDictionary[PreTrainedModel, tuple[object, Transformer]] = WeakKeyDictionary()
-_decoders: WeakKeyDictionary[PreTrainedModel, tuple[_DecoderKey, Decoder]] = WeakKeyDictionary()
-"""The last decoder of each model, kept for its captured CUDA graphs."""
+_decoders: WeakKeyDictionary[PreTrainedModel, tuple[tuple[object, ...], Decoder]] = WeakKeyDictionary()
+"""The arguments and the last decoder of each model, kept for its captured CUDA graphs."""
 
 
 def _convert(model: PreTrainedModel) -> Transformer:
