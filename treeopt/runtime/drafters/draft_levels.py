@@ -129,7 +129,6 @@ class TreeBatch:
     """
 
     def __init__(self, tree: TokenTree, sequences: int, buffers: DraftBuffers) -> None:
-        self.sequences = sequences
         internal, shape = np.flatnonzero(tree.child_counts), (sequences, tree.nodes)
         self._tokens = buffers.tokens[: sequences * tree.nodes].view(shape)
         self._roots = self._tokens[:, 0]

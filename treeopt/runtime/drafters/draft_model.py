@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64
-from treeopt.runtime.drafters.drafter import Step
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
 from treeopt.runtime.drafters.expansion import Children
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import HiddenStates, LanguageModel, Output, Outputs, SequenceCache, SequenceInput
@@ -142,6 +142,18 @@ def new_model_sequences(model: LanguageModel, capacity: int, nodes: int, sequenc
         sequences: how many.
     """
     return [DraftModelSequence(model, cache) for cache in new_caches(model, capacity + nodes, sequences)]
+
+
+def propose_ready(drafts: Sequence[DraftSequence], fill: Callable[[Sequence[int]], list[Proposal]]) -> list[Proposal]:
+    """Return the proposals of a batch: the root alone for sequences that are not ready.
+
+    Args:
+        drafts: one for each sequence.
+        fill: from the indices of sequences that are ready to their proposals.
+    """
+    ready = [index for index, draft in enumerate(drafts) if draft.ready]
+    proposals = iter(fill(ready) if ready else [])
+    return [next(proposals) if draft.ready else Proposal(ROOT_ONLY, torch.tensor([draft.root])) for draft in drafts]
 
 
 def root_logits(runner: Runner, drafts: Sequence[DraftSequence]) -> Tensor:

@@ -12,10 +12,11 @@ from treeopt.runtime.drafters.draft_model import (
     DraftSequence,
     new_model_sequences,
     node_logits,
+    propose_ready,
     root_logits,
     top_children,
 )
-from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.expansion import ExpandedTree, ExpansionPolicy, TreeExpansion
 from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.models.finite import Scores
@@ -89,9 +90,8 @@ class ExpandingDrafter:
     def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the trees below the roots; the root alone if a distribution is not finite."""
         batch = [self._sequences[sequence] for sequence in sequences]
-        ready = [sequence.draft for sequence in batch if sequence.draft.ready]
-        trees = iter(self._expand(ready) if ready else [])
-        return [self._proposal(sequence, next(trees) if sequence.draft.ready else None) for sequence in batch]
+        drafts = [sequence.draft for sequence in batch]
+        return propose_ready(drafts, lambda ready: self._fill([batch[index] for index in ready]))
 
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
         for number, step in zip(sequences, steps, strict=True):
@@ -100,6 +100,17 @@ class ExpandingDrafter:
 
     def end(self, sequence: int) -> None:
         self._sequences.release(sequence)
+
+    def _fill(self, sequences: Sequence[_Sequence]) -> list[Proposal]:
+        trees = self._expand([sequence.draft for sequence in sequences])
+        for sequence, expanded in zip(sequences, trees, strict=True):
+            sequence.feed_indices = expanded.feed_indices
+        return [
+            Proposal(
+                expanded.tree, expanded.tokens, scores=None if expanded.finite else Scores.missing(self._model.name)
+            )
+            for expanded in trees
+        ]
 
     def _expand(self, drafts: Sequence[DraftSequence]) -> list[ExpandedTree]:
         """Grow the tree of each sequence, with one pass for the whole batch at a time."""
@@ -117,11 +128,3 @@ class ExpandingDrafter:
             )
             expansion.add(*top_children(logits, expansion.children))
         return expansion.trees()
-
-    def _proposal(self, sequence: _Sequence, expanded: ExpandedTree | None) -> Proposal:
-        if expanded is None:
-            sequence.feed_indices = [0]
-            return Proposal(ROOT_ONLY, torch.tensor([sequence.draft.root]))
-        sequence.feed_indices = expanded.feed_indices
-        scores = None if expanded.finite else Scores.missing(self._model.name)
-        return Proposal(expanded.tree, expanded.tokens, scores=scores)

@@ -112,26 +112,20 @@ class MarginalTree:
     def __init__(self, name: str, tree: TokenTree, *, levels: int, tokens: int, device: torch.device) -> None:
         check_tree(name, tree, levels=levels, tokens=tokens)
         self.tree = tree
-        self.count = max(1, int(tree.child_counts.max()))
-        """Tokens that are needed at each depth."""
+        self._count = max(1, int(tree.child_counts.max()))  # tokens that are needed at each depth
         self._name = name
-        indices = (tree.depth[1:] - 1) * self.count + tree.rank[1:]
+        indices = (tree.depth[1:] - 1) * self._count + tree.rank[1:]
         self._indices = torch.from_numpy(indices.astype(np.int64)).to(device)
         self._first_nodes = [level.start for level in tree.levels[:-1]]
 
-    def fill(self, roots: Sequence[int], logits: Tensor, likeliest: Tensor) -> list[Proposal]:
-        """Return the filled tree below each root.
-
-        Args:
-            roots: tokens of n roots.
-            logits: (n, levels), the largest logit at each depth.
-            likeliest: int64 (n, levels, count), the most likely tokens at each depth.
-        """
+    def fill(self, roots: Sequence[int], logits: Tensor) -> list[Proposal]:
+        """Return the filled tree below each of n roots, given the logits (n, levels, V) at each depth."""
+        largest, likeliest = logits.topk(self._count)
         children = likeliest.flatten(1)[:, self._indices]
         tokens = torch.cat([children.new_tensor(roots)[:, None], children], 1)
         return [
             Proposal(self.tree, row, scores=Scores(self._name, scores, self._first_nodes))
-            for row, scores in zip(tokens, logits[:, : self.tree.max_depth], strict=True)
+            for row, scores in zip(tokens, largest[:, : self.tree.max_depth, 0], strict=True)
         ]
 
 

@@ -83,8 +83,7 @@ class MedusaDrafter(HeadDrafter):
         self._tree = MarginalTree(heads.name, tree, levels=heads.levels, tokens=heads.tokens, device=device)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
-        logits, likeliest = self.heads.likeliest(hidden, self._tree.count)
-        return self._tree.fill(roots, logits[..., 0], likeliest)
+        return self._tree.fill(roots, self.heads.logits(hidden))
 
 
 def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:

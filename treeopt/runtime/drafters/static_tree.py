@@ -14,9 +14,10 @@ from treeopt.runtime.drafters.draft_model import (
     NewSequences,
     new_model_sequences,
     node_logits,
+    propose_ready,
     root_logits,
 )
-from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.model import (
@@ -62,7 +63,7 @@ class LevelDrafter:
         requested_states: RequestedStates = NO_STATES,
         pool: GraphPool | None = None,
     ) -> None:
-        self.tree = tree
+        self.change_tree(tree)
         self._runner = Runner(model, max_nodes=max_nodes, pool=pool)
         self.max_tokens = max_nodes
         self.sampled = rule.random_drafts
@@ -76,9 +77,9 @@ class LevelDrafter:
             vocabulary=model.config.vocabulary,
             device=model.device,
         )
-        self._buffers = self._new_buffers(1, internal=_internal_nodes(tree))
+        self._buffers = self._new_buffers(1, internal=self._internal)
         self._new_batch = lru_cache(maxsize=CACHED_TREES)(TreeBatch)
-        self._last = tree, self._new_batch(tree, 1, self._buffers)
+        self._last = self._new_batch(tree, 1, self._buffers)
         self._sequences = SequencePool(new_sequences)
 
     def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
@@ -93,15 +94,9 @@ class LevelDrafter:
         drafts = [self._sequences[sequence] for sequence in sequences]
         if self.sampled:
             generators = [generator_on(self._device, generator) for generator in generators]
-        ready = [index for index, draft in enumerate(drafts) if draft.ready]
-        if len(ready) == len(drafts):
-            return self._fill(drafts, generators)
-        proposals = [Proposal(ROOT_ONLY, torch.tensor([draft.root])) for draft in drafts]
-        if ready:
-            filled = self._fill([drafts[index] for index in ready], [generators[index] for index in ready])
-            for index, proposal in zip(ready, filled, strict=True):
-                proposals[index] = proposal
-        return proposals
+        return propose_ready(
+            drafts, lambda ready: self._fill([drafts[index] for index in ready], [generators[index] for index in ready])
+        )
 
     def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:
         """Fill the tree below each root, one level and one draft pass after the other."""
@@ -119,18 +114,16 @@ class LevelDrafter:
         ]
 
     def _batch(self, sequences: int) -> TreeBatch:
-        last_tree, last = self._last
-        if last_tree is self.tree and last.sequences == sequences:
-            return last  # without hashing the tree
-        internal = _internal_nodes(self.tree)
-        if sequences > self._buffers.sequences or internal > self._buffers.internal:
+        buffers = self._buffers
+        if sequences > buffers.sequences or self._internal > buffers.internal:
             self._new_batch.cache_clear()
             self._buffers = self._new_buffers(
-                max(sequences, self._buffers.sequences), internal=max(internal, self._buffers.internal)
+                max(sequences, buffers.sequences), internal=max(self._internal, buffers.internal)
             )
         batch = self._new_batch(self.tree, sequences, self._buffers)
-        batch.clear()  # only now: the proposals of the last tree are valid until the next ones
-        self._last = self.tree, batch
+        if batch is not self._last:
+            batch.clear()  # only now: the proposals of the last tree are valid until the next ones
+            self._last = batch
         return batch
 
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
@@ -143,7 +136,7 @@ class LevelDrafter:
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
-        self.tree = tree
+        self.tree, self._internal = tree, int(np.count_nonzero(tree.child_counts))
 
 
 class StaticTreeDrafter(LevelDrafter):
@@ -193,7 +186,3 @@ def generator_on(device: torch.device, generator: torch.Generator) -> torch.Gene
         return generator
     seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
     return torch.Generator(device).manual_seed(int(seed))
-
-
-def _internal_nodes(tree: TokenTree) -> int:
-    return int(np.count_nonzero(tree.child_counts))

@@ -52,10 +52,4 @@ def tree_filler(head: DFlashHead, tree: TokenTree) -> FillTree:
     if head.markov is not None:
         check_tree(head.name, tree, levels=head.levels, tokens=head.tokens)
         return MarkovTree(head.name, tree, head.markov).fill
-    marginals = MarginalTree(head.name, tree, levels=head.levels, tokens=head.tokens, device=head.device)
-
-    def fill(roots: Sequence[int], logits: Tensor) -> list[Proposal]:
-        largest, likeliest = logits.topk(marginals.count)
-        return marginals.fill(roots, largest[..., 0], likeliest)
-
-    return fill
+    return MarginalTree(head.name, tree, levels=head.levels, tokens=head.tokens, device=head.device).fill

@@ -8,7 +8,8 @@ import torch
 
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.drafters.draft_model import propose_ready
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.p_eagle import PEagleHead
 from treeopt.runtime.drafters.eagle.sequence import EagleSequence, new_eagle_sequences
@@ -137,12 +138,7 @@ class PEagleDrafter:
     def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the trees below the roots; the root alone for a sequence of one token."""
         batch = [self._sequences[sequence] for sequence in sequences]
-        ready = [sequence for sequence in batch if sequence.ready]
-        proposals = iter(self._fill(ready) if ready else ())
-        return [
-            next(proposals) if sequence.ready else Proposal(ROOT_ONLY, torch.tensor([sequence.root]))
-            for sequence in batch
-        ]
+        return propose_ready(batch, lambda ready: self._fill([batch[index] for index in ready]))
 
     def _fill(self, sequences: Sequence[EagleSequence]) -> list[Proposal]:
         levels = max(1, self.tree.max_depth)
@@ -151,8 +147,7 @@ class PEagleDrafter:
         for sequence in sequences:
             sequence.commit_pending()
         logits = torch.stack([output.logits[-levels:] for output in outputs])
-        largest, likeliest = logits.topk(self._tree.count)
-        return self._tree.fill([sequence.root for sequence in sequences], largest[..., 0], likeliest)
+        return self._tree.fill([sequence.root for sequence in sequences], logits)
 
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
         """Move to the new roots; the slots of the accepted tokens are fed in the next pass, with the target's states."""
