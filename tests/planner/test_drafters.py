@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import TABLE, invented, verify_s
+from treeopt.errors import InfeasibleError
 from treeopt.planner import (
     PlanRequest,
     best_drafter,
@@ -266,6 +267,16 @@ def test_settings_of_larger_passes_than_timed_where_decoded_are_left_out():
         decodes = decodes_at(4096, plain_s(profile), [({"length": int(most) - 1, "ngram": 2}, int(most), 2.0, 1e-4)])
         measured = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
         assert [item.drafter.name for item in options(measured, PlanRequest(context_tokens=256))] == expected
+
+
+def test_step_times_below_0_raise():
+    """A step that took less than its pass alone takes less than nothing where passes are faster."""
+    profile = invented(conditions=[(256, 1), (4096, 1)])
+    plain = requested_plan(profile, PlanRequest(context_tokens=4096)).plain.step_s.value
+    decodes = decodes_at(4096, plain, [({"length": 3, "ngram": 2}, 4, 2.0, 1e-5 - verify_s(4, 4096, 1))])
+    profile = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
+    with pytest.raises(InfeasibleError, match="extrapolated to 0 seconds or fewer"):
+        options(profile, PlanRequest(context_tokens=256))
 
 
 def test_dynamic_trees_have_as_many_nodes_as_their_passes():

@@ -68,6 +68,11 @@ def test_table_counts_every_root():
     assert table.p[1].tolist() == [1 / 3, 1 / 3]  # three of them have a second depth within the text, none was missed
 
 
+def test_table_leaves_out_paths_of_later_ranks():
+    table = RootRanks([[[2, 0], [0, 0], [2], []]]).table(2, 2)
+    assert table.p.tolist() == [[1 / 4, 0], [1, 0]]  # only the second root's path goes on
+
+
 ALL_REJECTED = [[[], [], []], [[]]]
 SHALLOW = [[[0], [0], [0], []], [[0], [1], []]]
 """Nothing is accepted at depth 2 or below, where a drafter of three levels was measured."""

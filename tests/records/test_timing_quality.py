@@ -38,6 +38,9 @@ class TestInterpolationErrors:
         result = interpolation_errors([1, 3, 5, 7], [1.0, 1.0, 1.0, 5.0])  # slopes 0, 0, 2
         assert result.tolist() == [0.0, 2 * 2 / 4, 2 * 2 / 4]
 
+    def test_adjacent_counts_have_no_error(self):
+        assert interpolation_errors([1, 2, 4], [1.0, 2.0, 2.0]).tolist() == [0.0, 1 * 2 / 4 / 2]
+
     @pytest.mark.parametrize("tokens", [[1], [1, 9]])
     def test_fewer_than_three_counts_have_no_error(self, tokens):
         assert interpolation_errors(tokens, [1.0] * len(tokens)).tolist() == [0.0] * (len(tokens) - 1)
