@@ -309,15 +309,18 @@ class TestRepeatedCalls:
         options = {"max_new_tokens": 30, "tree": TREE, **options}
         return hf_generate.generate(target, self.PROMPT, assistant_model=draft, **options)
 
-    def test_models_are_converted_once(self, tiny, monkeypatch):
+    def test_models_are_converted_once_and_decoders_reused_for_one_tree(self, tiny, monkeypatch):
         target, draft = tiny(7), tiny(8)
         converted, convert = [], hf_generate.from_transformers
         monkeypatch.setattr(
             hf_generate, "from_transformers", lambda model: (converted.append(model), convert(model))[1]
         )
-        outputs = [self.generate(target, draft, tree=tree) for tree in (TREE, TREE, chain(3))]
-        expected = target.generate(self.PROMPT, max_new_tokens=30)
-        assert all(torch.equal(tokens, expected) for tokens in outputs)
+        expected, decoders = target.generate(self.PROMPT, max_new_tokens=30), []
+        for tree in (TREE, TREE, chain(3)):
+            assert torch.equal(self.generate(target, draft, tree=tree), expected)
+            decoders.append(hf_generate._decoders[target][1])
+        assert decoders[0] is decoders[1]
+        assert decoders[2].tree == chain(3)
         assert converted == [target, draft]
 
     @pytest.mark.parametrize("change", ["in place", "other memory"])
