@@ -138,7 +138,7 @@ class TestGreedy:
             {"max_new_tokens": 60, "stop_strings": ["e t", "se"]},
             {"max_new_tokens": 50, "stopping_criteria": StoppingCriteriaList([OddLength()])},
         ],
-        ids=str,
+        ids=lambda options: ",".join(options),
     )
     def test_output_ends_with_plain_generation(self, target, draft, prompt, tokenizer, options):
         arguments = {**prompt, **options, "tokenizer": tokenizer}
