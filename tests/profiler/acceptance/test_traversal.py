@@ -170,7 +170,7 @@ class TestIterateGain:
 
 @pytest.mark.parametrize(
     ("distributions", "tree", "branching", "steps"),
-    [(ROUGH, SPARSE, 2, 300), (COIN, chain(3), 1, 400)],
+    [(ROUGH, SPARSE, 2, 300), (COIN, chain(3), 1, 300)],
     ids=["sparse", "chain"],
 )
 def test_prediction_is_right_with_the_gain_and_wrong_without(make_pair, distributions, tree, branching, steps):
