@@ -8,7 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
 from tests.contracts.test_batches import check_that_none_changes_another
-from tests.support.hf_models import ARCHITECTURES, VOCABULARY, random_model
+from tests.support.hf_models import VOCABULARY, random_model
 from tests.support.passes import feed_tokens, new_cache
 from tests.support.unlike_texts import COUNTS, LENGTHS, TREE, UNLIKE
 from treeopt.runtime import Decoder
@@ -60,13 +60,6 @@ def compare_batch(model, caches, trees, order=range(5)):
 @pytest.fixture(scope="module")
 def model():
     return AdapterModel(random_model("llama"), name="llama")
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_runs_batched_passes(loaded_adapter, name):
-    model = loaded_adapter(name)
-    assert model.batches
-    compare_batch(model, model.new_caches(40, 5), UNLIKE)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -143,29 +140,3 @@ def test_interrupt_leaves_the_weights_saved_before(source, tmp_path, monkeypatch
             assert_same(stored_tensors(folder), named_tensors(model))
     assert interrupts > 0
     assert_same(stored_tensors(folder), named_tensors(changed))
-
-
-SAVES = """
-import sys
-from treeopt.runtime import load_model
-from treeopt.runtime.models.checkpoint import CheckpointWriter
-saved = CheckpointWriter(load_model(sys.argv[1]), sys.argv[1], sys.argv[2])
-saved.save()
-print("saved", flush=True)
-while True:
-    saved.save()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_killed_process_leaves_a_complete_model(source, tmp_path):
-    for _ in range(2):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SAVES, source, tmp_path / "draft"], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout.readline() == "saved\n"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        assert_same(named_tensors(load_model(tmp_path / "draft")), stored_tensors(source))

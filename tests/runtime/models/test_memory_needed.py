@@ -107,14 +107,6 @@ class TestRefusal:
         with pytest.raises(TreeoptError):
             Decoder(target, draft, tree)
 
-    def test_smaller_decoders_need_less(self, target, draft):
-        tree, sampling = k_ary(2, 8), Sampling(0.6)
-        whole = estimate(target, draft, tree, sampling=sampling).total()
-        assert estimate(target, draft, tree, 100, sampling).total() < whole
-        assert estimate(target, draft, k_ary(2, 7), sampling=sampling).total() < whole / 2
-        assert estimate(target, None, tree, sampling=sampling).total() < whole
-        assert estimate(target, draft, tree).total() < whole
-
     @pytest.mark.parametrize(
         "make",
         [

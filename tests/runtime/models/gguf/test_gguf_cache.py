@@ -171,7 +171,7 @@ def test_longer_length_commits_fed_nodes():
     assert simulated.feed(*whole(TREE))
 
 
-def test_shorter_length_hides_and_longer_restores_tokens():
+def test_shorter_length_hides_tokens_and_a_commit_drops_them():
     simulated = Simulated()
     simulated.prefill(9)
     for length in (4, 8, 2, 9, 9, 1):
@@ -179,6 +179,10 @@ def test_shorter_length_hides_and_longer_restores_tokens():
         slots = dict(simulated.slots)
         assert simulated.feed(*whole(TREE))
         simulated.slots = slots
+    simulated.cache.length = 4
+    assert simulated.feed(*whole(TREE))
+    simulated.commit([0, 2, 7])
+    assert simulated.feed(*whole(TREE))
 
 
 @pytest.mark.parametrize(("tree", "ids"), [(chain(6), 2), (level_widths([5, 9]), 10)])
