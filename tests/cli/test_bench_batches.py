@@ -96,7 +96,7 @@ def test_a_schedule_chooses_its_tree_for_each_size() -> None:
 
 @pytest.mark.slow
 def test_the_plan_of_each_size_is_measured_without_a_tree() -> None:
-    succeed("bench", "batches", "--batch-sizes", "2", *SHORT)
+    succeed("bench", "batches", "--batch-sizes", "2", *SHORT, "--max-new-tokens", 8)
     succeed("solve", "--batch-size", "2", "-o", "planned.json")
     assert chosen_at(2) == [tuple(json.loads(Path("planned.json").read_text())["parents"])]
 
