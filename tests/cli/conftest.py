@@ -47,7 +47,9 @@ def rules_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("rules") / "profile.yaml"
     rules = ("--rules", "sequoia,target, traversal,typical", "--lossy", "--temperature", "0.6")
     with no_other_programs():
-        result = succeed("profile", "--output", path, *rules, *LITTLE, "--positions", "48", "--max-prompts", "4")
+        result = succeed(
+            "profile", "--output", path, *rules, *LITTLE, "--rounds", "1", "--positions", "48", "--max-prompts", "4"
+        )
     path.with_suffix(".out").write_text(result.stdout)
     return path
 

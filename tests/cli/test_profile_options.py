@@ -154,7 +154,8 @@ class TestBudget:
         assert sum("chance that the plan is within 1 % of the fastest" in line for line in lines) == 1
 
     def test_interrupted_profile_is_resumed_with_another_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        command = ("profile", "--max-tokens", "4", "--context-tokens", "16", "--max-prompts", "4", "--time-budget")
+        monkeypatch.setattr("treeopt.profiler.latency.disturbance.remove_drift", lambda samples, _: samples)
+        command = ("profile", "--max-tokens", "2", "--context-tokens", "16", "--max-prompts", "3", "--time-budget")
 
         def interrupt(*_: object, **__: object) -> None:
             raise KeyboardInterrupt

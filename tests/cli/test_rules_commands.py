@@ -12,10 +12,7 @@ from treeopt import Profile
 from treeopt.planner import for_new_tokens, step_model
 from treeopt.trees import Provenance, TokenTree, TreeFile, load_file
 
-LITTLE = (
-    *("--max-tokens", "8", "--rounds", "1", "--positions", "48", "--context-tokens", "32"),
-    *("--max-prompts", "4"),
-)
+LITTLE = ("--max-tokens", 2, "--rounds", 1, "--positions", 24, "--context-tokens", 16, "--max-prompts", 3)
 BUSHY = TokenTree([-1, 0, 0, 0, 1, 1, 4])
 PROMPT = "def add(a, b):\n"
 BENCH_TOKENS = 8

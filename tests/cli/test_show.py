@@ -1,5 +1,6 @@
 """`treeopt show` on tree files, solution files and profiles, recognized by content."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,19 @@ from treeopt.solver import solve
 from treeopt.trees import load_file
 
 
-@pytest.fixture
-def solution_and_tree(folder: Path) -> Path:
-    """Return a folder with `tree.json` and `solution.npz` of `treeopt solve`."""
-    solved(folder, invented(), "--save", "solution.npz")
+@pytest.fixture(scope="module")
+def solved_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("solved")
+    with pytest.MonkeyPatch.context() as inside:
+        inside.chdir(folder)
+        solved(folder, invented(), "--save", "solution.npz")
     return folder
+
+
+@pytest.fixture
+def solution_and_tree(folder: Path, solved_folder: Path) -> Path:
+    """Return a folder with `tree.json` and `solution.npz` of `treeopt solve`."""
+    return Path(shutil.copytree(solved_folder, folder, dirs_exist_ok=True))
 
 
 @pytest.mark.usefixtures("solution_and_tree")

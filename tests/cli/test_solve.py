@@ -131,7 +131,7 @@ class TestSmoothing:
     def test_smoothing_is_reported_and_left_out_with_raw(self, folder: Path) -> None:
         profile = invented(tables=[NOISY])
         line = "Smoothed 4 acceptance entries that increased by rank through noise (largest change 0.005); --raw uses them as measured."
-        assert line in solved(folder, profile).splitlines()
+        assert line in solved(folder, profile, *FEW).splitlines()
         assert "moothed" not in solved(folder, profile, "--raw", "--objective", "tokens")
         expected = NOISY.reach(solve(NOISY, 32).tree(32, 2))
         assert load_file(folder / "tree.json").reach == pytest.approx(expected, rel=1e-5)
@@ -245,10 +245,10 @@ class TestSchedule:
     def test_limits_apply_to_its_trees(
         self, folder: Path, arguments: tuple[object, ...], options: dict[str, Any]
     ) -> None:
-        report = solved_json(folder, invented(conditions=FOUR_CONDITIONS, tables=[NOISY]), "--budget", 16, *arguments)
+        report = solved_json(folder, invented(conditions=FOUR_CONDITIONS, tables=[NOISY]), *FEW, *arguments)
         profile = Profile.load(folder / "profile.yaml")
         speedups = [segment["choice"]["speedup"] for segment in report["schedule"]["over_contexts"]]
-        limited, free = (schedule(profile, 16, **kwargs).over_contexts for kwargs in (options, {}))
+        limited, free = (schedule(profile, 8, **kwargs).over_contexts for kwargs in (options, {}))
         assert speedups == [segment.option.speedup.value for segment in limited]
         assert speedups != [segment.option.speedup.value for segment in free]
 

@@ -61,10 +61,9 @@ class TestFiles:
         np.testing.assert_array_equal(solution.expected_tokens, expected.expected_tokens)
         assert all(solution.tree(n, d) == expected.tree(n, d) for n in (1, 7, 32) for d in range(5))
 
-    @pytest.mark.parametrize(("suffix", "magic"), [(".svg", b"<?xml"), (".pdf", b"%PDF")])
-    def test_plot(self, folder: Path, suffix: str, magic: bytes) -> None:
-        solved(folder, invented(), "--budget", 8, "--plot", f"plan{suffix}")
-        assert (folder / f"plan{suffix}").read_bytes().startswith(magic)
+    def test_plot(self, folder: Path) -> None:
+        solved(folder, invented(), "--budget", 8, "--plot", "plan.svg")
+        assert (folder / "plan.svg").read_bytes().startswith(b"<?xml")
 
     @pytest.mark.parametrize(
         ("interrupted", "message", "names"),
@@ -92,7 +91,8 @@ class TestFiles:
 class TestSchedule:
     def test_every_batch_size_has_its_tree(self, folder: Path) -> None:
         saved(folder, invented(conditions=FOUR_CONDITIONS))
-        result = succeed("schedule", "--context-tokens", 4096, "--batch-size", 1)
+        command = ("schedule", "--context-tokens", 4096, "--batch-size", 1)
+        result = succeed(*command)
         assert "Written to schedule.json. Next: treeopt run schedule.json --prompts FILE" in result.stdout
         assert not (folder / "tree.json").exists()
         written = load_schedule("schedule.json")
@@ -107,7 +107,7 @@ class TestSchedule:
         assert len(set(expected.values())) > 1
         assert written.provenance is not None
         assert (written.provenance.rule, written.provenance.speedup) == ("sequoia", None)
-        on_stdout = succeed("schedule", "--context-tokens", 4096, "--batch-size", 1, "-o", "-")
+        on_stdout = succeed(*command, "-o", "-")
         assert on_stdout.stdout == (folder / "schedule.json").read_text("utf-8")
         assert "What to run where" in on_stdout.stderr
 
