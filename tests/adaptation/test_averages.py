@@ -117,6 +117,15 @@ def time_steps(times, tree, steps, draft, target, draft_s=0.4, target_s=1.0):
         times.add(tree, [StepSeconds(draft, 0.8 * target, 0.2 * target)] * 16, draft_s, target_s)
 
 
+def test_a_uniform_slowdown_changes_no_ratio():
+    times = StepTimes()
+    time_steps(times, chain(2), 96, 0.4, 1.0)
+    time_steps(times, chain(2), 320, 0.8, 2.0)
+    assert times.drafting == 1.0
+    time_steps(times, chain(4), 320, 1.6, 2.0, 0.8)
+    assert times.factor(chain(2)) / times.factor(chain(4)) == pytest.approx(1.0, rel=0.02)
+
+
 def test_slower_drafting_counts_beyond_the_tolerance():
     times = StepTimes()
     time_steps(times, chain(2), 320, 0.8, 1.0)

@@ -89,7 +89,7 @@ def test_without_a_change_switches_are_rare_and_cost_at_most_1_percent(table):
     assert weighted_s / decoder.now_s > 0.99
 
 
-def test_sequences_that_differ_cost_at_most_1_percent():
+def test_sequences_that_differ_cost_at_most_0_7_percent():
     """Speed of the used trees relative to the plan's, on sequences whose log odds of acceptance have a deviation of 1."""
     p, generator = conditional(np.array(MIDDLE)), np.random.default_rng(2)
     used, planned = np.zeros((2, 2))  # tokens and seconds
@@ -103,7 +103,7 @@ def test_sequences_that_differ_cost_at_most_1_percent():
                 totals += tokens(paths, decoder.table), step_s(paths, MACHINE)
             decoder.decode(recalibration, 7)
     assert recalibration.changes
-    assert (used[0] / used[1]) / (planned[0] / planned[1]) > 0.99
+    assert (used[0] / used[1]) / (planned[0] / planned[1]) > 0.993
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
