@@ -111,7 +111,7 @@ def test_padded_kv_lengths_double_up_to_the_capacity(capacity, expected):
 
 
 class TestPasses:
-    @settings(max_examples=examples(30, fast=15), deadline=None, derandomize=True)
+    @settings(max_examples=examples(30, fast=10), deadline=None, derandomize=True)
     @given(st.lists(st.integers(0, 11), max_size=11), st.integers(0, 70), st.integers(0, 1000))
     def test_logits_equal_eager_passes(self, target, picks, length, seed):
         tree, prompt = random_tree(picks), random_tokens(length, seed)
@@ -343,7 +343,7 @@ class TestDecoding:
     def test_sampled_text_is_the_same_in_eager_and_replayed(self, target, draft):
         options = {"rule": "sequoia", "temperature": 0.8, "seed": 4}
         texts = [
-            decode_with_changes(changing_decoder(target, draft, cuda_graphs=cuda_graphs, **options), 60)
+            decode_with_changes(changing_decoder(target, draft, cuda_graphs=cuda_graphs, **options), 30, every=1)
             for cuda_graphs in (False, True)
         ]
         assert texts[0] == texts[1]
@@ -380,15 +380,15 @@ class TestTreeChange:
     def test_greedy_text_equals_plain_decoding(self, target, draft, cuda_graphs, every, target_drafts, plain_tokens):
         drafter = target if target_drafts else draft
         decoder = changing_decoder(target, drafter, temperature=0.0, cuda_graphs=cuda_graphs)
-        assert decode_with_changes(decoder, 60, every) == plain_tokens[:60]
-        assert decode_with_changes(decoder, 20, every) == plain_tokens[:20]
+        for count in (30, 10):
+            assert decode_with_changes(decoder, count, every) == plain_tokens[:count]
 
     @eager_and_replayed
     def test_distributions_equal_fresh_passes(self, target, draft, cuda_graphs, logits_after):
         decoder = changing_decoder(target, draft, temperature=0.7, seed=3, cuda_graphs=cuda_graphs)
         decoder.start(PROMPT)
         text = list(PROMPT)
-        for tree in [*TREES, *TREES[::-1]]:
+        for tree in [*TREES, TREES[0]]:
             decoder.change_tree(tree)
             proposal = decoder.draft()
             output = decoder.verify(proposal)
