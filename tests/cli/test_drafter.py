@@ -9,7 +9,7 @@ import pytest
 from tests.cli.invented import call, refused, succeed, warnings_of
 from tests.support.eagle_heads import make_head, safeailab, save_head
 from treeopt import bundled
-from treeopt.runtime.drafters import eagle as eagle_package
+from treeopt.runtime.drafters import registry
 from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.trees import Provenance, TreeFile, chain, k_ary, load_file
 from treeopt.trees.drafter_setting import drafter_setting
@@ -96,7 +96,7 @@ def test_layers_are_those_of_the_file_unless_an_option_names_others(
         loaded.append(load_eagle(*arguments, **options))
         return loaded[-1]
 
-    monkeypatch.setattr(eagle_package, "load_eagle", spy)
+    monkeypatch.setattr(registry, "load_eagle", spy)
     other = ("--eagle-layers", "6,5,1")
     commands = [
         ("eagle.json",),

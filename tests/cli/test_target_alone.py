@@ -111,7 +111,7 @@ def test_default_drafters_are_those_that_need_no_model(monkeypatch: pytest.Monke
         if len(names) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
+    monkeypatch.setattr("treeopt.methods.build.load_drafter", load)
     call("profile", "--target", bundled.TARGET, *LITTLE)
     assert names == ["prompt-lookup", "lookahead"]
 
