@@ -9,6 +9,7 @@ from tests.scripts import ROOT
 from tests.simulation.machines import machine, times_of
 from treeopt.errors import InvalidValueError
 from treeopt.planner.request import PlanRequest
+from treeopt.records.latency import LatencyTable
 from treeopt.records.profile import Profile
 from treeopt.simulation.arrivals import Load, arrivals
 from treeopt.simulation.settings import served_settings
@@ -64,6 +65,19 @@ class TestSettings:
     def test_max_nodes_limits_every_setting(self) -> None:
         settings = served_settings(times_of(machine(batches=(1, 8))), PlanRequest(max_nodes=3))
         assert max(tree.nodes for setting in settings for tree in setting.trees) == 3
+
+    def test_chains_are_no_longer_than_the_timed_blocks(self) -> None:
+        profile = machine(batches=(1, 8))
+        timed = profile.latencies[0].draft
+        assert timed is not None
+        blocks = LatencyTable(timed.tokens[:3], timed.timings[:3])
+        latencies = [replace(latency, draft=blocks, per_block=True, steps=()) for latency in profile.latencies]
+        times = times_of(replace(profile, latencies=tuple(latencies)))
+        settings = served_settings(times, PlanRequest())
+        assert max(tree.max_depth for setting in settings for tree in setting.trees) == timed.tokens[2] == 3
+        load = Load(rate_per_s=0.1, prompt_tokens=(8, 8), new_tokens=(8, 8), duration_s=20)
+        for setting in settings:
+            assert Deployment(times=times, batch_size=8).simulate(setting, load)
 
     def test_the_schedule_is_about_as_fast_as_the_best_fixed_setting(self) -> None:
         times = times_of(machine(batches=(1, 2, 3, 4, 6, 8), dearer=0.2), prompt_s=0.01)
