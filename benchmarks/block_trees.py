@@ -204,36 +204,29 @@ def replay(trees: Sequence[GrownTrees], choose: ChooseSizes, seconds: Float64) -
     for expected, needed in trees:
         sizes = choose(expected)
         committed = 1 + (needed <= sizes[:, None]).sum(axis=1)
-        roots, position = [], 0
-        while position < len(needed) - needed.shape[1]:
-            roots.append(position)
-            position += int(committed[position])
-        totals.append((position, len(roots), sizes[roots].sum(), seconds[sizes[roots]].sum()))
+        totals.append(replay_sequence(committed, sizes, seconds, levels=needed.shape[1]))
     return Replayed(*np.array(totals, np.float64).T)
+
+
+def replay_sequence(committed: Int64, sizes: Int64, seconds: Float64, levels: int) -> tuple[float, ...]:
+    """Return tokens, steps, verified tokens and seconds of a sequence, up to the last step that its end cannot truncate.
+
+    Args:
+        committed: (roots,), tokens that a step from each root commits.
+        sizes: (roots,), tokens of the tree below each root.
+        seconds: of a step, by tokens of its pass.
+        levels: of a block.
+    """
+    roots, position = [], 0
+    while position < len(committed) - levels:
+        roots.append(position)
+        position += int(committed[position])
+    return position, len(roots), sizes[roots].sum(), seconds[sizes[roots]].sum()
 
 
 def replay_static(ranks: RootRanks, tree: TokenTree, seconds: Float64) -> Replayed:
     tokens, steps = (counts.astype(np.float64) for counts in ranks.replay(tree))
     return Replayed(tokens, steps, steps * tree.nodes, steps * seconds[tree.nodes])
-
-
-def committed_tokens(tree: TokenTree, ranks: Int64) -> Int64:
-    """Return (roots,): tokens that a step from each root commits; `ranks` is (roots, levels)."""
-    tokens = np.zeros(len(ranks), np.int64)
-    for roots, _ in follow_ranks(tree, ranks):
-        tokens[roots] += 1
-    return tokens
-
-
-def follow_ranks(tree: TokenTree, ranks: Int64) -> Iterator[tuple[Int64, Int64]]:
-    """Yield, for each depth, the roots below which the sequence is still in the tree, and the nodes that it reached."""
-    roots, nodes = np.arange(len(ranks)), np.zeros(len(ranks), np.int64)
-    yield roots, nodes
-    for depth in range(min(tree.max_depth, ranks.shape[1])):
-        rank = ranks[roots, depth]
-        inside = (rank >= 0) & (rank < tree.child_counts[nodes])
-        roots, nodes = roots[inside], tree.first_child[nodes[inside]] + rank[inside]
-        yield roots, nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +250,9 @@ class TreesByEntropy:
             rows = ranks[labels == label]
             solution = solve(acceptance_table(rows), MAX_TOKENS, levels)
             trees = [chain(1)] + [solution.tree(nodes, levels) for nodes in range(2, MAX_TOKENS + 1)]
+            roots = RootRanks([rows])
             candidates.append(trees)
-            tokens.append(np.array([committed_tokens(tree, rows).mean() for tree in trees]))
+            tokens.append(np.array([roots.step_tokens(tree)[0].mean() for tree in trees]))
         fitted = cls(limits, [trees[0] for trees in candidates])
         for _ in range(ROUNDS):
             second_per_token = 1 / fitted.replay(sequences, seconds).tokens_per_s
@@ -274,15 +268,12 @@ class TreesByEntropy:
     def replay(self, sequences: Sequence[BlockMarginals], seconds: Float64) -> Replayed:
         """Replay each root's tree."""
         nodes, totals = np.array([tree.nodes for tree in self.trees]), []
-        for sequence in sequences:
+        ranks = RootRanks([sequence.ranks for sequence in sequences])
+        by_tree = [ranks.step_tokens(tree) for tree in self.trees]
+        for sequence, *committed in zip(sequences, *by_tree, strict=True):
             labels = np.searchsorted(self.limits, first_slot_entropy(sequence))
-            by_tree = np.stack([committed_tokens(tree, sequence.ranks) for tree in self.trees])
-            committed, sizes = by_tree[labels, np.arange(len(labels))], nodes[labels]
-            roots, position = [], 0
-            while position < len(labels) - sequence.ranks.shape[1]:
-                roots.append(position)
-                position += int(committed[position])
-            totals.append((position, len(roots), sizes[roots].sum(), seconds[sizes[roots]].sum()))
+            chosen = np.stack(committed)[labels, np.arange(len(labels))]
+            totals.append(replay_sequence(chosen, nodes[labels], seconds, levels=sequence.ranks.shape[1]))
         return Replayed(*np.array(totals, np.float64).T)
 
 
@@ -413,8 +404,13 @@ def measured_reach(tree: TokenTree, sequences: Sequence[BlockMarginals]) -> Floa
     for sequence in sequences:
         ranks = sequence.ranks[: len(sequence.ranks) - tree.max_depth]
         roots += len(ranks)
-        for _, nodes in follow_ranks(tree, ranks):
-            np.add.at(hits, nodes, 1)
+        node, active = np.zeros(len(ranks), np.int64), np.arange(len(ranks))
+        for depth in range(tree.max_depth + 1):
+            np.add.at(hits, node[active], 1)
+            if depth < tree.max_depth:
+                rank = ranks[active, depth]
+                active = active[(rank >= 0) & (rank < tree.child_counts[node[active]])]
+                node[active] = tree.first_child[node[active]] + ranks[active, depth]
     return hits / roots
 
 

@@ -99,9 +99,7 @@ def treeopt_options(
     plain = Decoder(models.target, None, sampling=sampling, max_sequence_tokens=max_tokens)
     options = [Option("plain", "", partial(decode_steps, plain, new_tokens))]
     loaded = {
-        drafter.name: load_planned_drafter(
-            DrafterSetting(name=drafter.name, source=drafter.source, layers=drafter.layers), models, capacity=max_tokens
-        )
+        drafter.label: load_planned_drafter(drafter.base_setting, models, capacity=max_tokens)
         for drafter in profile.drafters
     }
     for setting, best in best_options(profile, temperature):
@@ -109,7 +107,7 @@ def treeopt_options(
             models,
             TreeFile(tree=best.tree, drafter=setting),
             Decoding(rule=best.rule, sampling=sampling),
-            loaded=loaded.get(setting.name),
+            loaded=loaded.get(setting.label),
             sequence_tokens=max_tokens,
         )
         decode = partial(decode_steps, decoder, new_tokens)

@@ -145,8 +145,7 @@ def _load_drafters(
         heads = replace(drafter, block_draft_tokens=None)
         if heads not in loaded:
             loaded[heads] = load_planned_drafter(heads, models, capacity=capacity)
-        block = drafter.block_draft_tokens
-        drafters.append(loaded[heads] if block is None else loaded[heads].with_block_of(block))
+        drafters.append(loaded[heads].with_block_of(drafter.block_draft_tokens))
     return drafters
 
 

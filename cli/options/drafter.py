@@ -86,17 +86,15 @@ def with_blocks(drafters: Sequence[DrafterSetting], blocks: tuple[int, ...]) -> 
 
     Raises click.UsageError if no drafter has such a head.
     """
-    if not blocks:
-        return tuple(drafters)
-    if not any(drafter.name in BLOCK_DRAFTERS for drafter in drafters):
+    if blocks and not any(drafter.name in BLOCK_DRAFTERS for drafter in drafters):
         raise click.UsageError(
             f"--block-draft-tokens: expected --drafter {', '.join(BLOCK_DRAFTERS)}, whose blocks they are. Got none: name "
             "one, or leave it out."
         )
     return tuple(
-        drafter if block is None else replace(drafter, block_draft_tokens=block)
+        replace(drafter, block_draft_tokens=block)
         for drafter in drafters
-        for block in (dict.fromkeys(blocks) if drafter.name in BLOCK_DRAFTERS else (None,))
+        for block in (blocks if blocks and drafter.name in BLOCK_DRAFTERS else (None,))
     )
 
 

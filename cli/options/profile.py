@@ -219,11 +219,11 @@ class ProfileOptions:
             raise click.UsageError(
                 f"--drafter {needing[0]}: expected --draft MODEL, which it drafts with. Got none: add it."
             )
-        if not names and not self.has_draft_model:
-            return tuple(DrafterSetting(name=name) for name in WITHOUT_MODELS)
         if twice := [name for name in names if names.count(name) > 1]:
             raise click.UsageError(f"--drafter {twice[0]}: expected once. Got it {names.count(twice[0])} times.")
         others = [drafter for drafter in self.drafters if drafter.name != "model"]
+        if not names and not self.has_draft_model:
+            others = [DrafterSetting(name=name) for name in WITHOUT_MODELS]
         return with_blocks(with_layers(others, self.eagle_layers), self.block_draft_tokens)
 
     @property

@@ -112,7 +112,7 @@ class DrafterMeasurement:
                     share = self.deadline.part(LATENCY_SHARE / (len(drafters) - number))
                     recorder = replace(self.recorder, tick=bar.update)
                     timer = DrafterTimer(drafter, self.tokens, self.settings, recorder)
-                    latencies[drafter.setting().label] = timer.measure(profile.latencies, share)
+                    latencies[drafter.label] = timer.measure(profile.latencies, share)
         return latencies
 
     def _measure_on_prompts(
@@ -126,14 +126,14 @@ class DrafterMeasurement:
     ) -> tuple[MeasuredDrafter, ...]:
         measured = []
         for number, drafter in enumerate(drafters):
-            deadline, label = self.deadline.part(1 / (len(drafters) - number)), drafter.setting().label
-            with tqdm(desc=f"{label:<10}", unit="text", disable=hidden) as bar:
+            deadline = self.deadline.part(1 / (len(drafters) - number))
+            with tqdm(desc=f"{drafter.label:<10}", unit="text", disable=hidden) as bar:
                 profiler = DrafterProfiler(
                     drafter=drafter,
                     profile=profile,
                     sources=self.sources,
                     generated=generated,
-                    latencies=latencies.get(label, ()),
+                    latencies=latencies.get(drafter.label, ()),
                     settings=self.settings,
                     positions=self.positions,
                     prompt_count=self.prompt_count,

@@ -293,7 +293,7 @@ class DrafterProfiler:
 
     def _kind(self, sampling: Sampling, source: PromptSource) -> str:
         """Return the end of the checkpoint's kinds of this drafter, sampling and context length."""
-        return f"{self.drafter.setting().label} {describe_point(sampling, source)}"
+        return f"{self.drafter.label} {describe_point(sampling, source)}"
 
     def _step_model(self, sampling: Sampling, source: PromptSource) -> StepModel:
         temperature = sampling.temperature

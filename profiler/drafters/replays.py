@@ -89,7 +89,7 @@ class SettingReplay:
             rows = count_sequences(
                 lambda number: tuple(map(float, count(number).ravel())),
                 generated,
-                f"needed tokens {self.drafter.setting().label} {point}",
+                f"needed tokens {self.drafter.label} {point}",
                 self.recorder.checkpoint,
                 self.recorder.tick,
                 deadline,

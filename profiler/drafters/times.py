@@ -74,7 +74,7 @@ class DrafterTimer:
         tokens = np.resize(np.asarray(self.tokens), point.context_tokens + ROOM_TOKENS).tolist()
         max_tokens = min(self.settings.max_tokens, latency.verify.max_tokens)
         passes = LatencyCurve(
-            f"{self.drafter.setting().label} {point.kind('draft')}",
+            f"{self.drafter.label} {point.kind('draft')}",
             partial(self._open_passes, tokens, point, max_tokens),
             self._largest_draft(max_tokens),
             self.recorder,
@@ -89,7 +89,7 @@ class DrafterTimer:
             (TARGET_RULE,),
             trees,
             recorder=self.recorder,
-            drafter=f"{self.drafter.setting().label} ",
+            drafter=f"{self.drafter.label} ",
         )
         self._time(passes, steps, deadline)
         draft = self._table(passes)

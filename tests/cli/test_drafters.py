@@ -41,7 +41,9 @@ def test_layers_apply_to_eagle_heads_only(folder: Path, monkeypatch: pytest.Monk
     def load(name, *_, layers, **__):
         layers_of[name] = layers
         if len(layers_of) < 5:
-            return SimpleNamespace(setting=lambda: drafter_setting(name, layers=layers))
+            loaded = SimpleNamespace(setting=lambda: drafter_setting(name, layers=layers))
+            loaded.with_block_of = lambda _: loaded
+            return loaded
         raise TreeoptError("enough")
 
     monkeypatch.setattr("treeopt.methods.build.load_drafter", load)

@@ -79,6 +79,8 @@ PROFILE = [
     ("--drafter medusa=heads --drafter eagle2 --eagle-layers 2,6,9", 2, EAGLE),
     ("--drafter eagle --eagle-layers 2,-6", 2, "expected layer ids of the target, whole numbers of at least 0"),
     (f"--target {bundled.TARGET} --drafter eagle2", 2, "--drafter eagle2: expected --draft MODEL"),
+    (f"--target {bundled.TARGET} --eagle-layers 2,6,9", 2, EAGLE),
+    (f"--target {bundled.TARGET} --block-draft-tokens 3", 2, "--block-draft-tokens: expected --drafter dflash"),
     (f"--target {bundled.TARGET} --rules sequoia", 2, "--rules: expected a draft model"),
     (f"--target {bundled.TARGET} --record", 2, "--record: expected a draft model"),
     (

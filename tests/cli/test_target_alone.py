@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -106,10 +107,13 @@ def test_trees_of_a_draft_model_are_refused(command: str) -> None:
 def test_default_drafters_are_those_that_need_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
 
-    def load(name: str, *_: object, **__: object) -> None:
+    def load(name: str, *_: object, **__: object) -> SimpleNamespace:
         names.append(name)
         if len(names) == 2:
             raise KeyboardInterrupt
+        loaded = SimpleNamespace()
+        loaded.with_block_of = lambda _: loaded
+        return loaded
 
     monkeypatch.setattr("treeopt.methods.build.load_drafter", load)
     call("profile", "--target", bundled.TARGET, *LITTLE)

@@ -35,7 +35,7 @@ def load_planned_drafter(setting: DrafterSetting, models: ModelPair, *, capacity
         target_digest=models.described.target_digest,
         capacity=models.target.config.max_positions if capacity is None else capacity,
     )
-    return loaded if setting.block_draft_tokens is None else loaded.with_block_of(setting.block_draft_tokens)
+    return loaded.with_block_of(setting.block_draft_tokens)
 
 
 def build_decoder(

@@ -28,17 +28,8 @@ def plan_drafter(name: str, inputs: Inputs) -> Method:
     Raises TreeoptError if the pair has no such heads, InfeasibleError if no setting is within the timed passes.
     """
     measured = next((drafter for drafter in inputs.profile.drafters if drafter.name == name), None)
-    heads = (
-        DrafterSetting(name=name)
-        if measured is None
-        else DrafterSetting(
-            name=name,
-            source=measured.source,
-            layers=measured.layers,
-            block_draft_tokens=measured.block_draft_tokens,
-        )
-    )
-    loaded = load_planned_drafter(heads, inputs.pair)
+    setting = DrafterSetting(name=name) if measured is None else measured.base_setting
+    loaded = load_planned_drafter(setting, inputs.pair)
     temperature = inputs.sampling.temperature
     if measured is None or not (measured.trees_at(temperature) or measured.decodes_at(temperature)):
         measured = _measure(loaded, inputs)

@@ -112,6 +112,11 @@ class StepCosts(ArrayRecord):
     def max_levels(self) -> int:
         return self.draft.max_tokens if self.per_block else self.max_nodes
 
+    @property
+    def longest_chain(self) -> int:
+        """Draft tokens of the longest chain whose pass and levels lie within the curves."""
+        return min(self.max_nodes - 1, self.max_levels)
+
     def step_s(self, nodes: Integers, draft_widths: Integers) -> Float64:
         """Return (…, trees): seconds of a step with each tree.
 

@@ -77,7 +77,7 @@ class StepModel(ArrayRecord):
     @property
     def longest_chain(self) -> int:
         """Draft tokens of the longest chain whose pass, levels and depth lie within what was measured."""
-        depth, longest = self.acceptance.table.max_depth, min(self.costs.max_nodes - 1, self.costs.max_levels)
+        depth, longest = self.acceptance.table.max_depth, self.costs.longest_chain
         return longest if depth is None else min(longest, depth)
 
     def covers(self, tree: TokenTree) -> bool:

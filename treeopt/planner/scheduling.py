@@ -17,13 +17,7 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.plan_record import Plan
-from treeopt.planner.planning import (
-    RuleTrees,
-    check_profile,
-    fastest_tree_and_chain,
-    plan_rules,
-    select_acceptances,
-)
+from treeopt.planner.planning import RuleTrees, check_profile, fastest_tree_and_chain, plan_rules, select_acceptances
 from treeopt.planner.request import Memory, PlanRequest, device_memory
 from treeopt.planner.segments import CLOSE, Segment, find_winners, winner_ranges
 from treeopt.planner.tokens import token_models

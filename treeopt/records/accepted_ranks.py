@@ -128,8 +128,12 @@ class RootRanks(ArrayRecord):
         """Replay the tree from each sequence's start, up to the last step that the sequence's end cannot truncate."""
         key = tree.parents.tobytes()
         if key not in self._replays:
-            self._replays[key] = _walk_steps((_count_step_tokens(tree, ranks) for ranks in self.ranks), tree.max_depth)
+            self._replays[key] = _walk_steps(self.step_tokens(tree), tree.max_depth)
         return self._replays[key]
+
+    def step_tokens(self, tree: TokenTree) -> tuple[Int64, ...]:
+        """Return (roots,) for every sequence: the tokens that a step from each root commits."""
+        return tuple(_count_step_tokens(tree, ranks) for ranks in self.ranks)
 
     def table(self, depths: int, branching: int) -> AcceptanceTable:
         """Return the table of these ranks, with each position as a root once; rows never reached are 0."""

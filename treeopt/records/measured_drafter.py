@@ -286,21 +286,23 @@ class MeasuredDrafter(ShortRepr):
 
     def setting(self, values: tuple[SettingValue, ...] = ()) -> DrafterSetting:
         """Return the drafter's setting in plans and tree files; raises InvalidValueError for invalid values."""
-        return checked_setting(
-            DrafterSetting(
-                name=self.name,
-                source=self.source,
-                digest=self.digest,
-                layers=self.layers,
-                block_draft_tokens=self.block_draft_tokens,
-                values=values,
-            )
+        return checked_setting(replace(self.base_setting, values=values))
+
+    @property
+    def base_setting(self) -> DrafterSetting:
+        """The drafter with its heads, without values."""
+        return DrafterSetting(
+            name=self.name,
+            source=self.source,
+            digest=self.digest,
+            layers=self.layers,
+            block_draft_tokens=self.block_draft_tokens,
         )
 
     @property
     def label(self) -> str:
         """As that of `DrafterSetting`."""
-        return DrafterSetting(name=self.name, block_draft_tokens=self.block_draft_tokens).label
+        return self.base_setting.label
 
     def trees_at(self, temperature: float) -> tuple[MeasuredTrees, ...]:
         """Return the measurements of static trees at a temperature, by increasing context length."""

@@ -173,12 +173,6 @@ class StepLatency(ShortRepr, Tabular):
                 f"rule_overheads: expected each rule once. Got {rule!r:.60} twice.", field="rule_overheads"
             )
 
-    @property
-    def longest_chain(self) -> int:
-        """Draft tokens of the longest chain whose verification pass and block of draft tokens were timed."""
-        longest = self.verify.max_tokens - 1
-        return min(longest, self.draft.max_tokens) if self.per_block and self.draft is not None else longest
-
     def overhead_of(self, rule: str) -> Timing | None:
         """Return the rule's overhead, by default `overhead`."""
         return next((item.overhead for item in self.rule_overheads if item.rule == rule), self.overhead)

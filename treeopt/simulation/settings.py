@@ -58,8 +58,7 @@ def served_settings(
     )
     profile = times.profile if new_tokens is None else for_new_tokens(times.profile, new_tokens)
     scheduled = _schedule(profile, times, request)
-    longest = min(latency.longest_chain for latency in profile.latencies_at(times.acceptance.temperature))
-    longest = longest if request.max_depth is None else min(longest, request.max_depth)
+    longest = times.longest_chain if request.max_depth is None else min(times.longest_chain, request.max_depth)
     names = {chain(0): PLAIN}
     if default_length is not None and 0 < default_length <= longest:
         names[chain(default_length)] = f"default, {describe_tree(chain(default_length))}"

@@ -39,6 +39,12 @@ class StepTimes:
         """The shortest context length measured at every batch size, else at the smallest batch size."""
         return min(set.intersection(*self._contexts.values()) or self._contexts[min(self._contexts)])
 
+    @cached_property
+    def longest_chain(self) -> int:
+        """Draft tokens of the longest chain that can be predicted at every operating point."""
+        points = [(size, context) for size, contexts in self._contexts.items() for context in contexts]
+        return min(self._costs_at(*point).longest_chain for point in points)
+
     @property
     def first_token_with_prompt(self) -> bool:
         """Whether prefill yields the first token, as in engines; in treeopt's decoder the first step does."""

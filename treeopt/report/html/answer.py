@@ -103,15 +103,13 @@ def answer_figure(contents: Contents) -> PageFigure | None:
 
 def commands(contents: Contents) -> list[Command]:
     """Return the commands to run next."""
-    planned = contents.planned
+    planned, tree = contents.planned, _tree_name(contents)
     if planned is None:
-        tree = quoted(contents.trees[0].label) if contents.trees else "tree.json"
         return [
             Command("treeopt profile", "measure this machine"),
             Command(f"treeopt bench tree {tree}", "measure a tree"),
         ]
     profile, engine = quoted(contents.profile_name), planned.profile.engine
-    tree = quoted(contents.trees[0].label) if contents.trees else "tree.json"
     result = answer(contents)
     if result is not None and result.nodes == 1 and engine is None:
         return [Command("treeopt profile --drafter prompt-lookup", "try a drafter that needs no model")]
@@ -119,28 +117,32 @@ def commands(contents: Contents) -> list[Command]:
         f"treeopt solve --profile {profile}{planning_options(planned.request)} --output tree.json", "write the tree"
     )
     write = [] if contents.trees else [solve]
-    measured = result is not None and result.measured is not None
+    bench, measured = bench_command(contents), result is not None and result.measured is not None
+    if bench is None:
+        return [*write, Command(engine_command(planned.profile, profile, tree), "write the setting of an engine")]
+    measure = [] if measured else [Command(f"{bench} --output bench.json", "measure the prediction here")]
     if engine is not None:
-        command = engine_command(planned.profile, profile, tree)
-        if engine.name == IMPORTED:
-            return [*write, Command(command, "write the setting of an engine")]
-        return [] if measured else [Command(f"{command} --output bench.json", "measure the prediction here")]
-    bench = Command(f"{bench_command(contents)} --profile {profile} --output bench.json", "measure the prediction here")
+        return measure
     use = [
         Command(f'treeopt run {tree}{decoding_options(planned.plan, planned.best)} --prompt "…"', "decode with it"),
         Command("treeopt export --list", "list the engines that it can be written for"),
     ]
-    return [*write, *([] if measured else [bench]), *use]
+    return [*write, *measure, *use]
 
 
 def bench_command(contents: Contents) -> str | None:
-    """Return the command that measures the choice; None for imported measurements of an unknown engine."""
-    engine = None if contents.planned is None else contents.planned.profile.engine
-    if engine is not None:
-        return None if engine.name == IMPORTED else f"treeopt bench engine {engine.name}"
-    tree = quoted(contents.trees[0].label) if contents.trees else "tree.json"
-    lossy = " --lossy" if contents.planned is not None and contents.planned.plan.lossy else ""
-    return f"treeopt bench tree {tree}{lossy}"
+    """Return the command that measures the choice of a plan; None for imported measurements of an unknown engine."""
+    planned, profile, tree = contents.planned, quoted(contents.profile_name), _tree_name(contents)
+    assert planned is not None  # without a plan there is no choice
+    if planned.profile.engine is not None:
+        imported = planned.profile.engine.name == IMPORTED
+        return None if imported else engine_command(planned.profile, profile, tree)
+    return f"treeopt bench tree {tree}{' --lossy' if planned.plan.lossy else ''} --profile {profile}"
+
+
+def _tree_name(contents: Contents) -> str:
+    """Return the first tree file of a page, quoted, or that which `treeopt solve` writes."""
+    return quoted(contents.trees[0].label) if contents.trees else "tree.json"
 
 
 @dataclass(frozen=True, slots=True)

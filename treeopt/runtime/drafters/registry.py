@@ -57,9 +57,17 @@ class LoadedDrafter:
         """Draft tokens of a block; None if the drafter has no block head."""
         return self.heads.levels if self.name in BLOCK_DRAFTERS else None
 
-    def with_block_of(self, draft_tokens: int) -> "LoadedDrafter":
-        """Return the drafter with smaller blocks; raises InvalidValueError for larger ones than its head was trained for."""
-        return replace(self, heads=self.heads.with_levels(draft_tokens))
+    @property
+    def label(self) -> str:
+        """As that of `DrafterSetting`."""
+        return self.setting().label
+
+    def with_block_of(self, draft_tokens: int | None) -> "LoadedDrafter":
+        """Return the drafter with smaller blocks, or as it is for None.
+
+        Raises InvalidValueError for larger blocks than its head was trained for.
+        """
+        return self if draft_tokens is None else replace(self, heads=self.heads.with_levels(draft_tokens))
 
     def setting(self, values: tuple[SettingValue, ...] = ()) -> DrafterSetting:
         """Return the drafter with its settings, as plans and files contain it."""

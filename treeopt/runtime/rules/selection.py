@@ -18,10 +18,8 @@ class HostTree:
     def __init__(self, tree: TokenTree) -> None:
         self.parents: list[int] = tree.parents.tolist()
         self.depth: list[int] = tree.depth.tolist()
-        counts = [0] * tree.nodes
-        for parent in self.parents[1:]:
-            counts[parent] += 1
-        self.children = [range(first, stop) for first, stop in pairwise(accumulate(counts, initial=1))]
+        ends = accumulate(tree.child_counts.tolist(), initial=1)
+        self.children = [range(first, stop) for first, stop in pairwise(ends)]
 
     def path(self, node: int) -> tuple[int, ...]:
         """Return the nodes from the root down to `node`."""
