@@ -94,7 +94,8 @@ real-drafters: real-model
 	test -e $(CHATS)/chats.jsonl || gunzip --stdout $(SMOLLM2)/chats.jsonl.gz >$(CHATS)/chats.jsonl
 	$(BIN)/python tools/sample_chats.py $(REAL) --output $(CHATS)/chats.jsonl
 	$(BIN)/python tools/teacher_outputs.py $(REAL) $(CHATS)/chats.jsonl
-	$(BIN)/python tools/train_chat_eagle.py $(REAL) $(CHATS) --output $(SMOLLM2)/eagle
+	$(BIN)/python tools/train_chat_head.py $(REAL) $(CHATS) --kind eagle --output $(SMOLLM2)/eagle
+	$(BIN)/python tools/train_chat_head.py $(REAL) $(CHATS) --kind dflash --output $(SMOLLM2)/dflash
 	$(BIN)/python tools/train_chat_draft.py $(REAL) $(CHATS) --output $(SMOLLM2)/draft
 
 # what the tests of GGUF models want: compiled in minutes, unless pip's cache holds the wheel from an earlier time

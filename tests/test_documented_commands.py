@@ -49,7 +49,7 @@ def script_options(path: Path) -> set[str]:
     source = path.read_text("utf-8")
     texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
     flags = {text for text in texts if isinstance(text, str) and text.startswith("-")}
-    if "parse_arguments(" in source and path.name != DISTILLATION.name:
+    if "argument_parser(" in source and path.name != DISTILLATION.name:
         flags |= script_options(DISTILLATION)
     if "from head_training import" in source:
         flags |= script_options(HEADS)

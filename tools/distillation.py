@@ -20,7 +20,7 @@ Predictions = list[tuple[Tensor, Tensor, Tensor]]
 indices of the drafter's vocabulary, -1 outside it, and the target's probabilities (n, TOP_TOKENS)."""
 
 
-def parse_arguments(description: str | None, *, learning_rate: float) -> argparse.Namespace:
+def argument_parser(description: str | None, *, learning_rate: float) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="folder of the chat model in Hugging Face layout")
     parser.add_argument("chats", type=Path, help="folder that contains the folder `teacher` of teacher_outputs.py")
@@ -31,7 +31,7 @@ def parse_arguments(description: str | None, *, learning_rate: float) -> argpars
     )
     parser.add_argument("--chats-per-step", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--learning-rate", type=float, default=learning_rate, help="maximum (default: %(default)s)")
-    return parser.parse_args()
+    return parser
 
 
 def distillation_loss(predictions: Predictions, depth_weight: float) -> Tensor:
@@ -69,7 +69,7 @@ def train(
         predict: the drafter's predictions on a batch.
         outputs: the target's outputs; acceptance on the held-out ones is printed.
         checkpoint: file that exists until the training is complete.
-        options: of `parse_arguments`.
+        options: of `argument_parser`.
         depth_weight: weight of a depth's loss over that of the previous depth.
         export: writes the weights to a folder: that of the options, once training is complete.
     """

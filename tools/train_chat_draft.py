@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from distillation import Predictions, parse_arguments, train
+from distillation import Predictions, argument_parser, train
 from teacher_outputs import Batch, load_teacher_outputs
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -60,7 +60,7 @@ def save(draft: LlamaForCausalLM, model: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    options = parse_arguments(__doc__, learning_rate=2e-3)
+    options = argument_parser(__doc__, learning_rate=2e-3).parse_args()
     if options.start is not None:
         draft = LlamaForCausalLM.from_pretrained(options.start, dtype=torch.float32)
     else:

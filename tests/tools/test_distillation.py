@@ -27,8 +27,8 @@ CHATS = [
 
 @pytest.fixture(scope="module")
 def tools():
-    """Return the modules teacher_outputs, distillation, train_chat_eagle and train_eagle."""
-    return together("tools", "teacher_outputs", "distillation", "train_chat_eagle", "train_eagle")
+    """Return the modules teacher_outputs, distillation, train_chat_head and train_eagle."""
+    return together("tools", "teacher_outputs", "distillation", "train_chat_head", "train_eagle")
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def head(tools, target):
 def predict_with(tools, head):
     numbers = torch.full((VOCABULARY,), -1)
     numbers[torch.tensor(KNOWN)] = torch.arange(len(KNOWN))
-    return lambda batch: tools[2].predict(head, numbers, batch)
+    return lambda batch: tools[2].predict_eagle(head, numbers, batch)
 
 
 class TestTeacherOutputs:

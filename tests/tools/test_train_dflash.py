@@ -12,11 +12,17 @@ from treeopt.runtime.models.model import RequestedStates
 pytest.importorskip("transformers", reason="needs the hf extra")
 
 
-def test_a_saved_head_drafts_what_it_predicted_in_training(tmp_path):
+@pytest.mark.parametrize("reduced", [False, True], ids=["all tokens", "reduced vocabulary"])
+def test_a_saved_head_drafts_what_it_predicted_in_training(tmp_path, reduced):
     head_training, train_dflash = together("tools", "head_training", "train_dflash")
     target = load_model(bundled.TARGET)
     torch.manual_seed(1)
-    head = train_dflash.DflashHead(target, target.weights.head.weight.detach().float())
+    output = target.weights.head.weight.detach().float()
+    sizes = train_dflash.DflashSizes(layers=1, inner=96, block_tokens=5)
+    draft_tokens = torch.arange(3, 250, 2) if reduced else None
+    head = train_dflash.DflashHead(
+        target, output if draft_tokens is None else output[draft_tokens], sizes, draft_tokens=draft_tokens
+    )
     for layer in head.layers:
         for product in layer.values():
             torch.nn.init.normal_(product.weight, std=0.05)
@@ -29,9 +35,12 @@ def test_a_saved_head_drafts_what_it_predicted_in_training(tmp_path):
     batch = head_training.TargetStates(states.last[None], tokens, torch.cat(states.layers, -1)[None])
     roots = torch.tensor([3, 17, 30])
     with torch.no_grad():
-        hidden = head.draft_blocks(batch, roots)[0].view(len(roots), train_dflash.BLOCK_TOKENS, -1)
+        hidden = head.draft_blocks(batch.layers, batch.tokens, roots)[0]
     for root, expected in zip(roots.tolist(), hidden @ head.output.T, strict=True):
         (cache,) = loaded.new_caches(40, 1)
         loaded.read([target.compute_states(tokens[0, :root], loaded.requested_states)], [cache])
         logits = loaded.draft([int(tokens[0, root])], [cache])[0]
+        if reduced:
+            assert logits[:, 4].isneginf().all()  # outside the vocabulary
+            logits = logits[:, head.draft_tokens]
         torch.testing.assert_close(logits, expected[1:], atol=2e-3, rtol=2e-3)
