@@ -235,6 +235,60 @@ def test_setting_is_the_fastest_of_the_decoded_ones():
     assert tokens.tokens_per_step.value == max(item.decoded.tokens_per_step for item in decodes.settings)
 
 
+def noisy(decodes, generator, noise):
+    """Return the decodes with noise on the seconds of every sequence, `noise` as a fraction."""
+
+    def timed_again(decoded):
+        factors = generator.normal(1, noise, decoded.count)
+        return replace(decoded, seconds=Timing(decoded.seconds.samples_s * factors))
+
+    settings = tuple(replace(setting, decoded=timed_again(setting.decoded)) for setting in decodes.settings)
+    return replace(decodes, plain=timed_again(decodes.plain), settings=settings)
+
+
+def chosen_and_true_speedup(noise, rows, generator):
+    """Return the speedup of the setting that is chosen from noisy times, as predicted, and without the noise."""
+    profile = invented()
+    drafter = lookup(profile, rows)
+    (decodes,) = drafter.decodes
+    many = replace(
+        decodes,
+        plain=repeat(decodes.plain),
+        settings=tuple(replace(item, decoded=repeat(item.decoded), passes=(400,)) for item in decodes.settings),
+    )
+    drafters = (replace(drafter, decodes=(noisy(many, generator, noise),)),)
+    choice = options(replace(profile, drafters=drafters), PlanRequest())[1]
+    true_s = next(
+        verify_s(most, 256, 1) + beside
+        for values, most, _, beside in rows
+        if drafter_setting("prompt-lookup", **values) == choice.drafter
+    )
+    return choice.speedup.value, choice.tokens_per_step.value / true_s * plain_s(profile)
+
+
+def repeat(decoded, times=4):
+    """Return the sequences several times."""
+    seconds = Timing(np.tile(decoded.seconds.samples_s, times))
+    return replace(decoded, tokens=decoded.tokens * times, steps=decoded.steps * times, seconds=seconds)
+
+
+def test_choice_among_noisy_settings_is_not_predicted_too_fast():
+    rows = [({"length": 3, "ngram": ngram}, 4, 2.0, 1e-4) for ngram in (1, 2, 3, 4, 5)]
+    generator = np.random.default_rng(3)
+    ratios = [
+        predicted / true for predicted, true in (chosen_and_true_speedup(0.3, rows, generator) for _ in range(30))
+    ]
+    assert 0.95 < np.mean(ratios) < 1.1  # 1.17 if each setting keeps its own overhead: the least of five noisy times
+
+
+def test_overheads_that_noise_does_not_explain_stay_apart():
+    rows = [({"length": 3, "ngram": ngram}, 4, 2.0, 4e-3 * ngram) for ngram in (1, 2, 3, 4)]
+    generator = np.random.default_rng(4)
+    for _ in range(10):
+        predicted, true = chosen_and_true_speedup(0.002, rows, generator)
+        assert predicted == pytest.approx(true, rel=0.01)
+
+
 def test_passes_are_those_of_the_operating_point():
     profile = invented(conditions=[(256, 1), (4096, 1)])
     profile = replace(profile, drafters=(lookup(profile, lookup_rows()), heads(profile)))

@@ -8,11 +8,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from treeopt.adaptation.candidates import ContextCosts
 from treeopt.adaptation.strategy import LOOKUP, PredictedRate, Strategy, describe_strategy
 from treeopt.errors import InfeasibleError
 from treeopt.planner.curves import MIN_S
-from treeopt.planner.drafter_costs import mean_pass_s, pass_costs, point_of_decoding, relative_step_s
+from treeopt.planner.drafter_costs import (
+    mean_pass_s,
+    pass_costs,
+    point_of_decoding,
+    setting_overheads_s,
+    shrink_overheads,
+)
+from treeopt.planner.resampling import SEED, Resampled
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.lookup_replay import LookupReplay, ReplayedSteps
@@ -52,21 +61,24 @@ def measured_lookups(
     if not fitting:
         return ()
     nearest = min(fitting, key=lambda item: abs(item.context_tokens - costs.planned))
-    passes = pass_costs(point_of_decoding(profile, sampling, nearest.context_tokens))
-    lookups = []
-    for counted in nearest.settings:
-        if counted.max_tokens <= min(max_nodes, costs.max_nodes, passes.max_nodes):
-            relative = float(relative_step_s(nearest.plain, [counted.decoded])[0])
-            overhead_s = float(passes.plain_s[0]) * relative - float(mean_pass_s(counted, passes))
-            lookups.append(
-                MeasuredLookup(
-                    setting=PromptLookupSetting(**{value.name: value.value for value in counted.values}),
-                    tokens_per_step=counted.tokens_per_step,
-                    step_s=overhead_s + float(mean_pass_s(counted.replayed or counted, passes)),
-                    overhead_s=overhead_s,
-                )
-            )
-    return tuple(lookups)
+    decoded_at = point_of_decoding(profile, sampling, nearest.context_tokens)
+    passes, estimator = pass_costs(decoded_at), Resampled(np.random.default_rng(SEED))
+    settings = [
+        item for item in nearest.settings if item.max_tokens <= min(max_nodes, costs.max_nodes, passes.max_nodes)
+    ]
+    if not settings:
+        return ()
+    drawn_s = setting_overheads_s(nearest.plain, settings, pass_costs(decoded_at, estimator), estimator)
+    overheads_s, _ = shrink_overheads(setting_overheads_s(nearest.plain, settings, passes), drawn_s)
+    return tuple(
+        MeasuredLookup(
+            setting=PromptLookupSetting(**{value.name: value.value for value in item.values}),
+            tokens_per_step=item.tokens_per_step,
+            step_s=overhead_s + float(mean_pass_s(item.replayed or item, passes)),
+            overhead_s=overhead_s,
+        )
+        for item, overhead_s in zip(settings, overheads_s.tolist(), strict=True)
+    )
 
 
 def one_of_each_length(

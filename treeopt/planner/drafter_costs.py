@@ -3,14 +3,15 @@
 For static trees, the drafter's times take the place of the draft model's in the ordinary model of a step.  Drafters that
 build their own trees were decoded with, interleaved with plain decoding:
 
-    step_s = plain_s * (seconds of a step / seconds of a plain step)
-             + sum over sizes of fraction[size] * (verify_s[size] here - verify_s[size] where the sequences were decoded)
+    step_s     = overhead_s + sum over sizes of fraction[size] * verify_s[size]
+    overhead_s = plain_s * (seconds of a step / seconds of a plain step)
+                 - sum over sizes of fraction[size] * verify_s[size] where the sequences were decoded
 
-with plain_s of the profile's curves.  Tokens, steps and seconds are resampled together, by sequence.  Between the context
-lengths of the decoded sequences, all of this is interpolated.
+with plain_s and verify_s of the profile's curves.  Tokens, steps and seconds are resampled together, by sequence.  Between
+the context lengths of the decoded sequences, all of this is interpolated.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -105,28 +106,33 @@ def predict_settings(
     decodes = weighted_neighbours(by_context, point.context_tokens)
     observed = _SettingCosts(profile, point, decodes, OBSERVED)
     drawn = _SettingCosts(profile, point, decodes, Resampled(np.random.default_rng(SEED)))
+    fitting = [item for item in measured[0].settings if item.max_tokens <= min(max_nodes, observed.max_nodes)]
+    if not fitting:
+        return []
+    values = [item.values for item in fitting]
+    overheads_s, drawn_overheads_s = shrink_overheads(observed.overheads_s(values), drawn.overheads_s(values))
+    tokens, drawn_tokens = observed.tokens(values), drawn.tokens(values)
+    step_s = overheads_s + observed.passes_s(values)
+    drawn_s = np.maximum(drawn_overheads_s + drawn.passes_s(values), MIN_S)
+    if step_s.min() <= 0:
+        raise InfeasibleError(EXTRAPOLATED)
+    speedups, drawn_speedups = tokens / step_s * observed.plain_s, drawn_tokens / drawn_s * drawn.plain_s[:, None]
     options = []
-    for counted in measured[0].settings:
-        if counted.max_tokens > min(max_nodes, observed.max_nodes):
-            continue
-        tokens, step_s = observed.tokens(counted.values), observed.step_s(counted.values)
-        if step_s <= 0:
-            raise InfeasibleError(EXTRAPOLATED)
-        drawn_tokens, drawn_s = drawn.tokens(counted.values), np.maximum(drawn.step_s(counted.values), MIN_S)
-        drawn_speedups = drawn_tokens / drawn_s * drawn.plain_s
-        setting = drafter.setting(counted.values)
+    for index, item in enumerate(fitting):
+        setting = drafter.setting(item.values)
+        prediction = Prediction(
+            tokens_per_step=estimate(float(tokens[index]), drawn_tokens[:, index]),
+            step_s=estimate(float(step_s[index]), drawn_s[:, index]),
+            speedup=estimate(float(speedups[index]), drawn_speedups[:, index]),
+        )
         option = Option(
             drafter=setting,
             tree=chain(setting.longest_draft),
             rule=TARGET_RULE,
-            verify_tokens=counted.max_tokens,
-            prediction=Prediction(
-                tokens_per_step=estimate(float(tokens), drawn_tokens),
-                step_s=estimate(float(step_s), drawn_s),
-                speedup=estimate(float(tokens / step_s * observed.plain_s), drawn_speedups),
-            ),
+            verify_tokens=item.max_tokens,
+            prediction=prediction,
         )
-        options.append((option, drawn_speedups))
+        options.append((option, drawn_speedups[:, index]))
     return options
 
 
@@ -159,28 +165,81 @@ class _SettingCosts:
     def plain_s(self) -> Float64:
         return np.asarray(self._costs.plain_s[..., 0])
 
-    def tokens(self, values: Values) -> Float64:
-        """Return the tokens per step."""
-        total = np.zeros(())
-        for weight, counted, _ in self._decodes:
-            measured = _find_setting(counted, values).sequences
-            tokens, steps = np.array(measured.tokens), np.array(measured.steps)
+    def tokens(self, values: Sequence[Values]) -> Float64:
+        """Return (…, settings): tokens per step."""
+        return np.sum([weight * self._tokens(settings) for weight, _, settings, _ in self._measured(values)], axis=0)
+
+    def overheads_s(self, values: Sequence[Values]) -> Float64:
+        """Return (…, settings): seconds of a step outside the target's pass."""
+        overheads_s = [
+            weight * setting_overheads_s(plain, settings, costs, self._estimator)
+            for weight, plain, settings, costs in self._measured(values)
+        ]
+        return np.sum(overheads_s, axis=0)
+
+    def passes_s(self, values: Sequence[Values]) -> Float64:
+        """Return (…, settings): mean seconds of the target's pass in a step."""
+        return np.sum([weight * self._passes_s(settings) for weight, _, settings, _ in self._measured(values)], axis=0)
+
+    def _measured(
+        self, values: Sequence[Values]
+    ) -> Iterator[tuple[float, DecodedSequences, list[MeasuredSetting], StepCosts]]:
+        """Yield for each context length: weight, plain sequences, settings, and costs of the passes there."""
+        for weight, decodes, costs in self._decodes:
+            settings = {setting.values: setting for setting in decodes.settings}
+            yield weight, decodes.plain, [settings[item] for item in values], costs
+
+    def _tokens(self, settings: Sequence[MeasuredSetting]) -> Float64:
+        columns = []
+        for setting in settings:
+            tokens, steps = np.array(setting.sequences.tokens), np.array(setting.sequences.steps)
             weights = self._estimator.sequence_weights(len(steps))
-            total = total + weight * np.asarray((weights @ tokens) / (weights @ steps))
-        return total
+            columns.append((weights @ tokens) / (weights @ steps))
+        return np.stack(columns, axis=-1)
 
-    def step_s(self, values: Values) -> Float64:
-        total = np.zeros(())
-        for weight, counted, costs in self._decodes:
-            setting = _find_setting(counted, values)
-            difference_s = mean_pass_s(setting.replayed or setting, self._costs) - mean_pass_s(setting, costs)
-            relative = relative_step_s(counted.plain, [setting.decoded], self._estimator)[..., 0]
-            total = total + weight * (costs.plain_s[..., 0] * relative + difference_s)
-        return total
+    def _passes_s(self, settings: Sequence[MeasuredSetting]) -> Float64:
+        return np.stack([mean_pass_s(setting.replayed or setting, self._costs) for setting in settings], axis=-1)
 
 
-def _find_setting(decodes: MeasuredSettings, values: Values) -> MeasuredSetting:
-    return next(setting for setting in decodes.settings if setting.values == values)
+def setting_overheads_s(
+    plain: DecodedSequences, settings: Sequence[MeasuredSetting], costs: StepCosts, estimator: Estimator = OBSERVED
+) -> Float64:
+    """Return (…, settings): seconds of a step outside the target's pass.
+
+    Args:
+        plain: sequences decoded plainly.
+        settings: the same sequences decoded with each setting.
+        costs: of the passes where they were decoded.
+        estimator: how often each sequence counts.
+    """
+    relative = relative_step_s(plain, [setting.decoded for setting in settings], estimator)
+    passes_s = np.stack([mean_pass_s(setting, costs) for setting in settings], axis=-1)
+    return np.asarray(costs.plain_s[..., :1] * relative - passes_s)
+
+
+def shrink_overheads(observed_s: Float64, drawn_s: Float64) -> tuple[Float64, Float64]:
+    """Move the overheads of a drafter's settings to their mean, as far as noise explains how they differ.
+
+    The fastest of several noisy settings would otherwise be predicted too fast.  The mean weighs settings by precision, and
+    the fraction of the differences that remains is 1 - noise / spread, at least 0 (Efron and Morris, 1973).
+
+    Args:
+        observed_s: (settings,).
+        drawn_s: (draws, settings).
+
+    Returns both, shrunk alike.
+    """
+    precision = 1 / np.maximum(drawn_s.var(axis=0), MIN_S**2)
+    weights = precision / precision.sum()
+    spread = np.sum((observed_s - observed_s @ weights) ** 2)
+    noise = (drawn_s - (drawn_s @ weights)[:, None]).var(axis=0).sum()
+    kept = max(0.0, 1 - noise / spread) if spread > 0 else 0.0
+
+    def shrink(overheads_s: Float64) -> Float64:
+        mean_s = (overheads_s @ weights)[..., None]
+        return np.asarray(mean_s + kept * (overheads_s - mean_s))
+
+    return shrink(observed_s), shrink(drawn_s)
 
 
 def measured_contexts(profile: Profile, drafter: MeasuredDrafter, temperature: float) -> tuple[int, ...]:
