@@ -101,7 +101,7 @@ def replay_budgets(
             steps=tuple(budget_steps),
             pass_tokens=(min(budget, most),),
             passes=(sum(budget_steps),),
-            passes_by_text=tuple((count,) for count in budget_steps) if selected else (),
+            passes_by_sequence=tuple((count,) for count in budget_steps) if selected else (),
             categories=selected,
         )
         for budget, budget_tokens, budget_steps in zip(budgets, tokens, steps, strict=True)

@@ -36,6 +36,6 @@ def _tokens_per_s(sequences: ReplayedSequences, category: str, pass_s: PassSecon
     indices = [index for index, name in enumerate(sequences.categories) if name == category]
     if not indices:
         return 0.0
-    passes = np.array(sequences.passes_by_text)[indices].sum(axis=0)
+    passes = np.array(sequences.passes_by_sequence)[indices].sum(axis=0)
     seconds = float(pass_s(np.array(sequences.pass_tokens)) @ passes)
     return sum(sequences.tokens[index] for index in indices) / seconds

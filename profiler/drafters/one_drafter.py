@@ -352,7 +352,7 @@ def _count_setting(
         decoded=join_sequences(sequences),
         pass_tokens=tuple(passes),
         passes=tuple(passes.values()),
-        passes_by_text=tuple(tuple(sequence.passes.get(size, 0) for size in passes) for sequence in sequences)
+        passes_by_sequence=tuple(tuple(sequence.passes.get(size, 0) for size in passes) for sequence in sequences)
         if by_sequence
         else (),
         replayed=replayed,

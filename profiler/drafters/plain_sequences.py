@@ -133,7 +133,7 @@ def _join_replays(
         steps=tuple(replay.steps for replay in replays),
         pass_tokens=tuple(sizes),
         passes=tuple(totals[size] for size in sizes),
-        passes_by_text=tuple(tuple(passes[size] for size in sizes) for passes in by_sequence) if categories else (),
+        passes_by_sequence=tuple(tuple(passes[size] for size in sizes) for passes in by_sequence) if categories else (),
         categories=categories,
     )
 

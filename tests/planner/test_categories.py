@@ -182,7 +182,7 @@ def counted(profile, names, rows, tokens=(80, 90, 30, 31), steps=(20, 20, 25, 25
         decoded=decoded,
         pass_tokens=(1, 4),
         passes=tuple(map(sum, zip(*passes, strict=True))),
-        passes_by_text=tuple(passes),
+        passes_by_sequence=tuple(passes),
     )
     return replace(decodes, plain=plain, settings=(setting,), categories=tuple(names))
 
@@ -231,7 +231,7 @@ class TestDrafters:
             steps=(10, 10, 10, 10),
             pass_tokens=(1, 4),
             passes=(21, 19),
-            passes_by_text=((1, 9), (10, 0), (1, 9), (9, 1)),
+            passes_by_sequence=((1, 9), (10, 0), (1, 9), (9, 1)),
             categories=NAMES,
         )
         (setting,) = decodes.settings

@@ -53,7 +53,7 @@ def with_categories():
         steps=(10, 10),
         pass_tokens=(1, 4),
         passes=(11, 9),
-        passes_by_text=((1, 9), (10, 0)),
+        passes_by_sequence=((1, 9), (10, 0)),
         categories=("copy", ""),
     )
     return with_lookup(UNLIKE, replace(decodes, settings=(replace(setting, replayed=replayed),)))
@@ -298,13 +298,13 @@ class TestCategories:
         (decodes,) = profile.drafters[0].decodes
         assert decodes.categories == NAMES
         (setting,), (expected,) = decodes.settings, with_categories().drafters[0].decodes[0].settings
-        assert (setting.passes_by_text, setting.replayed) == (expected.passes_by_text, expected.replayed)
+        assert (setting.passes_by_sequence, setting.replayed) == (expected.passes_by_sequence, expected.replayed)
         profile.save(tmp_path / "again.yaml")
         assert read_content(tmp_path / "again.yaml") == categories
 
     def test_inconsistent_content_raises(self, categories, load):
         decodes = "drafters[0].decodes[0]"
-        rows, replayed = f"{decodes}.settings[0].passes_by_text", f"{decodes}.settings[0].replayed"
+        rows, replayed = f"{decodes}.settings[0].passes_by_sequence", f"{decodes}.settings[0].replayed"
         check_wrong(
             load,
             categories,
@@ -313,11 +313,11 @@ class TestCategories:
                 ("acceptance[0].texts", ..., "acceptance[0].outcomes", ..., "categories: .* of 0 texts"),
                 ("acceptance[0].categories", [1] * 16, "categories: expected a list of printable texts"),
                 (f"{decodes}.categories", ["copy"], "categories: expected one for each of 4 texts. Got 1."),
-                (rows, ..., "settings: expected passes_by_text"),
-                (rows, drop_last, "passes_by_text: expected a row for each of 4 texts"),
-                (rows, turn, "passes_by_text: expected rows that add up"),
-                (f"{replayed}.passes_by_text[0]", [1, 9, 0], "passes_by_text: .* with 2 numbers"),
-                (f"{replayed}.passes_by_text", ..., "passes_by_text: expected a row for each of 2 texts"),
+                (rows, ..., "settings: expected passes_by_sequence"),
+                (rows, drop_last, "passes_by_sequence: expected a row for each of 4 texts"),
+                (rows, turn, "passes_by_sequence: expected rows that add up"),
+                (f"{replayed}.passes_by_sequence[0]", [1, 9, 0], "passes_by_sequence: .* with 2 numbers"),
+                (f"{replayed}.passes_by_sequence", ..., "passes_by_sequence: expected a row for each of 2 texts"),
                 (f"{replayed}.categories", ["copy"], "categories: expected one for each of 2 texts"),
             ],
         )

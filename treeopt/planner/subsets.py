@@ -257,7 +257,7 @@ def _decodes_of(decodes: MeasuredSettings, category: str) -> MeasuredSettings:
     return replace(
         decodes,
         settings=tuple(
-            replace(setting, replayed=_steps_of(setting, decodes.categories, category), passes_by_text=())
+            replace(setting, replayed=_steps_of(setting, decodes.categories, category), passes_by_sequence=())
             for setting in decodes.settings
         ),
         categories=(),
@@ -272,7 +272,7 @@ def _steps_of(setting: MeasuredSetting, categories: Sequence[str], category: str
         raise _TooFewSequencesError(
             category, f"{MIN_SEQUENCES} sequences or more decoded with each drafter", str(len(indices))
         )
-    rows = np.array(counted.passes_by_text)[indices]
+    rows = np.array(counted.passes_by_sequence)[indices]
     sizes = np.flatnonzero(rows.sum(axis=0))
     tokens, steps = setting.sequences.tokens, setting.sequences.steps
     return ReplayedSequences(
@@ -280,7 +280,7 @@ def _steps_of(setting: MeasuredSetting, categories: Sequence[str], category: str
         steps=tuple(steps[index] for index in indices),
         pass_tokens=tuple(counted.pass_tokens[size] for size in sizes),
         passes=tuple(rows[:, sizes].sum(axis=0).tolist()),
-        passes_by_text=tuple(map(tuple, rows[:, sizes].tolist())),
+        passes_by_sequence=tuple(map(tuple, rows[:, sizes].tolist())),
         categories=(category,) * len(indices),
     )
 

@@ -162,7 +162,7 @@ class ReplayedSequences(ShortRepr):
     """Sizes of the target's passes, increasing."""
     passes: tuple[int, ...]
     """Number of passes of each size, over all sequences."""
-    passes_by_text: tuple[tuple[int, ...], ...] = field(default=(), metadata=in_file(read=_read_integer_rows))
+    passes_by_sequence: tuple[tuple[int, ...], ...] = field(default=(), metadata=in_file(read=_read_integer_rows))
     """Number of passes of each size, per sequence; empty if the prompts have no categories."""
     categories: tuple[str, ...] = ()
     """Category of each sequence's prompt; empty if no prompt has one."""
@@ -170,7 +170,7 @@ class ReplayedSequences(ShortRepr):
     def __post_init__(self) -> None:
         _check_steps(self.tokens, self.steps)
         _check_passes(self.pass_tokens, self.passes, sum(self.steps))
-        _check_passes_by_text(self.passes_by_text, self.passes, self.steps, required=bool(self.categories))
+        _check_passes_by_sequence(self.passes_by_sequence, self.passes, self.steps, required=bool(self.categories))
         check_categories(self.categories, len(self.steps))
 
 
@@ -189,7 +189,7 @@ class MeasuredSetting(ShortRepr):
     """Sizes of the target's passes, increasing."""
     passes: tuple[int, ...]
     """Number of passes of each size, over all sequences."""
-    passes_by_text: tuple[tuple[int, ...], ...] = field(default=(), metadata=in_file(read=_read_integer_rows))
+    passes_by_sequence: tuple[tuple[int, ...], ...] = field(default=(), metadata=in_file(read=_read_integer_rows))
     """Number of passes of each size, per sequence."""
     replayed: ReplayedSequences | None = None
     """Steps along further sequences, if they can be replayed without passes. Predictions take tokens and passes per step
@@ -207,7 +207,7 @@ class MeasuredSetting(ShortRepr):
 
     def __post_init__(self) -> None:
         _check_passes(self.pass_tokens, self.passes, sum(self.decoded.steps))
-        _check_passes_by_text(self.passes_by_text, self.passes, self.decoded.steps)
+        _check_passes_by_sequence(self.passes_by_sequence, self.passes, self.decoded.steps)
         for counts in (self, self.replayed):
             if counts is not None and counts.pass_tokens[-1] > self.max_tokens:
                 raise InvalidValueError(
@@ -249,8 +249,10 @@ class MeasuredSettings(ShortRepr):
                 f"expected decodes of {plain.count} texts, as many as were decoded plainly.", field="settings"
             )
         check_categories(self.categories, plain.count)
-        if self.categories and not all(setting.passes_by_text for setting in self.settings):
-            raise InvalidValueError("expected passes_by_text, because the texts have categories.", field="settings")
+        if self.categories and not all(setting.passes_by_sequence for setting in self.settings):
+            raise InvalidValueError(
+                "expected passes_by_sequence, because the sequences have categories.", field="settings"
+            )
 
     @property
     def setting_values(self) -> frozenset[tuple[SettingValue, ...]]:
@@ -381,7 +383,7 @@ def _check_passes(pass_tokens: Sequence[int], passes: Sequence[int], steps: int)
         raise InvalidValueError(f"expected as many as steps, {steps}. Got {sum(passes)}.", field="passes")
 
 
-def _check_passes_by_text(
+def _check_passes_by_sequence(
     rows: Sequence[Sequence[int]], passes: Sequence[int], steps: Sequence[int], *, required: bool = False
 ) -> None:
     if not rows and not required:
@@ -389,10 +391,12 @@ def _check_passes_by_text(
     if len(rows) != len(steps) or any(len(row) != len(passes) or min(row) < 0 for row in rows):
         raise InvalidValueError(
             f"expected a row for each of {len(steps)} texts, with {len(passes)} numbers of at least 0.",
-            field="passes_by_text",
+            field="passes_by_sequence",
         )
     if [sum(row) for row in rows] != list(steps) or [sum(column) for column in zip(*rows, strict=True)] != list(passes):
-        raise InvalidValueError("expected rows that add up to steps, and columns to passes.", field="passes_by_text")
+        raise InvalidValueError(
+            "expected rows that add up to steps, and columns to passes.", field="passes_by_sequence"
+        )
 
 
 def _sort_by_context(items: Iterable[Item]) -> tuple[Item, ...]:

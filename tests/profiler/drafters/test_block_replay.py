@@ -112,7 +112,7 @@ def test_sequences_too_short_for_a_step_are_left_out(drafter, needed):
     both = {0: needed[0], 1: short[0]}
     (replayed,) = replay_budgets([3], both, head, ["code", "chat"])
     assert (len(replayed.steps), replayed.categories) == (1, ("code",))
-    assert replayed.passes_by_text == ((replayed.steps[0],),)
+    assert replayed.passes_by_sequence == ((replayed.steps[0],),)
 
 
 def test_largest_pass_is_the_whole_tree(needed):

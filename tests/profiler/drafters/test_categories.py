@@ -104,7 +104,7 @@ def test_sequences_too_short_to_replay_are_left_out_with_their_category():
     generated = {0: [1, 2] * 10, 3: [6], 4: [3, 4] * 10}
     (replayed,) = replay_lookups([PromptLookupSetting(2, 2)], prompt_set, generated, NAMES)
     assert replayed.categories == ("loops", "other")
-    assert len(replayed.passes_by_text) == 2
+    assert len(replayed.passes_by_sequence) == 2
 
 
 def test_engine_profile_has_the_categories_and_counts_of_its_prompts():
@@ -131,7 +131,7 @@ def replayed_steps(tokens, max_tokens):
         steps=(10, 10),
         pass_tokens=(max_tokens,),
         passes=(20,),
-        passes_by_text=((10,), (10,)),
+        passes_by_sequence=((10,), (10,)),
         categories=("copy", "new"),
     )
 
