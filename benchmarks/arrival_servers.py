@@ -132,7 +132,7 @@ def _schedule(setting: ServedSetting) -> TreeSchedule | None:
     trees, first = [], 1
     for tree, batch_sizes in groupby(setting.trees):
         last = first + len(list(batch_sizes)) - 1
-        trees.append(ScheduledTree(first_texts=first, last_texts=last, tree=tree))
+        trees.append(ScheduledTree(first_batch_size=first, last_batch_size=last, tree=tree))
         first = last + 1
     return TreeSchedule(trees=tuple(trees))
 

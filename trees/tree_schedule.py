@@ -20,10 +20,10 @@ HEAD_BYTES = 200
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class ScheduledTree(ShortRepr):
-    """A tree for the batch sizes from `first_texts` to `last_texts`."""
+    """A tree for the batch sizes from `first_batch_size` to `last_batch_size`."""
 
-    first_texts: int
-    last_texts: int
+    first_batch_size: int
+    last_batch_size: int
     tree: TokenTree = field(metadata=TREE)
 
 
@@ -40,7 +40,7 @@ class TreeSchedule(ShortRepr):
     def __post_init__(self) -> None:
         expected = 1
         for scheduled in self.trees:
-            first, last = scheduled.first_texts, scheduled.last_texts
+            first, last = scheduled.first_batch_size, scheduled.last_batch_size
             if first != expected or last < first:
                 raise InvalidValueError(
                     f"expected trees for batch sizes 1, 2, … without gaps, the next from {expected} on. "
@@ -55,7 +55,7 @@ class TreeSchedule(ShortRepr):
         """Return the tree for a batch size; beyond the planned ones the last tree."""
         if batch_size < 1:
             raise InvalidValueError(f"batch_size: expected at least 1. Got {batch_size}.")
-        fitting = (scheduled.tree for scheduled in self.trees if batch_size <= scheduled.last_texts)
+        fitting = (scheduled.tree for scheduled in self.trees if batch_size <= scheduled.last_batch_size)
         return next(fitting, self.trees[-1].tree)
 
     def save(self, path: Path | str) -> None:

@@ -45,8 +45,8 @@ def files(folder: Path) -> Path:
     TreeFile(tree=TREE, provenance=Provenance(rule="sequoia")).save("tree.json")
     TreeSchedule(
         trees=(
-            ScheduledTree(first_texts=1, last_texts=1, tree=TREE),
-            ScheduledTree(first_texts=2, last_texts=4, tree=chain(2)),
+            ScheduledTree(first_batch_size=1, last_batch_size=1, tree=TREE),
+            ScheduledTree(first_batch_size=2, last_batch_size=4, tree=chain(2)),
         ),
         provenance=Provenance(rule="sequoia"),
     ).save("schedule.json")

@@ -317,12 +317,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         typical = {"format": "treeopt-tree", "version": 1, "parents": [-1, 0], "provenance": {"rule": "typical"}}
         Path("typical.json").write_text(json.dumps(typical))
         trees = (
-            ScheduledTree(first_texts=1, last_texts=1, tree=chain(2)),
-            ScheduledTree(first_texts=2, last_texts=4, tree=chain(1)),
+            ScheduledTree(first_batch_size=1, last_batch_size=1, tree=chain(2)),
+            ScheduledTree(first_batch_size=2, last_batch_size=4, tree=chain(1)),
         )
         TreeSchedule(trees=trees).save("schedule.json")
         schedule = Path("schedule.json").read_text()
-        Path("gaps.json").write_text(schedule.replace('"first_texts": 2', '"first_texts": 3'))
+        Path("gaps.json").write_text(schedule.replace('"first_batch_size": 2', '"first_batch_size": 3'))
         Path("mine").mkdir()
         for name, text in {
             "mine/notes.txt": "mine",

@@ -70,8 +70,8 @@ def test_each_prompt_has_the_text_of_a_single_run(files: Path, temperature: floa
 def test_schedule_gives_the_greedy_texts_of_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     one, several = level_widths([2, 1]), chain(0)
     trees = (
-        ScheduledTree(first_texts=1, last_texts=2, tree=one),
-        ScheduledTree(first_texts=3, last_texts=3, tree=several),
+        ScheduledTree(first_batch_size=1, last_batch_size=2, tree=one),
+        ScheduledTree(first_batch_size=3, last_batch_size=3, tree=several),
     )
     TreeSchedule(trees=trees).save("schedule.json")
     used: list[TokenTree] = []

@@ -11,7 +11,7 @@ from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule, load_schedu
 
 
 def scheduled(first: int, last: int, tree: TokenTree) -> ScheduledTree:
-    return ScheduledTree(first_texts=first, last_texts=last, tree=tree)
+    return ScheduledTree(first_batch_size=first, last_batch_size=last, tree=tree)
 
 
 SCHEDULE = TreeSchedule(
@@ -22,9 +22,9 @@ TEXT = """{
   "format": "treeopt-schedule",
   "version": 1,
   "trees": [
-    {"first_texts": 1, "last_texts": 2, "parents": [-1, 0, 0, 1]},
-    {"first_texts": 3, "last_texts": 3, "parents": [-1, 0, 1]},
-    {"first_texts": 4, "last_texts": 8, "parents": [-1]}
+    {"first_batch_size": 1, "last_batch_size": 2, "parents": [-1, 0, 0, 1]},
+    {"first_batch_size": 3, "last_batch_size": 3, "parents": [-1, 0, 1]},
+    {"first_batch_size": 4, "last_batch_size": 8, "parents": [-1]}
   ],
   "provenance": {"tool": "treeopt 0.1.0", "rule": "sequoia", "temperature": 0.6}
 }
@@ -60,11 +60,11 @@ def test_gaps_and_overlaps_are_refused(ranges: list[tuple[int, int]]) -> None:
         ({"format": "treeopt-tree"}, "format"),
         ({"version": 2}, "version"),
         ({"trees": []}, "trees"),
-        ({"trees": [{"first_texts": 1, "last_texts": 2}]}, "trees[0].parents"),
-        ({"trees": [{"first_texts": 1, "last_texts": 2, "parents": [0]}]}, "trees[0].parents"),
-        ({"trees": [{"first_texts": 1, "last_texts": 2, "parents": [-1], "more": 1}]}, "trees[0].more"),
-        ({"trees": [{"first_texts": 2, "last_texts": 2, "parents": [-1]}]}, "trees"),
-        ({"trees": [{"first_texts": 1.5, "last_texts": 2, "parents": [-1]}]}, "trees[0].first_texts"),
+        ({"trees": [{"first_batch_size": 1, "last_batch_size": 2}]}, "trees[0].parents"),
+        ({"trees": [{"first_batch_size": 1, "last_batch_size": 2, "parents": [0]}]}, "trees[0].parents"),
+        ({"trees": [{"first_batch_size": 1, "last_batch_size": 2, "parents": [-1], "more": 1}]}, "trees[0].more"),
+        ({"trees": [{"first_batch_size": 2, "last_batch_size": 2, "parents": [-1]}]}, "trees"),
+        ({"trees": [{"first_batch_size": 1.5, "last_batch_size": 2, "parents": [-1]}]}, "trees[0].first_batch_size"),
         ({"more": 1}, "more"),
     ],
 )

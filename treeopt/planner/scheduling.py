@@ -178,8 +178,9 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
     return TreeSchedule(
         trees=tuple(
             ScheduledTree(
-                first_texts=1 if index == 0 else segment.batch_sizes[0],  # the first tree serves smaller batches too
-                last_texts=segment.batch_sizes[1],
+                # the first tree serves smaller batches too
+                first_batch_size=1 if index == 0 else segment.batch_sizes[0],
+                last_batch_size=segment.batch_sizes[1],
                 tree=segment.option.tree,
             )
             for index, segment in enumerate(segments)

@@ -268,7 +268,9 @@ def test_a_model_that_takes_one_sequence_per_pass_gives_the_same_tokens(pair, mo
 
 def make_schedule(*trees):
     """Return the schedule with one tree for each batch size from 1 on."""
-    scheduled = [ScheduledTree(first_texts=size, last_texts=size, tree=tree) for size, tree in enumerate(trees, 1)]
+    scheduled = [
+        ScheduledTree(first_batch_size=size, last_batch_size=size, tree=tree) for size, tree in enumerate(trees, 1)
+    ]
     return TreeSchedule(trees=tuple(scheduled))
 
 
