@@ -141,7 +141,7 @@ def main() -> None:
             replayed = replay_tree(replay, tree)
             drafter = ExpandingDrafter(pair.draft_model, tree, capacity=pair.draft_model.config.max_positions)
             decoder = Decoder(pair.target, drafter, temperature=temperature)
-            run = decode(decoder, prompts, np.diff(record.text_starts).tolist(), seed=1)
+            run = decode(decoder, prompts, np.diff(record.sequence_starts).tolist(), seed=1)
             own = compare_own_sequences(recording, prompts[:OWN_SEQUENCES], run, tree)
             cells = [
                 *map(str, (tree.top_k, tree.depth, tree.nodes)),

@@ -141,12 +141,12 @@ class Recording:
             top_p=sampling.top_p,
             target_top_k=sampling.top_k,
             depth=self._size.depth,
-            text_starts=_starts([roots]),
+            sequence_starts=_starts([roots]),
             node_starts=_starts([len(expansion.parent) for expansion in expansions]),
             parent=np.concatenate([expansion.parent for expansion in expansions]).astype(np.int32),
             rank=np.concatenate([expansion.rank for expansion in expansions]).astype(np.int32),
             log_probs=np.concatenate([expansion.log_probs for expansion in expansions]),
-            outcome=np.array(accepted_ranks, np.int32),
+            accepted_ranks=np.array(accepted_ranks, np.int32),
         )
 
     def _record_prompt(self, number: int) -> DraftRecord:
@@ -167,12 +167,12 @@ def join_records(records: Sequence[DraftRecord]) -> DraftRecord:
     return replace(
         records[0],
         created=now(),
-        text_starts=_starts(np.concatenate([np.diff(record.text_starts) for record in records]).tolist()),
+        sequence_starts=_starts(np.concatenate([np.diff(record.sequence_starts) for record in records]).tolist()),
         node_starts=_starts(np.concatenate([np.diff(record.node_starts) for record in records]).tolist()),
         parent=np.concatenate([record.parent for record in records]),
         rank=np.concatenate([record.rank for record in records]),
         log_probs=np.concatenate([record.log_probs for record in records]),
-        outcome=np.concatenate([record.outcome for record in records]),
+        accepted_ranks=np.concatenate([record.accepted_ranks for record in records]),
     )
 
 

@@ -70,5 +70,5 @@ def test_interrupted_record_is_resumed(folder: Path, monkeypatch: pytest.MonkeyP
     assert "Next: treeopt export profile.yaml --record rec.npz --to sglang" in second.stdout
     succeed("profile", "--record", "whole.npz", *LITTLE)
     resumed, whole = DraftRecord.load("rec.npz"), DraftRecord.load("whole.npz")
-    for name in ("text_starts", "node_starts", "parent", "rank", "log_probs", "outcome"):
+    for name in ("sequence_starts", "node_starts", "parent", "rank", "log_probs", "accepted_ranks"):
         assert np.array_equal(getattr(resumed, name), getattr(whole, name))

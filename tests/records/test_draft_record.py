@@ -15,12 +15,12 @@ RECORD = DraftRecord(
     top_p=0.95,
     target_top_k=20,
     depth=3,
-    text_starts=np.array([0, 2, 3]),
+    sequence_starts=np.array([0, 2, 3]),
     node_starts=np.array([0, 3, 4, 6]),
     parent=np.array([-1, 0, 1, -1, -1, 0], np.int32),
     rank=np.array([0, 1, 0, 0, 0, 0], np.int32),
     log_probs=np.log(np.array([[0.5, 0.5], [0.9, 0.1], [1, 0.2], [0.4, 0.3], [0.6, 0.2], [0.3, 0.3]], np.float32)),
-    outcome=np.array([[1, 0, -1], [-1, -1, -1], [0, 1, -1]], np.int32),
+    accepted_ranks=np.array([[1, 0, -1], [-1, -1, -1], [0, 1, -1]], np.int32),
 )
 ARRAYS = [field.name for field in fields(DraftRecord)]
 
@@ -95,13 +95,13 @@ class TestMalformedFiles:
             ({"temperature": np.array(np.nan)}, "temperature: expected finite numbers"),
             ({"top_p": np.array(0.0)}, "top_p: expected a number above 0"),
             ({"target_top_k": np.array(-1)}, "top_k: expected 0"),
-            ({"depth": np.array(2)}, r"outcome: expected shape \(3, 2\). Got \(3, 3\)"),
-            (changed("text_starts", 0, 1), "text_starts: expected to rise from 0 to 3"),
-            ({"text_starts": np.zeros(0, int)}, "text_starts: expected to rise from 0 to 3"),
+            ({"depth": np.array(2)}, r"accepted_ranks: expected shape \(3, 2\). Got \(3, 3\)"),
+            (changed("sequence_starts", 0, 1), "sequence_starts: expected to rise from 0 to 3"),
+            ({"sequence_starts": np.zeros(0, int)}, "sequence_starts: expected to rise from 0 to 3"),
             (changed("node_starts", 1, 4), "node_starts: expected to rise from 0 to 6"),
-            ({"node_starts": np.array([0, 3, 6])}, "text_starts: expected to rise from 0 to 2"),
+            ({"node_starts": np.array([0, 3, 6])}, "sequence_starts: expected to rise from 0 to 2"),
             ({"rank": np.zeros(5, int)}, "rank, log_probs: expected 6 rows"),
-            ({"log_probs": RECORD.log_probs[:, :0]}, "outcome: expected shape"),
+            ({"log_probs": RECORD.log_probs[:, :0]}, "accepted_ranks: expected shape"),
             (changed("parent", 0, 0), "parent: expected -1 for each root's first node"),
             (changed("parent", 1, -1), "parent: expected -1 for each root's first node"),
             (changed("parent", 1, 1), "parent: .*an earlier node"),
@@ -111,11 +111,11 @@ class TestMalformedFiles:
                 {"parent": np.array([-1, 0, 0, -1, -1, 0]), "rank": np.array([0, 1, 1, 0, 0, 0])},
                 "rank: expected each child of a node once",
             ),
-            (changed("outcome", (0, 0), 2), "outcome: expected -1 to 1"),
-            (changed("outcome", (0, 0), -1), "outcome: expected -1 at every depth after the first"),
+            (changed("accepted_ranks", (0, 0), 2), "accepted_ranks: expected -1 to 1"),
+            (changed("accepted_ranks", (0, 0), -1), "accepted_ranks: expected -1 at every depth after the first"),
             (
-                {"outcome": np.array([[1, -1, 0], [-1, -1, -1], [0, 1, -1]])},  # not only behind a first depth
-                "outcome: expected -1 at every depth after the first",
+                {"accepted_ranks": np.array([[1, -1, 0], [-1, -1, -1], [0, 1, -1]])},  # not only behind a first depth
+                "accepted_ranks: expected -1 at every depth after the first",
             ),
             (changed("log_probs", (0, 0), 0.1), "log_probs: expected non-increasing numbers of at most 0"),
             (changed("log_probs", (1, 1), 0.0), "log_probs: expected non-increasing"),
@@ -146,8 +146,8 @@ class TestMalformedFiles:
     [
         changed("log_probs", (0, 1), -np.inf),  # a token that the draft never takes
         {"temperature": 0, "top_p": 1, "target_top_k": np.int32(0), "depth": np.int64(3)},
-        {name: getattr(RECORD, name).astype(np.int64) for name in ("parent", "rank", "outcome")},
-        {name: getattr(RECORD, name).astype(np.int32) for name in ("text_starts", "node_starts")},
+        {name: getattr(RECORD, name).astype(np.int64) for name in ("parent", "rank", "accepted_ranks")},
+        {name: getattr(RECORD, name).astype(np.int32) for name in ("sequence_starts", "node_starts")},
         {"log_probs": RECORD.log_probs.astype(np.float64)},
         {"parent": RECORD.parent.tolist()},
     ],
@@ -165,10 +165,13 @@ def test_valid_record_can_be_saved_and_loaded(path, changes):
     ("changes", "reason"),
     [
         (changed("log_probs", (0, 0), np.nan), "log_probs: expected non-increasing numbers of at most 0"),
-        *((wrapped(name), f"{name}: expected") for name in ("text_starts", "node_starts", "parent", "rank", "outcome")),
+        *(
+            (wrapped(name), f"{name}: expected")
+            for name in ("sequence_starts", "node_starts", "parent", "rank", "accepted_ranks")
+        ),
         ({"parent": RECORD.parent.astype(np.float32)}, "parent: expected signed integers"),
         ({"rank": RECORD.rank.astype(np.uint32)}, "rank: expected signed integers"),
-        ({"outcome": RECORD.outcome[0]}, "outcome: expected .* 2 dimensions"),
+        ({"accepted_ranks": RECORD.accepted_ranks[0]}, "accepted_ranks: expected .* 2 dimensions"),
         ({"log_probs": RECORD.log_probs.astype("U8")}, "log_probs: expected floating-point numbers"),
         ({"pair": None}, "pair: expected text"),
         ({"created": 3}, "created: expected text"),

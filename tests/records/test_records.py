@@ -39,12 +39,12 @@ def big_record() -> DraftRecord:
         top_p=0.95,
         target_top_k=20,
         depth=3,
-        text_starts=np.array([0, 120, roots]),
+        sequence_starts=np.array([0, 120, roots]),
         node_starts=np.arange(roots + 1),
         parent=np.full(roots, -1, np.int32),
         rank=np.zeros(roots, np.int32),
         log_probs=np.full((roots, 4), -1.5, np.float32),
-        outcome=np.full((roots, 3), -1, np.int32),
+        accepted_ranks=np.full((roots, 3), -1, np.int32),
     )
 
 
@@ -155,7 +155,7 @@ def test_repr_shows_content_and_sizes():
 def test_different_values_are_not_equal():
     record = big_record()
     assert record != dataclasses.replace(record, created="later")
-    for name, change in {"rank": 1, "log_probs": -1.25, "outcome": 0}.items():
+    for name, change in {"rank": 1, "log_probs": -1.25, "accepted_ranks": 0}.items():
         changed = getattr(record, name).copy()
         changed[(3,) + (0,) * (changed.ndim - 1)] = change
         assert record != dataclasses.replace(record, **{name: changed}), name
@@ -202,12 +202,12 @@ def test_caller_can_still_write_its_arrays():
     given = np.zeros(5, np.int32)
     record = dataclasses.replace(
         big_record(),
-        text_starts=np.array([0, 5]),
+        sequence_starts=np.array([0, 5]),
         node_starts=np.arange(6),
         parent=np.full(5, -1, np.int32),
         rank=given,
         log_probs=np.full((5, 4), -1.0, np.float32),
-        outcome=np.full((5, 3), -1, np.int32),
+        accepted_ranks=np.full((5, 3), -1, np.int32),
     )
     assert given.flags.writeable
     with pytest.raises(ValueError, match="read-only"):

@@ -71,8 +71,8 @@ def invented_text(draft: InventedDraft, seed: int, length: int) -> Path:
 
 def recorded(draft: InventedDraft, texts: list[Path], roots: int, top_k: int, depth: int) -> DraftRecord:
     """Return the record of the first `roots` positions of every text, whose first token is the prompt."""
-    text_starts, node_starts = [0], [0]
-    parent, rank, log_probs, outcome = [], [], [], []
+    sequence_starts, node_starts = [0], [0]
+    parent, rank, log_probs, accepted_ranks = [], [], [], []
     for text in texts:
         for root in range(1, roots + 1):
             before, after = text[:root], text[root : root + depth]
@@ -92,9 +92,9 @@ def recorded(draft: InventedDraft, texts: list[Path], roots: int, top_k: int, de
                 if after[:d] not in nodes or place >= top_k:
                     break
                 ranks.append(place)
-            outcome.append(ranks + [-1] * (depth - len(ranks)))
+            accepted_ranks.append(ranks + [-1] * (depth - len(ranks)))
             node_starts.append(len(parent))
-        text_starts.append(len(outcome))
+        sequence_starts.append(len(accepted_ranks))
     return DraftRecord(
         pair="big + small",
         created="2026-11-21T00:00:00Z",
@@ -102,12 +102,12 @@ def recorded(draft: InventedDraft, texts: list[Path], roots: int, top_k: int, de
         top_p=1.0,
         target_top_k=0,
         depth=depth,
-        text_starts=np.array(text_starts, np.int64),
+        sequence_starts=np.array(sequence_starts, np.int64),
         node_starts=np.array(node_starts, np.int64),
         parent=np.array(parent, np.int32),
         rank=np.array(rank, np.int32),
         log_probs=np.array(log_probs, np.float32),
-        outcome=np.array(outcome, np.int32),
+        accepted_ranks=np.array(accepted_ranks, np.int32),
     )
 
 

@@ -57,8 +57,8 @@ class Replay:
         """
         accepted = (self._needed(top_k, depth)[:, :, None] < nodes).sum(axis=0)  # the root is one of the nodes
         record, sizes = self.record, len(nodes)
-        root = np.repeat(record.text_starts[:-1, None], sizes, axis=1)
-        ends = record.text_starts[1:, None]
+        root = np.repeat(record.sequence_starts[:-1, None], sizes, axis=1)
+        ends = record.sequence_starts[1:, None]
         tokens, steps = np.zeros((2, record.sequences, sizes), np.int64)
         column = np.arange(sizes)
         while (running := root < ends).any():
@@ -110,7 +110,7 @@ def _grow(record: DraftRecord, child: Int64, top_k: int) -> list[LevelCandidates
         if np.any(beams < 0):
             raise InvalidValueError(f"record: a node that top-k {top_k} drafts from was not expanded. Record it again.")
         scores = (sums[:, :, None] + record.log_probs[beams, :top_k]).reshape(record.roots, -1)
-        rank = record.outcome[:, depth]
+        rank = record.accepted_ranks[:, depth]
         drafted = (beam_on_path >= 0) & (rank >= 0) & (rank < top_k)
         accepted = np.where(drafted, beam_on_path * top_k + rank, -1)
         levels.append(LevelCandidates(scores, accepted))

@@ -23,12 +23,12 @@ VERSION = 1
 MAX_BYTES = 1_000_000_000
 _KINDS = {"i": "signed integers", "f": "floating-point numbers"}
 _ARRAYS = (
-    ("text_starts", np.int64, 1),
+    ("sequence_starts", np.int64, 1),
     ("node_starts", np.int64, 1),
     ("parent", np.int32, 1),
     ("rank", np.int32, 1),
     ("log_probs", np.float32, 2),
-    ("outcome", np.int32, 2),
+    ("accepted_ranks", np.int32, 2),
 )
 """Name, dtype and number of dimensions."""
 NOT_DRAFTED = -1
@@ -60,8 +60,8 @@ class DraftRecord(ArrayRecord):
     """Of the target's sampling; 0 is all tokens."""
     depth: int
     """D: drafted levels."""
-    text_starts: Int64
-    """int64 (J + 1,): sequence j has the roots `text_starts[j]` to `text_starts[j + 1]` - 1, one per generated token."""
+    sequence_starts: Int64
+    """int64 (J + 1,): sequence j has the roots `sequence_starts[j]` to `sequence_starts[j + 1]` - 1, one per token."""
     node_starts: Int64
     """int64 (R + 1,): root r has the expanded nodes `node_starts[r]` to `node_starts[r + 1]` - 1."""
     parent: Int32
@@ -71,7 +71,7 @@ class DraftRecord(ArrayRecord):
     log_probs: Float32
     """float32 (E, K): log-probabilities of the draft's top K tokens after each node at temperature 1, non-increasing;
     -inf for tokens that the draft excludes."""
-    outcome: Int32
+    accepted_ranks: Int32
     """int32 (R, D): at each depth, the rank of the target's token among the children of the previous depth's node;
     -1 from the first depth where the token is outside the top K or the node was not expanded."""
 
@@ -88,21 +88,23 @@ class DraftRecord(ArrayRecord):
     @property
     def sequences(self) -> int:
         """J: recorded sequences."""
-        return len(self.text_starts) - 1
+        return len(self.sequence_starts) - 1
 
     def __post_init__(self) -> None:
         self._check_kinds()
-        _check_starts("text_starts", self.text_starts, self.roots)
+        _check_starts("sequence_starts", self.sequence_starts, self.roots)
         _check_starts("node_starts", self.node_starts, len(self.parent))
-        if self.top_k < 1 or self.depth < 1 or self.outcome.shape != (self.roots, self.depth):
-            raise InvalidValueError(f"outcome: expected shape {(self.roots, self.depth)}. Got {self.outcome.shape}.")
+        if self.top_k < 1 or self.depth < 1 or self.accepted_ranks.shape != (self.roots, self.depth):
+            raise InvalidValueError(
+                f"accepted_ranks: expected shape {(self.roots, self.depth)}. Got {self.accepted_ranks.shape}."
+            )
         if len(self.rank) != len(self.parent) or len(self.log_probs) != len(self.parent):
             raise InvalidValueError(f"rank, log_probs: expected {len(self.parent)} rows, one per node.")
         self._check_nodes()
-        if np.any((self.outcome < NOT_DRAFTED) | (self.outcome >= self.top_k)):
-            raise InvalidValueError(f"outcome: expected -1 to {self.top_k - 1}.")
-        if np.any((self.outcome[:, :-1] == NOT_DRAFTED) & (self.outcome[:, 1:] != NOT_DRAFTED)):
-            raise InvalidValueError("outcome: expected -1 at every depth after the first -1.")
+        if np.any((self.accepted_ranks < NOT_DRAFTED) | (self.accepted_ranks >= self.top_k)):
+            raise InvalidValueError(f"accepted_ranks: expected -1 to {self.top_k - 1}.")
+        if np.any((self.accepted_ranks[:, :-1] == NOT_DRAFTED) & (self.accepted_ranks[:, 1:] != NOT_DRAFTED)):
+            raise InvalidValueError("accepted_ranks: expected -1 at every depth after the first -1.")
         if not np.all(self.log_probs <= 0) or np.any(self.log_probs[:, 1:] > self.log_probs[:, :-1]):
             raise InvalidValueError("log_probs: expected non-increasing numbers of at most 0.")
         with np.errstate(over="ignore"):  # float64 below the range of float32 becomes -inf

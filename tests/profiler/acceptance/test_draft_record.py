@@ -76,14 +76,14 @@ def replay(record, tree):
     def count_accepted(root):
         scores, pool, _ = grow(nodes_of(record, root), tree.top_k, tree.depth)
         tree_nodes = set(best(pool, scores, tree.nodes - 1))
-        ranks = record.outcome[root].tolist()
+        ranks = record.accepted_ranks[root].tolist()
         length = 0
         while length < tree.depth and tuple(ranks[: length + 1]) in tree_nodes:
             length += 1
         return length
 
     sequences = []
-    for root, end in zip(record.text_starts[:-1].tolist(), record.text_starts[1:].tolist(), strict=True):
+    for root, end in zip(record.sequence_starts[:-1].tolist(), record.sequence_starts[1:].tolist(), strict=True):
         steps = []
         while root + sum(steps) < end:
             left = end - root - sum(steps)
@@ -108,7 +108,7 @@ def bundled(bundled_pair):
 class TestContent:
     def test_roots_are_the_generated_positions(self, record, target, draft, prompts):
         assert (record.sequences, record.roots, record.top_k, record.depth) == (6, 42, 4, 4)
-        assert record.text_starts.tolist() == [0, 7, 14, 21, 28, 35, 42]
+        assert record.sequence_starts.tolist() == [0, 7, 14, 21, 28, 35, 42]
         assert (record.temperature, record.top_p, record.target_top_k) == (0.0, 1.0, 0)
         assert record.pair == "large + small"
         assert record_drafts(target, draft, prompts, replace(SETTINGS, positions=7)).roots == 12
@@ -129,7 +129,7 @@ class TestContent:
                     np.testing.assert_allclose(log_probs, fresh, rtol=1e-4, atol=1e-5)
 
     def test_outcomes_are_the_ranks_of_the_sequence(self, record, target, draft, prompts):
-        assert (record.outcome >= 0).any(axis=0).all()
+        assert (record.accepted_ranks >= 0).any(axis=0).all()
         for number, prompt in enumerate(prompts):
             sequence = [*prompt, *decode_greedily(target, prompt, 11)]
             for position in range(7):
@@ -140,14 +140,14 @@ class TestContent:
                     if tuple(expected) not in nodes or sequence[length + depth] not in order:
                         break
                     expected.append(order.index(sequence[length + depth]))
-                assert record.outcome[root].tolist() == [*expected, *[-1] * (4 - len(expected))]
+                assert record.accepted_ranks[root].tolist() == [*expected, *[-1] * (4 - len(expected))]
 
     def test_small_vocabulary_is_recorded_whole(self, target, draft, prompts):
         settings = replace(SETTINGS, positions=6, record=RecordSize(top_k=99, depth=2))
         record = record_drafts(target, draft, prompts, settings)
         assert record.top_k == 23
         np.testing.assert_allclose(np.exp(record.log_probs).sum(axis=1), 1, rtol=1e-5)
-        assert (record.outcome >= 0).all()
+        assert (record.accepted_ranks >= 0).all()
 
     @pytest.mark.parametrize("depth", [1, 3])
     def test_record_of_one_child_is_of_chains(self, target, draft, prompts, depth):
@@ -159,23 +159,23 @@ class TestContent:
         ending = Transformer(replace(target.config, end_tokens=(tokens[3],)), target.weights, name="large")
         length = tokens.index(tokens[3]) + 1
         cut = record_drafts(ending, draft, prompts)
-        assert cut.text_starts[1] == length
-        assert (cut.outcome[length - 1, 1:] == -1).all()
-        np.testing.assert_array_equal(cut.outcome[0, :length], record.outcome[0, :length])
+        assert cut.sequence_starts[1] == length
+        assert (cut.accepted_ranks[length - 1, 1:] == -1).all()
+        np.testing.assert_array_equal(cut.accepted_ranks[0, :length], record.accepted_ranks[0, :length])
 
     def test_sequences_end_at_the_trained_length(self, target, make_model, prompts):
         short = make_model(seed=1, noise=0.15, max_positions=16)
         record = record_drafts(target, short, prompts, replace(SETTINGS, positions=36))
         assert record.roots == 36
-        last = record.text_starts[-1] - 1  # prompt of 10, root 5 at position 14, one token follows
-        assert (record.outcome[last, 1:] == -1).all()
+        last = record.sequence_starts[-1] - 1  # prompt of 10, root 5 at position 14, one token follows
+        assert (record.accepted_ranks[last, 1:] == -1).all()
 
     def test_sampled_sequences_have_their_own_seeds(self, target, draft, prompts):
         settings = replace(SETTINGS, samplings=(Sampling(1.0, 0.9, 20),))
         record, again = (record_drafts(target, draft, prompts[:1] * 3, settings) for _ in range(2))
         assert_same(record, again)
         assert (record.temperature, record.top_p, record.target_top_k) == (1.0, 0.9, 20)
-        assert len({record.outcome[start : start + 14].tobytes() for start in (0, 14, 28)}) == 3
+        assert len({record.accepted_ranks[start : start + 14].tobytes() for start in (0, 14, 28)}) == 3
 
 
 class TestReplay:
@@ -210,7 +210,7 @@ class TestReplay:
         """Negative control."""
         _, _, record = bundled
         small, large = (DynamicTree(top_k=3, depth=6, nodes=nodes) for nodes in (4, 12))
-        shifted = replace(record, outcome=np.roll(record.outcome, 1, axis=0))
+        shifted = replace(record, accepted_ranks=np.roll(record.accepted_ranks, 1, axis=0))
         steps = replay(record, large)
         assert replay(record, small) != steps
         assert replay(shifted, large) != steps
