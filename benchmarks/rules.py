@@ -142,7 +142,7 @@ def print_sizes(
 ) -> None:
     print(f"{'nodes':>6}{'depth':>6}{'sequoia':>10}{'traversal':>11}{'gain, %':>16}{'own tree':>10}{'gain, %':>16}")
     smoothed = smooth(profile.acceptance(rule="sequoia")).acceptance
-    sums, sampling = smoothed.texts, Sampling(smoothed.temperature)
+    sums, sampling = smoothed.sequences, Sampling(smoothed.temperature)
     assert sums is not None
     for nodes, depth in progress(SIZES, "sizes"):
         tree = solve(sums.table(), nodes, depth).tree(nodes, depth)

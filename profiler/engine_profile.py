@@ -134,7 +134,7 @@ def _acceptance(settings: ProbeSettings, probe: Probe) -> MeasuredAcceptance:
         prompts=prompts,
         positions=sum(sample.steps for sample in all_samples),
         table=sums.table(),
-        texts=sums,
+        sequences=sums,
         categories=select_categories(settings.categories, stepped),
         chains=tuple(_count_chain(length, length_samples, prompts) for length, length_samples in samples.items()),
     )

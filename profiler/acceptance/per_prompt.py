@@ -220,7 +220,7 @@ class AcceptanceCounter:
             prompts=int(np.count_nonzero(sums.reached[:, 0])),
             positions=int(sums.reached[:, 0].sum()),
             table=sums.table(),
-            texts=sums,
+            sequences=sums,
             top_k=sampling.top_k,
             draft_sampling=self._settings.own_draft_sampling(sampling),
             accepted_ranks=accepted_ranks,
@@ -248,7 +248,7 @@ class AcceptanceCounter:
         fastest_tree: FastestTree,
         tick: Tick,
     ) -> MeasuredAcceptance:
-        sums = base.texts
+        sums = base.sequences
         assert sums is not None
         _, depths, ranks = sums.accepted.shape
 

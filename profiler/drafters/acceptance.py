@@ -119,7 +119,7 @@ def measure_head_acceptance(
         prompts=int(np.count_nonzero(sums.reached[:, 0])),
         positions=int(sums.reached[:, 0].sum()),
         table=sums.table(),
-        texts=sums,
+        sequences=sums,
         categories=select_categories(categories, sorted(rows)),
     )
     depths = sums.reached.shape[1]

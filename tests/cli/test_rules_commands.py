@@ -47,7 +47,7 @@ class TestProfile:
         output = rules_profile.with_suffix(".out").read_text()
         for rule in rules[:-1]:
             assert f"acceptance, {rule} at temperature 0.6, 48" in output
-        assert "acceptance, typical (lossy: the text's distribution changes) at temperature 0.6" in output
+        assert "acceptance, typical (lossy: the output's distribution changes) at temperature 0.6" in output
         overhead = next(line for line in output.splitlines() if line.startswith("overhead of a step"))
         assert all(f"{rule} " in overhead for rule in rules)
 

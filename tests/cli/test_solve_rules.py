@@ -55,7 +55,7 @@ class TestLossy:
     def test_lossy_rules_need_the_option_and_are_named_so(self, folder: Path, options: tuple[str, ...]) -> None:
         output = solved(folder, WITH_LOSSY, *FEW, *options)
         lossy = bool(options)
-        label = "typical (lossy: the text's distribution changes) at temperature 0"
+        label = "typical (lossy: the output's distribution changes) at temperature 0"
         assert (label in output.splitlines()[0]) == lossy
         assert ("treeopt run tree.json --lossy --prompt" in output) == lossy
         assert ("typical" in output) == lossy

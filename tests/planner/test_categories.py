@@ -276,7 +276,7 @@ class TestDrafters:
             prompts=4,
             positions=200,
             table=sums.table(),
-            texts=sums,
+            sequences=sums,
             categories=NAMES,
         )
         trees = replace(trees, acceptance=acceptance, ranks=root_ranks)

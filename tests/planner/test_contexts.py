@@ -98,7 +98,7 @@ class TestReplay:
         counts = [count_acceptance((item[:, None] == np.arange(2)).astype(float), item, 3) for item in texts]
         sums = SequenceSums([item.reached for item in counts], [item.accepted for item in counts])
         return replace(
-            acceptance(sums.table().p, texts=sums, accepted_ranks=AcceptedRanks(texts)), context_tokens=context
+            acceptance(sums.table().p, sequences=sums, accepted_ranks=AcceptedRanks(texts)), context_tokens=context
         )
 
     def test_replays_are_interpolated(self) -> None:

@@ -107,7 +107,7 @@ def predictions(profile: Profile) -> dict[str, Option]:
 
 def without_texts(profile: Profile) -> dict[str, Option]:
     """Return the prediction from standard errors alone, as if the errors of a table's entries were independent."""
-    alone = tuple(dataclasses.replace(measured, texts=None) for measured in profile.acceptances)
+    alone = tuple(dataclasses.replace(measured, sequences=None) for measured in profile.acceptances)
     return {"chain": step_model(dataclasses.replace(profile, acceptances=alone)).predict(CHAIN)}
 
 

@@ -38,7 +38,7 @@ def measured(ranks, *, depth=DEPTH):
         prompts=len(ranks),
         positions=sum(map(len, ranks)),
         table=sums.table(),
-        texts=sums,
+        sequences=sums,
         accepted_ranks=AcceptedRanks(ranks),
     )
 

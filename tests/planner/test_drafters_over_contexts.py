@@ -92,7 +92,7 @@ def test_one_drafter_alone_and_one_context_alone(profile, plans):
 def test_trees_deeper_than_measured_are_left_out(profile):
     first, last = CONTEXTS[0], CONTEXTS[-1]
     base = profile.acceptances[0]
-    deep = replace(base, context_tokens=first, table=AcceptanceTable([[0.9, 0.05]] * 6), texts=None)
+    deep = replace(base, context_tokens=first, table=AcceptanceTable([[0.9, 0.05]] * 6), sequences=None)
     shallow = replace(deep, context_tokens=last, table=AcceptanceTable([[0.9, 0.05]]))
     cut = replace(profile, acceptances=(deep, shallow))
     result = drafters_over_contexts(cut, REQUEST, schedule(cut, 8, raw=True).single_sequence_plans(0.0), "model")

@@ -63,8 +63,8 @@ class TestAcceptance:
     def test_expected_acceptance_is_scaled_by_the_counted_ratio(self):
         """Above temperature 0, and for `traversal`, the table is another than that of its accepted ranks."""
         counted = measured(TEXTS)
-        sums = SequenceSums(counted.texts.reached, counted.texts.accepted * [0.99, 0.9, 0.5])
-        before = whole(rule="traversal", temperature=1.0, table=sums.table(), texts=sums)
+        sums = SequenceSums(counted.sequences.reached, counted.sequences.accepted * [0.99, 0.9, 0.5])
+        before = whole(rule="traversal", temperature=1.0, table=sums.table(), sequences=sums)
         (result,) = for_new_tokens(before, SHORT).acceptances
         (plainly,) = for_new_tokens(whole(), SHORT).acceptances
         np.testing.assert_allclose(result.table.p, plainly.table.p * [0.99, 0.9, 0.5])
@@ -73,8 +73,8 @@ class TestAcceptance:
     def test_never_accepted_rank_keeps_a_probability(self):
         texts = [np.where(item == 2, 1, item) for item in TEXTS]
         counted = measured(texts)
-        sums = SequenceSums(counted.texts.reached, counted.texts.accepted + np.array([0.0, 0.0, 0.01]))
-        (result,) = for_new_tokens(profiled(replace(counted, table=sums.table(), texts=sums)), SHORT).acceptances
+        sums = SequenceSums(counted.sequences.reached, counted.sequences.accepted + np.array([0.0, 0.0, 0.01]))
+        (result,) = for_new_tokens(profiled(replace(counted, table=sums.table(), sequences=sums)), SHORT).acceptances
         assert np.all(result.table.p.sum(axis=1) <= 1)
         assert np.all(result.table.p[:, :2] > 0)
 

@@ -154,19 +154,19 @@ class TestTexts:
         for seed in range(20):
             measured = of_texts(seed)
             result = smooth(measured)
-            table, texts = result.acceptance.table, result.acceptance.texts
+            table, texts = result.acceptance.table, result.acceptance.sequences
             changed += result.changed
             ratio = texts.accepted.sum(axis=0) / texts.reached.sum(axis=0)[:, None]
             np.testing.assert_allclose(ratio, table.p, rtol=1e-12, atol=1e-15)
-            np.testing.assert_array_equal(texts.reached, measured.texts.reached)
-            np.testing.assert_allclose(texts.accepted.sum(axis=2), measured.texts.accepted.sum(axis=2), rtol=1e-12)
+            np.testing.assert_array_equal(texts.reached, measured.sequences.reached)
+            np.testing.assert_allclose(texts.accepted.sum(axis=2), measured.sequences.accepted.sum(axis=2), rtol=1e-12)
         assert changed > 25
 
     def test_errors_are_those_of_the_sequences(self):
         """The ratio estimator's, worked out here text by text (Cochran, 1977, section 6.3)."""
         for seed in range(15):
             result = smooth(of_texts(seed)).acceptance
-            reached, accepted = result.texts.reached, result.texts.accepted
+            reached, accepted = result.sequences.reached, result.sequences.accepted
             texts, total = len(reached), reached.sum(axis=0)
             for d, k in np.ndindex(result.table.p.shape):
                 residual = [accepted[j, d, k] - result.table.p[d, k] * reached[j, d] for j in range(texts)]
@@ -176,7 +176,7 @@ class TestTexts:
     def test_merged_ranks_of_one_text_move_together(self):
         measured = acceptance_of(SequenceSums([[20.0], [20.0]], [[[4.0, 8.0]], [[6.0, 6.0]]]))
         result = smooth(measured).acceptance
-        assert result.texts.accepted.tolist() == [[[6, 6]], [[6, 6]]]
+        assert result.sequences.accepted.tolist() == [[[6, 6]], [[6, 6]]]
         assert result.table.standard_error.tolist() == [[0, 0]]
 
 

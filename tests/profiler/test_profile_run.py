@@ -37,9 +37,9 @@ class TestProfile:
         assert (acceptance.rule, acceptance.temperature, acceptance.top_p) == ("sequoia", temperature, top_p)
         assert (acceptance.prompts, acceptance.positions) == (6, 60)
         assert acceptance.table.branching == 3
-        assert acceptance.texts.reached.shape == (6, len(acceptance.table.p))
-        assert acceptance.texts.reached[:, 0].tolist() == [10] * 6
-        assert acceptance.texts.table().p.tolist() == acceptance.table.p.tolist()
+        assert acceptance.sequences.reached.shape == (6, len(acceptance.table.p))
+        assert acceptance.sequences.reached[:, 0].tolist() == [10] * 6
+        assert acceptance.sequences.table().p.tolist() == acceptance.table.p.tolist()
         profile.save(tmp_path / "a.yaml")
         loaded = Profile.load(tmp_path / "a.yaml")
         assert (loaded.created, loaded.tool) == (profile.created, f"treeopt {__version__}")

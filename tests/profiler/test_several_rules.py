@@ -82,7 +82,7 @@ class TestProfile:
 
     def test_traversal_is_sequoia_with_a_gain(self, profile):
         traversal, sequoia = (profile.acceptance(rule=rule) for rule in ("traversal", "sequoia"))
-        assert traversal.texts.reached.tolist() == sequoia.texts.reached.tolist()
+        assert traversal.sequences.reached.tolist() == sequoia.sequences.reached.tolist()
         ratio = traversal.table.p / sequoia.table.p
         np.testing.assert_allclose(ratio[0, :2], 1, atol=0.1)
         assert ratio[1, 0] > 1.02

@@ -95,5 +95,5 @@ def test_table_counts_every_position_as_root(ranks):
 
 @pytest.mark.parametrize("ranks", [[], [[0, -2]], [[[0]]], [0, 1]], ids=str)
 def test_invalid_ranks_raise(ranks):
-    with pytest.raises(InvalidValueError, match="ranks: expected a list of ranks of at least -1 for every text"):
+    with pytest.raises(InvalidValueError, match="ranks: expected a list of ranks of at least -1 for every sequence"):
         AcceptedRanks(ranks)

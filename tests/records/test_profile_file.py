@@ -122,7 +122,7 @@ GOLDEN = Profile(
             prompts=2,
             positions=4096,
             table=PER_DEPTH,
-            texts=TEXTS,
+            sequences=TEXTS,
             imported=(Imported(what="acceptance", source="metrics.txt (vLLM metrics)"),),
             accepted_ranks=AcceptedRanks([[0, 0, -1, 2, 0], [-1, 0, 1]]),
         ),
@@ -236,7 +236,7 @@ def profiles(draw: st.DrawFn) -> Profile:
     of_texts = dataclasses.replace(
         of_texts,
         rule=next(texts),
-        texts=sums,
+        sequences=sums,
         table=sums.table(),
         accepted_ranks=draw(st.none() | ranks.map(AcceptedRanks)),
         draft_sampling=Sampling(draw(st.just(0.0) | st.floats(1e-6, 1e300)), draw(st.floats(1e-300, 1))),
@@ -306,10 +306,10 @@ class TestRoundTrip:
         assert read_content(tmp_path / "again.yaml") == content
 
     def test_file_without_texts_loads(self, tmp_path):
-        without = changed(CONTENT, ("acceptance[0].texts", ...), ("acceptance[0].outcomes", ...))
+        without = changed(CONTENT, ("acceptance[0].sequences", ...), ("acceptance[0].outcomes", ...))
         (tmp_path / "p.yaml").write_bytes(write_content(without))
         result = Profile.load(tmp_path / "p.yaml").acceptances[0]
-        assert result.texts is None
+        assert result.sequences is None
         np.testing.assert_allclose(result.table.p, PER_DEPTH.p, rtol=5.1e-10)
 
     def test_any_yaml_layout_loads(self, tmp_path):
@@ -409,13 +409,18 @@ WRONG_SHAPE: list[Case] = [
     ("acceptance[0].p[1][2]", 1.5, r"p\[1, 2\]: .* Got 1\.5", "acceptance[0].p"),
     ("acceptance[0].counts[0]", -1.0, "counts: .*at least 0", "acceptance[0].p"),
     ("acceptance[0].p", [[[[0.5]]]], r"list of finite numbers. Got \[0\.5\]", "acceptance[0].p[0][0]"),
-    ("acceptance[0].texts.accepted", ..., "is missing"),
-    ("acceptance[0].texts.reached", [2048.0], "list of finite numbers. Got 2048", "acceptance[0].texts.reached[0]"),
+    ("acceptance[0].sequences.accepted", ..., "is missing"),
     (
-        "acceptance[0].texts",
+        "acceptance[0].sequences.reached",
+        [2048.0],
+        "list of finite numbers. Got 2048",
+        "acceptance[0].sequences.reached[0]",
+    ),
+    (
+        "acceptance[0].sequences",
         {"reached": [[9.0]], "accepted": [[[3.0]]]},
         "J at least 2",
-        "acceptance[0].texts.accepted",
+        "acceptance[0].sequences.accepted",
     ),
     ("machine.processor", "a\x1bb", r"expected printable text. Got \\\w+: remove it"),
     ("machine.processor", "a\u202eb", "expected printable text"),
@@ -435,7 +440,12 @@ WRONG_MEANING: list[Case] = [
         "parents",
         "latency[0].steps[0].trees[0].parents",
     ),
-    ("acceptance[0].outcomes", [[0], [0], [0]], "outcomes: expected those of 2 texts.* Got 3", "acceptance[0].texts"),
+    (
+        "acceptance[0].outcomes",
+        [[0], [0], [0]],
+        "outcomes: expected those of 2 sequences.* Got 3",
+        "acceptance[0].sequences",
+    ),
     (
         "latency[0].disturbed.processors",
         ...,
@@ -474,39 +484,39 @@ WRONG_MEANING: list[Case] = [
         "acceptance[0].p",
     ),
     (
-        "acceptance[0].texts.reached[1][0]",
+        "acceptance[0].sequences.reached[1][0]",
         1800.0,
         r"accepted\[1, 0\]: .*at most what was reached, 1800\. Got 1819\.9",
-        "acceptance[0].texts.accepted",
+        "acceptance[0].sequences.accepted",
     ),
     (
-        "acceptance[0].texts",
+        "acceptance[0].sequences",
         {"reached": [[9.0, 0.0], [8.0, 0.0]], "accepted": [[[3.0], [0.0]], [[2.0], [0.0]]]},
         "reached: expected positions at every depth. Depth 2 has 0",
-        "acceptance[0].texts.accepted",
+        "acceptance[0].sequences.accepted",
     ),
     (
-        "acceptance[0].texts.reached",
+        "acceptance[0].sequences.reached",
         [[1.7e308, 1850.5], [1.6e308, 1850.75]],
         "reached: expected positions at every depth. Depth 1 has inf",
-        "acceptance[0].texts.accepted",
+        "acceptance[0].sequences.accepted",
     ),
     (
-        "acceptance[0].texts.reached",
+        "acceptance[0].sequences.reached",
         [[4096.0, 3701.25]],
         r"reached: .*in shape \(2, 2\)\. Got \(1, 2\)",
-        "acceptance[0].texts.accepted",
+        "acceptance[0].sequences.accepted",
     ),
     (
-        "acceptance[0].texts.accepted[0][0][1]",
+        "acceptance[0].sequences.accepted[0][0][1]",
         250.1,
-        r"texts: expected accepted / reached, .* to be p\[0, 1\] = 0\.12\. Got 0\.120024",
-        "acceptance[0].texts",
+        r"sequences: expected accepted / reached, .* to be p\[0, 1\] = 0\.12\. Got 0\.120024",
+        "acceptance[0].sequences",
     ),
     (
-        "acceptance[0].texts",
+        "acceptance[0].sequences",
         {"reached": [[9.0], [8.0]], "accepted": [[[3.0]], [[2.0]]]},
-        r"texts: expected sums for p in shape \(2, 3\)\. Got \(1, 1\)",
+        r"sequences: expected sums for p in shape \(2, 3\)\. Got \(1, 1\)",
     ),
 ]
 """Refused by the loader alone: JSON has no NaN and no infinity, and a schema no sums."""

@@ -229,7 +229,7 @@ class TestDrafterFiles:
                         for name in ("tokens", "steps", "samples_s")
                         for item in (f"{decodes}.plain.{name}", [1, 1, 1])
                     ),
-                    r"decodes\[0\].settings: expected decodes of 3 texts",
+                    r"decodes\[0\].settings: expected decodes of 3 sequences",
                 ),
                 (f"{decodes}.plain.tokens[0]", 11, r"decodes\[0\].plain: expected a token of each step"),
                 (f"{decodes}.settings", repeat_first, r"decodes\[0\].settings: expected one or more, each once"),
@@ -248,7 +248,7 @@ class TestDrafterFiles:
                 (f"{trees}.context_tokens", 900, r"drafters\[0\].trees: .* Got 0 twice at 900 tokens: remove one"),
                 (f"{decodes}.top_p", 0.5, r"drafters\[1\].decodes: expected one top-p and top-k at each temperature"),
                 (f"{setting}.values.ngram", 3, r"drafters\[1\].decodes: expected the same settings at every context"),
-                (f"{decodes}.plain.steps[0]", 0, r"decodes\[0\].plain.tokens: expected a step of every text"),
+                (f"{decodes}.plain.steps[0]", 0, r"decodes\[0\].plain.tokens: expected a step of every sequence"),
             ],
         )
 
@@ -309,16 +309,20 @@ class TestCategories:
             load,
             categories,
             [
-                ("acceptance[0].categories", drop_last, r"acceptance\[0\].categories: .* each of 16 texts. Got 15."),
-                ("acceptance[0].texts", ..., "acceptance[0].outcomes", ..., "categories: .* of 0 texts"),
+                (
+                    "acceptance[0].categories",
+                    drop_last,
+                    r"acceptance\[0\].categories: .* each of 16 sequences. Got 15.",
+                ),
+                ("acceptance[0].sequences", ..., "acceptance[0].outcomes", ..., "categories: .* of 0 sequences"),
                 ("acceptance[0].categories", [1] * 16, "categories: expected a list of printable texts"),
-                (f"{decodes}.categories", ["copy"], "categories: expected one for each of 4 texts. Got 1."),
+                (f"{decodes}.categories", ["copy"], "categories: expected one for each of 4 sequences. Got 1."),
                 (rows, ..., "settings: expected passes_by_sequence"),
-                (rows, drop_last, "passes_by_sequence: expected a row for each of 4 texts"),
+                (rows, drop_last, "passes_by_sequence: expected a row for each of 4 sequences"),
                 (rows, turn, "passes_by_sequence: expected rows that add up"),
                 (f"{replayed}.passes_by_sequence[0]", [1, 9, 0], "passes_by_sequence: .* with 2 numbers"),
-                (f"{replayed}.passes_by_sequence", ..., "passes_by_sequence: expected a row for each of 2 texts"),
-                (f"{replayed}.categories", ["copy"], "categories: expected one for each of 2 texts"),
+                (f"{replayed}.passes_by_sequence", ..., "passes_by_sequence: expected a row for each of 2 sequences"),
+                (f"{replayed}.categories", ["copy"], "categories: expected one for each of 2 sequences"),
             ],
         )
 

@@ -71,10 +71,10 @@ class TestReplayed:
     def test_ranks_are_replayed_if_the_planner_weights_them_for_every_tree(self) -> None:
         ranks = AcceptedRanks([np.zeros(300, np.int64)] * 2)
         sums = SequenceSums(np.full((2, 4), 300.0), 300 * np.array([P, P]))
-        known = TokenModels((token_model(acceptance(P, texts=sums, accepted_ranks=ranks)),))
+        known = TokenModels((token_model(acceptance(P, sequences=sums, accepted_ranks=ranks)),))
         assert isinstance(step_tokens(known, [chain(3)]).sources[0], ReplayedTokens)
         short = AcceptedRanks([np.zeros(20, np.int64)] * 2)
-        few = TokenModels((token_model(acceptance(P, texts=sums, accepted_ranks=short)),))
+        few = TokenModels((token_model(acceptance(P, sequences=sums, accepted_ranks=short)),))
         for models in (few, TokenModels((token_model(acceptance(P)),))):
             assert isinstance(step_tokens(models, [chain(3)]).sources[0], DrawnTokens)
 

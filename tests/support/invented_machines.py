@@ -136,7 +136,7 @@ def acceptance(p: object, **given: object) -> MeasuredAcceptance:
 
 def acceptance_of(texts: SequenceSums, **given: object) -> MeasuredAcceptance:
     """Return the acceptance that some texts come to."""
-    return dataclasses.replace(acceptance([0.5]), table=texts.table(), texts=texts, **given)
+    return dataclasses.replace(acceptance([0.5]), table=texts.table(), sequences=texts, **given)
 
 
 def profile(latencies: Sequence[StepLatency], acceptances: Sequence[MeasuredAcceptance]) -> Profile:

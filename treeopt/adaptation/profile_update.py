@@ -96,7 +96,7 @@ def update_acceptance(outcomes: Outcomes, before: MeasuredAcceptance, *, sequenc
     return replace(
         before,
         table=AcceptanceTable(rows, counts=counts, standard_error=posterior_error(rows, counts[:, None], ranks)),
-        texts=None,
+        sequences=None,
         accepted_ranks=None,
         imported=(),
         chains=(),

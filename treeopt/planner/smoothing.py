@@ -52,7 +52,7 @@ def smooth(acceptance: MeasuredAcceptance) -> Smoothing:
     error = table.standard_error
     if error is not None:
         error = np.sqrt(np.einsum("rij,rj->ri", averaging**2, error.reshape(p.shape) ** 2)).reshape(table.p.shape)
-    sums = acceptance.texts
+    sums = acceptance.sequences
     if sums is not None:
         sums = SequenceSums(sums.reached, np.einsum("dij,tdj->tdi", averaging, sums.accepted))
         error = np.sqrt((sums.deviations() ** 2).sum(axis=0)).reshape(table.p.shape)
@@ -60,7 +60,7 @@ def smooth(acceptance: MeasuredAcceptance) -> Smoothing:
         acceptance=replace(
             acceptance,
             table=AcceptanceTable(smoothed, counts=table.counts, standard_error=error),
-            texts=sums,
+            sequences=sums,
         ),
         changed=int((smoothed != table.p).sum()),
         largest_change=float(np.abs(smoothed - table.p).max()),

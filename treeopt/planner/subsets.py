@@ -165,13 +165,13 @@ def _with_sums(acceptance: MeasuredAcceptance, sums: SequenceSums, **changes: An
         prompts=int(np.count_nonzero(sums.reached[:, 0])),
         positions=int(sums.reached[:, 0].sum()),
         table=sums.table(),
-        texts=sums,
+        sequences=sums,
     )
 
 
 def _beginnings(acceptance: MeasuredAcceptance, positions: int) -> MeasuredAcceptance:
     """Return the acceptance of the first positions of every sequence; depths with too few counts stay as measured."""
-    all_ranks, all_sums, p = ranks_from_start(acceptance), acceptance.texts, acceptance.table.p
+    all_ranks, all_sums, p = ranks_from_start(acceptance), acceptance.sequences, acceptance.table.p
     if all_ranks is None or all_sums is None or max(map(len, all_ranks.ranks)) <= positions:
         return acceptance
     ranks, counted = all_ranks.first(positions), all_ranks.table(*p.shape).p
@@ -189,7 +189,7 @@ def _beginnings(acceptance: MeasuredAcceptance, positions: int) -> MeasuredAccep
 
 
 def _acceptance_of(acceptance: MeasuredAcceptance, category: str) -> MeasuredAcceptance:
-    all_sums, indices = acceptance.texts, _indices(acceptance.categories, category)
+    all_sums, indices = acceptance.sequences, _indices(acceptance.categories, category)
     if all_sums is None or not acceptance.categories:
         raise InfeasibleError(
             f"category: expected an acceptance of sequences with categories. Got {acceptance.rule} at temperature "

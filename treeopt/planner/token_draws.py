@@ -35,7 +35,7 @@ class TokenDraws:
     def of(cls, acceptance: MeasuredAcceptance, dependence: ChainDependence | Dependence | None = None) -> "TokenDraws":
         """Return the draws of one acceptance, the same at every call."""
         generator = np.random.default_rng(SEED)
-        sums = acceptance.texts
+        sums = acceptance.sequences
         noise = None if sums is None else draw_sequence_noise(len(sums.reached), generator)
         p, unseen = draw_acceptance(acceptance, generator, noise)
         return cls(p=p, unseen=unseen, dependence=dependence, sequence_noise=noise, generator=generator)
@@ -107,8 +107,8 @@ def draw_acceptance(
     """
     table = acceptance.table
     p = table.rows(table.max_depth or 1)
-    if acceptance.texts is not None and sequence_noise is not None:
-        deviations, least = acceptance.texts.deviations(), acceptance.texts.min_error().reshape(p.shape)
+    if acceptance.sequences is not None and sequence_noise is not None:
+        deviations, least = acceptance.sequences.deviations(), acceptance.sequences.min_error().reshape(p.shape)
         sum_of_deviations = np.tensordot(sequence_noise, deviations, axes=1).reshape(DRAWS, *p.shape)
         missing = np.sqrt(np.maximum(0.0, 1 - (deviations**2).sum(axis=0).reshape(p.shape) / least**2))
         if not missing.any():

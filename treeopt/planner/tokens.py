@@ -184,7 +184,7 @@ def _interpolate(parts: tuple[tuple[float, TokenModel], ...], context_tokens: in
         prompts=None,
         positions=None,
         table=_interpolate_tables([(weight, part.acceptance.table) for weight, part in parts]),
-        texts=None,
+        sequences=None,
         accepted_ranks=None,
         chains=(),
         categories=(),

@@ -46,7 +46,7 @@ class AcceptedRanks(ArrayRecord):
     def __init__(self, ranks: Sequence[Sequence[int] | Int64]) -> None:
         arrays = tuple(to_int_array("ranks", row) for row in check_list("ranks", ranks))
         if not arrays or any(row.ndim != 1 or row.min(initial=REJECTED) < REJECTED for row in arrays):
-            raise InvalidValueError(f"ranks: expected a list of ranks of at least {REJECTED} for every text.")
+            raise InvalidValueError(f"ranks: expected a list of ranks of at least {REJECTED} for every sequence.")
         for row in arrays:
             row.flags.writeable = False
         object.__setattr__(self, "ranks", arrays)
@@ -113,7 +113,7 @@ class RootRanks(ArrayRecord):
     def __init__(self, ranks: Ranks) -> None:
         sequences = [[[int(rank) for rank in row] for row in sequence] for sequence in ranks]
         if not sequences or any(rank < REJECTED for sequence in sequences for row in sequence for rank in row):
-            raise InvalidValueError("ranks: expected rows of ranks of at least 0 for every text.")
+            raise InvalidValueError("ranks: expected rows of ranks of at least 0 for every sequence.")
         trimmed = [[_trim(row) for row in sequence] for sequence in sequences]
         depths = max((len(row) for sequence in trimmed for row in sequence), default=0)
         object.__setattr__(self, "ranks", tuple(_pad(sequence, depths) for sequence in trimmed))

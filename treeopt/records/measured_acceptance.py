@@ -49,18 +49,18 @@ class MeasuredAcceptance(ShortRepr, Tabular):
     positions: int | None
     """Measured positions; None likewise."""
     table: AcceptanceTable = field(metadata=in_file(inline=True))
-    texts: SequenceSums | None = None
+    sequences: SequenceSums | None = None
     """The sums over sequences that `table` is computed from; None if unknown."""
     accepted_ranks: AcceptedRanks | None = field(
         default=None, metadata=in_file(name="outcomes", read=_read_accepted_ranks, write=_serialize_ranks)
     )
-    """Of every sequence in `texts`; for `traversal`, the ranks that its table was computed from."""
+    """Of each of `sequences`; for `traversal`, the ranks that its table was computed from."""
     categories: tuple[str, ...] = ()
     """Category of each sequence's prompt, `""` for none; empty if no prompt has one."""
     imported: tuple[Imported, ...] = ()
     """Source of an imported acceptance."""
     chains: tuple[ChainCounts, ...] = ()
-    """Steps and tokens of an engine by draft length, for the sequences in `texts`."""
+    """Steps and tokens of an engine by draft length, for each of `sequences`."""
 
     @property
     def sampling(self) -> Sampling:
@@ -78,26 +78,26 @@ class MeasuredAcceptance(ShortRepr, Tabular):
     def __post_init__(self) -> None:
         check_imported(self.imported, (ACCEPTANCE,))
         check_chain_lengths(self.chains)
-        sequences = 0 if self.texts is None else len(self.texts.reached)
+        sequences = 0 if self.sequences is None else len(self.sequences.reached)
         check_categories(self.categories, sequences)
         if self.accepted_ranks is not None and len(self.accepted_ranks.ranks) != sequences:
             raise InvalidValueError(
-                f"outcomes: expected those of {sequences} texts, as many as `texts` has. Got {len(self.accepted_ranks.ranks)}.",
-                field="texts",
+                f"outcomes: expected those of {sequences} sequences. Got {len(self.accepted_ranks.ranks)}.",
+                field="sequences",
             )
-        if self.texts is None:
+        if self.sequences is None:
             return
-        p = self.texts.p
+        p = self.sequences.p
         if p.shape != self.table.p.shape:
             raise InvalidValueError(
-                f"texts: expected sums for p in shape {self.table.p.shape}. Got {p.shape}.", field="texts"
+                f"sequences: expected sums for p in shape {self.table.p.shape}. Got {p.shape}.", field="sequences"
             )
         if np.abs(p - self.table.p).max() > SUMS_ROUNDING:
             index = tuple(np.argwhere(np.abs(p - self.table.p) > SUMS_ROUNDING)[0].tolist())
             raise InvalidValueError(
-                f"texts: expected accepted / reached, over all texts, to be p{list(index)} = {self.table.p[index]:.6g}. "
-                f"Got {p[index]:.6g}.",
-                field="texts",
+                f"sequences: expected accepted / reached, over all of them, to be p{list(index)} = "
+                f"{self.table.p[index]:.6g}. Got {p[index]:.6g}.",
+                field="sequences",
             )
 
 
@@ -105,7 +105,7 @@ def check_categories(categories: Sequence[str], sequences: int) -> None:
     """Raise InvalidValueError unless `categories` is empty or has one entry per sequence; `""` means no category."""
     if categories and len(categories) != sequences:
         raise InvalidValueError(
-            f"categories: expected one for each of {sequences} texts. Got {len(categories)}.", field="categories"
+            f"categories: expected one for each of {sequences} sequences. Got {len(categories)}.", field="categories"
         )
 
 

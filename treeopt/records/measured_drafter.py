@@ -143,9 +143,9 @@ class MeasuredTrees(ShortRepr):
             )
         if self.acceptance.context_tokens is not None:
             raise InvalidValueError("expected context_tokens beside it, not in it: move it.", field="acceptance")
-        sums = self.acceptance.texts
+        sums = self.acceptance.sequences
         if self.ranks is not None and (sums is None or len(sums.reached) != len(self.ranks.ranks)):
-            raise InvalidValueError("expected those of as many texts as the acceptance has.", field="outcomes")
+            raise InvalidValueError("expected those of as many sequences as the acceptance has.", field="outcomes")
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -246,7 +246,7 @@ class MeasuredSettings(ShortRepr):
             raise InvalidValueError("expected a token of each step.", field="plain")
         if any(setting.decoded.count != plain.count for setting in self.settings):
             raise InvalidValueError(
-                f"expected decodes of {plain.count} texts, as many as were decoded plainly.", field="settings"
+                f"expected decodes of {plain.count} sequences, as many as were decoded plainly.", field="settings"
             )
         check_categories(self.categories, plain.count)
         if self.categories and not all(setting.passes_by_sequence for setting in self.settings):
@@ -371,7 +371,7 @@ def _check_steps(tokens: Sequence[int], steps: Sequence[int]) -> None:
     if len(tokens) != len(steps):
         raise InvalidValueError(f"expected as many as tokens, {len(tokens)}. Got {len(steps)}.", field="steps")
     if not steps or any(count < 1 or committed < count for committed, count in zip(tokens, steps, strict=True)):
-        raise InvalidValueError("expected a step of every text, and a token of every step.", field="tokens")
+        raise InvalidValueError("expected a step of every sequence, and a token of every step.", field="tokens")
 
 
 def _check_passes(pass_tokens: Sequence[int], passes: Sequence[int], steps: int) -> None:
@@ -390,7 +390,7 @@ def _check_passes_by_sequence(
         return
     if len(rows) != len(steps) or any(len(row) != len(passes) or min(row) < 0 for row in rows):
         raise InvalidValueError(
-            f"expected a row for each of {len(steps)} texts, with {len(passes)} numbers of at least 0.",
+            f"expected a row for each of {len(steps)} sequences, with {len(passes)} numbers of at least 0.",
             field="passes_by_sequence",
         )
     if [sum(row) for row in rows] != list(steps) or [sum(column) for column in zip(*rows, strict=True)] != list(passes):

@@ -19,7 +19,7 @@ def check_rule(rule: str, *, lossy: bool = False) -> None:
         raise InvalidValueError(f"rule: expected one of {', '.join(RULES)}. Got {rule!r}.", field="rule")
     if rule in LOSSY_RULES and not lossy:
         raise InvalidValueError(
-            f"rule: expected a lossless one. Got {rule!r}, which changes the text's distribution: "
+            f"rule: expected a lossless one. Got {rule!r}, which changes the output's distribution: "
             "allow it with lossy=True, or --lossy on the command line.",
             field="rule",
         )
@@ -29,6 +29,6 @@ def rule_label(rule: str) -> str:
     """Return the rule's name, marked if it is lossy.
 
     >>> rule_label("sequoia"), rule_label("typical")
-    ('sequoia', "typical (lossy: the text's distribution changes)")
+    ('sequoia', "typical (lossy: the output's distribution changes)")
     """
-    return f"{rule} (lossy: the text's distribution changes)" if rule in LOSSY_RULES else rule
+    return f"{rule} (lossy: the output's distribution changes)" if rule in LOSSY_RULES else rule

@@ -53,7 +53,7 @@ def under_rule(plan: "Plan") -> str:
 def acceptance_without_counts(plan: "Plan") -> bool:
     """Whether the acceptance was imported as rates, whose errors are unknown."""
     acceptance = plan.model.acceptance
-    unknown = acceptance.texts is None and acceptance.table.standard_error is None
+    unknown = acceptance.sequences is None and acceptance.table.standard_error is None
     return unknown and _origins(plan)["acceptance"] != "measured"
 
 

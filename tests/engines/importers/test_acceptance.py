@@ -200,7 +200,7 @@ class TestStepCounts:
 
     def test_many_requests_are_grouped(self):
         requests = [StepCounts.from_lengths({0: 1 + index % 3, 2: index % 5}, 3) for index in range(3 * MAX_GROUPS + 1)]
-        sums = pool_steps(requests, "steps").texts.reached
+        sums = pool_steps(requests, "steps").sequences.reached
         assert len(sums) == MAX_GROUPS
         assert sums.sum(axis=0).tolist() == np.sum([request.reached for request in requests], axis=0).tolist()[:3]
 

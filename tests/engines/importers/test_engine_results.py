@@ -71,7 +71,7 @@ class TestVllmLog:
         result = read_table("starting\n" + "".join(vllm_line(part, 1) for part in parts))
         assert result.positions == 4903
         assert result.table.p[0, 0] == pytest.approx(np.concatenate(parts).mean(), abs=1e-3)
-        assert len(result.texts.reached) == 3  # the error counts differences between intervals
+        assert len(result.sequences.reached) == 3  # the error counts differences between intervals
 
     def test_positions_match_the_drafts(self, read_table):
         rng = np.random.default_rng(6)
@@ -112,13 +112,13 @@ class TestRequests:
             result = read_table(json_lines(content))
             assert result.table.p.ravel().tolist() == pytest.approx(count_by_step(steps))
             assert (result.prompts, result.positions) == (2, 51)
-            assert result.texts is not None
+            assert result.sequences is not None
             assert read_table(content).table.p.tolist() == result.table.p.tolist()
 
     def test_single_response(self, read_table):
         result = read_table(json.dumps(response(SUMMARY), indent=2))
         assert result.table.counts.tolist() == [43, 4, 3]
-        assert result.texts is None
+        assert result.sequences is None
         assert result.imported[0].source == "file (vLLM request metrics)"
 
     def test_drafts_of_several_lengths(self, read_table):
@@ -345,7 +345,7 @@ class TestLlamaServer:
             result = read_table(log)
             assert result.table.p[:, 0] == pytest.approx(expected, abs=2e-3)
             assert (result.prompts, result.positions) == (3, 440)
-            assert len(result.texts.reached) == 3
+            assert len(result.sequences.reached) == 3
 
     def test_requests_without_rates_have_a_mean(self, read_table, refuse_table):
         """A request without accepted tokens counts too."""

@@ -58,7 +58,7 @@ class TestAllImported:
             "target": "T",
             "draft": "D",
         }
-        assert {"prompts", "positions", "texts", "counts"} & set(content["acceptance"][0]) == set()
+        assert {"prompts", "positions", "sequences", "counts"} & set(content["acceptance"][0]) == set()
         again = Profile.load(folder / "p.yaml")
         assert (again.machine, again.pair) == (profile.machine, profile.pair)
         assert [latency.imported for latency in again.latencies] == [latency.imported for latency in profile.latencies]

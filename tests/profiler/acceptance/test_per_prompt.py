@@ -41,7 +41,7 @@ def test_each_acceptance_equals_the_one_measured_alone(target, draft, prompts, d
         assert (acceptance.top_p, acceptance.top_k) == (sampling.top_p, sampling.top_k)
         assert acceptance.draft_sampling == alone.draft_sampling == own_draft
         np.testing.assert_allclose(acceptance.table.p, alone.table.p, atol=1e-5)  # batches round differently
-        np.testing.assert_array_equal(acceptance.texts.reached, alone.texts.reached)
+        np.testing.assert_array_equal(acceptance.sequences.reached, alone.sequences.reached)
     by_temperature = {acceptance.temperature: acceptance.table.p[0, 0] for acceptance in profile.acceptances}
     assert min(np.diff(sorted(by_temperature.values()))) > 1e-3  # negative control
     for temperature, sampled in ((0.0, False), (0.6, True), (1.3, True)):
@@ -101,10 +101,10 @@ def test_profile_cut_to_new_tokens_equals_a_profile_of_shorter_sequences(target,
         assert (ours.rule, ours.temperature) == (theirs.rule, theirs.temperature)
         assert (ours.prompts, ours.positions) == (theirs.prompts, theirs.positions) == (len(prompts), 60)
         assert ours.accepted_ranks == theirs.accepted_ranks
-        np.testing.assert_array_equal(ours.texts.reached, theirs.texts.reached)
+        np.testing.assert_array_equal(ours.sequences.reached, theirs.sequences.reached)
         if ours.temperature == 0:
             np.testing.assert_allclose(ours.table.p, theirs.table.p, atol=1e-5)  # batches round differently
-            np.testing.assert_allclose(ours.texts.accepted, theirs.texts.accepted, atol=1e-4)
+            np.testing.assert_allclose(ours.sequences.accepted, theirs.sequences.accepted, atol=1e-4)
             assert np.abs(ours.table.p - before.table.p).max() > 0.01  # negative control
         else:
             often = ours.table.counts >= MIN_REACHED

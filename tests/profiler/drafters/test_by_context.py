@@ -115,7 +115,7 @@ def test_sequences_that_end_before_a_context_are_left_out(target, prompts, loade
     measured = measure_head_acceptance(count, range(6), GREEDY, 40, "k", checkpoint, lambda: None)
     assert measured == measure_head_acceptance(None, range(6), GREEDY, 40, "k", checkpoint, lambda: None)
     assert measured.acceptance.prompts == 4
-    assert measured.acceptance.texts.reached[:2].sum() == 0
+    assert measured.acceptance.sequences.reached[:2].sum() == 0
     assert list(map(len, measured.ranks.ranks)) == [0, 0, 20, 20, 20, 20]
     distant = PromptsAtContext(sequences=sequences, context_tokens=107, max_tokens=128)
     with pytest.raises(TreeoptError, match="acceptance at 107 tokens of context: expected two sequences"):

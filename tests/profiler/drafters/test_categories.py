@@ -43,7 +43,7 @@ def test_category_equals_the_profile_of_its_prompts_alone(target, draft, prompts
         (selected,) = for_category(whole, category).acceptances
         (alone,) = measure_alone(target, draft, prompts, category).acceptances
         assert (selected.prompts, selected.positions) == (alone.prompts, alone.positions)
-        np.testing.assert_array_equal(selected.texts.reached, alone.texts.reached)
+        np.testing.assert_array_equal(selected.sequences.reached, alone.sequences.reached)
         np.testing.assert_allclose(selected.table.p, alone.table.p, atol=1e-5)  # batches round differently
         assert selected.accepted_ranks == alone.accepted_ranks
         tables.append(selected.table.p)

@@ -91,9 +91,9 @@ def pool_steps(
     if depth == 0:
         raise InvalidValueError("steps: expected at least one that drafted. Got none: has it drafted yet?")
     reached, accepted = reached[:, :depth], accepted[:, :depth]
-    texts = None if len(reached) == 1 else SequenceSums(reached, accepted[:, :, None])
-    table = table_from_steps(reached[0], accepted[0], one_sequence=one_sequence) if texts is None else texts.table()
-    return ImportedAcceptance(table=table, kind=kind, prompts=prompts, positions=positions, texts=texts)
+    sums = None if len(reached) == 1 else SequenceSums(reached, accepted[:, :, None])
+    table = table_from_steps(reached[0], accepted[0], one_sequence=one_sequence) if sums is None else sums.table()
+    return ImportedAcceptance(table=table, kind=kind, prompts=prompts, positions=positions, sequences=sums)
 
 
 def table_from_rates(rates: Sequence[float]) -> AcceptanceTable:

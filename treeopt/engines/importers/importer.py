@@ -26,7 +26,7 @@ class ImportedAcceptance:
     """Requests; None if the file does not contain their number."""
     positions: int | None = None
     """Steps that drafted; None if the file does not contain their number."""
-    texts: SequenceSums | None = None
+    sequences: SequenceSums | None = None
     """Sums per request that the table was made of; None if the file does not separate requests."""
 
 

@@ -92,7 +92,7 @@ def read_acceptance(
         prompts=acceptance.prompts,
         positions=acceptance.positions,
         table=acceptance.table,
-        texts=acceptance.texts,
+        sequences=acceptance.sequences,
         imported=(Imported(what=ACCEPTANCE_PART, source=source_text(path, acceptance.kind)),),
     )
 
