@@ -124,7 +124,7 @@ def measure_head_acceptance(
     )
     depths = sums.reached.shape[1]
     ranks = RootRanks([sequence.ranks[:, :depths].tolist() for sequence in sequences])
-    return MeasuredTrees(acceptance=acceptance, ranks=ranks, context_tokens=context_tokens)
+    return MeasuredTrees(acceptance=acceptance, root_ranks=ranks, context_tokens=context_tokens)
 
 
 def root_counter(

@@ -279,12 +279,12 @@ class TestDrafters:
             sequences=sums,
             categories=NAMES,
         )
-        trees = replace(trees, acceptance=acceptance, ranks=root_ranks)
+        trees = replace(trees, acceptance=acceptance, root_ranks=root_ranks)
         whole = replace(UNLIKE, drafters=(replace(medusa, trees=(trees,)),))
         (drafter,) = for_category(whole, "copy").drafters
         (result,) = drafter.trees
         np.testing.assert_allclose(result.acceptance.table.p[0], [0.8, 0.1])
-        assert result.ranks.rows == [root_ranks.rows[0], root_ranks.rows[2]]
+        assert result.root_ranks.rows == [root_ranks.rows[0], root_ranks.rows[2]]
         assert drafter.latencies == medusa.latencies
 
 

@@ -306,7 +306,7 @@ class TestRoundTrip:
         assert read_content(tmp_path / "again.yaml") == content
 
     def test_file_without_texts_loads(self, tmp_path):
-        without = changed(CONTENT, ("acceptance[0].sequences", ...), ("acceptance[0].outcomes", ...))
+        without = changed(CONTENT, ("acceptance[0].sequences", ...), ("acceptance[0].accepted_ranks", ...))
         (tmp_path / "p.yaml").write_bytes(write_content(without))
         result = Profile.load(tmp_path / "p.yaml").acceptances[0]
         assert result.sequences is None
@@ -368,8 +368,8 @@ WRONG_SHAPE: list[Case] = [
     ("pair.vocabulary", 2**63, "whole number.* Got 922337203685477"),
     ("acceptance[0].temperature", 10**400, r"Got 1000.*\.\.\."),
     ("latency[0].steps", [{"rule": "sequoia", "trees": []}], "at least one", "latency[0].steps[0].trees"),
-    ("acceptance[0].outcomes", [[0], [-2]], "at least -1"),
-    ("acceptance[0].outcomes", [0, 1], "whole numbers", "acceptance[0].outcomes[0]"),
+    ("acceptance[0].accepted_ranks", [[0], [-2]], "at least -1"),
+    ("acceptance[0].accepted_ranks", [0, 1], "whole numbers", "acceptance[0].accepted_ranks[0]"),
     ("note", "hello", "unknown field"),
     ("latency[0].verify.unit", "s", "unknown field"),
     (
@@ -441,9 +441,9 @@ WRONG_MEANING: list[Case] = [
         "latency[0].steps[0].trees[0].parents",
     ),
     (
-        "acceptance[0].outcomes",
+        "acceptance[0].accepted_ranks",
         [[0], [0], [0]],
-        "outcomes: expected those of 2 sequences.* Got 3",
+        "accepted_ranks: expected those of 2 sequences.* Got 3",
         "acceptance[0].sequences",
     ),
     (

@@ -152,7 +152,7 @@ class TestDrafterFiles:
         (drafting,) = medusa.latencies
         assert [timed.tree.nodes for timed in drafting.steps] == [2, 4]
         assert (drafting.per_block, drafting.draft.max_tokens, drafting.host) == (True, 4, None)
-        assert trees.ranks.rows == [[[0, 0], [1], [], []], [[0, 1], [0], [], [0], []]]
+        assert trees.root_ranks.rows == [[[0, 0], [1], [], []], [[0, 1], [0], [], [0], []]]
         assert medusa.trees_at(0.6) == ()
         (sampled,) = lookup.decodes_at(0.6)
         assert (sampled.sampling.top_p, sampled.sampling.top_k) == (0.9, 50)
@@ -220,8 +220,8 @@ class TestDrafterFiles:
                 (f"{drafting}.steps[0].parents", [-1], r"latency\[0\].steps: expected trees of 2 nodes or more"),
                 ("drafters[0].latency", repeat_first, r"drafters\[0\].latency: .* there, each condition once"),
                 ("drafters[0].latency", ..., r"drafters\[0\].latency: expected with trees, and only there"),
-                (f"{trees}.outcomes", drop_last, r"trees\[0\].outcomes: expected those of as many"),
-                (f"{trees}.outcomes[0].roots[0]", [-2, 0], r"trees\[0\].outcomes: ranks: expected rows"),
+                (f"{trees}.root_ranks", drop_last, r"trees\[0\].root_ranks: expected those of as many"),
+                (f"{trees}.root_ranks[0].roots[0]", [-2, 0], r"trees\[0\].root_ranks: ranks: expected rows"),
                 (f"{decodes}.plain.steps", drop_last, r"decodes\[0\].plain.steps: expected as many of each"),
                 (
                     *(
@@ -314,7 +314,7 @@ class TestCategories:
                     drop_last,
                     r"acceptance\[0\].categories: .* each of 16 sequences. Got 15.",
                 ),
-                ("acceptance[0].sequences", ..., "acceptance[0].outcomes", ..., "categories: .* of 0 sequences"),
+                ("acceptance[0].sequences", ..., "acceptance[0].accepted_ranks", ..., "categories: .* of 0 sequences"),
                 ("acceptance[0].categories", [1] * 16, "categories: expected a list of printable texts"),
                 (f"{decodes}.categories", ["copy"], "categories: expected one for each of 4 sequences. Got 1."),
                 (rows, ..., "settings: expected passes_by_sequence"),

@@ -82,7 +82,7 @@ PADDED = [[[0, REJECTED, 1], [1, 0, REJECTED], [REJECTED, REJECTED, REJECTED]], 
 @pytest.mark.parametrize("texts", [ALL_REJECTED, SHALLOW, PADDED, [drawn(1, 9), drawn(2, 5)]], ids=str)
 def test_serialized_ranks_load_equal(texts):
     ranks = RootRanks(texts)
-    loaded = read_root_ranks(Fields("file", {"outcomes": serialize_root_ranks(ranks)}), "outcomes")
+    loaded = read_root_ranks(Fields("file", {"root_ranks": serialize_root_ranks(ranks)}), "root_ranks")
     assert loaded == ranks
     for tree in TREES:
         assert [item.tolist() for item in loaded.replay(tree)] == [item.tolist() for item in ranks.replay(tree)]

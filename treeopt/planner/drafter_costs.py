@@ -73,7 +73,7 @@ def tree_models(
     models = []
     for trees in measured:
         model = token_model(replace(trees.acceptance, context_tokens=trees.context_tokens), raw=raw)
-        models.append(replace(model, root_ranks=trees.ranks))
+        models.append(replace(model, root_ranks=trees.root_ranks))
     tokens = TokenModels(tuple(models))
 
     def model_at_point(point: OperatingPoint) -> StepModel:

@@ -244,11 +244,11 @@ def _drafter_of(drafter: MeasuredDrafter, category: str) -> MeasuredDrafter | No
 
 
 def _trees_of(trees: MeasuredTrees, category: str) -> MeasuredTrees:
-    ranks, indices = trees.ranks, _indices(trees.acceptance.categories, category)
+    ranks, indices = trees.root_ranks, _indices(trees.acceptance.categories, category)
     return replace(
         trees,
         acceptance=_acceptance_of(trees.acceptance, category),
-        ranks=None if ranks is None else RootRanks([ranks.ranks[index] for index in indices]),
+        root_ranks=None if ranks is None else RootRanks([ranks.ranks[index] for index in indices]),
     )
 
 

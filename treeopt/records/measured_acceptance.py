@@ -52,7 +52,7 @@ class MeasuredAcceptance(ShortRepr, Tabular):
     sequences: SequenceSums | None = None
     """The sums over sequences that `table` is computed from; None if unknown."""
     accepted_ranks: AcceptedRanks | None = field(
-        default=None, metadata=in_file(name="outcomes", read=_read_accepted_ranks, write=_serialize_ranks)
+        default=None, metadata=in_file(read=_read_accepted_ranks, write=_serialize_ranks)
     )
     """Of each of `sequences`; for `traversal`, the ranks that its table was computed from."""
     categories: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class MeasuredAcceptance(ShortRepr, Tabular):
         check_categories(self.categories, sequences)
         if self.accepted_ranks is not None and len(self.accepted_ranks.ranks) != sequences:
             raise InvalidValueError(
-                f"outcomes: expected those of {sequences} sequences. Got {len(self.accepted_ranks.ranks)}.",
+                f"accepted_ranks: expected those of {sequences} sequences. Got {len(self.accepted_ranks.ranks)}.",
                 field="sequences",
             )
         if self.sequences is None:

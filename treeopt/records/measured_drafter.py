@@ -124,8 +124,8 @@ class MeasuredTrees(ShortRepr):
     """
 
     acceptance: MeasuredAcceptance
-    ranks: RootRanks | None = field(
-        default=None, metadata=in_file("outcomes", read=read_root_ranks, write=serialize_root_ranks)
+    root_ranks: RootRanks | None = field(
+        default=None, metadata=in_file(read=read_root_ranks, write=serialize_root_ranks)
     )
     """At every position of the acceptance's sequences, for replays; None if not recorded."""
     context_tokens: int = field(metadata=in_file(least=0))
@@ -144,8 +144,8 @@ class MeasuredTrees(ShortRepr):
         if self.acceptance.context_tokens is not None:
             raise InvalidValueError("expected context_tokens beside it, not in it: move it.", field="acceptance")
         sums = self.acceptance.sequences
-        if self.ranks is not None and (sums is None or len(sums.reached) != len(self.ranks.ranks)):
-            raise InvalidValueError("expected those of as many sequences as the acceptance has.", field="outcomes")
+        if self.root_ranks is not None and (sums is None or len(sums.reached) != len(self.root_ranks.ranks)):
+            raise InvalidValueError("expected those of as many sequences as the acceptance has.", field="root_ranks")
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -44,7 +44,7 @@ def test_ranks_are_those_of_the_positions_around_each_context(name, target, draf
     (measured,) = measure_profile(target, draft, prompts, BY_CONTEXT, drafters=[drafter]).drafters
     by_context = measured.trees_at(0.0)
     assert [trees.context_tokens for trees in by_context] == list(CONTEXTS)
-    rows = [trees.ranks.rows for trees in by_context]
+    rows = [trees.root_ranks.rows for trees in by_context]
     assert rows[0] != rows[1] != rows[2] != rows[0]  # negative control
     generated = plain_texts(target, PromptSet(dict(enumerate(prompts)), 80))
     count = root_counter(drafter, dict(enumerate(prompts)), generated, sampling=GREEDY, branching=3, depth=3)
@@ -52,7 +52,7 @@ def test_ranks_are_those_of_the_positions_around_each_context(name, target, draf
         all_ranks, before = count(number).ranks, len(prompt) - 1 + (name == "eagle" and len(prompt) == 1)
         for trees, context in zip(by_context, CONTEXTS, strict=True):
             first = context - 10 - before  # roots by the tokens in the cache before them
-            ranks = trees.ranks.ranks[number]
+            ranks = trees.root_ranks.ranks[number]
             assert len(ranks) == 20
             expected = all_ranks[first : first + 20, : ranks.shape[1]]
             for row, (one, other) in enumerate(zip(ranks.tolist(), expected.tolist(), strict=True)):
@@ -116,7 +116,7 @@ def test_sequences_that_end_before_a_context_are_left_out(target, prompts, loade
     assert measured == measure_head_acceptance(None, range(6), GREEDY, 40, "k", checkpoint, lambda: None)
     assert measured.acceptance.prompts == 4
     assert measured.acceptance.sequences.reached[:2].sum() == 0
-    assert list(map(len, measured.ranks.ranks)) == [0, 0, 20, 20, 20, 20]
+    assert list(map(len, measured.root_ranks.ranks)) == [0, 0, 20, 20, 20, 20]
     distant = PromptsAtContext(sequences=sequences, context_tokens=107, max_tokens=128)
     with pytest.raises(TreeoptError, match="acceptance at 107 tokens of context: expected two sequences"):
         distant.prompt_set(GREEDY, 20)

@@ -96,7 +96,7 @@ def test_static_trees_of_a_category_equal_those_of_its_prompts_alone(target, dra
     np.testing.assert_allclose(
         selected.acceptance.table.p[: len(often)][often], expected.acceptance.table.p[often], atol=1e-5
     )
-    assert selected.ranks.rows == expected.ranks.rows
+    assert selected.root_ranks.rows == expected.root_ranks.rows
 
 
 def test_sequences_too_short_to_replay_are_left_out_with_their_category():

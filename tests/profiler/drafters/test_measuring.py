@@ -40,7 +40,7 @@ def test_every_drafter_is_measured_saved_planned_and_not_measured_again(
         assert latency.per_block == (name in PER_BLOCK)
     for trees in measured.trees:
         assert 1 <= (trees.acceptance.table.max_depth or 0) <= (4 if name in PER_BLOCK[1:] else 3)
-        assert trees.ranks is not None
+        assert trees.root_ranks is not None
     for decodes in measured.decodes:
         assert 1 <= len(decodes.settings) <= 3
         for setting in decodes.settings:
