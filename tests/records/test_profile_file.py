@@ -295,7 +295,7 @@ class TestRoundTrip:
     @pytest.mark.parametrize(
         "where",
         [
-            *("latency[0].rule_overheads", "latency[0].timed", "latency[0].imported", "latency[0].disturbed"),
+            *("latency[0].rule_overheads", "latency[0].timed", "latency[0].imported", "latency[0].interference"),
             *("acceptance[0].imported", "prefill"),
         ],
     )
@@ -382,8 +382,8 @@ WRONG_SHAPE: list[Case] = [
     ("latency", [], r"at least one. Got \[\]"),
     ("latency[0].batch_size", 0, "at least 1. Got 0"),
     ("latency[0].timed", "often", "expected sampled or greedy. Got 'often'"),
-    ("latency[0].disturbed.samples", ..., "is missing"),
-    ("latency[0].disturbed.calls", 1.5, "from 0 to 1. Got 1.5"),
+    ("latency[0].interference.samples", ..., "is missing"),
+    ("latency[0].interference.calls", 1.5, "from 0 to 1. Got 1.5"),
     ("latency[0].imported", [], r"at least one. Got \[\]"),
     ("prefill.draft", ..., "expected times of the draft model", "prefill"),
     ("latency[0].imported[0].what", "threads", "each at most once. Got 'threads'", "latency[0].imported"),
@@ -447,16 +447,16 @@ WRONG_MEANING: list[Case] = [
         "acceptance[0].sequences",
     ),
     (
-        "latency[0].disturbed.processors",
+        "latency[0].interference.processors",
         ...,
         "processors, samples: expected where calls are disturbed, and only there",
-        "latency[0].disturbed.calls",
+        "latency[0].interference.calls",
     ),
     (
-        "latency[0].disturbed",
+        "latency[0].interference",
         {"calls": 0.0, "samples": 0.5},
         "expected where calls are disturbed",
-        "latency[0].disturbed.calls",
+        "latency[0].interference.calls",
     ),
     ("latency[0].limit_tokens", 64, "expected more than 64, timed. Got 64"),
     (

@@ -150,7 +150,7 @@ class StepLatency(ShortRepr, Tabular):
     """The step times that the overheads were computed from, by rule."""
     limit_tokens: int | None = field(default=None, metadata=in_file(least=2))
     """The smallest verification pass that ran out of memory; None if none did."""
-    interference: Interference | None = field(default=None, metadata=in_file("disturbed"))
+    interference: Interference | None = None
     """None if it was not monitored."""
     imported: tuple[Imported, ...] = ()
     """Imported parts among `verify`, `draft` and `overhead`."""
