@@ -268,7 +268,7 @@ class Comparison:
             if diverged is not None:
                 kind = "a near-tie" if diverged.near_tie else "NOT a near-tie"
                 cause = "" if self.temperature else f", {kind}, logits {diverged.gap:.1e} apart"
-                lines.append(f"    output {number} diverges at token {diverged.place}{cause}")
+                lines.append(f"    output {number} diverges at token {diverged.position}{cause}")
         return lines
 
 

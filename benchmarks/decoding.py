@@ -229,7 +229,7 @@ def print_divergences(plain: MethodResult, other: MethodResult, setup: Setup) ->
     for diverged in filter(None, divergences):
         kind = "a near-tie" if diverged.near_tie else "NOT a near-tie"
         print(
-            f"    prompt {diverged.prompt}, token {diverged.place}: its logit is {diverged.gap:.2g} below the largest, {kind}"
+            f"    prompt {diverged.prompt}, token {diverged.position}: its logit is {diverged.gap:.2g} below the largest, {kind}"
         )
 
 

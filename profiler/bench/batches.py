@@ -207,7 +207,7 @@ class BatchComparison:
             spread=1 - min(rates) / max(rates),
             overhead=overhead,
             prefill_s=float(np.median([run.prefill_s for run in runs])),
-            texts=len(alone),
+            outputs=len(alone),
             divergences=find_divergences(self.target, self.workload.prompts, outputs),
         )
 

@@ -43,11 +43,11 @@ def divergence(
     if place is None and len(plain) == len(other):
         return None
     if place is None:  # one of them ends too early, which is not rounding
-        return Divergence(prompt=number, place=min(len(plain), len(other)), gap=0.0, near_tie=False)
+        return Divergence(prompt=number, position=min(len(plain), len(other)), gap=0.0, near_tie=False)
     logits = logits_after(target, [*prompt, *plain[:place]])
     gap = float(logits.max() - logits[[plain[place], other[place]]].min())
     step = torch.finfo(target.dtype).eps * float(logits.topk(2).values.abs().max())
-    return Divergence(prompt=number, place=place, gap=gap, near_tie=gap <= NEAR_TIE_ULPS * step)
+    return Divergence(prompt=number, position=place, gap=gap, near_tie=gap <= NEAR_TIE_ULPS * step)
 
 
 @torch.inference_mode()

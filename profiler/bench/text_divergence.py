@@ -81,7 +81,7 @@ def text_divergence(
         verdict = UNCHECKED if gap is None else _verdict(gap, tolerance_nats)
     return TextDivergence(
         prompt=number,
-        place=place,
+        position=place,
         plain=printable(plain.text[place : place + SHOWN]),
         other=printable(other.text[place : place + SHOWN]),
         gap=None if gap is None else gap.nats,

@@ -80,7 +80,7 @@ def test_a_tree_is_compared_with_plain_decoding_at_every_size() -> None:
         rows = rows_of(size)
         assert list(rows) == [(-1,), parents(TREE)]
         measured = [row["measured"] for row in rows.values()]
-        assert all((row["texts"], row["divergences"]) == (sequences, []) for row in measured)
+        assert all((row["outputs"], row["divergences"]) == (sequences, []) for row in measured)
         assert all(row["tokens_per_s"] > 0 for row in measured)
         assert all(row["predicted_tokens_per_s"] > 0 for row in rows.values())
         assert measured[0]["batch_tokens_per_step"] == size

@@ -71,7 +71,7 @@ def test_wrong_server_fails_with_strict_and_is_a_warning_without(bench):
     faults = [divergence for divergence in divergences() if divergence["verdict"] == "fault"]
     assert faults
     assert all(fault["gap"] == pytest.approx(1.2527629685, rel=1e-6) for fault in faults)  # log(0.7 / 0.2)
-    assert all(fault["place"] % 9 == 8 for fault in faults)
+    assert all(fault["position"] % 9 == 8 for fault in faults)
     assert "Fault: 3 draft tokens, prompt" in result.stdout
     assert "with a fault" in result.stderr
     assert "by more than rounding explains" in result.stderr

@@ -153,4 +153,4 @@ class TestBench:
         divergences = report["measured"]["divergences"]
         assert [divergence["prompt"] for divergence in divergences] == [0, 1]
         assert {divergence["near_tie"] for divergence in divergences} == {False}
-        assert all(divergence["gap"] > 0 and divergence["place"] == 0 for divergence in divergences)
+        assert all(divergence["gap"] > 0 and divergence["position"] == 0 for divergence in divergences)

@@ -97,7 +97,7 @@ def test_is_bench_recognises_benches() -> None:
             "measured.speedup_interval: expected two increasing numbers",
         ),
         (TREE, ("predicted",), {"interval": [2.0, 1.0]}, "predicted.interval: expected two increasing numbers"),
-        (TREE, ("measured",), {"divergences": [{"prompt": 1}]}, r"divergences\[0\].place: is missing"),
+        (TREE, ("measured",), {"divergences": [{"prompt": 1}]}, r"divergences\[0\].position: is missing"),
         (TREE, (), {"more": 1}, "more: unknown field"),
         (TREE, (), {"machine": {"device": "cpu"}}, "machine.processor: is missing"),
         (TREE, (), {"bench": "drift"}, "bench: expected one of tree, grid"),

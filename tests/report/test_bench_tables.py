@@ -28,7 +28,7 @@ from treeopt.trees import chain, level_widths
 PACE_LINE = "Pace: reference passes took 1.20x (1 token), 1.30x (8 tokens), 1.10x (draft level) the profile's time."
 PACED_MEASUREMENT = replace(MEASURED, speedup=Estimate(1.1, 1.0, 1.2), step_s=0.0125, plain_step_s=0.007, pace=PACE)
 PLAIN, TREE = chain(0), level_widths([2, 2])
-NEAR = Divergence(prompt=3, place=7, gap=1e-7, near_tie=True)
+NEAR = Divergence(prompt=3, position=7, gap=1e-7, near_tie=True)
 FAR = replace(NEAR, gap=0.5, near_tie=False)
 
 
@@ -203,7 +203,7 @@ class TestEngine:
         ("gap", "words"), [(0.0, "at exact ties,"), (0.0125, "at near-ties of at most 0.013 nats,")]
     )
     def test_warning_of_ties_contains_the_largest_gap(self, gap: float, words: str) -> None:
-        tie = TextDivergence(prompt=0, place=3, plain="a", other="b", gap=gap, at_least=False, verdict=NEAR_TIE)
+        tie = TextDivergence(prompt=0, position=3, plain="a", other="b", gap=gap, at_least=False, verdict=NEAR_TIE)
         rows = (self.ROW, replace(self.ROW, length=3, identical=False, divergences=(tie,)))
         warning = losslessness_warning(EngineBench(engine="fake", version="1", rows=rows, gap_to_best=0.0))
         assert warning is not None

@@ -179,7 +179,7 @@ ROW = MethodRow(
     pace=PACE,
 )
 METHODS = MethodsBench(rows=(ROW,), not_run=(NotRun(method="lookahead", temperature=0.0, reason="no room"),))
-PARTED = TextDivergence(prompt=1, place=5, plain="a", other="b", gap=3.5, at_least=True, verdict=FAULT)
+PARTED = TextDivergence(prompt=1, position=5, plain="a", other="b", gap=3.5, at_least=True, verdict=FAULT)
 ENGINE = EngineBench(
     engine="llama-server",
     version="b1",
@@ -205,7 +205,7 @@ ENGINE = EngineBench(
 HEADING = BenchHeading(
     tool="treeopt 9", created="2026-11-23T00:10:00+00:00", machine=invented().machine, pair=invented().pair
 )
-DIVERGENCE = Divergence(prompt=3, place=17, gap=0.25, near_tie=False)
+DIVERGENCE = Divergence(prompt=3, position=17, gap=0.25, near_tie=False)
 
 
 def way(tree: TokenTree, rate: float, texts: int, *, speedup: float = 1.0, **changes: Any) -> BatchRow:
@@ -219,7 +219,7 @@ def way(tree: TokenTree, rate: float, texts: int, *, speedup: float = 1.0, **cha
         spread=0.04,
         overhead=changes.pop("overhead", 0.083),
         prefill_s=0.5,
-        texts=16,
+        outputs=16,
         divergences=parted,
     )
     known: dict[str, Any] = {
@@ -258,7 +258,7 @@ BATCHES = BatchBench(
                     1680.0,
                     6,
                     speedup=1.05,
-                    parted=(Divergence(prompt=3, place=7, gap=0.0, near_tie=True),),
+                    parted=(Divergence(prompt=3, position=7, gap=0.0, near_tie=True),),
                     predicted_at_pace=PACED,
                 ),
                 way(chain(2), 1500.0, 6, speedup=0.9375, **UNKNOWN),

@@ -67,7 +67,7 @@ class Divergence:
 
     prompt: int = field(metadata=in_file(least=0))
     """Number of the prompt."""
-    place: int = field(metadata=in_file(least=0))
+    position: int = field(metadata=in_file(least=0))
     """Equal tokens after the prompt."""
     gap: float
     """The largest logit minus the lower of the two tokens' logits."""
@@ -85,7 +85,7 @@ class TextDivergence:
 
     prompt: int = field(metadata=in_file(least=0))
     """Number of the prompt."""
-    place: int = field(metadata=in_file(least=0))
+    position: int = field(metadata=in_file(least=0))
     """Equal characters after the prompt."""
     plain: str
     """Continuation of plain decoding, shortened and printable."""
@@ -243,7 +243,8 @@ class BatchMeasurement:
     """Share of a step that is neither drafting nor verification, from a separate run."""
     prefill_s: float
     """Of all prompts."""
-    texts: int
+    outputs: int
+    """Number of outputs."""
     divergences: tuple[Divergence, ...] = field(metadata=in_file(may_be_empty=True))
     """From decoding one sequence at a time; above temperature 0, near-ties cannot be determined."""
 

@@ -77,7 +77,7 @@ def _line(row: BatchRow, size: BatchSize, *, first: bool) -> tuple[str, ...]:
         number_or_absent(paced_speedup(row.predicted_at_pace), ".2f"),
         percent(measured.overhead),
         f"{measured.prefill_s:.2f}",
-        f"{measured.texts - len(measured.divergences)}/{measured.texts}",
+        f"{measured.outputs - len(measured.divergences)}/{measured.outputs}",
     )
 
 
@@ -106,7 +106,7 @@ def _plain_error(bench: BatchBench) -> Iterator[str]:
 
 def _outputs(bench: BatchBench) -> str:
     measurements = [row.measured for size in bench.sizes for row in size.rows]
-    outputs = sum(measured.texts for measured in measurements)
+    outputs = sum(measured.outputs for measured in measurements)
     diverged = sum(len(measured.divergences) for measured in measurements)
     if not diverged:
         return "All outputs are identical to decoding alone, token by token."

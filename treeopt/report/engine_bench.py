@@ -190,7 +190,9 @@ def _divergence_row(row: EngineRow, prompts: int) -> tuple[str, ...]:
 
 
 def _fault_line(row: EngineRow, divergence: TextDivergence) -> str:
-    position = f"{counted(row.length, 'draft token')}, prompt {divergence.prompt}, after {divergence.place} characters"
+    position = (
+        f"{counted(row.length, 'draft token')}, prompt {divergence.prompt}, after {divergence.position} characters"
+    )
     if divergence.gap is None:
         return f"Fault: {position}: the output ends too early."
     at_least = "more than " if divergence.at_least else ""

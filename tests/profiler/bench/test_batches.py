@@ -150,7 +150,7 @@ class TestOutputs:
         draft, trees = make_model(seed=1, noise=0.15), (chain(2), level_widths([2, 2]))
         measured = measure(sizes=(3,), trees=trees, temperature=temperature, draft=draft, repeats=1)
         for measurement in measured.values():
-            assert (measurement.divergences, measurement.texts) == ((), 6)
+            assert (measurement.divergences, measurement.outputs) == ((), 6)
 
     def test_different_outputs_are_found(self, pair, measure):
         target, _ = pair

@@ -30,7 +30,7 @@ class TestDivergence:
     )
     def test_equal_outputs_have_none_and_early_ends_are_faults(self, make_markov, plain, other, place):
         result = divergence(make_markov([1.0, 2.0, 3.0, 4.0]), 0, [3], plain, other)
-        assert result is None if place is None else (result.place, result.near_tie) == (place, False)
+        assert result is None if place is None else (result.position, result.near_tie) == (place, False)
 
     @pytest.mark.parametrize(
         ("logits", "plain", "other", "gap", "near_tie"),
@@ -51,7 +51,7 @@ class TestDivergence:
     ):
         model = make_markov(logits, dtype=torch.bfloat16)
         result = divergence(model, 0, [3], [0, plain, 0], [0, other, 0])
-        assert (result.prompt, result.place, result.gap, result.near_tie) == (0, 1, gap, near_tie)
+        assert (result.prompt, result.position, result.gap, result.near_tie) == (0, 1, gap, near_tie)
 
     def test_rounding_steps_are_those_of_the_dtype(self, make_markov):
         for gap, near_tie in ((STEP, False), (2.0**-23 * 8, True)):
@@ -63,7 +63,7 @@ class TestDivergence:
         model = make_markov([after_0, after_1, after_1, after_1], dtype=torch.bfloat16)
         for prompt, common, near_tie in (([0], [], True), ([1], [], False), ([1], [0], True), ([2, 0], [0, 1], False)):
             result = divergence(model, 7, prompt, [*common, 0, 3], [*common, 1, 2])
-            assert (result.prompt, result.place, result.near_tie) == (7, len(common), near_tie)
+            assert (result.prompt, result.position, result.near_tie) == (7, len(common), near_tie)
 
 
 class TestBench:
@@ -79,7 +79,7 @@ class TestBench:
         monkeypatch.setattr(GreedyAcceptance, "__call__", accept_the_second_likeliest)
         measured = self.bench(target, draft, prompts)
         assert measured.identical is False
-        assert [(each.prompt, each.place) for each in measured.divergences] == [(n, 0) for n in range(len(prompts))]
+        assert [(each.prompt, each.position) for each in measured.divergences] == [(n, 0) for n in range(len(prompts))]
         assert not any(each.near_tie for each in measured.divergences)
         assert min(each.gap for each in measured.divergences) > 1e-4
 
@@ -97,7 +97,7 @@ class TestBench:
         assert correct
         monkeypatch.setattr(GreedyAcceptance, "__call__", verify_wrongly)
         (result,) = self.bench(target, draft, [*correct, prompts[1]]).divergences
-        assert (result.prompt, result.place, result.near_tie) == (len(correct), 0, False)
+        assert (result.prompt, result.position, result.near_tie) == (len(correct), 0, False)
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def compare(after, plain, other, plain_tokens=9, other_tokens=9):
 )
 def test_gap_to_the_other_token_decides(distribution, verdict, at_least, gap):
     divergence = compare({" a": distribution, **A_THEN}, " ab", " ac")
-    assert (divergence.verdict, divergence.prompt, divergence.place) == (verdict, 7, 2)
+    assert (divergence.verdict, divergence.prompt, divergence.position) == (verdict, 7, 2)
     assert divergence.at_least == at_least
     assert divergence.gap == (gap if gap is None else pytest.approx(gap))
 
@@ -45,7 +45,7 @@ def test_words_that_start_alike_are_compared_where_their_tokens_start():
     """After " foo" the letter l is unlikely, but the tokens " foo" and " fool" are equally likely."""
     after = {"": {" foo": 0.4, " fool": 0.39}, " foo": {" is": 0.9, "l": 0.0001}}
     divergence = compare(after, " foo is", " fool is")
-    assert (divergence.verdict, divergence.place) == (NEAR_TIE, 4)
+    assert (divergence.verdict, divergence.position) == (NEAR_TIE, 4)
     after[""][" fool"] = 0.001  # negative control
     assert compare(after, " foo is", " fool is").verdict == FAULT
 
