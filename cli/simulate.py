@@ -20,7 +20,7 @@ from treeopt.cli.terminal import progress, warn
 from treeopt.errors import Warning
 from treeopt.files.figure_file import check_suffix, write_figure
 from treeopt.planner import PlanRequest
-from treeopt.planner.planning import warn_unmeasured_budget
+from treeopt.planner.planning import warn_unmeasured_limits
 from treeopt.planner.subsets import ranks_from_start
 from treeopt.records.profile import Profile, require_draft_model
 from treeopt.report.plan_text import models_and_machine
@@ -218,9 +218,9 @@ def _next_command(args: SimulateOptions, times: StepTimes) -> str:
 
 def _warn(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> None:
     longest = times.longest_prompt
-    beyond = warn_unmeasured_budget(request, times.profile.at(None, None, times.acceptance.sampling))
-    if beyond is not None:
-        warn(beyond)
+    point = times.profile.at(None, None, times.acceptance.sampling)
+    for warning in warn_unmeasured_limits(request, point, times.acceptance.table):
+        warn(warning)
     if longest is None and times.prompt_s is None:
         warn(
             Warning(

@@ -94,7 +94,6 @@ SOLVE = [
     (f"--budget {HUGE}", 2, "from 1 to 999999999. Got"),
     ("--profile missing.yaml", 1, "Run treeopt profile first"),
     ("--profile /dev/zero", 1, "/dev/zero: "),
-    ("--depth 9", 1, "--depth: the acceptance table was measured to depth 4. Got 9"),
     ("--batch-size 2", 1, "Profile there. Or allow it with --extrapolate."),
     ("--batch-size 0", 2, "--batch-size"),
     ("--temperature 0.7", 1, "temperature 0.7 was not measured. Measured: sequoia at 0."),

@@ -190,24 +190,42 @@ class TestConditions:
 
     @pytest.mark.usefixtures("folder")
     @pytest.mark.parametrize(
-        "command",
+        ("option", "command"),
         [
-            "solve -o -",
-            "schedule -o -",
-            "export --to sequoia -o tree.json --force",
-            "export --to vllm -o -",
-            "simulate --rate 1/s --prompt-tokens 8 --new-tokens 8 --duration 1s --prompt-time 1s",
+            ("--budget", "solve -o -"),
+            ("--budget", "schedule -o -"),
+            ("--budget", "export --to sequoia -o tree.json --force"),
+            ("--budget", "export --to vllm -o -"),
+            (
+                "--budget",
+                "simulate --rate 1/s --prompt-tokens 8 --new-tokens 8 --duration 1s --prompt-time 1s",
+            ),
+            ("--depth", "solve -o -"),
+            ("--depth", "schedule -o -"),
+            ("--depth", "export --to vllm -o -"),
         ],
     )
-    def test_budget_beyond_measurements_is_cut_to_them(self, folder: Path, command: str) -> None:
+    def test_limits_beyond_measurements_are_cut_to_them(self, folder: Path, option: str, command: str) -> None:
         path = saved(folder, invented(conditions=[(256, 1), (256, 4)]))
         name, *options = command.split()
         options = [path, *options] if name == "export" else ["--profile", path, *options]
-        largest, beyond = (succeed(name, *options, "--budget", budget) for budget in (32, 512))
-        assert beyond.stdout.replace("512", "32") == largest.stdout.replace("512", "32")
+        measured, start, end = {
+            "--budget": (
+                32,
+                "the budget is 512 nodes, but passes were measured up to 32 tokens",
+                "Profile with --max-tokens 512 to plan for more.",
+            ),
+            "--depth": (
+                4,
+                "the depth is 512, but acceptance was measured to depth 4",
+                "Ask for at most 4, or measure deeper.",
+            ),
+        }[option]
+        largest, beyond = (succeed(name, *options, option, limit) for limit in (measured, 512))
+        assert beyond.stdout.replace("512", str(measured)) == largest.stdout.replace("512", str(measured))
         (warning,) = set(beyond.stderr.splitlines()) - set(largest.stderr.splitlines())
-        assert warning.startswith("Warning: the budget is 512 nodes, but passes were measured up to 32 tokens")
-        assert warning.endswith("Profile with --max-tokens 512 to plan for more.")
+        assert warning.startswith(f"Warning: {start}")
+        assert warning.endswith(end)
 
 
 class TestSchedule:

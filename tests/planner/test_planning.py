@@ -217,9 +217,16 @@ class TestRequest:
         assert between.model.step_s(chain(1)) == close((step_s([(), (0,)], cheap) + step_s([(), (0,)], dear)) / 2)
         assert (between.context_tokens, between.model.point.batch_size) == (384, 1)
 
-    def test_more_levels_than_measured_raise(self):
-        with pytest.raises(InfeasibleError, match=r"measured to depth 5\. Got 6"):
-            plan(profile_of(MACHINES["nodes cost"], TABLES["falling"]), 8, max_depth=6)
+    def test_a_larger_depth_than_measured_is_limited_with_a_warning(self):
+        made = profile_of(MACHINES["nodes cost"], TABLES["falling"])
+        expected, deeper = plan(made, 8), plan(made, 8, max_depth=6)
+        assert deeper.budgets == expected.budgets
+        assert expected.warnings == ()
+        (warning,) = deeper.warnings
+        assert str(warning) == (
+            "the depth is 6, but acceptance was measured to depth 5; deeper trees were not planned. "
+            "Ask for at most 5, or measure deeper."
+        )
 
     @pytest.mark.parametrize("options", [{"rule": "target"}, {"temperature": 1.0}, {"context_tokens": 9}], ids=str)
     def test_unmeasured_conditions_raise(self, options):

@@ -1,7 +1,7 @@
 """The best option of every drafter that a profile contains, and the best of all."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -153,9 +153,6 @@ def drafter_plan(drafter: MeasuredDrafter, trees: Sequence[MeasuredTrees], reque
     """
     model = tree_models(drafter, trees, raw=request.raw)(plan.model.point)
     max_nodes = _limit_nodes(model.costs.max_nodes, request, plan)
-    measured_depth = model.acceptance.table.max_depth
-    if request.max_depth is not None and measured_depth is not None:
-        request = replace(request, max_depth=min(request.max_depth, measured_depth))
     return plan_rule(RuleTrees.solve(model, max_nodes, request), model, request.objective)
 
 

@@ -15,6 +15,7 @@ from treeopt.planner.options import OBJECTIVES
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.request import Memory, PlanRequest, device_memory
 from treeopt.planner.tokens import token_models
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
@@ -50,7 +51,7 @@ def plan(
         profile: what was measured.
         max_nodes: largest number of nodes, root included; by default, and at most unless `extrapolate`, that of the
             largest pass that was timed.
-        max_depth: most levels below the root; by default all that the acceptance was measured for.
+        max_depth: most levels below the root; by default, and at most, all that the acceptance was measured for.
         level_widths: most nodes at each depth, as for `treeopt.solve`.
         objective: `speed`, or `tokens` to ignore the costs of a step.
         rule: verification rule; by default the best of all that were measured at the temperature.
@@ -92,9 +93,8 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
         request.context_tokens, request.batch_size, acceptances[0].sampling, extrapolate=request.extrapolate
     )
     max_nodes = point.max_nodes if request.max_nodes is None else request.max_nodes
-    warning = warn_unmeasured_budget(request, point)
-    if warning is not None:
-        max_nodes = point.max_nodes
+    if not request.extrapolate:
+        max_nodes = min(max_nodes, point.max_nodes)
     if not profile.has_draft_model:
         max_nodes = 1  # plain decoding only: `drafter_choices` plans for the other drafters
     memory = None if request.memory_bytes is None else device_memory(profile, request.memory_bytes)
@@ -104,23 +104,33 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     extrapolated = max_nodes if request.extrapolate else 0
     models = [model_at(point, rule_tokens, max_nodes=extrapolated) for rule_tokens in tokens]
     trees = [RuleTrees.solve(model, max_nodes, request) for model in models]
-    warnings = () if warning is None else (warning,)
-    return replace(plan_rules(trees, models, request.objective), memory=memory, warnings=warnings)
+    plan = plan_rules(trees, models, request.objective)
+    return replace(plan, memory=memory, warnings=warn_unmeasured_limits(request, point, plan.model.acceptance.table))
 
 
-def warn_unmeasured_budget(request: PlanRequest, point: OperatingPoint) -> Warning | None:
-    """Return the warning of a budget beyond the largest measured pass, to which plans are limited; otherwise None."""
-    if request.extrapolate or request.max_nodes is None or request.max_nodes <= point.max_nodes:
-        return None
-    if point.whole_steps:
-        action = f"Probe with --lengths up to {request.max_nodes - 1} to plan for more."
-    else:
-        action = f"Profile with --max-tokens {request.max_nodes} to plan for more."
-    return Warning(
-        f"the budget is {request.max_nodes} nodes, but passes were measured up to {point.max_nodes} tokens; larger trees "
-        "were not planned.",
-        action,
-    )
+def warn_unmeasured_limits(request: PlanRequest, point: OperatingPoint, table: AcceptanceTable) -> tuple[Warning, ...]:
+    """Return a warning for a budget, and one for a depth, beyond what was measured, to which plans are limited."""
+    warnings = []
+    if not request.extrapolate and request.max_nodes is not None and request.max_nodes > point.max_nodes:
+        option = (
+            f"--lengths up to {request.max_nodes - 1}" if point.whole_steps else f"--max-tokens {request.max_nodes}"
+        )
+        warnings.append(
+            Warning(
+                f"the budget is {request.max_nodes} nodes, but passes were measured up to {point.max_nodes} tokens; "
+                "larger trees were not planned.",
+                f"{'Probe' if point.whole_steps else 'Profile'} with {option} to plan for more.",
+            )
+        )
+    if request.max_depth is not None and table.max_depth is not None and request.max_depth > table.max_depth:
+        warnings.append(
+            Warning(
+                f"the depth is {request.max_depth}, but acceptance was measured to depth {table.max_depth}; deeper trees "
+                "were not planned.",
+                f"Ask for at most {table.max_depth}, or measure deeper.",
+            )
+        )
+    return tuple(warnings)
 
 
 def _fitting_nodes(memory: Memory, point: OperatingPoint) -> int:
@@ -173,10 +183,9 @@ class RuleTrees:
 
     @classmethod
     def solve(cls, model: StepModel, max_nodes: int, request: PlanRequest) -> "RuleTrees":
-        """Solve for every budget, and every depth that the request allows and one pass drafts; raises as `solve` does."""
-        table, limits = model.acceptance.table, [request.max_depth]
-        if model.costs.per_block:
-            limits += [model.costs.max_levels, table.max_depth]
+        """Solve for every budget, and every depth that the request allows and that was measured; raises as `solve` does."""
+        table, costs = model.acceptance.table, model.costs
+        limits = [request.max_depth, table.max_depth, costs.max_levels if costs.per_block else None]
         max_depth = min((limit for limit in limits if limit is not None), default=None)
         solution = solve(table, max_nodes, max_depth, level_widths=request.level_widths)
         return cls(solution=solution, level_widths=request.level_widths)

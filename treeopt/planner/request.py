@@ -31,7 +31,7 @@ class PlanRequest:
     max_nodes: int | None = None
     """Largest number of nodes, root included; None for the largest pass that was timed."""
     max_depth: int | None = None
-    """Most levels below the root; None for all that the acceptance was measured for."""
+    """Most levels below the root; None for all that the acceptance was measured for, which limits larger ones too."""
     level_widths: int | Sequence[int] | None = None
     """Most nodes at each depth, as for `treeopt.solve`."""
     objective: str = "speed"
@@ -42,6 +42,12 @@ class PlanRequest:
     """Whether to take the acceptance as measured, without smoothing."""
     lossy: bool = False
     """Whether to allow rules that change the output's distribution."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Most draft tokens of a chain; None for all that were measured."""
+        limits = [self.max_depth, None if self.max_nodes is None else self.max_nodes - 1]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def __post_init__(self) -> None:
         if self.rule is not None:

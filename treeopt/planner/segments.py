@@ -95,7 +95,7 @@ def chain_schedule(profile: Profile, request: PlanRequest | None = None) -> tupl
 
     Args:
         profile: what was measured.
-        request: acceptance, context length and, as `max_depth`, the most draft tokens.
+        request: acceptance, context length, and limits of the chains.
     """
     request = request or PlanRequest()
     acceptance = profile.acceptance(rule=request.rule, temperature=request.temperature)
@@ -105,7 +105,7 @@ def chain_schedule(profile: Profile, request: PlanRequest | None = None) -> tupl
     for batch_size in range(min(batch_sizes), max(batch_sizes) + 1):
         point = profile.at(request.context_tokens, batch_size, acceptance.sampling)
         models[batch_size] = model_at(point, tokens.at(point.context_tokens))
-    lengths = {size: fastest_length(model, max_length=request.max_depth) for size, model in models.items()}
+    lengths = {size: fastest_length(model, max_length=request.max_length) for size, model in models.items()}
     starts = {size: length for size, length in lengths.items() if lengths.get(size - 1) != length}
     return tuple(
         Segment(

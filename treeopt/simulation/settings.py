@@ -48,17 +48,10 @@ def served_settings(
         default_length: draft tokens of the engine's default; None without one.
         new_tokens: length of the sequences that the schedule is planned for; None for those measured.
     """
-    depths = [request.max_depth, *(model.acceptance.table.max_depth for model in times.models.measured)]
-    depths.append(None if request.max_nodes is None else request.max_nodes - 1)
-    request = replace(
-        request,
-        rule=times.acceptance.rule,
-        temperature=times.acceptance.temperature,
-        max_depth=min((depth for depth in depths if depth is not None), default=None),
-    )
+    request = replace(request, rule=times.acceptance.rule, temperature=times.acceptance.temperature)
     profile = times.profile if new_tokens is None else for_new_tokens(times.profile, new_tokens)
     scheduled = _schedule(profile, times, request)
-    longest = times.longest_chain if request.max_depth is None else min(times.longest_chain, request.max_depth)
+    longest = times.longest_chain if request.max_length is None else min(times.longest_chain, request.max_length)
     names = {chain(0): PLAIN}
     if default_length is not None and 0 < default_length <= longest:
         names[chain(default_length)] = f"default, {describe_tree(chain(default_length))}"

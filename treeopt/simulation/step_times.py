@@ -43,7 +43,8 @@ class StepTimes:
     def longest_chain(self) -> int:
         """Draft tokens of the longest chain that can be predicted at every operating point."""
         points = [(size, context) for size, contexts in self._contexts.items() for context in contexts]
-        return min(self._costs_at(*point).longest_chain for point in points)
+        timed = min(self._costs_at(*point).longest_chain for point in points)
+        return min(timed, *(model.acceptance.table.max_depth or timed for model in self.models.measured))
 
     @property
     def first_token_with_prompt(self) -> bool:

@@ -44,8 +44,7 @@ class Source:
     @property
     def max_length(self) -> int | None:
         """Most draft tokens of a chain, from the tree and the limits; None is no limit."""
-        max_nodes = self.request.max_nodes
-        limits = [self.chain_length, self.request.max_depth, None if max_nodes is None else max_nodes - 1]
+        limits = [self.chain_length, self.request.max_length]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def for_engine(self, engine: Engine) -> "Source":
