@@ -109,6 +109,8 @@ def test_drafter_is_left_out_where_it_was_not_timed(profile, plans):
     first, second, *_ = drafters_over_contexts(fast, REQUEST, plans)
     assert (first.option.drafter.name, first.context_tokens) == ("medusa", (CONTEXTS[0], CONTEXTS[1]))
     assert second.option.drafter.name != "medusa"
+    alone = drafters_over_contexts(fast, REQUEST, plans, "medusa")
+    assert (alone[0].context_tokens[0], alone[-1].context_tokens[1]) == (CONTEXTS[0], CONTEXTS[1])
 
 
 def test_raw_acceptance_is_not_smoothed():

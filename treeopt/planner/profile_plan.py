@@ -52,8 +52,10 @@ def drafters_over_contexts(
         plans: of the draft model for single sequences at one temperature, by increasing context length.
         name: only this drafter.
 
-    Returns nothing if a single context length was timed, or no option fits.
+    Context lengths at which none of them was measured are left out.  Returns nothing if a single one was timed.
     """
+    if len(plans) < 2:
+        return ()
     best: dict[object, Option] = {}
     for plan in plans:
         point_request = replace(
@@ -63,19 +65,18 @@ def drafters_over_contexts(
             option = choice.option
             if name in (None, option.drafter.name):
                 best[option.drafter, option.rule, option.tree] = option
-    if len(plans) < 2 or not best:
-        return ()
     order = ["model", *(drafter.name for drafter in profile.drafters)]
     rivals = sorted(best.values(), key=lambda option: order.index(option.drafter.name))
     sampling, temperature = plans[0].model.acceptance.sampling, plans[0].temperature
     predictors = [option_predictor(rival, profile, request, temperature) for rival in rivals]
-    predictions: dict[int, list[Option | None]] = {}
+    predictions: dict[tuple[int, int], Option] = {}
 
-    def fastest(context: int) -> int:
+    def fastest(context: int) -> int | None:
         point = profile.at(context, 1, sampling)
-        options = predictions[context] = [predict(point) for predict in predictors]
-        speedups = [0.0 if option is None else option.speedup.value for option in options]
-        return max(range(len(rivals)), key=speedups.__getitem__)
+        options = [predict(point) for predict in predictors]
+        measured = {index: option for index, option in enumerate(options) if option is not None}
+        predictions.update({(context, index): option for index, option in measured.items()})
+        return max(measured, key=lambda index: measured[index].speedup.value, default=None)
 
     contexts = [plan.context_tokens for plan in plans]
     return tuple(
@@ -83,9 +84,10 @@ def drafters_over_contexts(
             temperature=temperature,
             batch_sizes=(1, 1),
             context_tokens=ends,
-            option=predictions[ends[0]][index] or rivals[index],
+            option=predictions[ends[0], index],
         )
         for ends, index in winner_ranges(find_winners(contexts, fastest), contexts[-1])
+        if index is not None
     )
 
 
