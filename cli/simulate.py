@@ -218,8 +218,7 @@ def _next_command(args: SimulateOptions, times: StepTimes) -> str:
 
 def _warn(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> None:
     longest = times.longest_prompt
-    point = times.profile.at(None, None, times.acceptance.sampling)
-    for warning in warn_unmeasured_limits(request, point, times.acceptance.table):
+    for warning in warn_unmeasured_limits(request, times.limiting_point, times.acceptance.table):
         warn(warning)
     if longest is None and times.prompt_s is None:
         warn(

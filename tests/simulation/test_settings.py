@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.scripts import ROOT
-from tests.simulation.machines import machine, times_of
+from tests.simulation.machines import engine, machine, times_of
 from treeopt.errors import InvalidValueError
 from treeopt.planner.request import PlanRequest
 from treeopt.records.latency import LatencyTable
@@ -78,6 +78,21 @@ class TestSettings:
         load = Load(rate_per_s=0.1, prompt_tokens=(8, 8), new_tokens=(8, 8), duration_s=20)
         for setting in settings:
             assert Deployment(times=times, batch_size=8).simulate(setting, load)
+
+    @pytest.mark.parametrize("made", [machine(batches=(1, 2)), engine()], ids=["decoder", "engine"])
+    def test_trees_are_no_larger_than_the_passes_of_any_batch_size(self, made: Profile) -> None:
+        """Every setting decodes at every batch size."""
+        if made.engine is None:
+            single, pair = made.latencies
+            verify = LatencyTable(pair.verify.tokens[:2], pair.verify.timings[:2])
+            made = replace(made, latencies=(single, replace(pair, verify=verify)))
+        else:
+            first, second = made.chain_latencies
+            made = replace(made, chain_latencies=(first, replace(second, chains=second.chains[:1])))
+        times = times_of(made, prompt_s=0.0)
+        load = Load(rate_per_s=1.0, prompt_tokens=(8, 8), new_tokens=(8, 8), duration_s=4)
+        for setting in served_settings(times, PlanRequest()):
+            assert Deployment(times=times, batch_size=2).simulate(setting, load)
 
     def test_the_schedule_is_about_as_fast_as_the_best_fixed_setting(self) -> None:
         times = times_of(machine(batches=(1, 2, 3, 4, 6, 8), dearer=0.2), prompt_s=0.01)

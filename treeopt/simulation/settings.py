@@ -48,7 +48,13 @@ def served_settings(
         default_length: draft tokens of the engine's default; None without one.
         new_tokens: length of the sequences that the schedule is planned for; None for those measured.
     """
-    request = replace(request, rule=times.acceptance.rule, temperature=times.acceptance.temperature)
+    largest_pass = times.limiting_point.max_nodes
+    request = replace(
+        request,
+        rule=times.acceptance.rule,
+        temperature=times.acceptance.temperature,
+        max_nodes=min(largest_pass, request.max_nodes or largest_pass),
+    )
     profile = times.profile if new_tokens is None else for_new_tokens(times.profile, new_tokens)
     scheduled = _schedule(profile, times, request)
     longest = times.longest_chain if request.max_length is None else min(times.longest_chain, request.max_length)

@@ -8,6 +8,7 @@ from treeopt.planner.costs import StepCosts, step_costs
 from treeopt.planner.tokens import TokenModels, token_models
 from treeopt.records.latency import LatencyTable
 from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
 
@@ -38,6 +39,14 @@ class StepTimes:
     def planned_context(self) -> int:
         """The shortest context length measured at every batch size, else at the smallest batch size."""
         return min(set.intersection(*self._contexts.values()) or self._contexts[min(self._contexts)])
+
+    @cached_property
+    def limiting_point(self) -> OperatingPoint:
+        """The measured operating point whose largest verification pass is the smallest."""
+        sampling = self.acceptance.sampling
+        latencies = self.profile.latencies_at(sampling.temperature)
+        points = [self.profile.at(latency.context_tokens, latency.batch_size, sampling) for latency in latencies]
+        return min(points, key=lambda point: point.max_nodes)
 
     @cached_property
     def longest_chain(self) -> int:
