@@ -290,8 +290,14 @@ class TestRules:
 
 class TestPlans:
     def test_plans_are_those_of_each_point_alone(self):
-        made = measured(drawn(3))
-        for item in schedule(made, NODES, max_depth=2, level_widths=2).plans:
+        grid = drawn(3)
+        grid |= {
+            point: Seconds(machine.verify[:4], machine.draft[:4]) for point, machine in grid.items() if point[0] > 4
+        }
+        made = measured(grid)
+        plans = schedule(made, NODES, max_depth=2, level_widths=2).plans
+        assert max(item.choice.tree.nodes for item in plans) > 4, "the smaller passes limit no plan"
+        for item in plans:
             alone = plan(
                 made,
                 NODES,
@@ -342,6 +348,23 @@ class TestPlans:
         result = schedule(made, NODES).over_contexts
         assert [item.context_tokens for item in result] == [(0, 0), (1, 10)]
         assert result[1].option.tree.draft_widths.max() == 1
+
+    def test_plain_decoding_remains_where_no_planned_tree_was_measured(self):
+        """Between small passes with deep trees and large passes with shallow ones."""
+        small, large = (seconds(lambda _: 1.0, lambda _: 0.01, nodes=nodes) for nodes in (4, NODES))
+        made = profile(
+            [latency(small, context_tokens=0), latency(large, context_tokens=10)],
+            [
+                acceptance([[0.9, 0.05]] * 3, context_tokens=0),
+                acceptance([[0.3, 0.2, 0.1, 0.1, 0.1]], context_tokens=10),
+            ],
+        )
+        result = schedule(made).over_contexts
+        assert [(item.context_tokens, item.option.kind) for item in result] == [
+            ((0, 0), "chain"),
+            ((1, 9), "plain"),
+            ((10, 10), "tree"),
+        ]
 
 
 def numbers(candidate: Option) -> tuple:

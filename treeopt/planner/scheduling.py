@@ -24,9 +24,10 @@ from treeopt.planner.tokens import token_models
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.tabular import Row, Tabular
-from treeopt.trees import TokenTree
+from treeopt.trees import TokenTree, chain
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
+PLAIN = chain(0)
 Choice = tuple[str, TokenTree]
 """A rule and a tree."""
 
@@ -83,7 +84,7 @@ def schedule(
     Args:
         profile: what was measured.
         max_nodes: largest number of nodes, root included; by default, and at most, that of the largest pass that was
-            timed at every point.
+            timed at each operating point.
         max_depth: most levels below the root.
         level_widths: most nodes at each depth.
         rule: verification rule; by default the fastest at each operating point.
@@ -128,15 +129,13 @@ def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[]
     """
     check_profile(profile)
     acceptances = select_acceptances(profile, request)
-    measured = _largest_common_pass(profile)
-    max_nodes = measured if request.max_nodes is None else min(request.max_nodes, measured)
     memory = None if request.memory_bytes is None else device_memory(profile, request.memory_bytes)
     plans: list[Plan] = []
     over_contexts: list[Segment] = []
     over_batch_sizes: list[Segment] = []
     for temperature in dict.fromkeys(acceptance.temperature for acceptance in acceptances):
         by_rule = [acceptance for acceptance in acceptances if acceptance.temperature == temperature]
-        scheduler = _Scheduler(profile, by_rule, request, max_nodes, memory)
+        scheduler = _Scheduler(profile, by_rule, request, memory)
         plans += scheduler.plan(tick)
         over_contexts += scheduler.over_contexts()
         over_batch_sizes += scheduler.over_batch_sizes()
@@ -193,11 +192,6 @@ def measured_points(profile: Profile, temperature: float) -> list[tuple[int, int
     return sorted({(latency.batch_size, latency.context_tokens) for latency in profile.latencies_at(temperature)})
 
 
-def _largest_common_pass(profile: Profile) -> int:
-    """Return the tokens of the largest pass that was timed at every operating point."""
-    return min(latency.verify.max_tokens for latency in profile.step_latencies)
-
-
 class _Scheduler:
     """Plans for one temperature: at the measured operating points, and anywhere between them."""
 
@@ -206,16 +200,15 @@ class _Scheduler:
         profile: Profile,
         acceptances: Sequence[MeasuredAcceptance],
         request: PlanRequest,
-        max_nodes: int,
         memory: Memory | None,
     ) -> None:
-        self._profile, self._request, self._max_nodes, self._memory = profile, request, max_nodes, memory
+        self._profile, self._request, self._memory = profile, request, memory
         self._sampling = acceptances[0].sampling
         self._tokens = {item.rule: token_models(profile, item, raw=request.raw) for item in acceptances}
         self._models_at: dict[tuple[int, int], dict[str, StepModel]] = {}
         self._solved: dict[tuple[int, int], RuleTrees] = {}
-        self._choices: dict[Choice, None] = {}
-        """The best of each rule at the measured operating points, and what `_searched_winners` adds."""
+        self._choices: dict[Choice, None] = dict.fromkeys((rule, PLAIN) for rule in self._tokens)
+        """Plain decoding, the best of each rule at the measured operating points, and what `_searched_winners` adds."""
         self._points = self._fitting_points()
 
     def plan(self, tick: Callable[[], object]) -> list[Plan]:
@@ -226,7 +219,7 @@ class _Scheduler:
             plan = plan_rules([self._trees(model) for model in models], models)
             plans.append(replace(plan, memory=self._memory))
             tick()
-        self._choices = dict.fromkeys((option.rule, option.tree) for plan in plans for option in plan.rules)
+        self._choices |= dict.fromkeys((option.rule, option.tree) for plan in plans for option in plan.rules)
         return plans
 
     def over_contexts(self) -> list[Segment]:
@@ -300,8 +293,9 @@ class _Scheduler:
         return self._models_at[batch, context]
 
     def _trees(self, model: StepModel) -> RuleTrees:
-        """Return the trees that fit in memory, solved once per acceptance and size."""
-        max_nodes, point = self._max_nodes, model.point
+        """Return the trees that were measured and fit in memory, solved once per acceptance and size."""
+        point = model.point
+        max_nodes = min(point.max_nodes, self._request.max_nodes or point.max_nodes)
         if self._memory is not None:
             max_nodes = min(max_nodes, self._memory.max_nodes(point.context_tokens, point.batch_size))
         key = id(model.tokens), max_nodes  # ids are unique, because the models live as long as the scheduler
