@@ -12,7 +12,8 @@ from tests.solver.oracles import Table
 from tests.support.invented_machines import Seconds, acceptance, latency, profile, seconds
 from tests.support.planner_oracles import every_speedup, speedup
 from treeopt.errors import InvalidValueError
-from treeopt.planner import Option, Schedule, Segment, plan, schedule
+from treeopt.planner import Option, PlanRequest, Schedule, Segment, plan, schedule
+from treeopt.planner.scheduling import schedule_if_measured
 from treeopt.planner.segments import chain_schedule
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
@@ -309,6 +310,15 @@ class TestPlans:
             assert numbers(item.choice) == numbers(alone.choice)
             assert item.choice.tree.max_depth <= 2
             assert item.choice.tree.level_widths.max() <= 2
+
+    def test_single_points_of_greedy_and_sampled_steps_have_no_schedule_of_one_temperature(self):
+        greedy = latency(drawn(0)[1, 0])
+        made = profile(
+            [replace(greedy, sampled=sampled) for sampled in (False, True)],
+            [acceptance(P, temperature=temperature) for temperature in (0.0, 0.6)],
+        )
+        assert len(schedule_if_measured(made, PlanRequest()).plans) == 2
+        assert schedule_if_measured(made, PlanRequest(temperature=0.6)) is None
 
     def test_budgets_are_limited_to_what_was_measured(self):
         made = measured(drawn(0, [(1, 0)]))

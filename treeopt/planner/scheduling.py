@@ -112,9 +112,8 @@ def schedule(
 def count_scheduled_points(profile: Profile, request: PlanRequest) -> int:
     """Return the number of operating points of a schedule, for all temperatures; 0 if `schedule_if_measured` makes none."""
     temperatures = {acceptance.temperature for acceptance in select_acceptances(profile, request)}
-    if len(profile.step_latencies) * len(temperatures) == 1 or request.objective != "speed":
-        return 0
-    return sum(len(measured_points(profile, temperature)) for temperature in temperatures)
+    points = sum(len(measured_points(profile, temperature)) for temperature in temperatures)
+    return points if points > 1 and request.objective == "speed" else 0
 
 
 def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[], object] = lambda: None) -> Schedule:
