@@ -13,7 +13,7 @@ from treeopt.planner.fastest import fastest_tree, solution_speedups
 from treeopt.planner.model import StepModel, confidence, model_at
 from treeopt.planner.options import OBJECTIVES
 from treeopt.planner.plan_record import Plan
-from treeopt.planner.request import Memory, PlanRequest, device_memory
+from treeopt.planner.request import PlanRequest, device_memory
 from treeopt.planner.tokens import token_models
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.measured_acceptance import MeasuredAcceptance
@@ -99,7 +99,8 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
         max_nodes = 1  # plain decoding only: `drafter_choices` plans for the other drafters
     memory = None if request.memory_bytes is None else device_memory(profile, request.memory_bytes)
     if memory is not None:
-        max_nodes = min(max_nodes, _fitting_nodes(memory, point))
+        memory.check(point.context_tokens, point.batch_size)
+        max_nodes = min(max_nodes, memory.max_nodes(point.context_tokens, point.batch_size))
     tokens = [token_models(profile, acceptance, raw=request.raw).at(point.context_tokens) for acceptance in acceptances]
     extrapolated = max_nodes if request.extrapolate else 0
     models = [model_at(point, rule_tokens, max_nodes=extrapolated) for rule_tokens in tokens]
@@ -131,18 +132,6 @@ def warn_unmeasured_limits(request: PlanRequest, point: OperatingPoint, table: A
             )
         )
     return tuple(warnings)
-
-
-def _fitting_nodes(memory: Memory, point: OperatingPoint) -> int:
-    """Return the most nodes that fit in memory; raises InfeasibleError if not even plain decoding does."""
-    nodes = memory.max_nodes(point.context_tokens, point.batch_size)
-    if nodes < 1:
-        raise InfeasibleError(
-            f"memory: {memory.total_bytes} bytes hold the weights and {memory.sequences(point.context_tokens)} sequences of "
-            f"{point.context_tokens} tokens. Got a batch of {point.batch_size}: allow more, or a smaller batch.",
-            field="memory",
-        )
-    return nodes
 
 
 def check_profile(profile: Profile) -> None:

@@ -86,6 +86,18 @@ class Memory(ShortRepr):
         cached_tokens = (self.total_bytes - self.weight_bytes) // (self.kv_bytes * batch_size)
         return cached_tokens - context_tokens
 
+    def check(self, context_tokens: int, batch_size: int) -> None:
+        """Raise InfeasibleError if plain decoding does not fit."""
+        if self.max_nodes(context_tokens, batch_size) >= 1:
+            return
+        needed_bytes = self.weight_bytes + batch_size * (context_tokens + 1) * self.kv_bytes
+        sequences = "a sequence" if batch_size == 1 else f"{batch_size} sequences"
+        raise InfeasibleError(
+            f"memory: expected at least {needed_bytes} bytes, for the weights and {sequences} of {context_tokens} tokens. "
+            f"Got {self.total_bytes}: allow more{', or a smaller batch' * (batch_size > 1)}.",
+            field="memory",
+        )
+
     def sequences(self, context_tokens: int, nodes: int = 1) -> int:
         """Return how many sequences fit with trees of `nodes` nodes; 1 is plain decoding."""
         return max(0, self.total_bytes - self.weight_bytes) // (self.kv_bytes * (context_tokens + nodes))

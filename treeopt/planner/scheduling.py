@@ -307,14 +307,9 @@ class _Scheduler:
         points, memory = measured_points(self._profile, self._sampling.temperature), self._memory
         if memory is None:
             return points
-        fitting = [(batch, context) for batch, context in points if memory.max_nodes(context, batch) >= 1]
-        if not fitting:
-            raise InfeasibleError(
-                f"memory: expected room for the weights and a measured batch. Got {memory.total_bytes} bytes, of which the "
-                f"weights take {memory.weight_bytes}: allow more.",
-                field="memory",
-            )
-        return fitting
+        batch, context = min(points, key=lambda point: point[0] * (point[1] + 1))
+        memory.check(context, batch)
+        return [(batch, context) for batch, context in points if memory.max_nodes(context, batch) >= 1]
 
     def _segment(self, batches: tuple[int, int], contexts: tuple[int, int], choice: Choice) -> Segment:
         """Return the segment of a choice, predicted at its start."""
