@@ -6,7 +6,7 @@ The table is the profile's with the log odds of its conditional acceptance shift
 chains equal the plan's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 
@@ -79,9 +79,9 @@ class ContextCosts:
 
 
 class Candidates:
-    """The trees of a budget under one acceptance of a profile.
+    """The trees of a budget under one acceptance of a profile, which may be as deep as `tree`.
 
-    Raises InfeasibleError for a first tree or an operating point beyond what was measured.
+    Raises InfeasibleError for a tree or an operating point beyond what was measured.
     """
 
     def __init__(self, profile: Profile, request: PlanRequest, tree: TokenTree, max_nodes: int) -> None:
@@ -107,7 +107,7 @@ class Candidates:
         self.conditional = lru_cache(MAX_TREES)(self._replayed)
         """Returns the profile's conditional acceptance in steps with a tree, (D, K)."""
         self._seconds = lru_cache(MAX_TREES)(self._measured_seconds)
-        self._first, self._solved = tree, dict[TokenTree, None]()
+        self._solved: dict[TokenTree, None] = {}
         table.reach(tree)  # raises if the tree is deeper than was measured
         self.costs.at(self.costs.planned).tree_s(tree)
 
@@ -144,11 +144,13 @@ class Candidates:
         while len(self._solved) > MAX_SOLVED_TREES:
             self._solved.pop(next(iter(self._solved)))
 
-    def predict(self, shift: Float64, times: StepTimes, context: int, current: Strategy) -> list[PredictedRate]:
-        """Return the prediction for each candidate tree, also the first and the one in use."""
+    def predict(
+        self, shift: Float64, times: StepTimes, context: int, others: Iterable[Strategy]
+    ) -> list[PredictedRate]:
+        """Return the prediction for each candidate tree, also for those among `others`."""
         table = self._table(shift)
-        others = [self._first, *self._solved, *([current] if isinstance(current, TokenTree) else [])]
-        trees = list(dict.fromkeys([*self._chains, *others]))
+        other_trees = [strategy for strategy in others if isinstance(strategy, TokenTree)]
+        trees = list(dict.fromkeys([*self._chains, *self._solved, *other_trees]))
         path = np.cumprod(table.rows(self.depths)[: len(self._chains) - 1, 0, 0])
         tokens = [*(1 + np.append(0, np.cumsum(path))), *map(table.expected_tokens, trees[len(self._chains) :])]
         draft_s, step_s = self._seconds(tuple(trees), context)

@@ -240,7 +240,7 @@ class Recalibration:
 
     def _predictions(self) -> dict[Strategy, PredictedRate]:
         shift, times = self._acceptance.shift(self._expected), self._times
-        trees = self._candidates.predict(shift, times, self._context, self.strategy)
+        trees = self._candidates.predict(shift, times, self._context, (self._planned, self.strategy))
         lookups = self._lookups.predict(self._context, self.strategy)
         return {
             rate.strategy: rate._replace(step_s=rate.step_s * times.factor(rate.strategy))
