@@ -33,7 +33,7 @@ from treeopt.trees import TreeFile
 class CompareOptions:
     paths: tuple[Path, ...] = argument(type=file, metavar="FILE…", nargs=-1, required=True)
     profile_path: Path = profile_option()
-    rule: str | None = measured_rule_option("Verification rule; by default the first in the profile.")
+    rule: str | None = measured_rule_option("Verification rule; by default the first lossless one in the profile.")
     temperature: float | None = temperature_option()
     context_tokens: int | None = context_tokens_option()
     batch_size: int | None = batch_size_option()

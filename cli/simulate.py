@@ -93,7 +93,7 @@ class SimulateOptions:
         type=DURATION,
         help="Find the largest rate at which 99 % of requests take at most this time per token, on average.",
     )
-    rule: str | None = measured_rule_option("Verification rule; by default the first in the profile.")
+    rule: str | None = measured_rule_option("Verification rule; by default the first lossless one in the profile.")
     lossy: bool = lossy_option()
     temperature: float | None = temperature_option()
     category: str | None = category_option()

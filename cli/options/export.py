@@ -27,6 +27,7 @@ from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import warn
 from treeopt.files.atomic_files import STANDARD_STREAM
 from treeopt.planner import PlanRequest, best_drafter, drafter_choices, requested_plan, tree_file
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.report.plan_text import plan_source
 from treeopt.trees import TreeFile
 
@@ -59,7 +60,7 @@ class ExportOptions:
     )
     profile: Path = profile_option()
     rule: str | None = measured_rule_option(
-        "Verification rule to predict for; by default the first in the profile, for a tree the best measured."
+        "Verification rule to predict for; by default the first lossless one in the profile, for a tree the best measured."
     )
     temperature: float | None = temperature_option()
     context_tokens: int | None = context_tokens_option()
@@ -145,6 +146,7 @@ class ExportOptions:
             batch_size=self.batch_size,
             max_nodes=self.choice.budget,
             max_depth=self.choice.depth,
+            lossy=self.rule in LOSSY_RULES,  # allowed by naming it
         )
 
     def tree_options(self) -> set[str]:

@@ -68,6 +68,16 @@ def test_every_format_is_written_from_trees_and_profiles(name):
         assert digest == hashlib.sha256(Path(source).read_bytes()).hexdigest()
 
 
+def test_lossy_rules_are_exported_by_name_only(folder):
+    profile = invented(others={"typical": TABLE})
+    saved(folder, replace(profile, acceptances=profile.acceptances[::-1]))
+    for options, rule in (((), "sequoia"), (("--rule", "typical"), "typical")):
+        export("profile.yaml", "--to", "hf", "-o", "out", *options)
+        code = Path("out.hf/custom_generate/generate.py").read_text("utf-8")
+        assert f'rule="{rule}", lossy={rule == "typical"}' in code
+        export("profile.yaml", "--to", "npz", "-o", "tree.npz", *options)
+
+
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("name", [target.name for target in FORMATS])
 def test_trees_are_imported_as_they_were_exported(name):

@@ -653,6 +653,8 @@ class TestRecord:
         assert GOLDEN.latency() is GOLDEN.latency(context_tokens=256) is GOLDEN.latencies[0]
         assert GOLDEN.acceptance() is GOLDEN.acceptance(rule="sequoia") is GOLDEN.acceptances[0]
         assert GOLDEN.acceptance(temperature=0.0) is GOLDEN.acceptance(rule="typical") is GOLDEN.acceptances[1]
+        lossy_first = dataclasses.replace(GOLDEN, acceptances=GOLDEN.acceptances[::-1])
+        assert lossy_first.acceptance() is GOLDEN.acceptances[0]
 
     def test_overhead_of_rule_or_of_all(self):
         latency = GOLDEN.latencies[0]

@@ -16,6 +16,7 @@ from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance, plain_acceptance
 from treeopt.records.measured_drafter import MeasuredDrafter, check_drafters
 from treeopt.records.operating_point import OperatingPoint, find_operating_point
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.records.step_latency import (
     LATENCY_PARTS,
@@ -193,9 +194,12 @@ class Profile(ShortRepr, Tabular):
         return find_operating_point(latencies, sampling, context_tokens, batch_size, extrapolate=extrapolate)
 
     def acceptance(self, *, rule: str | None = None, temperature: float | None = None) -> MeasuredAcceptance:
-        """Return the first acceptance of a rule and a temperature; raises InfeasibleError if there is none."""
+        """Return the first acceptance of a rule and a temperature, of a lossless rule if one was measured.
+
+        Raises InfeasibleError if there is none.
+        """
         if matching := self.acceptances_of(rule=rule, temperature=temperature):
-            return matching[0]
+            return next((item for item in matching if item.rule not in LOSSY_RULES), matching[0])
         measured = ", ".join(f"{item.rule} at {item.temperature:g}" for item in self._draft_acceptances(temperature))
         requested = [] if rule is None else [f"rule {rule}"]
         if temperature is not None:
