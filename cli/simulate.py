@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from treeopt.cli.options.sampling import lossy_option, measured_rule_option
 from treeopt.cli.options.values import COUNT, DURATION, MAX_COUNT, SEED, Parsed, comma_list
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import progress, warn
-from treeopt.errors import Warning
+from treeopt.errors import InfeasibleError, Warning
 from treeopt.files.figure_file import check_suffix, write_figure
 from treeopt.planner import PlanRequest
 from treeopt.planner.planning import warn_unmeasured_limits
-from treeopt.planner.subsets import ranks_from_start
+from treeopt.planner.subsets import check_new_tokens
 from treeopt.records.profile import Profile, require_draft_model
 from treeopt.report.plan_text import models_and_machine
 from treeopt.report.profile_text import describe_conditions
@@ -207,8 +208,12 @@ def _next_command(args: SimulateOptions, times: StepTimes) -> str:
     words += [f"--temperature {acceptance.temperature:g}", f"--context-tokens {times.planned_context}"]
     if args.budget is not None:
         words.append(f"--budget {args.budget}")
-    if ranks_from_start(acceptance) is not None:
-        words.append(f"--new-tokens {args.load.mean_new_tokens}")
+    new_tokens = args.load.mean_new_tokens
+    with suppress(InfeasibleError):  # the profile does not contain acceptance by length
+        check_new_tokens(
+            profile, PlanRequest(rule=acceptance.rule, temperature=acceptance.temperature, lossy=args.lossy), new_tokens
+        )
+        words.append(f"--new-tokens {new_tokens}")
     if args.category is not None:
         words.append(f"--category {quoted(args.category)}")
     if args.lossy:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.invented import STEEP, call, invented, succeed
 from tests.planner.test_drafters import lookup, lookup_rows
+from tests.planner.test_new_tokens import TEXTS, measured
 from tests.scripts import ROOT
 from treeopt.planner import PlanRequest
 from treeopt.records.profile import Profile
@@ -84,6 +85,13 @@ class TestProposedCommand:
         (acceptance,) = profile().acceptances
         replace(profile(), acceptances=(replace(acceptance, **change),)).save("profile.yaml")
         command = proposed()
+        assert "--new-tokens" not in command
+        succeed(*command)
+
+    def test_it_names_no_length_with_too_few_measured_positions(self) -> None:
+        replace(profile(), acceptances=(measured(TEXTS[:6]),)).save("profile.yaml")
+        assert "--new-tokens" in proposed()
+        command = proposed("--new-tokens", "2")
         assert "--new-tokens" not in command
         succeed(*command)
 

@@ -121,11 +121,6 @@ def for_new_tokens(profile: Profile, new_tokens: int) -> Profile:
     return replace(profile, acceptances=tuple(_beginnings(acceptance, count) for acceptance in profile.acceptances))
 
 
-def ranks_from_start(acceptance: MeasuredAcceptance) -> AcceptedRanks | None:
-    """Return the ranks from the start of each sequence; None if only whole sequences or context lengths were measured."""
-    return acceptance.accepted_ranks if acceptance.context_tokens is None else None
-
-
 def check_new_tokens(profile: Profile, request: PlanRequest, new_tokens: int) -> Warning | None:
     """Return a warning if the measured sequences are shorter than `new_tokens`, else None.
 
@@ -171,8 +166,9 @@ def _with_sums(acceptance: MeasuredAcceptance, sums: SequenceSums, **changes: An
 
 def _beginnings(acceptance: MeasuredAcceptance, positions: int) -> MeasuredAcceptance:
     """Return the acceptance of the first positions of every sequence; depths with too few counts stay as measured."""
-    all_ranks, all_sums, p = ranks_from_start(acceptance), acceptance.sequences, acceptance.table.p
-    if all_ranks is None or all_sums is None or max(map(len, all_ranks.ranks)) <= positions:
+    all_ranks, all_sums, p = acceptance.accepted_ranks, acceptance.sequences, acceptance.table.p
+    by_context = acceptance.context_tokens is not None
+    if all_ranks is None or all_sums is None or by_context or max(map(len, all_ranks.ranks)) <= positions:
         return acceptance
     ranks, counted = all_ranks.first(positions), all_ranks.table(*p.shape).p
     if ranks.positions < MIN_REACHED:
