@@ -3,6 +3,7 @@
 import pytest
 
 from tests.cli.invented import TABLE, draft_s, invented, verify_s
+from treeopt.errors import InfeasibleError
 from treeopt.planner import PlanRequest, step_model
 from treeopt.planner.segments import chain_schedule, fastest_length
 
@@ -71,3 +72,12 @@ def test_schedule_holds_at_the_requested_context(context):
     assert {segment.option.tree.max_depth for segment in segments} != {
         segment.option.tree.max_depth for segment in chain_schedule(profile, at(4352 - context))
     }
+
+
+def test_batch_sizes_that_were_measured_at_other_contexts_are_left_out():
+    profile = invented(conditions=[(256, 1), (256, 4), (4096, 16)])
+    for context, batch_sizes in ((None, (1, 4)), (256, (1, 4)), (4096, (16, 16))):
+        segments = chain_schedule(profile, PlanRequest(context_tokens=context))
+        assert (segments[0].batch_sizes[0], segments[-1].batch_sizes[1]) == batch_sizes
+    with pytest.raises(InfeasibleError, match="context 9 tokens x batch 1 was not measured"):
+        chain_schedule(profile, at(9))

@@ -10,6 +10,7 @@ from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.options import Option
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.tokens import token_models
+from treeopt.records.operating_point import batch_sizes_around
 from treeopt.records.profile import Profile
 from treeopt.tabular import Row
 from treeopt.trees import chain
@@ -91,28 +92,32 @@ def fastest_length(model: StepModel, *, max_length: int | None = None) -> int:
 
 
 def chain_schedule(profile: Profile, request: PlanRequest | None = None) -> tuple[Segment, ...]:
-    """Return the fastest chain of every batch size from the smallest to the largest measured, in ranges.
+    """Return the fastest chain of every batch size from the smallest to the largest measured at a context, in ranges.
 
     Args:
         profile: what was measured.
-        request: acceptance, context length, and limits of the chains.
+        request: acceptance, context length, by default the first measured, and limits of the chains.
+
+    Raises InfeasibleError for a context outside the measured ones.
     """
     request = request or PlanRequest()
     acceptance = profile.acceptance(rule=request.rule, temperature=request.temperature)
     tokens = token_models(profile, acceptance, raw=request.raw)
-    batch_sizes = [latency.batch_size for latency in profile.step_latencies]
+    latencies = profile.latencies_at(acceptance.temperature)
+    context = latencies[0].context_tokens if request.context_tokens is None else request.context_tokens
+    batch_sizes = batch_sizes_around(latencies, context) or [latencies[0].batch_size]  # `at` raises for this one
     models = {}
-    for batch_size in range(min(batch_sizes), max(batch_sizes) + 1):
-        point = profile.at(request.context_tokens, batch_size, acceptance.sampling)
-        models[batch_size] = model_at(point, tokens.at(point.context_tokens))
+    for batch_size in range(batch_sizes[0], batch_sizes[-1] + 1):
+        point = profile.at(context, batch_size, acceptance.sampling)
+        models[batch_size] = model_at(point, tokens.at(context))
     lengths = {size: fastest_length(model, max_length=request.max_length) for size, model in models.items()}
     starts = {size: length for size, length in lengths.items() if lengths.get(size - 1) != length}
     return tuple(
         Segment(
             temperature=acceptance.temperature,
             batch_sizes=ends,
-            context_tokens=(models[ends[0]].point.context_tokens,) * 2,
+            context_tokens=(context, context),
             option=models[ends[0]].predict(chain(length)),
         )
-        for ends, length in winner_ranges(starts, max(batch_sizes))
+        for ends, length in winner_ranges(starts, batch_sizes[-1])
     )

@@ -67,10 +67,8 @@ def find_operating_point(
     first = next((latency for latency in latencies if batch_size in (None, latency.batch_size)), latencies[0])
     context = first.context_tokens if context_tokens is None else context_tokens
     batch = first.batch_size if batch_size is None else batch_size
-    by_size: dict[int, dict[int, StepLatency]] = {}
-    for latency in sorted(latencies, key=lambda latency: latency.batch_size):
-        by_size.setdefault(latency.batch_size, {})[latency.context_tokens] = latency
-    covering = [size for size, contexts in by_size.items() if min(contexts) <= context <= max(contexts)]
+    by_size = _by_batch_size(latencies)
+    covering = batch_sizes_around(latencies, context)
     inside = bool(covering) and covering[0] <= batch <= covering[-1]
     if not inside and not extrapolate:
         measured = ", ".join(f"{latency.context_tokens} tokens x {latency.batch_size}" for latency in latencies)
@@ -92,6 +90,20 @@ def find_operating_point(
         weights=tuple(weight for weight, _ in weighted),
         extrapolated=not inside,
     )
+
+
+def batch_sizes_around(latencies: Sequence[StepLatency], context_tokens: int) -> list[int]:
+    """Return the batch sizes that were measured on both sides of a context length, or at it, in increasing order."""
+    by_size = _by_batch_size(latencies)
+    return [size for size, contexts in by_size.items() if min(contexts) <= context_tokens <= max(contexts)]
+
+
+def _by_batch_size(latencies: Sequence[StepLatency]) -> dict[int, dict[int, StepLatency]]:
+    """Return the latencies by context length, by increasing batch size."""
+    by_size: dict[int, dict[int, StepLatency]] = {}
+    for latency in sorted(latencies, key=lambda latency: latency.batch_size):
+        by_size.setdefault(latency.batch_size, {})[latency.context_tokens] = latency
+    return by_size
 
 
 def weighted_neighbours(by_context: Mapping[int, T], context_tokens: int) -> tuple[tuple[float, T], ...]:

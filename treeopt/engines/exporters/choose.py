@@ -131,17 +131,18 @@ class _SettingChoice:
         return self._make_request(DynamicTree.chain(length), schedule)
 
     def _choose_schedule(self) -> tuple[BatchLength, ...]:
-        """Return the fastest length of every batch size from 1 on; empty if one was measured, or is requested."""
+        """Return the fastest length of every batch size from 1 on; empty if a single one was measured or is requested."""
         request = self._source.request
-        batch_sizes = {latency.batch_size for latency in self._profile.step_latencies}
-        if request.batch_size is not None or len(batch_sizes) == 1:
+        if request.batch_size is not None:
             return ()
         acceptance = self._model.acceptance
         request = replace(
             request, rule=acceptance.rule, temperature=acceptance.temperature, max_depth=self._source.max_length
         )
         segments = chain_schedule(self._profile, request)
-        smallest = segments[0].batch_sizes[0]
+        smallest, largest = segments[0].batch_sizes[0], segments[-1].batch_sizes[1]
+        if smallest == largest:
+            return ()
         if smallest > 1:
             self._warnings.append(
                 Warning(
