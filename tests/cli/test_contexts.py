@@ -63,6 +63,16 @@ class TestSolve:
 
 
 class TestWarning:
+    def test_a_target_alone_has_no_acceptance_that_may_differ(self, folder: Path) -> None:
+        profile = invented(conditions=[(64, 1), (896, 1)])
+        alone = replace(
+            profile,
+            pair=replace(profile.pair, draft=None),
+            latencies=tuple(replace(latency, draft=None, overhead=None) for latency in profile.latencies),
+            acceptances=(),
+        )
+        assert succeed("solve", "--profile", saved(folder, alone)).stderr == ""
+
     def test_acceptance_of_another_context_is_a_warning(self, folder: Path) -> None:
         whole, (first, *_) = by_context(), by_context().acceptances
         remedy = "Profile with --context-tokens 64,256,500,896."

@@ -131,9 +131,9 @@ def warn_outside_contexts(profile: Profile, acceptance: MeasuredAcceptance, cont
     """Return a warning for context lengths outside those at which an acceptance was measured, None if there are none.
 
     An acceptance without a context length counts for the first one that was timed.  Engines report the lengths of whole
-    sequences, which differ between batch sizes: there is no warning for them.
+    sequences, which differ between batch sizes: there is no warning for them, nor without a draft model.
     """
-    if profile.engine is not None:
+    if profile.engine is not None or not profile.has_draft_model:
         return None
     measured = tuple(
         item.context_tokens for item in profile.acceptances_by_context(acceptance) if item.context_tokens is not None
