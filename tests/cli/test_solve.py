@@ -63,7 +63,8 @@ class TestTable:
         assert "up to 32 nodes" in solved(folder, invented(conditions=[(256, 4)]))
 
     def test_depth_0_is_plain_decoding(self, folder: Path) -> None:
-        assert "Plain decoding is the fastest" in solved(folder, invented(), "--depth", 0)
+        for limit in (("--depth", 0), ("--budget", 1)):
+            assert "Plain decoding: the limits, or what was" in solved(folder, invented(), *limit)
 
     def test_standard_output_has_the_tree_alone(self, folder: Path) -> None:
         result = succeed("solve", "--profile", saved(folder, invented()), "--output", "-")

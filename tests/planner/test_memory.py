@@ -94,7 +94,7 @@ def test_conditions_without_room_are_left_out():
     total = taken_bytes(1, smallest[1], smallest[0])
     schedule = requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total))
     assert [(item.model.point.batch_size, item.context_tokens) for item in schedule.plans] == [smallest]
-    with pytest.raises(InfeasibleError, match="One was measured and fits in memory: .*, or allow more memory"):
+    with pytest.raises(InfeasibleError, match=r"One was measured and fits in memory: .*, or allow more memory"):
         tree_schedule(schedule, rule="sequoia", temperature=0.0, context_tokens=smallest[1])
     with pytest.raises(InfeasibleError, match=f"expected at least {total} bytes"):
         requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total - 2000))

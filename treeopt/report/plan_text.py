@@ -237,6 +237,8 @@ def _verdict(plan: "Plan") -> str:
     shape = f"a {choice.shape}{under_rule(plan)}"
     if plan.objective == "tokens":
         return f"Most tokens: {shape}, {choice.tokens_per_step.value:.2f} per step."
+    if min(plan.solution.max_nodes - 1, plan.solution.max_depth) == 0:
+        return "Plain decoding: the limits, or what was measured, allow no draft token."
     if choice.kind == "plain":
         drafts = [option for option in plan.budgets if option.tree.nodes > 1]
         if not drafts:
