@@ -343,8 +343,8 @@ class TestPlans:
         machine = seconds(lambda n: 1 + 0.01 * n, lambda _: 0.1, nodes=NODES)
         made = profile([latency(machine)], [acceptance(table, counts=[20.0] * 2)])
         raw, smooth = (schedule(made, NODES, raw=raw) for raw in (True, False))
-        assert raw.plans[0].model.smoothing is None
-        assert smooth.plans[0].model.smoothing is not None
+        assert raw.plans[0].model.tokens.smoothing is None
+        assert smooth.plans[0].model.tokens.smoothing is not None
         assert raw.over_contexts[0].option.speedup.value == pytest.approx(
             speed(raw.over_contexts[0].option.tree, table, machine)
         )

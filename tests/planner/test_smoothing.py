@@ -186,14 +186,14 @@ class TestInPlans:
 
     def test_acceptance_is_smoothed_by_default(self):
         model = step_model(self.profile)
-        assert isinstance(model.smoothing, Smoothing)
-        assert model.smoothing.changed == 6
+        assert isinstance(model.tokens.smoothing, Smoothing)
+        assert model.tokens.smoothing.changed == 6
         assert model.acceptance.table.p.tolist() == [pytest.approx([0.35, 0.35, 0.1])] * 3
         assert plan(self.profile, 5).solution.certificate.method == "best-first"
 
     def test_raw_takes_the_table_as_measured(self):
         model = step_model(self.profile, raw=True)
-        assert model.smoothing is None
+        assert model.tokens.smoothing is None
         assert model.acceptance is self.measured
         result = plan(self.profile, 5, raw=True)
         assert result.solution.table is self.measured.table

@@ -16,11 +16,9 @@ import numpy as np
 from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64
 from treeopt.planner.costs import StepCosts, sizes, step_costs
-from treeopt.planner.dependence import ChainDependence, Dependence
 from treeopt.planner.options import DRAFT_MODEL, Option, Prediction
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.resampling import Resampled, estimates, near_best
-from treeopt.planner.smoothing import Smoothing
 from treeopt.planner.tokens import TokenModel, token_models
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.operating_point import OperatingPoint
@@ -52,14 +50,6 @@ class StepModel(ArrayRecord):
     def acceptance(self) -> MeasuredAcceptance:
         """As measured, smoothed, or interpolated."""
         return self.tokens.acceptance
-
-    @property
-    def smoothing(self) -> Smoothing | None:
-        return self.tokens.smoothing
-
-    @property
-    def dependence(self) -> ChainDependence | Dependence | None:
-        return self.tokens.dependence
 
     @cached_property
     def drawn_costs(self) -> StepCosts:

@@ -95,7 +95,7 @@ class Plan(ShortRepr, Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values, with the keys of `treeopt solve --json` (docs/guides/plan.md)."""
         model, solution, certificate = self.model, self.solution, self.solution.certificate
-        smoothing = model.smoothing
+        smoothing = model.tokens.smoothing
         return {
             "rule": self.rule,
             "lossy": self.lossy,

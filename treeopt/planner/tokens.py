@@ -102,11 +102,6 @@ class TokenModels:
     _by_context: dict[int, TokenModel] = field(default_factory=dict, init=False, repr=False)
 
     @property
-    def acceptance(self) -> MeasuredAcceptance:
-        """The one at the shortest context."""
-        return self.measured[0].acceptance
-
-    @property
     def contexts(self) -> tuple[int, ...]:
         """Context lengths of the measured acceptances; empty if they are unknown."""
         contexts = [model.acceptance.context_tokens for model in self.measured]

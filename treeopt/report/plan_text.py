@@ -289,7 +289,7 @@ def _memory(plan: "Plan") -> list[str]:
 
 
 def _smoothing(plan: "Plan") -> list[str]:
-    smoothing = plan.model.smoothing
+    smoothing = plan.model.tokens.smoothing
     sentences = []
     if smoothing and smoothing.changed:
         entries = "entry" if smoothing.changed == 1 else "entries"
