@@ -43,7 +43,7 @@ def test_a_solution_file_gives_its_tree_of_most_tokens(table, tmp_path):
     assert treeopt.trees.load(path) == content.tree == solution.tree(nodes=6, depth=2)
     assert content.tree.nodes > 2
     assert content.reach is not None
-    assert content.reach.sum() == pytest.approx(solution.tokens(nodes=6, depth=2))
+    assert content.reach.sum() == pytest.approx(solution.expected_tokens[2, 6])
     assert content == read_any_tree(path)
     with pytest.raises(InvalidValueError, match=r"name: .*solution\.npz is a solution file.* Got 'a': leave it out"):
         treeopt.trees.load(path, "a")

@@ -147,7 +147,7 @@ def test_rows_of_times_and_acceptance() -> None:
 def test_rows_of_a_solution_are_its_trees() -> None:
     solution = solve(AcceptanceTable([0.7, 0.12, 0.05]), 20, 6)
     for row in solution.to_records():
-        tree, tokens = solution.tree(row["budget"], 6), solution.tokens(row["budget"], 6)
+        tree, tokens = solution.tree(row["budget"], 6), solution.expected_tokens[6, row["budget"]]
         assert (row["nodes"], row["depth"], row["tokens_per_step"]) == (tree.nodes, tree.max_depth, tokens)
     assert solution._repr_html_().count("<tr>") == 1 + 6  # 1, 2, 4, 8, 16 and 20
 

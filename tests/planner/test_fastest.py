@@ -107,7 +107,8 @@ def trees_of_all_widths(table: AcceptanceTable, nodes: int, depth: int) -> tuple
         if sum(limits) < nodes:
             solution = solve(table, nodes, depth, draft_widths=[1, *limits])
             sizes.append(solution.tree_nodes[1:, 2:].ravel())
-            widths.append(solution.draft_widths()[1:, 2:].reshape(-1, depth))
+            by_depth = np.stack([solution.draft_widths(levels) for levels in range(depth + 1)])
+            widths.append(by_depth[solution.tree_depth, solution.tree_nodes][1:, 2:].reshape(-1, depth))
             tokens.append(solution.expected_tokens[1:, 2:].ravel())
     return np.concatenate(sizes), np.concatenate(widths), np.concatenate(tokens)
 

@@ -179,11 +179,11 @@ class TestWidthLimits:
         solution = solve(
             AcceptanceTable([0.4, 0.3, 0.2]), 40, 5, level_widths=[3, 4, 6, 2, 8], draft_widths=[1, 2, 3, 1, 2]
         )
-        widths = solution.draft_widths()
         for depth in range(6):
             for nodes in range(1, 41):
                 tree = solution.tree(nodes, depth)
-                assert widths[depth, nodes].tolist() == [*tree.draft_widths.tolist(), *[0] * (5 - tree.max_depth)]
+                widths = solution.draft_widths(tree.max_depth)[tree.nodes].tolist()
+                assert widths == [*tree.draft_widths.tolist(), *[0] * (5 - tree.max_depth)]
 
     @pytest.mark.parametrize("name", ["level_widths", "draft_widths"])
     @pytest.mark.parametrize("limit", [0, 1.5, True, [1, 2], [1, 0, 2], [[1, 2, 3]], []], ids=str)

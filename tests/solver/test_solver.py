@@ -43,19 +43,6 @@ class TestValues:
             assert solve(AcceptanceTable(p), 4, 0).expected_tokens.tolist() == [[0, 1, 1, 1, 1]]
             assert solve(AcceptanceTable(p), 1, 3).expected_tokens.tolist() == [[0, 1]] * 4
 
-    def test_tokens_of_every_budget_and_depth_are_plain_numbers(self):
-        table = AcceptanceTable([0.7, 0.12])
-        solution = solve(table, 8, 3)
-        for depth in range(4):
-            for nodes in range(1, 9):
-                tokens = solution.tokens(nodes, depth)
-                assert type(tokens) is float
-                assert tokens == solution.expected_tokens[depth, nodes]
-                assert tokens == pytest.approx(table.expected_tokens(solution.tree(nodes, depth)), rel=1e-12)
-        for nodes, depth in ((0, 1), (9, 1), (1, 4), (1, -1)):
-            with pytest.raises(InvalidValueError, match="expected"):
-                solution.tokens(nodes, depth)
-
 
 class TestTrees:
     @named
@@ -70,9 +57,9 @@ class TestTrees:
     def check(self, p, max_nodes, max_depth):
         """Check all trees; a node that is never accepted stands only before a sibling that is, and has no children."""
         solution = solve(AcceptanceTable(p), max_nodes, max_depth)
-        widths, expected = solution.draft_widths(), solution.expected_tokens
-        assert (widths.dtype, widths.shape) == (np.int32, (max_depth + 1, max_nodes + 1, max_depth))
-        assert not widths[:, 0].any()
+        widths, expected = solution.draft_widths(max_depth), solution.expected_tokens
+        assert (widths.dtype, widths.shape) == (np.int32, (max_nodes + 1, max_depth))
+        assert not widths[0].any()
         for depth, nodes in product(range(max_depth + 1), range(1, max_nodes + 1)):
             tree = solution.tree(nodes, depth)
             reach = node_values(tree, p)
@@ -87,7 +74,8 @@ class TestTrees:
                 tree.nodes,
                 tree.max_depth,
             )
-            assert widths[depth, nodes].tolist() == [*tree.draft_widths.tolist(), *[0] * (max_depth - tree.max_depth)]
+            widths = solution.draft_widths(tree.max_depth)[tree.nodes].tolist()
+            assert widths == [*tree.draft_widths.tolist(), *[0] * (max_depth - tree.max_depth)]
             for node in (node for node in range(tree.nodes) if reach[node] == 0):
                 assert len(tree.children(node)) == 0
                 assert any(reach[sibling] > 0 for sibling in tree.children(tree.parents[node]) if sibling > node)

@@ -37,7 +37,7 @@ def solver() -> None:
     for table in (*FALLING, *RISING):
         solution = solve(AcceptanceTable(np.array(table)), max_nodes=6, max_depth=2)
         solution.tree(nodes=6, depth=2)
-        solution.draft_widths()
+        solution.draft_widths(2)
     for table in FALLING[:2]:  # only for these there is an exact method with limits
         solve(AcceptanceTable(np.array(table)), max_nodes=6, max_depth=2, level_widths=1)
     plan(Profile.load(PROFILE), max_nodes=32)

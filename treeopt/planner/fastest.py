@@ -91,7 +91,7 @@ def solution_speedups(solution: Solution, costs: StepCosts) -> Float64:
     A tree with a level wider than the measured ones counts as 0.
     """
     nodes = np.maximum(np.arange(solution.max_nodes + 1), 1)
-    step_s = [_step_s(costs, nodes, solution.draft_widths_of(depth)) for depth in range(solution.max_depth + 1)]
+    step_s = [_step_s(costs, nodes, solution.draft_widths(depth)) for depth in range(solution.max_depth + 1)]
     return costs.speedup(solution.expected_tokens, np.stack(step_s)[solution.tree_depth, solution.tree_nodes])
 
 

@@ -78,18 +78,8 @@ class Solution(ArrayRecord, Tabular):
 
         Of all trees with that value it has the fewest nodes. Raises InvalidValueError beyond `max_nodes` and `max_depth`.
         """
-        index = self._index(nodes, depth)
+        index = check_integer("depth", depth, 0, self.max_depth), check_integer("nodes", nodes, 1, self.max_nodes)
         return TokenTree.ordered(self.trees.parents(int(self.tree_nodes[index]), int(self.tree_depth[index])))
-
-    def tokens(self, nodes: int, depth: int) -> float:
-        """Return the expected tokens per step of the best tree of at most `nodes` nodes and `depth` levels below the root.
-
-        Raises InvalidValueError beyond `max_nodes` and `max_depth`.
-        """
-        return float(self.expected_tokens[self._index(nodes, depth)])
-
-    def _index(self, nodes: int, depth: int) -> tuple[int, int]:
-        return check_integer("depth", depth, 0, self.max_depth), check_integer("nodes", nodes, 1, self.max_nodes)
 
     def to_records(self) -> list[Row]:
         """Return a row per budget at the largest depth limit: nodes, depth and tokens per step of the best tree."""
@@ -106,15 +96,7 @@ class Solution(ArrayRecord, Tabular):
         """Return the rows of budgets that are powers of two, and of the largest."""
         return [row for row in self.to_records() if row["budget"].bit_count() == 1 or row["budget"] == self.max_nodes]
 
-    def draft_widths(self) -> Int32:
-        """Return int32 (max_depth + 1, max_nodes + 1, max_depth): internal nodes of every tree at each depth.
-
-        Every call builds the array again; `TokenTree.draft_widths` has the row of one tree.
-        """
-        widths = np.stack([self.draft_widths_of(depth) for depth in range(self.max_depth + 1)])
-        return np.asarray(widths[self.tree_depth, self.tree_nodes])
-
-    def draft_widths_of(self, depth: int) -> Int32:
+    def draft_widths(self, depth: int) -> Int32:
         """Return int32 (max_nodes + 1, max_depth): internal nodes of the trees of one depth limit at each depth.
 
         Cached. Only the entries at a tree's own `tree_depth` and `tree_nodes` are meaningful.
