@@ -93,7 +93,7 @@ def bench_methods(args: BenchMethodsOptions) -> None:
         profile_prompts(prompts),
         workload,
         names=names,
-        temperatures=args.temperatures or _default_temperatures(profile),
+        temperatures=args.temperatures or default_temperatures(profile),
         profile=profile,
         announce=lambda line: click.echo(line, err=True),
     )
@@ -108,7 +108,9 @@ def bench_methods(args: BenchMethodsOptions) -> None:
     check_complete(completed_rounds(rows), workload.rounds)
 
 
-def _default_temperatures(profile: Profile | None) -> tuple[float, ...]:
+def default_temperatures(profile: Profile | None) -> tuple[float, ...]:
+    """Return the temperatures of a profile; for a target alone, those of its drafters or 0."""
     if profile is None:
         return DEFAULT_TEMPERATURES
-    return tuple(dict.fromkeys(acceptance.temperature for acceptance in profile.acceptances))
+    acceptances = profile.acceptances_of(rule=None, temperature=None)
+    return tuple(dict.fromkeys(acceptance.temperature for acceptance in acceptances))

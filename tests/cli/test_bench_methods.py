@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import TABLE, call, invented, succeed
+from tests.planner.test_drafters import lookup, lookup_rows
 from treeopt import __version__
 from treeopt import bundled as pair
+from treeopt.cli.bench_methods import default_temperatures
 from treeopt.methods import running
 from treeopt.methods.names import NAMES
 from treeopt.records.machine import Pair
@@ -120,6 +122,19 @@ def test_a_profile_sets_the_temperatures(arguments):
     bench("--methods", "chain", "--profile", "profile.yaml")
     assert [acceptance.temperature for acceptance in arguments["profile"].acceptances] == [0.0, 0.2]
     assert arguments["temperatures"] == (0.0, 0.2)
+
+
+def test_a_profile_of_a_target_alone_has_the_temperatures_of_its_drafters():
+    profile = invented()
+    alone = replace(
+        profile,
+        pair=replace(profile.pair, draft=None),
+        latencies=tuple(replace(latency, draft=None, overhead=None) for latency in profile.latencies),
+        acceptances=(),
+    )
+    assert default_temperatures(alone) == (0.0,)
+    lookups = lookup(profile, lookup_rows(), temperature=0.2)
+    assert default_temperatures(replace(alone, drafters=(lookups,))) == (0.2,)
 
 
 def test_standard_output_has_the_json_alone(arguments):

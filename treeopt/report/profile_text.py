@@ -72,8 +72,9 @@ def describe_point(latency: StepLatency) -> str:
 
 def describe_conditions(profile: Profile) -> str:
     """Return the rules, the temperatures, the dtype and the date of a profile."""
-    rules = ", ".join(dict.fromkeys(rule_label(acceptance.rule) for acceptance in profile.acceptances))
-    temperatures = ", ".join(dict.fromkeys(f"{acceptance.temperature:g}" for acceptance in profile.acceptances))
+    acceptances = profile.acceptances_of(rule=None, temperature=None)
+    rules = ", ".join(dict.fromkeys(rule_label(acceptance.rule) for acceptance in acceptances))
+    temperatures = ", ".join(dict.fromkeys(f"{acceptance.temperature:g}" for acceptance in acceptances))
     dtype = "" if profile.pair.dtype == UNKNOWN else f"{profile.pair.dtype}, "
     return f"{rules} at temperature {temperatures}; {dtype}{measured_on(profile.created)}"
 
