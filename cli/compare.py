@@ -68,9 +68,7 @@ def compare(args: CompareOptions) -> None:
     with progress("solving"):
         compared = compare_trees(model, [tree.tree for tree in trees])
         rule, temperature = model.acceptance.rule, model.acceptance.temperature
-        best = requested_plan(
-            profile, replace(request, rule=rule, temperature=temperature, max_nodes=model.costs.max_nodes)
-        )
+        best = requested_plan(profile, replace(request, rule=rule, temperature=temperature))
     if args.as_json:
         click.echo(comparison_json(labels, compared, best))
     else:

@@ -75,8 +75,7 @@ PLANNERS: dict[str, Callable[[Inputs], Method]] = {
 
 def _fastest_tree(name: str, inputs: Inputs, rule: str) -> Method:
     model = inputs.step_model(rule)
-    request = replace(inputs.request, rule=model.acceptance.rule, max_nodes=model.costs.max_nodes)
-    tree = requested_plan(inputs.profile, request).tree.tree
+    tree = requested_plan(inputs.profile, replace(inputs.request, rule=model.acceptance.rule)).tree.tree
     return _method(name, inputs, model, tree if tree.nodes > 1 else chain(1))
 
 

@@ -201,7 +201,6 @@ class _SettingChoice:
             temperature=acceptance.temperature,
             context_tokens=point.context_tokens,
             batch_size=point.batch_size,
-            max_nodes=self._source.request.max_nodes or self._model.costs.max_nodes,
             lossy=acceptance.rule in LOSSY_RULES,
         )
         return requested_plan(self._profile, request).choice.tree
