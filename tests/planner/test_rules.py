@@ -202,7 +202,8 @@ class TestLossy:
     def test_lossy_rules_alone_at_a_temperature_raise(self):
         made = profile([latency(NODES_FREE)], [acceptance(EVEN, rule="typical"), acceptance(EVEN, temperature=0.0)])
         with pytest.raises(InfeasibleError, match=r"only lossy ones were measured at temperature 0\.6, "):
-            plan(made, NODES)
+            plan(made, NODES, temperature=0.6)
+        assert plan(made, NODES).temperature == 0.0
         assert plan(made, NODES, temperature=0.0).rule == "sequoia"
         assert [item.temperature for item in schedule(made, NODES).plans] == [0.0]
 
