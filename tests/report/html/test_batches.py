@@ -43,7 +43,7 @@ def test_table_contains_every_number() -> None:
         "predicted_speedup": "1.0395",
         "predicted_at_pace speedup": "1.03",
         "measured overhead": "0.083",
-        "measured texts": "16",
+        "measured outputs": "16",
         "measured divergences": "1",
     }
     assert {name: table[4][name] for name in expected} == expected
