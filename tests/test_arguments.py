@@ -45,7 +45,6 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
         "[[1], [1, 2]]",
     ),
     "nodes of a tree, a float": (lambda: solution().tree(1.5, 2), "nodes: expected a whole number", "1.5"),
-    "nodes of tokens, too many": (lambda: solution().tokens(5, 2), "nodes: expected 1 to 4.", "5"),
     "plan of a path": (lambda: treeopt.plan("profile.yaml"), "profile: expected a Profile.", "'profile.yaml'"),
     "plan, max_nodes": (lambda: plan(PROFILE, 32.0), "max_nodes: expected a whole number", "32.0"),
     "plan, rule": (lambda: plan(PROFILE, 8, rule=3), "rule: expected text.", "3"),
