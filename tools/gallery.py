@@ -160,7 +160,7 @@ def read_acceptances(path: Path, *, temperature: float) -> tuple[MeasuredAccepta
     items = content.items() if isinstance(content, dict) else ()
     tables = {name: Fields(path, value, name) for name, value in items if isinstance(value, dict) and "p" in value}
     if not tables:
-        return (read_acceptance(path, temperature=temperature, rule=RULE, kind="ranks"),)
+        return (read_acceptance(path, temperature=temperature, rule=RULE, ranks=True),)
     return tuple(
         MeasuredAcceptance(
             rule=RULE,

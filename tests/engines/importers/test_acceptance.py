@@ -25,7 +25,7 @@ from treeopt.engines.importers.acceptance_tables import (
     table_from_counts,
     table_from_rates,
 )
-from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.errors import TreeoptError
 from treeopt.trees import chain
 
 SEQUOIA = Path(__file__).resolve().parents[4] / "shared" / "data" / "sequoia"
@@ -149,17 +149,15 @@ class TestVectors:
         ],
     )
     def test_last_entry_is_a_rank_unless_all_sum_to_1(self, read_table, entries, ranks, remark):
-        for result in (read_table(torch_bytes(entries)), read_table(entries, kind="ranks")):
+        for result in (read_table(torch_bytes(entries)), read_table(entries, ranks=True)):
             assert result.table.position_invariant
             assert result.table.p == pytest.approx(np.array(ranks))
             assert result.imported[0].source == f"file (acceptance vector{remark})"
 
-    def test_kind_selects_ranks_or_positions(self, read_table):
-        assert read_table([0.5, 0.25], kind="ranks").table.p.tolist() == [0.5, 0.25]
-        assert read_table([0.5, 0.25], kind="positions").table.p.tolist() == [[0.5], [0.5]]
+    def test_plain_list_contains_positions_or_ranks(self, read_table):
+        assert read_table([0.5, 0.25], ranks=True).table.p.tolist() == [0.5, 0.25]
+        assert read_table([0.5, 0.25]).table.p.tolist() == [[0.5], [0.5]]
         assert acceptance_from_vector([0.0, 0.5, 0.25]).table.p.tolist() == [0.5, 0.25]
-        with pytest.raises(InvalidValueError, match="kind: expected one of auto, positions, ranks"):
-            read_table([0.5], kind="depths")
 
     @pytest.mark.source
     @shared
@@ -169,7 +167,7 @@ class TestVectors:
         assert shipped.tolist() == pytest.approx(published["shipped_vector"]["p"], abs=1e-8)
         assert 1 - shipped.sum() == pytest.approx(published["shipped_vector"]["none_accepted"], abs=1e-6)
         paper = published["paper_vector"]
-        assert read_table(paper).table.p.tolist() == read_table(paper["p"], kind="ranks").table.p.tolist() == paper["p"]
+        assert read_table(paper).table.p.tolist() == read_table(paper["p"], ranks=True).table.p.tolist() == paper["p"]
         refuse_table(published, "content", r"several tables \(shipped_vector, paper_vector\)")
         refuse_table((SEQUOIA / "8-chain.pt").read_bytes(), "content", "Is it an acceptance vector")
 

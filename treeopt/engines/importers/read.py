@@ -60,13 +60,12 @@ IMPORTERS: tuple[Importer, ...] = (
 """Specific kinds first, because a file goes to the first importer that it matches."""
 
 MAX_BYTES = 32_000_000
-KINDS = ("auto", "positions", "ranks")
 OPTIONS = {ACCEPTANCE: "--acceptance", TIMES: "--latency", DRAFT_TIMES: "--draft-latency", SWEEP: "--sweep"}
 """Options of `treeopt profile`."""
 
 
 def read_acceptance(
-    path: Path | str, *, temperature: float, rule: str, top_p: float = 1.0, kind: str = "auto"
+    path: Path | str, *, temperature: float, rule: str, top_p: float = 1.0, ranks: bool = False
 ) -> MeasuredAcceptance:
     """Return the acceptance of a file.
 
@@ -75,14 +74,12 @@ def read_acceptance(
         temperature: what it was measured at; files do not contain it.
         rule: the verification rule that it was measured with.
         top_p: nucleus sampling that it was measured with.
-        kind: content of a plain JSON list: `positions`, unconditional rates at which a step accepts at least 1, 2, …
-            draft tokens, or `ranks`, one row of acceptance by rank that holds at every depth; `auto` is `positions`.
+        ranks: whether a plain JSON list is acceptance by rank, the same at every depth; otherwise it is the rates at which
+            a step accepts at least 1, 2, … draft tokens.
 
     Raises FormatError naming the file, the field and the reason, TreeoptError if it cannot be read.
     """
-    if kind not in KINDS:
-        raise InvalidValueError(f"kind: expected one of {', '.join(KINDS)}. Got {kind!r}.", field="kind")
-    file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), ACCEPTANCE, ranks=kind == "ranks")
+    file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), ACCEPTANCE, ranks=ranks)
     acceptance = _read(file).acceptance
     assert acceptance is not None  # its importer contains acceptance
     return MeasuredAcceptance(
