@@ -24,7 +24,6 @@ from treeopt.records.profile import require_draft_model
 
 if TYPE_CHECKING:
     from treeopt.engines.exporters.engine import Engine
-    from treeopt.engines.importers import AcceptanceFormat
     from treeopt.trees.formats.topology import TopologyFormat
 
 SIDECAR_SUFFIX = ".provenance.json"
@@ -42,14 +41,14 @@ def export(args: ExportOptions) -> None:
     Settings are planned with the profile; without a profile, only the depth of the tree is used.
     """
     from treeopt.engines import ENGINES
-    from treeopt.engines.importers import ACCEPTANCE_FORMATS
+    from treeopt.engines.exporters import speculation_profile
     from treeopt.trees.formats import FORMATS
 
     formats, engines = {target.name: target for target in FORMATS}, {target.name: target for target in ENGINES}
-    acceptances = {target.name: target for target in ACCEPTANCE_FORMATS}
     name = args.target
-    if name not in formats | engines | acceptances:
-        raise click.UsageError(f"--to: expected one of {', '.join(formats | engines | acceptances)}. Got {name!r}.")
+    names = (*formats, *engines, speculation_profile.NAME)
+    if name not in names:
+        raise click.UsageError(f"--to: expected one of {', '.join(names)}. Got {name!r}.")
     export_target: Callable[[ExportOptions], None]
     if name in formats:
         takes = args.tree_options() | {WRITE_OPTIONS[field] for field in formats[name].takes}
@@ -59,8 +58,8 @@ def export(args: ExportOptions) -> None:
         takes = {*engine.takes, *args.plan_options(records=engine.dynamic, rule=engine.static)}
         export_target = partial(_export_setting, engine)
     else:
-        takes = set(acceptances[name].takes)
-        export_target = partial(_export_acceptance, acceptances[name])
+        takes = set(speculation_profile.TAKES)
+        export_target = _export_acceptance
     args.refuse_others(takes)
     _check_files(args, [] if is_stream(args.written) else [args.written, _sidecar_path(args.written)])
     export_target(args)
@@ -127,7 +126,8 @@ def _export_setting(engine: "Engine", args: ExportOptions) -> None:
     _print_result(setting_text(engine, result, args.written), result.warnings, files)
 
 
-def _export_acceptance(target: "AcceptanceFormat", args: ExportOptions) -> None:
+def _export_acceptance(args: ExportOptions) -> None:
+    from treeopt.engines.exporters import speculation_profile
     from treeopt.engines.exporters.engine import MAIN
     from treeopt.engines.exporters.provenance import acceptance_provenance
     from treeopt.planner.tokens import token_models
@@ -140,14 +140,10 @@ def _export_acceptance(target: "AcceptanceFormat", args: ExportOptions) -> None:
     acceptance = profile.acceptance(rule=args.rule, temperature=args.temperature)
     if args.context_tokens is not None:
         acceptance = token_models(profile, acceptance, raw=True).at(args.context_tokens).acceptance
-    text = target.write(acceptance, profile.pair, max_depth=args.choice.depth, method=args.method)
+    text = speculation_profile.render(acceptance, profile.pair, max_depth=args.choice.depth, method=args.method)
     inputs = {"profile": args.path}
-    files = _write_files(
-        args,
-        {MAIN: text.encode()},
-        lambda data: acceptance_provenance(target.name, target.versions, inputs, data, profile),
-    )
-    _print_result(acceptance_text(target, acceptance), (), files)
+    files = _write_files(args, {MAIN: text.encode()}, lambda data: acceptance_provenance(inputs, data, profile))
+    _print_result(acceptance_text(acceptance), (), files)
 
 
 def _write_files(

@@ -38,10 +38,10 @@ COMMON = ("target", "written", "force")
 
 def _target_names() -> list[str]:
     from treeopt.engines import ENGINES
-    from treeopt.engines.importers import ACCEPTANCE_FORMATS
+    from treeopt.engines.exporters import speculation_profile
     from treeopt.trees.formats import FORMATS
 
-    return [target.name for targets in (FORMATS, ENGINES, ACCEPTANCE_FORMATS) for target in targets]
+    return [*(target.name for target in (*FORMATS, *ENGINES)), speculation_profile.NAME]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.invented import call, invented, succeed, verify_s
 from tests.support.slow import parameter
 from treeopt.engines import ENGINES
-from treeopt.engines.importers import ACCEPTANCE_FORMATS
+from treeopt.engines.exporters import speculation_profile
 from treeopt.trees.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ PAGES = sorted((ROOT / "docs" / "reference" / "engines").glob("*.md"))
 README = ROOT / "docs" / "reference" / "engines" / "README.md"
 COMPARING = ROOT / "docs" / "guides" / "compare.md"
 PUBLISHED = ROOT.parent / "shared" / "data"
-NAMES = [target.name for target in (*FORMATS, *ENGINES, *ACCEPTANCE_FORMATS)]
+NAMES = [*(target.name for target in (*FORMATS, *ENGINES)), speculation_profile.NAME]
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"^> ((?:Warning|Error): .*)$", re.MULTILINE)

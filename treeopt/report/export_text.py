@@ -11,7 +11,6 @@ from treeopt.report.text import counted, quoted
 if TYPE_CHECKING:
     from treeopt.engines.exporters.engine import Engine
     from treeopt.engines.exporters.setting import Setting
-    from treeopt.engines.importers import AcceptanceFormat
     from treeopt.records.measured_acceptance import MeasuredAcceptance
     from treeopt.trees import TokenTree
     from treeopt.trees.formats.topology import TopologyFormat
@@ -24,9 +23,11 @@ def topology_text(target: "TopologyFormat", tree: "TokenTree") -> str:
     return f"{target.title}: {counted(tree.nodes, 'node')}, root included, depth {tree.max_depth}"
 
 
-def acceptance_text(target: "AcceptanceFormat", acceptance: "MeasuredAcceptance") -> str:
+def acceptance_text(acceptance: "MeasuredAcceptance") -> str:
     """Return the line on an exported acceptance."""
-    return f"{target.title} ({target.versions}): rule {acceptance.rule}, temperature {acceptance.temperature:g}"
+    from treeopt.engines.exporters.speculation_profile import TITLE, VERSIONS
+
+    return f"{TITLE} ({VERSIONS}): rule {acceptance.rule}, temperature {acceptance.temperature:g}"
 
 
 def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
@@ -52,14 +53,14 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
 def export_list() -> str:
     """Return the formats and engines of `treeopt export`, a few lines each."""
     from treeopt.engines import ENGINES
-    from treeopt.engines.importers import ACCEPTANCE_FORMATS
+    from treeopt.engines.exporters import speculation_profile as profiles
     from treeopt.trees.formats import FORMATS
 
     return _sections(
         {
             "Trees": [(target.name, target.title, target.versions, target.needs) for target in FORMATS],
             "Settings of engines": [(engine.name, engine.title, engine.versions, engine.needs) for engine in ENGINES],
-            "Acceptance": [(target.name, target.title, target.versions, target.needs) for target in ACCEPTANCE_FORMATS],
+            "Acceptance": [(profiles.NAME, profiles.TITLE, profiles.VERSIONS, profiles.NEEDS)],
         },
         "treeopt export --to NAME",
     )

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.engines.importers.samples import SPECULATION_PROFILE, changed
-from treeopt.engines.importers.acceptance_formats import speculation_profile
+from treeopt.engines.exporters import speculation_profile
 from treeopt.engines.importers.acceptance_tables import StepCounts, pool_steps
 from treeopt.errors import InfeasibleError
 from treeopt.records.acceptance import AcceptanceTable
@@ -85,7 +85,7 @@ def measured(table, rule="sequoia"):
     ],
 )
 def test_written_table_is_read_back(read_table, table):
-    result = read_table(speculation_profile(measured(table), PAIR)).table
+    result = read_table(speculation_profile.render(measured(table), PAIR)).table
     assert result.p.tolist() == table.p.tolist()
     assert (result.counts is None) == (table.counts is None)
     if table.counts is not None:
@@ -95,15 +95,15 @@ def test_written_table_is_read_back(read_table, table):
 
 def test_first_children_of_trees_are_written():
     acceptance = measured(AcceptanceTable([[0.6, 0.2], [0.5, 0.1]]))
-    content = json.loads(speculation_profile(acceptance, PAIR))
+    content = json.loads(speculation_profile.render(acceptance, PAIR))
     assert content[CONDITIONAL] == [0.6, 0.5]
     assert content[MARGINAL] == pytest.approx([0.6, 0.3])
     assert content["mean_accept_length"] == pytest.approx(1.9)
     assert content[HISTOGRAM] is None
-    assert json.loads(speculation_profile(acceptance, PAIR, max_depth=1))["max_supported_k"] == 1
+    assert json.loads(speculation_profile.render(acceptance, PAIR, max_depth=1))["max_supported_k"] == 1
     with pytest.raises(InfeasibleError, match="measured to depth 2"):
-        speculation_profile(acceptance, PAIR, max_depth=3)
+        speculation_profile.render(acceptance, PAIR, max_depth=3)
     with pytest.raises(InfeasibleError, match="Got traversal"):
-        speculation_profile(dataclasses.replace(acceptance, rule="traversal"), PAIR)
+        speculation_profile.render(dataclasses.replace(acceptance, rule="traversal"), PAIR)
     with pytest.raises(InfeasibleError, match="set it with --depth"):
-        speculation_profile(measured(AcceptanceTable([0.6])), PAIR)
+        speculation_profile.render(measured(AcceptanceTable([0.6])), PAIR)

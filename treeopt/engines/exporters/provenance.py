@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from treeopt.engines.exporters import speculation_profile
 from treeopt.engines.exporters.engine import Engine, Json
 from treeopt.engines.exporters.setting import Setting
 from treeopt.records.profile import Profile, collect_imported
@@ -39,11 +40,9 @@ def setting_provenance(
     )
 
 
-def acceptance_provenance(
-    name: str, versions: str, inputs: dict[str, Path], files: dict[str, bytes], profile: Profile
-) -> str:
-    """Return the provenance of a profile's acceptance in the format `name`."""
-    program = {"format": {"name": name, "versions": versions}}
+def acceptance_provenance(inputs: dict[str, Path], files: dict[str, bytes], profile: Profile) -> str:
+    """Return the provenance of a profile's acceptance as a speculation profile."""
+    program = {"format": {"name": speculation_profile.NAME, "versions": speculation_profile.VERSIONS}}
     return _write_provenance(program, inputs, files, _describe_measurement(profile))
 
 

@@ -1,15 +1,12 @@
 """Latencies and acceptance that other programs measured, read from their files into records and profiles."""
 
-from treeopt.engines.importers.acceptance_formats import ACCEPTANCE_FORMATS, AcceptanceFormat
 from treeopt.engines.importers.importer import ImportedLatency, Importer
 from treeopt.engines.importers.profiles import imported_profile, step_latencies, with_imported
 from treeopt.engines.importers.read import IMPORTERS, read_acceptance, read_latency
 from treeopt.engines.importers.sweep_profile import sweep_profile
 
 __all__ = [
-    "ACCEPTANCE_FORMATS",
     "IMPORTERS",
-    "AcceptanceFormat",
     "ImportedLatency",
     "Importer",
     "imported_profile",

@@ -1,49 +1,31 @@
-"""Files of other programs that `treeopt export` writes of a profile's acceptance, without planning."""
+"""A profile's acceptance as Model-Optimizer's `speculation_profile.json`, whose fields its importer explains."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 
-from treeopt.engines.importers.model_optimizer import (
-    BY_LENGTH,
-    CONDITIONAL,
-    HISTOGRAM,
-    LENGTH,
-    MARGINAL,
-    MAX_LENGTH,
-    MEAN,
-    METHOD,
-    PREFIX,
-    VERSION,
-)
 from treeopt.errors import InfeasibleError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.machine import Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 
+NAME = "speculation-profile"
+"""As in `treeopt export --to`."""
+TITLE = "speculation_profile.json of Model-Optimizer"
+SCHEMA = "1.0"
+VERSIONS = f"schema {SCHEMA}"
+NEEDS = (
+    "a profile, of whose acceptance the first children are written; Dynamo's mocker and vLLM's synthetic acceptance take "
+    "its rates"
+)
+TAKES = ("rule", "temperature", "context_tokens", "category", "depth", "method")
+"""Options of `treeopt export` that change the file."""
 TRAVERSAL = "traversal"
 COUNT_ROUNDING = 1e-6
 """Relative distance within which a count is a whole number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceFormat:
-    """A file that contains the acceptance of a chain."""
-
-    name: str
-    """As in `treeopt export --to`."""
-    title: str
-    versions: str
-    needs: str
-    write: Callable[..., str]
-    """Signature of `speculation_profile`."""
-    takes: tuple[str, ...]
-    """Options of `treeopt export` that change the file."""
-
-
-def speculation_profile(
+def render(
     acceptance: MeasuredAcceptance, pair: Pair, *, max_depth: int | None = None, method: str | None = None
 ) -> str:
     """Return the JSON of the acceptance of rank 0, that of a chain.
@@ -78,22 +60,22 @@ def speculation_profile(
     marginal = list(accumulate(conditional, mul))
     mean = 1 + sum(marginal)
     content = {
-        "schema_version": VERSION,
+        "schema_version": SCHEMA,
         "measured": True,
         "producer": "treeopt",
         "method": method or "draft_model",
         "draft_checkpoint": pair.draft,
         "target_model": pair.target,
-        LENGTH: depth,
+        "num_speculative_tokens": depth,
         "block_size": None,
-        MAX_LENGTH: depth,
-        METHOD: PREFIX,
-        CONDITIONAL: conditional,
-        MARGINAL: marginal,
-        MEAN: mean,
+        "max_supported_k": depth,
+        "verification_method": "longest_prefix",
+        "conditional_accept_rates": conditional,
+        "marginal_accept_rates": marginal,
+        "mean_accept_length": mean,
         "accept_length_model": "chain_analytic",
-        BY_LENGTH: {str(depth): mean},
-        HISTOGRAM: _build_histogram(table, depth),
+        "accept_length_by_k": {str(depth): mean},
+        "acceptance_length_histogram": _build_histogram(table, depth),
         "measurement_conditions": {
             "rule": acceptance.rule,
             "temperature": acceptance.temperature,
@@ -120,15 +102,3 @@ def _build_histogram(table: AcceptanceTable, depth: int) -> dict[str, int] | Non
         if any(abs(count - near) > COUNT_ROUNDING * max(1, near) for count, near in pairs):
             return None
     return {str(tokens): before - after for tokens, (before, after) in enumerate(pairwise([*whole, 0]), start=1)}
-
-
-SPECULATION_PROFILE = AcceptanceFormat(
-    name="speculation-profile",
-    title="speculation_profile.json of Model-Optimizer",
-    versions=f"schema {VERSION}",
-    needs="a profile, of whose acceptance the first children are written; Dynamo's mocker and vLLM's synthetic "
-    "acceptance take its rates",
-    write=speculation_profile,
-    takes=("rule", "temperature", "context_tokens", "category", "depth", "method"),
-)
-ACCEPTANCE_FORMATS = (SPECULATION_PROFILE,)
