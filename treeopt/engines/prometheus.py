@@ -1,4 +1,4 @@
-"""Speculation counters in Prometheus text or JSON, for probes of servers and importers of files.
+"""Samples of Prometheus text, and speculation counters in it or in JSON, for probes of servers and importers of files.
 
 vLLM and llama.cpp use the same names, with or without the ending `_total`. vLLM labels them by engine:
 
@@ -27,9 +27,19 @@ MAX_LINE = 4000
 """Characters of a counter's line."""
 
 
-class Counter(NamedTuple):
+class Sample(NamedTuple):
+    """A line of Prometheus text."""
+
     place: str
     """Its place in the text, such as `line 3`."""
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class Counter(NamedTuple):
+    place: str
+    """Its place in the file."""
     program: str
     """Prefix of the name, such as `vllm`."""
     name: str
@@ -41,8 +51,8 @@ class Counter(NamedTuple):
     value: float
 
 
-class CounterError(ValueError):
-    """A broken counter; `place` is its place in the text."""
+class SampleError(ValueError):
+    """A broken sample; `place` is its place in the file."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(reason)
@@ -50,15 +60,22 @@ class CounterError(ValueError):
 
 
 def read_counters(lines: Iterable[str]) -> Iterator[Counter]:
-    """Yield the speculation counters of Prometheus text; raises CounterError for a broken line of one.
+    """Yield the speculation counters of Prometheus text; raises SampleError for a broken line of one.
 
     >>> next(read_counters(['vllm:spec_decode_num_drafts{engine="0"} 7'])).value
     7.0
     """
+    for sample in read_samples(lines, MARK):
+        if counter := _build_counter(*sample):
+            yield counter
+
+
+def read_samples(lines: Iterable[str], mark: re.Pattern[str]) -> Iterator[Sample]:
+    """Yield the samples of Prometheus text in lines that begin with `mark`; raises SampleError for a broken one."""
     from prometheus_client.parser import text_string_to_metric_families
 
     for number, line in enumerate(lines, start=1):
-        if not MARK.match(line):
+        if not mark.match(line):
             continue
         place = f"line {number}"
         try:
@@ -66,13 +83,11 @@ def read_counters(lines: Iterable[str]) -> Iterator[Counter]:
                 raise ValueError(f"more than {MAX_LINE} characters")
             (family,) = text_string_to_metric_families(line)
             sample = family.samples[0]
+            value = float(sample.value)
         except (ValueError, IndexError) as error:
-            reason = (
-                f"expected a counter of Prometheus, a name, labels and a value ({error!s:.60}). Is the line complete?"
-            )
-            raise CounterError(place, " ".join(reason.split())) from None
-        if counter := _build_counter(place, sample.name, dict(sample.labels), float(sample.value)):
-            yield counter
+            reason = f"expected a name, labels and a value of Prometheus ({error!s:.60}). Is the line complete?"
+            raise SampleError(place, " ".join(reason.split())) from None
+        yield Sample(place, sample.name, dict(sample.labels), value)
 
 
 def is_api_response(content: object) -> bool:
@@ -89,7 +104,7 @@ def read_api_response(content: object) -> Iterator[Counter]:
         try:
             counter = _build_counter(place, name, labels, float(value))
         except (TypeError, ValueError):
-            raise CounterError(
+            raise SampleError(
                 place, f"expected a time and a number as text. Got {value!r:.40}: save the response again."
             ) from None
         if counter:
@@ -110,7 +125,7 @@ def _read_series(content: object) -> list[tuple[dict[str, Any], Any]]:
 
 
 def _build_counter(place: str, name: str, labels: dict[str, str], value: float) -> Counter | None:
-    """Return a counter, None for another name; raises CounterError for a position that is not a whole number."""
+    """Return a counter, None for another name; raises SampleError for a position that is not a whole number."""
     match = NAME.fullmatch(name)
     if match is None:
         return None
@@ -120,5 +135,5 @@ def _build_counter(place: str, name: str, labels: dict[str, str], value: float) 
         try:
             position = parse_position(label)
         except ValueError:
-            raise CounterError(place, f"position: expected a whole number from 0. Got {label!r:.60}.") from None
+            raise SampleError(place, f"position: expected a whole number from 0. Got {label!r:.60}.") from None
     return Counter(place, match[1], match[2], position, tuple(sorted(labels.items())), value)

@@ -115,7 +115,7 @@ class TestCounts:
             ({"num_drafts": 0, "accepted_per_pos": [1]}, "num_drafts", "at least 1"),
             ({"num_drafts": 2**62, "accepted_per_pos": [1]}, "accepted_per_pos", "at most 1e.15"),
             ({"accepted_per_pos": [1]}, "num_drafts", "is missing"),
-            (METRICS.replace("} 48.0", "} many"), "line 8", "expected a counter of Prometheus.* 'many'"),
+            (METRICS.replace("} 48.0", "} many"), "line 8", "a value of Prometheus .*'many'"),
             (METRICS.replace("} 48.0", "} -1"), "line 8", "expected a count from 0"),
             (METRICS.replace('position="0"', 'position="x"'), "line 8", "position: expected a whole number"),
             (METRICS.replace('position="1"', 'position="7"'), "content", "every position from 0 on"),

@@ -238,6 +238,19 @@ class TestMetrics:
         several = gauges.format("a", 2.5) + gauges.format("b", 2.0)
         refuse_table(several, "sglang:spec_accept_length", "one value. Got 2: keep the lines of one model and rank")
 
+    @pytest.mark.parametrize(
+        ("mean", "rate", "field", "reason"),
+        [
+            ("0.0", "0.5", "sglang:spec_accept_length", "has it drafted yet"),
+            ("NaN", "0.5", "line 1", "a mean of at least 0. Got nan"),
+            ("many", "0.5", "line 1", "Is the line complete"),
+        ],
+    )
+    def test_gauges_of_sglang_are_parsed_like_counters(self, read_table, refuse_table, mean, rate, field, reason):
+        gauges = "sglang:spec_accept_length {}\nsglang:spec_accept_rate {}\nsglang:spec_num_steps 3\n"
+        assert len(read_table(gauges.format("2.5e0", "5e-1 1700000000000")).table.p) == 3
+        refuse_table(gauges.format(mean, rate), field, reason)
+
 
 class TestSglang:
     LINE = "[2026-01-01 TP0] Decode batch, #running-req: {}, #full token: 9, accept len: {}, accept rate: {}, gen: 3\n"

@@ -19,7 +19,7 @@ from treeopt.engines.prometheus import (
     DRAFTS,
     MARK,
     Counter,
-    CounterError,
+    SampleError,
     is_api_response,
     read_api_response,
     read_counters,
@@ -51,7 +51,7 @@ def read_metrics(file: ForeignFile) -> Measurements:
             programs.add(counter.program)
             models.add(dict(counter.labels).get("model_name", ""))
             _add_counter(file, engines[counter.labels], counter)
-    except CounterError as error:
+    except SampleError as error:
         raise file.error(error.place, str(error)) from None
     if len(programs) > 1:
         names = " and ".join(PROGRAMS.get(program, program) for program in sorted(programs))

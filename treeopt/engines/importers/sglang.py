@@ -19,9 +19,10 @@ import numpy as np
 
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, acceptance_from_mean, pool_steps
 from treeopt.engines.importers.cost_tables import Probes, build_additive_latencies, build_latency
-from treeopt.engines.importers.foreign_file import ForeignFile, JsonObject, check_equal
+from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
 from treeopt.engines.importers.importer import ACCEPTANCE, TIMES, Importer, Measurements
 from treeopt.engines.importers.sweep import LENGTH, ROOTED
+from treeopt.engines.prometheus import SampleError, read_samples
 from treeopt.files.fields import Fields
 
 META = "meta_info"
@@ -34,10 +35,8 @@ _LOG_LINE = re.compile(
     rf"Decode batch.{{0,400}}?#running-req: (\d{{1,6}}).{{0,400}}?accept len: ({_NUMBER})(?:, accept rate: ({_NUMBER}))?"
 )
 _LOG_LENGTH = re.compile(r"speculative_num_steps=(\d{1,3})\b")
-_GAUGE = re.compile(
-    rf"^sglang:spec_(accept_length|accept_rate|num_steps)(?:\{{[^}}\n]{{0,2000}}\}})?[ \t]{{1,9}}({_NUMBER})",
-    re.MULTILINE,
-)
+MEAN_GAUGE, RATE_GAUGE, LENGTH_GAUGE = "sglang:spec_accept_length", "sglang:spec_accept_rate", "sglang:spec_num_steps"
+_GAUGES = re.compile(rf"^[ \t]{{0,9}}(?:{MEAN_GAUGE}|{RATE_GAUGE}|{LENGTH_GAUGE})[ \t{{]", re.MULTILINE)
 COST_TABLE = "SGLang cost table"
 
 
@@ -124,23 +123,34 @@ def read_log(file: ForeignFile) -> Measurements:
 
 
 def is_metrics(file: ForeignFile) -> bool:
-    return _GAUGE.search(file.text) is not None
+    return _GAUGES.search(file.text) is not None
 
 
 def read_metrics(file: ForeignFile) -> Measurements:
     """Return the mean acceptance of the gauges; raises FormatError for those of several models or ranks."""
-    samples = set(_GAUGE.findall(file.text))
-    gauges = dict(samples)
-    for name in ("accept_length", "accept_rate"):
+    gauges: dict[str, set[float]] = {}
+    try:
+        for sample in read_samples(file.lines, _GAUGES):
+            if not 0 <= sample.value <= MAX_STEP_TOKENS:
+                raise SampleError(
+                    sample.place, f"expected a mean of at least 0. Got {sample.value:g}: save /metrics again."
+                )
+            gauges.setdefault(sample.name, set()).add(sample.value)
+    except SampleError as error:
+        raise file.error(error.place, str(error)) from None
+    for name in (MEAN_GAUGE, RATE_GAUGE):
         if name not in gauges:
-            raise file.error(f"sglang:spec_{name}", "is missing. Save all of /metrics.")
-        if count := sum(gauge == name for gauge, _ in samples) - 1:
-            reason = f"expected one value. Got {1 + count}: keep the lines of one model and rank."
-            raise file.error(f"sglang:spec_{name}", reason)
-    mean = _Mean(1, gauges["accept_length"], gauges["accept_rate"])
-    configured = {int(float(gauges["num_steps"]))} if "num_steps" in gauges else set[int]()
-    length = _find_length(file, "sglang:spec_accept_length", [mean], configured)
-    return Measurements(acceptance=acceptance_from_mean(float(mean.tokens), length, "SGLang metrics"))
+            raise file.error(name, "is missing. Save all of /metrics.")
+        if (count := len(gauges[name])) > 1:
+            raise file.error(name, f"expected one value. Got {count}: keep the lines of one model and rank.")
+    (tokens,), (rate,) = gauges[MEAN_GAUGE], gauges[RATE_GAUGE]
+    if tokens < 1:
+        raise file.error(
+            MEAN_GAUGE, f"expected at least 1, the target's own token. Got {tokens:g}: has it drafted yet?"
+        )
+    configured = set(map(int, gauges.get(LENGTH_GAUGE, ())))
+    length = _find_length(file, MEAN_GAUGE, [_Mean(1, str(tokens), str(rate))], configured)
+    return Measurements(acceptance=acceptance_from_mean(tokens, length, "SGLang metrics"))
 
 
 def _find_length(file: ForeignFile, field: str, means: Sequence[_Mean], configured: set[int]) -> int:
