@@ -358,7 +358,7 @@ class TestUnreadable:
 
     def test_other_encoding_raises(self, tmp_path):
         (tmp_path / "t.json").write_bytes(document()[:10] + b"\xff" + document()[10:])
-        with pytest.raises(TreeoptError, match=r"t\.json: .*Got bytes that are no text \(byte 10\)"):
+        with pytest.raises(TreeoptError, match=r"t\.json: .*Got bytes that are no text"):
             load(tmp_path / "t.json")
 
     def test_too_large_file_raises(self, tmp_path):

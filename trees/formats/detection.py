@@ -12,6 +12,7 @@ from typing import Any
 
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import abbreviate, quote_name
+from treeopt.files.foreign_text import decode_text, describe_bytes
 from treeopt.files.json_file import MAX_BYTES, parse_json
 from treeopt.files.yaml_file import parse_yaml
 from treeopt.trees import token_tree, tree_file
@@ -75,10 +76,9 @@ def detect(path: Path, data: bytes) -> Reader:
         return Reader(growmap.SEQUOIA, partial(growmap.read_sequoia, path, data))
     if len(data) > MAX_TEXT_BYTES:
         raise FormatError(path, "content", f"expected at most {MAX_TEXT_BYTES} bytes of text. Got {len(data)}.")
-    try:
-        text = data.decode("utf-8-sig")  # without the byte order mark of Windows editors
-    except UnicodeDecodeError as error:
-        raise _unknown_format(path, f"bytes that are no text (byte {error.start})") from None
+    text = decode_text(data)
+    if text is None or not text.strip():
+        raise _unknown_format(path, describe_bytes(data))
     return _detect_text(path, text)
 
 

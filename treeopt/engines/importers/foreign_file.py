@@ -1,6 +1,5 @@
 """A file that another program wrote: its bytes, text and JSON, parsed once for all importers."""
 
-import codecs
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,9 +8,9 @@ from typing import Any, TypeVar
 
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
+from treeopt.files.foreign_text import decode_text
 from treeopt.files.json_file import parse_json
 
-BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 OPENING = ("{", "[")
 MAX_NAME = 80
 MAX_STEP_TOKENS = 10_000
@@ -82,18 +81,8 @@ class ForeignFile:
 
     @cached_property
     def text(self) -> str:
-        """The text with Unix line ends; empty for bytes that are not text."""
-        encoding = next((name for mark, name in BYTE_ORDER_MARKS if self.data.startswith(mark)), "utf-8")
-        try:
-            text = self.data.decode(encoding)
-        except UnicodeDecodeError:
-            try:
-                # in Windows' encoding, as spreadsheets write µs and consoles ±
-                text = self.data.replace(b"\xb5", b"u").replace(b"\xb1", b"+-").decode("ascii")
-            except UnicodeDecodeError:
-                return ""
-        text = text.replace("\r\n", "\n")
-        return text if "\n" in text else text.replace("\r", "\n")  # as spreadsheets wrote on old Macs
+        """The text with Unix line ends; empty for bytes that are no text."""
+        return decode_text(self.data, "cp1252") or ""  # Windows' encoding, in which spreadsheets write µ and consoles ±
 
     @cached_property
     def lines(self) -> list[str]:

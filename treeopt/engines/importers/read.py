@@ -29,6 +29,7 @@ from treeopt.engines.importers.importer import (
 )
 from treeopt.errors import InvalidValueError
 from treeopt.files.atomic_files import read_bytes
+from treeopt.files.foreign_text import describe_bytes
 from treeopt.records.measured_acceptance import ACCEPTANCE as ACCEPTANCE_PART
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.step_latency import LATENCY_PARTS, Imported
@@ -146,7 +147,7 @@ def _has(importer: Importer, part: str) -> bool:
 def _describe(file: ForeignFile) -> str:
     """Return the description of a file that no importer matches."""
     if not file.text.strip():
-        return "bytes that are no text" if file.data.strip() else "an empty file"
+        return describe_bytes(file.data)
     if not file.objects:
         return f"text that begins with {file.text.split()[0]!r:.60}" if file.json is None else "other JSON"
     return f"JSON with the keys {', '.join(file.objects[0].content)[:80]}"
