@@ -65,7 +65,7 @@ LLAMA_SERVER_LOG = (
     "0.06 I statistics     draft-simple: #calls(b,g,a) =    1    100    100, #gen drafts =    100, #acc drafts = 75, "
     "#gen tokens =    300, #acc tokens =   150, #acc rate/pos = (0.750, 0.500, 0.250), dur(b,g,a) = 0.005, 300.0, 0.1 ms\n"
 )
-LOG = """INFO 11-20 10:00:00 SpecDecoding metrics: Mean acceptance length: 2.1, Per-position acceptance rate: 0.9, 0.1
+LOG = """INFO 11-20 10:00:00 SpecDecoding metrics: Mean acceptance length: 2.0, Per-position acceptance rate: 0.9, 0.1
 INFO 11-20 10:00:10 Per-position acceptance rate: 0.710, 0.520, 0.380, Avg Draft acceptance rate: 53.7%
 INFO 11-20 10:00:20 Engine 000: Per-position acceptance rate: nan
 INFO 11-20 10:00:30 stopped

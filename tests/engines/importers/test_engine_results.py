@@ -92,6 +92,14 @@ class TestVllmLog:
         assert result.table.counts is None
         assert "without counts" in result.imported[0].source
 
+    @pytest.mark.parametrize("end", [", 0.200", "00, 0.200"])
+    def test_lines_that_were_cut_off_are_refused(self, refuse_table, end):
+        line = vllm_line([0, 0, 1, 1, 2, 2, 3, 3, 3, 3], 3)
+        whole = "0.800, 0.600, 0.400"
+        assert whole in line
+        cut = line[: line.index(whole) + len(whole) - len(end)]
+        refuse_table(line + cut, "line 2", "is the line complete")
+
     def test_percentages_are_refused(self, refuse_table):
         log = "Drafted: 90 tokens, Per-position acceptance rate: 75.0, 50.0, 25.0\n"
         refuse_table(log, "content", "Got 75 at position 0: divide percentages by 100")

@@ -65,6 +65,9 @@ class TestCsv:
             "Num Tokens,time per step (ms),GB/s,steps/s\n1,10.5,7,95\n8,11.2,6,89\n",
             "tokens,latency_ms_mean,latency_ms_std,mem_gb\n1,10.5,1,3.1\n8,11.2,1,3.2\n",
             "tokens;ms;version\n1;10,50;0.9\n8;11,2;0.9\n",
+            "| tokens | ms |\n|---:|:---|\n| 1 | 10.5 |\n| 8 | 11.2 |\n",
+            "+--------+------+\n| tokens | ms   |\n+--------+------+\n| 1      | 10.5 |\n| 8      | 11.2 |\n+--------+------+\n",
+            "tokens|ms\n1|10.5\n8|11.2\n",
         ],
     )
     def test_dialects(self, read_times, content):
@@ -105,7 +108,9 @@ class TestCsv:
             ("threads", "4 8 4 8", False),
             ("threads", "4 4 8 8", True),
             ("gpu_id", "0 1 0 1", False),
-            ("note", "a a b b", False),
+            ("note", "a b a b", False),
+            ("note", "a a b b", True),
+            ("model", "a a b b", False),
             ("power_w", "71.5 72.5 73.5 74.5", True),
             ("run_id", "1 2 1 2", True),
         ],
@@ -120,6 +125,10 @@ class TestCsv:
 
     def test_settings_of_a_single_point_must_be_constant(self, refuse_times):
         refuse_times("tokens,ms,threads\n1,1,4\n1,2,8\n", "line 1", "one value in the column 'threads'")
+
+    def test_results_of_several_points_may_be_equal(self, read_times):
+        (latency,) = read_times("tokens,ms,mem_gb\n1,1,3.1\n2,2,3.1\n4,3,3.2\n")
+        assert latency.verify.tokens.tolist() == [1, 2, 4]
 
     def test_each_context_and_batch_size_has_its_curve(self, read_times):
         latencies = read_times('context,batch,tokens,"seconds"\n512,4,1,0.1\n256,1,1,0.2\n512,4,2,0.3\n,,1,0.4\n')

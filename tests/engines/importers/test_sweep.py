@@ -83,6 +83,8 @@ def test_plain_accept_length_of_0_excludes_the_target_token(tmp_path):
         "k,tok_s,accept_length\n0,100,1\n3,200,2.5\n",
         "K,Throughput (tok/s),Accept Length\n0,100,1\n3,200,2.5\n",
         "k,batch,throughput,accept_length\n0,4,400,1\n3,4,800,2.5\n",
+        "name,k,tok_s,accept_length,total_tokens,ttft_s\nplain,0,100,1,90,0.2\nchain,3,200,2.5,90,0.2\n",
+        "| k | tok_s | accept_length |\n|---|---:|:---|\n| 0 | 100 | 1 |\n| 3 | 200 | 2.5 |\n",
         "模型,数据,k,tok_s,accept_length\na,0.1,0,100,1\na,0.2,3,200,2.5\n",
         "k,batch,tok_s_per_user,accept_length\n0,4,100,1\n3,4,200,2.5\n",
         '[{"k": 0, "tok_s": 100, "accept_length": null}, {"k": 3, "tok_s": 200, "accept_length": 2.5}]',
@@ -98,13 +100,25 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('[{"k": 3, "tok_s": true, "accept_length": 2.5}]', "tok_s: expected a number. Got True"),
+        ('[{"k": 3, "tok_s": true, "accept_length": 2.5}]', "tok_s: expected a number. Got 'True'"),
         ('[{"k": 0, "tok_s": 9}, {"tok_s": 9, "accept_length": 2.5}]', "the draft length as one of k"),
-        ('{"k": 3, "tps": 9, "spec_decode_num_drafts": 9, "spec_decode_draft_tokens": Infinity}', "from 1 to 10000"),
+        (
+            '{"k": 3, "tps": 9, "spec_decode_num_drafts": 9, "spec_decode_draft_tokens": Infinity}',
+            "a number. Got 'inf'",
+        ),
+        ('{"k": 3, "tps": 9, "spec_decode_num_drafts": 1, "spec_decode_draft_tokens": 1e9}', "from 1 to 10000"),
         ("k,tps,accept_len\n0,9,1\n1000000,9,2\n", "k: expected a whole number from 0 to 10000"),
         ("k,topk,tps,accept_len\n3,4,9,2\n", "Got only trees"),
         ("k,tps,accept_len\n3,9,2\n", "measure plain decoding too"),
         ("task,k,tps\na,0,9\nb,0,9\na,1,9\nb,1,9\n", r"'task'\. Got 'a', 'b': keep the rows of one"),
+        (
+            "k,input_len,tps,accept_len\n0,256,9,1\n3,256,18,2\n0,4096,7,1\n3,4096,9,2\n",
+            r"'input_len'\. Got '256', '4096': keep the rows of one",
+        ),
+        (
+            '{"k": 0, "tps": 9, "temperature": 0}\n{"k": 0, "tps": 7, "temperature": 1}\n{"k": 2, "tps": 9, "accept_length": 2}',
+            r"'temperature'\. Got '0', '1'",
+        ),
         ("k,step_ms\n0,20\n2,30\n4,40\n", "an accept length with every step time"),
         ("k,tps,accept_len\n0,50,1\n2,70,1.9\n4,80,\n", "the accept length of the longest draft. Got none at 4"),
         ("k,tps\n0,50\n2,70\n", "plain decoding, which is length 0, and two draft lengths"),

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from treeopt.engines.importers.csv_rows import SPREADS, CsvRow, CsvRows, join_words, read_header, read_rows, split_words
 from treeopt.engines.importers.foreign_file import ForeignFile, source_text
 from treeopt.engines.importers.importer import (
     DRAFT_TIMES,
@@ -14,6 +13,7 @@ from treeopt.engines.importers.importer import (
     Measurements,
     build_curve,
 )
+from treeopt.engines.importers.table_rows import SPREADS, Row, Rows, join_words, read_header, read_rows, split_words
 from treeopt.records.latency import Timing
 from treeopt.records.step_latency import LATENCY_PARTS
 
@@ -127,7 +127,7 @@ def read_csv(file: ForeignFile) -> Measurements:
     point = [columns[meaning] for meaning in COLUMNS if meaning in columns]
     table.check_constant(
         frozenset([*columns.values(), *times.values(), *speeds]),
-        lambda row: tuple(row.cells[column] for column in point),
+        [tuple(row.cells[column] for column in point) for row in table.rows],
     )
     conditions: dict[tuple[int | None, int], _Samples] = {}
     for row in table.rows:
@@ -150,7 +150,7 @@ def read_csv(file: ForeignFile) -> Measurements:
     )
 
 
-def _find_columns(file: ForeignFile, table: CsvRows) -> dict[str, str]:
+def _find_columns(file: ForeignFile, table: Rows) -> dict[str, str]:
     """Return the names of the columns by their meaning; raises FormatError for two columns of one meaning."""
     columns = {}
     for meaning, names in COLUMNS.items():
@@ -164,7 +164,7 @@ def _find_columns(file: ForeignFile, table: CsvRows) -> dict[str, str]:
     return columns
 
 
-def _find_times(file: ForeignFile, table: CsvRows, columns: dict[str, str]) -> dict[str, str]:
+def _find_times(file: ForeignFile, table: Rows, columns: dict[str, str]) -> dict[str, str]:
     """Return the columns of times by the part that each is named after.
 
     The part of a single column is empty if its name contains none, or if each row names its pass.
@@ -193,7 +193,7 @@ def _find_times(file: ForeignFile, table: CsvRows, columns: dict[str, str]) -> d
 
 
 def _find_row_times(
-    row: CsvRow, times: dict[str, str], columns: dict[str, str], default_pass: str
+    row: Row, times: dict[str, str], columns: dict[str, str], default_pass: str
 ) -> Iterator[tuple[str, str]]:
     """Yield the parts that a row has times of, each with its column."""
     if "" not in times:
@@ -205,7 +205,7 @@ def _find_row_times(
     yield part, times[""]
 
 
-def _read_tokens(row: CsvRow, column: str, batch_size: int) -> int:
+def _read_tokens(row: Row, column: str, batch_size: int) -> int:
     """Return the tokens of one sequence."""
     tokens = row.whole(column)
     if join_words(column) not in OF_BATCH:
@@ -215,7 +215,7 @@ def _read_tokens(row: CsvRow, column: str, batch_size: int) -> int:
     return tokens // batch_size
 
 
-def _read_seconds(row: CsvRow, column: str, part: str) -> float:
+def _read_seconds(row: Row, column: str, part: str) -> float:
     unit_s = _parse_unit(column)
     assert unit_s is not None  # it is a column of times
     seconds = row.number(column) * unit_s
@@ -264,7 +264,7 @@ def _parse_unit(name: str) -> float | None:
     return None if not parts or (SPEEDS | SPREADS) & set(parts) else UNITS.get(parts[-1])
 
 
-def _cell(row: CsvRow, columns: dict[str, str], meaning: str) -> str:
+def _cell(row: Row, columns: dict[str, str], meaning: str) -> str:
     return row.cells[columns[meaning]] if meaning in columns else ""
 
 

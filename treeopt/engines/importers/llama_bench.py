@@ -29,7 +29,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from treeopt.engines.importers.csv_rows import read_header, read_rows
 from treeopt.engines.importers.foreign_file import (
     ForeignFile,
     JsonObject,
@@ -38,6 +37,7 @@ from treeopt.engines.importers.foreign_file import (
     source_text,
 )
 from treeopt.engines.importers.importer import DRAFT_TIMES, TIMES, Importer, Measurements, build_latencies
+from treeopt.engines.importers.table_rows import read_header, read_rows
 from treeopt.files.fields import Fields
 
 KEYS = frozenset({"n_prompt", "n_gen", "avg_ns"})
@@ -97,7 +97,7 @@ def read_bench(file: ForeignFile) -> Measurements:
                 raise fields.error(key, f"expected one value in all rows. Got {values}: keep the rows of one.")
         prompt, generated = fields.integer("n_prompt", least=0), fields.integer("n_gen", least=0)
         limit = min([content[key] for key in ("n_ubatch", "n_batch") if type(content.get(key)) is int], default=prompt)
-        if (prompt and generated) or prompt > limit:
+        if bool(prompt) == bool(generated) or prompt > limit:
             continue
         context = fields.integer("n_depth", least=0) if "n_depth" in fields else 0
         nanoseconds = fields.numbers("samples_ns") if content.get("samples_ns") else [fields.number("avg_ns")]

@@ -21,7 +21,7 @@ RATES, CONDITIONAL, TABLE = "synthetic_acceptance_rates", "conditional", "p"
 DRAFTS, ACCEPTED = "num_drafts", "accepted_per_pos"
 KEYS = frozenset({CONDITIONAL, TABLE, RATES, ACCEPTED})
 RATES_KIND = "rates per position"
-ZIP_START = b"PK"
+ZIP_START, ZIP_PICKLE = b"PK", b"/data.pkl"
 MAX_RANKS = 100_000
 
 
@@ -100,7 +100,9 @@ def _read_numbers(file: ForeignFile, field: str, values: object) -> list[Any]:
 
 def is_torch_vector(file: ForeignFile) -> bool:
     """Return whether a file begins like a torch file or another pickle."""
-    return file.data.startswith((ZIP_START, LEGACY_START, b"\x80"))
+    return file.data.startswith((LEGACY_START, b"\x80")) or (
+        file.data.startswith(ZIP_START) and ZIP_PICKLE in file.data
+    )
 
 
 def read_torch_vector(file: ForeignFile) -> Measurements:

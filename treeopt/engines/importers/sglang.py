@@ -189,7 +189,7 @@ def _rounding(number: str) -> float:
 
 def is_mean_only(file: ForeignFile) -> bool:
     """Return whether objects have a mean acceptance but no draft length, such as those of SGLang's bench_serving."""
-    keys = {key for result in file.objects for key in result.content}
+    keys = {key for result in file.objects for key, value in result.content.items() if value is not None}
     return MEAN_KEY in keys and keys.isdisjoint((*LENGTH, *ROOTED))
 
 

@@ -27,6 +27,9 @@ LOG_MARK = "Per-position acceptance rate:"
 _NUMBER = r"\d{1,15}(?:\.\d{1,17})?"
 _LOG_RATES = re.compile(rf"{LOG_MARK}\s{{0,9}}({_NUMBER}(?:,\s{{0,9}}{_NUMBER}){{0,{MAX_POSITIONS}}})")
 _LOG_DRAFTED = re.compile(r"Drafted: (\d{1,15}) tokens")
+_LOG_MEAN = re.compile(rf"Mean acceptance length: ({_NUMBER})")
+MEAN_ROUNDING, RATE_ROUNDING = 0.0051, 0.00051
+"""Two and three decimals."""
 DRAFTS, DRAFTED, ACCEPTED = "spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"
 RATES = "spec_decode_per_position_acceptance_rates"
 
@@ -36,12 +39,21 @@ def is_log(file: ForeignFile) -> bool:
 
 
 def read_log(file: ForeignFile) -> Measurements:
-    """Return the acceptance of all lines, each weighted by its drafts: its drafted tokens over its positions."""
+    """Return the acceptance of all lines, each weighted by its drafts: its drafted tokens over its positions.
+
+    Raises FormatError naming a line whose rates do not make its mean acceptance length, such as one that was cut off.
+    """
     intervals: list[tuple[list[float], int | None]] = []
-    for line in file.lines:
+    for number, line in enumerate(file.lines, start=1):
         if (numbers := _LOG_RATES.search(line)) is not None:
             rates = [float(rate) for rate in numbers[1].split(",")]
-            drafted = _LOG_DRAFTED.search(line)
+            drafted, mean = _LOG_DRAFTED.search(line), _LOG_MEAN.search(line)
+            if mean is not None and abs(1 + sum(rates) - float(mean[1])) > MEAN_ROUNDING + RATE_ROUNDING * len(rates):
+                raise file.error(
+                    f"line {number}",
+                    f"expected rates whose sum is {float(mean[1]) - 1:.2f}, the mean acceptance length less 1. Got "
+                    f"{sum(rates):.2f}: is the line complete?",
+                )
             intervals.append((rates, None if drafted is None else int(drafted[1]) // len(rates)))
     if not intervals:
         raise file.error("content", f"expected numbers separated by commas after {LOG_MARK!r}. Got none.")

@@ -1,21 +1,23 @@
-"""Rows of CSV as pandas, numpy, R, spreadsheets and people write them: separators, decimal commas, index columns.
+"""Rows of tables as pandas, numpy, R, spreadsheets and people write them: separators, decimal commas, index columns.
 
-The separator is a tab, semicolon, comma or space, the first of these that the header contains. The decimal mark is a
-comma if a number can be nothing else (`10,5`), and with semicolons. Empty lines and lines that start with # are skipped,
-but the header may be such a line.
+The separator is a tab, semicolon, comma, bar or space, the first of these that the header contains, or a bar if it begins
+with one, as in Markdown. The decimal mark is a comma if a number can be nothing else (`10,5`), and with semicolons. Empty
+lines, rules and lines that start with # are skipped, but the header may be such a line.
 """
 
 import csv
 import math
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.errors import FormatError
 
-SEPARATORS = ("\t", ";", ",", " ")
+SEPARATORS = ("\t", ";", ",", "|", " ")
+RULE = re.compile(r"[\s|:+=-]*[-=]{2}[\s|:+=-]*")
+"""The line under the names of a Markdown table, and the frame of others."""
 SPREADSHEET_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 """A first line that tells a spreadsheet the separator."""
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}([.,]\d{3})+")
@@ -70,11 +72,13 @@ SPREADS = frozenset(
     ]
 )
 """Words of columns that contain the spread of samples."""
+RESULTS = frozenset(["total", "completed", "failed", "errors", "requests", "draft", "drafts", "accepted", "duration"])
+"""Words of columns that count results, which may differ between runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class CsvRow:
-    """One line of values by column name in lower case."""
+class Row:
+    """One line of values by column name in lower case; an object of JSON by its keys."""
 
     file: ForeignFile
     line: str
@@ -104,32 +108,32 @@ class CsvRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CsvRows:
+class Rows:
     """All lines of values of a file."""
 
     header_line: str
     names: list[str]
-    rows: list[CsvRow]
+    rows: list[Row]
 
-    def check_constant(self, known_columns: frozenset[str], key: Callable[[CsvRow], Hashable]) -> None:
+    def check_constant(self, known_columns: frozenset[str], points: Sequence[Hashable]) -> None:
         """Refuse an unknown column that looks like a setting with several values.
 
         Rows of several settings are not samples of one time. Columns that number samples or contain their spread may
-        differ, and so may results: numbers that no two measured points share.
+        differ, and so may results: a number for each measured point, or fractions that no two points share.
 
         Args:
             known_columns: names of columns that are not checked.
-            key: the measured point of a row.
+            points: the measured point of every row.
 
         Raises FormatError naming the column.
         """
-        keys = [key(row) for row in self.rows]
         for name in self.names:
-            parts = set(split_words(name))
-            if name in known_columns or (parts & (REPEATS | SPREADS) and not parts & SETTINGS):
+            words = set(split_words(name))
+            if name in known_columns or (words & (REPEATS | SPREADS | RESULTS) and not words & SETTINGS):
                 continue
-            values = list(dict.fromkeys(row.cells[name] for row in self.rows))
-            if len(values) > 1 and not self._are_results(name, keys):
+            cells = [(point, row.cells[name]) for point, row in zip(points, self.rows, strict=True) if row.cells[name]]
+            values = list(dict.fromkeys(cell for _, cell in cells))
+            if len(values) > 1 and (words & SETTINGS or not _are_results(cells, self.rows[0].decimal)):
                 examples = ", ".join(map(repr, islice(values, 3)))
                 raise self.rows[0].file.error(
                     self.header_line,
@@ -137,13 +141,20 @@ class CsvRows:
                     "the column.",
                 )
 
-    def _are_results(self, name: str, keys: list[Hashable]) -> bool:
-        """Return whether a column has numbers that no two points share: fractions, or one for each point."""
-        numbers = [parse_number(row.cells[name], row.decimal) for row in self.rows]
-        pairs = set(zip(keys, numbers, strict=True))
-        if not all(map(math.isfinite, numbers)) or len(pairs) > len(set(numbers)):
-            return False
-        return len(pairs) == len(set(keys)) or any(number != int(number) for number in numbers)
+
+def _are_results(cells: Sequence[tuple[Hashable, str]], decimal: str) -> bool:
+    """Return whether cells, each with its point, do not mix settings.
+
+    Numbers have one value at each point, or are fractions that no two points share; a text names one point.
+    """
+    points = {point for point, _ in cells}
+    numbers = [parse_number(cell, decimal) for _, cell in cells]
+    if not all(map(math.isfinite, numbers)):
+        return len(set(cells)) == len(points) == len({cell for _, cell in cells})
+    pairs = set(zip((point for point, _ in cells), numbers, strict=True))
+    if len(pairs) == len(points):
+        return True
+    return len(pairs) == len(set(numbers)) and any(number != int(number) for number in numbers)
 
 
 def split_words(name: str) -> list[str]:
@@ -196,7 +207,7 @@ def read_header(file: ForeignFile) -> list[str]:
     return header.names if first_values in (len(header.names), len(header.names) + 1) else []
 
 
-def read_rows(file: ForeignFile) -> CsvRows:
+def read_rows(file: ForeignFile) -> Rows:
     """Return all rows under the header; raises FormatError naming the line.
 
     Leaves out a first column without a name, which pandas and R write, empty last columns, and repeated headers of
@@ -221,13 +232,27 @@ def read_rows(file: ForeignFile) -> CsvRows:
         raise file.error("content", "expected at least one line of numbers under the names. Got none.")
     decimal = _find_decimal_mark([cell for _, cells in numbered for cell in cells], separator)
     rows = [
-        CsvRow(file, number, {name: cell for name, cell in zip(names, cells, strict=True) if name}, decimal)
+        Row(file, number, {name: cell for name, cell in zip(names, cells, strict=True) if name}, decimal)
         for number, cells in numbered
     ]
     names = [name for name in names if name]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise file.error(header.number, f"expected each column once. Got {repeated[0]!r:.60} twice: rename one.")
-    return CsvRows(header.number, names, rows)
+    return Rows(header.number, names, rows)
+
+
+def read_objects(file: ForeignFile) -> Rows:
+    """Return the rows of the JSON objects in a file; null is an empty cell, lists and objects are left out."""
+    names = list(dict.fromkeys(name for result in file.objects for name in result.content))
+    rows = []
+    for result in file.objects:
+        values = {name: result.content.get(name) for name in names}
+        cells = {
+            name: "" if isinstance(value, list | dict) or value is None else str(value)
+            for name, value in values.items()
+        }
+        rows.append(Row(file, result.place or "content", cells, "."))
+    return Rows("content", names, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +286,12 @@ def _find_header(file: ForeignFile) -> _Header:
 
 
 def _is_comment(line: str) -> bool:
-    return line.lstrip().startswith("#")
+    return line.lstrip().startswith("#") or RULE.fullmatch(line) is not None
 
 
 def _find_separator(header: str) -> str:
+    if header.lstrip().startswith("|"):
+        return "|"
     return next((separator for separator in SEPARATORS if separator in header.strip()), ",")
 
 
@@ -282,7 +309,10 @@ def _find_decimal_mark(cells: list[str], separator: str) -> str:
 
 def _split_cells(file: ForeignFile, number: str, line: str, separator: str) -> list[str]:
     try:
-        cells = next(csv.reader([line.strip("\r ")], strict=True, delimiter=separator, skipinitialspace=True))
+        content = line.strip("\r ")
+        if separator == "|":
+            content = content.removeprefix("|").removesuffix("|")
+        cells = next(csv.reader([content], strict=True, delimiter=separator, skipinitialspace=True))
     except (csv.Error, StopIteration) as error:
         raise file.error(number, f"expected values separated by {separator!r} ({str(error) or 'none'}).") from None
     return [cell.strip() for cell in cells]
