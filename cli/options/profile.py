@@ -83,7 +83,7 @@ class ImportOptions:
         is_read = self.draft_latency == self.latency and any(curve.draft is not None for curve in curves)
         if self.draft_latency is None or is_read:
             return curves
-        return (*curves, *read_latency(self.draft_latency, default_pass="draft"))
+        return (*curves, *read_latency(self.draft_latency, drafts=True))
 
     def acceptances(self, rule: str, sampling: "Sampling") -> "tuple[MeasuredAcceptance, ...]":
         from treeopt.engines.importers import read_acceptance

@@ -333,7 +333,7 @@ class TestLlamaServer:
         result = read_table(self.EARLY + self.LATE)
         assert result.table.p == pytest.approx(QUARTERS)
         assert result.positions == 100
-        (draft,) = read_latency(write(self.EARLY + self.LATE), default_pass="draft")
+        (draft,) = read_latency(write(self.EARLY + self.LATE), drafts=True)
         assert draft.draft.medians_s.tolist() == pytest.approx([1e-3])  # 300 ms for 300 tokens
 
     def test_restart_begins_new_totals(self, read_table):
@@ -347,7 +347,7 @@ class TestLlamaServer:
     def test_log_has_no_verification_times(self, refuse_times):
         refuse_times(self.LATE, "content", "give it to --acceptance or --draft-latency")
         slots = self.SLOT.format(150, 300, "mean len =  2.50")
-        refuse_times(slots, "content", r"expected times of draft passes\. Got none", default_pass="draft")
+        refuse_times(slots, "content", r"expected times of draft passes\. Got none", drafts=True)
 
     def test_requests_match_their_steps(self, read_table):
         rng = np.random.default_rng(7)
@@ -383,7 +383,7 @@ class TestLlamaServer:
     def test_requests_are_not_added_to_the_statistics(self, write, read_table):
         log = self.SLOT.format(150, 300, self.SLOT_RATES) + self.LATE
         assert read_table(log).positions == 100
-        (draft,) = read_latency(write(log), default_pass="draft")
+        (draft,) = read_latency(write(log), drafts=True)
         assert draft.draft.medians_s.tolist() == pytest.approx([1e-3])
 
     def test_statistics_separate_drafting_methods(self, read_table):

@@ -19,7 +19,7 @@ from tests.engines.importers.samples import (
 from treeopt.engines.exporters.choose import choose_setting
 from treeopt.engines.exporters.setting import Source
 from treeopt.engines.importers import read_latency, with_imported
-from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
+from treeopt.errors import FormatError, InfeasibleError, TreeoptError
 from treeopt.planner import plan
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.trees import chain, level_widths
@@ -136,13 +136,11 @@ class TestCsv:
         assert points == [(512, 4), (256, 1), (None, 1)]
         assert latencies[0].verify.medians_s.tolist() == [0.1, 0.3]
 
-    def test_rows_without_a_pass_use_the_default_pass(self, read_times, refuse_times):
-        (latency,) = read_times("tokens,seconds\n1,0.1\n", default_pass="draft")
+    def test_rows_without_a_pass_are_of_the_wanted_pass(self, read_times, refuse_times):
+        (latency,) = read_times("tokens,seconds\n1,0.1\n", drafts=True)
         assert latency.verify is None
         assert latency.draft.medians_s.tolist() == [0.1]
-        refuse_times("tokens,ms\n1,0\n", "line 2", "such as 1 us", default_pass="draft")
-        with pytest.raises(InvalidValueError, match="default_pass"):
-            read_times(CSV, default_pass="target")
+        refuse_times("tokens,ms\n1,0\n", "line 2", "such as 1 us", drafts=True)
 
     @pytest.mark.parametrize(
         ("content", "field", "reason"),
@@ -194,7 +192,7 @@ class TestCostTables:
         assert latency.verify.tokens.tolist() == [1, 8, 64]
         assert latency.verify.medians_s.tolist() == pytest.approx([0.01, 0.0125, 0.02])
         assert latency.draft is latency.overhead is None
-        refuse_times(SGLANG_SAMPLES, "content", "of draft passes. Got those of verify", default_pass="draft")
+        refuse_times(SGLANG_SAMPLES, "content", "of draft passes. Got those of verify", drafts=True)
 
     @pytest.mark.parametrize("table", [SGLANG_ADDITIVE | {"remark": "any"}, TENSORRT_LLM], ids=["sglang", "tensorrt"])
     def test_each_probed_batch_size_has_its_curve(self, read_times, table):
@@ -314,7 +312,7 @@ class TestLlamaBench:
         assert deep.verify.medians_s.tolist() == pytest.approx([0.012])
 
     def test_draft_model(self, read_times):
-        empty, _ = read_times(LLAMA_BENCH, default_pass="draft")
+        empty, _ = read_times(LLAMA_BENCH, drafts=True)
         assert empty.verify is None
         assert empty.draft.tokens.tolist() == [1, 8]
 
@@ -363,12 +361,11 @@ class TestBatchedBench:
         refuse_times(f"{names}\n", "content", "rows under the names")
         refuse_times(f"{names}\n{rows[0].replace('0.640', '0.6.0')}\n", "line 2", "t_tg: expected a number")
 
-    def test_draft_model(self, read_times, refuse_times):
-        (draft,) = read_times(BATCHED_BENCH, default_pass="draft")
+    def test_draft_model(self, read_times):
+        (draft,) = read_times(BATCHED_BENCH, drafts=True)
         assert draft.verify is None
         assert draft.draft.medians_s.tolist() == pytest.approx([0.010, 0.011, 0.016])
         assert "level" in draft.source
-        refuse_times(BATCHED_BENCH, "content", "expected times of overhead passes", default_pass="overhead")
 
     @pytest.mark.parametrize(
         ("changes", "field", "reason"),
@@ -422,7 +419,7 @@ class TestBlocks:
         text = "tokens,verify_ms\n1,10\n8,12\n"
         (latency,) = read_times(text)
         assert (latency.draft, latency.per_block) == (None, False)
-        refuse_times(text, "content", r"times of draft passes\. Got those of verify", default_pass="draft")
+        refuse_times(text, "content", r"times of draft passes\. Got those of verify", drafts=True)
 
     @pytest.mark.parametrize(
         ("text", "reason"),

@@ -30,7 +30,7 @@ def folder(tmp_path):
 
 
 def drafts(folder):
-    return read_latency(folder / "draft.csv", default_pass="draft")
+    return read_latency(folder / "draft.csv", drafts=True)
 
 
 def acceptance(folder, name="rates.json"):
@@ -176,7 +176,7 @@ class TestReportedSources:
 
 def test_curves_without_a_context_hold_at_named_contexts(tmp_path):
     verify = read_latency(written(tmp_path / "v.csv", b"tokens,ms,context\n1,10,0\n8,11,0\n1,12,512\n8,14,512\n"))
-    draft = read_latency(written(tmp_path / "d.csv", b"tokens,ms\n1,1\n"), default_pass="draft")
+    draft = read_latency(written(tmp_path / "d.csv", b"tokens,ms\n1,1\n"), drafts=True)
     steps = step_latencies([*verify, *draft], context_tokens=256)
     assert [(step.context_tokens, step.verify.medians_s[0], step.draft.medians_s[0]) for step in steps] == [
         (0, 0.010, 0.001),
@@ -190,7 +190,7 @@ def test_curves_without_a_context_hold_at_named_contexts(tmp_path):
 
 def test_contexts_of_other_batch_sizes_are_ignored(tmp_path):
     verify = read_latency(written(tmp_path / "v.csv", b"tokens,ms,context,batch\n1,10,512,1\n1,12,1024,4\n"))
-    draft = read_latency(written(tmp_path / "d.csv", b"tokens,ms,batch\n1,1,1\n1,2,4\n"), default_pass="draft")
+    draft = read_latency(written(tmp_path / "d.csv", b"tokens,ms,batch\n1,1,1\n1,2,4\n"), drafts=True)
     steps = step_latencies([*verify, *draft], context_tokens=256)
     assert [(step.context_tokens, step.batch_size, step.draft.medians_s[0]) for step in steps] == [
         (512, 1, 0.001),

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from treeopt.trees import TreeFile
-from treeopt.trees.formats import parse
+from treeopt.trees.formats import FORMATS, parse
 from treeopt.trees.formats.detection import detect
+
+FORMAT_OF = {tree_format.name: tree_format for tree_format in FORMATS}
 
 
 def detected_format(path: Path) -> str:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trees.formats.read_files import read_trees
+from tests.trees.formats.read_files import FORMAT_OF, read_trees
 from treeopt.errors import FormatError
 from treeopt.trees import k_ary, load_file
-from treeopt.trees.formats import WriteOptions, format_named
+from treeopt.trees.formats import WriteOptions
 
 TREE = k_ary(2, 3)
-GROWMAP = format_named("sequoia").write(TREE, WriteOptions())
+GROWMAP = FORMAT_OF["sequoia"].write(TREE, WriteOptions())
 
 
 class Writes:

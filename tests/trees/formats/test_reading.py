@@ -9,17 +9,17 @@ import pytest
 import safetensors.numpy
 import torch
 
-from tests.trees.formats.read_files import detected_format, read_trees
+from tests.trees.formats.read_files import FORMAT_OF, detected_format, read_trees
 from treeopt import AcceptanceTable, solve
 from treeopt.errors import FormatError, TreeoptError, TreeoptWarning
 from treeopt.trees import Provenance, TokenTree, TreeFile, k_ary, load_file
-from treeopt.trees.formats import WriteOptions, format_named
+from treeopt.trees.formats import WriteOptions
 
 TREE = TokenTree([-1, 0, 0, 1, 1, 2])
 
 
 def written(name: str, suffix: str = ".json", tree: TokenTree = TREE) -> bytes:
-    return format_named(name).write(tree, WriteOptions(suffix=suffix))
+    return FORMAT_OF[name].write(tree, WriteOptions(suffix=suffix))
 
 
 def growmap(**changes: object) -> dict[str, object]:
@@ -466,5 +466,5 @@ class TestProvenance:
     def test_provenance_of_other_formats(self, tmp_path):
         (tmp_path / "g.pt").write_bytes(written("sequoia", tree=k_ary(2, 3)))
         loaded = load_file(tmp_path / "g.pt")
-        assert loaded.provenance == Provenance(source=str(tmp_path / "g.pt"), tool=format_named("sequoia").title)
+        assert loaded.provenance == Provenance(source=str(tmp_path / "g.pt"), tool=FORMAT_OF["sequoia"].title)
         assert loaded.reach is None

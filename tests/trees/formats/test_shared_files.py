@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trees.formats.read_files import detected_format, read_trees
+from tests.trees.formats.read_files import FORMAT_OF, detected_format, read_trees
 from treeopt.errors import FormatError
 from treeopt.trees import load_file
-from treeopt.trees.formats import WriteOptions, format_named
+from treeopt.trees.formats import WriteOptions
 
 SHARED = Path(__file__).resolve().parents[3] / "../shared/data"
 NO_TREES = {
@@ -45,7 +45,7 @@ def test_a_tree_is_read(path):
     whole = load_file(path)
     assert whole.tree == content.tree
     assert whole.provenance.source == str(path)
-    assert whole.provenance.tool == format_named(kind).title
+    assert whole.provenance.tool == FORMAT_OF[kind].title
 
 
 @for_each([path for path in FILES if path.name in NO_TREES])
@@ -56,7 +56,7 @@ def test_what_is_no_tree_is_refused(path):
 
 @for_each([path for path in TREES if path.suffix == ".pt"])
 def test_a_growmap_is_written_as_it_was(path, tmp_path):
-    (tmp_path / "again.pt").write_bytes(format_named("sequoia").write(load_file(path).tree, WriteOptions()))
+    (tmp_path / "again.pt").write_bytes(FORMAT_OF["sequoia"].write(load_file(path).tree, WriteOptions()))
     expected = torch.load(path, map_location="cpu", weights_only=True)
     growmap = torch.load(tmp_path / "again.pt", weights_only=True)
     assert list(growmap) == list(expected)
@@ -71,13 +71,13 @@ def test_a_growmap_is_written_as_it_was(path, tmp_path):
 
 @for_each([path for path in TREES if path.parent.name == "umbrella"])
 def test_umbrella_json_is_written_byte_for_byte(path):
-    assert format_named("umbrella").write(load_file(path).tree, WriteOptions()) == path.read_bytes()
+    assert FORMAT_OF["umbrella"].write(load_file(path).tree, WriteOptions()) == path.read_bytes()
 
 
 @for_each([path for path in TREES if path.parent.name == "choices"])
 def test_choices_are_written_as_the_same_paths(path):
     (expected,) = json.loads(path.read_bytes())["choices"].values()
-    choices = json.loads(format_named("medusa").write(load_file(path).tree, WriteOptions()))
+    choices = json.loads(FORMAT_OF["medusa"].write(load_file(path).tree, WriteOptions()))
     assert choices == sorted(expected, key=lambda path: (len(path), path))
 
 

@@ -74,8 +74,6 @@ class ForeignFile:
     data: bytes
     part: str
     """What is to be read: one of those that an importer contains."""
-    default_pass: str = "verify"
-    """The pass of CSV rows that do not name one: `verify`, `draft` or `overhead`."""
     ranks: bool = False
     """Whether a plain list of numbers is acceptance by rank; otherwise it is rates per position."""
 

@@ -129,6 +129,7 @@ def read_csv(file: ForeignFile) -> Measurements:
         frozenset([*columns.values(), *times.values(), *speeds]),
         [tuple(row.cells[column] for column in point) for row in table.rows],
     )
+    default_pass = "draft" if file.part == DRAFT_TIMES else "verify"
     conditions: dict[tuple[int | None, int], _Samples] = {}
     for row in table.rows:
         context = row.whole(columns["context"], least=0) if _cell(row, columns, "context") else None
@@ -136,7 +137,7 @@ def read_csv(file: ForeignFile) -> Measurements:
         samples = conditions.setdefault((context, batch_size), _Samples())
         if len(conditions) > MAX_CONDITIONS:
             raise row.error(f"expected at most {MAX_CONDITIONS} pairs of context and batch. Got more.")
-        for part, column in _find_row_times(row, times, columns, file.default_pass):
+        for part, column in _find_row_times(row, times, columns, default_pass):
             seconds = _read_seconds(row, column, part)
             if part == "overhead":
                 samples.overhead.append(seconds)

@@ -229,7 +229,7 @@ def _read_batched_pass(fields: Fields) -> tuple[int, int, float]:
 
 
 def _build_measurements(file: ForeignFile, field: str, samples: Samples, kind: str, draft_kind: str) -> Measurements:
-    drafts = file.default_pass == "draft"
+    drafts = file.part == DRAFT_TIMES
     source = source_text(file.path, draft_kind if drafts else kind)
     return Measurements(latencies=file.build(field, build_latencies, samples, drafts=drafts, source=source))
 

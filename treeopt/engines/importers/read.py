@@ -27,7 +27,6 @@ from treeopt.engines.importers.importer import (
     Measurements,
     SweepRow,
 )
-from treeopt.errors import InvalidValueError
 from treeopt.files.atomic_files import read_bytes
 from treeopt.files.foreign_text import describe_bytes
 from treeopt.records.measured_acceptance import ACCEPTANCE as ACCEPTANCE_PART
@@ -95,28 +94,24 @@ def read_acceptance(
     )
 
 
-def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[ImportedLatency, ...]:
+def read_latency(path: Path | str, *, drafts: bool = False) -> tuple[ImportedLatency, ...]:
     """Return the times of a file, one record per context and batch size.
 
     Args:
         path: the file.
-        default_pass: `verify`, `draft` or `overhead`: the pass of CSV rows that do not name one, and what files of
-            other kinds must contain.
+        drafts: whether the file has to contain times of drafting; otherwise of verification. Rows of a table without a
+            column `pass` are such times.
 
     Raises FormatError naming the file, the line or field and the reason, TreeoptError if it cannot be read.
     """
-    if default_pass not in LATENCY_PARTS:
-        raise InvalidValueError(
-            f"default_pass: expected one of {', '.join(LATENCY_PARTS)}. Got {default_pass!r}.", field="default_pass"
-        )
-    part = DRAFT_TIMES if default_pass == "draft" else TIMES
-    file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), part, default_pass=default_pass)
+    wanted, part = ("draft", DRAFT_TIMES) if drafts else ("verify", TIMES)
+    file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), part)
     latencies = _read(file).latencies
     if not latencies:
-        raise file.error("content", f"expected times of {default_pass} passes. Got none: is the log whole, at -lv 4?")
-    if all(getattr(latency, default_pass) is None for latency in latencies):
+        raise file.error("content", f"expected times of {wanted} passes. Got none: is the log whole, at -lv 4?")
+    if all(getattr(latency, wanted) is None for latency in latencies):
         passes = next(part for part in LATENCY_PARTS for latency in latencies if getattr(latency, part) is not None)
-        raise file.error("content", f"expected times of {default_pass} passes. Got those of {passes} passes only.")
+        raise file.error("content", f"expected times of {wanted} passes. Got those of {passes} passes only.")
     return latencies
 
 
