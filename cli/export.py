@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from treeopt.trees.formats.topology import TopologyFormat
 
 SIDECAR_SUFFIX = ".provenance.json"
-WRITE_OPTIONS = {"name": "list_name", "max_depth": "heads"}
-"""Options by fields of `WriteOptions`."""
+WRITE_OPTIONS = {"suffix": "written", "name": "list_name", "max_depth": "heads"}
+"""Options by arguments of `TopologyFormat.write`."""
 
 
 @click.command(cls=Command)
@@ -69,7 +69,6 @@ def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
     from treeopt.engines.exporters.engine import MAIN
     from treeopt.engines.exporters.provenance import topology_provenance
     from treeopt.report.export_text import topology_text
-    from treeopt.trees.formats.topology import WriteOptions
 
     if is_stdout(args.written) and not target.text:
         raise click.UsageError(f"--output: a {target.name} file is not text. Name a file with -o.")
@@ -79,8 +78,8 @@ def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
             f"{args.path}: expected a tree to write. Got {tree.drafter.name}, which builds its own trees: "
             "export it to an engine that has this drafter, or plan with one of static trees."
         )
-    write_options = WriteOptions(suffix=args.written.suffix.lower(), name=args.list_name, max_depth=args.heads)
-    content = target.write(tree.tree, write_options)
+    values = {"suffix": args.written.suffix.lower(), "name": args.list_name, "max_depth": args.heads}
+    content = target.write(tree.tree, **{name: values[name] for name in target.takes})
     files = _write_files(args, {MAIN: content}, lambda data: topology_provenance(target, tree, args.inputs, data))
     _print_result(topology_text(target, tree.tree), (), files)
 

@@ -9,7 +9,7 @@ from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
 from treeopt.trees import Provenance, TreeFile, k_ary
-from treeopt.trees.formats import FORMATS, WriteOptions
+from treeopt.trees.formats import FORMATS
 
 TREE = k_ary(2, 2)
 """Every format can hold it."""
@@ -19,7 +19,7 @@ RISING = [[0.3, 0.05, 0.6], [0.6, 0.05, 0.06]]
 @pytest.mark.parametrize("each", FORMATS, ids=lambda each: each.name)
 def test_every_format(each, tmp_path):
     path = tmp_path / "tree of any name"
-    path.write_bytes(each.write(TREE, WriteOptions()))
+    path.write_bytes(each.write(TREE))
     assert treeopt.trees.load(path) == TREE
     content = treeopt.trees.load_file(str(path))
     assert content == read_any_tree(path)

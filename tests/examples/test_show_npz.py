@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from treeopt.trees import TokenTree, chain, chains, draw_text, k_ary, level_widths
-from treeopt.trees.formats import WriteOptions, format_named
+from treeopt.trees.formats.arrays import NPZ
 
 SOURCE = Path(__file__).resolve().parents[2] / "examples" / "show_npz.c"
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]
@@ -84,7 +84,7 @@ def test_it_draws_what_treeopt_draws(program, tmp_path):
     for tree in trees:
         assert draw(program, archive(tmp_path / "tree.npz", tree)) == draw_text(tree) + "\n"
     exported = tmp_path / "exported.npz"
-    exported.write_bytes(format_named("npz").write(k_ary(2, 5), WriteOptions()))
+    exported.write_bytes(NPZ.write(k_ary(2, 5)))
     assert draw(program, exported) == draw_text(k_ary(2, 5)) + "\n"
 
 

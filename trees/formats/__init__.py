@@ -2,6 +2,6 @@
 
 from treeopt.trees.formats.detection import FORMATS, READABLE, parse
 from treeopt.trees.formats.growmap import MAX_BYTES
-from treeopt.trees.formats.topology import TopologyFormat, WriteOptions
+from treeopt.trees.formats.topology import TopologyFormat
 
-__all__ = ["FORMATS", "MAX_BYTES", "READABLE", "TopologyFormat", "WriteOptions", "parse"]
+__all__ = ["FORMATS", "MAX_BYTES", "READABLE", "TopologyFormat", "parse"]

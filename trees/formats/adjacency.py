@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from treeopt.errors import FormatError, InfeasibleError
 from treeopt.files.fields import abbreviate, quote_name
-from treeopt.trees.formats.topology import MASK_NODES, TopologyFormat, TreeFormat, WriteOptions
+from treeopt.trees.formats.topology import MASK_NODES, TopologyFormat, TreeFormat
 from treeopt.trees.token_tree import MAX_NODES, TokenTree
 
 PARENTS_KEY, ADJACENCY_KEY = "parents", "tree_adj"
@@ -72,7 +72,7 @@ def tree_from_children(
     return TokenTree(parents)
 
 
-def write_nxdi(tree: TokenTree, _: WriteOptions) -> bytes:
+def write_nxdi(tree: TokenTree) -> bytes:
     """Return the JSON, without the leaves; raises InfeasibleError for the root alone and for more than 65,536 nodes."""
     if tree.nodes == 1:
         raise InfeasibleError(

@@ -20,7 +20,6 @@ from treeopt.files.fields import abbreviate, quote_name
 from treeopt.trees.formats.topology import (
     MASK_NODES,
     TopologyFormat,
-    WriteOptions,
     check_mask_nodes,
     describe_difference,
 )
@@ -65,7 +64,7 @@ def tree_from_arrays(arrays: Arrays) -> TokenTree:
     return tree
 
 
-def write_npz(tree: TokenTree, _: WriteOptions) -> bytes:
+def write_npz(tree: TokenTree) -> bytes:
     """Return the archive, uncompressed; raises InfeasibleError for more than 4096 nodes."""
     file = io.BytesIO()
     np.savez(file, **arrays_from_tree(tree))  # type: ignore[arg-type]
@@ -81,7 +80,7 @@ def read_npz(path: Path, data: bytes) -> TokenTree:
     return tree_from_arrays(Arrays.read(path, data, limit_bytes=MAX_BYTES))
 
 
-def write_safetensors(tree: TokenTree, _: WriteOptions) -> bytes:
+def write_safetensors(tree: TokenTree) -> bytes:
     """Return the file; raises InfeasibleError for more than 4096 nodes."""
     return _sort_header(safetensors.numpy.save(arrays_from_tree(tree), METADATA))
 

@@ -20,7 +20,6 @@ from treeopt.trees.formats.adjacency import list_children, tree_from_children
 from treeopt.trees.formats.topology import (
     MASK_NODES,
     TopologyFormat,
-    WriteOptions,
     check_mask_nodes,
     describe_difference,
 )
@@ -113,7 +112,7 @@ def _int_array(path: Path, key: str, value: object) -> npt.NDArray[np.signedinte
     return value
 
 
-def write_umbrella(tree: TokenTree, _: WriteOptions) -> bytes:
+def write_umbrella(tree: TokenTree) -> bytes:
     """Return the JSON, byte for byte as in UMbreLLa's files; raises InfeasibleError for more than 1024 nodes."""
     content = growmap_from_tree(tree, UMBRELLA_NODES)
     content |= {key: content[key].tolist() for key in ARRAYS}
@@ -138,7 +137,7 @@ def _array_of_lists(path: Path, key: str, value: object) -> object:
         raise FormatError(path, key, "expected rows of one length, of numbers below 2**63.") from None
 
 
-def write_sequoia(tree: TokenTree, _: WriteOptions) -> bytes:
+def write_sequoia(tree: TokenTree) -> bytes:
     """Return the torch file; raises InfeasibleError for more than 4096 nodes."""
     content = growmap_from_tree(tree, MASK_NODES)
     import torch

@@ -13,7 +13,7 @@ from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, Tree
 from treeopt.files.fields import quote_name
 from treeopt.trees.formats.paths import paths_from_tree, tree_from_paths
 from treeopt.trees.formats.python_text import MAX_CHARS, assignments, literal
-from treeopt.trees.formats.topology import TopologyFormat, TreeFormat, WriteOptions
+from treeopt.trees.formats.topology import TopologyFormat, TreeFormat
 from treeopt.trees.token_tree import TokenTree
 
 TOP_K = 10
@@ -23,15 +23,21 @@ CONFIG_KEYS = ("medusa_choices", "eagle_choices")
 KEYS = ("choices", *CONFIG_KEYS)
 
 
-def write(tree: TokenTree, options: WriteOptions) -> bytes:
-    """Return a JSON list for `.json`, else a Python module with one named list.
+def write(tree: TokenTree, *, suffix: str = ".json", name: str | None = None, max_depth: int | None = None) -> bytes:
+    """Return a JSON list, or a Python module with one named list.
+
+    Args:
+        tree: the tree.
+        suffix: of the file; `.json` is JSON.
+        name: of the list in a module.
+        max_depth: heads of the model, the depth of its deepest tree; None if unknown.
 
     Raises InfeasibleError for ranks of 10 and more, and trees deeper than the model's heads; warns of deep trees if the
     number of heads is unknown.
     """
     paths = [list(path) for path in paths_from_tree(tree)]
-    _check_fits(tree, options)
-    if options.max_depth is None and tree.max_depth > USUAL_HEADS:
+    _check_fits(tree, max_depth)
+    if max_depth is None and tree.max_depth > USUAL_HEADS:
         warnings.warn(
             TreeoptWarning(
                 f"the tree needs a model with {tree.max_depth} heads; with fewer the program that reads it fails. "
@@ -39,9 +45,9 @@ def write(tree: TokenTree, options: WriteOptions) -> bytes:
             ),
             stacklevel=2,
         )
-    if options.suffix == ".json":
+    if suffix == ".json":
         return f"{json.dumps(paths)}\n".encode()
-    name = options.name or f"treeopt_{len(paths)}"
+    name = name or f"treeopt_{len(paths)}"
     if not name.isidentifier() or keyword.iskeyword(name):
         raise InvalidValueError(f"name: expected a Python name such as treeopt_63. Got {name!r}.", field="name")
     lines = textwrap.fill(f"{json.dumps(paths)[1:-1]},", 100, initial_indent="    ", subsequent_indent="    ")
@@ -100,17 +106,17 @@ def _trees(path: Path, lists: Mapping[str, object]) -> dict[str, TokenTree]:
     return trees
 
 
-def _check_fits(tree: TokenTree, options: WriteOptions) -> None:
+def _check_fits(tree: TokenTree, max_depth: int | None) -> None:
     widest = int(tree.child_counts.max())
     if widest > TOP_K:
         raise InfeasibleError(
             f"tree: expected at most {TOP_K} children of a node, the candidates of a head. Got {widest}: "
             f"solve again with --level-width {TOP_K}."
         )
-    if options.max_depth is not None and tree.max_depth > options.max_depth:
+    if max_depth is not None and tree.max_depth > max_depth:
         raise InfeasibleError(
-            f"tree: expected at most {options.max_depth} levels, the model's heads. Got {tree.max_depth}: "
-            f"solve again with --depth {options.max_depth}."
+            f"tree: expected at most {max_depth} levels, the model's heads. Got {tree.max_depth}: "
+            f"solve again with --depth {max_depth}."
         )
 
 
@@ -127,5 +133,5 @@ FORMAT = TopologyFormat(
     needs=f"at most {TOP_K} children of a node, no more levels than the model has heads",
     text=True,
     write=write,
-    takes=("name", "max_depth"),
+    takes=("suffix", "name", "max_depth"),
 )

@@ -15,18 +15,6 @@ MASK_NODES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
-    """Options of some formats."""
-
-    suffix: str = ".json"
-    """Suffix of the file, in formats that may be JSON or Python."""
-    name: str | None = None
-    """Name of the tree, in formats with names."""
-    max_depth: int | None = None
-    """Heads of a Medusa-like model, the depth of its deepest tree; None is unknown, and not checked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TreeFormat:
     """A format of other programs that is read."""
 
@@ -45,10 +33,10 @@ class TopologyFormat(TreeFormat):
 
     text: bool
     """Whether its files are text."""
-    write: Callable[[TokenTree, WriteOptions], bytes]
+    write: Callable[..., bytes]
     """Returns the file of a tree; raises InfeasibleError for unsuitable trees."""
     takes: tuple[str, ...] = ()
-    """Fields of the options that have an effect."""
+    """Keyword arguments of `write`, all with defaults."""
 
 
 def check_mask_nodes(tree: TokenTree, max_nodes: int) -> None:

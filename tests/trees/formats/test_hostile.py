@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trees.formats.read_files import FORMAT_OF, read_trees
+from tests.trees.formats.read_files import read_trees, write_tree
 from treeopt.errors import FormatError
 from treeopt.trees import k_ary, load_file
-from treeopt.trees.formats import WriteOptions
 
 TREE = k_ary(2, 3)
-GROWMAP = FORMAT_OF["sequoia"].write(TREE, WriteOptions())
+GROWMAP = write_tree("sequoia", TREE)
 
 
 class Writes:

@@ -17,10 +17,10 @@ import safetensors.numpy
 import torch
 
 from tests.support.mutations import mutate
-from tests.trees.formats.read_files import FORMAT_OF
+from tests.trees.formats.read_files import write_tree
 from treeopt.errors import TreeoptError
 from treeopt.trees import TokenTree
-from treeopt.trees.formats import WriteOptions, parse
+from treeopt.trees.formats import parse
 from treeopt.trees.formats.paths import paths_from_tree
 
 MUTANTS = 300
@@ -137,7 +137,7 @@ def originals() -> dict[str, tuple[list[bytes], list[Perturbation]]]:
     """Return, for every format, good files and the perturbations of each."""
 
     def written(name: str, suffix: str = ".json") -> bytes:
-        return FORMAT_OF[name].write(TREE, WriteOptions(suffix=suffix))
+        return write_tree(name, TREE, suffix=suffix)
 
     paths = str(paths_from_tree(TREE))
     config = json.dumps({"num_speculative_tokens": TREE.nodes - 1, "speculative_token_tree": paths}).encode()

@@ -9,17 +9,16 @@ import pytest
 import safetensors.numpy
 import torch
 
-from tests.trees.formats.read_files import FORMAT_OF, detected_format, read_trees
+from tests.trees.formats.read_files import FORMAT_OF, detected_format, read_trees, write_tree
 from treeopt import AcceptanceTable, solve
 from treeopt.errors import FormatError, TreeoptError, TreeoptWarning
 from treeopt.trees import Provenance, TokenTree, TreeFile, k_ary, load_file
-from treeopt.trees.formats import WriteOptions
 
 TREE = TokenTree([-1, 0, 0, 1, 1, 2])
 
 
 def written(name: str, suffix: str = ".json", tree: TokenTree = TREE) -> bytes:
-    return FORMAT_OF[name].write(tree, WriteOptions(suffix=suffix))
+    return write_tree(name, tree, suffix=suffix)
 
 
 def growmap(**changes: object) -> dict[str, object]:

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trees.formats.read_files import FORMAT_OF, detected_format, read_trees
+from tests.trees.formats.read_files import FORMAT_OF, detected_format, read_trees, write_tree
 from treeopt.errors import FormatError
 from treeopt.trees import load_file
-from treeopt.trees.formats import WriteOptions
 
 SHARED = Path(__file__).resolve().parents[3] / "../shared/data"
 NO_TREES = {
@@ -56,7 +55,7 @@ def test_what_is_no_tree_is_refused(path):
 
 @for_each([path for path in TREES if path.suffix == ".pt"])
 def test_a_growmap_is_written_as_it_was(path, tmp_path):
-    (tmp_path / "again.pt").write_bytes(FORMAT_OF["sequoia"].write(load_file(path).tree, WriteOptions()))
+    (tmp_path / "again.pt").write_bytes(write_tree("sequoia", load_file(path).tree))
     expected = torch.load(path, map_location="cpu", weights_only=True)
     growmap = torch.load(tmp_path / "again.pt", weights_only=True)
     assert list(growmap) == list(expected)
@@ -71,13 +70,13 @@ def test_a_growmap_is_written_as_it_was(path, tmp_path):
 
 @for_each([path for path in TREES if path.parent.name == "umbrella"])
 def test_umbrella_json_is_written_byte_for_byte(path):
-    assert FORMAT_OF["umbrella"].write(load_file(path).tree, WriteOptions()) == path.read_bytes()
+    assert write_tree("umbrella", load_file(path).tree) == path.read_bytes()
 
 
 @for_each([path for path in TREES if path.parent.name == "choices"])
 def test_choices_are_written_as_the_same_paths(path):
     (expected,) = json.loads(path.read_bytes())["choices"].values()
-    choices = json.loads(FORMAT_OF["medusa"].write(load_file(path).tree, WriteOptions()))
+    choices = json.loads(write_tree("medusa", load_file(path).tree))
     assert choices == sorted(expected, key=lambda path: (len(path), path))
 
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.drawn import examples
-from tests.trees.formats.read_files import FORMAT_OF, detected_format, read_trees
+from tests.trees.formats.read_files import FORMAT_OF, detected_format, read_trees, write_tree
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptWarning
 from treeopt.trees import TokenTree, chain, k_ary, load_file
-from treeopt.trees.formats import FORMATS, WriteOptions
+from treeopt.trees.formats import FORMATS
 
 NAMES = [tree_format.name for tree_format in FORMATS]
 SUFFIXES = {"sequoia": ".pt", "npz": ".npz", "safetensors": ".safetensors"}
@@ -40,9 +40,9 @@ TREES = dict.fromkeys(NAMES, trees()) | {
 
 
 def written(name: str, tree: TokenTree, suffix: str = "", /, **options: object) -> bytes:
-    write_options = WriteOptions(suffix=suffix or SUFFIXES.get(name, ".json"), **options)
+    suffix = suffix or SUFFIXES.get(name, ".json")
     with warnings.catch_warnings(action="ignore", category=TreeoptWarning):
-        return FORMAT_OF[name].write(tree, write_options)
+        return write_tree(name, tree, suffix=suffix, **options)
 
 
 class TestRoundTrip:
@@ -140,10 +140,10 @@ class TestPaths:
     def test_warning_for_an_unknown_number_of_heads(self):
         medusa = FORMAT_OF["medusa"]
         with warnings.catch_warnings(action="error"):
-            medusa.write(chain(5), WriteOptions())
-            medusa.write(chain(6), WriteOptions(max_depth=6))
+            medusa.write(chain(5))
+            medusa.write(chain(6), max_depth=6)
         with pytest.warns(TreeoptWarning, match="needs a model with 6 heads"):
-            medusa.write(chain(6), WriteOptions())
+            medusa.write(chain(6))
 
     @pytest.mark.parametrize("name", ["medusa", "nxdi"])
     def test_the_root_alone_raises(self, name):
@@ -198,7 +198,7 @@ class TestFormats:
         assert tree_format.versions
         assert tree_format.needs
         try:
-            tree_format.write(chain(3), WriteOptions()).decode("utf-8")
+            tree_format.write(chain(3)).decode("utf-8")
         except UnicodeDecodeError:
             assert not tree_format.text
         else:
