@@ -4,7 +4,7 @@ import ast
 import io
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,10 +34,11 @@ READABLE: tuple[TreeFormat, ...] = (*FORMATS, paths.VLLM, medusa.CONFIG_FORMAT, 
 """All formats that are read."""
 MAX_TEXT_BYTES = 20_000_000
 MAX_OBJECTS = 1000
-CONFIG = re.compile(
-    rf"^[ \t-]*[\"']?(?:{'|'.join((*medusa.KEYS, paths.VLLM_TREE, adjacency.ADJACENCY_KEY))})[\"']?:", re.MULTILINE
+YAML_TREE = re.compile(
+    rf"^(?:[ \t-]*[\"']?(?:{'|'.join((*medusa.KEYS, paths.VLLM_TREE, adjacency.ADJACENCY_KEY))})[\"']?:|- *[\[-])",
+    re.MULTILINE,
 )
-"""A YAML key with a tree."""
+"""A YAML key with a tree, or an item of a list of paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +101,38 @@ def _detect_text(path: Path, text: str) -> Reader:
         return _detect_object(path, text, parse_json(path, text, unique_keys=True))
     if start == "[":
         try:
-            content = parse_json(path, text, unique_keys=True)
-            if adjacency.is_parents(content):
-                return Reader(adjacency.PARENTS, partial(adjacency.read_parents, path, content))
-            return Reader(medusa.FORMAT, partial(medusa.read_list, path, content))
+            return _detect_list(path, parse_json(path, text, unique_keys=True))
         except FormatError:  # it may be a Python list: tuples, a trailing comma
             if len(text) > MAX_CHARS:
                 raise
-    if CONFIG.search(text):
+    if YAML_TREE.search(text):
         content = _read_yaml(path, text)
-        if isinstance(content, dict):
-            reader = _detect_object(path, text, content)
+        if isinstance(content, dict | list):
+            is_list = isinstance(content, list)
+            reader = _detect_list(path, content) if is_list else _detect_object(path, text, content)
             return replace(reader, tree_format=medusa.CONFIG_FORMAT) if reader.tree_format is medusa.FORMAT else reader
     return _detect_python(path, text)
 
 
 def _read_yaml(path: Path, text: str) -> object:
-    """Return the value of YAML with all keys as text; None for Python, whose annotations look like YAML."""
+    """Return the value of YAML with all keys as text; None for Python."""
     try:
-        module = syntax_tree(text)
+        lines = syntax_tree(text).body
     except InvalidValueError:
-        module = None
-    if module is not None and any(not isinstance(line, ast.AnnAssign) or line.value for line in module.body):
+        lines = []
+    if not all(map(_may_be_yaml, lines)):
         return None
     if len(text) > MAX_BYTES:
         raise FormatError(path, "content", f"expected at most {MAX_BYTES} characters of YAML. Got {len(text)}.")
     return _with_text_keys(parse_yaml(path, text, kind="an engine's configuration with a tree"))
+
+
+def _may_be_yaml(line: ast.stmt) -> bool:
+    """Return whether a line of Python may be a key of YAML, an annotation, or an item, which is negated."""
+    match line:
+        case ast.AnnAssign(value=None) | ast.Expr(value=ast.UnaryOp()):
+            return True
+    return False
 
 
 def _with_text_keys(value: object) -> object:
@@ -150,6 +157,15 @@ def _detect_object(path: Path, text: str, content: dict[str, Any]) -> Reader:
             return matches[0][1]
     actual = f"a file of the format {abbreviate(name)}" if name else f"JSON with the keys {abbreviate(list(content))}"
     raise _unknown_format(path, actual)
+
+
+def _detect_list(path: Path, content: Sequence[object]) -> Reader:
+    """Return the reader of parents, of tuples as vLLM reads them, or of paths."""
+    if adjacency.is_parents(content):
+        return Reader(adjacency.PARENTS, partial(adjacency.read_parents, path, content))
+    if content and isinstance(content[0], tuple):
+        return Reader(paths.VLLM, partial(paths.read_vllm_list, path, content))
+    return Reader(medusa.FORMAT, partial(medusa.read_list, path, content))
 
 
 def _detect_by_names(path: Path, content: dict[str, Any]) -> Reader | None:
@@ -203,12 +219,8 @@ def _detect_python(path: Path, text: str) -> Reader:
     except InvalidValueError as error:
         raise _unknown_format(path, f"text that is no JSON and {error}") from None
     value = value_of(module)
-    if adjacency.is_parents(value):
-        return Reader(adjacency.PARENTS, partial(adjacency.read_parents, path, value))
-    if isinstance(value, list | tuple) and value and isinstance(value[0], tuple):
-        return Reader(paths.VLLM, partial(paths.read_vllm_list, path, value))
     if isinstance(value, list | tuple):
-        return Reader(medusa.FORMAT, partial(medusa.read_list, path, value))
+        return _detect_list(path, value)
     if any(isinstance(line, ast.Assign | ast.AnnAssign) for line in module.body):
         return Reader(medusa.FORMAT, partial(medusa.read_python, path, module))
     raise _unknown_format(path, "text without a list of paths")

@@ -122,9 +122,9 @@ def _check_fits(tree: TokenTree, max_depth: int | None) -> None:
 
 CONFIG_FORMAT = TreeFormat(
     name="choices-config",
-    title="configuration of an engine, such as TensorRT-LLM's (YAML)",
+    title="configuration of an engine, such as TensorRT-LLM's, or a list of paths (YAML)",
     versions="read only",
-    needs=f"{', '.join(KEYS)} with a list of paths, at any depth",
+    needs=f"a list of paths, alone or as {', '.join(KEYS)} at any depth",
 )
 FORMAT = TopologyFormat(
     name="medusa",

@@ -111,6 +111,7 @@ class TestCounts:
         [
             ({"num_drafts": 100, "accepted_per_pos": [101]}, "accepted_per_pos", "at most 100 of a position.* Got 101"),
             ({"num_drafts": 100, "accepted_per_pos": [50, 60]}, "accepted_per_pos", "never to rise"),
+            ({"num_drafts": 100, "accepted_per_pos": [0.8, 0.4]}, "accepted_per_pos", "rates go below the key synth"),
             ({"num_drafts": 100, "accepted_per_pos": []}, "accepted_per_pos", "at least one"),
             ({"num_drafts": 0, "accepted_per_pos": [1]}, "num_drafts", "at least 1"),
             ({"num_drafts": 2**62, "accepted_per_pos": [1]}, "accepted_per_pos", "at most 1e.15"),
@@ -124,6 +125,7 @@ class TestCounts:
                 "model_name",
                 "one model. Got 2",
             ),
+            ("# HELP vllm:a\nvllm:a 1\n", "content", "Got text that begins with 'vllm:a'"),
             ("vllm:spec_decode_num_drafts_total 0.0\n", "content", "has it drafted yet"),
         ],
     )

@@ -308,6 +308,11 @@ class TestSglang:
         assert len(table.p) == draft_tokens
         assert table.expected_tokens(chain(draft_tokens)) == pytest.approx(means.mean(), abs=0.005)
 
+    def test_numbers_that_were_cut_off_are_left_out(self, read_table):
+        whole = self.LINE.format(1, "2.50", "0.50")
+        cut = whole[: whole.index("2.50") + len("2.")]
+        assert read_table(whole + cut).table.expected_tokens(chain(3)) == pytest.approx(2.5)
+
     def test_draft_length_in_server_args_has_priority(self, read_table, refuse_table):
         arguments = "server_args=ServerArgs(model_path='m', speculative_num_steps=3, speculative_eagle_topk=1)\n"
         without_rates = self.LINE.format(1, 2.5, 0).replace(", accept rate: 0", "")

@@ -68,6 +68,8 @@ class TestCsv:
             "| tokens | ms |\n|---:|:---|\n| 1 | 10.5 |\n| 8 | 11.2 |\n",
             "+--------+------+\n| tokens | ms   |\n+--------+------+\n| 1      | 10.5 |\n| 8      | 11.2 |\n+--------+------+\n",
             "tokens|ms\n1|10.5\n8|11.2\n",
+            '[{"tokens": 1, "ms": 10.5, "note": null}, {"tokens": 8, "ms": "11.2", "samples": [1]}]',
+            '{"numTokens": 1, "latencyMs": 10.5}\n\n{"numTokens": 8, "latencyMs": 11.2}\n',
         ],
     )
     def test_dialects(self, read_times, content):
@@ -226,7 +228,7 @@ class TestCostTables:
         [
             ("{", "content", r"expected JSON .* Is it complete\?"),
             ("[1, 2]", "content", "rates, counts or a table .JSON., which contains none: give it to --acceptance"),
-            ({"tokens": [1]}, "content", "Got JSON with the keys tokens"),
+            ({"tokens": [1], "ms": [10.0]}, "content", "Got JSON with the keys tokens, ms"),
             ('{"bias_seconds": 1, "bias_seconds": 2}', "content", "appears twice"),
             ("[" * 100_000, "content", "expected JSON"),
             (SGLANG_SAMPLES | {"sample_batch_tokens": [1, 8, 8]}, "sample_batch_tokens", "rising counts"),

@@ -83,7 +83,7 @@ def test_plain_accept_length_of_0_excludes_the_target_token(tmp_path):
         "k,tok_s,accept_length\n0,100,1\n3,200,2.5\n",
         "K,Throughput (tok/s),Accept Length\n0,100,1\n3,200,2.5\n",
         "k,batch,throughput,accept_length\n0,4,400,1\n3,4,800,2.5\n",
-        "name,k,tok_s,accept_length,total_tokens,ttft_s\nplain,0,100,1,90,0.2\nchain,3,200,2.5,90,0.2\n",
+        "name,k,tok_s,accept_length,total_tokens,ttft_s\nplain,0,100,1,90,0.2\nplain,0,100,1,91,0.3\nchain,3,200,2.5,90,0.2\n",
         "| k | tok_s | accept_length |\n|---|---:|:---|\n| 0 | 100 | 1 |\n| 3 | 200 | 2.5 |\n",
         "模型,数据,k,tok_s,accept_length\na,0.1,0,100,1\na,0.2,3,200,2.5\n",
         "k,batch,tok_s_per_user,accept_length\n0,4,100,1\n3,4,200,2.5\n",
@@ -123,6 +123,10 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
         ("k,tps,accept_len\n0,50,1\n2,70,1.9\n4,80,\n", "the accept length of the longest draft. Got none at 4"),
         ("k,tps\n0,50\n2,70\n", "plain decoding, which is length 0, and two draft lengths"),
         ("[0.8, 0.4]", "give it to --acceptance"),
+        (
+            '{"k": 3, "mean_tpot_ms": 9, "max_concurrency": 64, "num_prompts": 10}',
+            "num_prompts: expected at least 64, as many as run together. Got 10",
+        ),
         ('{"k": 3, "mean_tpot_ms": 9, "max_concurrency": null}', "max_concurrency: expected .*--max-concurrency"),
     ],
 )

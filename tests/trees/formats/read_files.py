@@ -9,7 +9,7 @@ from treeopt.trees.formats.detection import detect
 FORMAT_OF = {tree_format.name: tree_format for tree_format in FORMATS}
 
 
-def write_tree(name: str, tree: TokenTree, **options: object) -> bytes:
+def write_tree(name: str, tree: TokenTree, /, **options: object) -> bytes:
     """Return a tree in a format, with the options that it takes."""
     tree_format = FORMAT_OF[name]
     return tree_format.write(tree, **{key: value for key, value in options.items() if key in tree_format.takes})

@@ -249,6 +249,9 @@ MORE = {
     "medusa, deep in a configuration": ("medusa", b'{"a": {"b": {"medusa_choices": [[0], [1], [0, 0], [0, 1], [1, 0]]}}}'),
     "vllm, in a configuration": ("vllm-tree", json.dumps({"speculative_config": VLLM_CONFIG, "port": 1}).encode()),
     "choices-config, unindented": ("choices-config", b"medusa_choices:\n- [0]\n- [1]\n- [0, 0]\n- [0, 1]\n- [1, 0]\n"),
+    "choices-config, a list": ("choices-config", b"# best\n- [0]\n- [1]\n- [0, 0]\n- [0, 1]\n- - 1\n  - 0\n"),
+    "parents, YAML": ("parents", b"- -1\n- 0\n- 0\n- 1\n- 1\n- 2\n"),
+    "medusa, UTF-16": ("medusa", "[[0], [1], [0, 0], [0, 1], [1, 0]]".encode("utf-16")),
     "nxdi, as strings": ("nxdi", b'{"0": ["1", "2"], "1": ["3", "4"], "2": ["5"], "3": [], "4": [], "5": []}'),
     "nxdi, not in level order": ("nxdi", b'{"0": [5, 1], "1": [2], "5": [4, 3]}'),
     "parents, named": ("parents", b'{"parents": [-1, 0, 0, 1, 1, 2]}'),
@@ -363,7 +366,9 @@ class TestDetection:
     @pytest.mark.parametrize(
         ("data", "reason"),
         [
-            (b"", "Got text without a list of paths"),
+            (b"", "Got an empty file"),
+            (b"0", "Got text without a list of paths"),
+            (b"\x1f\x8b\x08", "Got a gzip archive: unpack it"),
             (b"Dear reader,\n", "Got text that is no JSON and no Python"),
             (b'{"a": 1, "b": [2]}', r"formats treeopt, sequoia, .* Got JSON with the keys \['a', 'b'\]"),
             (b'{"0": [1]', "expected JSON .* Is it complete"),

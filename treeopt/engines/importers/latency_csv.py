@@ -1,4 +1,4 @@
-"""Latency curves as CSV: a header, then one sample per line, or one of each part in a column of its own."""
+"""Latency curves as tables: one sample per row, or one of each part in a column of its own."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -108,11 +108,12 @@ class _Samples:
 
 
 def is_csv(file: ForeignFile) -> bool:
-    """Return whether a text that is not JSON begins with a known name, or if times are expected with several names."""
+    """Return whether a table has a known column, of JSON tokens and a time; any table if times are expected."""
     names = read_header(file)
-    if len(names) > 1 and file.part in CSV.contains:
-        return True
-    return any(join_words(name) in COLUMNS["tokens"] or _parse_unit(name) for name in names)
+    has_tokens, has_times = any(join_words(name) in COLUMNS["tokens"] for name in names), any(map(_parse_unit, names))
+    if file.is_json:
+        return has_tokens and has_times
+    return has_tokens or has_times or (len(names) > 1 and file.part in CSV.contains)
 
 
 def read_csv(file: ForeignFile) -> Measurements:
@@ -271,9 +272,9 @@ def _cell(row: Row, columns: dict[str, str], meaning: str) -> str:
 
 CSV = Importer(
     name="csv",
-    title="curves as CSV",
+    title="curves (CSV, Markdown, rows of JSON)",
     contains=(TIMES, DRAFT_TIMES),
-    needs="a line of names with tokens and a time such as ms or latency_us, optionally context, batch and pass",
+    needs="names with tokens and a time such as ms or latency_us, optionally context, batch and pass",
     matches=is_csv,
     read=read_csv,
 )

@@ -77,8 +77,6 @@ Samples = dict[int, dict[int, list[float]]]
 
 
 def is_bench(file: ForeignFile) -> bool:
-    if file.is_json and file.objects and file.objects[0].content.keys() >= KEYS:
-        return True
     return frozenset(read_header(file)) >= KEYS or _find_header(file) is not None
 
 

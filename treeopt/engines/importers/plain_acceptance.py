@@ -53,8 +53,8 @@ def _read_object(file: ForeignFile, content: dict[str, Any]) -> ImportedAcceptan
     if unknown := _unknown_names(content):
         raise file.error(
             unknown[0],
-            f"unknown key. Rename it to {RATES} if its rates are over all drafts, or to {CONDITIONAL} if each is over the drafts "
-            "that came so far.",
+            f"unknown key. Rename it to {RATES} if its rates are over all drafts, to {CONDITIONAL} if each is over the drafts "
+            f"that came so far, or to {ACCEPTED}, next to {DRAFTS}, if they are counts.",
         )
     if not keys:
         names = ", ".join(_table_names(content))[:60]
@@ -65,8 +65,10 @@ def _read_object(file: ForeignFile, content: dict[str, Any]) -> ImportedAcceptan
     (key,) = keys
     if key == ACCEPTED:
         fields = Fields(file.path, content)
-        drafts = fields.number(DRAFTS, least=1)
-        table = file.build(ACCEPTED, table_from_counts, drafts, fields.numbers(ACCEPTED))
+        drafts, accepted = fields.number(DRAFTS, least=1), fields.numbers(ACCEPTED)
+        if any(count != int(count) for count in accepted):
+            raise fields.error(ACCEPTED, f"expected counts. Got {accepted!s:.60}: rates go below the key {RATES}.")
+        table = file.build(ACCEPTED, table_from_counts, drafts, accepted)
         return ImportedAcceptance(table=table, kind="counts per position", positions=max(1, round(drafts)))
     numbers = _read_numbers(file, key, content[key])
     if key == RATES:

@@ -144,5 +144,8 @@ def _describe(file: ForeignFile) -> str:
     if not file.text.strip():
         return describe_bytes(file.data)
     if not file.objects:
-        return f"text that begins with {file.text.split()[0]!r:.60}" if file.json is None else "other JSON"
+        words = [
+            line.split()[0] for line in file.lines if line.strip() and not line.startswith("#")
+        ] or file.text.split()
+        return f"text that begins with {words[0]!r:.60}" if file.json is None else "other JSON"
     return f"JSON with the keys {', '.join(file.objects[0].content)[:80]}"

@@ -32,7 +32,7 @@ MEAN_KEY = "accept_length"
 LOG_MARK = "accept len: "
 _NUMBER = r"\d{1,9}(?:\.\d{1,17})?"
 _LOG_LINE = re.compile(
-    rf"Decode batch.{{0,400}}?#running-req: (\d{{1,6}}).{{0,400}}?accept len: ({_NUMBER})(?:, accept rate: ({_NUMBER}))?"
+    rf"Decode batch.{{0,400}}?#running-req: (\d{{1,6}}).{{0,400}}?accept len: ({_NUMBER})(?=,)(?:, accept rate: ({_NUMBER})(?=,))?"
 )
 _LOG_LENGTH = re.compile(r"speculative_num_steps=(\d{1,3})\b")
 MEAN_GAUGE, RATE_GAUGE, LENGTH_GAUGE = "sglang:spec_accept_length", "sglang:spec_accept_rate", "sglang:spec_num_steps"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile
 from treeopt.engines.importers.importer import SWEEP, Importer, Measurements, SweepRow
-from treeopt.engines.importers.table_rows import Row, Rows, join_words, read_header, read_objects, read_rows
+from treeopt.engines.importers.table_rows import Row, Rows, join_words, read_header, read_rows
 
 LENGTH = (
     "k",
@@ -25,6 +25,8 @@ ROOTED = ("num_draft_tokens",)
 CONCURRENCY = "max_concurrency"
 """Null in results of vLLM's and SGLang's benchmarks without a limit."""
 BATCH = ("batch", "batch_size", "bs", "concurrency", CONCURRENCY)
+PROMPTS = "num_prompts"
+"""Requests of a benchmark."""
 CONTEXT = ("context", "context_tokens", "context_length")
 TOP_K = ("topk", "top_k", "eagle_topk")
 STEP = {"step_time": 1.0, "step_time_s": 1.0, "step_s": 1.0, "step_time_ms": 1e-3, "step_ms": 1e-3}
@@ -53,7 +55,9 @@ ACCEPTED = ("accepted_tokens", "mean_accepted_tokens", "accepted_per_step")
 """Excluding it."""
 SPEEDS = (*STEP, *PER_TOKEN, *OF_BATCH, *PER_SEQUENCE)
 DRAFTS, DRAFTED = "spec_decode_num_drafts", ("spec_decode_num_draft_tokens", "spec_decode_draft_tokens")
-COLUMNS = frozenset((*LENGTH, *ROOTED, *BATCH, *CONTEXT, *TOP_K, *SPEEDS, *ACCEPT, *ACCEPTED, DRAFTS, *DRAFTED))
+COLUMNS = frozenset(
+    (*LENGTH, *ROOTED, *BATCH, *CONTEXT, *TOP_K, *SPEEDS, *ACCEPT, *ACCEPTED, DRAFTS, *DRAFTED, PROMPTS)
+)
 MISSING = ("", "na", "nan", "n/a", "null", "none", "-")
 """Cells without a value, in lower case."""
 MAX_WHOLE = 10_000_000
@@ -61,8 +65,7 @@ MAX_WHOLE = 10_000_000
 
 def is_sweep(file: ForeignFile) -> bool:
     """Return whether rows have a speed, and a draft length or what vLLM's benchmark writes instead."""
-    columns = {name for result in file.objects for name in result.content} if file.is_json else read_header(file)
-    names = set(map(join_words, columns))
+    names = set(map(join_words, read_header(file)))
     return not names.isdisjoint(SPEEDS) and not names.isdisjoint((*LENGTH, *ROOTED, *ACCEPTED, CONCURRENCY))
 
 
@@ -79,7 +82,7 @@ def read_sweep(file: ForeignFile) -> Measurements:
 
 def _read_rows(file: ForeignFile) -> Rows:
     """Return the rows by column names with _ between words."""
-    table = read_objects(file) if file.is_json else read_rows(file)
+    table = read_rows(file)
     return Rows(
         table.header_line,
         [join_words(name) for name in table.names],
@@ -110,6 +113,11 @@ def _build_row(row: Row, own_token: float) -> SweepRow:
             f"{CONCURRENCY}: expected the number of concurrent requests. Got none: run the benchmark with --max-concurrency."
         )
     batch_size = _check_whole(row, 1.0 if math.isnan(concurrent) else concurrent, BATCH[0], least=1)
+    prompts = _read_number(row, (PROMPTS,))
+    if prompts < batch_size:
+        raise row.error(
+            f"{PROMPTS}: expected at least {batch_size}, as many as run together. Got {prompts:g}: benchmark more prompts."
+        )
     context = _read_number(row, CONTEXT, -1.0)
     tree = _read_number(row, TOP_K, 1.0) > 1
     step_s = _read_seconds(row, STEP)

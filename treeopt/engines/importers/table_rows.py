@@ -1,6 +1,6 @@
 """Rows of tables as pandas, numpy, R, spreadsheets and people write them: separators, decimal commas, index columns.
 
-The separator is a tab, semicolon, comma, bar or space, the first of these that the header contains, or a bar if it begins
+Objects of JSON are rows too. In text, the separator is a tab, semicolon, comma, bar or space, the first of these that the header contains, or a bar if it begins
 with one, as in Markdown. The decimal mark is a comma if a number can be nothing else (`10,5`), and with semicolons. Empty
 lines, rules and lines that start with # are skipped, but the header may be such a line.
 """
@@ -72,8 +72,13 @@ SPREADS = frozenset(
     ]
 )
 """Words of columns that contain the spread of samples."""
-RESULTS = frozenset(["total", "completed", "failed", "errors", "requests", "draft", "drafts", "accepted", "duration"])
-"""Words of columns that count results, which may differ between runs."""
+RESULTS = frozenset(
+    [
+        *("total", "completed", "failed", "errors", "requests", "draft", "drafts", "accepted"),
+        *("s", "ms", "us", "ns", "sec", "seconds", "duration", "latency", "throughput", "speed", "tok", "tps"),
+    ]
+)
+"""Words of columns with results, which may differ between runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +196,14 @@ def parse_number(text: str, decimal: str) -> float:
 
 
 def read_header(file: ForeignFile) -> list[str]:
-    """Return the column names in lower case; empty for files that are not CSV.
+    """Return the column names in lower case; empty for files that are no table.
 
-    If spaces separate them, the next line must have as many values, which prose seldom has.
+    If spaces separate them, the next line must have as many values, which prose seldom has. Of JSON they are the keys with
+    numbers or texts.
     """
     if file.is_json:
-        return []
+        cells = (name for row in file.objects for name, value in row.content.items() if not _is_nested(value))
+        return _normalize_names(list(dict.fromkeys(cells)))
     try:
         header = _find_header(file)
         first_values = len(header.names)
@@ -208,11 +215,13 @@ def read_header(file: ForeignFile) -> list[str]:
 
 
 def read_rows(file: ForeignFile) -> Rows:
-    """Return all rows under the header; raises FormatError naming the line.
+    """Return all rows; raises FormatError naming the line.
 
     Leaves out a first column without a name, which pandas and R write, empty last columns, and repeated headers of
-    concatenated files.
+    concatenated files. Of JSON, null is an empty cell, and lists and objects are left out.
     """
+    if file.is_json:
+        return _read_objects(file)
     header = _find_header(file)
     names, separator = header.names, header.separator
     numbered = [(number, _split_cells(file, number, line, separator)) for number, line in header.lines]
@@ -241,18 +250,18 @@ def read_rows(file: ForeignFile) -> Rows:
     return Rows(header.number, names, rows)
 
 
-def read_objects(file: ForeignFile) -> Rows:
-    """Return the rows of the JSON objects in a file; null is an empty cell, lists and objects are left out."""
-    names = list(dict.fromkeys(name for result in file.objects for name in result.content))
+def _read_objects(file: ForeignFile) -> Rows:
     rows = []
     for result in file.objects:
-        values = {name: result.content.get(name) for name in names}
-        cells = {
-            name: "" if isinstance(value, list | dict) or value is None else str(value)
-            for name, value in values.items()
-        }
-        rows.append(Row(file, result.place or "content", cells, "."))
-    return Rows("content", names, rows)
+        cells = {name: value for name, value in result.content.items() if not _is_nested(value)}
+        texts = ["" if value is None else str(value) for value in cells.values()]
+        rows.append((result.place or "content", dict(zip(_normalize_names(list(cells)), texts, strict=True))))
+    empty = dict.fromkeys(read_header(file), "")
+    return Rows("content", list(empty), [Row(file, place, empty | cells, ".") for place, cells in rows])
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, list | dict)
 
 
 @dataclass(frozen=True, slots=True)
