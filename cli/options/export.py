@@ -41,7 +41,8 @@ def _target_names() -> list[str]:
     from treeopt.engines.exporters import speculation_profile
     from treeopt.trees.formats import FORMATS
 
-    return [*(target.name for target in (*FORMATS, *ENGINES)), speculation_profile.NAME]
+    names = [tree_format.name for tree_format in FORMATS] + [engine.name for engine in ENGINES]
+    return [*names, speculation_profile.NAME]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
