@@ -61,6 +61,8 @@ class TestVllmBench:
         refuse_table(VLLM_BENCH | {"spec_decode_accepted_tokens": 90}, RATES, "expected 90")
         refuse_table(VLLM_BENCH | {"spec_decode_num_drafts": 0}, "spec_decode_num_drafts", "at least 1")
         refuse_table(changed(VLLM_BENCH, RATES, to=...), "content", "give it to --sweep|Got JSON")
+        models = [VLLM_BENCH | {"model_id": name} for name in "ab"]
+        refuse_table(json_lines(models), "model_id", "the results of one model. Got 2")
 
 
 class TestVllmLog:

@@ -378,6 +378,7 @@ class TestBatchedBench:
             ({"t_tg": -1.0}, "line 2.t_tg", "at least 0"),
             ({"t_tg": 0.0}, "pl", "expected 1e-09"),
             ({"tg": 0}, "line 2.tg", "whole number"),
+            ({"n_batch": 512}, "line 2.n_batch", "one value in all rows. Got 2048 and 512"),
             ({"pl": 1.5}, "line 2.pl", "whole number"),
             ({"pp": None}, "line 2.pp", "is missing"),
         ],

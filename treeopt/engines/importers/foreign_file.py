@@ -1,6 +1,6 @@
 """A file that another program wrote: its bytes, text and JSON, parsed once for all importers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -146,6 +146,18 @@ class ForeignFile:
     def build(self, field: str, make: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
         """Return what `make` returns; reports its InvalidValueError as the FormatError of a field."""
         return Fields(self.path, {}).build(field, make, *arguments, **keywords)
+
+    def check_one(self, field: str, content: str, values: Iterable[object]) -> None:
+        """Raise FormatError naming the field if the values contain several names, such as those of two models.
+
+        Args:
+            field: its name.
+            content: what was expected, such as `the answers of one model`.
+            values: of all objects; only texts count.
+        """
+        names = {value for value in values if isinstance(value, str)}
+        if len(names) > 1:
+            raise self.error(field, f"expected {content}. Got {len(names)}: keep the lines of one.")
 
     def error(self, field: str, reason: str) -> FormatError:
         return FormatError(self.path, field, reason)

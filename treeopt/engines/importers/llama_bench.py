@@ -26,7 +26,7 @@ sequence after the other, is refused if the log names it; its lines look the sam
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from treeopt.engines.importers.foreign_file import (
@@ -51,6 +51,7 @@ KIND = "llama-bench, prompts taken for verification, low by the rows of the head
 DRAFT_KIND = "llama-bench, passes taken for levels of a draft"
 
 BATCHED_KEYS = frozenset({"pl", "tg", "t_tg"})
+BATCHED_COUNTS, BATCHED_RESULTS = frozenset({"pp", "tg", "pl", "n_kv", "n_kv_max", "t"}), ("t_", "speed")
 BATCHED_COLUMNS = {
     "PP": "pp",
     "TG": "tg",
@@ -86,13 +87,10 @@ def read_bench(file: ForeignFile) -> Measurements:
     Raises FormatError naming the row and the field.
     """
     samples: Samples = {}
-    settings: dict[str, Any] = {}
-    for row in _read_rows(file):
+    rows = list(_read_rows(file))
+    _check_settings(rows, COUNTS, RESULTS)
+    for row in rows:
         fields, content = row.fields, row.content
-        for key in content.keys() - COUNTS:
-            if not key.startswith(RESULTS) and settings.setdefault(key, content[key]) != content[key]:
-                values = f"{settings[key]!s:.40} and {content[key]!s:.40}"
-                raise fields.error(key, f"expected one value in all rows. Got {values}: keep the rows of one.")
         prompt, generated = fields.integer("n_prompt", least=0), fields.integer("n_gen", least=0)
         limit = min([content[key] for key in ("n_ubatch", "n_batch") if type(content.get(key)) is int], default=prompt)
         if bool(prompt) == bool(generated) or prompt > limit:
@@ -107,6 +105,17 @@ def read_bench(file: ForeignFile) -> Measurements:
             "n_prompt", "expected prompts of at most n_ubatch tokens: run llama-bench with -p 1,2,4,8,16,32."
         )
     return _build_measurements(file, "n_prompt", samples, KIND, DRAFT_KIND)
+
+
+def _check_settings(rows: Sequence[JsonObject], counts: frozenset[str], results: tuple[str, ...]) -> None:
+    """Raise FormatError for a key with several values that is no count and begins with none of the results."""
+    settings: dict[str, Any] = {}
+    for row in rows:
+        for key, value in row.content.items():
+            if key in counts or key.startswith(results) or settings.setdefault(key, value) == value:
+                continue
+            values = f"{settings[key]!s:.40} and {value!s:.40}"
+            raise row.fields.error(key, f"expected one value in all rows. Got {values}: keep the rows of one.")
 
 
 def _read_rows(file: ForeignFile) -> Iterator[JsonObject]:
@@ -173,7 +182,9 @@ def read_batched_bench(file: ForeignFile) -> Measurements:
     if SEPARATE.search(file.text):
         raise file.error("is_tg_separate", "expected sequences that are decoded together. Got 1: run it without -tgs.")
     samples: Samples = {}
-    for row in file.objects if file.is_json else _read_batched_table(file):
+    rows = file.objects if file.is_json else _read_batched_table(file)
+    _check_settings(rows, BATCHED_COUNTS, BATCHED_RESULTS)
+    for row in rows:
         if not row.content.keys() >= BATCHED_KEYS:
             raise file.error(
                 row.place or "content",

@@ -56,8 +56,7 @@ def read_metrics(file: ForeignFile) -> Measurements:
     if len(programs) > 1:
         names = " and ".join(PROGRAMS.get(program, program) for program in sorted(programs))
         raise file.error("content", f"expected the counters of one program. Got those of {names}: keep those of one.")
-    if len(models) > 1:
-        raise file.error("model_name", f"expected the counters of one model. Got {len(models)}: keep those of one.")
+    file.check_one("model_name", "the counters of one model", models)
     return Measurements(acceptance=_build_acceptance(file, list(engines.values()), "".join(programs)))
 
 

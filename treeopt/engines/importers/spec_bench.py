@@ -37,9 +37,7 @@ def read_answers(file: ForeignFile) -> Measurements:
     Raises FormatError naming the line and the field, for lengths that contradict the new tokens, several models, and a
     baseline, whose steps yield one token each.
     """
-    models = {model for answer in file.objects if isinstance(model := answer.content.get("model_id"), str)}
-    if len(models) > 1:
-        raise file.error("model_id", f"expected the answers of one model. Got {len(models)}: keep the lines of one.")
+    file.check_one("model_id", "the answers of one model", [answer.content.get("model_id") for answer in file.objects])
     answers = [_count_steps(answer.fields) for answer in file.objects]
     depth = max((max(steps) for steps in answers if steps), default=0)
     if depth == 0:

@@ -92,12 +92,13 @@ def is_bench(file: ForeignFile) -> bool:
 def read_bench(file: ForeignFile) -> Measurements:
     """Return the acceptance of all runs, or the rows of a sweep.
 
-    Raises FormatError for totals that contradict the rates.
+    Raises FormatError for totals that contradict the rates, and for several models.
     """
     if file.part == SWEEP:
         return read_sweep(file)
-    runs = [result.inner().fields for result in file.objects if RATES in result.content]
-    return Measurements(acceptance=_pool_runs(file, runs))
+    results = [result for result in file.objects if RATES in result.content]
+    file.check_one("model_id", "the results of one model", [result.content.get("model_id") for result in results])
+    return Measurements(acceptance=_pool_runs(file, [result.inner().fields for result in results]))
 
 
 def _pool_runs(file: ForeignFile, runs: Sequence[Fields]) -> ImportedAcceptance:

@@ -82,9 +82,9 @@ def read_requests(file: ForeignFile) -> Measurements:
             f"expected {AIPERF} or metrics.{VLLM} of at least one request. Got none: start vLLM with "
             "--per-request-spec-decode-metrics detailed, and AIPerf with --export-level records.",
         )
-    _check_one(file, "model", [response.content.get("model") for response, _ in located])
+    file.check_one("model", "the requests of one model", [response.content.get("model") for response, _ in located])
     metrics = [response.inner(*path) for response, path in located]
-    _check_one(file, "engine", [request.content.get("engine") for request in metrics])
+    file.check_one("engine", "the requests of one engine", [request.content.get("engine") for request in metrics])
     requests = [request for request in map(_read_request, metrics) if request.histogram]
     depth = max((max(max(request.histogram), request.depth or 0) for request in requests), default=0)
     kind = "AIPerf records" if located[0][1] == (AIPERF,) else "vLLM request metrics"
@@ -116,12 +116,6 @@ def _value_at(content: Any, path: Sequence[str]) -> object:
     for name in path:
         content = content[name]
     return content
-
-
-def _check_one(file: ForeignFile, name: str, values: Sequence[object]) -> None:
-    names = {value for value in values if isinstance(value, str)}
-    if len(names) > 1:
-        raise file.error(name, f"expected the requests of one {name}. Got {len(names)}: keep the lines of one.")
 
 
 def _read_request(metrics: JsonObject) -> _Request:
