@@ -239,7 +239,7 @@ NOT_JSON = {
 
 # What a JSON Schema can refuse: id -> (bytes, field, reason).
 WRONG_SHAPE = {
-    "no format": (document(format=...), "format", "is missing"),
+    "no format": (document(format=...), "format", "is missing. Expected a file of the format 'treeopt-tree'"),
     "other format": (document(format="treeopt-profile"), "format", "'treeopt-tree'. Got 'treeopt-profile'"),
     "no version": (document(version=...), "version", "is missing"),
     "version 2": (document(version=2), "version", "expected 1. Got 2: update treeopt"),

@@ -28,7 +28,8 @@ class Fields:
         self._path = path
         self._name = name
         if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-            raise FormatError(path, name or "content", "expected fields with names.")
+            reason = f"expected fields with names. Got {abbreviate(content)}: is it another kind of file?"
+            raise FormatError(path, name or "content", reason)
         self._content = dict(content)
 
     def text(self, field: str) -> str:
@@ -183,6 +184,8 @@ class Fields:
 
 def check_format(fields: Fields, name: str, version: int) -> None:
     """Read the `format` and `version` fields; raise FormatError for another format or version."""
+    if "format" not in fields:
+        raise fields.error("format", f"is missing. Expected a file of the format {name!r}: is it another kind of file?")
     actual_name = fields.text("format")
     if actual_name != name:
         raise fields.error("format", f"expected {name!r}. Got {actual_name!r}: is it another kind of file?")

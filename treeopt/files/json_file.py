@@ -7,6 +7,7 @@ from typing import Any
 
 from treeopt.errors import FormatError
 from treeopt.files.atomic_files import read_text
+from treeopt.files.fields import Fields
 
 MAX_BYTES = 1_000_000
 """Largest settings file."""
@@ -18,9 +19,8 @@ def read_object(path: Path | str, *, limit_bytes: int = MAX_BYTES) -> dict[str, 
 
     Raises TreeoptError if the file is missing, unreadable or too large, FormatError if it contains anything else.
     """
-    content = parse_json(path, read_text(path, limit_bytes=limit_bytes))
-    if not isinstance(content, dict):
-        raise FormatError(path, "content", "expected fields with names.")
+    content: dict[str, Any] = parse_json(path, read_text(path, limit_bytes=limit_bytes))
+    Fields(path, content)  # refuses anything but an object
     return content
 
 
