@@ -7,6 +7,7 @@ to `speculative/dspark_components/dspark_sps.py` of SGLang 0.5.23 and `_torch/sp
 TensorRT-LLM. Other keys are ignored.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,15 +15,16 @@ from itertools import pairwise
 import numpy as np
 
 from treeopt.engines.importers.foreign_file import ForeignFile, source_text
-from treeopt.engines.importers.importer import ImportedLatency, build_curve
+from treeopt.engines.importers.importer import TIMES, ImportedLatency, Importer, Measurements, build_curve
 from treeopt.files.fields import Fields
 
+SGLANG_KIND = "SGLang cost table"
 MAX_TIMES = 100_000
 """Token counts times batch sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probes:
+class _Probes:
     """Measured values at rising counts, two fields of a table."""
 
     field: str
@@ -31,7 +33,7 @@ class Probes:
     values: list[float]
 
     @classmethod
-    def read(cls, fields: Fields, counts_field: str, values_field: str, *, unit: float = 1.0) -> "Probes":
+    def read(cls, fields: Fields, counts_field: str, values_field: str, *, unit: float = 1.0) -> "_Probes":
         counts, values = fields.integers(counts_field), fields.numbers(values_field)
         if not counts or counts[0] < 1 or any(after <= before for before, after in pairwise(counts)):
             raise fields.error(counts_field, f"expected rising counts of at least 1. Got {counts!s:.60}.")
@@ -40,8 +42,58 @@ class Probes:
         return cls(field=counts_field, counts=counts, values=[value * unit for value in values])
 
 
-def build_additive_latencies(
-    file: ForeignFile, kind: str, *, fixed_s: float, batches: Probes, passes: Probes
+def is_sampled_costs(file: ForeignFile) -> bool:
+    return isinstance(file.json, dict) and "sample_batch_tokens" in file.json
+
+
+def read_sampled_costs(file: ForeignFile) -> Measurements:
+    """Return the curve of `sample_steps_per_sec`, taken as that of batch size 1."""
+    fields = Fields(file.path, file.json)
+    probes = _Probes.read(fields, "sample_batch_tokens", "sample_steps_per_sec")
+    if min(probes.values) <= 0:
+        raise fields.error("sample_steps_per_sec", f"expected numbers above 0. Got {min(probes.values):g}.")
+    with np.errstate(over="ignore"):  # infinite seconds are refused
+        step_s = 1 / np.array(probes.values)
+    latency = _build_latency(file, SGLANG_KIND, 1, probes.counts, step_s.tolist(), probes.field)
+    return Measurements(latencies=(latency,))
+
+
+def is_additive_costs(file: ForeignFile) -> bool:
+    return isinstance(file.json, dict) and "bias_seconds" in file.json
+
+
+def read_additive_costs(file: ForeignFile) -> Measurements:
+    """Return a curve for every batch size of `bs_probes`."""
+    fields = Fields(file.path, file.json)
+    latencies = _build_additive_latencies(
+        file,
+        SGLANG_KIND,
+        fixed_s=fields.number("bias_seconds", least=-math.inf),
+        batches=_Probes.read(fields, "bs_probes", "alpha_seconds"),
+        passes=_Probes.read(fields, "m_probes", "theta_seconds"),
+    )
+    return Measurements(latencies=latencies)
+
+
+def is_tensorrt_costs(file: ForeignFile) -> bool:
+    return isinstance(file.json, dict) and "token_counts" in file.json
+
+
+def read_tensorrt_costs(file: ForeignFile) -> Measurements:
+    """Return a curve for every batch size of `batch_sizes`."""
+    fields = Fields(file.path, file.json)
+    latencies = _build_additive_latencies(
+        file,
+        "TensorRT-LLM cost table",
+        fixed_s=fields.number("fixed_overhead_ms", least=-math.inf) * 1e-3,
+        batches=_Probes.read(fields, "batch_sizes", "batch_overhead_ms", unit=1e-3),
+        passes=_Probes.read(fields, "token_counts", "step_time_ms", unit=1e-3),
+    )
+    return Measurements(latencies=latencies)
+
+
+def _build_additive_latencies(
+    file: ForeignFile, kind: str, *, fixed_s: float, batches: _Probes, passes: _Probes
 ) -> tuple[ImportedLatency, ...]:
     """Return a curve for every probed batch size, at whole nodes per sequence at and next to the probed tokens.
 
@@ -61,11 +113,11 @@ def build_additive_latencies(
         with np.errstate(over="ignore", invalid="ignore"):  # such seconds are refused
             pass_s = np.interp(batch_size * np.array(nodes), passes.counts, passes.values)
             step_s = fixed_s + overhead_s + pass_s
-        latencies.append(build_latency(file, kind, batch_size, nodes, step_s.tolist(), passes.field))
+        latencies.append(_build_latency(file, kind, batch_size, nodes, step_s.tolist(), passes.field))
     return tuple(latencies)
 
 
-def build_latency(
+def _build_latency(
     file: ForeignFile, kind: str, batch_size: int, tokens: Sequence[int], step_s: Sequence[float], field: str
 ) -> ImportedLatency:
     """Return the verification times of a batch size, one sample for each token count.
@@ -91,3 +143,29 @@ def _nodes_per_sequence(batch_size: int, tokens: Sequence[int]) -> list[int]:
     """
     candidates = {count // batch_size for count in tokens} | {-(-count // batch_size) for count in tokens}
     return sorted(nodes for nodes in candidates if nodes > 0 and tokens[0] <= batch_size * nodes <= tokens[-1])
+
+
+SGLANG_SAMPLED = Importer(
+    name="sglang-samples",
+    title="SGLang's cost table of steps per second",
+    contains=(TIMES,),
+    needs="sample_batch_tokens and sample_steps_per_sec",
+    matches=is_sampled_costs,
+    read=read_sampled_costs,
+)
+SGLANG_ADDITIVE = Importer(
+    name="sglang-additive",
+    title="SGLang's additive cost table",
+    contains=(TIMES,),
+    needs="bias_seconds, bs_probes, alpha_seconds, m_probes and theta_seconds",
+    matches=is_additive_costs,
+    read=read_additive_costs,
+)
+TENSORRT_LLM = Importer(
+    name="tensorrt-llm",
+    title="TensorRT-LLM's cost table",
+    contains=(TIMES,),
+    needs="token_counts, step_time_ms, fixed_overhead_ms, batch_sizes and batch_overhead_ms",
+    matches=is_tensorrt_costs,
+    read=read_tensorrt_costs,
+)

@@ -110,31 +110,6 @@ def build_curve(samples_s: Mapping[int, Sequence[float]]) -> LatencyTable:
     return LatencyTable(counts, [_build_timing(count, samples_s[count]) for count in counts])
 
 
-def build_latencies(
-    samples_s: Mapping[int, Mapping[int, Sequence[float]]], *, drafts: bool, source: str
-) -> tuple[ImportedLatency, ...]:
-    """Return one latency of batch size 1 per context.
-
-    Args:
-        samples_s: seconds by context and token count.
-        drafts: whether the passes are the draft model's.
-        source: the file and its kind.
-
-    Raises InvalidValueError for a curve that does not begin at 1 token, and for seconds out of range.
-    """
-    curves = {context: build_curve(times) for context, times in sorted(samples_s.items())}
-    return tuple(
-        ImportedLatency(
-            context_tokens=context,
-            batch_size=1,
-            verify=None if drafts else curve,
-            draft=curve if drafts else None,
-            source=source,
-        )
-        for context, curve in curves.items()
-    )
-
-
 def _build_timing(tokens: int, samples_s: Sequence[float]) -> Timing:
     samples = np.array(samples_s, np.float64)
     in_range = (samples >= MIN_S) & (samples <= MAX_S)

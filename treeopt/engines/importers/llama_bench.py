@@ -36,7 +36,7 @@ from treeopt.engines.importers.foreign_file import (
     markdown_cells,
     source_text,
 )
-from treeopt.engines.importers.importer import DRAFT_TIMES, TIMES, Importer, Measurements, build_latencies
+from treeopt.engines.importers.importer import DRAFT_TIMES, TIMES, ImportedLatency, Importer, Measurements, build_curve
 from treeopt.engines.importers.table_rows import read_header, read_rows
 from treeopt.files.fields import Fields
 
@@ -240,7 +240,13 @@ def _read_batched_pass(fields: Fields) -> tuple[int, int, float]:
 def _build_measurements(file: ForeignFile, field: str, samples: Samples, kind: str, draft_kind: str) -> Measurements:
     drafts = file.part == DRAFT_TIMES
     source = source_text(file.path, draft_kind if drafts else kind)
-    return Measurements(latencies=file.build(field, build_latencies, samples, drafts=drafts, source=source))
+
+    def build_latency(context: int) -> ImportedLatency:
+        curve = build_curve(samples[context])
+        verify, draft = (None, curve) if drafts else (curve, None)
+        return ImportedLatency(context_tokens=context, batch_size=1, verify=verify, draft=draft, source=source)
+
+    return Measurements(latencies=tuple(file.build(field, build_latency, context) for context in sorted(samples)))
 
 
 BENCH = Importer(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from treeopt.engines.importers import (
+    cost_tables,
     latency_csv,
     llama_bench,
     llama_server,
@@ -49,9 +50,9 @@ IMPORTERS: tuple[Importer, ...] = (
     vllm_requests.REQUESTS,
     llama_bench.BENCH,
     llama_bench.BATCHED_BENCH,
-    sglang.SAMPLED_COSTS,
-    sglang.ADDITIVE_COSTS,
-    tensorrt_llm.COST_TABLE,
+    cost_tables.SGLANG_SAMPLED,
+    cost_tables.SGLANG_ADDITIVE,
+    cost_tables.TENSORRT_LLM,
     sglang.MEAN_ONLY,
     sweep.SWEEP_ROWS,
     plain_acceptance.PLAIN,

@@ -1,4 +1,4 @@
-"""SGLang: per-request metadata in its responses, its log and `/metrics`, and its cost tables.
+"""SGLang: per-request metadata in its responses, its log and `/metrics`.
 
 `meta_info` is in a response, in one of its choices, or alone. With trees, lengths are those of the best path:
 
@@ -10,20 +10,15 @@
 Log and metrics have a mean number of tokens per step only, so all positions are taken to have the same acceptance.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, acceptance_from_mean, pool_steps
-from treeopt.engines.importers.cost_tables import Probes, build_additive_latencies, build_latency
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
-from treeopt.engines.importers.importer import ACCEPTANCE, TIMES, Importer, Measurements
+from treeopt.engines.importers.importer import ACCEPTANCE, Importer, Measurements
 from treeopt.engines.importers.sweep import LENGTH, ROOTED
 from treeopt.engines.prometheus import SampleError, read_samples
-from treeopt.files.fields import Fields
 
 META = "meta_info"
 HISTOGRAMS = ("spec_accept_histogram", "spec_correct_drafts_histogram")
@@ -37,7 +32,6 @@ _LOG_LINE = re.compile(
 _LOG_LENGTH = re.compile(r"speculative_num_steps=(\d{1,3})\b")
 MEAN_GAUGE, RATE_GAUGE, LENGTH_GAUGE = "sglang:spec_accept_length", "sglang:spec_accept_rate", "sglang:spec_num_steps"
 _GAUGES = re.compile(rf"^[ \t]{{0,9}}(?:{MEAN_GAUGE}|{RATE_GAUGE}|{LENGTH_GAUGE})[ \t{{]", re.MULTILINE)
-COST_TABLE = "SGLang cost table"
 
 
 def is_responses(file: ForeignFile) -> bool:
@@ -202,39 +196,6 @@ def refuse_mean_only(file: ForeignFile) -> Measurements:
     )
 
 
-def is_sampled_costs(file: ForeignFile) -> bool:
-    return isinstance(file.json, dict) and "sample_batch_tokens" in file.json
-
-
-def read_sampled_costs(file: ForeignFile) -> Measurements:
-    """Return the curve of `sample_steps_per_sec`, taken as that of batch size 1."""
-    fields = Fields(file.path, file.json)
-    probes = Probes.read(fields, "sample_batch_tokens", "sample_steps_per_sec")
-    if min(probes.values) <= 0:
-        raise fields.error("sample_steps_per_sec", f"expected numbers above 0. Got {min(probes.values):g}.")
-    with np.errstate(over="ignore"):  # infinite seconds are refused
-        step_s = 1 / np.array(probes.values)
-    latency = build_latency(file, COST_TABLE, 1, probes.counts, step_s.tolist(), probes.field)
-    return Measurements(latencies=(latency,))
-
-
-def is_additive_costs(file: ForeignFile) -> bool:
-    return isinstance(file.json, dict) and "bias_seconds" in file.json
-
-
-def read_additive_costs(file: ForeignFile) -> Measurements:
-    """Return a curve for every batch size of `bs_probes`."""
-    fields = Fields(file.path, file.json)
-    latencies = build_additive_latencies(
-        file,
-        COST_TABLE,
-        fixed_s=fields.number("bias_seconds", least=-math.inf),
-        batches=Probes.read(fields, "bs_probes", "alpha_seconds"),
-        passes=Probes.read(fields, "m_probes", "theta_seconds"),
-    )
-    return Measurements(latencies=latencies)
-
-
 LOG = Importer(
     name="sglang-log",
     title="SGLang's log",
@@ -266,20 +227,4 @@ MEAN_ONLY = Importer(
     needs="refused: neither positions nor the draft length are known",
     matches=is_mean_only,
     read=refuse_mean_only,
-)
-SAMPLED_COSTS = Importer(
-    name="sglang-samples",
-    title="SGLang's cost table of steps per second",
-    contains=(TIMES,),
-    needs="sample_batch_tokens and sample_steps_per_sec",
-    matches=is_sampled_costs,
-    read=read_sampled_costs,
-)
-ADDITIVE_COSTS = Importer(
-    name="sglang-additive",
-    title="SGLang's additive cost table",
-    contains=(TIMES,),
-    needs="bias_seconds, bs_probes, alpha_seconds, m_probes and theta_seconds",
-    matches=is_additive_costs,
-    read=read_additive_costs,
 )

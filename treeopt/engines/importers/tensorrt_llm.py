@@ -1,33 +1,13 @@
-"""TensorRT-LLM: its cost table, and the report of trtllm-bench, which has a mean acceptance only."""
-
-import math
+"""The report of trtllm-bench, which has a mean acceptance only."""
 
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, acceptance_from_mean
-from treeopt.engines.importers.cost_tables import Probes, build_additive_latencies
 from treeopt.engines.importers.foreign_file import ForeignFile
-from treeopt.engines.importers.importer import ACCEPTANCE, TIMES, Importer, Measurements
+from treeopt.engines.importers.importer import ACCEPTANCE, Importer, Measurements
 from treeopt.files.fields import Fields
 
 REPORT = "decoding_stats"
 WHOLE = 0.1
 """Largest distance from a whole number of a draft length computed from a mean and a rate."""
-
-
-def is_cost_table(file: ForeignFile) -> bool:
-    return isinstance(file.json, dict) and "token_counts" in file.json
-
-
-def read_cost_table(file: ForeignFile) -> Measurements:
-    """Return a curve for every batch size of `batch_sizes`."""
-    fields = Fields(file.path, file.json)
-    latencies = build_additive_latencies(
-        file,
-        "TensorRT-LLM cost table",
-        fixed_s=fields.number("fixed_overhead_ms", least=-math.inf) * 1e-3,
-        batches=Probes.read(fields, "batch_sizes", "batch_overhead_ms", unit=1e-3),
-        passes=Probes.read(fields, "token_counts", "step_time_ms", unit=1e-3),
-    )
-    return Measurements(latencies=latencies)
 
 
 def is_bench_report(file: ForeignFile) -> bool:
@@ -56,12 +36,4 @@ BENCH_REPORT = Importer(
     needs="decoding_stats; positions are taken for equal",
     matches=is_bench_report,
     read=read_bench_report,
-)
-COST_TABLE = Importer(
-    name="tensorrt-llm",
-    title="TensorRT-LLM's cost table",
-    contains=(TIMES,),
-    needs="token_counts, step_time_ms, fixed_overhead_ms, batch_sizes and batch_overhead_ms",
-    matches=is_cost_table,
-    read=read_cost_table,
 )
