@@ -21,7 +21,7 @@ demo: .venv/ready
 # the same with the treeopt of another environment, BIN, into another folder, DEMO
 demo-in:
 	mkdir -p $(DEMO)
-	$(BIN)/treeopt profile --output $(DEMO)/profile.yaml
+	$(BIN)/treeopt profile --resume --output $(DEMO)/profile.yaml
 	$(BIN)/treeopt solve --profile $(DEMO)/profile.yaml --budget 512 --output $(DEMO)/tree.json
 	$(BIN)/treeopt show $(DEMO)/tree.json --output $(DEMO)/tree.svg
 	$(BIN)/treeopt run $(DEMO)/tree.json --max-new-tokens 200 --prompt "$$(printf 'class Parser:\n    \042\042\042')"
@@ -80,7 +80,7 @@ SMOLLM2 := examples/smollm2
 real: real-model
 	mkdir -p $(REAL_RUN)
 	$(BIN)/treeopt profile --target $(REAL) --draft $(SMOLLM2)/draft --drafter eagle=$(SMOLLM2)/eagle \
-		--drafter prompt-lookup --drafter lookahead --temperature 0,0.7 --time-budget 10m --output $(REAL_RUN)/profile.yaml
+		--drafter prompt-lookup --drafter lookahead --temperature 0,0.7 --time-budget 10m --resume --output $(REAL_RUN)/profile.yaml
 	$(BIN)/treeopt solve --profile $(REAL_RUN)/profile.yaml --temperature 0 --output $(REAL_RUN)/tree.json
 	$(BIN)/treeopt show $(REAL_RUN)/tree.json --output $(REAL_RUN)/tree.svg
 	$(BIN)/treeopt run $(REAL_RUN)/tree.json --max-new-tokens 100 --prompt "Why is the sky blue?"

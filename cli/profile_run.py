@@ -90,7 +90,9 @@ def _measure(
             remedy="wait for quiet with --wait 60s" if args.wait_s is None else "wait longer",
         )
     has_files = args.checkpoint_file is not None and is_first
-    sequences = RecordFiles(record_checkpoint_path(args.path) if has_files else None, resume=args.resume)
+    resumed = args.resume and args.checkpoint_file is not None and args.checkpoint_file.exists()
+    # the conditions of recorded sequences are those in the checkpoint
+    sequences = RecordFiles(record_checkpoint_path(args.path) if has_files else None, resume=resumed)
     heading = settings.conditions(models.target, models.draft, prompts, models.described)
     checkpoint = Checkpoint(args.checkpoint_file, heading, resume=args.resume, processes=processes)
     budget = None

@@ -60,7 +60,10 @@ class PromptsOptions:
         default=STANDARD_STREAM,
     )
     resume: bool = option(
-        "--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted run, with --prompts."
+        "--resume",
+        heading=Heading.OUTPUT,
+        is_flag=True,
+        help="Continue an interrupted run, if there is one, with --prompts.",
     )
 
     @property

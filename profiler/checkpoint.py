@@ -45,10 +45,10 @@ class Checkpoint:
     Args:
         path: the file; None stores nothing.
         heading: the conditions; a checkpoint made under others is refused.
-        resume: read the existing file instead of starting again.
+        resume: read the existing file, if there is one, instead of starting again.
         processes: those that measure together; the conditions are those of process 0.
 
-    Raises TreeoptError if there is nothing to resume or the conditions differ.
+    Raises TreeoptError if the conditions of an existing file differ.
     """
 
     def __init__(
@@ -156,7 +156,8 @@ def _start(path: Path | None, heading: str, *, resume: bool) -> list[Entry]:
     if path is None:
         return []
     if resume:
-        return [entry for file in (path, *numbered_files(path)) for entry in _read(file, heading)]
+        files = (file for file in (path, *numbered_files(path)) if file.exists())
+        return [entry for file in files for entry in _read(file, heading)]
     for file in numbered_files(path):
         file.unlink(missing_ok=True)
     return []

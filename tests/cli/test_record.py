@@ -22,7 +22,11 @@ def names(folder: Path) -> list[str]:
 
 
 def test_record_is_written_next_to_the_profile(folder: Path) -> None:
-    result = succeed("profile", "-o", "small.yaml", "--record", *LITTLE)
+    """Also with --resume and nothing to continue: sequences without a checkpoint are of an unknown run."""
+    unknown = folder / "small.yaml.record.partial"
+    unknown.mkdir()
+    (unknown / "0.npz").touch()
+    result = succeed("profile", "-o", "small.yaml", "--record", "--resume", *LITTLE)
     record = DraftRecord.load("small.record.npz")
     assert names(folder) == ["small.record.npz", "small.yaml"]
     assert (record.pair, record.temperature) == ("bundled target + bundled draft", 0.0)

@@ -29,7 +29,6 @@ PROFILE = [
     ("--device cuda:99", 1, "cuda:99"),
     ("--target missing", 1, "tokenizer.json"),
     ("--draft missing", 1, "--target"),
-    ("-o new.yaml --resume", 1, "no such file"),
     ("--temperature nan", 2, "--temperature"),
     ("--context-tokens many", 2, "--context-tokens"),
     ("--context-tokens 64,64", 2, "each once"),

@@ -108,10 +108,16 @@ def test_other_conditions_are_refused_and_the_file_stays(path):
     assert path.read_bytes() == before
 
 
-def test_missing_file_is_refused(path):
-    with pytest.raises(TreeoptError, match=f"{path}: no such file"):
-        Checkpoint(path, HEADING, resume=True)
-    assert not path.exists()
+def test_resuming_without_a_file_starts_one(path):
+    other = Path(f"{path}.1")
+    other.write_text(json.dumps({"conditions": HEADING}) + '\n["acceptance", 1, [4.0]]\n')
+    checkpoint = Checkpoint(path, HEADING, resume=True)
+    checkpoint.append("verify", 4, (0.25,))
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"conditions": HEADING},
+        ["verify", 4, [0.25]],
+    ]
+    assert list_entries(checkpoint, "acceptance") == [(1, (4.0,))]
 
 
 @pytest.mark.parametrize(
