@@ -6,7 +6,7 @@ Measurements are numbered, so a checkpoint of another treeopt version, or of oth
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -83,9 +83,13 @@ class Checkpoint:
     def kinds(self) -> Iterator[str]:
         return iter(self._entries)
 
-    def entries(self, kind: str) -> Iterator[Entry]:
-        """Yield the measurements of one kind in the order they were made."""
-        return iter(self._entries.get(kind, ()))
+    def entries(self, kind: str) -> Sequence[Entry]:
+        """Return the measurements of one kind in the order they were made."""
+        return self._entries.get(kind, ())
+
+    def rows(self, kind: str) -> dict[int, tuple[float, ...]]:
+        """Return the last values of one kind by key, where a key is measured once, such as the number of a prompt."""
+        return {entry.key: entry.values for entry in self.entries(kind)}
 
     def samples(self, kind: str) -> dict[int, list[float]]:
         """Return all values of one kind by key, in ascending order of keys."""

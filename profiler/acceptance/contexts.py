@@ -97,9 +97,8 @@ class LongSequences:
         prompt, kind = list(self._prompts[number]), f"text at temperature {sampling.temperature:g}"
         if len(prompt) >= self._tokens:
             return prompt[: self._tokens]
-        for entry in self._checkpoint.entries(kind):
-            if entry.key == number:
-                return [*prompt, *map(int, entry.values)]
+        if (row := self._checkpoint.rows(kind).get(number)) is not None:
+            return [*prompt, *map(int, row)]
         decoder = Decoder(
             self._target, None, chain(0), sampling=sampling, seed=number, max_sequence_tokens=self._tokens
         )

@@ -93,7 +93,7 @@ class AcceptanceCounter:
             self._checkpoint.append(self._incremental_kind(positions), number, self._count(number, positions))
 
     def has_counted(self, number: int, positions: int) -> bool:
-        return any(entry.key == number for entry in self._checkpoint.entries(self._incremental_kind(positions)))
+        return number in self._checkpoint.rows(self._incremental_kind(positions))
 
     def acceptances(self, levels: Sequence[int]) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance of the prompts counted so far, each on its latest level.
@@ -103,7 +103,7 @@ class AcceptanceCounter:
         """
         rows: dict[int, Numbers] = {}
         for positions in levels:
-            rows |= {entry.key: entry.values for entry in self._checkpoint.entries(self._incremental_kind(positions))}
+            rows |= self._checkpoint.rows(self._incremental_kind(positions))
         return self._acceptances({number: rows[number] for number in sorted(rows)})
 
     def measure_on_trees(
@@ -130,7 +130,7 @@ class AcceptanceCounter:
 
     def _count_prompts(self, kind: str, count: Callable[[int], Numbers], tick: Tick) -> list[Numbers]:
         """Return the numbers of every prompt, counting those that no checkpoint contains."""
-        counted = {entry.key: entry.values for entry in self._checkpoint.entries(kind)}
+        counted = self._checkpoint.rows(kind)
         for number in self.numbers:
             if number not in counted and self._processes.owns(number):
                 counted[number] = count(number)

@@ -64,7 +64,7 @@ def count_sequences(
         tick: called after every sequence.
         deadline: after which no sequence is counted, if two are.
     """
-    rows = {entry.key: entry.values for entry in checkpoint.entries(kind)}
+    rows = checkpoint.rows(kind)
     for number in numbers:
         if number not in rows:
             if deadline.over() and sum(map(bool, rows.values())) >= 2:

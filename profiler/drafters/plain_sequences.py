@@ -50,7 +50,7 @@ def generate_sequences(
     Raises TreeoptError if the target's logits are not finite.
     """
     kind = f"plain text {name}"
-    sequences = {entry.key: list(map(int, entry.values)) for entry in checkpoint.entries(kind)}
+    sequences = {number: list(map(int, row)) for number, row in checkpoint.rows(kind).items()}
     longest = max(map(len, prompt_set.prompts.values()))
     new_tokens = min(prompt_set.positions + LOOKAHEAD_TOKENS, max_sequence_tokens(target) - longest)
     decoder = None

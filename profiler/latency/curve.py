@@ -73,7 +73,7 @@ class LatencyCurve:
     @property
     def limit_tokens(self) -> int | None:
         """The smallest count for which memory ran out, if any."""
-        return min((entry.key for entry in self._checkpoint.entries(LIMIT + self._kind)), default=None)
+        return min(self._checkpoint.rows(LIMIT + self._kind), default=None)
 
     @property
     def added(self) -> int:

@@ -35,7 +35,7 @@ class LoadLog:
     def __init__(self, checkpoint: Checkpoint, kinds: Sequence[str], reader: CpuLoadReader) -> None:
         self._checkpoint = checkpoint
         self._reader = reader
-        self._counts = {kind: self._count(kind) for kind in kinds}
+        self._counts = {kind: len(checkpoint.entries(kind)) for kind in kinds}
 
     def update(self) -> None:
         """Store the load since the last update, if the reader has one.  Cheap enough to call after every sample."""
@@ -43,12 +43,9 @@ class LoadLog:
         if load is None:
             return
         for kind, count in self._counts.items():
-            if new := self._count(kind) - count:
+            if new := len(self._checkpoint.entries(kind)) - count:
                 self._checkpoint.append(OTHERS + kind, count, (new, load.used, load.processors, load.cores))
                 self._counts[kind] += new
-
-    def _count(self, kind: str) -> int:
-        return sum(1 for _ in self._checkpoint.entries(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class Sample:
 
 def read_samples(checkpoint: Checkpoint, kind: str) -> dict[int, list[Sample]]:
     """Return the samples of one kind with their loads and blocks, by ascending key."""
-    entries = list(checkpoint.entries(kind))
+    entries = checkpoint.entries(kind)
     loads: list[Load | None] = [None] * len(entries)
     for block in checkpoint.entries(OTHERS + kind):
         end, load = _read_block(block)
@@ -79,7 +76,7 @@ def read_samples(checkpoint: Checkpoint, kind: str) -> dict[int, list[Sample]]:
 
 def start_block(checkpoint: Checkpoint, kind: str) -> None:
     """Store that the next samples of one kind are made at another time than those before."""
-    checkpoint.append(BLOCK + kind, sum(1 for _ in checkpoint.entries(kind)), ())
+    checkpoint.append(BLOCK + kind, len(checkpoint.entries(kind)), ())
 
 
 def _read_block(entry: Entry) -> tuple[int, Load]:

@@ -137,7 +137,7 @@ class LatencyGrid:
         )
 
     def _exceeds_memory(self, point: TimedPoint) -> bool:
-        return any(entry.key == 1 for entry in self._checkpoint.entries(LIMIT + point.kind("verify")))
+        return 1 in self._checkpoint.rows(LIMIT + point.kind("verify"))
 
 
 def _is_smaller_batch(other: TimedPoint, point: TimedPoint) -> bool:
