@@ -14,7 +14,7 @@ from zlib import crc32
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.files.atomic_files import numbered_files, read_text
 from treeopt.profiler.latency.passes import PROBE_TREES
-from treeopt.profiler.processes.processes import OneProcess, Processes, describe_checkpoint
+from treeopt.profiler.processes.processes import Processes, describe_checkpoint
 from treeopt.version import __version__
 
 CHECKPOINT_VERSION = 2
@@ -54,7 +54,7 @@ class Checkpoint:
     def __init__(
         self, path: Path | None, heading: str, *, resume: bool = False, processes: Processes | None = None
     ) -> None:
-        processes = processes or OneProcess()
+        processes = processes or Processes()
         self._entries: dict[str, list[Entry]] = {}
         self._samples: dict[str, dict[int, list[float]]] = {}
         self._first_path = path

@@ -26,7 +26,7 @@ from treeopt.profiler.latency.point import PointTimer
 from treeopt.profiler.latency.prefill import MAX_ROUNDS, PrefillTimer
 from treeopt.profiler.latency.rounds import Recorder, Tick
 from treeopt.profiler.machine import describe_machine, describe_pair, now
-from treeopt.profiler.processes.processes import OneProcess, Processes
+from treeopt.profiler.processes.processes import Processes
 from treeopt.profiler.refinement import CERTAIN, PlanCertainty, ProfileRefiner
 from treeopt.profiler.settings import Settings
 from treeopt.records.latency import PrefillLatency
@@ -106,7 +106,7 @@ class Measurement:
         self._checkpoint = checkpoint
         self._fastest_tree = fastest_tree
         self._tokens: list[int] = np.concatenate([np.asarray(prompt) for prompt in prompts]).tolist()
-        self._processes = processes or OneProcess()
+        self._processes = processes or Processes()
         self._clock, self._drafters = clock, drafters
         self._contexts = settings.acceptance_contexts
         self.budget = budget

@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.clock import Clock, WarmUp, Work
 from treeopt.profiler.processes.exit_reasons import POLL_S, ExitReasons
-from treeopt.profiler.processes.processes import Numbers, OneProcess, Processes, Result
+from treeopt.profiler.processes.processes import Numbers, Processes, Result
 from treeopt.runtime.models.pair import list_devices, resolve_device_name
 
 TIMEOUT = timedelta(days=30)
@@ -42,7 +42,7 @@ def processes_for(environ: Mapping[str, str], *, tensor_parallel: bool, device: 
                 "tensor_parallel: expected several processes. Got one: start them with torchrun.",
                 field="tensor_parallel",
             )
-        return OneProcess()
+        return Processes()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     try:
@@ -83,11 +83,8 @@ def local_device(name: str, environ: Mapping[str, str]) -> torch.device:
     return torch.device("cuda", int(environ["LOCAL_RANK"]))
 
 
-class DataParallel:
+class DataParallel(Processes):
     """Each process has both models and counts its share of the prompts; process 0 alone takes the times."""
-
-    conditions = ""
-    writes_checkpoint = True
 
     def __init__(self, exit_reasons: ExitReasons) -> None:
         self.rank, self.count = exit_reasons.rank, exit_reasons.count
@@ -103,9 +100,6 @@ class DataParallel:
     def run_on_first(self, make: Callable[[], Result]) -> Result:
         """Return the result of process 0, while the others wait without using the processor."""
         return self._broadcast(make() if self.rank == 0 else None)
-
-    def clock(self, own: Clock) -> Clock:
-        return own
 
     @contextmanager
     def supervise(self, checkpoint: Path | None) -> Iterator[None]:

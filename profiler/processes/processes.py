@@ -1,9 +1,9 @@
 """The processes that measure one profile together."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from treeopt.errors import InterruptionError
 from treeopt.profiler.clock import Clock
@@ -12,59 +12,40 @@ Numbers = tuple[float, ...]
 Result = TypeVar("Result")
 
 
-class Processes(Protocol):
-    """The communication among processes."""
+class Processes:
+    """One process; subclasses communicate with others."""
 
-    rank: int
+    rank = 0
     """This process; process 0 takes the times and writes the profile."""
-    count: int
-    conditions: str
+    count = 1
+    conditions = ""
     """Added to the conditions of a profile: how the target is split, empty if it is not."""
-    writes_checkpoint: bool
+    writes_checkpoint = True
     """Whether this process measures what no other does."""
 
     def owns(self, number: int) -> bool:
         """Return whether this process counts a prompt."""
+        return number >= 0
 
     def gather(self, counted: Mapping[int, Numbers]) -> dict[int, Numbers]:
         """Return the counts of all processes, by prompt; every process must call this."""
+        return dict(counted)
 
     def run_on_first(self, make: Callable[[], Result]) -> Result:
         """Return the result of process 0; every process must call this."""
+        return make()
 
     def clock(self, own: Clock) -> Clock:
         """Return the clock for common measurements, given that of this process's device."""
+        return own
 
-    def supervise(self, checkpoint: Path | None) -> AbstractContextManager[None]:
+    @contextmanager
+    def supervise(self, checkpoint: Path | None) -> Iterator[None]:
         """Return the context of all joint work: when one process ends, all end, with an error that names it.
 
         Args:
             checkpoint: which the error points to.
         """
-
-
-class OneProcess:
-    """A single process."""
-
-    rank = 0
-    count = 1
-    conditions = ""
-    writes_checkpoint = True
-
-    def owns(self, number: int) -> bool:
-        return number >= 0
-
-    def gather(self, counted: Mapping[int, Numbers]) -> dict[int, Numbers]:
-        return dict(counted)
-
-    def run_on_first(self, make: Callable[[], Result]) -> Result:
-        return make()
-
-    def clock(self, own: Clock) -> Clock:
-        return own
-
-    @contextmanager
-    def supervise(self, checkpoint: Path | None) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:

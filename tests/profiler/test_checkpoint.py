@@ -13,14 +13,14 @@ from treeopt.profiler import checkpoint as checkpoint_module
 from treeopt.profiler.checkpoint import check_origin, describe_origin
 from treeopt.profiler.latency import passes
 from treeopt.profiler.latency.steps import step_key
-from treeopt.profiler.processes.processes import OneProcess
+from treeopt.profiler.processes.processes import Processes
 from treeopt.records.rules import RULES
 from treeopt.trees import chain
 
 HEADING = "machine A, rounds 3, größe 1"
 
 
-class Second(OneProcess):
+class Second(Processes):
     """Process 1 of 2, which measures other prompts than process 0."""
 
     rank = 1
@@ -210,7 +210,7 @@ class TestSeveralProcesses:
         assert [json.loads(line) for line in file.read_text().splitlines()][1:] == [["acceptance", 1, [4.0]]]
         whole = file.read_bytes()
         file.write_bytes(whole + b'["torn')
-        for processes in (OneProcess(), Second()):
+        for processes in (Processes(), Second()):
             resumed = Checkpoint(path, HEADING, resume=True, processes=processes)
             assert list_entries(resumed, "acceptance") == [(0, (3.0, 1.5, 0.0)), (1, (4.0,))]
         assert file.read_bytes() == whole

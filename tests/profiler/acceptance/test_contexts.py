@@ -18,7 +18,7 @@ from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, Window
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
-from treeopt.profiler.processes.processes import OneProcess
+from treeopt.profiler.processes.processes import Processes
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime.models.model import NO_STATES, Output, Outputs
@@ -176,7 +176,7 @@ class TestAcceptance:
         (acceptance,) = measure(right_until(125), settings=replace(SETTINGS, context_tokens=(300,))).acceptances
         assert acceptance.context_tokens is None
         np.testing.assert_array_equal(acceptance.table.p[:, 0], 1)
-        processes, checkpoint = OneProcess(), Checkpoint(None, "")
+        processes, checkpoint = Processes(), Checkpoint(None, "")
         counter = AcceptanceCounter(
             Counter(), right_until(125), PROMPTS, SETTINGS, checkpoint=checkpoint, processes=processes
         )

@@ -16,7 +16,7 @@ from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
 from treeopt.profiler.drafters.by_category import add_category_settings
 from treeopt.profiler.drafters.plain_sequences import replay_lookups
 from treeopt.profiler.engine_profile import engine_profile
-from treeopt.profiler.processes.processes import OneProcess
+from treeopt.profiler.processes.processes import Processes
 from treeopt.records.acceptance_counts import MIN_REACHED
 from treeopt.records.measured_drafter import ReplayedSequences
 from treeopt.records.sampling import Sampling
@@ -52,7 +52,7 @@ def test_category_equals_the_profile_of_its_prompts_alone(target, draft, prompts
 
 def test_every_acceptance_has_the_categories_of_its_prompts(target, draft, prompts):
     def make_counter(categories, **changes):
-        options = {"checkpoint": Checkpoint(None, ""), "processes": OneProcess(), "categories": categories}
+        options = {"checkpoint": Checkpoint(None, ""), "processes": Processes(), "categories": categories}
         return AcceptanceCounter(target, draft, prompts, replace(SETTINGS, **changes), **options)
 
     samplings = (Sampling(0.7), Sampling(0.0))

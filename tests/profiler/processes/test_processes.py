@@ -23,7 +23,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.processes.distributed import local_device, processes_for
-from treeopt.profiler.processes.processes import OneProcess
+from treeopt.profiler.processes.processes import Processes
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.trees import chain, k_ary
@@ -52,7 +52,7 @@ def fastest_tree(profile):
 
 
 def measure(case, checkpoint, settings=SETTINGS, processes=None, *, seconds=1.0):
-    processes = processes or OneProcess()
+    processes = processes or Processes()
     clock = processes.clock(FakeClock(lambda: seconds))
     options = {"clock": clock, "checkpoint": checkpoint, "processes": processes, "fastest_tree": fastest_tree}
     return measure_profile(*case, settings, **options)
@@ -300,7 +300,7 @@ def test_two_processes_measure_a_split_target(case, tmp_path):
 class TestOneProcess:
     def test_process_is_alone_without_a_launcher(self):
         for environ in ({}, {"WORLD_SIZE": "1"}):
-            assert isinstance(processes_for(environ, tensor_parallel=False, device=CPU), OneProcess)
+            assert type(processes_for(environ, tensor_parallel=False, device=CPU)) is Processes
             assert local_device("cuda:1", environ) == torch.device("cuda:1")
 
     def test_one_process_cannot_split_a_target(self):
@@ -316,11 +316,11 @@ class TestOneProcess:
     def test_interruption_names_the_checkpoint(self, tmp_path):
         path = tmp_path / "checkpoint"
         for checkpoint in (None, path):
-            with pytest.raises(KeyboardInterrupt), OneProcess().supervise(checkpoint):
+            with pytest.raises(KeyboardInterrupt), Processes().supervise(checkpoint):
                 raise KeyboardInterrupt
         path.touch()
         reason = f"interrupted. What was measured is in {path}; the same command"
-        with pytest.raises(TreeoptError, match=reason), OneProcess().supervise(path):
+        with pytest.raises(TreeoptError, match=reason), Processes().supervise(path):
             raise KeyboardInterrupt
 
 
