@@ -68,7 +68,7 @@ def _measure(
     from treeopt.profiler.budget import Budget
     from treeopt.profiler.latency.load import CpuLoadReader
     from treeopt.profiler.latency.passes import ROOM_TOKENS
-    from treeopt.profiler.profile_run import check_measurable
+    from treeopt.profiler.limits import check_measurable
     from treeopt.texts.prompts import profile_prompts
 
     is_first = processes.rank == 0
@@ -138,7 +138,7 @@ def _load_drafters(
             f"drafter: expected to be measured by one process. Got {processes.count}: leave torchrun out."
         )
     from treeopt.methods.build import load_planned_drafter
-    from treeopt.profiler.profile_run import longest_sequence
+    from treeopt.profiler.limits import longest_sequence
 
     capacity = longest_sequence(models.target, models.draft, prompts, settings)
     loaded: dict[DrafterSetting, LoadedDrafter] = {}

@@ -21,10 +21,11 @@ from treeopt.profiler.drafters.measuring import DrafterMeasurement
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.load import CpuLoadReader
 from treeopt.profiler.latency.memory import freeze_existing_objects
-from treeopt.profiler.latency.passes import ROOM_TOKENS, TimedPoint
+from treeopt.profiler.latency.passes import TimedPoint
 from treeopt.profiler.latency.point import PointTimer
 from treeopt.profiler.latency.prefill import MAX_ROUNDS, PrefillTimer
 from treeopt.profiler.latency.rounds import Recorder, Tick
+from treeopt.profiler.limits import DRAFTER_POSITIONS, check_measurable, room_tokens
 from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.profiler.processes.processes import Processes
 from treeopt.profiler.refinement import CERTAIN, PlanCertainty, ProfileRefiner
@@ -36,13 +37,9 @@ from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.finite import check_logits
-from treeopt.runtime.models.model import LanguageModel, describe_length_limit, max_sequence_tokens, shortest_model
+from treeopt.runtime.models.model import LanguageModel, max_sequence_tokens
 from treeopt.version import TOOL
 
-MIN_POSITIONS = 16
-"""Positions of each sequence that are counted, however small the time budget."""
-DRAFTER_POSITIONS = 64
-"""Positions of each sequence that other drafters are measured on under a time budget."""
 PAIR_SHARE = 2
 """Shares of a time budget for the draft model; every other drafter has one."""
 LATENCY_SHARE, PREFILL_SHARE, ACCEPTANCE_SHARE = 0.25, 0.05, 0.15
@@ -377,59 +374,3 @@ class Measurement:
     @property
     def _room_tokens(self) -> int:
         return room_tokens(self._target, self._draft, self._prompts)
-
-
-def room_tokens(target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many tokens every prompt can be continued by."""
-    return max_sequence_tokens(target, draft) - max(map(len, prompts))
-
-
-def longest_sequence(
-    target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]], settings: Settings
-) -> int:
-    """Return the tokens of the longest decoded sequence; under a time budget an upper bound."""
-    positions = DRAFTER_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
-    max_tokens = max_sequence_tokens(target, draft)
-    windows = [Window.around(context, positions, max_tokens) for context in settings.acceptance_contexts]
-    if windows:
-        return min(max_tokens, max(window.prompt_tokens + window.positions for window in windows))
-    return min(max_tokens, max(map(len, prompts)) + positions)
-
-
-def check_measurable(
-    target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]], settings: Settings
-) -> None:
-    """Raise InvalidValueError if prompts are missing, or a context or the positions do not fit the models."""
-    shortest = shortest_model(target, draft)
-    max_tokens = shortest.config.max_positions
-    if len(prompts) < 2 or min(map(len, prompts)) == 0:
-        raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.", field="prompts")
-    if max_tokens <= ROOM_TOKENS:
-        raise InvalidValueError(
-            f"context_tokens: expected models that take more than {ROOM_TOKENS} tokens, which the timed steps need. "
-            f"{describe_length_limit(shortest)}: use another model.",
-            field="context_tokens",
-        )
-    if max(settings.context_tokens) + ROOM_TOKENS > max_tokens:
-        raise InvalidValueError(
-            f"context_tokens: expected at most {max_tokens - ROOM_TOKENS}, because {describe_length_limit(shortest)}, and the timed "
-            f"steps need {ROOM_TOKENS}. Got {max(settings.context_tokens)}.",
-            field="context_tokens",
-        )
-    longest, room = max(map(len, prompts)), room_tokens(target, draft, prompts)
-    positions = MIN_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
-    if settings.acceptance_contexts:
-        positions = 0  # a prompt is cut where it is too long for a context
-    if positions > 0 >= room:
-        raise InvalidValueError(
-            f"prompts: expected at most {max_tokens - 1} tokens before a new one, because {describe_length_limit(shortest)}. Got "
-            f"{longest}: give shorter prompts.",
-            field="prompts",
-        )
-    if positions > room:
-        raise InvalidValueError(
-            f"positions: expected at most {room * len(prompts)}, since {len(prompts)} prompts of up "
-            f"to {longest} tokens are continued and {describe_length_limit(shortest)}. "
-            f"Got {settings.positions}: ask for fewer, or give more prompts.",
-            field="positions",
-        )

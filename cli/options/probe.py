@@ -235,7 +235,9 @@ class ProbeOptions:
         help="Measure for this long, such as 90s or 3m, instead of --rounds.",
     )
     together: bool = together_option()
-    resume: bool = option("--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted probe, if there is one.")
+    resume: bool = option(
+        "--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted probe, if there is one."
+    )
     force: bool = force_option(REPLACE_FILES)
     path: Path = output_option("Profile to write; - for standard output.", default=PROFILE)
 

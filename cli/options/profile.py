@@ -175,7 +175,9 @@ class ProfileOptions:
         type=DURATION,
         help="Wait at most this long, such as 60s, until no other program uses the processors.",
     )
-    resume: bool = option("--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted profile, if there is one.")
+    resume: bool = option(
+        "--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted profile, if there is one."
+    )
     force: bool = force_option(REPLACE_FILES)
     tensor_parallel: bool = option(
         "--tensor-parallel",

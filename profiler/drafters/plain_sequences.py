@@ -7,6 +7,7 @@ from treeopt.errors import BatchError, OutOfMemoryError
 from treeopt.profiler.acceptance.contexts import PromptSet, PromptSource
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.checkpoint import Checkpoint
+from treeopt.profiler.limits import MIN_POSITIONS
 from treeopt.records.measured_acceptance import select_categories
 from treeopt.records.measured_drafter import ReplayedSequences
 from treeopt.records.profile import Profile
@@ -19,8 +20,6 @@ from treeopt.trees.drafter_parameters import PROMPT_LOOKUP_SETTINGS, PromptLooku
 BATCH_SIZE = 16
 LOOKAHEAD_TOKENS = max(setting.length for setting in PROMPT_LOOKUP_SETTINGS)
 """Generated after the counted positions, to verify the last drafts."""
-MIN_POSITIONS = 16
-"""Of each sequence, however short the time."""
 GeneratedSequences = dict[str, tuple[PromptSet, dict[int, list[int]]]]
 """By `describe_point`: the prompts, and the target's tokens after each."""
 
