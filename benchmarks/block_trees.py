@@ -30,7 +30,7 @@ from treeopt.arrays import Float64, Int64
 from treeopt.planner import step_model
 from treeopt.planner.resampling import SEED, draw_sequence_weights, estimate
 from treeopt.profiler import Checkpoint
-from treeopt.profiler.acceptance.contexts import PromptSet
+from treeopt.profiler.acceptance.contexts import DecodingPoint, WholePrompts
 from treeopt.profiler.acceptance.heads import BlockMarginals, block_marginals, build_head_sequence
 from treeopt.profiler.drafters.plain_sequences import generate_sequences
 from treeopt.records.accepted_ranks import RootRanks
@@ -325,8 +325,9 @@ def sample(
     target: Transformer, head: DFlashHead, prompts: Sequence[Sequence[int]], sampling: Sampling, positions: int
 ) -> list[BlockMarginals]:
     """Return what the head predicts along what the target generates after each prompt."""
-    prompt_set = PromptSet(dict(enumerate(prompts)), positions)
-    generated = generate_sequences(target, prompt_set, sampling, "", Checkpoint(None, ""))
+    point = DecodingPoint(sampling, WholePrompts(prompts))
+    prompt_set = point.source.prompt_set(sampling, positions)
+    generated = generate_sequences(target, point, prompt_set, Checkpoint(None, "")).tokens
     sequences = []
     for number in progress(list(generated), "predicting"):
         states = build_head_sequence(target, prompts[number], generated[number], sampling, head.requested_states)

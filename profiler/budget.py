@@ -2,15 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from treeopt.profiler.checkpoint import Checkpoint
 
 SPENT = "spent "
 """Prefix of the checkpoint's entries of seconds spent on a part."""
 NowS = Callable[[], float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,11 @@ class Deadline:
     def part(self, fraction: float) -> "Deadline":
         """Return the deadline after a fraction of the time left."""
         return Deadline(self.now_s, self.now_s() + fraction * max(0.0, self.left_s))
+
+    def split(self, items: Sequence[T]) -> Iterator[tuple[T, "Deadline"]]:
+        """Yield each item with its own deadline: equal shares of the time, of which an item leaves what it does not use."""
+        for number, item in enumerate(items):
+            yield item, self.part(1 / (len(items) - number))
 
 
 NO_DEADLINE = Deadline(time.monotonic, math.inf)

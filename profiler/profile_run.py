@@ -196,9 +196,10 @@ class Measurement:
                     else:
                         counted.add(deadline, 2)
             if self._draft is None or not timers:
-                for number, timer in enumerate(timers.values()):  # no plan that shows which sizes decide
+                share = deadline.part(LATENCY_SHARE)
+                for timer, part in share.split(list(timers.values())):  # no plan that shows which sizes decide
                     with budget.spending("verify"):
-                        timer.sample(deadline.part(LATENCY_SHARE / (len(timers) - number)))
+                        timer.sample(part)
             elif self._plan is not None:
                 refiner = ProfileRefiner(
                     budget, timers, counted, make_profile, self._plan, self._settings.samplings, tick

@@ -4,8 +4,9 @@ At a context length positions are counted around it, half of them before and hal
 plain decoding, once, up to the longest context; shorter contexts use the beginning of that sequence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple
 
 from treeopt.errors import TreeoptError
@@ -146,6 +147,25 @@ class PromptsAtContext:
 
 
 PromptSource = WholePrompts | PromptsAtContext
+
+
+class DecodingPoint(NamedTuple):
+    """How the target samples, and the prompts at one context length."""
+
+    sampling: Sampling
+    source: PromptSource
+
+    @property
+    def name(self) -> str:
+        """In the checkpoint."""
+        at = "" if self.source.context_tokens is None else f" at {self.source.context_tokens}"
+        return f"{self.sampling.temperature:g}{at}"
+
+    def middle_tokens(self, prompts: Iterable[Sequence[int]], new_tokens: Iterable[int]) -> int:
+        """Return the context length halfway through the new tokens, on average over sequences."""
+        if self.source.context_tokens is not None:
+            return self.source.context_tokens
+        return round(fmean(len(prompt) + new / 2 for prompt, new in zip(prompts, new_tokens, strict=True)))
 
 
 def check_sequence_count(context_tokens: int, long_enough: int, total: int) -> None:

@@ -1,6 +1,6 @@
 """The acceptance of heads that fill static trees, sequence by sequence, and the accepted ranks below every root."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,14 +14,15 @@ from treeopt.profiler.acceptance.heads import (
     head_children,
 )
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
-from treeopt.profiler.checkpoint import Checkpoint
+from treeopt.profiler.drafters.plain_sequences import PlainSequences
+from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.processes.processes import Numbers
+from treeopt.profiler.settings import Settings
 from treeopt.records.acceptance_counts import AcceptanceCounts, combine_counts
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categories
 from treeopt.records.measured_drafter import MeasuredTrees
 from treeopt.records.rules import TARGET_RULE
-from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.transformer import Transformer
@@ -50,8 +51,7 @@ def count_sequences(
     count: Callable[[int], Numbers],
     numbers: Iterable[int],
     kind: str,
-    checkpoint: Checkpoint,
-    tick: Callable[[], object],
+    recorder: Recorder,
     deadline: Deadline = NO_DEADLINE,
 ) -> dict[int, Numbers]:
     """Return one row for each sequence, counting those that the checkpoint lacks.
@@ -60,62 +60,63 @@ def count_sequences(
         count: returns the row of a prompt number; empty if its sequence ends too early.
         numbers: of the prompts.
         kind: of the entries in the checkpoint.
-        checkpoint: where every row is stored.
-        tick: called after every sequence.
+        recorder: stores every row; its `tick` is called after every sequence.
         deadline: after which no sequence is counted, if two are.
     """
-    rows = checkpoint.rows(kind)
+    rows = recorder.checkpoint.rows(kind)
     for number in numbers:
         if number not in rows:
             if deadline.over() and sum(map(bool, rows.values())) >= 2:
                 break
             rows[number] = count(number)
-            checkpoint.append(kind, number, rows[number])
-        tick()
+            recorder.checkpoint.append(kind, number, rows[number])
+        recorder.tick()
     return rows
 
 
-def measure_head_acceptance(
-    count: Callable[[int], RootCounts | None],
-    numbers: Iterable[int],
-    sampling: Sampling,
-    context_tokens: int,
-    kind: str,
-    checkpoint: Checkpoint,
-    tick: Callable[[], object],
+def measure_trees(
+    drafter: LoadedDrafter,
+    sequences: PlainSequences,
+    prompt_count: int,
+    settings: Settings,
+    recorder: Recorder,
     deadline: Deadline = NO_DEADLINE,
     categories: Sequence[str] = (),
 ) -> MeasuredTrees:
-    """Return the acceptance over some sequences; see `count_sequences`.
+    """Return the acceptance along sequences of plain decoding.
 
     Args:
-        count: counts the sequence of a prompt number; returns None if it ends too early.
-        numbers: of the prompts.
-        sampling: how the sequences were sampled.
-        context_tokens: sequence length halfway through decoding.
-        kind: of the entries in the checkpoint.
-        checkpoint: where the counts of every sequence are stored.
-        tick: called after every sequence.
+        drafter: heads that fill static trees.
+        sequences: of plain decoding.
+        prompt_count: of all prompts; those that end before the context length count as sequences without positions.
+        settings: children per node, and the levels of an EAGLE head; other heads have their own number.
+        recorder: stores the counts of every sequence.
         deadline: see `count_sequences`.
         categories: one for each prompt, `""` for none.
 
     Raises TreeoptError if the sequences are too few.
     """
+    point = sequences.point
 
     def count_row(number: int) -> Numbers:
-        counts = count(number)
-        return () if counts is None else counts.numbers
+        if number not in sequences.prompts:
+            return ()
+        return count_roots(drafter, sequences, number, settings.branching, settings.depth).numbers
 
-    rows = count_sequences(count_row, numbers, kind, checkpoint, tick, deadline)
-    sequences = _fill_missing(
+    numbers = [
+        number for number in range(prompt_count) if number in sequences.tokens or number not in sequences.prompts
+    ]
+    kind = f"acceptance {drafter.label} {point.name}"
+    rows = count_sequences(count_row, numbers, kind, recorder, deadline)
+    counted = _fill_missing(
         [RootCounts.from_numbers(rows[number]) if rows[number] else None for number in sorted(rows)]
     )
-    sums = combine_counts([sequence.counts for sequence in sequences])
+    sums = combine_counts([sequence.counts for sequence in counted])
     acceptance = MeasuredAcceptance(
         rule=TARGET_RULE,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
+        temperature=point.sampling.temperature,
+        top_p=point.sampling.top_p,
+        top_k=point.sampling.top_k,
         prompts=int(np.count_nonzero(sums.reached[:, 0])),
         positions=int(sums.reached[:, 0].sum()),
         table=sums.table(),
@@ -123,41 +124,26 @@ def measure_head_acceptance(
         categories=select_categories(categories, sorted(rows)),
     )
     depths = sums.reached.shape[1]
-    ranks = RootRanks([sequence.ranks[:, :depths].tolist() for sequence in sequences])
-    return MeasuredTrees(acceptance=acceptance, root_ranks=ranks, context_tokens=context_tokens)
+    prompts = [sequences.prompts[number] for number in sequences.tokens]
+    new_tokens = [min(len(tokens), sequences.positions) for tokens in sequences.tokens.values()]
+    return MeasuredTrees(
+        acceptance=acceptance,
+        root_ranks=RootRanks([sequence.ranks[:, :depths].tolist() for sequence in counted]),
+        context_tokens=point.middle_tokens(prompts, new_tokens),
+    )
 
 
-def root_counter(
-    drafter: LoadedDrafter,
-    prompts: Mapping[int, Sequence[int]],
-    generated: Mapping[int, Sequence[int]],
-    *,
-    sampling: Sampling,
-    branching: int,
-    depth: int,
-) -> Callable[[int], RootCounts | None]:
-    """Return a function that counts the sequence of a prompt number.
-
-    Args:
-        drafter: heads that fill static trees.
-        prompts: token ids, by number.
-        generated: the target's tokens after each prompt.
-        sampling: how they were sampled.
-        branching: children per node.
-        depth: levels of an EAGLE head; other heads have their own number.
-    """
+def count_roots(
+    drafter: LoadedDrafter, sequences: PlainSequences, number: int, branching: int, depth: int
+) -> RootCounts:
+    """Return the counts along the counted positions of one sequence; arguments as in `measure_trees`."""
     target, heads = drafter.target, drafter.heads
     assert isinstance(target, Transformer)  # heads are loaded for no other
     requested_states = LAST if isinstance(heads, MedusaHeads) else heads.requested_states
-
-    def count(number: int) -> RootCounts | None:
-        if number not in prompts:
-            return None
-        sequence = build_head_sequence(target, prompts[number], generated[number], sampling, requested_states)
-        children = head_children(heads, sequence, branching, depth)
-        return RootCounts(count_children(children, sequence), child_ranks(children, sequence.tokens))
-
-    return count
+    prompt, tokens = sequences.prompts[number], sequences.tokens[number][: sequences.positions]
+    sequence = build_head_sequence(target, prompt, tokens, sequences.point.sampling, requested_states)
+    children = head_children(heads, sequence, branching, depth)
+    return RootCounts(count_children(children, sequence), child_ranks(children, sequence.tokens))
 
 
 def _fill_missing(sequences: Sequence[RootCounts | None]) -> list[RootCounts]:

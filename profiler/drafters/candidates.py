@@ -1,12 +1,17 @@
 """Settings of drafters with trees of their own that are worth decoding with."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 
+import numpy as np
+
+from treeopt.arrays import Float64, Integers
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner.dynamic import fastest_dynamic_tree, specexec_settings
 from treeopt.planner.model import StepModel
 from treeopt.planner.replay import Replay
 from treeopt.records.draft_record import DraftRecord
+from treeopt.records.measured_drafter import ReplayedSequences
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.trees.drafter_parameters import (
     LOOKAHEAD_SETTINGS,
@@ -34,6 +39,11 @@ FIXED_SETTINGS: dict[str, Sequence[DrafterParameters]] = {
     LOOKUP: PROMPT_LOOKUP_SETTINGS,
 }
 """Settings that are tried on every machine."""
+MIN_SETTINGS = 2
+"""Settings to decode with on all prompts, or one per context if those are more."""
+WORTHWHILE = 1.02
+"""Tokens per second in a category of prompts, relative to the fastest setting selected already."""
+PassSeconds = Callable[[Integers], Float64]
 MakeRecord = Callable[[], DraftRecord]
 MakeModel = Callable[[], StepModel]
 
@@ -89,3 +99,41 @@ def _fits(drafter: LoadedDrafter, setting: DrafterSetting, max_tokens: int) -> b
         return drafter.make_with_setting(setting).max_tokens <= max_tokens
     except InvalidValueError:  # more children than a small vocabulary has
         return False
+
+
+def select_settings(ranked: Sequence[Sequence[DrafterSetting]]) -> list[DrafterSetting]:
+    """Return the settings to decode with in full: the fastest at every context, then the next, at least `MIN_SETTINGS`.
+
+    Args:
+        ranked: settings at each context, the fastest first.
+    """
+    by_rank = dict.fromkeys(setting for row in zip_longest(*ranked) for setting in row if setting is not None)
+    return list(by_rank)[: max(MIN_SETTINGS, len({settings[0] for settings in ranked}))]
+
+
+def add_category_settings(
+    selected: Sequence[DrafterSetting], replayed: Mapping[DrafterSetting, ReplayedSequences], step_s: PassSeconds
+) -> list[DrafterSetting]:
+    """Return `selected`, followed by the settings that are at least 2 % faster in some category of prompts.
+
+    Args:
+        selected: settings to decode with in any case.
+        replayed: steps along the sequences of all categories, by setting.
+        step_s: from sizes of the target's passes (sizes,) to the seconds of steps.
+    """
+    settings = list(selected)
+    for category in sorted({name for sequences in replayed.values() for name in sequences.categories if name}):
+        rates = {setting: _tokens_per_s(sequences, category, step_s) for setting, sequences in replayed.items()}
+        fastest = max(rates, key=lambda setting: rates[setting])
+        if rates[fastest] > WORTHWHILE * max((rates.get(setting, 0.0) for setting in settings), default=0.0):
+            settings.append(fastest)
+    return settings
+
+
+def _tokens_per_s(sequences: ReplayedSequences, category: str, step_s: PassSeconds) -> float:
+    indices = [index for index, name in enumerate(sequences.categories) if name == category]
+    if not indices:
+        return 0.0
+    passes = np.array(sequences.passes_by_sequence)[indices].sum(axis=0)
+    seconds = float(step_s(np.array(sequences.pass_tokens)) @ passes)
+    return sum(sequences.tokens[index] for index in indices) / seconds

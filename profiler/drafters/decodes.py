@@ -1,8 +1,7 @@
-"""Prompts decoded by several configurations in interleaved runs, each timed as a whole and stored in the checkpoint."""
+"""Prompts decoded by several decoders in interleaved runs, each timed as a whole and stored in the checkpoint."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -36,44 +35,30 @@ class DecodedSequence(NamedTuple):
         return cls(int(tokens), int(steps), seconds, counts)
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """A decoder that is made when the first prompt is decoded, and the kind of its entries in the checkpoint."""
-
-    kind: str
-    make: Callable[[], Decoder]
-
-    @cached_property
-    def decoder(self) -> Decoder:
-        return self.make()
-
-
 def decode_prompts(
-    configurations: Sequence[Configuration],
+    decoders: Mapping[str, Callable[[], Decoder]],
     prompts: Mapping[int, Sequence[int]],
     positions: int,
     recorder: Recorder,
     deadline: Deadline = NO_DEADLINE,
     at_least: int = 2,
 ) -> list[list[DecodedSequence]]:
-    """Return what every configuration decoded, in interleaved runs, those in the checkpoint included.
+    """Return what every decoder decoded, in interleaved runs, those in the checkpoint included.
 
     The prompt number is the seed, so resuming changes nothing.
 
     Args:
-        configurations: what decodes.
+        decoders: by the kind of their entries in the checkpoint; each is made when it first decodes.
         prompts: token ids by their numbers.
         positions: new tokens of each, fewer if a sequence ends.
         recorder: times the runs; its `tick` is called once for each.
         deadline: no prompt is started that may end after it.
         at_least: prompts that are decoded however long they take.
     """
+    kinds = list(decoders)
     recorded = [
-        {
-            entry.key: DecodedSequence.from_numbers(entry.values)
-            for entry in recorder.checkpoint.entries(configuration.kind)
-        }
-        for configuration in configurations
+        {number: DecodedSequence.from_numbers(row) for number, row in recorder.checkpoint.rows(kind).items()}
+        for kind in kinds
     ]
     rounds: list[tuple[DecodedSequence, ...]] = []
 
@@ -85,25 +70,25 @@ def decode_prompts(
                 return
             yield number, 0
 
-    def decode(configuration: Configuration, number: int, _: int, new_tokens: int) -> DecodedSequence:
-        run = decode_run(configuration.decoder, prompts[number], new_tokens, number, recorder.clock)
+    def decode(make: Callable[[], Decoder], number: int, _: int, new_tokens: int) -> DecodedSequence:
+        run = decode_run(make(), prompts[number], new_tokens, number, recorder.clock)
         return DecodedSequence(len(run.tokens), run.steps, run.seconds, run.passes)
 
     for finished in interleave(
-        [partial(decode, configuration) for configuration in configurations],
+        [partial(decode, cache(make)) for make in decoders.values()],
         positions,
         affordable_prompts(),
         recorded=lambda index, number: recorded[index].get(number),
-        record=lambda index, number, run: recorder.checkpoint.append(configurations[index].kind, number, run.numbers),
+        record=lambda index, number, run: recorder.checkpoint.append(kinds[index], number, run.numbers),
     ):
-        for _ in configurations:
+        for _ in kinds:
             recorder.tick()
         rounds.append(finished.runs)
     return [[*runs] for runs in zip(*rounds, strict=True)]
 
 
 def join_sequences(sequences: Sequence[DecodedSequence]) -> DecodedSequences:
-    """Return the record of sequences decoded with one configuration."""
+    """Return the record of sequences decoded with one decoder."""
     return DecodedSequences(
         tokens=tuple(sequence.tokens for sequence in sequences),
         steps=tuple(sequence.steps for sequence in sequences),

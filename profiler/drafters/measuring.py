@@ -4,24 +4,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from tqdm import tqdm
 
-from treeopt.profiler.acceptance.contexts import PromptSource
+from treeopt.profiler.acceptance.contexts import DecodingPoint, PromptSource
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
+from treeopt.profiler.drafters.acceptance import measure_trees
 from treeopt.profiler.drafters.candidates import REPLAYED
-from treeopt.profiler.drafters.one_drafter import DrafterProfiler
-from treeopt.profiler.drafters.plain_sequences import (
-    GeneratedSequences,
-    describe_point,
-    generate_sequences,
-    limit_positions,
-)
+from treeopt.profiler.drafters.decoded_settings import Candidates, SettingsMeasurement
+from treeopt.profiler.drafters.plain_sequences import PlainSequences, generate_sequences, limit_positions
 from treeopt.profiler.drafters.times import DrafterTimer
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.settings import Settings
-from treeopt.records.measured_drafter import DrafterLatency, MeasuredDrafter
+from treeopt.records.measured_drafter import DrafterLatency, MeasuredDrafter, MeasuredSettings, MeasuredTrees
 from treeopt.records.profile import Profile
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.model import LanguageModel
@@ -33,8 +29,11 @@ FIRST_PROMPTS = 8
 """Prompts that are decoded before the first check whether the choice among drafters is certain."""
 GENERATION_SHARE = 1 / 4
 """Fraction of the time that generating the sequences may take along which drafters are counted."""
+TRIAL_SHARE = 1 / 3
+"""Fraction of the time for a drafter with trees of its own that finding its fastest settings may take."""
 COUNTED_ALONG_SEQUENCES = (*STATIC_TREE_DRAFTERS, *REPLAYED)
 """Drafters whose tokens per step need no decoding of their own."""
+Bar: TypeAlias = "tqdm[NoReturn]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,30 +75,29 @@ class DrafterMeasurement:
         counted = [drafter for drafter in drafters if drafter.name in COUNTED_ALONG_SEQUENCES]
         generated = self._generate(counted[0].target, profile, hidden) if counted else {}
         latencies = self._time_drafters(drafters, profile, hidden)
+        selected = self._select_settings(drafters, profile, generated, hidden)
         while True:
-            measured = self._measure_on_prompts(prompts, drafters, profile, generated, latencies, hidden)
+            measured = self._measure_on_prompts(prompts, drafters, profile, generated, latencies, selected, hidden)
             result = replace(profile, drafters=measured)
             if prompts == self.prompt_count or self.deadline.over() or (is_certain is not None and is_certain(result)):
                 return result
             prompts = min(2 * prompts, self.prompt_count)
 
-    def _generate(self, target: LanguageModel, profile: Profile, hidden: bool | None) -> GeneratedSequences:
-        """Return what the target generates by plain decoding at every operating point, on as many prompts as time permits."""
-        points = list(product(self.settings.samplings, self.sources))
-        deadline = self.deadline.part(GENERATION_SHARE)
-        generated: GeneratedSequences = {}
+    @property
+    def _points(self) -> list[DecodingPoint]:
+        return [DecodingPoint(*pair) for pair in product(self.settings.samplings, self.sources)]
+
+    def _generate(self, target: LanguageModel, profile: Profile, hidden: bool | None) -> dict[str, PlainSequences]:
+        """Return what the target generates at every operating point, by its name, on as many prompts as time permits."""
+        generated = {}
         with tqdm(desc="sequences ", unit="sequence", disable=hidden) as bar:
-            for number, (sampling, source) in enumerate(points):
-                part = deadline.part(1 / (len(points) - number))
-                prompt_set = source.prompt_set(sampling, self.positions)
+            for point, part in self.deadline.part(GENERATION_SHARE).split(self._points):
+                prompt_set = point.source.prompt_set(point.sampling, self.positions)
                 _extend_bar(bar, len(prompt_set.prompts))
                 positions = limit_positions(profile, prompt_set.positions, part.left_s / 2)
                 prompt_set = prompt_set._replace(positions=positions)
-                name = describe_point(sampling, source)
-                generated[name] = (
-                    prompt_set,
-                    generate_sequences(target, prompt_set, sampling, name, self.recorder.checkpoint, part, bar.update),
-                )
+                checkpoint = self.recorder.checkpoint
+                generated[point.name] = generate_sequences(target, point, prompt_set, checkpoint, part, bar.update)
         return generated
 
     def _time_drafters(
@@ -115,38 +113,89 @@ class DrafterMeasurement:
                     latencies[drafter.label] = timer.measure(profile.latencies, share)
         return latencies
 
+    def _select_settings(
+        self,
+        drafters: Sequence[LoadedDrafter],
+        profile: Profile,
+        generated: Mapping[str, PlainSequences],
+        hidden: bool | None,
+    ) -> dict[str, list[Candidates]]:
+        """Return the settings to decode with at every operating point, by the labels of drafters with trees of their own."""
+        own_trees = [drafter for drafter in drafters if drafter.name not in STATIC_TREE_DRAFTERS]
+        deadline = self.deadline.part(TRIAL_SHARE * len(own_trees) / max(1, len(drafters)))
+        selected: dict[str, list[Candidates]] = {}
+        with tqdm(desc="settings  ", unit="text", disable=hidden) as bar:
+            for (drafter, sampling), part in deadline.split(list(product(own_trees, self.settings.samplings))):
+                points = [point for point in self._points if point.sampling == sampling]
+                measurement = self._settings_measurement(drafter, profile, generated, bar)
+                selected.setdefault(drafter.label, []).extend(measurement.select(points, part))
+        return selected
+
     def _measure_on_prompts(
         self,
         prompts: int,
         drafters: Sequence[LoadedDrafter],
         profile: Profile,
-        generated: GeneratedSequences,
+        generated: Mapping[str, PlainSequences],
         latencies: Mapping[str, tuple[DrafterLatency, ...]],
+        selected: Mapping[str, Sequence[Candidates]],
         hidden: bool | None,
     ) -> tuple[MeasuredDrafter, ...]:
+        """Return the drafters; those with trees of their own decode up to `prompts` prompts, others count all."""
         measured = []
-        for number, drafter in enumerate(drafters):
-            deadline = self.deadline.part(1 / (len(drafters) - number))
+        for drafter, deadline in self.deadline.split(drafters):
+            trees: tuple[MeasuredTrees, ...] = ()
+            decodes: tuple[MeasuredSettings, ...] = ()
             with tqdm(desc=f"{drafter.label:<10}", unit="text", disable=hidden) as bar:
-                profiler = DrafterProfiler(
-                    drafter=drafter,
-                    profile=profile,
-                    sources=self.sources,
-                    generated=generated,
+                if drafter.name in STATIC_TREE_DRAFTERS:
+                    trees = self._measure_trees(drafter, generated, deadline, bar)
+                else:
+                    measurement = self._settings_measurement(drafter, profile, generated, bar)
+                    decodes = tuple(
+                        measurement.decode(candidates, prompts, part)
+                        for candidates, part in deadline.split(selected[drafter.label])
+                    )
+            measured.append(
+                MeasuredDrafter(
+                    name=drafter.name,
+                    source=drafter.source,
+                    digest=drafter.digest,
+                    layers=drafter.layers,
+                    block_draft_tokens=drafter.block_draft_tokens,
                     latencies=latencies.get(drafter.label, ()),
-                    settings=self.settings,
-                    positions=self.positions,
-                    prompt_count=self.prompt_count,
-                    decoded_prompts=prompts,
-                    categories=self.categories,
-                    recorder=replace(self.recorder, tick=bar.update),
-                    deadline=deadline,
-                    expect_ticks=partial(_extend_bar, bar),
+                    trees=trees,
+                    decodes=decodes,
                 )
-                measured.append(profiler.measure())
+            )
         return tuple(measured)
 
+    def _measure_trees(
+        self, drafter: LoadedDrafter, generated: Mapping[str, PlainSequences], deadline: Deadline, bar: Bar
+    ) -> tuple[MeasuredTrees, ...]:
+        recorder = replace(self.recorder, tick=bar.update)
+        measured = []
+        for sequences, part in deadline.split(list(generated.values())):
+            _extend_bar(bar, len(sequences.tokens))
+            measured.append(
+                measure_trees(drafter, sequences, self.prompt_count, self.settings, recorder, part, self.categories)
+            )
+        return tuple(measured)
 
-def _extend_bar(bar: "tqdm[NoReturn]", steps: int) -> None:
+    def _settings_measurement(
+        self, drafter: LoadedDrafter, profile: Profile, generated: Mapping[str, PlainSequences], bar: Bar
+    ) -> SettingsMeasurement:
+        return SettingsMeasurement(
+            drafter=drafter,
+            profile=profile,
+            generated=generated,
+            settings=self.settings,
+            positions=self.positions,
+            categories=self.categories,
+            recorder=replace(self.recorder, tick=bar.update),
+            expect_ticks=partial(_extend_bar, bar),
+        )
+
+
+def _extend_bar(bar: Bar, steps: int) -> None:
     bar.total = (bar.total or 0) + steps
     bar.refresh()

@@ -60,9 +60,9 @@ class DrafterTimer:
             deadline: after which only the necessary minimum is timed.
         """
         measured = []
-        for number, latency in enumerate(latencies):
+        for latency, part in deadline.split(latencies):
             try:
-                measured.append(self._measure_point(latency, deadline.part(1 / (len(latencies) - number))))
+                measured.append(self._measure_point(latency, part))
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise

@@ -176,9 +176,7 @@ class PointTimer:
 
     def sample(self, deadline: Deadline) -> None:
         """Time every part until the deadline, after adding counts where curves bend."""
-        timers = list(self._timers.values())
-        for number, timer in enumerate(timers):
-            share = deadline.part(1 / (len(timers) - number))
+        for timer, share in deadline.split(list(self._timers.values())):
             if isinstance(timer, LatencyCurve):
                 bends = share.part(BENDS_SHARE)
                 while not bends.over() and timer.bend(PILOT_ROUNDS, least_error=LEAST_ERROR):

@@ -5,7 +5,7 @@ import pytest
 
 from tests.scripts import ROOT, script
 from treeopt.profiler.acceptance.heads import BlockMarginals
-from treeopt.profiler.drafters.block_replay import count_steps
+from treeopt.profiler.drafters.replays import count_steps
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.runtime.drafters.dflash.best_first import count_tokens_to_reach
 from treeopt.trees import TokenTree, k_ary

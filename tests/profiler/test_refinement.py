@@ -13,7 +13,7 @@ from treeopt.profiler import Checkpoint, Measurement, Settings, profile_run
 from treeopt.profiler.acceptance import incremental
 from treeopt.profiler.acceptance.incremental import MIN_SEQUENCES
 from treeopt.profiler.budget import Budget
-from treeopt.profiler.drafters import one_drafter
+from treeopt.profiler.drafters import decoded_settings
 from treeopt.profiler.latency import disturbance
 from treeopt.profiler.latency.steps import StepTimer
 from treeopt.records.sampling import Sampling
@@ -47,7 +47,7 @@ def verify_s(tokens, context, batch):  # noqa: ARG001
 def few_positions(monkeypatch):
     monkeypatch.setattr(incremental, "FIRST_POSITIONS", POSITIONS)
     monkeypatch.setattr(profile_run, "DRAFTER_POSITIONS", 20)
-    monkeypatch.setattr(one_drafter, "TRIAL_POSITIONS", 8)
+    monkeypatch.setattr(decoded_settings, "TRIAL_POSITIONS", 8)
 
 
 class Run:

@@ -2,11 +2,13 @@
 
 import numpy as np
 
-from treeopt.profiler.acceptance.contexts import PromptSet
+from treeopt.profiler import MonotonicClock, Settings
+from treeopt.profiler.acceptance.contexts import DecodingPoint, WholePrompts
 from treeopt.profiler.acceptance.heads import LAST, build_head_sequence, count_children, eagle_children, medusa_children
 from treeopt.profiler.checkpoint import Checkpoint
-from treeopt.profiler.drafters.acceptance import measure_head_acceptance, root_counter
+from treeopt.profiler.drafters.acceptance import measure_trees
 from treeopt.profiler.drafters.plain_sequences import generate_sequences
+from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashHead
@@ -28,27 +30,19 @@ def loaded(target, heads, name=None):
     )
 
 
-def plain_texts(target, prompt_set, sampling=GREEDY):
-    """Return what the target generates in a prompt_set, by prompt."""
-    texts = generate_sequences(target, prompt_set, sampling, "", Checkpoint(None, ""))
-    return {number: tokens[: prompt_set.positions] for number, tokens in texts.items()}
+def plain_sequences(target, prompts, positions, sampling=GREEDY):
+    """Return what the target generates after each prompt."""
+    point = DecodingPoint(sampling, WholePrompts(prompts))
+    prompt_set = point.source.prompt_set(sampling, positions)
+    return generate_sequences(target, point, prompt_set, Checkpoint(None, ""))
 
 
 def head_acceptance(target, heads, prompts, *, sampling, positions, branching=16, depth=8):
     """Return the `MeasuredAcceptance` over `positions` generated tokens, shared out among the prompts."""
-    each = -(-positions // len(prompts))
-    prompt_set = PromptSet(dict(enumerate(prompts)), each)
-    count = root_counter(
-        loaded(target, heads),
-        prompt_set.prompts,
-        plain_texts(target, prompt_set, sampling),
-        sampling=sampling,
-        branching=branching,
-        depth=depth,
-    )
-    return measure_head_acceptance(
-        count, range(len(prompts)), sampling, 0, "kind", Checkpoint(None, ""), lambda: None
-    ).acceptance
+    sequences = plain_sequences(target, prompts, -(-positions // len(prompts)), sampling)
+    settings = Settings(branching=branching, depth=depth)
+    recorder = Recorder(MonotonicClock(), Checkpoint(None, ""))
+    return measure_trees(loaded(target, heads), sequences, len(prompts), settings, recorder).acceptance
 
 
 def decoded_rate(target, drafter, prompts, positions):

@@ -5,7 +5,7 @@ import torch
 
 from tests.support.dflash_heads import add_markov, make_oracle, save, z_lab
 from tests.support.eagle_heads import make_head, save_head, speculators, speculators_p_eagle
-from treeopt.profiler.drafters import one_drafter
+from treeopt.profiler.drafters import decoded_settings
 from treeopt.runtime.drafters.dflash import load_dflash
 from treeopt.runtime.drafters.eagle import load_eagle, load_p_eagle
 from treeopt.runtime.drafters.medusa import MedusaHeads
@@ -17,8 +17,8 @@ from treeopt.runtime.models.linear import Linear
 @pytest.fixture
 def few_trials(monkeypatch):
     """Rank candidates on few tokens."""
-    monkeypatch.setattr(one_drafter, "TRIAL_PROMPTS", 1)
-    monkeypatch.setattr(one_drafter, "TRIAL_POSITIONS", 4)
+    monkeypatch.setattr(decoded_settings, "TRIAL_PROMPTS", 1)
+    monkeypatch.setattr(decoded_settings, "TRIAL_POSITIONS", 4)
 
 
 @pytest.fixture(scope="session")

@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 
 from tests.profiler.drafters.test_measuring import SETTINGS
-from tests.profiler.pretended import measure_profile
+from tests.profiler.pretended import FakeClock, measure_profile
+from tests.support.head_acceptance import plain_sequences
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
-from treeopt.profiler.acceptance.contexts import PromptSet
+from treeopt.profiler.acceptance.contexts import DecodingPoint, WholePrompts
 from treeopt.profiler.budget import Deadline
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.drafters.acceptance import count_sequences
-from treeopt.profiler.drafters.block_replay import count_steps, needed_tokens_counter, replay_budgets, step_seconds
+from treeopt.profiler.drafters.decoded_settings import SettingsMeasurement
 from treeopt.profiler.drafters.decodes import DecodedSequence
-from treeopt.profiler.drafters.one_drafter import DrafterProfiler
-from treeopt.profiler.drafters.plain_sequences import generate_sequences
+from treeopt.profiler.drafters.plain_sequences import PlainSequences
+from treeopt.profiler.drafters.replays import count_needed_tokens, count_steps, replay_budgets, step_seconds
+from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DDTreeDrafter
@@ -26,14 +28,17 @@ from treeopt.trees.drafter_parameters import DDTreeSetting
 BUDGETS, MAX_TOKENS, POSITIONS = (2, 6, 17, 40), 40, 24
 
 
-@pytest.fixture(scope="module")
-def prompt_set(prompts):
-    return PromptSet(dict(enumerate([*prompts[:2], [5, 3]])), POSITIONS)
+def sequences_of(prompts, tokens, sampling=GREEDY):
+    return PlainSequences(DecodingPoint(sampling, WholePrompts(prompts)), dict(enumerate(prompts)), POSITIONS, tokens)
+
+
+def count_needed(drafter, sequences):
+    return count_needed_tokens(drafter, sequences, MAX_TOKENS, Recorder(FakeClock(), Checkpoint(None, "")))
 
 
 @pytest.fixture(scope="module")
-def generated(target, prompt_set):
-    return generate_sequences(target, prompt_set, GREEDY, "", Checkpoint(None, ""))
+def sequences(target, prompts):
+    return plain_sequences(target, [*prompts[:2], [5, 3]], POSITIONS)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +47,8 @@ def drafter(loaded):
 
 
 @pytest.fixture(scope="module")
-def needed(drafter, prompt_set, generated):
-    count = needed_tokens_counter(drafter, prompt_set.prompts, generated, GREEDY, MAX_TOKENS)
-    return {number: count(number) for number in generated}
+def needed(drafter, sequences):
+    return count_needed(drafter, sequences)
 
 
 def make_decoder(drafter, budget, sampling):
@@ -63,12 +67,12 @@ def decode_steps(drafter, prompt, tokens, budget):
     return steps
 
 
-def test_replayed_steps_are_those_of_decoding(drafter, prompt_set, generated, needed):
+def test_replayed_steps_are_those_of_decoding(drafter, sequences, needed):
     longest = 0
     for budget, replayed in zip(BUDGETS, replay_budgets(BUDGETS, needed, drafter.heads), strict=True):
         steps = [
-            decode_steps(drafter, prompt, len(generated[number]), budget)
-            for number, prompt in prompt_set.prompts.items()
+            decode_steps(drafter, prompt, len(sequences.tokens[number]), budget)
+            for number, prompt in sequences.prompts.items()
         ]
         assert replayed.steps == tuple(map(len, steps))
         assert replayed.tokens == tuple(map(sum, steps))
@@ -77,15 +81,15 @@ def test_replayed_steps_are_those_of_decoding(drafter, prompt_set, generated, ne
     assert longest > 2, "nothing was accepted: this test would not see a wrong count"
 
 
-def test_replayed_steps_along_a_sampled_sequence_are_those_that_sampled_it(drafter, prompt_set):
+def test_replayed_steps_along_a_sampled_sequence_are_those_that_sampled_it(drafter, prompts):
     budget, sampling = 17, Sampling(0.9)
     decoder = make_decoder(drafter, budget, sampling)
-    steps = [step.tokens for step in decoder.decode_steps(prompt_set.prompts[0], 60)]
+    steps = [step.tokens for step in decoder.decode_steps(prompts[0], 60)]
     tokens = [token for step in steps for token in step]
-    count = needed_tokens_counter(drafter, prompt_set.prompts, {0: tokens}, sampling, MAX_TOKENS)
+    needed = count_needed(drafter, sequences_of(prompts[:1], {0: tokens}, sampling))
     starts = np.cumsum([0, *map(len, steps)])[:-1]
     expected = [len(step) for start, step in zip(starts, steps, strict=True) if start < len(tokens) - 4]
-    (committed,), (step_count,) = count_steps(count(0), np.array([budget]))
+    (committed,), (step_count,) = count_steps(needed[0], np.array([budget]))
     assert (committed, step_count) == (sum(expected), len(expected))
     assert max(expected) > 1
 
@@ -123,11 +127,12 @@ def test_largest_pass_is_the_whole_tree(needed):
 def test_deadline_ends_counting_and_a_resumed_run_counts_the_rest(tmp_path):
     path, ticks = tmp_path / "checkpoint", []
     over, rows = Deadline(lambda: 1.0, 0.0), {0: (1.0,), 1: (), 2: (2.0,), 3: (3.0,)}
-    first = count_sequences(rows.get, rows, "kind", Checkpoint(path, ""), lambda: ticks.append(1), over)
+    recorder = Recorder(FakeClock(), Checkpoint(path, ""), lambda: ticks.append(1))
+    first = count_sequences(rows.get, rows, "kind", recorder, over)
     assert first == {number: rows[number] for number in (0, 1, 2)}  # one is empty
     assert len(ticks) == 3
-    resumed = Checkpoint(path, "", resume=True)
-    assert count_sequences({3: (3.0,)}.get, rows, "kind", resumed, lambda: None) == rows
+    resumed = Recorder(FakeClock(), Checkpoint(path, "", resume=True))
+    assert count_sequences({3: (3.0,)}.get, rows, "kind", resumed) == rows
 
 
 def test_step_seconds_are_those_of_passes_and_the_overhead_of_probes():
@@ -143,7 +148,7 @@ def test_step_seconds_are_those_of_passes_and_the_overhead_of_probes():
 def test_budgets_are_ranked_over_all_sizes(target, draft, prompts, loaded, monkeypatch):
     """Verification becomes cheap again after six tokens."""
     dented = lambda tokens: np.where(tokens < 6, 10.0 * tokens, 1.0)
-    monkeypatch.setattr(DrafterProfiler, "_step_seconds", lambda *_: dented)
+    monkeypatch.setattr(SettingsMeasurement, "_step_seconds", lambda *_: dented)
     (drafter,) = measure_profile(target, draft, prompts, SETTINGS, drafters=[loaded("ddtree")]).drafters
     (decodes,) = drafter.decodes
     assert {value.value for setting in decodes.settings for value in setting.values} <= {6, 7, 8}

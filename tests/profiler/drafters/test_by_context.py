@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 
 from tests.profiler.drafters.test_measuring import SETTINGS
-from tests.profiler.pretended import measure_profile
-from tests.support.head_acceptance import plain_texts
+from tests.profiler.pretended import FakeClock, measure_profile
+from tests.support.head_acceptance import plain_sequences
 from tests.support.passes import logits_after
 from treeopt.errors import TreeoptError
 from treeopt.planner import drafter_choices
 from treeopt.planner.request import PlanRequest
-from treeopt.profiler import Checkpoint
-from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, PromptSet
+from treeopt.profiler import Checkpoint, Settings
+from treeopt.profiler.acceptance.contexts import DecodingPoint, LongSequences, PromptsAtContext
 from treeopt.profiler.drafters import decodes as decodes_module
-from treeopt.profiler.drafters.acceptance import measure_head_acceptance, root_counter
-from treeopt.profiler.drafters.one_drafter import select_settings
+from treeopt.profiler.drafters.acceptance import count_roots, measure_trees
+from treeopt.profiler.drafters.candidates import select_settings
+from treeopt.profiler.drafters.plain_sequences import generate_sequences
+from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
@@ -46,10 +48,12 @@ def test_ranks_are_those_of_the_positions_around_each_context(name, target, draf
     assert [trees.context_tokens for trees in by_context] == list(CONTEXTS)
     rows = [trees.root_ranks.rows for trees in by_context]
     assert rows[0] != rows[1] != rows[2] != rows[0]  # negative control
-    generated = plain_texts(target, PromptSet(dict(enumerate(prompts)), 80))
-    count = root_counter(drafter, dict(enumerate(prompts)), generated, sampling=GREEDY, branching=3, depth=3)
+    sequences = plain_sequences(target, prompts, 80)
     for number, prompt in enumerate(prompts):
-        all_ranks, before = count(number).ranks, len(prompt) - 1 + (name == "eagle" and len(prompt) == 1)
+        all_ranks, before = (
+            count_roots(drafter, sequences, number, 3, 3).ranks,
+            len(prompt) - 1 + (name == "eagle" and len(prompt) == 1),
+        )
         for trees, context in zip(by_context, CONTEXTS, strict=True):
             first = context - 10 - before  # roots by the tokens in the cache before them
             ranks = trees.root_ranks.ranks[number]
@@ -107,13 +111,11 @@ def test_sequences_that_end_before_a_context_are_left_out(target, prompts, loade
     numbers = [sorted(source.prompt_set(GREEDY, 20).prompts) for source in sources]
     assert numbers == [[0, 1, 2, 3, 4, 5], [2, 3, 4, 5], [4, 5]]
     assert sorted(sources[1].prompt_set(GREEDY, 20, 3).prompts) == [2, 3, 4]
-    prompt_set = sources[1].prompt_set(GREEDY, 20)
-    count = root_counter(
-        loaded("medusa"), prompt_set.prompts, plain_texts(target, prompt_set), sampling=GREEDY, branching=3, depth=3
-    )
-    checkpoint = Checkpoint(None, "")
-    measured = measure_head_acceptance(count, range(6), GREEDY, 40, "k", checkpoint, lambda: None)
-    assert measured == measure_head_acceptance(None, range(6), GREEDY, 40, "k", checkpoint, lambda: None)
+    checkpoint, settings = Checkpoint(None, ""), Settings(branching=3, depth=3)
+    point = DecodingPoint(GREEDY, sources[1])
+    generated = generate_sequences(target, point, sources[1].prompt_set(GREEDY, 20), checkpoint)
+    recorder = Recorder(FakeClock(), checkpoint)
+    measured = measure_trees(loaded("medusa"), generated, 6, settings, recorder)
     assert measured.acceptance.prompts == 4
     assert measured.acceptance.sequences.reached[:2].sum() == 0
     assert list(map(len, measured.root_ranks.ranks)) == [0, 0, 20, 20, 20, 20]

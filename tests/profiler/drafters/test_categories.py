@@ -11,15 +11,16 @@ from tests.profiler.test_engine import SETTINGS as PROBE
 from tests.support.fake_engine import FakeEngine
 from treeopt.planner import for_category
 from treeopt.profiler import Checkpoint, Settings
-from treeopt.profiler.acceptance.contexts import PromptSet
+from treeopt.profiler.acceptance.contexts import DecodingPoint, WholePrompts
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
-from treeopt.profiler.drafters.by_category import add_category_settings
-from treeopt.profiler.drafters.plain_sequences import replay_lookups
+from treeopt.profiler.drafters.candidates import add_category_settings
+from treeopt.profiler.drafters.plain_sequences import PlainSequences
+from treeopt.profiler.drafters.replays import replay_lookups
 from treeopt.profiler.engine_profile import engine_profile
 from treeopt.profiler.processes.processes import Processes
 from treeopt.records.acceptance_counts import MIN_REACHED
 from treeopt.records.measured_drafter import ReplayedSequences
-from treeopt.records.sampling import Sampling
+from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.trees.drafter_parameters import PromptLookupSetting
 from treeopt.trees.drafter_setting import drafter_setting
 
@@ -100,9 +101,9 @@ def test_static_trees_of_a_category_equal_those_of_its_prompts_alone(target, dra
 
 
 def test_sequences_too_short_to_replay_are_left_out_with_their_category():
-    prompt_set = PromptSet({0: [1, 2, 1, 2], 3: [5], 4: [3, 4, 3, 4]}, 30)
-    generated = {0: [1, 2] * 10, 3: [6], 4: [3, 4] * 10}
-    (replayed,) = replay_lookups([PromptLookupSetting(2, 2)], prompt_set, generated, NAMES)
+    prompts, tokens = {0: [1, 2, 1, 2], 3: [5], 4: [3, 4, 3, 4]}, {0: [1, 2] * 10, 3: [6], 4: [3, 4] * 10}
+    sequences = PlainSequences(DecodingPoint(GREEDY, WholePrompts([])), prompts, 30, tokens)
+    (replayed,) = replay_lookups([PromptLookupSetting(2, 2)], sequences, NAMES)
     assert replayed.categories == ("loops", "other")
     assert len(replayed.passes_by_sequence) == 2
 

@@ -4,11 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+from tests.profiler.pretended import FakeClock
 from tests.support import dflash_heads
 from tests.support.eagle_heads import eagle1, make_head, save_head, speculators, speculators_p_eagle
-from tests.support.head_acceptance import loaded
-from treeopt.profiler.checkpoint import Checkpoint
-from treeopt.profiler.drafters.acceptance import RootCounts, measure_head_acceptance, root_counter
+from tests.support.head_acceptance import loaded, plain_sequences
+from treeopt.profiler import Checkpoint, Settings
+from treeopt.profiler.acceptance.contexts import DecodingPoint, WholePrompts
+from treeopt.profiler.drafters import acceptance as acceptance_module
+from treeopt.profiler.drafters.acceptance import count_roots, measure_trees
+from treeopt.profiler.drafters.plain_sequences import PlainSequences
+from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
@@ -58,7 +63,8 @@ def drafters(target, tmp_path_factory):
 def count(drafter, prompt, sampling=GREEDY, branching=23):
     decoder = Decoder(drafter.target, None, sampling=sampling, max_sequence_tokens=len(prompt) + LENGTH)
     tokens = list(decoder.generate(prompt, LENGTH, seed=0))
-    return root_counter(drafter, {0: prompt}, {0: tokens}, sampling=sampling, branching=branching, depth=3)(0)
+    point = DecodingPoint(sampling, WholePrompts([prompt]))
+    return count_roots(drafter, PlainSequences(point, {0: prompt}, LENGTH, {0: tokens}), 0, branching, 3)
 
 
 def first_step(tree, ranks):
@@ -121,17 +127,18 @@ def test_sums_above_temperature_0_are_probabilities_of_the_children(drafters):
     assert ((accepted - expected) ** 2 / expected).sum() < 50
 
 
-def test_counts_are_restored_from_the_checkpoint(drafters, tmp_path):
-    counted, ticks = count(drafters["eagle"], [1, 2, 3]), []
-    restored = RootCounts.from_numbers(counted.numbers)
-    assert restored.ranks.tolist() == counted.ranks.tolist()
-    assert restored.counts.numbers == counted.counts.numbers
+def test_counts_are_restored_from_the_checkpoint(drafters, target, prompts, tmp_path, monkeypatch):
+    sequences, settings, ticks = plain_sequences(target, prompts[:3], 10), Settings(branching=4, depth=3), []
 
-    def measure(count, *, resume):
+    def measure(*, resume):
         checkpoint = Checkpoint(tmp_path / "checkpoint", "h", resume=resume)
-        return measure_head_acceptance(count, range(3), GREEDY, 30, "kind", checkpoint, lambda: ticks.append(1))
+        recorder = Recorder(FakeClock(), checkpoint, lambda: ticks.append(1))
+        return measure_trees(drafters["eagle"], sequences, 3, settings, recorder)
 
-    first, second = measure(lambda _: counted, resume=False), measure(None, resume=True)
+    first = measure(resume=False)
+    monkeypatch.setattr(acceptance_module, "build_head_sequence", None)
+    second = measure(resume=True)
     assert len(ticks) == 6
-    assert first.acceptance.table.p.tolist() == second.acceptance.table.p.tolist()
+    assert first.acceptance == second.acceptance
     assert first.ranks.rows == second.ranks.rows
+    assert sum(map(len, first.ranks.ranks)) == 3 * 10

@@ -3,11 +3,12 @@
 import pytest
 
 from treeopt.errors import OutOfMemoryError
-from treeopt.profiler.acceptance.contexts import PromptSet
+from treeopt.profiler.acceptance.contexts import DecodingPoint, WholePrompts
 from treeopt.profiler.budget import Deadline
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.drafters import plain_sequences
-from treeopt.profiler.drafters.plain_sequences import LOOKAHEAD_TOKENS, generate_sequences, replay_lookups
+from treeopt.profiler.drafters.plain_sequences import LOOKAHEAD_TOKENS, PlainSequences, generate_sequences
+from treeopt.profiler.drafters.replays import replay_lookups
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
@@ -18,8 +19,13 @@ POSITIONS = 60
 
 
 @pytest.fixture(scope="module")
-def prompt_set(prompts):
-    return PromptSet(dict(enumerate(prompts[:5])), POSITIONS)
+def point(prompts):
+    return DecodingPoint(GREEDY, WholePrompts(prompts[:5]))
+
+
+def generate(target, point, positions=POSITIONS, checkpoint=None, **options):
+    prompt_set = point.source.prompt_set(GREEDY, positions)
+    return generate_sequences(target, point, prompt_set, checkpoint or Checkpoint(None, ""), **options)
 
 
 def decode_steps(target, prompt, setting):
@@ -35,11 +41,11 @@ def decode_steps(target, prompt, setting):
     return steps
 
 
-def test_replayed_steps_are_those_of_decoding(target, prompt_set):
-    texts = generate_sequences(target, prompt_set, GREEDY, "", Checkpoint(None, ""))
-    assert {len(each) for each in texts.values()} == {POSITIONS + LOOKAHEAD_TOKENS}
-    for setting, replayed in zip(SETTINGS, replay_lookups(SETTINGS, prompt_set, texts), strict=True):
-        expected = [decode_steps(target, prompt, setting) for prompt in prompt_set.prompts.values()]
+def test_replayed_steps_are_those_of_decoding(target, point):
+    sequences = generate(target, point)
+    assert {len(tokens) for tokens in sequences.tokens.values()} == {POSITIONS + LOOKAHEAD_TOKENS}
+    for setting, replayed in zip(SETTINGS, replay_lookups(SETTINGS, sequences), strict=True):
+        expected = [decode_steps(target, prompt, setting) for prompt in sequences.prompts.values()]
         assert replayed.steps == tuple(map(len, expected))
         assert replayed.tokens == tuple(sum(tokens for tokens, _ in each) for each in expected)
         sizes = [size for each in expected for _, size in each]
@@ -49,35 +55,31 @@ def test_replayed_steps_are_those_of_decoding(target, prompt_set):
         assert sum(replayed.tokens) > sum(replayed.steps), "nothing was accepted: this test would not see a wrong count"
 
 
-def test_sequences_too_short_for_a_step_are_left_out(prompt_set):
-    texts = {0: [1, 2, 3], 1: list(range(20))}
-    short, long = replay_lookups([PromptLookupSetting(2, 2), PromptLookupSetting(2, 19)], prompt_set, texts)
+def test_sequences_too_short_for_a_step_are_left_out(point, prompts):
+    sequences = PlainSequences(point, dict(enumerate(prompts)), 20, {0: [1, 2, 3], 1: list(range(20))})
+    short, long = replay_lookups([PromptLookupSetting(2, 2), PromptLookupSetting(2, 19)], sequences)
     assert len(short.steps) == 2
     assert len(long.steps) == 1
-    assert replay_lookups([PromptLookupSetting(2, 30)], prompt_set, texts) == [None]
+    assert replay_lookups([PromptLookupSetting(2, 30)], sequences) == [None]
 
 
-def test_deadline_ends_decoding_and_a_resumed_run_decodes_the_rest(target, prompts, tmp_path, monkeypatch):
+def test_deadline_ends_decoding_and_a_resumed_run_decodes_the_rest(target, point, tmp_path, monkeypatch):
     monkeypatch.setattr(plain_sequences, "BATCH_SIZE", 2)
-    prompt_set, over = PromptSet(dict(enumerate(prompts[:5])), 8), Deadline(lambda: 1.0, 0.0)
-    first = generate_sequences(target, prompt_set, GREEDY, "a", Checkpoint(tmp_path / "checkpoint", ""), over)
+    over, path = Deadline(lambda: 1.0, 0.0), tmp_path / "checkpoint"
+    first = generate(target, point, 8, Checkpoint(path, ""), deadline=over).tokens
     assert list(first) == [0, 1]
-    resumed = Checkpoint(tmp_path / "checkpoint", "", resume=True)
+    resumed = Checkpoint(path, "", resume=True)
     ticks = []
-    whole = generate_sequences(target, prompt_set, GREEDY, "a", resumed, tick=lambda: ticks.append(1))
-    assert list(whole) == [0, 1, 2, 3, 4]
+    whole = generate(target, point, 8, resumed, tick=lambda: ticks.append(1))
+    assert list(whole.tokens) == [0, 1, 2, 3, 4]
     assert len(ticks) == 5
-    assert {number: whole[number] for number in first} == first
+    assert {number: whole.tokens[number] for number in first} == first
     monkeypatch.setattr(Decoder, "generate_all", None)
-    assert generate_sequences(target, prompt_set, GREEDY, "a", resumed) == whole
+    assert generate(target, point, 8, resumed) == whole
 
 
-def test_sequences_are_decoded_one_by_one_if_a_batch_does_not_fit(target, prompt_set, monkeypatch):
-    whole, sizes, generate_all = (
-        generate_sequences(target, prompt_set, GREEDY, "", Checkpoint(None, "")),
-        [],
-        Decoder.generate_all,
-    )
+def test_sequences_are_decoded_one_by_one_if_a_batch_does_not_fit(target, point, monkeypatch):
+    whole, sizes, generate_all = generate(target, point), [], Decoder.generate_all
 
     def with_little_memory(self, *args, batch_size, **more):
         sizes.append(batch_size)
@@ -86,5 +88,5 @@ def test_sequences_are_decoded_one_by_one_if_a_batch_does_not_fit(target, prompt
         return generate_all(self, *args, batch_size=batch_size, **more)
 
     monkeypatch.setattr(Decoder, "generate_all", with_little_memory)
-    assert generate_sequences(target, prompt_set, GREEDY, "", Checkpoint(None, "")) == whole
+    assert generate(target, point) == whole
     assert sizes == [plain_sequences.BATCH_SIZE, 1]
