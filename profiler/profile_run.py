@@ -111,6 +111,7 @@ class Measurement:
         if budget is None and settings.time_budget_s is not None:
             self.budget = Budget(settings.time_budget_s, checkpoint)
         self._plan = certainty
+        self._hidden: bool | None = None  # progress bars; None hides them where standard error is not a terminal
         self.certainty: Certainty | None = None
         """That of the least certain plan; None if nothing was planned."""
         self.choice_confidence: float | None = None
@@ -138,38 +139,36 @@ class Measurement:
         for model, role in ((self._target, "target"), (self._draft, "draft model")):
             if model is not None:
                 check_logits(model, role, logits_after(model, self._prompts[0]))
-        hidden = None if show_progress else True  # None: hidden where standard error is not a terminal
+        self._hidden = None if show_progress else True
         with freeze_existing_objects():
             if self.budget is not None:
-                return self._measure_within(self.budget, latencies, acceptances, hidden)
-            return self._measure_all(latencies, acceptances, hidden)
+                return self._measure_within(self.budget, latencies, acceptances)
+            return self._measure_all(latencies, acceptances)
 
     def _measure_all(
         self,
         latencies: tuple[StepLatency, ...] | None,
         acceptances: tuple[MeasuredAcceptance, ...] | None,
-        hidden: bool | None,
     ) -> Profile:
         prefill = None
         if not latencies:
-            latencies = self._measure_latencies(hidden)
-            prefill = self._measure_prefill(hidden)
+            latencies = self._measure_latencies()
+            prefill = self._measure_prefill()
         positions = self._settings.positions_per_prompt(len(self._prompts))
-        profile = self._profile(latencies, prefill, acceptances or self._count_acceptance(positions, hidden))
+        profile = self._profile(latencies, prefill, acceptances or self._count_acceptance(positions))
         if self._on_trees and not acceptances:
-            profile = replace(profile, acceptances=self._measure_on_trees(profile, positions, hidden))
-        return self._measure_drafters(profile, positions, hidden) if self._drafters else profile
+            profile = replace(profile, acceptances=self._measure_on_trees(profile, positions))
+        return self._measure_drafters(profile, positions) if self._drafters else profile
 
     def _measure_within(
         self,
         budget: Budget,
         latencies: tuple[StepLatency, ...] | None,
         acceptances: tuple[MeasuredAcceptance, ...] | None,
-        hidden: bool | None,
     ) -> Profile:
         """Measure a little of everything, then what makes the plan more certain, then other drafters."""
         seconds = round(budget.seconds)
-        with tqdm(total=seconds, desc="measuring ", unit="s", disable=hidden) as bar:
+        with tqdm(total=seconds, desc="measuring ", unit="s", disable=self._hidden) as bar:
 
             def tick(probability: float | None = None) -> None:
                 bar.update(min(seconds, round(budget.seconds - budget.left_s)) - bar.n)
@@ -212,7 +211,7 @@ class Measurement:
             if self._drafters:
                 with budget.spending("drafters"):
                     positions = min(DRAFTER_POSITIONS, self._room_tokens)
-                    profile = self._measure_drafters(profile, positions, hidden, budget.deadline)
+                    profile = self._measure_drafters(profile, positions, budget.deadline)
             return profile
 
     def _profile(
@@ -278,20 +277,16 @@ class Measurement:
             acceptances += counter.measure_on_trees(profile, positions, self._fastest_tree, lambda: None)
         return tuple(acceptances)
 
-    def _measure_on_trees(
-        self, profile: Profile, positions: int, hidden: bool | None
-    ) -> tuple[MeasuredAcceptance, ...]:
+    def _measure_on_trees(self, profile: Profile, positions: int) -> tuple[MeasuredAcceptance, ...]:
         assert self._fastest_tree is not None
-        with tqdm(desc="traversal ", unit="text", disable=hidden) as bar:
+        with tqdm(desc="traversal ", unit="text", disable=self._hidden) as bar:
             return tuple(
                 acceptance
                 for counter, counted_positions in self._counters(positions)
                 for acceptance in counter.measure_on_trees(profile, counted_positions, self._fastest_tree, bar.update)
             )
 
-    def _measure_drafters(
-        self, profile: Profile, positions: int, hidden: bool | None, deadline: Deadline = NO_DEADLINE
-    ) -> Profile:
+    def _measure_drafters(self, profile: Profile, positions: int, deadline: Deadline = NO_DEADLINE) -> Profile:
         measurement = DrafterMeasurement(
             sources=self._prompt_sources(positions),
             prompt_count=len(self._prompts),
@@ -301,9 +296,10 @@ class Measurement:
             recorder=Recorder(self._clock, self._checkpoint),
             deadline=deadline,
             categories=self._categories,
+            hidden=self._hidden,
         )
         is_certain = None if deadline is NO_DEADLINE else self._is_choice_certain
-        return measurement.measure(self._drafters, profile, hidden, is_certain=is_certain)
+        return measurement.measure(self._drafters, profile, is_certain=is_certain)
 
     def _is_choice_certain(self, profile: Profile) -> bool:
         """Return whether the choice among drafters is certain at every temperature, and set `choice_confidence`."""
@@ -311,13 +307,13 @@ class Measurement:
         self.choice_confidence = min(choice_confidence(drafter_choices(profile, request)) for request in requests)
         return self.choice_confidence >= CERTAIN
 
-    def _measure_latencies(self, hidden: bool | None) -> tuple[StepLatency, ...]:
-        with tqdm(total=self._latency_grid.calls, desc="times     ", unit="call", disable=hidden) as bar:
+    def _measure_latencies(self) -> tuple[StepLatency, ...]:
+        with tqdm(total=self._latency_grid.calls, desc="times     ", unit="call", disable=self._hidden) as bar:
             return self._processes.run_on_first(lambda: self._latency_grid.measure(bar.update))
 
-    def _measure_prefill(self, hidden: bool | None) -> PrefillLatency:
+    def _measure_prefill(self) -> PrefillLatency:
         rounds = self._settings.rounds
-        with tqdm(desc="prompts   ", unit="call", disable=hidden) as bar:
+        with tqdm(desc="prompts   ", unit="call", disable=self._hidden) as bar:
             timer = self._prefill_timer(bar.update)
             bar.total = timer.calls_per_round * min(rounds, MAX_ROUNDS)
             return self._processes.run_on_first(lambda: timer.measure(rounds))
@@ -327,11 +323,13 @@ class Measurement:
         recorder = Recorder(self._clock, self._checkpoint, tick)
         return PrefillTimer(self._target, self._draft, self._tokens, longest, recorder)
 
-    def _count_acceptance(self, positions: int, hidden: bool | None) -> tuple[MeasuredAcceptance, ...]:
+    def _count_acceptance(self, positions: int) -> tuple[MeasuredAcceptance, ...]:
         if self._draft is None:
             return ()
         counters = self._counters(positions)
-        with tqdm(total=len(counters) * len(self._prompts), desc="acceptance", unit="text", disable=hidden) as bar:
+        with tqdm(
+            total=len(counters) * len(self._prompts), desc="acceptance", unit="text", disable=self._hidden
+        ) as bar:
             return tuple(
                 acceptance
                 for counter, counted_positions in counters

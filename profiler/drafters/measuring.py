@@ -53,12 +53,13 @@ class DrafterMeasurement:
     """Of all drafters together."""
     categories: Sequence[str] = ()
     """One for each prompt, `""` for none."""
+    hidden: bool | None = None
+    """Whether progress bars are hidden; None hides them where standard error is not a terminal."""
 
     def measure(
         self,
         drafters: Sequence[LoadedDrafter],
         profile: Profile,
-        hidden: bool | None,
         *,
         is_certain: Callable[[Profile], bool] | None = None,
     ) -> Profile:
@@ -67,17 +68,16 @@ class DrafterMeasurement:
         Args:
             drafters: what is measured.
             profile: what was measured without them.
-            hidden: whether bars are hidden.
             is_certain: whether a profile makes the choice among them certain.  It is called after a few prompts, and again
                 after twice as many, until the choice is certain or the time is over.  By default all prompts are decoded.
         """
         prompts = self.prompt_count if is_certain is None else min(FIRST_PROMPTS, self.prompt_count)
         counted = [drafter for drafter in drafters if drafter.name in COUNTED_ALONG_SEQUENCES]
-        generated = self._generate(counted[0].target, profile, hidden) if counted else {}
-        latencies = self._time_drafters(drafters, profile, hidden)
-        selected = self._select_settings(drafters, profile, generated, hidden)
+        generated = self._generate(counted[0].target, profile) if counted else {}
+        latencies = self._time_drafters(drafters, profile)
+        selected = self._select_settings(drafters, profile, generated)
         while True:
-            measured = self._measure_on_prompts(prompts, drafters, profile, generated, latencies, selected, hidden)
+            measured = self._measure_on_prompts(prompts, drafters, profile, generated, latencies, selected)
             result = replace(profile, drafters=measured)
             if prompts == self.prompt_count or self.deadline.over() or (is_certain is not None and is_certain(result)):
                 return result
@@ -87,10 +87,10 @@ class DrafterMeasurement:
     def _points(self) -> list[DecodingPoint]:
         return [DecodingPoint(*pair) for pair in product(self.settings.samplings, self.sources)]
 
-    def _generate(self, target: LanguageModel, profile: Profile, hidden: bool | None) -> dict[str, PlainSequences]:
+    def _generate(self, target: LanguageModel, profile: Profile) -> dict[str, PlainSequences]:
         """Return what the target generates at every operating point, by its name, on as many prompts as time permits."""
         generated = {}
-        with tqdm(desc="sequences ", unit="sequence", disable=hidden) as bar:
+        with tqdm(desc="sequences ", unit="sequence", disable=self.hidden) as bar:
             for point, part in self.deadline.part(GENERATION_SHARE).split(self._points):
                 prompt_set = point.source.prompt_set(point.sampling, self.positions)
                 _extend_bar(bar, len(prompt_set.prompts))
@@ -101,10 +101,10 @@ class DrafterMeasurement:
         return generated
 
     def _time_drafters(
-        self, drafters: Sequence[LoadedDrafter], profile: Profile, hidden: bool | None
+        self, drafters: Sequence[LoadedDrafter], profile: Profile
     ) -> dict[str, tuple[DrafterLatency, ...]]:
         latencies = {}
-        with tqdm(desc="drafting  ", unit="call", disable=hidden) as bar:
+        with tqdm(desc="drafting  ", unit="call", disable=self.hidden) as bar:
             for number, drafter in enumerate(drafters):
                 if drafter.name in STATIC_TREE_DRAFTERS:
                     share = self.deadline.part(LATENCY_SHARE / (len(drafters) - number))
@@ -118,13 +118,12 @@ class DrafterMeasurement:
         drafters: Sequence[LoadedDrafter],
         profile: Profile,
         generated: Mapping[str, PlainSequences],
-        hidden: bool | None,
     ) -> dict[str, list[Candidates]]:
         """Return the settings to decode with at every operating point, by the labels of drafters with trees of their own."""
         own_trees = [drafter for drafter in drafters if drafter.name not in STATIC_TREE_DRAFTERS]
         deadline = self.deadline.part(TRIAL_SHARE * len(own_trees) / max(1, len(drafters)))
         selected: dict[str, list[Candidates]] = {}
-        with tqdm(desc="settings  ", unit="text", disable=hidden) as bar:
+        with tqdm(desc="settings  ", unit="text", disable=self.hidden) as bar:
             for (drafter, sampling), part in deadline.split(list(product(own_trees, self.settings.samplings))):
                 points = [point for point in self._points if point.sampling == sampling]
                 measurement = self._settings_measurement(drafter, profile, generated, bar)
@@ -139,14 +138,13 @@ class DrafterMeasurement:
         generated: Mapping[str, PlainSequences],
         latencies: Mapping[str, tuple[DrafterLatency, ...]],
         selected: Mapping[str, Sequence[Candidates]],
-        hidden: bool | None,
     ) -> tuple[MeasuredDrafter, ...]:
         """Return the drafters; those with trees of their own decode up to `prompts` prompts, others count all."""
         measured = []
         for drafter, deadline in self.deadline.split(drafters):
             trees: tuple[MeasuredTrees, ...] = ()
             decodes: tuple[MeasuredSettings, ...] = ()
-            with tqdm(desc=f"{drafter.label:<10}", unit="text", disable=hidden) as bar:
+            with tqdm(desc=f"{drafter.label:<10}", unit="text", disable=self.hidden) as bar:
                 if drafter.name in STATIC_TREE_DRAFTERS:
                     trees = self._measure_trees(drafter, generated, deadline, bar)
                 else:

@@ -59,6 +59,7 @@ def _measure(loaded: LoadedDrafter, inputs: Inputs) -> MeasuredDrafter:
         ),
         positions=positions,
         recorder=Recorder(clock_for(loaded.target.device), Checkpoint(None, "")),
+        hidden=True,
     )
-    (drafter,) = measurement.measure([loaded], inputs.profile, hidden=True).drafters
+    (drafter,) = measurement.measure([loaded], inputs.profile).drafters
     return drafter
