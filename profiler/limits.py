@@ -25,10 +25,12 @@ def longest_sequence(
     """Return the tokens of the longest decoded sequence; under a time budget an upper bound."""
     positions = DRAFTER_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
     max_tokens = max_sequence_tokens(target, draft)
-    windows = [Window.around(context, positions, max_tokens) for context in settings.acceptance_contexts]
-    if windows:
+    contexts = settings.acceptance_contexts
+    if contexts and settings.time_budget_s is None:
+        windows = [Window.around(context, positions, max_tokens) for context in contexts]
         return min(max_tokens, max(window.prompt_tokens + window.positions for window in windows))
-    return min(max_tokens, max(map(len, prompts)) + positions)
+    # without time for contexts, prompts up to the longest one are continued
+    return min(max_tokens, max(contexts or map(len, prompts)) + positions)
 
 
 def check_measurable(
@@ -53,8 +55,8 @@ def check_measurable(
         )
     longest, room = max(map(len, prompts)), room_tokens(target, draft, prompts)
     positions = MIN_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
-    if settings.acceptance_contexts:
-        positions = 0  # a prompt is cut where it is too long for a context
+    if settings.acceptance_contexts:  # a prompt is cut where it is too long for a context, but not for a draft record
+        positions = 0 if settings.record is None else 1
     if positions > 0 >= room:
         raise InvalidValueError(
             f"prompts: expected at most {max_tokens - 1} tokens before a new one, because {describe_length_limit(shortest)}. Got "

@@ -138,7 +138,7 @@ class Measurement:
         """
         for model, role in ((self._target, "target"), (self._draft, "draft model")):
             if model is not None:
-                check_logits(model, role, logits_after(model, self._prompts[0]))
+                check_logits(model, role, logits_after(model, self._prompts[0][: model.config.max_positions]))
         self._hidden = None if show_progress else True
         with freeze_existing_objects():
             if self.budget is not None:
@@ -210,7 +210,7 @@ class Measurement:
                     profile = replace(profile, acceptances=self._measure_on_few_trees(profile, counted, deadline))
             if self._drafters:
                 with budget.spending("drafters"):
-                    positions = min(DRAFTER_POSITIONS, self._room_tokens)
+                    positions = min(DRAFTER_POSITIONS, self._max_positions)
                     profile = self._measure_drafters(profile, positions, budget.deadline)
             return profile
 
@@ -248,6 +248,8 @@ class Measurement:
         tokens = sum(sorted(max(0, max(self._contexts) - len(prompt)) for prompt in self._prompts)[:2])
         step_s = float(next(iter(timers.values())).latency().verify.seconds(1))
         if tokens * step_s * len(self._settings.samplings) > deadline.left_s / 2:
+            # with contexts, prompts may be longer than the models support
+            self._prompts = [prompt[: max(self._contexts)] for prompt in self._prompts]
             self._contexts = ()
             warnings.warn(
                 f"acceptance: decoding two sequences up to {max(self._settings.context_tokens)} tokens takes more than half of the "
@@ -257,7 +259,7 @@ class Measurement:
             )
 
     def _incremental_acceptance(self) -> IncrementalAcceptance:
-        levels = position_levels(self._room_tokens)
+        levels = position_levels(self._max_positions)
         counters = [
             (counter, (positions,) if self._contexts else levels) for counter, positions in self._counters(levels[0])
         ]
@@ -269,7 +271,7 @@ class Measurement:
         assert self._fastest_tree is not None
         step_s = float(profile.latencies[0].verify.seconds(1))
         acceptances: list[MeasuredAcceptance] = []
-        for counter, positions in self._counters(position_levels(self._room_tokens)[0]):
+        for counter, positions in self._counters(position_levels(self._max_positions)[0]):
             sequence_s = (
                 TREES_PER_SEQUENCE * positions * step_s * len(self._settings.samplings) * max(1, len(self._contexts))
             )
@@ -371,5 +373,8 @@ class Measurement:
         ]
 
     @property
-    def _room_tokens(self) -> int:
+    def _max_positions(self) -> int:
+        """The most positions of a sequence; windows around contexts are limited by the contexts instead."""
+        if self._contexts:
+            return max_sequence_tokens(self._target, self._draft)
         return room_tokens(self._target, self._draft, self._prompts)

@@ -1,5 +1,6 @@
 """Measuring until a plan is certain, on fake machines on which only passes take time."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -271,6 +272,20 @@ def test_contexts_without_time_are_left_out_with_a_warning(make_model):
     assert run.machine.passes_s < 1.2 * 7.0
     profile = Run(make_model, budget_s=30.0, **changes).profile()
     assert [acceptance.context_tokens for acceptance in profile.acceptances] == [CONTEXT, 200]
+
+
+@pytest.mark.parametrize("budget_s", [7.0, 30.0])
+def test_prompts_longer_than_the_models_are_cut_to_the_contexts(make_model, budget_s):
+    """With the smaller budget there is no time for contexts, and one prompt alone is long enough for them."""
+    prompts = [[*PROMPTS[0], *[5] * 2000], *PROMPTS[1:8]]
+    changes = {"context_tokens": (CONTEXT, 200), "prompts": prompts, "drafters": ("prompt-lookup",)}
+    run = Run(make_model, budget_s=budget_s, plan=constant_plan(1.0), **changes)
+    with pytest.warns(TreeoptWarning) if budget_s == 7.0 else nullcontext():
+        profile = run.profile()
+    for acceptance in profile.acceptances:
+        assert acceptance.positions == POSITIONS * acceptance.prompts
+    for decodes in profile.drafters[0].decodes:
+        assert min(decodes.plain.tokens) >= 16
 
 
 @pytest.mark.parametrize("corrected", [True, False])
