@@ -37,7 +37,6 @@ def default_prompts(models: "ModelPair") -> list[list[int]]:
 
 def measure_profile(models: "ModelPair", settings: "Settings") -> "Profile":
     """Profile a pair on treeopt's default prompts that are not held out."""
-    from treeopt.planner import fastest_drafted_tree
     from treeopt.profiler import Checkpoint, Measurement, clock_for
     from treeopt.texts.prompts import profile_prompts
 
@@ -48,7 +47,6 @@ def measure_profile(models: "ModelPair", settings: "Settings") -> "Profile":
         settings,
         clock=clock_for(models.target.device),
         checkpoint=Checkpoint(None, ""),
-        fastest_tree=fastest_drafted_tree,
     ).profile()
 
 

@@ -30,11 +30,12 @@ from treeopt import bundled as bundle
 from treeopt.cli.options.inputs import file, load_profile
 from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.planner import Option
-from treeopt.profiler import Decoding, Settings, TreeMeasurement, Workload, bench_trees
+from treeopt.profiler import Decoding, Settings, Workload, bench_trees
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.bench.interleave import collect_rounds, interleave, repeated
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.records.profile import Profile
+from treeopt.records.results import TreeMeasurement
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.pair import ModelPair

@@ -62,8 +62,6 @@ def _measure(
     curves: "tuple[ImportedLatency, ...]",
     acceptances: "tuple[MeasuredAcceptance, ...]",
 ) -> "tuple[Profile, DraftRecord | None] | None":
-    from treeopt.planner import fastest_drafted_tree
-    from treeopt.planner.certainty import certainty
     from treeopt.profiler import Checkpoint, Measurement, RecordFiles, clock_for
     from treeopt.profiler.budget import Budget
     from treeopt.profiler.latency.load import CpuLoadReader
@@ -106,13 +104,11 @@ def _measure(
         settings,
         clock=processes.clock(clock_for(models.target.device)),
         checkpoint=checkpoint,
-        fastest_tree=fastest_drafted_tree,
         processes=processes,
         load=None if args.tensor_parallel else CpuLoadReader,
         pair=models.described,
         drafters=drafters,
         categories=tuple(profile_prompts(categories)),
-        certainty=certainty,
         budget=budget,
     )
     result = _combine(measurement, settings, curves, acceptances, all_times=args.imports.has_times, show=is_first)

@@ -7,7 +7,6 @@ from treeopt.profiler.clock import Clock, CudaClock, MonotonicClock, clock_for
 from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.profile_run import Measurement
 from treeopt.profiler.settings import RecordSize, Settings
-from treeopt.records.results import TreeMeasurement
 
 __all__ = [
     "Checkpoint",
@@ -20,7 +19,6 @@ __all__ = [
     "RecordSize",
     "Recording",
     "Settings",
-    "TreeMeasurement",
     "Workload",
     "bench_trees",
     "clock_for",

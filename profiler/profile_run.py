@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from tqdm import tqdm
 
-from treeopt.errors import InvalidValueError, TreeoptWarning
-from treeopt.planner import PlanRequest, choice_confidence, drafter_choices
-from treeopt.planner.certainty import Certainty
+from treeopt.errors import TreeoptWarning
+from treeopt.planner import PlanRequest, choice_confidence, drafter_choices, fastest_drafted_tree
+from treeopt.planner.certainty import Certainty, certainty
 from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, PromptSource, WholePrompts, Window
 from treeopt.profiler.acceptance.incremental import IncrementalAcceptance, position_levels
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter, FastestTree, rule_to_count
@@ -59,15 +59,15 @@ class Measurement:
         clock: times the calls.
         load: makes a reader of the load of other programs; by default the load is not read.
         checkpoint: where every measurement is stored at once.
-        fastest_tree: the planner for the rule `traversal`, which is measured on trees.
         processes: those that measure together; by default this one alone.
         pair: describes the models; by default what they report about themselves.
         drafters: measured in addition to the draft model, by this process alone.
         categories: one for each prompt, `""` for none; by default no prompt has one.
-        certainty: plans the profile measured so far, under a time budget; without it measuring ends after a first round.
         budget: the time budget of the settings, if it has started already.
+        fastest_tree: plans the trees on which the rule `traversal` is measured.
+        certainty: plans the profile measured so far, under a time budget.
 
-    Raises InvalidValueError if prompts are missing, a context does not fit the models, or `fastest_tree` is missing.
+    Raises InvalidValueError if prompts are missing, or a context does not fit the models.
     """
 
     def __init__(
@@ -80,22 +80,18 @@ class Measurement:
         clock: Clock,
         load: Callable[[], CpuLoadReader] | None = None,
         checkpoint: Checkpoint,
-        fastest_tree: FastestTree | None = None,
         processes: Processes | None = None,
         pair: Pair | None = None,
         drafters: Sequence[LoadedDrafter] = (),
         categories: Sequence[str] = (),
-        certainty: PlanCertainty | None = None,
         budget: Budget | None = None,
+        fastest_tree: FastestTree = fastest_drafted_tree,
+        certainty: PlanCertainty = certainty,
     ) -> None:
         check_measurable(target, draft, prompts, settings)
         self._on_trees = draft is not None and any(
             rule_to_count(rule, sampling) != rule for rule, sampling in settings.rule_samplings
         )
-        if self._on_trees and fastest_tree is None:
-            raise InvalidValueError(
-                "fastest_tree: expected a planner, since `traversal` is measured on trees. Got None."
-            )
         self._target, self._draft = target, draft
         self._pair = pair or describe_pair(target, draft)
         self._prompts, self._categories = prompts, categories
@@ -199,7 +195,7 @@ class Measurement:
                 for timer, part in share.split(list(timers.values())):  # no plan that shows which sizes decide
                     with budget.spending("verify"):
                         timer.sample(part)
-            elif self._plan is not None:
+            else:
                 refiner = ProfileRefiner(
                     budget, timers, counted, make_profile, self._plan, self._settings.samplings, tick
                 )
@@ -268,7 +264,6 @@ class Measurement:
     def _measure_on_few_trees(
         self, profile: Profile, counted: IncrementalAcceptance, deadline: Deadline
     ) -> tuple[MeasuredAcceptance, ...]:
-        assert self._fastest_tree is not None
         step_s = float(profile.latencies[0].verify.seconds(1))
         acceptances: list[MeasuredAcceptance] = []
         for counter, positions in self._counters(position_levels(self._max_positions)[0]):
@@ -280,7 +275,6 @@ class Measurement:
         return tuple(acceptances)
 
     def _measure_on_trees(self, profile: Profile, positions: int) -> tuple[MeasuredAcceptance, ...]:
-        assert self._fastest_tree is not None
         with tqdm(desc="traversal ", unit="text", disable=self._hidden) as bar:
             return tuple(
                 acceptance

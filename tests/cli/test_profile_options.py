@@ -161,7 +161,7 @@ class TestBudget:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("treeopt.planner.certainty.certainty", interrupt)
+            patch.setattr("treeopt.profiler.refinement.ProfileRefiner.run", interrupt)
             assert call(*command, "1h").exit_code != 0
         lines = Path("profile.yaml.partial").read_text().splitlines()
         assert sum('"spent verify"' in line for line in lines) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from tests.profiler.pretended import FakeClock, interrupt, measure_profile, undated
 from treeopt.errors import InvalidValueError
-from treeopt.profiler import Checkpoint, Measurement, Settings
+from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.latency.passes import SequenceSteps
 from treeopt.records.profile import Profile
@@ -160,16 +160,6 @@ class TestRefusals:
     def test_rules_and_samplings_that_exclude_each_other_are_refused(self, options, reason):
         with pytest.raises(InvalidValueError, match=reason):
             Settings(**{"samplings": (Sampling(1.0),)} | options)
-
-    def test_traversal_needs_a_planner(self, target, draft, prompts):
-        def check(**changes):
-            settings = replace(SETTINGS, **changes)
-            Measurement(target, draft, prompts, settings, clock=FakeClock(), checkpoint=Checkpoint(None, ""))
-
-        with pytest.raises(InvalidValueError, match=r"fastest_tree: expected a planner.*Got None"):
-            check()
-        check(rules=("target",))
-        check(rules=("traversal",), samplings=(GREEDY,))
 
 
 @pytest.mark.parametrize("rule", ["traversal", "typical"])

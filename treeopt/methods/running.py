@@ -11,7 +11,6 @@ from treeopt.methods.drafters import plan_drafter
 from treeopt.methods.method import Inputs, Method
 from treeopt.methods.names import select_methods
 from treeopt.methods.static_tree import PLANNERS, plan_best_rule
-from treeopt.planner import fastest_drafted_tree
 from treeopt.profiler import Checkpoint, Measurement, Settings, clock_for
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.reference_passes import reference_passes
@@ -169,7 +168,6 @@ def _profile(
         settings,
         clock=clock_for(pair.target.device),
         checkpoint=Checkpoint(None, ""),
-        fastest_tree=fastest_drafted_tree,
         pair=pair.described,
     )
     return measurement.profile(show_progress=show_progress)
