@@ -14,7 +14,6 @@ from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.trees import chain
 
 
 class PromptSet(NamedTuple):
@@ -100,9 +99,7 @@ class LongSequences:
             return prompt[: self._tokens]
         if (row := self._checkpoint.rows(kind).get(number)) is not None:
             return [*prompt, *map(int, row)]
-        decoder = Decoder(
-            self._target, None, chain(0), sampling=sampling, seed=number, max_sequence_tokens=self._tokens
-        )
+        decoder = Decoder(self._target, None, sampling=sampling, seed=number, max_sequence_tokens=self._tokens)
         new_tokens = list(decoder.generate(prompt, self._tokens - len(prompt)))
         if new_tokens[-1] in self._target.config.end_tokens:
             new_tokens.pop()

@@ -22,7 +22,6 @@ from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel, max_sequence_tokens
-from treeopt.trees import chain
 
 MIN_SEQUENCES = 2
 """Sequences that are recorded even after the deadline."""
@@ -155,9 +154,7 @@ class Recording:
         model_tokens = max_sequence_tokens(self._target, self._draft)
         max_tokens = min(len(prompt) + positions + self._size.depth, model_tokens)
         # a seed per prompt, so that resuming changes nothing
-        decoder = Decoder(
-            self._target, None, chain(0), sampling=settings.sampling, seed=number, max_sequence_tokens=max_tokens
-        )
+        decoder = Decoder(self._target, None, sampling=settings.sampling, seed=number, max_sequence_tokens=max_tokens)
         generated = list(decoder.generate(prompt, max_tokens - len(prompt)))
         return self.record_sequence(prompt, generated, min(positions, len(generated)))
 

@@ -34,7 +34,6 @@ from treeopt.records.rules import TARGET_RULE
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.registry import LoadedDrafter
-from treeopt.trees import chain
 from treeopt.trees.drafter_parameters import PromptLookupSetting
 from treeopt.trees.drafter_setting import DrafterSetting
 
@@ -203,7 +202,6 @@ class SettingsMeasurement:
         return Decoder(
             self.drafter.target,
             drafter,
-            chain(0) if drafter is None else None,
             sampling=point.sampling,
             max_sequence_tokens=self.drafter.capacity,
             cuda_graphs=self.settings.cuda_graphs,

@@ -287,7 +287,6 @@ def open_plain_steps(
     decoder = Decoder(
         target,
         None,
-        chain(0),
         sampling=point.sampling,
         max_sequence_tokens=len(context) + ROOM_TOKENS,
         cuda_graphs=cuda_graphs,

@@ -17,7 +17,6 @@ from treeopt.profiler.latency.rounds import Recorder, time_rounds
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel, max_sequence_tokens
-from treeopt.trees import chain
 
 SHORTEST_TOKENS = 16
 MAX_ROUNDS = 5
@@ -94,7 +93,7 @@ class PrefillTimer:
         time_rounds(_kind(name), works, rounds, self._recorder, lead=decode_other_sequence)
 
     def _decoder(self, name: str) -> Decoder:
-        return Decoder(self._models[name], None, chain(0), max_sequence_tokens=max(2, self._longest))  # room for a step
+        return Decoder(self._models[name], None, max_sequence_tokens=max(2, self._longest))  # room for a step
 
     def _table(self, name: str) -> LatencyTable:
         samples = self._recorder.checkpoint.samples(_kind(name))
