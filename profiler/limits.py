@@ -55,9 +55,11 @@ def check_measurable(
         )
     longest, room = max(map(len, prompts)), room_tokens(target, draft, prompts)
     positions = MIN_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
-    if settings.acceptance_contexts:  # a prompt is cut where it is too long for a context, but not for a draft record
-        positions = 0 if settings.record is None else 1
-    if positions > 0 >= room:
+    if settings.acceptance_contexts:  # prompts are cut where they are too long for a context, but not for a draft record
+        if settings.record is None:
+            return
+        positions = 1
+    if room < 1:
         raise InvalidValueError(
             f"prompts: expected at most {max_tokens - 1} tokens before a new one, because {describe_length_limit(shortest)}. Got "
             f"{longest}: give shorter prompts.",
