@@ -8,7 +8,7 @@ import pytest
 from tests.profiler.pretended import FakeClock, interrupt, measure_profile, undated
 from treeopt import __version__
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.profiler import Checkpoint, Measurement, MonotonicClock, RecordSize, Settings
+from treeopt.profiler import Checkpoint, Measurement, MonotonicClock, RecordSize, Settings, profile_run
 from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.records.profile import Profile
@@ -162,10 +162,12 @@ class TestRefusals:
         assert profile.acceptance().positions == most
 
     def test_prompts_longer_than_the_models_are_refused_only_with_a_record_if_there_are_several_contexts(
-        self, target, draft
+        self, target, draft, monkeypatch
     ):
         prompts, settings = [[1, 2, 3] * 50] * 2, replace(SETTINGS, context_tokens=(20, 40), positions=20)
+        calls = interrupt(monkeypatch, profile_run, "logits_after", -1)
         profile = measure_profile(target, draft, prompts, settings)
+        assert [len(tokens) for _, tokens in calls] == [128, 128]
         assert [acceptance.positions for acceptance in profile.acceptances] == [20, 20]
         with pytest.raises(InvalidValueError, match=r"prompts: expected at most 127 tokens before a new one.*Got 150"):
             check_measurable(target, draft, prompts, replace(settings, record=RecordSize()))
