@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from treeopt.profiler import Clock, Decoding, TreeMeasurement, Workload, bench_trees
+from treeopt.profiler import Clock, Decoding, Workload, bench_trees
+from treeopt.records.results import TreeMeasurement
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
