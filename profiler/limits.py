@@ -55,7 +55,9 @@ def check_measurable(
         )
     longest, room = max(map(len, prompts)), room_tokens(target, draft, prompts)
     positions = MIN_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
-    if settings.acceptance_contexts:  # prompts are cut where they are too long for a context, but not for a draft record
+    if (
+        settings.acceptance_contexts
+    ):  # prompts are cut where they are too long for a context, but not for a draft record
         if settings.record is None:
             return
         positions = 1

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from treeopt.errors import InvalidValueError, OutOfMemoryError
+from treeopt.errors import InvalidValueError
 from treeopt.planner.curves import Curve, interpolate
 from treeopt.planner.model import StepModel
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.clock import Clock, Work, clock_for
 from treeopt.profiler.latency.curve import Passes
-from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
+from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.passes import ROOM_TOKENS, TimedPoint
 from treeopt.profiler.latency.point import PointPasses
 from treeopt.profiler.latency.rounds import Recorder, time_rounds
@@ -56,10 +56,8 @@ class ReferencePasses:
         if not self._fits or (self._samples and self._spent_s > SHARE * (start_s - self._start_s)):
             return
         try:
-            self._time()
-        except Exception as error:
-            if not (isinstance(error, InvalidValueError | OutOfMemoryError) or is_out_of_memory(error)):
-                raise
+            self._fits = fits_in_memory(self._time)
+        except InvalidValueError:
             self._fits = False
         if not self._fits:
             self.close()

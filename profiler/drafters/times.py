@@ -10,7 +10,7 @@ import torch
 from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
-from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
+from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.passes import ROOM_TOKENS, ChangeTree, ModelPasses, TimedPoint, probe_trees
 from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, open_plain_steps, passes_s
 from treeopt.profiler.latency.rounds import Recorder
@@ -59,13 +59,9 @@ class DrafterTimer:
             latencies: of the target's passes.
             deadline: after which only the necessary minimum is timed.
         """
-        measured = []
-        for latency, part in deadline.split(latencies):
-            try:
-                measured.append(self._measure_point(latency, part))
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
+        measured: list[DrafterLatency] = []
+        for case in deadline.split(latencies):
+            fits_in_memory(lambda case=case: measured.append(self._measure_point(*case)))
             release_memory()
         return tuple(measured)
 

@@ -9,7 +9,7 @@ import numpy as np
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.disturbance import SampleFilter, start_block
-from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
+from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.rounds import Recorder, coarse_points, first_points, next_point, time_rounds
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.timing_quality import interpolation_errors
@@ -237,16 +237,11 @@ class LatencyCurve:
         return self._works[tokens]
 
     def _fits(self, tokens: int, call: Callable[[], object]) -> bool:
-        """Make a call; if memory runs out in it, end the curve before `tokens` and return False.
-
-        Memory is released after the exception is gone, because its traceback refers to the allocations of the failed pass.
-        """
-        try:
+        """Make a call; if memory runs out in it, end the curve before `tokens` and return False, or raise for 1 token."""
+        if tokens == 1:
             call()
-        except Exception as error:
-            if not is_out_of_memory(error) or tokens == 1:
-                raise
-        else:
+            return True
+        if fits_in_memory(call):
             return True
         self._checkpoint.append(LIMIT + self._kind, tokens, ())
         self._max_tokens = tokens - 1

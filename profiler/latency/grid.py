@@ -11,7 +11,7 @@ from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.latency.curve import LIMIT
 from treeopt.profiler.latency.load import CpuLoadReader
-from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
+from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.passes import ROOM_TOKENS, TimedPoint, probe_trees
 from treeopt.profiler.latency.point import EXTRA_POINTS, PointTimer
 from treeopt.profiler.latency.rounds import Recorder, Tick, first_points
@@ -90,8 +90,10 @@ class LatencyGrid:
             if point.batch_size > 1 and not any(_is_smaller_batch(other, point) for other in timers):
                 continue  # a smaller batch did not fit
             timer = self._timer(point, tick)
-            if self._fits(point, partial(measure, timer)):
+            if fits_in_memory(partial(measure, timer)):
                 timers[point] = timer
+            else:
+                self._checkpoint.append(LIMIT + point.kind("verify"), 1, ())
             del timer
             release_memory()
         if not timers:
@@ -99,17 +101,6 @@ class LatencyGrid:
                 "times: memory ran out before a single token was timed. Use a smaller --context-tokens, or --offload."
             )
         return timers
-
-    def _fits(self, point: TimedPoint, measure: Callable[[], object]) -> bool:
-        """Return whether an operating point could be measured; its exception is gone when this returns."""
-        try:
-            measure()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            self._checkpoint.append(LIMIT + point.kind("verify"), 1, ())
-            return False
-        return True
 
     def _check_batches(self) -> None:
         settings = self._settings

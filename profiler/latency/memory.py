@@ -1,7 +1,7 @@
 """Handling of out-of-memory errors, on any device."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -27,6 +27,22 @@ def release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def fits_in_memory(call: Callable[[], object]) -> bool:
+    """Make a call and return whether memory sufficed; if not, memory is released.
+
+    That is after the exception is gone, because its traceback refers to the allocations of the failed call.
+    """
+    try:
+        call()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    else:
+        return True
+    release_memory()
+    return False
 
 
 @contextmanager

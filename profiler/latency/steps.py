@@ -14,7 +14,7 @@ from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import Passes
 from treeopt.profiler.latency.disturbance import SampleFilter, start_block
-from treeopt.profiler.latency.memory import is_out_of_memory, release_memory
+from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.passes import BatchSteps, ChangeTree, SequenceSteps, TimedPoint, decoding_steps
 from treeopt.profiler.latency.rounds import Recorder, time_rounds
 from treeopt.records.latency import Timing
@@ -193,18 +193,10 @@ class StepTimer:
             first_calls=first_calls,
         )
 
-    def _try_plain(self) -> Passes | None:
-        """Return plain steps; None if memory runs out."""
-        try:
-            plain = self._open_plain()
-            plain.prepare(1)  # allocates
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-        else:
-            return plain
-        release_memory()
-        return None
+    def _allocate_plain(self) -> None:
+        plain = self._open_plain()
+        plain.prepare(1)
+        self._plain = plain
 
     def _time_host(self) -> None:
         """Time the host's work after the target's pass, in separate steps that wait for the device."""
@@ -234,5 +226,5 @@ class StepTimer:
             steps = decoding_steps(decoder, self._context, self._point.batch_size, change_tree)
             self._opened = rule, decoder, steps
             steps.prepare(self._trees[0])  # allocates, before plain steps take what is left
-            self._plain = self._try_plain()
+            fits_in_memory(self._allocate_plain)
         return self._opened[1:]
