@@ -42,6 +42,11 @@ def test_the_first_of_several_end_tokens_counts(target, draft, expected):
     assert list(decoder.generate(PROMPT, LONG)) == expected[: min(map(expected.index, ends)) + 1]
 
 
+def test_end_tokens_outside_the_vocabulary_are_ignored(target, expected):
+    decoder = Decoder(with_end(target, -1, expected[5], 23), None, temperature=0.0)
+    assert list(decoder.generate(PROMPT, LONG)) == expected[: expected.index(expected[5]) + 1]
+
+
 def test_a_sequence_within_and_across_steps_ends_decoding(target, expected):
     decoder = Decoder(target, target, chain(4), temperature=0.0)  # five tokens per step
     for start in range(8):

@@ -388,8 +388,10 @@ class Decoder:
     def _new_ending(
         self, max_new_tokens: int, stop: Sequence[Sequence[int]] = (), *, ignore_end_tokens: bool = False
     ) -> StoppingCriteria:
-        ends = [] if ignore_end_tokens else [(token,) for token in self.target.config.end_tokens]
-        return StoppingCriteria(max_new_tokens, [*ends, *stop], vocabulary=self.target.config.vocabulary)
+        sizes = self.target.config
+        ends = () if ignore_end_tokens else sizes.end_tokens
+        stops = [(token,) for token in ends if 0 <= token < sizes.vocabulary]  # some configurations list others, as -1
+        return StoppingCriteria(max_new_tokens, [*stops, *stop], vocabulary=sizes.vocabulary)
 
     def _run_steps(
         self, step: Callable[[], Step], ending: StoppingCriteria, sequence: int
