@@ -33,12 +33,12 @@ from treeopt.planner import Option
 from treeopt.profiler import Decoding, Settings, Workload, bench_trees
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.bench.interleave import collect_rounds, interleave, repeated
-from treeopt.profiler.machine import describe_machine, describe_pair
+from treeopt.profiler.machine import describe_machine
 from treeopt.records.profile import Profile
 from treeopt.records.results import TreeMeasurement
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.models.pair import ModelPair
+from treeopt.runtime.models.pair import ModelPair, describe_pair
 from treeopt.texts.prompts import bench_prompts
 from treeopt.trees import TokenTree, chain
 

@@ -1,12 +1,11 @@
-"""Descriptions of the machine, the software and the models of a measurement."""
+"""Descriptions of the machine and the software of a measurement."""
 
 import platform
 from datetime import UTC, datetime
 
 import torch
 
-from treeopt.records.machine import Machine, Pair, read_processor_name
-from treeopt.runtime.models.model import LanguageModel, kv_bytes, weight_bytes
+from treeopt.records.machine import Machine, read_processor_name
 
 
 def describe_processor(device: str) -> str:
@@ -22,21 +21,6 @@ def describe_machine(device: torch.device) -> Machine:
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         torch=str(torch.__version__),
-    )
-
-
-def describe_pair(target: LanguageModel, draft: LanguageModel | None) -> Pair:
-    return Pair(
-        target=target.name,
-        draft=None if draft is None else draft.name,
-        dtype=str(target.dtype).removeprefix("torch."),
-        vocabulary=target.config.vocabulary,
-        target_parameters=target.parameters,
-        draft_parameters=None if draft is None else draft.parameters,
-        target_weight_bytes=weight_bytes(target),
-        draft_weight_bytes=None if draft is None else weight_bytes(draft),
-        target_kv_bytes=kv_bytes(target),
-        draft_kv_bytes=None if draft is None else kv_bytes(draft),
     )
 
 

@@ -26,7 +26,7 @@ from treeopt.profiler.latency.point import PointTimer
 from treeopt.profiler.latency.prefill import MAX_ROUNDS, PrefillTimer
 from treeopt.profiler.latency.rounds import Recorder, Tick
 from treeopt.profiler.limits import DRAFTER_POSITIONS, check_measurable, room_tokens
-from treeopt.profiler.machine import describe_machine, describe_pair, now
+from treeopt.profiler.machine import describe_machine, now
 from treeopt.profiler.processes.processes import Processes
 from treeopt.profiler.refinement import CERTAIN, PlanCertainty, ProfileRefiner
 from treeopt.profiler.settings import Settings
@@ -38,6 +38,7 @@ from treeopt.records.step_latency import StepLatency
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.finite import check_logits
 from treeopt.runtime.models.model import LanguageModel, max_sequence_tokens
+from treeopt.runtime.models.pair import describe_pair
 from treeopt.version import TOOL
 
 PAIR_SHARE = 2

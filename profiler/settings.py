@@ -6,11 +6,12 @@ from zlib import crc32
 
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.checkpoint import describe_origin
-from treeopt.profiler.machine import describe_machine, describe_pair
+from treeopt.profiler.machine import describe_machine
 from treeopt.records.machine import Pair
 from treeopt.records.rules import check_rule
 from treeopt.records.sampling import GREEDY, Sampling, resolve_draft_sampling
 from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.pair import describe_pair
 from treeopt.trees.drafter_setting import DrafterSetting
 
 

@@ -29,7 +29,7 @@ from treeopt.profiler.budget import Deadline
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.memory import release_memory
 from treeopt.profiler.latency.point import PointTimer
-from treeopt.profiler.machine import describe_machine, describe_pair, now
+from treeopt.profiler.machine import describe_machine, now
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.machine import Machine
 from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
@@ -37,6 +37,7 @@ from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import Imported, StepLatency
 from treeopt.runtime import Transformer
+from treeopt.runtime.models.pair import describe_pair
 from treeopt.version import TOOL
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "profiles"

@@ -35,6 +35,7 @@ PROMPTS = [[1, 2], [3]]
 def model(name: str, vocabulary: int = 7) -> SimpleNamespace:
     sizes = {
         "parameters": 9,
+        "weight_bytes": 36,
         "config": SimpleNamespace(vocabulary=vocabulary),
         "cache_bytes": lambda tokens: 8 * tokens,
     }

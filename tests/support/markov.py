@@ -50,7 +50,7 @@ class Cache(SequenceCache):
 class Memoryless:
     """The parts of `Transformer` that decoding uses, of a model whose logits follow from each token alone."""
 
-    device, dtype, parameters = torch.device("cpu"), torch.float32, 1
+    device, dtype, parameters, weight_bytes = torch.device("cpu"), torch.float32, 1, 4
 
     def rows(self, tokens):
         """Return the logits (n, V) after tokens."""

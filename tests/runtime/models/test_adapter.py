@@ -71,6 +71,13 @@ class TestPasses:
 
 
 class TestSizes:
+    def test_weight_bytes_are_those_of_stored_weights(self, loaded_adapter):
+        whole, model = loaded_adapter("llama"), random_model("llama")
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.to(torch.int8), requires_grad=False)
+        quantised = AdapterModel(model, name="quantised")
+        assert whole.weight_bytes == 4 * whole.parameters == 4 * quantised.parameters
+        assert whole.weight_bytes - quantised.weight_bytes == 3 * model.lm_head.weight.numel()
+
     @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])  # an untied head and two tied ones
     def test_parameters_are_counted_once(self, loaded_adapter, name):
         model = loaded_adapter(name)

@@ -76,11 +76,6 @@ def read_sizes(folder: Source) -> ModelSizes | None:
     return folder.config if why_adapter(folder) is None else None
 
 
-def weight_dtype(folder: Source, model: LanguageModel) -> str:
-    """Return the dtype of a model's weights, such as `float32` or `q8_0`."""
-    return folder.sizes.weight_dtype if isinstance(folder, GGUFFile) else str(model.dtype).removeprefix("torch.")
-
-
 def _check_known(folder: Path, content: dict[str, Any], reason: str) -> None:
     """Refuse a model that transformers does not support."""
     architectures = content.get("architectures")

@@ -263,6 +263,10 @@ class LanguageModel(ForwardModel, Protocol):
     def parameters(self) -> int:
         """Number of weights."""
 
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of all weights, as they are stored."""
+
     def prefill(self, tokens: Tensor, cache: Any, requested_states: RequestedStates = NO_STATES) -> HiddenStates | None:
         """Commit a prompt, int64 (n,), to an empty cache, `PREFILL_TOKENS` at a time.
 
@@ -315,10 +319,6 @@ def shortest_model(*models: LanguageModel | None) -> LanguageModel:
 def max_sequence_tokens(*models: LanguageModel | None) -> int:
     """Return the maximum sequence length that all models support; None stands for no model."""
     return shortest_model(*models).config.max_positions
-
-
-def weight_bytes(model: LanguageModel) -> int:
-    return model.parameters * model.dtype.itemsize
 
 
 def kv_bytes(model: LanguageModel) -> int | None:

@@ -1,7 +1,7 @@
 """Loading a target, and a draft model if there is one, from folders, from the hub, or from the bundle."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,10 +20,9 @@ from treeopt.runtime.models.load import (
     open_source,
     read_checkpoint_dtype,
     read_sizes,
-    weight_dtype,
     why_adapter,
 )
-from treeopt.runtime.models.model import LanguageModel, describe_max_positions, kv_bytes, weight_bytes
+from treeopt.runtime.models.model import LanguageModel, describe_max_positions, kv_bytes
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.texts.shared_tokens import SharedTokens, compare_tokens
@@ -130,29 +129,35 @@ def load_pair(
     logits = [model.config.vocabulary for model in models]
     if not shared.identical or logits[0] != logits[-1]:
         notes.append(shared.note(logits[0], logits[-1]))
-    drafts = models[1:]
-    described = Pair(
-        target=models[0].name,
-        draft=drafts[0].name if drafts else None,
-        dtype=weight_dtype(sources[0], models[0]),
-        vocabulary=logits[0],
-        target_parameters=models[0].parameters,
-        draft_parameters=drafts[0].parameters if drafts else None,
-        target_weight_bytes=weight_bytes(models[0]),
-        draft_weight_bytes=weight_bytes(drafts[0]) if drafts else None,
-        target_kv_bytes=kv_bytes(models[0]),
-        draft_kv_bytes=kv_bytes(drafts[0]) if drafts else None,
-        target_source=None if target is None else str(target),
-        draft_source=None if draft is None else str(draft),
-        target_digest=sources[0].digest,
-        draft_digest=sources[1].digest if drafts else None,
-    )
+    limited = None if len(models) == 1 else limit_draft(models[1], shared.ids, logits[0])
     return ModelPair(
         target=models[0],
-        draft=limit_draft(drafts[0], shared.ids, logits[0]) if drafts else None,
+        draft=limited,
         tokenizer=sources[0].tokenizer,
         notes=tuple(notes),
-        described=described,
+        described=replace(
+            describe_pair(models[0], limited),
+            target_source=None if target is None else str(target),
+            draft_source=None if draft is None else str(draft),
+            target_digest=sources[0].digest,
+            draft_digest=None if limited is None else sources[1].digest,
+        ),
+    )
+
+
+def describe_pair(target: LanguageModel, draft: LanguageModel | None) -> Pair:
+    """Return a description of models without their sources, as profiles record it."""
+    return Pair(
+        target=target.name,
+        draft=None if draft is None else draft.name,
+        dtype=getattr(target.config, "weight_dtype", str(target.dtype).removeprefix("torch.")),
+        vocabulary=target.config.vocabulary,
+        target_parameters=target.parameters,
+        draft_parameters=None if draft is None else draft.parameters,
+        target_weight_bytes=target.weight_bytes,
+        draft_weight_bytes=None if draft is None else draft.weight_bytes,
+        target_kv_bytes=kv_bytes(target),
+        draft_kv_bytes=None if draft is None else kv_bytes(draft),
     )
 
 

@@ -118,6 +118,7 @@ class Transformer:
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
         self.parameters = _count_parameters(weights, config)
+        self.weight_bytes = self.parameters * self.dtype.itemsize
         self._rotations = Rotations(config.head_size, config.rope_base, config.rope_scaling, self.device)
 
     def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:

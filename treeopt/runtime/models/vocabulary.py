@@ -52,6 +52,7 @@ class LimitedDraft:
         self.dtype = model.dtype
         self.device = model.device
         self.parameters = model.parameters
+        self.weight_bytes = model.weight_bytes
         self.captures = isinstance(model, Transformer)
         self.ids = tuple(ids)
         """Ids that it may propose."""

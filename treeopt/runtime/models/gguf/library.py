@@ -74,6 +74,11 @@ class Handle:
         return int(self._library.llama_model_n_params(self.pointer))
 
     @property
+    def weight_bytes(self) -> int:
+        """Memory of all weights."""
+        return int(self._library.llama_model_size(self.pointer))
+
+    @property
     def cached_numbers(self) -> int:
         """Keys and values per token."""
         llama, model = self._library, self.pointer

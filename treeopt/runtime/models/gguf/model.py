@@ -39,6 +39,7 @@ class GGUFModel:
         self.name = name
         self.config = sizes
         self.parameters = handle.parameters
+        self.weight_bytes = handle.weight_bytes
         self._handle = handle
         self._exact = sizes.weight_dtype == EXACT_DTYPE
 
