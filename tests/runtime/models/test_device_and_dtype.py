@@ -16,7 +16,6 @@ from treeopt.profiler.processes.distributed import local_device
 from treeopt.records.identity import Identity
 from treeopt.runtime.models import pair as pairs
 from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.load import read_checkpoint_dtype
 
 AUTO_OPTIONS = {
     "target": None,
@@ -83,7 +82,7 @@ def test_auto_is_the_dtype_of_the_checkpoint_on_a_gpu(tmp_path, name, device, ex
 )
 def test_dtype_of_a_checkpoint(tmp_path, config, expected):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert read_checkpoint_dtype(ModelFolder(tmp_path)) == expected
+    assert ModelFolder(tmp_path).dtype == expected
 
 
 @pytest.mark.usefixtures("gpu")

@@ -238,6 +238,10 @@ class TestFolders:
         change_json(target / "config.json", architectures=["GPT2LMHeadModel"], model_type="gpt2")
         assert "Got ['GPT2LMHeadModel']). Install treeopt[hf], and transformers will." in load_error(target, draft)
 
+    def test_the_working_folder_has_a_name(self, target, monkeypatch):
+        monkeypatch.chdir(target)
+        assert load_pair(".").target.name == "target"
+
     def test_draft_without_target_is_refused(self, draft):
         assert load_error(None, draft).startswith("target: expected a model with the draft model")
 
@@ -300,7 +304,7 @@ class TestThroughTransformers:
         placements, load_adapter = [], load.load_adapter
 
         def record_placement(folder, **options):
-            placements.append((Path(folder).name, options["placement"]))
+            placements.append((folder.name, options["placement"]))
             return load_adapter(folder, dtype=torch.float32)
 
         monkeypatch.setattr(load, "load_adapter", record_placement)

@@ -2,14 +2,22 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treeopt.errors import TreeoptError
+from treeopt.errors import FormatError, TreeoptError
 from treeopt.files.json_file import read_object
-from treeopt.runtime.models.config import CONFIG, GENERATION, ModelConfig, add_end_tokens, parse_config
+from treeopt.runtime.models.config import (
+    CONFIG,
+    GENERATION,
+    ModelConfig,
+    add_end_tokens,
+    parse_config,
+    why_not_built_in,
+)
 from treeopt.runtime.models.tensor_reader import find_weight_files
 
 if TYPE_CHECKING:
@@ -25,10 +33,15 @@ class ModelFolder:
     """A folder whose parts are read on demand.
 
     Each part raises TreeoptError if the folder or a file is missing, FormatError if a file is invalid.
+
+    Args:
+        path: of the folder.
+        name: in reports and errors, by default the folder's.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, name: str | None = None) -> None:
         self.path = Path(path)
+        self.name = name or Path(os.path.abspath(path)).name  # `.` has no name of its own
 
     @classmethod
     def of(cls, folder: "ModelFolder | Path | str") -> "ModelFolder":
@@ -48,6 +61,32 @@ class ModelFolder:
         """The configuration for the built-in transformer; FormatError names what it does not support."""
         config, path = parse_config(self.path / CONFIG, self.content), self.path / GENERATION
         return add_end_tokens(config, path, read_object(path)) if path.exists() else config
+
+    @cached_property
+    def why_adapter(self) -> str | None:
+        """Why transformers must run the model; None if the built-in transformer can.
+
+        Only the configuration is read.  Raises TreeoptError if transformers cannot run it either.
+        """
+        reason = why_not_built_in(self.content)
+        if reason is not None:
+            _check_known(self.path, self.content, reason)
+        return reason
+
+    @property
+    def sizes(self) -> ModelConfig | None:
+        """The model's sizes; None if transformers runs it, which knows them only after loading."""
+        return self.config if self.why_adapter is None else None
+
+    @property
+    def dtype(self) -> str | None:
+        """Dtype in the configuration, such as `bfloat16`; None without one."""
+        inner = self.content.get("text_config")
+        for mapping in (self.content, inner if isinstance(inner, dict) else {}):
+            for key in ("dtype", "torch_dtype"):
+                if isinstance(mapping.get(key), str):
+                    return str(mapping[key]).removeprefix("torch.")
+        return None
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
@@ -72,6 +111,26 @@ class ModelFolder:
                 f"{self.path}: no such folder. "
                 "Expected a model folder with config.json, safetensors and tokenizer.json."
             )
+
+
+def _check_known(folder: Path, content: dict[str, Any], reason: str) -> None:
+    """Refuse a model that transformers does not support."""
+    architectures = content.get("architectures")
+    name = architectures[0] if isinstance(architectures, list) and architectures else content.get("model_type")
+    try:
+        import transformers
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    except ImportError:
+        raise TreeoptError(
+            f"{folder}: treeopt does not run this model itself ({reason.rstrip('.')}). "
+            "Install treeopt[hf], and transformers will."
+        ) from None
+    if content.get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise FormatError(
+            folder / CONFIG,
+            "architectures",
+            f"expected one that treeopt or transformers {transformers.__version__} runs as a language model. Got {name}.",
+        )
 
 
 def hash_model(config: dict[str, Any], weight_files: Iterable[Path]) -> str:

@@ -10,18 +10,11 @@ import torch
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.machine import AUTO, BUNDLED, Pair, has_nvidia_driver
-from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
+from treeopt.runtime.models.gguf.file import is_gguf
 from treeopt.runtime.models.hf.loading import Placement
 from treeopt.runtime.models.hub import SETTINGS, is_hub_name, read_model_folder
 from treeopt.runtime.models.linear import slow_products_note
-from treeopt.runtime.models.load import (
-    Source,
-    load_language_model,
-    open_source,
-    read_checkpoint_dtype,
-    read_sizes,
-    why_adapter,
-)
+from treeopt.runtime.models.load import Source, load_language_model, open_source
 from treeopt.runtime.models.model import LanguageModel, describe_max_positions, kv_bytes
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.vocabulary import limit_draft
@@ -103,7 +96,10 @@ def load_pair(
     torch_device = torch.device("cpu") if device == AUTO and any(map(is_gguf, names)) else resolve_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    sources = [read_model_folder(name, _read_settings, SETTINGS) for name in names]
+    sources = [
+        read_model_folder(name, partial(_read_settings, name=_name_model(name, bundled=target is None)), SETTINGS)
+        for name in names
+    ]
     shared, notes = _compare_settings(sources)
     _check_length(sequence_tokens, sources)
     torch_dtype = DTYPES[resolve_dtype(sources[0], dtype, torch_device)]
@@ -120,11 +116,6 @@ def load_pair(
         torch_device = models[0].device  # of its first layer, where the draft must be
     models += [load_language_model(source, dtype=torch_dtype, device=torch_device) for source in sources[1:]]
     notes += _run_notes(models)
-    for model, name in zip(models, names, strict=True):
-        if target is None:
-            model.name = f"{BUNDLED}{model.name}"
-        elif is_hub_name(name):
-            model.name = str(name)
     models[0].name += _distribution_suffix(models[0], placed=placement is not None, split=tensor_parallel)
     logits = [model.config.vocabulary for model in models]
     if not shared.identical or logits[0] != logits[-1]:
@@ -175,7 +166,7 @@ def describe_run(models: ModelPair) -> str:
 
 def find_draft_folder(pair: ModelPair) -> Path:
     """Return the folder of a pair's draft model; for a hub model, its copy in the local cache."""
-    return Path(read_model_folder(pair.described.draft_source or bundle.DRAFT, _read_settings, SETTINGS).path)
+    return read_model_folder(pair.described.draft_source or bundle.DRAFT, _read_settings, SETTINGS).path
 
 
 def _check_gguf_options(names: Sequence[Path | str], device: str, dtype: str, *, distributed: bool) -> None:
@@ -192,25 +183,30 @@ def _check_gguf_options(names: Sequence[Path | str], device: str, dtype: str, *,
         )
 
 
-def _read_settings(path: Path) -> Source:
+def _name_model(name: Path | str, *, bundled: bool) -> str | None:
+    """Return the name of a model in reports and errors; None for its folder's."""
+    if bundled:
+        return f"{BUNDLED}{Path(name).name}"
+    return str(name) if is_hub_name(name) else None
+
+
+def _read_settings(path: Path, name: str | None = None) -> Source:
     """Return a model after reading its configuration and its tokenizer."""
-    source = open_source(path)
-    _ = source.sizes if isinstance(source, GGUFFile) else source.content
-    _ = source.tokenizer
+    source = open_source(path, name)
+    _ = source.content, source.tokenizer
     return source
 
 
 def _read_weight_files(path: Path, known: Source) -> Source:
     """Return a model after checking that its weights are complete: the known one, unless the hub has a new revision."""
-    source = known if known.path == path else open_source(path)
-    if not isinstance(source, GGUFFile):  # llama.cpp has checked its weights already
-        _ = source.weight_files
+    source = known if known.path == path else open_source(path, known.name)
+    _ = source.digest
     return source
 
 
 def _compare_settings(sources: Sequence[Source]) -> tuple[SharedTokens, list[str]]:
     """Return the shared tokens, and a note on each model that transformers runs; refuse incompatible pairs."""
-    reasons = {role: why_adapter(source) for role, source in zip(("target", "draft"), sources, strict=False)}
+    reasons = {role: source.why_adapter for role, source in zip(("target", "draft"), sources, strict=False)}
     notes = [f"The {role} runs through transformers: {why}" for role, why in reasons.items() if why is not None]
     return compare_tokens(sources[0].tokenizer, sources[-1].tokenizer), notes
 
@@ -227,11 +223,11 @@ def _run_notes(models: Sequence[LanguageModel]) -> list[str]:
 def _check_length(sequence_tokens: int, sources: Sequence[Source]) -> None:
     """Refuse sequences that are too long for a model; for transformers' models this is known only after loading."""
     for source in sources:
-        sizes = read_sizes(source)
+        sizes = source.sizes
         if sizes is not None and sequence_tokens > sizes.max_positions:
             raise InvalidValueError(
                 f"context: expected room for {sequence_tokens} tokens, the context and the steps that are timed after it. "
-                f"{source.path.name} takes {describe_max_positions(sizes)}: use a shorter context, or another model.",
+                f"{source.name} takes {describe_max_positions(sizes)}: use a shorter context, or another model.",
                 field="context",
             )
 
@@ -283,5 +279,4 @@ def resolve_dtype(target: Source | Path | str, name: str, device: torch.device) 
     if device.type == "cpu":
         return "float32"
     source = read_model_folder(target, open_source, SETTINGS) if isinstance(target, Path | str) else target
-    dtype = None if isinstance(source, GGUFFile) else read_checkpoint_dtype(source)
-    return dtype if dtype in DTYPES else "float32"
+    return source.dtype if source.dtype in DTYPES else "float32"

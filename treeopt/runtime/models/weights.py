@@ -22,7 +22,7 @@ def load_model(
     """
     source = ModelFolder.of(folder)
     tensors = TensorReader.open_files(source.path, source.weight_files, device=torch.device(device), dtype=dtype)
-    return build_model(source.config, tensors, name=source.path.name)
+    return build_model(source.config, tensors, name=source.name)
 
 
 class Tensors(Protocol):

@@ -34,16 +34,25 @@ class GGUFSizes:
 
 
 class GGUFFile:
-    """A file whose parts are read on demand.
+    """A file whose parts are read on demand, as those of a `ModelFolder`.
 
     Each part raises TreeoptError if the file cannot be read, FormatError if it is not a GGUF model.
+
+    Args:
+        path: of the file.
+        name: in reports and errors, by default the file's without the suffix.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    why_adapter = None
+    dtype = None
+    """Not chosen by its configuration: llama.cpp runs the weights as they are."""
+
+    def __init__(self, path: Path | str, name: str | None = None) -> None:
         self.path = Path(path)
+        self.name = name or self.path.stem
 
     @cached_property
-    def vocabulary(self) -> Handle:
+    def content(self) -> Handle:
         """The file without its weights."""
         try:
             with self.path.open("rb") as file:
@@ -56,7 +65,7 @@ class GGUFFile:
 
     @cached_property
     def sizes(self) -> GGUFSizes:
-        handle, llama = self.vocabulary, library()
+        handle, llama = self.content, library()
         tokens = range(handle.vocabulary_size)
         max_positions, limited_by = self._read_max_positions()
         return GGUFSizes(
@@ -72,7 +81,7 @@ class GGUFFile:
         """The tokenizer in the file."""
         from treeopt.runtime.models.gguf.tokenizer import GGUFTokenizer  # models run without it
 
-        return GGUFTokenizer(self.vocabulary)
+        return GGUFTokenizer(self.content)
 
     @cached_property
     def digest(self) -> str:
@@ -87,7 +96,7 @@ class GGUFFile:
         limits = {TRAINED_LENGTH: "context_length", "sliding window": "attention.sliding_window"}
         lengths = [(length, name) for name, key in limits.items() if (length := self._read_length(key)) is not None]
         if not lengths:
-            architecture = self.vocabulary.value("general.architecture")
+            architecture = self.content.value("general.architecture")
             raise FormatError(
                 self.path, f"{architecture}.context_length", "expected the maximum sequence length. Got none."
             )
@@ -95,7 +104,7 @@ class GGUFFile:
 
     def _read_length(self, key: str) -> int | None:
         """Return a length of the architecture; None without one above 0."""
-        text = self.vocabulary.value(f"{self.vocabulary.value('general.architecture')}.{key}")
+        text = self.content.value(f"{self.content.value('general.architecture')}.{key}")
         return int(text) or None if text is not None and text.isdecimal() else None
 
 

@@ -118,13 +118,12 @@ def load_gguf(file: GGUFFile | Path | str) -> GGUFModel:
     gguf = file if isinstance(file, GGUFFile) else GGUFFile(file)
     sizes = gguf.sizes
     handle = Handle(gguf.path, only_vocabulary=False)
-    name = gguf.path.stem
     if handle.has_recurrent_state:
         raise TreeoptError(
-            f"{name}: cannot take a tree: it keeps a recurrent state, or has an encoder. "
+            f"{gguf.name}: cannot take a tree: it keeps a recurrent state, or has an encoder. "
             "Use a model whose layers are all causal attention."
         )
-    model = GGUFModel(handle, sizes, name=name)
+    model = GGUFModel(handle, sizes, name=gguf.name)
     check_tree_mask(model, tolerance=EXACT if sizes.weight_dtype == EXACT_DTYPE else ROUNDED)
     return model
 

@@ -1,7 +1,6 @@
 """Loading any causal language model of transformers: whole, quantised, offloaded or split over devices."""
 
 import logging
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.hf.checks import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask, why_separate_passes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Placement:
 
 
 def load_adapter(
-    folder: Path | str,
+    folder: ModelFolder | Path | str,
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
@@ -41,7 +41,7 @@ def load_adapter(
     Batches run in one pass if the check shows that this gives the same logits as separate passes.
 
     Args:
-        folder: in Hugging Face layout, or a name on the hub.
+        folder: in Hugging Face layout.
         dtype: of the weights; a quantised checkpoint keeps its own.
         device: of the model.
         placement: spreads the model over several devices instead.
@@ -51,22 +51,18 @@ def load_adapter(
     """
     if placement is not None and tensor_parallel:
         raise InvalidValueError("placement, tensor_parallel: expected one of them at most. Got both.")
-    local = Path(folder).is_dir()
-    if not local and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(folder)):
-        raise TreeoptError(f"{folder}: no such folder. Expected a model folder in Hugging Face layout.")
-    name = Path(folder).resolve().name if local else str(folder)
+    source = ModelFolder.of(folder)
+    quantised = source.content.get("quantization_config") is not None
     with _quiet(_transformers()):
         try:
-            model, quantised, notes = _load(
-                str(folder), local, dtype, _device_options(device, placement, tensor_parallel)
-            )
+            model, notes = _load(source, dtype, _device_options(device, placement, tensor_parallel))
         except TreeoptError:
             raise
         except Exception as error:  # whatever transformers, accelerate and quantisers raise
-            raise TreeoptError(f"{folder}: {_one_line(error)}") from error
+            raise TreeoptError(f"{source.path}: {_one_line(error)}") from error
         from treeopt.runtime.models.hf.model import AdapterModel
 
-        adapter = AdapterModel(model, name=name)
+        adapter = AdapterModel(model, name=source.name)
         exact = adapter.dtype in (torch.float32, torch.float64) and not quantised
         tolerance = EXACT if exact else ROUNDED
         check_tree_mask(adapter, tolerance=tolerance)
@@ -86,24 +82,24 @@ def load_adapter(
         return adapter
 
 
-def _load(source: str, local: bool, dtype: torch.dtype, devices: dict[str, Any]) -> tuple[Any, bool, list[str]]:
-    """Return a `PreTrainedModel`, whether it is quantised, and notes on how it runs."""
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
+def _load(folder: ModelFolder, dtype: torch.dtype, devices: dict[str, Any]) -> tuple[Any, list[str]]:
+    """Return a `PreTrainedModel` and notes on how it runs."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    content, _ = PretrainedConfig.get_config_dict(source, local_files_only=local)
+    content = folder.content
     if "auto_map" in content and content.get("model_type") not in CONFIG_MAPPING:
         raise TreeoptError(
-            f"{source}: needs code of its own (auto_map in config.json), which is not run. "
+            f"{folder.path}: needs code of its own (auto_map in config.json), which is not run. "
             "Expected an architecture that transformers has."
         )
     quantisation = content.get("quantization_config")
 
     def load(attention: str) -> Any:
         return AutoModelForCausalLM.from_pretrained(
-            source,
+            folder.path,
             dtype="auto" if quantisation else dtype,
             attn_implementation=attention,
-            local_files_only=local,
+            local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
             **devices,
@@ -117,15 +113,16 @@ def _load(source: str, local: bool, dtype: torch.dtype, devices: dict[str, Any])
             raise
         method = quantisation.get("quant_method", "quantised")
         raise TreeoptError(
-            f"{source}: its {method} weights need a package that is not installed. {_one_line(error)}"
+            f"{folder.path}: its {method} weights need a package that is not installed. {_one_line(error)}"
         ) from error
     except ValueError as error:  # from architectures without it, before any weight is read
         model, report = load("eager")
         notes.append(f"runs with eager attention, which is slower: {_one_line(error)}")
     if report["missing_keys"]:
-        missing = sorted(report["missing_keys"])
-        raise TreeoptError(f"{source}: {missing[0]}: missing, as are {len(missing) - 1} other weights.")
-    return model, quantisation is not None, notes
+        first, *others = sorted(report["missing_keys"])
+        more = f", as are {len(others)} other weights" if others else ""
+        raise TreeoptError(f"{folder.path}: {first}: this weight is missing{more}: take a complete checkpoint.")
+    return model, notes
 
 
 def _device_options(device: torch.device | str, placement: Placement | None, tensor_parallel: bool) -> dict[str, Any]:
