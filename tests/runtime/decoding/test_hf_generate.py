@@ -244,6 +244,15 @@ class TestRefusals:
             hf_generate.generate(target, tree=TREE, **arguments)
         assert "\n" not in str(error.value)
 
+    def test_processors_of_the_models_generation_config_are_turned_off_as_the_error_says(
+        self, target, draft, prompt, plain, monkeypatch
+    ):
+        monkeypatch.setattr(target.generation_config, "repetition_penalty", 1.05)
+        generate = partial(hf_generate.generate, target, **prompt, max_new_tokens=NEW, tree=TREE, assistant_model=draft)
+        with pytest.raises(InvalidValueError, match=r"generation_config, as with repetition_penalty=1\.0"):
+            generate()
+        assert torch.equal(generate(repetition_penalty=1.0), plain)
+
     def test_unsupported_inputs_are_refused(self, target, draft, prompt):
         cache = target(prompt["input_ids"][:, :-1]).past_key_values
         for inputs, reason in (

@@ -226,7 +226,8 @@ def _sampling(config: GenerationConfig, processors: LogitsProcessorList) -> Samp
         names = ", ".join(kind.__name__ for kind in kinds)
         raise InvalidValueError(
             f"logits_processor: expected temperature, top_k and top_p, each once and in this order. Got {names}: "
-            "leave out the options that bring others in."
+            "leave out the options that add others, and turn off those of the model's generation_config, as with "
+            "repetition_penalty=1.0."
         )
     if not config.do_sample:
         return Sampling()

@@ -197,9 +197,9 @@ def find_weight_files(folder: Path) -> dict[str, Path]:
         return dict.fromkeys(open_safetensors(single).keys(), single)
     if index.is_file():
         return _find_indexed_files(index)
-    if any(folder.glob("pytorch_model*.bin")):
-        raise TreeoptError(f"{folder}: only pytorch_model.bin. Expected safetensors: convert with `save_pretrained`.")
-    raise TreeoptError(f"{folder}: no model.safetensors. Expected a model folder in Hugging Face layout.")
+    raise TreeoptError(
+        f"{folder}: no {SINGLE}. Expected weights in safetensors: convert a {PICKLE} with transformers' save_pretrained."
+    )
 
 
 def open_safetensors(path: Path, device: str = "cpu") -> Any:
