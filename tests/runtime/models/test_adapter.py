@@ -107,6 +107,12 @@ class TestSizes:
         model = transformers.AutoModelForCausalLM.from_config(config)
         assert AdapterModel(model, name="phi3").config.max_positions == 32
 
+    @pytest.mark.parametrize(("original", "longest"), [(8, 96), (24, 192)])
+    def test_yarn_extends_the_longest_sequence(self, original, longest):
+        rope = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": original}
+        rope |= {"rope_theta": 10_000.0}
+        assert AdapterModel(random_model("llama", rope_parameters=rope), name="x").config.max_positions == longest
+
     def test_several_end_tokens(self):
         model = random_model("llama")
         model.generation_config.eos_token_id = [3, 5]

@@ -137,7 +137,7 @@ def test_tree_before_and_after_a_commit(model, logits_of, length):
 
 def test_without_the_window_logits_differ(model, logits_of, monkeypatch):
     """Negative control of the tests above: each compares logits that depend on the window."""
-    assert (model.config.sliding_window, model.config.max_positions) == (WINDOW, 96)
+    assert model.config.sliding_window == WINDOW
     monkeypatch.setattr(model, "config", replace(model.config, sliding_window=None))
     prefix, tokens = random_tokens(3 * WINDOW), random_tokens(TREE.nodes, seed=1)
     cache = new_cache(model, 96)

@@ -205,6 +205,13 @@ class TestRotaryScaling:
                 factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_positions=length
             )
 
+    @pytest.mark.parametrize(("original", "longest"), [(16, 128), (32, 256), (None, 1024)])
+    def test_yarn_extends_the_longest_sequence(self, content, original, longest):
+        rope = {"rope_type": "yarn", "factor": 8.0}
+        if original is not None:
+            rope["original_max_position_embeddings"] = original
+        assert parse_config("config.json", content | {"rope_parameters": rope}).max_positions == longest
+
 
 class TestOneFile:
     def test_missing_weights_are_refused(self, folder):

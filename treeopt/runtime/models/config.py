@@ -6,7 +6,7 @@ from typing import Any
 
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
-from treeopt.runtime.models.rotary import RopeScaling, parse_rope
+from treeopt.runtime.models.rotary import RopeScaling, YarnScaling, parse_rope
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MiMoForCausalLM")
 ALIASES = {"MiMoForCausalLM": "Qwen2ForCausalLM"}
@@ -85,6 +85,8 @@ def parse_config(source: Path | str, content: object) -> ModelConfig:
     sliding_layers = _sliding_layers(fields, content, architecture, layers)
     attention_bias = bool(content.get("attention_bias")) and architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM")
     base, scaling = parse_rope(fields, content, max_positions)
+    if isinstance(scaling, YarnScaling):  # Qwen's files state the length without it
+        max_positions = max(max_positions, scaling.max_positions)
     return ModelConfig(
         vocabulary=fields.integer("vocab_size"),
         hidden=hidden,

@@ -64,6 +64,11 @@ class YarnScaling:
     truncate: bool = True
     """Whether the ramp begins and ends at whole indices."""
 
+    @property
+    def max_positions(self) -> int:
+        """Maximum sequence length after scaling."""
+        return int(self.factor * self.original_positions)
+
     def scale(self, frequencies: Tensor) -> Tensor:
         """Return the scaled frequencies, given a geometric series from 1, in radians per position."""
         ratio = float(frequencies[min(1, len(frequencies) - 1)])

@@ -87,10 +87,13 @@ def _refuse_unsuitable(model: Any, config: Any, name: str) -> None:
 
 
 def _read_trained_length(config: Any, name: str) -> int:
+    """Return the trained length, or the longer one that YaRN scales rotations to."""
     for field in LENGTHS:
         length = getattr(config, field, None)
         if isinstance(length, int):
-            return length
+            yarn = [rope for rope in _rope_settings(config) if _rope_type(rope) == "yarn" and rope.get("factor")]
+            original = "original_max_position_embeddings"
+            return max([length, *(int(rope["factor"] * (rope.get(original) or length)) for rope in yarn)])
     raise TreeoptError(
         f"{name}: config.json: expected the maximum sequence length in one of {', '.join(LENGTHS)}. Got none."
     )
@@ -115,7 +118,7 @@ def _read_chunk(config: Any, kinds: Sequence[str] | None) -> int | None:
 def _read_original_length(config: Any) -> int | None:
     """Return the length beyond which a sequence would change its rotations, as in LongRoPE."""
     for rope in _rope_settings(config):
-        if rope.get("rope_type", rope.get("type")) in ("longrope", "su"):
+        if _rope_type(rope) in ("longrope", "su"):
             length = rope.get("original_max_position_embeddings")
             return length or getattr(config, "original_max_position_embeddings", None)
     return None
@@ -128,6 +131,10 @@ def _rope_settings(config: Any) -> Iterator[dict[str, Any]]:
         if isinstance(rope, dict):
             yield rope
             yield from (inner for inner in rope.values() if isinstance(inner, dict))
+
+
+def _rope_type(rope: dict[str, Any]) -> object:
+    return rope.get("rope_type", rope.get("type"))
 
 
 def _read_end_tokens(model: Any, config: Any) -> tuple[int, ...]:
