@@ -332,6 +332,19 @@ class TestRepeatedCalls:
         assert decoders[2].tree == chain(3)
         assert converted == [target, draft]
 
+    @pytest.mark.parametrize("vocabulary", [20, 30])
+    def test_the_vocabulary_of_the_draft_may_have_other_padding(self, tiny, vocabulary):
+        target, draft = tiny(7), tiny(8, vocab_size=vocabulary)
+        expected = target.generate(self.PROMPT, max_new_tokens=30)
+        assert torch.equal(self.generate(target, draft), expected)
+        decoder = hf_generate._decoders[target][1]
+        self.generate(target, draft)
+        assert hf_generate._decoders[target][1] is decoder
+
+    def test_another_vocabulary_is_refused(self, tiny):
+        with pytest.raises(InvalidValueError, match=r"expected the target's vocabulary of 23 tokens. Got 2000"):
+            self.generate(tiny(7), tiny(8, vocab_size=2000))
+
     @pytest.mark.parametrize("change", ["in place", "other memory"])
     def test_changed_weights_are_used(self, tiny, change):
         target, draft = tiny(7), tiny(8)

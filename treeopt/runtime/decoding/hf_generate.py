@@ -27,13 +27,17 @@ from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.decoder import Decoder
 from treeopt.runtime.models.config import parse_config
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.tensor_reader import LoadedTensors, TensorReader
 from treeopt.runtime.models.transformer import Transformer
+from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.runtime.models.weights import build_model
 from treeopt.trees import TokenTree
 
 WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 """The supported logits processors, in the order in which `Sampling` applies them."""
+MOST_PADDING = 1024
+"""Vocabularies of one family differ by padding, which is less than this: by 128 tokens in Qwen2.5."""
 CAPACITY_STEP = 1024
 """Cache capacities are multiples of this, in tokens, so that a decoder is reused for sequences of several lengths."""
 
@@ -138,7 +142,10 @@ def decode(
     }
     key = target, drafter, tree, *options.values()
     cached = _decoders.pop(model, None)  # popped, so that no other call begins a sequence on it meanwhile
-    decoder = cached[1] if cached is not None and cached[0] == key else Decoder(target, drafter, tree, **options)
+    if cached is not None and cached[0] == key:
+        decoder = cached[1]
+    else:
+        decoder = Decoder(target, _limit_to_target(drafter, target), tree, **options)
     seed = 0 if sampling.greedy else int(torch.randint(2**63 - 1, ()))
     length, end = input_ids.shape[1], generation_config.max_length
     tokens = torch.empty((1, end), dtype=torch.int64)
@@ -196,6 +203,14 @@ def _convert(model: PreTrainedModel) -> Transformer:
         converted.config = replace(converted.config, end_tokens=())  # transformers decides when the output ends
         cached = _models[model] = state, converted
     return cached[1]
+
+
+def _limit_to_target(draft: Transformer | None, target: Transformer) -> LanguageModel | None:
+    """Return a draft model with the target's number of logits, unless they differ by more than padding."""
+    vocabulary = target.config.vocabulary
+    if draft is None or abs(draft.config.vocabulary - vocabulary) > MOST_PADDING:
+        return draft
+    return limit_draft(draft, range(vocabulary), vocabulary)
 
 
 def _check_call(input_ids: Tensor, config: GenerationConfig, model_inputs: dict[str, Any]) -> None:
