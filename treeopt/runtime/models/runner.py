@@ -11,7 +11,7 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, NamedTuple, Protocol, cast
+from typing import ClassVar, Protocol, cast
 
 import numpy as np
 import torch
@@ -110,17 +110,6 @@ def make_graph_pool(device: torch.device, cuda_graphs: bool | None = None) -> Gr
     return GraphPool(device) if enabled else None
 
 
-class GraphShape(NamedTuple):
-    """The shape of a captured pass."""
-
-    sequences: int
-    """The pass covers this many sequences from the start of the store."""
-    tokens: int
-    """Per sequence, padded."""
-    kv_length: int
-    """Padded KV length in slots."""
-
-
 class Runner:
     """Runs passes of one model over any of its sequences.
 
@@ -148,11 +137,11 @@ class Runner:
         self._store: KVStore | None = None
         self._kv_lengths: list[int] = []
         self._buffers: dict[tuple[int, int], PassBuffers] = {}
-        self._replays: dict[GraphShape, Work] = {}
+        self._replays: dict[PaddedBatch, Work] = {}
 
     @property
-    def captured(self) -> list[GraphShape]:
-        """Captured shapes, oldest first."""
+    def captured(self) -> list[PaddedBatch]:
+        """Captured shapes, oldest first; all begin with the first sequence of the store."""
         return list(self._replays)
 
     def forward(self, inputs: Sequence[SequenceInput], *, last_only: bool = False) -> Outputs:
@@ -162,7 +151,7 @@ class Runner:
             return self.model.forward(inputs, self.requested_states, last_only=last_only)
         return self._replay(shape, inputs, last_only)
 
-    def _find_shape(self, inputs: Sequence[SequenceInput]) -> GraphShape | None:
+    def _find_shape(self, inputs: Sequence[SequenceInput]) -> PaddedBatch | None:
         """Return the shape of a pass that has a graph or gets one, else None."""
         store = inputs[0].cache.store
         steps = [sequence.nodes.start + sequence.nodes.rows for sequence in inputs]
@@ -178,26 +167,27 @@ class Runner:
         last_index = max(sequence.cache.index for sequence in inputs)
         sequences = min(store.sequences, 1 << last_index.bit_length())
         kv_length = self._kv_lengths[bisect_left(self._kv_lengths, needed)]
-        shape = GraphShape(sequences, padded_tokens(max(sequence.nodes.rows for sequence in inputs)), kv_length)
+        shape = PaddedBatch(0, sequences, padded_tokens(max(sequence.nodes.rows for sequence in inputs)), kv_length)
         if shape in self._replays:
             return shape
         return shape if len(self._replays) < MOST_GRAPHS else None
 
     @torch.inference_mode()
-    def _replay(self, shape: GraphShape, inputs: Sequence[SequenceInput], last_only: bool) -> Outputs:
+    def _replay(self, shape: PaddedBatch, inputs: Sequence[SequenceInput], last_only: bool) -> Outputs:
         assert self._store is not None  # set with the shape
         assert self._pool is not None
-        buffers = self._buffers.get(shape[:2])
+        size = shape.sequences, shape.tokens
+        buffers = self._buffers.get(size)
         if buffers is None:
             model = cast("CapturableModel", self.model)  # as its `captures` declares
-            buffers = PassBuffers(model, self._store, shape, self._max_nodes, self.requested_states)
-            self._buffers[shape[:2]] = buffers
+            buffers = PassBuffers(model, self._store, size, self._max_nodes, self.requested_states)
+            self._buffers[size] = buffers
         places = buffers.load(inputs)
         replay = self._replays.get(shape)
         if replay is None:
             Runner.total_captures += 1
             try:
-                replay = self._replays[shape] = self._pool.capture(lambda: buffers.run(shape.kv_length))
+                replay = self._replays[shape] = self._pool.capture(lambda: buffers.run(shape))
             except RuntimeError as error:
                 self._pool = None
                 warnings.warn(_capture_warning(self.model.name, error), stacklevel=2)
@@ -217,12 +207,12 @@ class PassBuffers:
         self,
         model: CapturableModel,
         store: KVStore,
-        shape: GraphShape,
+        size: tuple[int, int],
         columns: int,
         requested_states: RequestedStates,
     ) -> None:
         self._model, self._store, self._requested_states = model, store, requested_states
-        self._sequences, self._tokens, _ = shape
+        self._sequences, self._tokens = size
         self._columns = columns
         rows, device = self._sequences * self._tokens, model.device
         self.tokens = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -263,13 +253,13 @@ class PassBuffers:
             self._write(self._features, features, places)
         return places
 
-    def run(self, kv_length: int) -> None:
-        """Compute logits and states of all rows into the output buffers, attending over `kv_length` slots."""
-        mask = build_device_mask(self._visible, self._lengths, kv_length, self._model.dtype)
+    def run(self, shape: PaddedBatch) -> None:
+        """Compute logits and states of all rows into the output buffers."""
+        mask = build_device_mask(self._visible, self._lengths, shape.kv_length, self._model.dtype)
         attention = BatchedAttention(
             self._store,
             self._store.rotations[self._positions],
-            PaddedBatch(0, self._sequences, self._tokens, kv_length),
+            shape,
             slots=slots_by_head(self._store, self._sequence, self._slots),
             mask=mask,
         )
