@@ -15,7 +15,7 @@ device's libraries are not counted.
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import psutil
@@ -24,7 +24,7 @@ import torch
 from treeopt.errors import OutOfMemoryError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.attention import BLOCK_ROWS
-from treeopt.runtime.models.model import PREFILL_TOKENS, LanguageModel
+from treeopt.runtime.models.model import PREFILL_TOKENS, CacheProvider, LanguageModel
 from treeopt.trees import TokenTree
 
 SORTING_BYTES = 20
@@ -91,20 +91,6 @@ def check_batch_size(sequence_bytes: Counter[torch.device], batch_size: int, *, 
                 "shorten the sequences (--max-new-tokens or --context-tokens, in Python max_sequence_tokens).",
                 field="batch_size",
             )
-
-
-class CacheProvider(Protocol):
-    """A model or head that makes caches for sequences."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def new_caches(self, capacity: int, sequences: int) -> Sequence[Any]: ...
-
-    def cache_bytes(self, capacity: int) -> int: ...
 
 
 def new_caches(model: CacheProvider, capacity: int, sequences: int) -> Sequence[Any]:

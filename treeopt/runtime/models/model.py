@@ -208,30 +208,34 @@ class SequenceInput(NamedTuple):
         return cls(cache, tokens, PassNodes.chain(len(tokens)))
 
 
-class ForwardModel(Protocol):
-    """A language model, or a drafter's head.  The caller owns the caches, which serve only the model that made them."""
+class CacheProvider(Protocol):
+    """A model or head with a KV cache.  The caller owns the caches, which serve only the model that made them."""
 
     @property
     def name(self) -> str:
         """Name in errors and warnings."""
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Of weights and cache."""
-
-    @property
     def device(self) -> torch.device:
         """Of the input tokens and the logits."""
-
-    @property
-    def config(self) -> ModelSizes:
-        """Its sizes."""
 
     def new_caches(self, capacity: int, sequences: int) -> Sequence[Any]:
         """Return empty caches for `capacity` tokens each, tree nodes included, laid out for batched passes."""
 
     def cache_bytes(self, capacity: int) -> int:
         """Return the bytes of a cache for `capacity` tokens; 0 if unknown."""
+
+
+class ForwardModel(CacheProvider, Protocol):
+    """A language model, or a drafter's head."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and cache."""
+
+    @property
+    def config(self) -> ModelSizes:
+        """Its sizes."""
 
     def pass_bytes(self, tokens: int) -> int:
         """Return the peak bytes of activations in a pass over `tokens` tokens, without logits; 0 if unknown."""
