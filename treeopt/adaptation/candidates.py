@@ -34,7 +34,7 @@ from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import resolve_draft_sampling
-from treeopt.runtime.decoding.observer import ControlledDecoder
+from treeopt.runtime.decoding.decoder import Decoder
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 
@@ -169,7 +169,7 @@ class Candidates:
         return AcceptanceTable(rows[:, 0] if rows.shape[1] == 1 else rows)
 
 
-def measured_request(profile: Profile, request: PlanRequest, decoder: ControlledDecoder) -> PlanRequest:
+def measured_request(profile: Profile, request: PlanRequest, decoder: Decoder) -> PlanRequest:
     """Return a request with the decoder's rule and temperature as defaults, if they were measured."""
     rule, temperature = request.rule, request.temperature
     if temperature is None and profile.acceptances_of(rule=rule, temperature=decoder.sampling.temperature):
@@ -179,7 +179,7 @@ def measured_request(profile: Profile, request: PlanRequest, decoder: Controlled
     return replace(request, rule=rule, temperature=temperature)
 
 
-def measured_as(acceptance: MeasuredAcceptance, decoder: ControlledDecoder) -> bool:
+def measured_as(acceptance: MeasuredAcceptance, decoder: Decoder) -> bool:
     """Return whether an acceptance has the decoder's rule and sampling; greedy decoding is the same for all rules."""
     if decoder.sampling.greedy:
         return acceptance.sampling.greedy

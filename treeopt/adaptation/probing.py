@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from treeopt.adaptation.averages import Outcomes
-from treeopt.runtime.decoding.observer import ControlledDecoder
+from treeopt.runtime.decoding.decoder import Decoder
 from treeopt.runtime.rules.distributions import distribution
 
 PROBE_FRACTION = 0.005
@@ -33,12 +33,12 @@ class Probe:
         now_s: the clock.
     """
 
-    def __init__(self, decoder: ControlledDecoder, estimate_s: float, now_s: Callable[[], float]) -> None:
+    def __init__(self, decoder: Decoder, estimate_s: float, now_s: Callable[[], float]) -> None:
         self._estimate_s, self._now_s = estimate_s, now_s
         self._due_s = self.spent_s = 0.0
         self.attach(decoder)
 
-    def attach(self, decoder: ControlledDecoder) -> None:
+    def attach(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._capacity = min(MAX_PROBED, max(MIN_PROBED, MAX_LOGITS // decoder.target.config.vocabulary))
         self._sampled = decoder.rule.random_drafts and not decoder.sampling.greedy

@@ -17,7 +17,8 @@ from treeopt.records.profile import Profile
 from treeopt.records.proportions import posterior_error
 from treeopt.records.sampling import resolve_draft_sampling
 from treeopt.records.step_latency import StepLatency, TimedTree
-from treeopt.runtime.decoding.observer import ControlledDecoder, StepSeconds
+from treeopt.runtime.decoding.decoder import Decoder
+from treeopt.runtime.decoding.observer import StepSeconds
 from treeopt.trees import TokenTree
 
 MIN_SAMPLES, MAX_SAMPLES = 16, 64
@@ -34,7 +35,7 @@ def store_samples(samples: dict[TokenTree, deque[StepSeconds]], tree: TokenTree,
 
 def update_profile(
     profile: Profile,
-    decoder: ControlledDecoder,
+    decoder: Decoder,
     outcomes: Outcomes,
     samples: Mapping[TokenTree, Sequence[StepSeconds]],
     *,
@@ -131,7 +132,7 @@ def update_latency(before: StepLatency, samples: Mapping[TokenTree, Sequence[Ste
     )
 
 
-def find_acceptance(profile: Profile, decoder: ControlledDecoder, rule: str, context_tokens: int) -> MeasuredAcceptance:
+def find_acceptance(profile: Profile, decoder: Decoder, rule: str, context_tokens: int) -> MeasuredAcceptance:
     """Return the measured acceptance of the decoder's rule and sampling at the nearest context.
 
     If there is none, return one of another sampling, with the decoder's sampling; it is not one of the profile's.

@@ -21,7 +21,8 @@ from treeopt.planner.request import PlanRequest
 from treeopt.records.machine import Machine
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.decoding.observer import ControlledDecoder, StepEvent, StepSeconds
+from treeopt.runtime.decoding.decoder import Decoder
+from treeopt.runtime.decoding.observer import StepEvent, StepSeconds
 from treeopt.runtime.drafters.drafter import ROOT_ONLY
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import PromptLookupSetting
@@ -69,7 +70,7 @@ class Recalibration:
         self.profile = profile
         self._request, self._begin_with = request or PlanRequest(), begin_with
         self._on_change, self._now_s = on_change, now_s
-        self._decoder: ControlledDecoder | None = None
+        self._decoder: Decoder | None = None
         self._sequence: int | None = None
         self._probe: Probe
         self._planned: Strategy
@@ -87,7 +88,7 @@ class Recalibration:
         first = 1 if self._begin_with is None else self._begin_with.max_nodes
         return max(tree.nodes, first, min(MAX_RESERVED_NODES, measured))
 
-    def attach(self, decoder: ControlledDecoder) -> None:
+    def attach(self, decoder: Decoder) -> None:
         """Start to control a decoder.  A later decoder continues with the strategy and the averages of the previous one.
 
         After a change of the draft model or the sampling the averages start again.  If the profile contains the new

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from treeopt.runtime.decoding.observer import ControlledDecoder
+from treeopt.runtime.decoding.decoder import Decoder
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import TokenTree, describe_tree, kind_of
 from treeopt.trees.drafter_parameters import PromptLookupSetting
@@ -57,7 +57,7 @@ def prompt_lookup_setting(setting: DrafterSetting | None) -> PromptLookupSetting
     return record if isinstance(record, PromptLookupSetting) else None
 
 
-def apply_strategy(decoder: ControlledDecoder, strategy: Strategy) -> None:
+def apply_strategy(decoder: Decoder, strategy: Strategy) -> None:
     """Make a decoder draft with a strategy from the next step on."""
     if isinstance(strategy, PromptLookupSetting):
         decoder.change_drafter(PromptLookupDrafter(strategy.ngram, strategy.length))

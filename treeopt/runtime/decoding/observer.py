@@ -1,14 +1,9 @@
 """Observers of decoding: they receive an event for each step, and controllers may change the tree in response."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from torch import Tensor
-
-from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
-from treeopt.runtime.models.model import LanguageModel
-from treeopt.runtime.rules import Rule
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.trees import TokenTree
 
 
@@ -40,42 +35,12 @@ Observer = Callable[[StepEvent], object]
 """Called after every step of every sequence; it may change the tree and the draft model's weights."""
 
 
-class ControlledDecoder(Protocol):
-    """The part of `treeopt.runtime.Decoder` that controllers use."""
-
-    target: LanguageModel
-    draft_model: LanguageModel | None
-    max_nodes: int
-    rule: Rule
-    sampling: Sampling
-    """Of the target."""
-    draft_sampling: Sampling
-    """Of a static tree's children."""
-
-    @property
-    def tree(self) -> TokenTree:
-        """The static tree."""
-
-    @property
-    def takes_trees(self) -> bool:
-        """Whether `change_tree` is allowed."""
-
-    def change_tree(self, tree: TokenTree) -> None:
-        """Draft another tree from the next step on."""
-
-    def change_drafter(self, drafter: Drafter) -> None:
-        """Draft with another drafter from the next step on, until `change_tree`."""
-
-    def draft_logits(self, tokens: Sequence[int]) -> Tensor | None:
-        """Return the draft model's logits (n, V) after each token."""
-
-
 @runtime_checkable
 class Controller(Protocol):
     """An observer that changes the decoder's tree."""
 
-    def attach(self, decoder: ControlledDecoder) -> None:
-        """Take the new decoder whose steps it will observe."""
+    def attach(self, decoder: Any) -> None:
+        """Take the new `treeopt.runtime.Decoder` whose steps it will observe."""
 
     def largest_tree_nodes(self, tree: TokenTree) -> int:
         """Return the nodes of the largest tree that it may change to, for a decoder that starts with `tree`."""
@@ -96,7 +61,7 @@ class _CombinedObservers:
         self._observers = observers
         self._controllers = [observer for observer in observers if isinstance(observer, Controller)]
 
-    def attach(self, decoder: ControlledDecoder) -> None:
+    def attach(self, decoder: Any) -> None:
         for controller in self._controllers:
             controller.attach(decoder)
 
