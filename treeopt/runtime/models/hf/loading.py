@@ -54,15 +54,15 @@ def load_adapter(
     source = ModelFolder.of(folder)
     quantised = source.content.get("quantization_config") is not None
     with _quiet(_transformers()):
+        from treeopt.runtime.models.hf.model import AdapterModel
+
         try:
             model, notes = _load(source, dtype, _device_options(device, placement, tensor_parallel))
+            adapter = AdapterModel(model, name=source.name)
         except TreeoptError:
             raise
         except Exception as error:  # whatever transformers, accelerate and quantisers raise
             raise TreeoptError(f"{source.path}: {_one_line(error)}") from error
-        from treeopt.runtime.models.hf.model import AdapterModel
-
-        adapter = AdapterModel(model, name=source.name)
         exact = adapter.dtype in (torch.float32, torch.float64) and not quantised
         tolerance = EXACT if exact else ROUNDED
         check_tree_mask(adapter, tolerance=tolerance)
