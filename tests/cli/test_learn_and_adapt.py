@@ -11,7 +11,7 @@ from tests.cli.test_learning import files
 from treeopt.records.profile import Profile
 from treeopt.runtime import load_model
 from treeopt.runtime.learning import learner
-from treeopt.runtime.models.checkpoint import named_tensors
+from treeopt.runtime.models.weights import named_tensors
 from treeopt.trees import level_widths
 
 __all__ = ["eager", "files", "quiet_profile"]

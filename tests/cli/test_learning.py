@@ -13,7 +13,7 @@ from tests.cli.invented import call, succeed
 from treeopt import bundled
 from treeopt.runtime import load_model
 from treeopt.runtime.learning import learner
-from treeopt.runtime.models.checkpoint import named_tensors
+from treeopt.runtime.models.weights import named_tensors
 from treeopt.trees import TreeFile, level_widths
 from treeopt.trees.drafter_setting import DrafterSetting
 

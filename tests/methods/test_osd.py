@@ -7,7 +7,7 @@ from tests.methods.toys import little_rows
 from treeopt.methods import static_tree
 from treeopt.records.results import MethodRow, NotRun
 from treeopt.runtime.learning.learner import LearningSettings, make_learning_copy
-from treeopt.runtime.models.checkpoint import named_tensors
+from treeopt.runtime.models.weights import named_tensors
 
 
 def osd_rows(target, draft, prompts, temperatures=(0.0, 0.2)):

@@ -15,8 +15,8 @@ from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptWarning
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.learning.learner import Learner, LearningSettings, built_in_model, make_learning_copy
 from treeopt.runtime.learning.replay_buffer import ReplayBuffer
-from treeopt.runtime.models.checkpoint import named_tensors
 from treeopt.runtime.models.vocabulary import limit_draft
+from treeopt.runtime.models.weights import named_tensors
 from treeopt.trees import chain
 
 ARCHITECTURES = {

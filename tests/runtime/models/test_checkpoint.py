@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 from treeopt.errors import TreeoptError
 from treeopt.runtime import load_model
 from treeopt.runtime.models import checkpoint
-from treeopt.runtime.models.checkpoint import CheckpointWriter, named_tensors
+from treeopt.runtime.models.checkpoint import CheckpointWriter
 from treeopt.runtime.models.trainable import TrainableCopy, copy_model
+from treeopt.runtime.models.weights import named_tensors
 
 ARCHITECTURES = {
     "tied": {"tie_word_embeddings": True},

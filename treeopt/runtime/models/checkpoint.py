@@ -6,13 +6,13 @@ import tempfile
 from pathlib import Path
 
 from safetensors.torch import save
-from torch import Tensor
 
 from treeopt.errors import TreeoptError
 from treeopt.files.atomic_files import write_bytes
 from treeopt.files.json_file import read_object
-from treeopt.runtime.models.config import CONFIG, ModelConfig
-from treeopt.runtime.models.transformer import Layer, Transformer
+from treeopt.runtime.models.config import CONFIG
+from treeopt.runtime.models.transformer import Transformer
+from treeopt.runtime.models.weights import named_tensors
 
 WEIGHTS = "model.safetensors"
 COPIED_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
@@ -77,46 +77,3 @@ class CheckpointWriter:
         content = read_object(self._source / CONFIG)
         name = "torch_dtype" if "torch_dtype" in content else "dtype"
         return {**content, name: str(self._model.dtype).removeprefix("torch.")}
-
-
-def named_tensors(model: Transformer) -> dict[str, Tensor]:
-    """Return the weights of a model under Hugging Face's names and in its shapes."""
-    config, weights = model.config, model.weights
-    tensors = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.norm}
-    if not config.tied_head:
-        tensors["lm_head.weight"] = weights.head.weight
-    for index, (layer, norm) in enumerate(zip(weights.layers, weights.input_norms, strict=True)):
-        tensors[f"model.layers.{index}.input_layernorm.weight"] = norm
-        for name, tensor in _named_layer_tensors(layer, config).items():
-            tensors[f"model.layers.{index}.{name}"] = tensor
-    return tensors
-
-
-def _named_layer_tensors(layer: Layer, config: ModelConfig) -> dict[str, Tensor]:
-    key_size = config.key_value_heads * config.head_size
-    sizes = [config.heads * config.head_size, key_size, key_size]
-    products = {
-        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"): (layer.query_key_value, sizes),
-        ("self_attn.o_proj",): (layer.attention_output, [config.hidden]),
-        ("mlp.gate_proj", "mlp.up_proj"): (layer.gate_up, [config.intermediate] * 2),
-        ("mlp.down_proj",): (layer.down, [config.hidden]),
-    }
-    tensors = {"post_attention_layernorm.weight": layer.mlp_norm}
-    for names, (product, rows) in products.items():
-        for kind, values in (("weight", product.weight), ("bias", product.bias)):
-            if values is not None:
-                tensors |= {f"{name}.{kind}": part for name, part in zip(names, values.split(rows), strict=True)}
-    if layer.head_norms is not None:
-        tensors["self_attn.q_norm.weight"] = layer.head_norms[0]
-        tensors["self_attn.k_norm.weight"] = layer.head_norms[config.heads]
-    rotated = ("self_attn.q_", "self_attn.k_")
-    return {
-        name: _separate_pairs(tensor, config) if name.startswith(rotated) else tensor
-        for name, tensor in tensors.items()
-    }
-
-
-def _separate_pairs(rows: Tensor, config: ModelConfig) -> Tensor:
-    """Undo the reordering of `weights._join_pairs`."""
-    neighbours = rows.reshape(-1, config.head_size // 2, 2, *rows.shape[1:])
-    return neighbours.transpose(1, 2).reshape(rows.shape)

@@ -1,16 +1,20 @@
-"""Loading the built-in transformer from a model folder in Hugging Face layout."""
+"""The weights of the built-in transformer under Hugging Face's names: reading them from a folder, and naming them."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.linear import Linear, Product
+from treeopt.runtime.models.model import concatenate
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Layer, Transformer, Weights
+
+ROTATED = ("self_attn.q_", "self_attn.k_")
+"""Prefixes of the tensors whose rows are reordered for rotary positions."""
 
 
 def load_model(
@@ -60,51 +64,77 @@ def build_layer(tensors: Tensors, config: ModelConfig, prefix: str, *, inputs: i
 
     Raises what `tensors` raises.
     """
-    hidden, inner, attention = config.hidden, config.intermediate, f"{prefix}.self_attn"
+
+    def get(name: str, *shape: int) -> Tensor:
+        tensor = tensors.get(f"{prefix}.{name}", shape)
+        return _join_pairs(tensor, config) if name.startswith(ROTATED) else tensor
+
+    def build_product(stored: StoredProduct) -> Linear:
+        weights = [get(f"{name}.weight", rows, stored.inputs) for name, rows in stored.parts.items()]
+        biases = [get(f"{name}.bias", rows) for name, rows in stored.parts.items() if stored.biased]
+        return Linear(concatenate(weights), concatenate(biases) if biases else None)
+
+    norms = [
+        get(f"self_attn.{name}.weight", config.head_size).expand(heads, -1)
+        for name, heads in (("q_norm", config.heads), ("k_norm", config.key_value_heads))
+        if config.head_norms
+    ]
     return Layer(
         config=config,
-        query_key_value=Linear(
-            _query_key_value(tensors, config, attention, "weight", inputs or hidden),
-            _query_key_value(tensors, config, attention, "bias") if config.query_key_value_bias else None,
-        ),
-        head_norms=_head_norms(tensors, config, attention) if config.head_norms else None,
-        attention_output=Linear(
-            tensors.get(f"{attention}.o_proj.weight", (hidden, config.heads * config.head_size)),
-            tensors.get(f"{attention}.o_proj.bias", (hidden,)) if config.output_bias else None,
-        ),
-        mlp_norm=tensors.get(f"{prefix}.post_attention_layernorm.weight", (hidden,)),
-        gate_up=Linear(
-            _gate_up(tensors, f"{prefix}.mlp", "weight", inner, hidden),
-            _gate_up(tensors, f"{prefix}.mlp", "bias", inner) if config.mlp_bias else None,
-        ),
-        down=Linear(
-            tensors.get(f"{prefix}.mlp.down_proj.weight", (hidden, inner)),
-            tensors.get(f"{prefix}.mlp.down_proj.bias", (hidden,)) if config.mlp_bias else None,
-        ),
+        head_norms=concatenate(norms) if norms else None,
+        mlp_norm=get("post_attention_layernorm.weight", config.hidden),
+        **{name: build_product(stored) for name, stored in _stored_products(config, inputs or config.hidden).items()},
     )
 
 
-def _query_key_value(tensors: Tensors, config: ModelConfig, prefix: str, kind: str, *columns: int) -> Tensor:
-    """Return the concatenated weights of the three products, or their biases, which have no columns."""
-    key_size = config.key_value_heads * config.head_size
-    query = tensors.get(f"{prefix}.q_proj.{kind}", (config.heads * config.head_size, *columns))
-    key = tensors.get(f"{prefix}.k_proj.{kind}", (key_size, *columns))
-    value = tensors.get(f"{prefix}.v_proj.{kind}", (key_size, *columns))
-    return torch.cat([_join_pairs(query, config), _join_pairs(key, config), value])
+def named_tensors(model: Transformer) -> dict[str, Tensor]:
+    """Return the weights of a model under Hugging Face's names and in its shapes."""
+    config, weights = model.config, model.weights
+    tensors = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.norm}
+    if not config.tied_head:
+        tensors["lm_head.weight"] = weights.head.weight
+    for index, (layer, norm) in enumerate(zip(weights.layers, weights.input_norms, strict=True)):
+        tensors[f"model.layers.{index}.input_layernorm.weight"] = norm
+        for name, tensor in _named_layer_tensors(layer, config).items():
+            separated = _separate_pairs(tensor, config) if name.startswith(ROTATED) else tensor
+            tensors[f"model.layers.{index}.{name}"] = separated
+    return tensors
 
 
-def _gate_up(tensors: Tensors, prefix: str, kind: str, *shape: int) -> Tensor:
-    """Return the concatenated weights or biases of both inner products, each of `shape`."""
-    return torch.cat([tensors.get(f"{prefix}.{name}.{kind}", shape) for name in ("gate_proj", "up_proj")])
+def _named_layer_tensors(layer: Layer, config: ModelConfig) -> dict[str, Tensor]:
+    tensors = {"post_attention_layernorm.weight": layer.mlp_norm}
+    if layer.head_norms is not None:
+        tensors["self_attn.q_norm.weight"] = layer.head_norms[0]
+        tensors["self_attn.k_norm.weight"] = layer.head_norms[config.heads]
+    for field, stored in _stored_products(config, config.hidden).items():
+        product: Product = getattr(layer, field)
+        for kind, values in (("weight", product.weight), ("bias", product.bias)):
+            if values is not None:
+                parts = values.split(list(stored.parts.values()))
+                tensors |= {f"{name}.{kind}": part for name, part in zip(stored.parts, parts, strict=True)}
+    return tensors
 
 
-def _head_norms(tensors: Tensors, config: ModelConfig, prefix: str) -> Tensor:
-    """Return the norm weights (heads + key_value_heads, head_size) of all query and key heads."""
-    query, key = (
-        _join_pairs(tensors.get(f"{prefix}.{name}.weight", (config.head_size,)), config)
-        for name in ("q_norm", "k_norm")
-    )
-    return torch.cat([query.expand(config.heads, -1), key.expand(config.key_value_heads, -1)])
+class StoredProduct(NamedTuple):
+    """A product of a layer, which checkpoints store in parts."""
+
+    parts: dict[str, int]
+    """The outputs of each part, by name."""
+    inputs: int
+    biased: bool
+
+
+def _stored_products(config: ModelConfig, inputs: int) -> dict[str, StoredProduct]:
+    """Return the products of a layer whose attention reads `inputs` numbers, by the name of the field in `Layer`."""
+    hidden, inner, keys = config.hidden, config.intermediate, config.key_value_heads * config.head_size
+    heads = config.heads * config.head_size
+    query_key_value = {"self_attn.q_proj": heads, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
+    return {
+        "query_key_value": StoredProduct(query_key_value, inputs, config.query_key_value_bias),
+        "attention_output": StoredProduct({"self_attn.o_proj": hidden}, heads, config.output_bias),
+        "gate_up": StoredProduct({"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, config.mlp_bias),
+        "down": StoredProduct({"mlp.down_proj": hidden}, inner, config.mlp_bias),
+    }
 
 
 def _join_pairs(rows: Tensor, config: ModelConfig) -> Tensor:
@@ -114,3 +144,9 @@ def _join_pairs(rows: Tensor, config: ModelConfig) -> Tensor:
     """
     halves = rows.view(-1, 2, config.head_size // 2, *rows.shape[1:])
     return halves.transpose(1, 2).reshape(rows.shape)
+
+
+def _separate_pairs(rows: Tensor, config: ModelConfig) -> Tensor:
+    """Undo `_join_pairs`."""
+    neighbours = rows.reshape(-1, config.head_size // 2, 2, *rows.shape[1:])
+    return neighbours.transpose(1, 2).reshape(rows.shape)
