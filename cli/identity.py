@@ -73,7 +73,7 @@ def _with_models(pair: "PairOptions", path: Path, planned: Identity, *, draft: b
 def _with_conditions(pair: "PairOptions", planned: Identity) -> "PairOptions":
     """Return the options with the device, dtype and threads of a file, if no option sets them and they are available."""
     from treeopt.runtime.models.gguf.file import is_gguf
-    from treeopt.runtime.models.pair import DTYPES, has_device
+    from treeopt.runtime.models.load import DTYPES, has_device
 
     device, dtype, threads = pair.device, pair.dtype, pair.threads
     if device == AUTO and planned.device is not None and has_device(planned.device):

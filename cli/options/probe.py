@@ -176,7 +176,7 @@ class EngineOptions(ServerOptions):
 
         device = dtype = None
         if name in PLACED and self.target is not None:
-            from treeopt.runtime.models.pair import resolve_device, resolve_dtype
+            from treeopt.runtime.models.load import resolve_device, resolve_dtype
 
             torch_device = resolve_device(self.device)
             device, dtype = str(torch_device), resolve_dtype(self.target, self.dtype, torch_device)

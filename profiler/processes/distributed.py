@@ -19,7 +19,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.clock import Clock, WarmUp, Work
 from treeopt.profiler.processes.exit_reasons import POLL_S, ExitReasons
 from treeopt.profiler.processes.processes import Numbers, Processes, Result
-from treeopt.runtime.models.pair import list_devices, resolve_device_name
+from treeopt.runtime.models.load import list_devices, resolve_device_name
 
 TIMEOUT = timedelta(days=30)
 """Processes wait as long as another one measures."""

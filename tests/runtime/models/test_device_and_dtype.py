@@ -14,6 +14,7 @@ from treeopt.cli.options.pair import PairOptions
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.processes.distributed import local_device
 from treeopt.records.identity import Identity
+from treeopt.runtime.models import load
 from treeopt.runtime.models import pair as pairs
 from treeopt.runtime.models.folder import ModelFolder
 
@@ -50,15 +51,15 @@ def copy_target(folder, **config):
 
 def test_auto_is_the_cpu_without_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert pairs.resolve_device("auto") == torch.device("cpu")
+    assert load.resolve_device("auto") == torch.device("cpu")
     assert local_device("auto", {}) == torch.device("cpu")
 
 
 @pytest.mark.usefixtures("gpu")
 def test_auto_is_cuda_if_torch_finds_it():
-    assert pairs.resolve_device("auto") == torch.device("cuda")
+    assert load.resolve_device("auto") == torch.device("cuda")
     assert local_device("auto", {"WORLD_SIZE": "2", "LOCAL_RANK": "1"}) == torch.device("cuda:1")
-    assert pairs.resolve_device("cpu") == torch.device("cpu")
+    assert load.resolve_device("cpu") == torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_auto_is_cuda_if_torch_finds_it():
 )
 def test_auto_is_the_dtype_of_the_checkpoint_on_a_gpu(tmp_path, name, device, expected):
     folder = copy_target(tmp_path, dtype="bfloat16")
-    assert pairs.resolve_dtype(folder, name, torch.device(device)) == expected
+    assert load.resolve_dtype(folder, name, torch.device(device)) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,10 +101,10 @@ def test_load_pair_uses_the_resolved_device_and_dtype(tmp_path, monkeypatch, dev
     class LoadedError(Exception):
         pass
 
-    def load(_, **options):
+    def load_model(_, **options):
         raise LoadedError(str(options["device"]), options["dtype"])
 
-    monkeypatch.setattr(pairs, "load_language_model", load)
+    monkeypatch.setattr(pairs, "load_language_model", load_model)
     with pytest.raises(LoadedError) as loaded:
         pairs.load_pair(copy_target(tmp_path, dtype=stored), device=device, dtype=dtype)
     assert loaded.value.args == expected

@@ -14,14 +14,19 @@ from treeopt.runtime.models.gguf.file import is_gguf
 from treeopt.runtime.models.hf.loading import Placement
 from treeopt.runtime.models.hub import SETTINGS, is_hub_name, read_model_folder
 from treeopt.runtime.models.linear import slow_products_note
-from treeopt.runtime.models.load import Source, load_language_model, open_source
+from treeopt.runtime.models.load import (
+    DTYPES,
+    Source,
+    load_language_model,
+    open_source,
+    resolve_device,
+    resolve_dtype,
+)
 from treeopt.runtime.models.model import LanguageModel, describe_max_positions, kv_bytes
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.texts.shared_tokens import SharedTokens, compare_tokens
 from treeopt.texts.tokenizer import Tokenizer
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,45 +243,3 @@ def _distribution_suffix(model: LanguageModel, *, placed: bool, split: bool) -> 
         return f" split over {torch.distributed.get_world_size()} processes"
     devices = ", ".join(getattr(model, "devices", ())) if placed else ""
     return f" over {devices}" if devices else ""
-
-
-def has_device(device: str) -> bool:
-    """Return whether this machine has a device, such as `cpu` or `cuda:1`."""
-    return device in list_devices() or (device == "cuda" and torch.cuda.device_count() > 0)
-
-
-def list_devices() -> list[str]:
-    """Return the devices of this machine, such as `cpu` and `cuda:0`."""
-    return ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-
-
-def resolve_device_name(device: str) -> str:
-    """Return the name of a device; for `auto`, CUDA if available, else the CPU."""
-    if device != AUTO:
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def resolve_device(name: str) -> torch.device:
-    """Return the device of a name, which may be `auto`; raises InvalidValueError if it is not available."""
-    name = resolve_device_name(name)
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0]
-        raise InvalidValueError(
-            f"device: expected {AUTO} or a device of this machine: {', '.join(list_devices())}. Got {name!r} ({reason}).",
-            field="device",
-        ) from None
-    return device
-
-
-def resolve_dtype(target: Source | Path | str, name: str, device: torch.device) -> str:
-    """Return the name of a dtype; for `auto`, the target checkpoint's on a GPU, float32 on the CPU."""
-    if name != AUTO:
-        return name
-    if device.type == "cpu":
-        return "float32"
-    source = read_model_folder(target, open_source, SETTINGS) if isinstance(target, Path | str) else target
-    return source.dtype if source.dtype in DTYPES else "float32"
