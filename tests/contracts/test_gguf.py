@@ -13,7 +13,7 @@ from tests.runtime.models.gguf.conftest import byte_folders, gguf_files, gguf_pa
 from tests.support.decoded import PROMPT, joined
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, load_model
-from treeopt.runtime.models.gguf.cache import SequenceLines
+from treeopt.runtime.models.gguf.cache import GGUFCache
 from treeopt.runtime.models.gguf.model import GGUFModel
 
 pytestmark = pytest.mark.slow
@@ -52,14 +52,14 @@ def test_drafts_are_those_of_a_fresh_decoder(models, name):
 @pytest.mark.parametrize("name", [name for name in NAMES if "tree" in name or name == "best first"])
 def test_a_wrongly_committed_path_is_detected(models, plain, name, monkeypatch):
     """Negative control: the path of the last leaf is committed instead of the accepted one."""
-    commit = SequenceLines.commit
+    commit = GGUFCache._commit
 
-    def wrong(self, path, length):
+    def wrong(self, path):
         lines = [line for line in self._lines if len(line.path) >= len(path)]
-        commit(self, lines[-1].path[: len(path)], length)
+        commit(self, lines[-1].path[: len(path)])
 
     expected = plain(REPEATS, 40)
-    monkeypatch.setattr(SequenceLines, "commit", wrong)
+    monkeypatch.setattr(GGUFCache, "_commit", wrong)
     assert text_of(decoder_of(name, models[0], models[0]), REPEATS, 40) != expected
 
 

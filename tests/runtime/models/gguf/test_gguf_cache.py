@@ -79,7 +79,7 @@ class Simulated:
 
     def prefill(self, length):
         self.cache.clear()
-        new, _ = self.memory.run(range(length), [[self.cache.lines.committed.id]] * length)
+        new, _ = self.memory.run(range(length), [[self.cache.committed.id]] * length)
         self.cache.commit_prefill(length)
         self.slots = dict(enumerate(new))
 
@@ -131,7 +131,7 @@ def test_tree_whole_and_by_level_before_and_after_commits(tree):
         assert simulated.feed(*whole(tree))
         assert all(simulated.feed(*level) for level in levels(tree))
         simulated.commit(path)
-        assert simulated.cache.length == simulated.cache.lines.committed.length
+        assert simulated.cache.length == simulated.cache.committed.length
 
 
 def test_random_trees_and_paths():

@@ -79,64 +79,96 @@ class NodeIds:
             line.path += (self._first + np.flatnonzero(row)).tolist()
 
 
-class SequenceLines:
-    """All sequence ids of one cache.
+class GGUFCache(SequenceCache):
+    """The cache of one sequence.
 
-    The first carries the committed tokens and never a node, so that the length can be reduced and restored.  More are
-    added when a tree has more leaves than any before.
+    One id carries the committed tokens and never a node.  So the length can be reduced, which hides the last of them, and
+    set again, which restores them.  Setting it beyond them commits the nodes that were fed after them, which must be a
+    path.  More ids are added when a tree has more leaves than any before.
 
     Args:
-        context: contains the tokens.
-        new_id: returns an unused id.
+        context: may contain the caches of other sequences.
+        capacity: tokens of the sequence, tree nodes included.
+        new_id: returns an unused id of the context.
     """
 
-    def __init__(self, context: Context, new_id: Callable[[], int]) -> None:
-        self._context = context
-        self._new_id = new_id
+    def __init__(self, context: Context, capacity: int, new_id: Callable[[], int]) -> None:
+        self.context = context
         self.committed = _Line(new_id())
+        self._new_id = new_id
         self._lines: list[_Line] = []
+        self._length = 0
+        super().__init__(capacity)
+
+    @property
+    def length(self) -> int:
+        """Committed tokens; setting it raises InvalidValueError for nodes that were not fed."""
+        return self._length
+
+    @length.setter
+    def length(self, length: int) -> None:
+        if length > self.committed.length:
+            self._commit(range(self._length, length))
+        elif length != self._length:
+            self._drop_nodes(0)
+        self._length = length
+
+    def commit(self, path: Sequence[int]) -> None:
+        self._commit([self._length + offset for offset in path])
+        self._drop_nodes(0)
+        self._length += len(path)
+
+    def commit_prefill(self, tokens: int) -> None:
+        """Commit `tokens` tokens that were fed with the id of the committed ones."""
+        self.committed.length += tokens
+        self._length = self.committed.length
+
+    def assign_ids(self, visible: Bool, start: int) -> NodeIds:
+        """Drop the nodes in the slots from `start` on, and return the sequence ids of the nodes that replace them.
+
+        Args:
+            visible: bool (rows, start + rows), the nodes that each attends to.
+            start: nodes that were fed before.
+
+        Raises InvalidValueError for a mask that is not of a tree, and if the context has too few sequence ids.
+        """
+        first = self._length + start
+        self._drop_nodes(first)
+        rows = visible[:, start:]
+        leaves = np.flatnonzero(rows.sum(0) == 1)
+        paths = rows[leaves]
+        _check_paths(visible, leaves, paths, start)
+        fed_paths = [(self._length + np.flatnonzero(visible[leaf, :start])).tolist() for leaf in leaves]
+        return NodeIds(paths, self._lines_after(fed_paths), first)
 
     def clear(self) -> None:
         """Drop all tokens and nodes, also those of an interrupted pass; the ids stay."""
         for line in (self.committed, *self._lines):
-            self._context.remove(line.id, 0, END)
+            self.context.remove(line.id, 0, END)
             line.length, line.path = 0, []
+        self._length = 0
 
-    def drop_nodes(self, first: int) -> None:
+    def _zero_nodes(self) -> None:
+        """Do nothing: slots after the committed tokens carry no id, so nothing attends to them."""
+
+    def _drop_nodes(self, first: int) -> None:
         """Drop the nodes in slots from `first` on."""
         for line in self._lines:
             if line.path and line.path[-1] >= first:
                 self._cut(line, sum(slot < first for slot in line.path))
 
-    def assign_ids(self, visible: Bool, length: int, start: int) -> NodeIds:
-        """Return the ids of nodes after `length` committed tokens.
-
-        Args:
-            visible: bool (rows, start + rows), the nodes that each attends to.
-            length: committed tokens before the nodes.
-            start: nodes that were fed before; the rows take slots length + start and later.
-
-        Raises InvalidValueError for a mask that is not of a tree, and if no id is left.
-        """
-        rows = visible[:, start:]
-        leaves = np.flatnonzero(rows.sum(0) == 1)
-        paths = rows[leaves]
-        _check_paths(visible, leaves, paths, start)
-        fed_paths = [(length + np.flatnonzero(visible[leaf, :start])).tolist() for leaf in leaves]
-        return NodeIds(paths, self._lines_after(fed_paths, length), length + start)
-
-    def commit(self, path: Sequence[int], length: int) -> None:
-        """Commit nodes in the slots of a path after `length` committed tokens; nodes below them stay.
+    def _commit(self, path: Sequence[int]) -> None:
+        """Commit nodes in the slots of a path after the length; nodes below them stay.
 
         Raises InvalidValueError if no such path was fed.
         """
-        size = len(path)
+        size, length = len(path), self._length
         source = next((line for line in self._lines if line.length == length and line.path[:size] == [*path]), None)
         if source is None:
             raise InvalidValueError(f"path: expected nodes that were fed. Got {[*path]}: feed them first.")
         if self.committed.length > length:
-            self._context.remove(self.committed.id, length, END)
-        self._context.copy(source.id, self.committed.id, length, length + size)
+            self.context.remove(self.committed.id, length, END)
+        self.context.copy(source.id, self.committed.id, length, length + size)
         self.committed.length = length + size
         for line in self._lines:
             if line.path:
@@ -149,10 +181,10 @@ class SequenceLines:
     def _cut(self, line: _Line, nodes: int) -> None:
         """Shorten a path to `nodes` nodes."""
         if len(line.path) > nodes:
-            self._context.remove(line.id, line.length + nodes, END)
+            self.context.remove(line.id, line.length + nodes, END)
             del line.path[nodes:]
 
-    def _lines_after(self, paths: Sequence[list[int]], length: int) -> list[_Line]:
+    def _lines_after(self, paths: Sequence[list[int]]) -> list[_Line]:
         """Return a separate line that ends with each path; for an empty path, with the committed tokens."""
         free = [line for line in reversed(self._lines) if not line.path]
         holders = {slot: line for line in self._lines for slot in line.path}
@@ -167,7 +199,7 @@ class SequenceLines:
                 lines.append(matching.pop())
             else:
                 line = free.pop() if free else self._add_line()
-                self._set_length(line, length)
+                self._extend(line)
                 if path:
                     self._copy_path(path, holders.get(path[-1]), line)
                 lines.append(line)
@@ -177,78 +209,21 @@ class SequenceLines:
         self._lines.append(_Line(self._new_id()))
         return self._lines[-1]
 
-    def _set_length(self, line: _Line, length: int) -> None:
-        """Change the committed tokens of a line without nodes."""
-        if line.length > length:
-            self._context.remove(line.id, length, END)
-        elif line.length < length:
-            self._context.copy(self.committed.id, line.id, line.length, length)
-        line.length = length
+    def _extend(self, line: _Line) -> None:
+        """Give a line without nodes all committed tokens up to the length, and no more."""
+        if line.length > self._length:
+            self.context.remove(line.id, self._length, END)
+        elif line.length < self._length:
+            self.context.copy(self.committed.id, line.id, line.length, self._length)
+        line.length = self._length
 
     def _copy_path(self, path: list[int], source: _Line | None, to: _Line) -> None:
         """Copy a path of nodes to a line without nodes."""
         size = len(path)
         if source is None or source.path[:size] != path:
             raise InvalidValueError(NO_TREE)
-        self._context.copy(source.id, to.id, to.length, to.length + size)
+        self.context.copy(source.id, to.id, to.length, to.length + size)
         to.path = path
-
-
-class GGUFCache(SequenceCache):
-    """The cache of one sequence.
-
-    Setting the length below the committed tokens hides the last of them, and setting it again restores them.  Setting it
-    beyond them commits the nodes that were fed after them, which must be a path.
-
-    Args:
-        context: may contain the caches of other sequences.
-        capacity: tokens of the sequence, tree nodes included.
-        ids: of the context.
-    """
-
-    def __init__(self, context: Context, capacity: int, ids: SequenceIds) -> None:
-        self.context = context
-        self.lines = SequenceLines(context, ids)
-        self._length = 0
-        super().__init__(capacity)
-
-    @property
-    def length(self) -> int:
-        """Committed tokens; setting it raises InvalidValueError for nodes that were not fed."""
-        return self._length
-
-    @length.setter
-    def length(self, length: int) -> None:
-        if length > self.lines.committed.length:
-            self.lines.commit(range(self._length, length), self._length)
-        elif length != self._length:
-            self.lines.drop_nodes(0)
-        self._length = length
-
-    def commit(self, path: Sequence[int]) -> None:
-        self.lines.commit([self._length + offset for offset in path], self._length)
-        self.lines.drop_nodes(0)
-        self._length += len(path)
-
-    def commit_prefill(self, tokens: int) -> None:
-        """Commit `tokens` tokens that were fed with the id of the committed ones."""
-        self.lines.committed.length += tokens
-        self._length = self.lines.committed.length
-
-    def assign_ids(self, visible: Bool, start: int) -> NodeIds:
-        """Drop the nodes in the slots from `start` on, and return the sequence ids of the nodes that replace them.
-
-        Raises InvalidValueError for a mask that is not of a tree, and if the context has too few sequence ids.
-        """
-        self.lines.drop_nodes(self._length + start)
-        return self.lines.assign_ids(visible, self._length, start)
-
-    def clear(self) -> None:
-        self.lines.clear()
-        self._length = 0
-
-    def _zero_nodes(self) -> None:
-        """Do nothing: slots after the committed tokens carry no id, so nothing attends to them."""
 
 
 def _count_common(path: Sequence[int], other: Sequence[int]) -> int:

@@ -66,7 +66,7 @@ class GGUFModel:
         cache.clear()
         length = len(tokens)
         if length:
-            ids = np.full(length, cache.lines.committed.id, np.int32)
+            ids = np.full(length, cache.committed.id, np.int32)
             positions = np.arange(length, dtype=np.int32)
             cache.context.run(_to_int32(tokens), positions, np.ones_like(ids), ids, logits=False)
             cache.commit_prefill(length)
