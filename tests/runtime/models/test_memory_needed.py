@@ -10,11 +10,13 @@ from torch.profiler import ProfilerActivity, profile
 from tests.support.decoded import PROMPT
 from tests.support.passes import new_cache
 from tests.support.table_model import Table
+from treeopt import bundled
 from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler.latency.memory import is_out_of_memory
 from treeopt.runtime import Decoder, ExpandingDrafter, Sampling, load_model
-from treeopt.runtime.models import memory
+from treeopt.runtime.models import memory, pair
 from treeopt.runtime.models.hf import load_adapter
+from treeopt.runtime.models.pair import load_pair
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.drafter_parameters import DynamicTree
@@ -120,6 +122,18 @@ class TestRefusal:
         free(1_000)
         with pytest.raises(OutOfMemoryError, match=r"Got 0.00 GB free on cpu"):
             make(target, draft)
+
+    def test_weights_are_checked_before_they_are_loaded(self, free, monkeypatch):
+        monkeypatch.setattr(pair, "load_language_model", lambda *_, **__: pytest.fail("a model was loaded"))
+        numbers = sum(load_model(folder).parameters for folder in (bundled.TARGET, bundled.DRAFT))
+        for dtype, size in (("float32", 4), ("bfloat16", 2)):
+            free(size * numbers - 1)
+            with pytest.raises(OutOfMemoryError, match=rf"^memory: .* the weights, 0.0\d GB in {dtype}. Got") as error:
+                load_pair(device="cpu", dtype=dtype)
+            assert ("--dtype bfloat16" in str(error.value)) == (dtype == "float32")
+            free(size * numbers)
+            with pytest.raises(pytest.fail.Exception, match="loaded"):
+                load_pair(device="cpu", dtype=dtype)
 
     def test_profiles_recognise_the_error(self):
         assert is_out_of_memory(OutOfMemoryError("memory: …"))

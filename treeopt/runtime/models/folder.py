@@ -18,7 +18,7 @@ from treeopt.runtime.models.config import (
     parse_config,
     why_not_built_in,
 )
-from treeopt.runtime.models.tensor_reader import find_weight_files
+from treeopt.runtime.models.tensor_reader import count_numbers, find_weight_files
 
 if TYPE_CHECKING:
     from treeopt.texts.tokenizer import Tokenizer
@@ -99,6 +99,11 @@ class ModelFolder:
         """The file of each tensor; the headers of all files have been read."""
         self._check_exists()
         return find_weight_files(self.path)
+
+    @property
+    def loaded_numbers(self) -> int:
+        """Numbers in the weight files, which loading copies; 0 if they are quantised."""
+        return 0 if self.content.get("quantization_config") else count_numbers(self.weight_files)
 
     @cached_property
     def digest(self) -> str:

@@ -112,6 +112,17 @@ def check_room(device: torch.device, needed_bytes: int, what: str) -> None:
         )
 
 
+def check_weights(device: torch.device, numbers: int, dtype: torch.dtype) -> None:
+    """Raise OutOfMemoryError if weights need more memory than a device has free."""
+    needed, free = numbers * dtype.itemsize, free_bytes(device)
+    if free is not None and needed > free:
+        halved = "--dtype bfloat16, " if dtype.itemsize > 2 else ""
+        raise OutOfMemoryError(
+            f"memory: expected room for the weights, {_gigabytes(needed)} in {str(dtype).removeprefix('torch.')}. Got "
+            f"{_gigabytes(free)} free on {device}: use {halved}smaller models, or --offload DIR."
+        )
+
+
 def free_bytes(device: torch.device) -> float | None:
     """Return the free memory of a device; None if unknown."""
     if device.type == "cpu":

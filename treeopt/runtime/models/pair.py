@@ -22,6 +22,7 @@ from treeopt.runtime.models.load import (
     resolve_device,
     resolve_dtype,
 )
+from treeopt.runtime.models.memory import check_weights
 from treeopt.runtime.models.model import LanguageModel, describe_max_positions, kv_bytes
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.vocabulary import limit_draft
@@ -112,6 +113,8 @@ def load_pair(
         read_model_folder(name, partial(_read_weight_files, known=source))
         for name, source in zip(names, sources, strict=True)
     ]
+    copied = sources[1:] if distributed else sources
+    check_weights(torch_device, sum(source.loaded_numbers for source in copied), torch_dtype)
     models = [
         load_language_model(
             sources[0], dtype=torch_dtype, device=torch_device, placement=placement, tensor_parallel=tensor_parallel

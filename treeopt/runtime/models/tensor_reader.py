@@ -202,6 +202,12 @@ def find_weight_files(folder: Path) -> dict[str, Path]:
     )
 
 
+def count_numbers(files: Mapping[str, Path]) -> int:
+    """Return the numbers in all tensors, given the safetensors file of each; only headers are read."""
+    opened = {path: open_safetensors(path) for path in {*files.values()}}
+    return sum(prod(opened[path].get_slice(name).get_shape()) for name, path in files.items())
+
+
 def open_safetensors(path: Path, device: str = "cpu") -> Any:
     """Open a safetensors file; raises FormatError if its header is invalid or does not fit its length."""
     if not path.is_file():

@@ -46,6 +46,8 @@ class GGUFFile:
     why_adapter = None
     dtype = None
     """Not chosen by its configuration: llama.cpp runs the weights as they are."""
+    loaded_numbers = 0
+    """llama.cpp maps the file."""
 
     def __init__(self, path: Path | str, name: str | None = None) -> None:
         self.path = Path(path)
