@@ -191,7 +191,7 @@ class TestErrors:
         def spoil(index):
             if index == 0:
                 with torch.inference_mode():
-                    decoder._targets[decoder._last_sequence - 1].cache.layers[0][1][:, :, 0] = torch.nan
+                    decoder._targets[decoder._last_sequence].cache.layers[0][1][:, :, 0] = torch.nan
 
         texts, errors = decode_all(decoder, requests, after_step=spoil, batch_size=2)
         assert list(errors) == [1]

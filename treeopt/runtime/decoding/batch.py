@@ -56,20 +56,54 @@ class ActiveRequest(NamedTuple):
         return RequestOutput(self.number, tokens, self.ending.reached, committed_tokens=len(step.tokens))
 
 
-class RequestSource(Protocol):
-    """Supplies requests to a batch."""
+class RequestQueue(Protocol):
+    """Requests that arrive during decoding, such as a `queue.Queue` that other threads fill."""
 
-    def __call__(self, *, wait: bool) -> ActiveRequest | RequestOutput | None:
+    def get(self, block: bool, /) -> GenerationRequest | None:
+        """Return the next request, None if no more will come.
+
+        Args:
+            block: wait for a request. Otherwise raises queue.Empty if none has arrived.
+        """
+
+
+@dataclass(slots=True)
+class QueuedRequests:
+    """Takes requests from a queue, and numbers them in order of arrival.
+
+    Args:
+        queue: of the requests.
+        activate: validates a request, given its number; raises TreeoptError for an invalid one.
+    """
+
+    queue: RequestQueue
+    activate: Callable[[int, GenerationRequest], ActiveRequest]
+    _count: int = 0
+    _closed: bool = False
+
+    def take(self, *, wait: bool) -> ActiveRequest | RequestOutput | None:
         """Return the next request, the error of an invalid one, or None.
 
         Args:
             wait: block until a request arrives; None then means that no more will come.
         """
+        try:
+            request = None if self._closed else self.queue.get(wait)
+        except Empty:
+            return None
+        if request is None:
+            self._closed = True
+            return None
+        number, self._count = self._count, self._count + 1
+        try:
+            return self.activate(number, request)
+        except TreeoptError as error:
+            return RequestOutput(number, [], True, error)
 
 
 def decode_batch(
     stepper: Stepper,
-    source: RequestSource,
+    source: QueuedRequests,
     batch_size: int,
     *,
     begin: Callable[[ActiveRequest], TreeoptError | None],
@@ -87,7 +121,7 @@ def decode_batch(
     running: list[ActiveRequest] = []
     try:
         while True:
-            while len(running) < batch_size and (arrival := source(wait=not running)) is not None:
+            while len(running) < batch_size and (arrival := source.take(wait=not running)) is not None:
                 if isinstance(arrival, RequestOutput):
                     yield arrival
                     continue
@@ -122,53 +156,3 @@ def iterate_tokens(outputs: Iterable[RequestOutput], requests: int) -> Iterator[
             yield output.request, output.tokens
     if errors:
         raise BatchError(errors, requests)
-
-
-class RequestQueue(Protocol):
-    """Requests that arrive during decoding, such as a `queue.Queue` that other threads fill."""
-
-    def get(self, block: bool, /) -> GenerationRequest | None:
-        """Return the next request, None if no more will come.
-
-        Args:
-            block: wait for a request. Otherwise raises queue.Empty if none has arrived.
-        """
-
-
-@dataclass(slots=True)
-class QueuedRequests:
-    """Takes requests from a queue.
-
-    Args:
-        queue: of the requests.
-        activate: validates a request, given its number; raises TreeoptError for an invalid one.
-    """
-
-    queue: RequestQueue
-    activate: Callable[[int, GenerationRequest], ActiveRequest]
-    _count: int = 0
-    _closed: bool = False
-
-    def __call__(self, *, wait: bool) -> ActiveRequest | RequestOutput | None:
-        try:
-            request = None if self._closed else self.queue.get(wait)
-        except Empty:
-            return None
-        if request is None:
-            self._closed = True
-            return None
-        number, self._count = self._count, self._count + 1
-        try:
-            return self.activate(number, request)
-        except TreeoptError as error:
-            return RequestOutput(number, [], True, error)
-
-
-def request_source(
-    requests: Sequence[GenerationRequest] | RequestQueue, activate: Callable[[int, GenerationRequest], ActiveRequest]
-) -> RequestSource:
-    """Return a source of the requests; those of a sequence are all validated now, and raise what `activate` raises."""
-    if not isinstance(requests, Sequence):
-        return QueuedRequests(requests, activate)
-    active = iter([activate(number, request) for number, request in enumerate(requests)])
-    return lambda *, wait: next(active, None)  # noqa: ARG005

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from queue import SimpleQueue
 from time import perf_counter
 
 import torch
@@ -14,11 +15,11 @@ from treeopt.runtime.decoding.acceptance import make_acceptance
 from treeopt.runtime.decoding.batch import (
     ActiveRequest,
     GenerationRequest,
+    QueuedRequests,
     RequestOutput,
     RequestQueue,
     decode_batch,
     iterate_tokens,
-    request_source,
 )
 from treeopt.runtime.decoding.observer import Controller, Observer, combine_observers
 from treeopt.runtime.decoding.setup import Setup, choose_rule
@@ -267,9 +268,15 @@ class Decoder:
         The last output of a failed request has its error.  Raises what `generate_all` raises before anything runs,
         except for requests that arrive later.
         """
-        size = min(batch_size, max(1, len(requests))) if isinstance(requests, Sequence) else batch_size
-        self._setup.check_batch(self.sampling, size, allocated=self._targets.free)
-        source = request_source(requests, self._activate)
+        if isinstance(requests, Sequence):
+            batch_size = min(batch_size, max(1, len(requests)))
+            queue: SimpleQueue[GenerationRequest | None] = SimpleQueue()
+            for request in requests:
+                self._request_ending(request)  # raises for invalid stop sequences
+                queue.put(request)
+            queue.put(None)
+            requests = queue
+        self._setup.check_batch(self.sampling, batch_size, allocated=self._targets.free)
         if schedule is not None:
             for segment in schedule.trees:
                 self._check_change(segment.tree)
@@ -278,8 +285,9 @@ class Decoder:
             if schedule is not None:
                 self._use_tree(schedule.tree(running))
 
-        self._reserve(size)
-        return decode_batch(self._stepper, source, size, begin=self._begin_request, before_step=before_step)
+        self._reserve(batch_size)
+        source = QueuedRequests(requests, self._activate)
+        return decode_batch(self._stepper, source, batch_size, begin=self._begin_request, before_step=before_step)
 
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
         """Begin a sequence: prefill all of it but the last token, which becomes the root."""
@@ -339,9 +347,12 @@ class Decoder:
 
     def _activate(self, number: int, request: GenerationRequest) -> ActiveRequest:
         """Assign a sequence to a request; raises InvalidValueError for invalid stop sequences."""
-        ending = self._new_ending(request.max_new_tokens, request.stop, ignore_end_tokens=request.ignore_end_tokens)
+        ending = self._request_ending(request)
         self._last_sequence += 1
         return ActiveRequest(number, self._last_sequence, request, ending)
+
+    def _request_ending(self, request: GenerationRequest) -> StoppingCriteria:
+        return self._new_ending(request.max_new_tokens, request.stop, ignore_end_tokens=request.ignore_end_tokens)
 
     def _check_change(self, tree: TokenTree) -> None:
         if self._setup.tree is None:
