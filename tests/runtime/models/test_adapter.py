@@ -211,6 +211,13 @@ class TestRefusals:
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
         self.check(folder, "model.layers.1.mlp.up_proj.weight", "missing")
 
+    def test_unreadable_sizes(self, folder, monkeypatch):
+        def fail(_):
+            raise RuntimeError("no meta\ndevice")
+
+        monkeypatch.setattr("treeopt.runtime.models.hf.sizes._build_skeleton", fail)
+        self.check(folder, str(folder), "no meta device")
+
     def test_quantiser_that_is_not_installed(self, folder):
         pytest.importorskip("accelerate")
         self.change_config(folder, quantization_config={"quant_method": "hqq", "quant_config": {}})
