@@ -46,14 +46,14 @@ class ActiveRequest(NamedTuple):
     sequence: int
     """Number of its sequence in the target and the drafter."""
     request: GenerationRequest
-    ending: StoppingCriteria
+    criteria: StoppingCriteria
 
     def make_output(self, step: Step | TreeoptError) -> RequestOutput:
         """Return the output of a step, up to the end of the sequence."""
         if isinstance(step, TreeoptError):
             return RequestOutput(self.number, [], True, step)
-        tokens = step.tokens[: self.ending.count(step.tokens)]
-        return RequestOutput(self.number, tokens, self.ending.reached, committed_tokens=len(step.tokens))
+        tokens = step.tokens[: self.criteria.count(step.tokens)]
+        return RequestOutput(self.number, tokens, self.criteria.reached, committed_tokens=len(step.tokens))
 
 
 class RequestQueue(Protocol):
@@ -81,7 +81,7 @@ class QueuedRequests:
     _count: int = 0
     _closed: bool = False
 
-    def take(self, *, wait: bool) -> ActiveRequest | RequestOutput | None:
+    def next_request(self, *, wait: bool) -> ActiveRequest | RequestOutput | None:
         """Return the next request, the error of an invalid one, or None.
 
         Args:
@@ -121,13 +121,13 @@ def decode_batch(
     running: list[ActiveRequest] = []
     try:
         while True:
-            while len(running) < batch_size and (arrival := source.take(wait=not running)) is not None:
+            while len(running) < batch_size and (arrival := source.next_request(wait=not running)) is not None:
                 if isinstance(arrival, RequestOutput):
                     yield arrival
                     continue
                 running.append(arrival)  # before it begins, so that an interruption frees it
                 error = begin(arrival)
-                if error is not None or arrival.ending.reached:
+                if error is not None or arrival.criteria.reached:
                     running.remove(arrival)
                     stepper.end(arrival.sequence)
                     yield RequestOutput(arrival.number, [], True, error)

@@ -193,10 +193,10 @@ class Decoder:
         seed: int | None = None,
     ) -> Iterator[list[int]]:
         """Return an iterator over the new tokens of each step; arguments as for `generate`."""
-        self._setup.check_text(token_ids, max_new_tokens)
-        ending = self._new_ending(max_new_tokens, stop)
+        self._setup.check_request(token_ids, max_new_tokens)
+        criteria = self._stopping_criteria(GenerationRequest(token_ids, max_new_tokens, stop))
         self.start(token_ids, seed=seed)
-        return (step.tokens[:count] for step, count in self._run_steps(self.step, ending, self._sequence))
+        return (step.tokens[:count] for step, count in self._run_steps(self.step, criteria, self._sequence))
 
     def decode_steps(
         self,
@@ -215,8 +215,9 @@ class Decoder:
             seed: of this sequence, which then does not depend on how many were decoded before.
         """
         self.start(token_ids, seed=seed)
-        ending = self._new_ending(min(min_new_tokens, self.max_sequence_tokens - len(token_ids)))
-        return (result for result, _ in self._run_steps(step or self.step, ending, self._sequence))
+        new_tokens = min(min_new_tokens, self.max_sequence_tokens - len(token_ids))
+        criteria = self._stopping_criteria(GenerationRequest(token_ids, new_tokens))
+        return (result for result, _ in self._run_steps(step or self.step, criteria, self._sequence))
 
     def generate_all(
         self,
@@ -272,7 +273,7 @@ class Decoder:
             batch_size = min(batch_size, max(1, len(requests)))
             queue: SimpleQueue[GenerationRequest | None] = SimpleQueue()
             for request in requests:
-                self._request_ending(request)  # raises for invalid stop sequences
+                self._stopping_criteria(request)  # raises for invalid stop sequences
                 queue.put(request)
             queue.put(None)
             requests = queue
@@ -337,7 +338,7 @@ class Decoder:
 
     def check_request(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
         """Raise the InvalidValueError that `generate` raises before anything runs."""
-        self._setup.check_text(token_ids, max_new_tokens)
+        self._setup.check_request(token_ids, max_new_tokens)
 
     @property
     def _started(self) -> int:
@@ -347,12 +348,9 @@ class Decoder:
 
     def _activate(self, number: int, request: GenerationRequest) -> ActiveRequest:
         """Assign a sequence to a request; raises InvalidValueError for invalid stop sequences."""
-        ending = self._request_ending(request)
+        criteria = self._stopping_criteria(request)
         self._last_sequence += 1
-        return ActiveRequest(number, self._last_sequence, request, ending)
-
-    def _request_ending(self, request: GenerationRequest) -> StoppingCriteria:
-        return self._new_ending(request.max_new_tokens, request.stop, ignore_end_tokens=request.ignore_end_tokens)
+        return ActiveRequest(number, self._last_sequence, request, criteria)
 
     def _check_change(self, tree: TokenTree) -> None:
         if self._setup.tree is None:
@@ -384,7 +382,7 @@ class Decoder:
         """Begin the sequence of a request, or return why it cannot be decoded."""
         request = active.request
         try:
-            self._setup.check_text(request.token_ids, request.max_new_tokens)
+            self._setup.check_request(request.token_ids, request.max_new_tokens)
             self._begin(active.sequence, request.token_ids, request.seed)
         except OutOfMemoryError:
             raise  # not the fault of this request
@@ -396,23 +394,22 @@ class Decoder:
         caches = self.target.new_caches(self.max_sequence_tokens + self.max_nodes, sequences)
         return [TargetSequence(self.target, cache, self._drafter.requested_states) for cache in caches]
 
-    def _new_ending(
-        self, max_new_tokens: int, stop: Sequence[Sequence[int]] = (), *, ignore_end_tokens: bool = False
-    ) -> StoppingCriteria:
+    def _stopping_criteria(self, request: GenerationRequest) -> StoppingCriteria:
+        """Return the criteria of a request; raises InvalidValueError for invalid stop sequences."""
         sizes = self.target.config
-        ends = () if ignore_end_tokens else sizes.end_tokens
+        ends = () if request.ignore_end_tokens else sizes.end_tokens
         stops = [(token,) for token in ends if 0 <= token < sizes.vocabulary]  # some configurations list others, as -1
-        return StoppingCriteria(max_new_tokens, [*stops, *stop], vocabulary=sizes.vocabulary)
+        return StoppingCriteria(request.max_new_tokens, [*stops, *request.stop], vocabulary=sizes.vocabulary)
 
     def _run_steps(
-        self, step: Callable[[], Step], ending: StoppingCriteria, sequence: int
+        self, step: Callable[[], Step], criteria: StoppingCriteria, sequence: int
     ) -> Iterator[tuple[Step, int]]:
         """Yield the steps of a sequence, and how many tokens of each belong to it."""
-        while not ending.reached:
+        while not criteria.reached:
             if self._sequence != sequence:
                 raise TreeoptError("generate: another sequence has begun on this decoder. Make a decoder for each.")
             result = step()
-            yield result, ending.count(result.tokens)
+            yield result, criteria.count(result.tokens)
 
 
 def _raise_error(result: Step | TreeoptError) -> Step:

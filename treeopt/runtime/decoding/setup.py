@@ -114,7 +114,7 @@ class Setup:
                 f"tree: expected a depth of at most {deepest}, because {describe_length_limit(shortest)}. Got {tree.max_depth}."
             )
 
-    def check_text(self, tokens: Sequence[int], max_new_tokens: int) -> None:
+    def check_request(self, tokens: Sequence[int], max_new_tokens: int) -> None:
         """Raise InvalidValueError for a prompt or a number of new tokens that the decoder cannot take."""
         vocabulary = self.target.config.vocabulary
         if len(tokens) == 0:
