@@ -8,8 +8,9 @@ import torch
 from teacher_outputs import Batch, TeacherOutput, measure_fastest_dtype, sample_batches, split_held_out
 from torch import Tensor, nn
 from tqdm import tqdm
-from train_target import schedule, write_folder
+from train_target import schedule, update_weights, write_folder
 
+CHATS_PER_STEP = 4
 CHECKPOINT_STEPS = 50
 EVALUATION_STEPS = 200
 MAX_EVALUATION_CHATS = 64
@@ -29,7 +30,6 @@ def argument_parser(description: str | None, *, learning_rate: float) -> argpars
     parser.add_argument(
         "--steps", type=int, default=1200, help="optimizer steps; 0 only evaluates (default: %(default)s)"
     )
-    parser.add_argument("--chats-per-step", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--learning-rate", type=float, default=learning_rate, help="maximum (default: %(default)s)")
     return parser
 
@@ -95,16 +95,11 @@ def train(
         return
     dtype = measure_fastest_dtype()
     bar = tqdm(range(first_step, steps), initial=first_step, total=steps, unit="step")
-    for step, batch in zip(bar, sample_batches(train_outputs, options.chats_per_step, first_step), strict=False):
-        for group in optimizer.param_groups:
-            group["lr"] = options.learning_rate * schedule((step + 1) / steps)
+    for step, batch in zip(bar, sample_batches(train_outputs, CHATS_PER_STEP, first_step), strict=False):
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             predictions = predict(batch)
         loss = distillation_loss(predictions, depth_weight)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        update_weights(loss, [optimizer], options.learning_rate * schedule((step + 1) / steps))
         if step % 20 == 0:
             bar.set_postfix(loss=f"{loss.item():.3f}", accepted=format_rates(top_k_hits(predictions), 2))
         if (step + 1) % CHECKPOINT_STEPS == 0:

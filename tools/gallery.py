@@ -44,9 +44,9 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "profiles"
 PASS_MODES = {"graphs": True, "eager": False}
 RULE = "sequoia"
 """Rule of the published acceptance by rank."""
+TEMPERATURE = 0.6
+"""Of the timed steps and of the acceptance."""
 MAX_BYTES = 4_000_000
-
-
 ON_CUDA = {
     "targets": ("1b", "7b", "13b"),
     "drafts": ("68m", "160m"),
@@ -75,16 +75,13 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     """Return the options, with the device's defaults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--targets", nargs="+", choices=SHAPES, metavar="SHAPE", help=", ".join(SHAPES))
     parser.add_argument("--drafts", nargs="+", choices=SHAPES, metavar="SHAPE")
     parser.add_argument(
         "--pass-modes", nargs="+", choices=PASS_MODES, help="passes as CUDA graphs or as single kernels"
     )
     parser.add_argument("--context-tokens", nargs="+", type=int, metavar="TOKENS")
-    parser.add_argument("--batch-sizes", nargs="+", type=int, default=[1], metavar="SEQUENCES")
     parser.add_argument("--max-tokens", type=int)
-    parser.add_argument("--temperature", type=float, default=0.6, help="of the timed steps and of the acceptance")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument(
         "--time-budget", type=float, metavar="S", help="timed seconds of each pair, in place of --rounds"
@@ -101,7 +98,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 def measure_all(options: argparse.Namespace, *, command: str) -> None:
     """Write a profile of every pair, with CUDA graphs and without as requested; load each target once."""
     dtype, device = getattr(torch, options.dtype), torch.device(options.device)
-    tables = read_acceptances(options.acceptance, temperature=options.temperature)
+    tables = read_acceptances(options.acceptance)
     for target_shape in options.targets:
         target = random_model(target_shape, dtype=dtype, device=device)
         for draft_shape, mode in product(options.drafts, options.pass_modes):
@@ -124,9 +121,8 @@ def measure_all(options: argparse.Namespace, *, command: str) -> None:
 
 def profile_settings(options: argparse.Namespace, mode: str) -> Settings:
     return Settings(
-        samplings=(Sampling(options.temperature),),
+        samplings=(Sampling(TEMPERATURE),),
         context_tokens=tuple(options.context_tokens),
-        batch_sizes=tuple(options.batch_sizes),
         max_tokens=options.max_tokens,
         rounds=options.rounds,
         cuda_graphs=PASS_MODES[mode],
@@ -152,7 +148,7 @@ def measure_latencies(
     return tuple(timer.latency() for timer in grid.time_points(measure, lambda: None).values())
 
 
-def read_acceptances(path: Path, *, temperature: float) -> tuple[MeasuredAcceptance, ...]:
+def read_acceptances(path: Path) -> tuple[MeasuredAcceptance, ...]:
     """Return the acceptance by rank in a file, or all those of a JSON object of several.
 
     Raises FormatError.
@@ -161,11 +157,11 @@ def read_acceptances(path: Path, *, temperature: float) -> tuple[MeasuredAccepta
     items = content.items() if isinstance(content, dict) else ()
     tables = {name: Fields(path, value, name) for name, value in items if isinstance(value, dict) and "p" in value}
     if not tables:
-        return (read_acceptance(path, temperature=temperature, rule=RULE, ranks=True),)
+        return (read_acceptance(path, temperature=TEMPERATURE, rule=RULE, ranks=True),)
     return tuple(
         MeasuredAcceptance(
             rule=RULE,
-            temperature=temperature,
+            temperature=TEMPERATURE,
             top_p=1.0,
             prompts=None,
             positions=None,

@@ -6,6 +6,7 @@ hidden states on them are computed once per target, in a few minutes on one core
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -18,10 +19,9 @@ import torch
 from safetensors.torch import save_file
 from teacher_outputs import measure_fastest_dtype
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax
 from tqdm import tqdm
-from train_draft import sample_sequences
-from train_target import load_llama, optimizers, schedule, write_folder
+from train_draft import divergence, sample_sequences
+from train_target import load_llama, optimizers, schedule, update_weights, write_folder
 
 from treeopt.runtime import Transformer, load_model
 from treeopt.runtime.drafters.eagle.config import default_layer_ids
@@ -240,18 +240,13 @@ def train_head(
     batch_generator, generator = torch.Generator().manual_seed(8), torch.Generator().manual_seed(10)
     bar = tqdm(range(steps), desc=title)
     for step in bar:
-        for optimizer in optimizer_pair:
-            optimizer.param_groups[0]["lr"] = learning_rate * schedule((step + 1) / steps)
         batch = torch.randint(training_sequences, (SEQUENCES_PER_STEP,), generator=batch_generator)
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             pairs = predict(states.select(batch), generator)
         weights = [depth_weight**depth for depth in range(len(pairs))]
         losses = [weight * divergence(*pair) for weight, pair in zip(weights, pairs, strict=True)]
         loss = torch.stack(losses).sum() / sum(weights)
-        loss.backward()
-        for optimizer in optimizer_pair:
-            optimizer.step()
-            optimizer.zero_grad()
+        update_weights(loss, optimizer_pair, learning_rate * schedule((step + 1) / steps), max_norm=math.inf)
         if step % 20 == 0:
             bar.set_postfix(loss=f"{loss.item():.3f}", agreement=" ".join(f"{rate:.2f}" for rate in agreement(pairs)))
     with torch.no_grad():
@@ -289,12 +284,6 @@ def write_head(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     save_file(tensors, folder / "model.safetensors")
-
-
-def divergence(logits: Tensor, target_logits: Tensor) -> Tensor:
-    """Return the mean KL(target || head) of logits (…, V)."""
-    log_q, log_p = (log_softmax(values.float(), -1).flatten(0, -2) for values in (logits, target_logits))
-    return kl_div(log_q, log_p, log_target=True, reduction="batchmean")
 
 
 def agreement(pairs: LogitPairs, top_k: int = 1) -> list[float]:

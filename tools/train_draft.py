@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import kl_div, log_softmax
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from tqdm import tqdm
-from train_target import TRAINED_TOKENS, load_llama, optimizers, schedule, write_folder
+from train_target import TRAINED_TOKENS, load_llama, new_llama, optimizers, schedule, update_weights, write_folder
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -25,29 +25,8 @@ TEMPERATURES = (0.0, 0.6, 1.0)
 """Of the sequences sampled from the target."""
 PROMPT_TOKENS, BATCH_SEQUENCES = 96, 48
 WINDOWS_PER_STEP = 4
-
-
-def new_model(layers: int, hidden: int) -> "LlamaForCausalLM":
-    """Return an untrained draft with a tied head."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(1)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=256,
-            hidden_size=hidden,
-            intermediate_size=hidden * 11 // 4,
-            num_hidden_layers=layers,
-            num_attention_heads=hidden // 32,
-            num_key_value_heads=hidden // 64,
-            head_dim=32,
-            max_position_embeddings=TRAINED_TOKENS,
-            tie_word_embeddings=True,
-            bos_token_id=corpus.SEPARATOR,
-            eos_token_id=corpus.SEPARATOR,
-            pad_token_id=None,
-        )
-    )
+SEQUENCES, CORPUS_WINDOWS = 288, 1024
+"""Sequences sampled from the target, and windows of the corpus."""
 
 
 @torch.no_grad()
@@ -76,15 +55,21 @@ def sample_sequences(target: "LlamaForCausalLM", count: int, tokens: int, genera
 
 
 @torch.no_grad()
-def compute_logits(target: "LlamaForCausalLM", sampled: torch.Tensor, corpus_windows: int) -> TensorDataset:
+def compute_logits(target: "LlamaForCausalLM", sampled: torch.Tensor) -> TensorDataset:
     """Return windows of the corpus and the sampled sequences, with the target's logits at every token in float16."""
     windows = corpus.windows(corpus.byte_stream(held_out=False), TRAINED_TOKENS, torch.Generator().manual_seed(2))
-    tokens = torch.cat([torch.stack([next(windows)[:-1] for _ in range(corpus_windows)]), sampled])
+    tokens = torch.cat([torch.stack([next(windows)[:-1] for _ in range(CORPUS_WINDOWS)]), sampled])
     logits = torch.empty((*tokens.shape, 256), dtype=torch.float16)
     for start in tqdm(range(0, len(tokens), 8), desc="logits"):
         with torch.autocast("cpu", torch.bfloat16):
             logits[start : start + 8] = target(tokens[start : start + 8]).logits
     return TensorDataset(tokens, logits)
+
+
+def divergence(logits: torch.Tensor, target_logits: torch.Tensor) -> torch.Tensor:
+    """Return the mean KL(target || drafter) of logits (…, V)."""
+    log_q, log_p = (log_softmax(values.float(), -1).flatten(0, -2) for values in (logits, target_logits))
+    return kl_div(log_q, log_p, log_target=True, reduction="batchmean")
 
 
 def distil(draft: "LlamaForCausalLM", dataset: TensorDataset, *, steps: int, learning_rate: float) -> None:
@@ -93,21 +78,10 @@ def distil(draft: "LlamaForCausalLM", dataset: TensorDataset, *, steps: int, lea
     sampler = RandomSampler(dataset, True, steps * WINDOWS_PER_STEP, generator=torch.Generator().manual_seed(4))
     bar = tqdm(DataLoader(dataset, WINDOWS_PER_STEP, sampler=sampler), desc="draft")
     for step, (windows, target_logits) in enumerate(bar):
-        for optimizer in optimizer_pair:
-            optimizer.param_groups[0]["lr"] = learning_rate * schedule((step + 1) / steps)
         with torch.autocast("cpu", torch.bfloat16):
             logits = draft(windows).logits
-        loss = kl_div(
-            log_softmax(logits.float(), -1).flatten(0, 1),
-            log_softmax(target_logits.float(), -1).flatten(0, 1),
-            log_target=True,
-            reduction="batchmean",
-        )
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
-        for optimizer in optimizer_pair:
-            optimizer.step()
-            optimizer.zero_grad()
+        loss = divergence(logits, target_logits)
+        update_weights(loss, optimizer_pair, learning_rate * schedule((step + 1) / steps))
         if step % 20 == 0:
             agreement = (target_logits.argmax(-1) == logits.argmax(-1)).float().mean().item()
             bar.set_postfix(loss=f"{loss.item():.3f}", agreement=f"{agreement:.3f}")
@@ -117,28 +91,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, required=True, help="folder of the target")
     parser.add_argument("--output", type=Path, required=True, help="folder for the draft model")
-    parser.add_argument("--layers", type=int, default=2, help="default: %(default)s")
-    parser.add_argument("--hidden", type=int, default=128, help="width (default: %(default)s)")
-    parser.add_argument(
-        "--sequences", type=int, default=288, help="sequences to sample from the target (default: %(default)s)"
-    )
-    parser.add_argument("--corpus-windows", type=int, default=1024, help="windows of the corpus (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=1600, help="optimizer steps (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="maximum (default: %(default)s)")
     args = parser.parse_args()
-    draft = new_model(args.layers, args.hidden)
-    distil(draft, load_dataset(args), steps=args.steps, learning_rate=args.learning_rate)
+    draft = new_llama(seed=1, hidden=128, layers=2, heads=4, head_size=32, tied_head=True)
+    distil(draft, load_dataset(args.target), steps=args.steps, learning_rate=args.learning_rate)
     write_folder(args.output, draft.half().save_pretrained)
 
 
-def load_dataset(args: argparse.Namespace) -> TensorDataset:
+def load_dataset(target_folder: Path) -> TensorDataset:
     """Return the training data from its file next to the target; compute it if there is none."""
-    store = args.target.with_name("dataset.pt")
+    store = target_folder.with_name("dataset.pt")
     if not store.is_file():
-        target = load_llama(args.target)
-        sampled = sample_sequences(target, args.sequences, TRAINED_TOKENS, torch.Generator().manual_seed(3))
+        target = load_llama(target_folder)
+        sampled = sample_sequences(target, SEQUENCES, TRAINED_TOKENS, torch.Generator().manual_seed(3))
         unfinished = store.with_suffix(".partial")
-        torch.save(compute_logits(target, sampled, args.corpus_windows).tensors, unfinished)
+        torch.save(compute_logits(target, sampled).tensors, unfinished)
         unfinished.replace(store)
     return TensorDataset(*torch.load(store, weights_only=True))
 

@@ -9,7 +9,7 @@ steps use short windows, the last quarter windows of the full length.
 import argparse
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,22 +25,24 @@ TRAINED_TOKENS = 1024
 TOKENS_PER_STEP = 8192
 
 
-def new_model() -> "LlamaForCausalLM":
-    """Return an untrained target: 8 layers x 256, grouped-query attention, untied head."""
+def new_llama(
+    *, seed: int, hidden: int, layers: int, heads: int, head_size: int, tied_head: bool
+) -> "LlamaForCausalLM":
+    """Return an untrained model over bytes with half as many key-value heads as heads."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=256,
-            hidden_size=256,
-            intermediate_size=704,
-            num_hidden_layers=8,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=64,
+            hidden_size=hidden,
+            intermediate_size=hidden * 11 // 4,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=heads // 2,
+            head_dim=head_size,
             max_position_embeddings=TRAINED_TOKENS,
-            tie_word_embeddings=False,
+            tie_word_embeddings=tied_head,
             bos_token_id=corpus.SEPARATOR,
             eos_token_id=corpus.SEPARATOR,
             pad_token_id=None,
@@ -65,6 +67,20 @@ def optimizers(model: torch.nn.Module, learning_rate: float) -> list[torch.optim
         torch.optim.Muon(layer_matrices, lr=learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(other, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
+
+
+def update_weights(
+    loss: torch.Tensor, optimizers: Sequence[torch.optim.Optimizer], learning_rate: float, *, max_norm: float = 1.0
+) -> None:
+    """Take one step with each optimizer, with gradients clipped to a norm."""
+    loss.backward()
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    torch.nn.utils.clip_grad_norm_([weight for group in groups for weight in group["params"]], max_norm)
+    for group in groups:
+        group["lr"] = learning_rate
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def schedule(progress: float) -> float:
@@ -111,17 +127,11 @@ def train(model: "LlamaForCausalLM", *, steps: int, learning_rate: float) -> Non
     bar = tqdm(range(steps), desc="target")
     for step in bar:
         source, window_tokens = (short, 256) if step < 0.75 * steps else (full, TRAINED_TOKENS)
-        for optimizer in optimizer_pair:
-            optimizer.param_groups[0]["lr"] = learning_rate * schedule((step + 1) / steps)
         batch = torch.stack([next(source) for _ in range(TOKENS_PER_STEP // window_tokens)])
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(batch[:, :-1]).logits
         loss = cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizer_pair:
-            optimizer.step()
-            optimizer.zero_grad()
+        update_weights(loss, optimizer_pair, learning_rate * schedule((step + 1) / steps))
         bar.set_postfix(loss=f"{loss.item():.3f}")
 
 
@@ -131,7 +141,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1600, help="optimizer steps (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="maximum (default: %(default)s)")
     args = parser.parse_args()
-    model = new_model()
+    model = new_llama(seed=0, hidden=256, layers=8, heads=4, head_size=64, tied_head=False)
     train(model, steps=args.steps, learning_rate=args.learning_rate)
     print(f"held-out loss {held_out_loss(model):.4f} nats per byte")
     write_folder(args.output, model.half().save_pretrained)

@@ -164,6 +164,7 @@ class TestHead:
 
 class TestTraining:
     def test_an_interrupted_run_resumes_with_the_same_result(self, tools, outputs, head, tmp_path, monkeypatch):
+        monkeypatch.setattr(tools[1], "CHATS_PER_STEP", 1)
         monkeypatch.setattr(tools[1], "CHECKPOINT_STEPS", 2)
         monkeypatch.setattr(tools[1], "measure_fastest_dtype", lambda: torch.float32)  # seconds on some machines
         monkeypatch.setattr(tools[0], "HELD_OUT_EVERY", 3)
@@ -185,9 +186,7 @@ class TestTraining:
                 counted_predict,
                 outputs,
                 checkpoint=checkpoint,
-                options=argparse.Namespace(
-                    steps=6, chats_per_step=1, learning_rate=learning_rate, output=tmp_path / "head"
-                ),
+                options=argparse.Namespace(steps=6, learning_rate=learning_rate, output=tmp_path / "head"),
                 depth_weight=0.8,
                 export=lambda folder: (folder / "weights").write_text(checkpoint.name),
             )
