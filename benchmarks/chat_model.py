@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from common import default_prompts, describe_environment
-from decoding import DRAFT_TOKENS, FEW_PROMPTS, Transformers
 
 from treeopt.files.json_file import parse_json
 from treeopt.methods.build import build_decoder, load_planned_drafter
@@ -40,6 +40,10 @@ from treeopt.trees import TreeFile
 from treeopt.trees.drafter_setting import DrafterSetting
 
 PROFILE = Path("build/real/profile.yaml")
+DRAFT_TOKENS, FEW_PROMPTS = range(1, 9), 2
+"""Numbers of draft tokens to try in transformers, and the prompts to try them on."""
+Generate = Callable[[Sequence[int], int], list[int]]
+"""Returns the new tokens of a prompt, up to a number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,45 @@ class Option:
     predicted_tokens: float = float("nan")
     runs: list[list[TimedCall]] = field(default_factory=list)
     """By prompt and repeat."""
+
+
+class Transformers:
+    """The pair in transformers."""
+
+    def __init__(self, target: Path, draft: Path, *, dtype: torch.dtype, device: torch.device) -> None:
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()  # assisted generation warns about its own calls
+        load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
+        self._target, self._draft = (load(folder, dtype=dtype).to(device).eval() for folder in (target, draft))
+        self._target.generation_config = transformers.GenerationConfig()  # ignore the folder's defaults
+        self._draft.generation_config = transformers.GenerationConfig(
+            num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+        )
+
+    def generator(self, temperature: float, draft_tokens: int = 0, *, lookup: bool = False) -> Generate:
+        """Return plain generation or, with `draft_tokens`, assisted generation or prompt lookup with that many."""
+        sampling = {"do_sample": True, "top_k": 0} if temperature > 0 else {}
+        config = transformers.GenerationConfig(eos_token_id=self._target.config.eos_token_id, **sampling)
+        # a temperature in the config would be applied twice to draft tokens, and fewer would be accepted
+        distribution = transformers.LogitsProcessorList(
+            [transformers.TemperatureLogitsWarper(temperature)] if sampling else []
+        )
+
+        def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
+            config.max_new_tokens = max_new_tokens
+            config.prompt_lookup_num_tokens = draft_tokens if lookup else None
+            self._draft.generation_config.num_assistant_tokens = draft_tokens
+            tokens = torch.tensor([list(prompt)], device=self._target.device)
+            options = {
+                "generation_config": config,
+                "logits_processor": distribution,
+                "attention_mask": torch.ones_like(tokens),
+            }
+            assistant = self._draft if draft_tokens and not lookup else None
+            generated = self._target.generate(tokens, assistant_model=assistant, **options)
+            return list(generated[0, len(prompt) :].tolist())
+
+        return generate
 
 
 def best_options(profile: Profile, temperature: float) -> Iterator[tuple[DrafterSetting, PlannedOption]]:
@@ -128,11 +171,11 @@ def transformers_options(
     """Return transformers' plain decoding, assisted generation and prompt lookup."""
 
     def option(name: str, drafted: int, *, lookup: bool = False) -> Option:
-        method = pair.method(temperature, drafted, lookup=lookup)
+        generate = pair.generator(temperature, drafted, lookup=lookup)
 
         def decode(prompt: Sequence[int]) -> TimedCall:
             start_s = time.perf_counter()
-            tokens = method.generate(prompt, new_tokens)
+            tokens = generate(prompt, new_tokens)
             return TimedCall(tokens, 0, float("nan"), {}, time.perf_counter() - start_s)
 
         return Option(f"transformers {name}", f"{drafted} tokens" if drafted else "", decode)

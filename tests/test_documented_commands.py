@@ -92,4 +92,4 @@ def test_missing_commands_are_detected():
         ("python", "benchmarks/none.py --tokens 3"),
     ):
         assert faults(page, program, rest) == [f"README.md: {program} {rest}: no such command"]
-    assert faults(page, "python", "benchmarks/decoding.py --device cuda --dtype bfloat16 --rules target") == []
+    assert faults(page, "python", "benchmarks/traversal.py --device cuda --dtype bfloat16 --sequences 3") == []
