@@ -1,6 +1,8 @@
 """Functions that the benchmarks share."""
 
-from collections.abc import Collection, Iterable
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tqdm import tqdm
@@ -8,9 +10,12 @@ from tqdm import tqdm
 if TYPE_CHECKING:
     from treeopt.profiler import Settings
     from treeopt.records.profile import Profile
+    from treeopt.runtime.models.model import LanguageModel
     from treeopt.runtime.models.pair import ModelPair
 
 Item = TypeVar("Item")
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = ROOT / "tools"
 
 
 def describe_environment() -> str:
@@ -35,19 +40,41 @@ def default_prompts(models: "ModelPair") -> list[list[int]]:
     return PromptOptions(prompts=None, chat=None, max_prompts=MAX_PROMPTS).load(models)
 
 
-def measure_profile(models: "ModelPair", settings: "Settings") -> "Profile":
-    """Profile a pair on treeopt's default prompts that are not held out."""
+def measure_profile(
+    target: "LanguageModel",
+    draft: "LanguageModel",
+    prompts: Sequence[Sequence[int]],
+    settings: "Settings",
+    *,
+    show_progress: bool = True,
+) -> "Profile":
     from treeopt.profiler import Checkpoint, Measurement, clock_for
-    from treeopt.texts.prompts import profile_prompts
 
-    return Measurement(
-        models.target,
-        models.draft_model,
-        profile_prompts(default_prompts(models)),
-        settings,
-        clock=clock_for(models.target.device),
-        checkpoint=Checkpoint(None, ""),
-    ).profile()
+    clock, checkpoint = clock_for(target.device), Checkpoint(None, "")
+    measurement = Measurement(target, draft, prompts, settings, clock=clock, checkpoint=checkpoint)
+    return measurement.profile(show_progress=show_progress)
+
+
+def write_gguf(folders: Sequence[Path], output: Path, dtype: str) -> list[Path]:
+    """Write models as GGUF files to a folder, and return their paths; raises ImportError without the package gguf."""
+    sys.path.append(str(TOOLS))
+    from make_gguf import make_gguf
+
+    paths = [output / f"{folder.name}.gguf" for folder in folders]
+    for folder, path in zip(folders, paths, strict=True):
+        make_gguf(folder, path, dtype)
+    return paths
+
+
+def prose_prompts(characters: int) -> Iterator[str]:
+    """Yield the beginnings of paragraphs of treeopt's documentation, of at least 120 characters.
+
+    The bundled pair was trained on program source, so its draft model is accepted less often here.
+    """
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for paragraph in page.read_text("utf-8").split("\n\n"):
+            if len(paragraph) > 120 and not paragraph.startswith(("|", "`", "#")):
+                yield paragraph[:characters]
 
 
 def progress(items: Collection[Item], title: str) -> Iterable[Item]:

@@ -16,29 +16,16 @@ from functools import partial
 import numpy as np
 import torch
 from common import describe_environment
-from streams import (
-    RULE,
-    Effort,
-    Part,
-    Stream,
-    busy_machine,
-    measure_profile,
-    perturbed_model,
-    plan_for,
-    request_for,
-    strategy_of,
-    streams_of,
-)
+from streams import RULE, Effort, Part, Stream, measure, perturbed_model, plan_for, request_for, streams_of
 from tqdm import tqdm
 
 from treeopt import bundled
 from treeopt.adaptation import Recalibration
-from treeopt.adaptation.strategy import Strategy, apply_strategy, describe_strategy
+from treeopt.adaptation.strategy import describe_strategy
 from treeopt.profiler.bench.losslessness import greedy_losslessness
 from treeopt.records.profile import Profile
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.observer import Controller, Observer, combine_observers
-from treeopt.runtime.drafters.drafter import ROOT_ONLY
+from treeopt.runtime.decoding.observer import Observer, combine_observers
 from treeopt.runtime.learning.learner import make_learning_copy
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair, load_pair
@@ -62,27 +49,13 @@ class Decoded:
 
 
 def build_decoder(
-    models: ModelPair, part: Part, plan: Strategy, observer: Observer | None, draft: LanguageModel | None = None
+    models: ModelPair, part: Part, plan: TokenTree, observer: Observer | None, draft: LanguageModel | None = None
 ) -> Decoder:
-    """Return the decoder of a part; a controller applies the plan itself."""
-    controlled = isinstance(observer, Controller)
-    largest_pass = plan.nodes if isinstance(plan, TokenTree) else plan.max_nodes
-    decoder = Decoder(
-        models.target,
-        draft or part.draft,
-        plan if isinstance(plan, TokenTree) else ROOT_ONLY,
-        rule=RULE,
-        sampling=part.sampling,
-        max_nodes=None if controlled else largest_pass,
-        on_step=observer,
-    )
-    if not controlled:
-        apply_strategy(decoder, plan)
-    return decoder
+    return Decoder(models.target, draft or part.draft, plan, rule=RULE, sampling=part.sampling, on_step=observer)
 
 
 def strategy_builders(
-    models: ModelPair, stream: Stream, before: Profile, plans: Sequence[Strategy], changes: list[str]
+    models: ModelPair, stream: Stream, before: Profile, plans: Sequence[TokenTree], changes: list[str]
 ) -> dict[str, list[Callable[[], Decoder]]]:
     """Return functions that build each strategy's decoder before and after the change."""
     parts = (stream.before, stream.after)
@@ -91,7 +64,6 @@ def strategy_builders(
         return Recalibration(
             before,
             request_for(stream.before),
-            begin_with=None if isinstance(plans[0], TokenTree) else plans[0],
             on_change=lambda change: notes.append(
                 f"{describe_strategy(change.before)} -> {describe_strategy(change.after)} ({change.why})"
             ),
@@ -123,17 +95,16 @@ def decode(
     for side, part in enumerate((stream.before, stream.after)):
         if not numbers[side]:
             continue
-        with busy_machine(part.busy):
-            decoders = {name: build[side]() for name, build in builders.items()}
-            for number in numbers[side]:
-                prompt = part.prompt(number - numbers[side].start)
-                order = [*decoders][number % len(decoders) :] + [*decoders][: number % len(decoders)]
-                for name in order:
-                    if number == 0:
-                        _decode_one(decoders[name], prompt, WARM_UP_TOKENS, 0)
-                    tokens, seconds = _decode_one(decoders[name], prompt, effort.new_tokens, number)
-                    decoded[name].tokens.append(tokens)
-                    decoded[name].seconds.append(seconds)
+        decoders = {name: build[side]() for name, build in builders.items()}
+        for number in numbers[side]:
+            prompt = part.prompt(number - numbers[side].start)
+            order = [*decoders][number % len(decoders) :] + [*decoders][: number % len(decoders)]
+            for name in order:
+                if number == 0:
+                    _decode_one(decoders[name], prompt, WARM_UP_TOKENS, 0)
+                tokens, seconds = _decode_one(decoders[name], prompt, effort.new_tokens, number)
+                decoded[name].tokens.append(tokens)
+                decoded[name].seconds.append(seconds)
     return decoded
 
 
@@ -170,7 +141,7 @@ def compare_outputs(models: ModelPair, stream: Stream, decoded: dict[str, Decode
 def run(models: ModelPair, stream: Stream, profiles: dict[int, Profile], effort: Effort, repeats: int) -> list[str]:
     """Return the lines of one stream's result."""
     changed = 0 if stream.steady else max(1, round(effort.change_at * effort.sequences))
-    plans = [strategy_of(plan_for(profiles[id(part)], part)) for part in (stream.before, stream.after)]
+    plans = [plan_for(profiles[id(part)], part) for part in (stream.before, stream.after)]
     repeated, first_changes = [], None
     for _ in range(repeats):
         changes: list[str] = []
@@ -226,7 +197,7 @@ def main() -> None:
     for stream in chosen:
         for part in (stream.before, stream.after):
             if id(part) not in profiles:
-                profiles[id(part)] = measure_profile(models, part, effort)
+                profiles[id(part)] = measure(models, part, effort)
         for line in run(models, stream, profiles, effort, args.repeats):
             tqdm.write(line)
 

@@ -1,12 +1,10 @@
-"""Compare the verification rules, each with its own best tree, and measure the gain of traversal verification.
+"""Measure the gain of traversal verification in tokens per step.
 
-    python benchmarks/rules.py
+    python benchmarks/traversal.py
 
-At each temperature, a profile of all lossless rules is measured, and each rule's fastest tree decodes held-out prompts; the
-first table compares the result with the prediction. The second table compares trees of a given size with the most tokens per
-step, whatever they cost: `sequoia` on its tree, `traversal` on that tree, and `traversal` on its own best tree, found by
-solving and measuring alternately. Its tokens per step are expectations given drafts at the same positions of the same sequences,
-which has little variance.
+At each temperature, the rules `sequoia` and `traversal` are compared on the trees with the most tokens per step under
+`sequoia`. Tokens per step are expectations given drafts at the same positions of the same held-out sequences, which has
+little variance.
 """
 
 from collections.abc import Sequence
@@ -20,12 +18,8 @@ from tqdm import tqdm
 from treeopt.arrays import Float64
 from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.cli.options.values import TEMPERATURES
-from treeopt.planner import plan, step_model
 from treeopt.planner.smoothing import smooth
-from treeopt.profiler import Decoding, Settings, Workload, bench_trees
-from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, iterate_gain
-from treeopt.records.acceptance import SequenceSums
-from treeopt.records.acceptance_counts import scale_acceptance
+from treeopt.profiler import Settings
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
@@ -36,45 +30,13 @@ from treeopt.solver import solve
 from treeopt.texts.prompts import bench_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 
-Prompts = list[list[int]]
-
-RULES = ("sequoia", "specinfer", "target", "traversal")
 SIZES = ((16, 8), (64, 12))
-"""Nodes and depth of the trees of the second table."""
+"""Nodes and depth of the trees."""
 ROOT_STRIDE = 8
 """Tokens between the roots at which trees are compared."""
 
 
-def print_rules(pair: ModelPair, profile: Profile, prompts: Prompts, tokens: int, repeats: int) -> None:
-    print(f"{'rule':<12}{'nodes':>6}{'depth':>6}{'tokens/step':>22}{'step, ms':>22}{'speedup':>22}")
-    print(f"{'':<24}" + f"{'predicted  measured':>22}" * 3)
-    for rule in progress(RULES, "rules"):
-        tree = plan(profile, profile.latency().verify.max_tokens, rule=rule).tree.tree
-        predicted = step_model(profile, rule=rule).predict(tree)
-        temperature = profile.acceptance(rule=rule).temperature
-        workload = Workload(prompts=prompts, max_new_tokens=tokens, repeats=repeats)
-        decoding = Decoding(rule=rule, sampling=Sampling(temperature))
-        (measured,) = bench_trees(pair.target, pair.draft_model, [tree], workload, decoding)
-        pairs = (
-            (predicted.tokens_per_step.value, measured.tokens_per_step),
-            (1e3 * predicted.step_s.value, 1e3 * measured.step_s),
-            (predicted.speedup.value, measured.speedup.value),
-        )
-        cells = "".join(f"{expected:>13.2f}{actual:>9.2f}" for expected, actual in pairs)
-        tqdm.write(f"{rule:<12}{tree.nodes:>6}{tree.max_depth:>6}{cells}")
-
-
-def measure_reach(pair: ModelPair, tree: TokenTree, prompts: Prompts, tokens: int, sampling: Sampling) -> Float64:
-    """Return float64 (prompts, 2, n): reach under traversal and sequoia, summed over the steps of each prompt."""
-    return np.array(
-        [
-            count_reach(pair.target, pair.draft_model, tree, prompt, tokens, Decoding(sampling=sampling), seed=seed)
-            for seed, prompt in enumerate(prompts)
-        ]
-    )
-
-
-def plain_prefixes(pair: ModelPair, prompts: Prompts, tokens: int, temperature: float) -> list[list[list[int]]]:
+def plain_prefixes(pair: ModelPair, prompts: list[list[int]], tokens: int, temperature: float) -> list[list[list[int]]]:
     """Return, for each prompt, the prefixes at every `ROOT_STRIDE`-th token of the target's continuation."""
     decoder = Decoder(pair.target, None, chain(0), temperature=temperature)
     numbered = progress(list(enumerate(prompts)), "sequences")
@@ -86,11 +48,11 @@ def plain_prefixes(pair: ModelPair, prompts: Prompts, tokens: int, temperature: 
 
 
 @torch.inference_mode()
-def measure_reach_at(pair: ModelPair, tree: TokenTree, prefixes: list[list[list[int]]], sampling: Sampling) -> Float64:
-    """Return float64 (prompts, 2, n): reach under traversal and sequoia of a tree, summed over the prefixes of each prompt."""
+def measure_reach(pair: ModelPair, tree: TokenTree, prefixes: list[list[list[int]]], sampling: Sampling) -> Float64:
+    """Return float64 (prompts, 2, n): reach under sequoia and traversal, summed over the prefixes of each prompt."""
     decoder = Decoder(pair.target, pair.draft_model, tree, rule="traversal", temperature=sampling.temperature)
     verifiers = [
-        Verifier(get_rule(rule), pair.target.config.vocabulary, pair.target.device) for rule in ("traversal", "sequoia")
+        Verifier(get_rule(rule), pair.target.config.vocabulary, pair.target.device) for rule in ("sequoia", "traversal")
     ]
     reach = np.zeros((len(prefixes), 2, tree.nodes))
     for sums, prompt_prefixes in zip(reach, progress(prefixes, "reach"), strict=True):
@@ -104,92 +66,60 @@ def measure_reach_at(pair: ModelPair, tree: TokenTree, prefixes: list[list[list[
     return reach
 
 
-def tokens_per_step(sums: Float64) -> Float64:
+def tokens_per_step(reach: Float64) -> Float64:
     """Return float64 (2,): expected tokens per step under both rules over all prompts."""
-    total = sums.sum(axis=0)
+    total = reach.sum(axis=0)
     return np.asarray(total.sum(axis=-1) / total[:, 0])
 
 
-def gain(sums: Float64, baseline: Float64, rule: int) -> tuple[float, float]:
-    """Return the gain in percent of a tree under a rule over a baseline under sequoia, and its jackknife standard error."""
+def gain(reach: Float64) -> tuple[float, float]:
+    """Return the gain of traversal in percent, and its jackknife standard error over prompts."""
 
     def percent(rows: Sequence[int]) -> float:
-        return float(100 * (tokens_per_step(sums[rows])[rule] / tokens_per_step(baseline[rows])[1] - 1))
+        sequoia, traversal = tokens_per_step(reach[rows])
+        return float(100 * (traversal / sequoia - 1))
 
-    prompts = list(range(len(sums)))
+    prompts = list(range(len(reach)))
     without = np.array([percent([prompt for prompt in prompts if prompt != left_out]) for left_out in prompts])
     error = np.sqrt((len(prompts) - 1) / len(prompts) * ((without - without.mean()) ** 2).sum())
     return percent(prompts), float(error)
 
 
-def tree_for_traversal(
-    pair: ModelPair, sums: SequenceSums, prompts: Prompts, tokens: int, sampling: Sampling, nodes: int, depth: int
-) -> TokenTree:
-    """Return the tree with the most tokens under traversal, found by solving and measuring alternately."""
-    _, depths, ranks = sums.accepted.shape
-
-    def best(scale: Float64) -> TokenTree:
-        return solve(scale_acceptance(sums, scale).table(), nodes, depth).tree(nodes, depth)
-
-    def measure(_: int, tree: TokenTree) -> ReachSums:
-        return ReachSums(tree, *measure_reach(pair, tree, prompts, tokens, sampling).sum(axis=0))
-
-    return best(iterate_gain(best, measure, depths, ranks))
-
-
-def print_sizes(
-    pair: ModelPair, profile: Profile, profiled: Prompts, prefixes: list[list[list[int]]], tokens: int
-) -> None:
-    print(f"{'nodes':>6}{'depth':>6}{'sequoia':>10}{'traversal':>11}{'gain, %':>16}{'own tree':>10}{'gain, %':>16}")
-    smoothed = smooth(profile.acceptance(rule="sequoia")).acceptance
-    sums, sampling = smoothed.sequences, Sampling(smoothed.temperature)
-    assert sums is not None
+def compare_rules(pair: ModelPair, profile: Profile, prefixes: list[list[list[int]]]) -> None:
+    """Print a line for each size of tree."""
+    print(f"{'nodes':>6}{'depth':>6}{'sequoia':>10}{'traversal':>11}{'gain, %':>16}")
+    acceptance = smooth(profile.acceptance()).acceptance
     for nodes, depth in progress(SIZES, "sizes"):
-        tree = solve(sums.table(), nodes, depth).tree(nodes, depth)
-        own_tree = tree_for_traversal(pair, sums, profiled, tokens, sampling, nodes, depth)
-        on_tree, on_own_tree = (measure_reach_at(pair, t, prefixes, sampling) for t in (tree, own_tree))
-        rates, own_rates = tokens_per_step(on_tree), tokens_per_step(on_own_tree)
-        gains = [
-            f"{value:+.1f} +- {error:.1f}"
-            for value, error in (gain(on_tree, on_tree, 0), gain(on_own_tree, on_tree, 0))
-        ]
-        tqdm.write(
-            f"{nodes:>6}{depth:>6}{rates[1]:>10.3f}{rates[0]:>11.3f}{gains[0]:>16}{own_rates[0]:>10.3f}{gains[1]:>16}"
-        )
+        tree = solve(acceptance.table, nodes, depth).tree(nodes, depth)
+        reach = measure_reach(pair, tree, prefixes, acceptance.sampling)
+        sequoia, traversal = tokens_per_step(reach)
+        value, error = gain(reach)
+        tqdm.write(f"{nodes:>6}{depth:>6}{sequoia:>10.3f}{traversal:>11.3f}{f'{value:+.1f} +- {error:.1f}':>16}")
 
 
 @click.command()
 @click.option("--temperatures", type=TEMPERATURES, default="0.6", show_default=True, help="Comma-separated.")
-@click.option("--positions", default=768, show_default=True, help="Positions counted per rule.")
+@click.option("--positions", default=768, show_default=True, help="Positions of the measured acceptance.")
 @click.option("--max-new-tokens", default=64, show_default=True)
-@click.option("--repeats", default=1, show_default=True)
-@click.option("--sequences", default=8, show_default=True, help="Sequences for the second table.")
+@click.option("--sequences", default=8, show_default=True, help="Sequences on which trees are compared.")
 @pair_options
 def main(
-    temperatures: tuple[float, ...],
-    positions: int,
-    max_new_tokens: int,
-    repeats: int,
-    sequences: int,
-    pair: PairOptions,
+    temperatures: tuple[float, ...], positions: int, max_new_tokens: int, sequences: int, pair: PairOptions
 ) -> None:
-    """Compare rules on a pair, by default the bundled one."""
+    """Compare `sequoia` and `traversal` on a pair, by default the bundled one."""
     print(describe_environment())
     models = pair.load()
     all_prompts = default_prompts(models)
-    profiled, prompts = profile_prompts(all_prompts), bench_prompts(all_prompts)
+    profiled, held_out = profile_prompts(all_prompts), bench_prompts(all_prompts)
+    prompts = (held_out * -(-sequences // len(held_out)))[:sequences]
     for temperature in temperatures:
-        settings = Settings(rules=RULES, samplings=(Sampling(temperature),), positions=positions)
-        profile = measure_profile(models, settings)
-        print(f"\ntemperature {temperature:g}, {len(prompts)} held-out prompts x {max_new_tokens} tokens")
-        print_rules(models, profile, prompts, max_new_tokens, repeats)
-        prefixes = plain_prefixes(
-            models, (prompts * -(-sequences // len(prompts)))[:sequences], max_new_tokens, temperature
-        )
+        settings = Settings(samplings=(Sampling(temperature),), positions=positions)
+        profile = measure_profile(models.target, models.draft_model, profiled, settings)
+        prefixes = plain_prefixes(models, prompts, max_new_tokens, temperature)
         print(
-            f"\ntrees with the most tokens: tokens per step at {sum(map(len, prefixes))} roots in {len(prefixes)} sequences"
+            f"\ntemperature {temperature:g}: tokens per step at {sum(map(len, prefixes))} roots in {len(prefixes)} sequences"
         )
-        print_sizes(models, profile, profiled, prefixes, max_new_tokens)
+        compare_rules(models, profile, prefixes)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """benchmarks/recalibration.py with toy models."""
 
-import contextlib
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -27,8 +25,7 @@ def stream(target, draft, prompts):
 def profiles(target, draft, stream):
     models = pair_of(target, draft)
     return {
-        id(part): streams.measure_profile(models, part, LITTLE, show_progress=False)
-        for part in (stream.before, stream.after)
+        id(part): streams.measure(models, part, LITTLE, show_progress=False) for part in (stream.before, stream.after)
     }
 
 
@@ -63,7 +60,6 @@ def test_each_sequence_takes_the_median_of_its_repeats():
 def test_reused_prompts_are_shorter(draft):
     part = streams.Part(draft=draft, measured_prompts=[], prompts=[[1] * 12, [2] * 12], context_tokens=12)
     assert [len(part.prompt(number)) for number in range(5)] == [12, 12, 7, 7, 2]
-    assert streams.concatenate([[1], [2, 3]], 3) == [[1, 2, 3], [2, 3, 1]]
 
 
 def test_noise_changes_logits_by_its_size_and_is_reproducible(target_folder):
@@ -78,13 +74,3 @@ def test_noise_changes_logits_by_its_size_and_is_reproducible(target_folder):
     )
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
-
-
-def test_the_busy_process_ends_with_the_block():
-    started, popen = [], subprocess.Popen
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", lambda *args: started.append(popen(*args)) or started[-1])
-        with contextlib.suppress(KeyboardInterrupt), streams.busy_machine(True):
-            assert started[0].poll() is None
-            raise KeyboardInterrupt
-    assert started[0].poll() is not None
