@@ -1,15 +1,13 @@
 """Compare `treeopt simulate` with real servers: requests at random times, at treeopt's decoder and at llama-server.
 
     python benchmarks/arrivals.py --seconds 60
-    python benchmarks/arrivals.py --seconds 60 --target build/real-model --draft examples/smollm2/draft
 
-The pair, by default the bundled one, is profiled first, and llama-server with four slots is probed. Then requests arrive at
-three rates. Every setting (plain decoding, fixed trees, the schedule) serves the same requests, in interleaved parts of a few
+The bundled pair is profiled first, and llama-server with four slots is probed. Then requests arrive at three rates. Every
+setting (plain decoding, fixed trees, the schedule) serves the same requests, in interleaved parts of a few
 seconds. A cell contains the simulated value, the measured one, and the error. Latency is from arrival to the last token.
 The rates are fractions of the capacity of the slowest setting. The fixed trees are those with the lowest simulated latency at
-the lowest and at the highest rate. Prompts are those of tools/held_out_prompts.py, or for another pair treeopt's default
-prompts without a chat template, cut to random lengths; the profile is measured on the same prompts. Numbers after +- are
-standard errors, from a bootstrap over parts (Efron 1979, section 2).
+the lowest and at the highest rate. Prompts are those of tools/held_out_prompts.py, cut to random lengths; the profile is
+measured on the same prompts. Numbers after +- are standard errors, from a bootstrap over parts (Efron 1979, section 2).
 
 The speed of a shared machine changes within minutes. So reference requests are served during profiling, and before and after
 every part; simulated latencies are scaled by the change at batch sizes 1, 2 and 4. The columns `slowdown` contain its median,
@@ -17,7 +15,6 @@ every part; simulated latencies are scaled by the change at batch sizes 1, 2 and
 for each round of the probe, each reference measurement and each part.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -39,7 +36,7 @@ from arrival_servers import (
     Slowdown,
     SlowedTimes,
 )
-from common import describe_environment, progress
+from common import TOOLS, describe_environment, progress, write_gguf
 from tqdm import tqdm
 
 from treeopt import bundled
@@ -60,10 +57,8 @@ from treeopt.simulation.serving import ServedSequence
 from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
 from treeopt.simulation.simulate import Deployment
 from treeopt.simulation.step_times import StepTimes
-from treeopt.texts.prompts import DEFAULT_PROMPTS, load_prompts
+from treeopt.texts.prompts import load_prompts
 
-ModelFolders = tuple[Path, Path] | None
-"""Target and draft model; None for the bundled pair."""
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
 RATES = (0.2, 0.45, 0.7)
 """Fractions of the capacity of the slowest setting."""
@@ -83,14 +78,12 @@ COLUMNS = ("tokens/s", "tokens/step", "first token, ms", "99 %", "latency, ms", 
 MEDIAN_LATENCY = COLUMNS.index("latency, ms")
 FORMATS: tuple[Callable[[float], str], ...] = ("{:.0f}".format, "{:.2f}".format, *[milliseconds] * 4)
 """By column."""
-TOOLS = Path(__file__).resolve().parents[1] / "tools"
 BATCH_SIZE = 8
 """Largest batch of treeopt's decoder."""
 PROFILE = (
-    *("profile", "--max-prompts", f"{PROMPTS}"),
+    *("profile", "--max-prompts", f"{PROMPTS}", "--time-budget", "150s"),
     *("--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16"),
 )
-PROFILE_S = 150.0
 PROBE_ROUNDS, PROBE_REFERENCES = 6, 8
 """Rounds of a probe, each with a new start of the engine, and reference measurements during it."""
 BOOTSTRAP_SAMPLES = 400
@@ -105,7 +98,6 @@ class Summary:
     """Of one sequence."""
     first_token: Percentiles
     latency: Percentiles
-    mean_latency_s: float
 
     @classmethod
     def of(cls, parts: Sequence[Sequence[ServedSequence]]) -> "Summary":
@@ -120,7 +112,6 @@ class Summary:
             sum(sequence.step_tokens for sequence in sequences) / sum(sequence.steps for sequence in sequences),
             Percentiles.of([sequence.time_to_first_token_s for sequence in sequences]),
             Percentiles.of([sequence.latency_s for sequence in sequences]),
-            float(np.mean([sequence.latency_s for sequence in sequences])),
         )
 
     @property
@@ -128,13 +119,6 @@ class Summary:
         """In the order of `COLUMNS`; latencies in seconds."""
         latencies_s = (self.first_token.median_s, self.first_token.p99_s, self.latency.median_s, self.latency.p99_s)
         return (self.tokens_per_s, self.tokens_per_step, *latencies_s)
-
-
-LATENCIES: dict[str, Callable[[Summary], float]] = {
-    "median": lambda summary: summary.latency.median_s,
-    "mean": lambda summary: summary.mean_latency_s,
-}
-"""Latencies in which the schedule is compared with the other settings."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +151,7 @@ class Comparison:
         """Return the setting with the lowest simulated median latency at a rate."""
         load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=20)
         requests = [arrivals(load)]
-        return min(self.settings, key=lambda setting: Summary.of(self.simulate(setting, requests)).latency.median_s)
+        return min(self.settings, key=lambda setting: median_latency_s(self.simulate(setting, requests)))
 
     def simulate(
         self, setting: ServedSetting, parts: Sequence[Sequence[Request]], slowdowns: Sequence[Slowdown] = ()
@@ -219,25 +203,26 @@ class Comparison:
         return f"{''.join(columns)}{one:>+19.0%}{two:>+7.0%}{four:>+7.0%}{unscaled:>+10.0%}"
 
     def _compare_schedule(self, served: dict[str, list[Sequence[ServedSequence]]]) -> None:
-        """Print the latency of the schedule over that of the best other setting."""
+        """Print the median latency of the schedule over that of the best other setting."""
         if SCHEDULE not in served:
             return
-        for name, latency_s in LATENCIES.items():
-            others = {other: latency_s(Summary.of(parts)) for other, parts in served.items() if other != SCHEDULE}
-            best = min(others, key=lambda other: others[other])
-            change, error = relative_latency(served[SCHEDULE], served[best], latency_s)
-            tqdm.write(f"{'':>12}schedule: {name} latency {change:+.1%} +- {error:.1%} compared with {best}")
+        others = {other: median_latency_s(parts) for other, parts in served.items() if other != SCHEDULE}
+        best = min(others, key=lambda other: others[other])
+        change, error = relative_latency(served[SCHEDULE], served[best])
+        tqdm.write(f"{'':>12}schedule: median latency {change:+.1%} +- {error:.1%} compared with {best}")
+
+
+def median_latency_s(parts: Sequence[Sequence[ServedSequence]]) -> float:
+    return Summary.of(parts).latency.median_s
 
 
 def relative_latency(
-    parts: Sequence[Sequence[ServedSequence]],
-    other_parts: Sequence[Sequence[ServedSequence]],
-    latency_s: Callable[[Summary], float],
+    parts: Sequence[Sequence[ServedSequence]], other_parts: Sequence[Sequence[ServedSequence]]
 ) -> tuple[float, float]:
-    """Return by which fraction a latency exceeds that of other parts with the same requests, and its standard error."""
+    """Return by which fraction the median latency exceeds that of other parts with the same requests, and its standard error."""
 
     def ratio(numbers: Sequence[int]) -> float:
-        one, other = (latency_s(Summary.of([served[number] for number in numbers])) for served in (parts, other_parts))
+        one, other = (median_latency_s([served[number] for number in numbers]) for served in (parts, other_parts))
         return one / other
 
     count = len(parts)
@@ -245,15 +230,12 @@ def relative_latency(
     return ratio(range(count)) - 1, float(np.std([ratio(numbers) for numbers in samples]))
 
 
-def profile_decoder(
-    reference: Reference, folder: Path, models: ModelFolders, seconds: float
-) -> tuple[Profile, Reference]:
+def profile_decoder(reference: Reference, folder: Path) -> tuple[Profile, Reference]:
     """Profile treeopt's decoder, and measure the reference before and after."""
     reference.measure()  # warm-up
     path, before = folder / "profile.yaml", reference.measure()
-    command = [sys.executable, "-m", "treeopt", *PROFILE, "--prompts", str(folder / PROMPT_FILE), "--no-chat"]
-    model_options = [] if models is None else ["--target", str(models[0]), "--draft", str(models[1])]
-    subprocess.run([*command, *model_options, "--time-budget", f"{seconds:g}s", "-o", str(path)], check=True)
+    command = [sys.executable, "-m", "treeopt", *PROFILE, "--prompts", str(folder / PROMPT_FILE), "-o", str(path)]
+    subprocess.run(command, check=True)
     return Profile.load(path), reference.with_profiled([before, reference.measure()])
 
 
@@ -287,9 +269,9 @@ def probe_engine(
     return profile, reference.with_profiled([*measurements, reference.measure()])
 
 
-def decoder_comparison(folder: Path, models: ModelFolders, profile_s: float) -> Comparison:
-    """Profile a pair, and return the comparison of treeopt's decoder."""
-    pair = load_pair(*models or (None, None))
+def decoder_comparison(folder: Path) -> Comparison:
+    """Profile the bundled pair, and return the comparison of treeopt's decoder."""
+    pair = load_pair()
     server = DecoderServer(
         target=pair.target,
         draft=pair.draft_model,
@@ -298,7 +280,7 @@ def decoder_comparison(folder: Path, models: ModelFolders, profile_s: float) -> 
         batch_size=BATCH_SIZE,
         max_tokens=PROMPT_TOKENS[1] + NEW_TOKENS[1],
     )
-    profile, reference = profile_decoder(Reference(server, REFERENCE_DRAFT_TOKENS), folder, models, profile_s)
+    profile, reference = profile_decoder(Reference(server, REFERENCE_DRAFT_TOKENS), folder)
     times = StepTimes(profile, profile.acceptance())
     plain, *fixed, schedule = served_settings(times, PlanRequest())
     comparison = Comparison(server, times, [plain, *fixed], BATCH_SIZE, reference)
@@ -329,52 +311,26 @@ def probe_prompts(prompts: Sequence[str]) -> list[str]:
     return [text.encode()[:length].decode(errors="ignore") for text, length in zip(prompts, lengths, strict=True)]
 
 
-def write_gguf_models(folder: Path) -> list[str]:
-    """Write the bundled target and draft model as GGUF files, and return their paths."""
-    paths = []
-    for source in (bundled.TARGET, bundled.DRAFT):
-        path = folder / f"{source.name}.gguf"
-        subprocess.run([sys.executable, TOOLS / "make_gguf.py", source, "--type", "f16", "-o", path], check=True)
-        paths.append(str(path))
-    return paths
-
-
 @click.command()
 @click.option("--seconds", default=6.0, show_default=True, help="Duration of each setting at each rate.")
 @click.option("--only", type=click.Choice(["decoder", "llama-server"]), help="Run one server only.")
 @click.option("--folder", type=Path, help="Folder for models and profiles; by default a temporary one.")
-@click.option("--target", type=Path, help="Model folder; by default the bundled pair.")
-@click.option("--draft", type=Path, help="Folder of its draft model.")
-@click.option(
-    "--profile-seconds", "profile_s", default=PROFILE_S, show_default=True, help="Time budget of the profile."
-)
-def main(
-    seconds: float, only: str | None, folder: Path | None, target: Path | None, draft: Path | None, profile_s: float
-) -> None:
+def main(seconds: float, only: str | None, folder: Path | None) -> None:
     """Compare simulated and measured latency; print a line for each rate and setting."""
-    models = None if target is None or draft is None else (target, draft)
-    if (target is None) != (draft is None):
-        raise click.UsageError("--target, --draft: expected both, or neither for the bundled pair.")
-    if models is not None and only != "decoder":
-        raise click.UsageError("--target: expected with --only decoder, because llama-server runs the bundled pair.")
     runs = len(RATES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
     minutes = 6 + runs * (seconds / 60 + 0.06 * max(2, round(seconds / MAX_PART_S)))
     print(f"{describe_environment()}, processors {sorted(os.sched_getaffinity(0))}")
-    pair = "the bundled pair" if models is None else f"{target} + {draft}"
     print(
-        f"{pair}, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, outputs of {NEW_TOKENS[0]}; "
+        f"the bundled pair, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, outputs of {NEW_TOKENS[0]}; "
         f"takes about {minutes:.0f} minutes",
         flush=True,
     )
     with TemporaryDirectory() as name:
         folder = folder or Path(name)
-        if models is None:
-            tool = [sys.executable, str(TOOLS / "held_out_prompts.py"), "--count", f"{PROMPTS}"]
-            subprocess.run([*tool, "--output", str(folder / PROMPT_FILE)], check=True)
-        else:
-            (folder / PROMPT_FILE).write_text(json.dumps(load_prompts(DEFAULT_PROMPTS)), "utf-8")
+        tool = [sys.executable, str(TOOLS / "held_out_prompts.py"), "--count", f"{PROMPTS}"]
+        subprocess.run([*tool, "--output", str(folder / PROMPT_FILE)], check=True)
         if only != "llama-server":
-            comparison = decoder_comparison(folder, models, profile_s)
+            comparison = decoder_comparison(folder)
             tqdm.write(f"\ntreeopt's decoder, batches of at most {BATCH_SIZE}, float32")
             comparison.run(seconds)
         if only != "decoder":
@@ -383,7 +339,7 @@ def main(
             except TreeoptError as error:
                 tqdm.write(f"\nllama-server was not run: {error}")
                 return
-            target_file, draft_file = write_gguf_models(folder)
+            target_file, draft_file = map(str, write_gguf((bundled.TARGET, bundled.DRAFT), folder, "f16"))
             prompts = load_prompts(folder / PROMPT_FILE)
             config = EngineConfig(
                 target=target_file, draft=draft_file, draft_tokens=0, slots=SLOTS, threads=THREADS, timeout_s=600

@@ -3,35 +3,29 @@
     python benchmarks/batches.py
     python benchmarks/batches.py --heads --batch-sizes 1,8
     python benchmarks/batches.py --runner transformers --batch-sizes 1,8
-    python benchmarks/batches.py --device cuda --dtype bfloat16 --shape 1b --draft-shape 68m
 
 At each temperature and batch size, the static trees below are compared on the first prompts. Then plain decoding, the fastest
 of them and a dynamic tree decode all prompts: the default prompts and their second halves. `tokens/s` includes prefill. The
-next columns are its ratios to plain decoding at batch size 1 (`to 1, plain`), to plain decoding at the same batch size, and to
-transformers. `steps to 1` is the first ratio without prefill. `host` is the host overhead, as a share of step time; on a GPU
-neither is measured. `equal` counts outputs that equal those of the same seed at batch size 1. At temperature 0 every diverging
-output is checked for a near-tie of the two largest logits.
+next columns are its ratios to plain decoding at the same batch size, and to transformers. `equal` counts outputs that equal
+those of the same seed at batch size 1. At temperature 0 every diverging output is checked for a near-tie of the two largest
+logits.
 
-`--heads` adds the heads of the bundled target, without their host overhead. `--runner transformers` runs both models in
-transformers, like any model that is not built in; `--runner llama.cpp` runs float32 GGUF files. `--shape` uses random weights
-and random prompts: nothing is accepted, so it measures only the cost of a batch and whether outputs are equal.
+`--heads` adds the heads of the bundled target. `--runner transformers` runs both models in transformers, like any model that
+is not built in; `--runner llama.cpp` runs float32 GGUF files.
 """
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import click
 import torch
 import transformers
-from common import default_prompts, describe_environment, progress
+from common import default_prompts, describe_environment, progress, write_gguf
 from tqdm import tqdm
 
 from treeopt import bundled as bundle
@@ -48,7 +42,6 @@ from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.drafter_parameters import DynamicTree
 
-ROOT = Path(__file__).resolve().parents[1]
 BUNDLED = bundle.TARGET, bundle.DRAFT
 PLAIN = chain(0)
 TREES = {
@@ -75,8 +68,6 @@ HEADS: dict[str, BuildHeads] = {
 Strategy = TokenTree | DynamicTree | BuildHeads
 FEW_PROMPTS = 16
 """Prompts on which static trees are compared."""
-RANDOM_LENGTHS = range(100, 356, 4)
-"""Tokens of random prompts."""
 RUNNERS = TREEOPT, TRANSFORMERS, _ = "treeopt", "transformers", "llama.cpp"
 
 
@@ -86,42 +77,10 @@ class Run:
 
     outputs: list[list[int]]
     seconds: float
-    passes_s: float = 0.0
-    prefill_s: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
         return sum(map(len, self.outputs)) / self.seconds
-
-    @property
-    def step_tokens_per_s(self) -> float:
-        """Without prefill, which is not measured on a GPU."""
-        return sum(map(len, self.outputs)) / (self.seconds - self.prefill_s)
-
-    @property
-    def host_share(self) -> float:
-        """Host overhead as a share of step time."""
-        return 1 - self.passes_s / (self.seconds - self.prefill_s)
-
-
-@contextmanager
-def time_passes(model: type) -> Iterator[dict[str, float]]:
-    """Collect the seconds in `forward` and `prefill` of a model class."""
-    seconds = dict.fromkeys(("forward", "prefill"), 0.0)
-
-    def timed(name: str) -> Any:
-        method = getattr(model, name)
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            start_s = time.perf_counter()
-            result = method(*args, **kwargs)
-            seconds[name] += time.perf_counter() - start_s
-            return result
-
-        return run
-
-    with patch.multiple(model, **{name: timed(name) for name in seconds}):
-        yield seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +131,11 @@ class Setup:
             pass  # warm-up
         outputs: list[list[int]] = [[] for _ in requests]
         self.synchronize()
-        with time_passes(type(self.target)) as passes_s:
-            start_s = time.perf_counter()
-            for step in decoder.stream_all(requests, batch_size=size):
-                outputs[step.request] += step.tokens
-            self.synchronize()
-            seconds = time.perf_counter() - start_s
-        return Run(outputs, seconds, passes_s["forward"], passes_s["prefill"])
+        start_s = time.perf_counter()
+        for step in decoder.stream_all(requests, batch_size=size):
+            outputs[step.request] += step.tokens
+        self.synchronize()
+        return Run(outputs, time.perf_counter() - start_s)
 
     def decode_with_transformers(self, temperature: float, size: int) -> Run:
         """Decode plainly with transformers, in left-padded batches."""
@@ -221,11 +178,9 @@ class Comparison:
         """Print a line for each batch size and strategy."""
         print(f"\ntemperature {self.temperature:g}")
         print(
-            f"{'batch':>5}  {'':<24}{'tokens/s':>9}{'to 1, plain':>13}{'steps to 1':>12}{'to plain':>10}{'to transformers':>17}"
-            f"{'host':>8}{'equal':>8}",
+            f"{'batch':>5}  {'':<24}{'tokens/s':>9}{'to plain':>10}{'to transformers':>17}{'equal':>8}",
             flush=True,
         )
-        first = None
         for size in sizes:
             rates = {
                 name: self.setup.decode_batches(tree, self.temperature, size, FEW_PROMPTS).tokens_per_s
@@ -234,28 +189,22 @@ class Comparison:
             best = max(rates, key=lambda name: rates[name])
             transformers_rate = self.setup.decode_with_transformers(self.temperature, size).tokens_per_s
             tqdm.write(f"{size:>5}  {'transformers, plain':<24}{transformers_rate:>9.0f}")
-            plain = None
+            plain_rate = None
             strategies: dict[str, Strategy] = {"plain": PLAIN, best: TREES[best], "dynamic tree": DYNAMIC}
             for name, strategy in (strategies | (HEADS if self.heads else {})).items():
                 run = self.setup.decode_batches(strategy, self.temperature, size)
-                plain, first = plain or run, first or run
-                steps = run.step_tokens_per_s / first.step_tokens_per_s
-                ratios = [
-                    run.tokens_per_s / rate for rate in (first.tokens_per_s, plain.tokens_per_s, transformers_rate)
-                ]
-                self.print_run(size, name, strategy, run, [ratios[0], steps, *ratios[1:]])
+                plain_rate = plain_rate or run.tokens_per_s
+                ratios = run.tokens_per_s / plain_rate, run.tokens_per_s / transformers_rate
+                self.print_run(size, name, strategy, run, ratios)
 
-    def print_run(self, size: int, name: str, strategy: Strategy, run: Run, ratios: Sequence[float]) -> None:
+    def print_run(self, size: int, name: str, strategy: Strategy, run: Run, ratios: tuple[float, float]) -> None:
         """Print the line of a strategy, and one for each output that differs from that at batch size 1."""
         if name not in self.single_outputs:
             self.single_outputs[name] = self.setup.decode_single(strategy, self.temperature)
         lines = self.describe_divergences(self.single_outputs[name], run)
-        on_host = self.setup.target.device.type != "cuda"  # passes are not timed on a GPU
-        steps = f"{ratios[1]:.2f}" if on_host else "-"
-        host = f"{run.host_share:.1%}" if on_host and name not in HEADS else "-"
         tqdm.write(
-            f"{size:>5}  {name:<24}{run.tokens_per_s:>9.0f}{ratios[0]:>13.2f}{steps:>12}{ratios[2]:>10.2f}{ratios[3]:>17.2f}"
-            f"{host:>8}{f'{len(run.outputs) - len(lines)}/{len(run.outputs)}':>8}"
+            f"{size:>5}  {name:<24}{run.tokens_per_s:>9.0f}{ratios[0]:>10.2f}{ratios[1]:>17.2f}"
+            f"{f'{len(run.outputs) - len(lines)}/{len(run.outputs)}':>8}"
         )
         for line in lines:
             tqdm.write(line)
@@ -280,17 +229,12 @@ def load_runner(runner: str, pair: ModelPair, folders: tuple[Path, Path]) -> tup
         options: Any = {"dtype": pair.target.dtype, "device": pair.target.device}
         target, draft = (load_adapter(folder, **options) for folder in folders)
         return target, draft
-    sys.path.append(str(ROOT / "tools"))
-    from make_gguf import make_gguf
-
     with TemporaryDirectory() as name:
-        files = [Path(name) / f"{folder.name}.gguf" for folder in folders]
-        for folder, file in zip(folders, files, strict=True):
-            make_gguf(folder, file, "f32")
-        return load_gguf(files[0]), load_gguf(files[1])
+        target_file, draft_file = write_gguf(folders, Path(name), "f32")
+        return load_gguf(target_file), load_gguf(draft_file)
 
 
-def pair_setup(
+def load_setup(
     folders: tuple[Path, Path], count: int, max_new_tokens: int, dtype: str, device: str, runner: str
 ) -> Setup:
     pair = load_pair(*(None, None) if folders == BUNDLED else folders, dtype=dtype, device=device)
@@ -303,35 +247,6 @@ def pair_setup(
     return Setup(target, draft, transformers_target, prompts, max_new_tokens)
 
 
-def random_setup(shapes: tuple[str, str], count: int, max_new_tokens: int, dtype: str, device: str) -> Setup:
-    """Return models with random weights, and random prompts."""
-    sys.path.append(str(ROOT / "tools"))
-    from gallery_shapes import SHAPES, random_model
-
-    options = {"dtype": getattr(torch, dtype), "device": torch.device(device)}
-    target, draft = (random_model(shape, seed=seed, **options) for seed, shape in enumerate(shapes))
-    shape = SHAPES[shapes[0]]
-    config = transformers.LlamaConfig(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_value_heads,
-        head_dim=shape.head_size,
-        max_position_embeddings=shape.max_positions,
-        tie_word_embeddings=shape.tied_head,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    with torch.device(device):
-        transformers_target = transformers.LlamaForCausalLM._from_config(config, dtype=target.dtype).eval()
-    generator = torch.Generator().manual_seed(0)
-    lengths = [RANDOM_LENGTHS[number % len(RANDOM_LENGTHS)] for number in range(count)]
-    prompts = [torch.randint(shape.vocabulary, (length,), generator=generator).tolist() for length in lengths]
-    return Setup(target, draft, transformers_target, prompts, max_new_tokens)
-
-
 @click.command()
 @click.option("--prompts", "count", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
@@ -341,8 +256,6 @@ def random_setup(shapes: tuple[str, str], count: int, max_new_tokens: int, dtype
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True)
 @click.option("--target", type=Path, default=bundle.TARGET, help="Model folder; by default the bundled pair.")
 @click.option("--draft", type=Path, default=bundle.DRAFT, help="Folder of its draft model.")
-@click.option("--shape", help="Shape of a target with random weights, from tools/gallery_shapes.py.")
-@click.option("--draft-shape", default="30m", show_default=True, help="Shape of its draft model.")
 @click.option("--heads", is_flag=True, help="Include the heads of the bundled target.")
 @click.option("--runner", type=click.Choice(RUNNERS), default=TREEOPT, show_default=True, help="What runs the pair.")
 def main(
@@ -354,28 +267,22 @@ def main(
     dtype: str,
     target: Path,
     draft: Path,
-    shape: str | None,
-    draft_shape: str,
     heads: bool,
     runner: str,
 ) -> None:
     """Decode the same prompts with every strategy at each temperature and batch size."""
     folders = target, draft
-    if heads and (shape is not None or folders != BUNDLED):
+    if heads and folders != BUNDLED:
         raise click.UsageError("--heads: expected the bundled pair. Got other models: leave out --heads or the models.")
-    if runner != TREEOPT and (heads or shape is not None):
-        raise click.UsageError("--runner: expected a pair without --heads and --shape. Got one of them: leave it out.")
+    if heads and runner != TREEOPT:
+        raise click.UsageError("--heads: expected --runner treeopt. Leave one of them out.")
     torch.manual_seed(0)
     transformers.utils.logging.set_verbosity_error()
-    options = (count, max_new_tokens, dtype, device)
-    if shape is None:
-        setup, description = pair_setup(folders, *options, runner), f"{target} + {draft}, run by {runner}"
-    else:
-        setup, description = random_setup((shape, draft_shape), *options), f"random weights, {shape} and {draft_shape}"
+    setup = load_setup(folders, count, max_new_tokens, dtype, device, runner)
     lengths = [len(prompt) for prompt in setup.prompts]
     print(
-        f"{describe_environment()}\ntransformers {transformers.__version__}; {description}, {dtype} on {device}; {len(lengths)} prompts "
-        f"of {min(lengths)} to {max(lengths)} tokens, {max_new_tokens} new tokens each"
+        f"{describe_environment()}\ntransformers {transformers.__version__}; {target} + {draft}, run by {runner}, "
+        f"{dtype} on {device}; {len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens, {max_new_tokens} new tokens each"
     )
     for temperature in map(float, temperatures.split(",")):
         Comparison(setup, temperature, heads).run([int(size) for size in batch_sizes.split(",")])

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from common import describe_environment, progress
+from common import ROOT, TOOLS, describe_environment, progress, prose_prompts, write_gguf
 from tqdm import tqdm
 
 from treeopt import bundled
@@ -42,7 +41,6 @@ from treeopt.records.machine import read_processor_name
 from treeopt.records.results import EngineBench, EngineRow
 from treeopt.report.figures.benches import engine_panel
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "build" / "engines"
 LENGTHS = tuple(range(9))
 RUNS = 3
@@ -53,9 +51,8 @@ MAX_PROMPTS = 192
 """Half are probed, half benchmarked; with fewer, tokens per step is not known to within 5 %."""
 PROBE_ROUNDS, BENCH_ROUNDS = 2, 3
 """One fewer for the engines in `PROMPTS`, which run in this process."""
-PROMPT_LINES = 6
+PROMPT_LINES, PROSE_CHARACTERS = 6, 300
 NEW_TOKENS = 32
-TOOL = ROOT / "tools" / "make_gguf.py"
 GGUF_ENGINE, GGUF_TYPE = "llama-server", "f16"
 WITHOUT_THREADS = ("mlx-lm",)
 """Engines without an option for threads."""
@@ -112,7 +109,11 @@ def compare_engine(name: str, folder: Path, conditions: Conditions) -> None:
     threads = None if name in WITHOUT_THREADS else conditions.threads
     config = EngineConfig(target=target, draft=draft, draft_tokens=0, threads=threads)
     client = create_client(name, url=None, threads=threads, timeout_s=config.timeout_s)
-    prompts = tuple(islice(prose_prompts() if conditions.prose else source_prompts(), PROMPTS.get(name, MAX_PROMPTS)))
+    prompts = tuple(
+        islice(
+            prose_prompts(PROSE_CHARACTERS) if conditions.prose else source_prompts(), PROMPTS.get(name, MAX_PROMPTS)
+        )
+    )
     print(
         f"\n{name} ({client.version}), bundled pair{f', {conditions.gguf_type}' * (name == GGUF_ENGINE)}, {len(prompts)} prompts of "
         f"{'prose' if conditions.prose else 'source'}, temperature 0, threads: {threads or 'default'}"
@@ -149,21 +150,16 @@ def prepare_models(name: str, folder: Path, gguf_type: str) -> tuple[str, str]:
         return str(folders[0]), str(folders[1])
     if name != GGUF_ENGINE:
         return str(bundled.TARGET), str(bundled.DRAFT)
-    paths = []
-    for role, source in (("target", bundled.TARGET), ("draft", bundled.DRAFT)):
-        path = folder / f"{role}.gguf"
-        process = subprocess.run(
-            [sys.executable, TOOL, source, "--type", gguf_type, "-o", path], capture_output=True, text=True, check=False
-        )
-        if process.returncode:
-            raise TreeoptError(f"GGUF files cannot be written ({process.stderr.strip()[-100:]}): pip install gguf.")
-        paths.append(str(path))
-    return paths[0], paths[1]
+    try:
+        target, draft = map(str, write_gguf((bundled.TARGET, bundled.DRAFT), folder, gguf_type))
+    except ImportError as error:
+        raise TreeoptError(f"GGUF files cannot be written ({error}): pip install gguf.") from None
+    return target, draft
 
 
 def source_prompts() -> Iterator[str]:
     """Yield a few lines of every part of the held-out files."""
-    sys.path.append(str(ROOT / "tools"))
+    sys.path.append(str(TOOLS))
     import corpus
 
     files = [text.splitlines() for path, text in corpus.source_files() if corpus.is_held_out(path)]
@@ -172,14 +168,6 @@ def source_prompts() -> Iterator[str]:
             prompt = "\n".join(lines[part * 3 * PROMPT_LINES :][:PROMPT_LINES])
             if len(prompt) > 10 * PROMPT_LINES:
                 yield prompt
-
-
-def prose_prompts() -> Iterator[str]:
-    """Yield paragraphs of treeopt's documentation."""
-    for page in sorted((ROOT / "docs").rglob("*.md")):
-        for paragraph in page.read_text("utf-8").split("\n\n"):
-            if len(paragraph) > 20 * PROMPT_LINES and not paragraph.startswith(("|", "`", "#")):
-                yield paragraph[: 50 * PROMPT_LINES]
 
 
 def run(client: EngineClient, config: EngineConfig, prompts: tuple[str, ...]) -> EngineBench:

@@ -6,7 +6,7 @@ depths, of the sweep's tree and of the search's; an upper bound on the gain of a
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,41 +15,16 @@ from common import describe_environment, progress
 from tqdm import tqdm
 
 from treeopt import AcceptanceTable, Profile, solve
-from treeopt.arrays import Float64
 from treeopt.planner import fastest_tree, model_at
 from treeopt.planner.costs import StepCosts
-from treeopt.planner.curves import Curve
 from treeopt.planner.fastest import solution_speedups
 from treeopt.planner.tokens import token_models
-
-Cost = Callable[[Float64], Float64]
 
 PROFILES = sorted((Path(__file__).parent.parent / "docs" / "profiles").glob("*.yaml"))
 LIMITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 """Width limits of the sweep."""
 CANDIDATES = 20
 """Trees of each limit that the sweep scores with the real table: the fastest with the monotone one."""
-BRANCHES, OVERHEAD_S = 16, 0.02
-SIZES = (512, 16), (4096, 32)
-"""Nodes and levels of the invented problems."""
-MACHINES: dict[str, tuple[Cost, Cost]] = {
-    "small models on a CPU": (lambda n: 2.5 + 0.14 * n, lambda w: 0.35 + 0.017 * w),
-    "flat drafts, passes in tiles of 64": (lambda n: 1 + 5e-4 * n + 0.3 * ((n - 1) // 64), lambda w: 0.1 + 5e-4 * w),
-    "drafts and passes in tiles": (
-        lambda n: 1 + 2e-4 * n + 0.2 * ((n - 1) // 128),
-        lambda w: 0.08 + 0.02 * ((w - 1) // 16),
-    ),
-    "wider drafts cost more": (lambda n: 1 + 2e-3 * n, lambda w: 0.05 + 0.01 * w),
-    "wider drafts cost more, concave": (lambda n: 1 + 2e-3 * n, lambda w: 0.05 * np.sqrt(w)),
-    "almost flat passes": (lambda n: 1 + 1e-4 * n, lambda w: 0.02 + 4e-3 * w),
-    "offloaded target": (lambda n: 10 + 1e-3 * n, lambda w: 0.1 + 0.02 * w),
-    "random curves": (lambda n: random_curve(n, 0, 1.0, 3.0), lambda w: random_curve(w, 1, 0.02, 0.3)),
-}
-ROWS = {
-    "as measured": np.array([0.7, *(0.12 / k**1.6 for k in range(1, BRANCHES))]),
-    "flat": np.full(BRANCHES, 0.055),
-    "steep": np.array([0.85, *[0.01] * (BRANCHES - 1)]),
-}
 
 
 class Problem(NamedTuple):
@@ -59,7 +34,6 @@ class Problem(NamedTuple):
     table: AcceptanceTable
     costs: StepCosts
     nodes: int
-    depth: int | None = None
 
 
 def measured_problems(paths: list[Path]) -> Iterator[Problem]:
@@ -76,29 +50,6 @@ def measured_problems(paths: list[Path]) -> Iterator[Problem]:
                     f"{latency.context_tokens:>6}{latency.batch_size:>3}"
                 )
                 yield Problem(name, model.acceptance.table, model.costs, point.max_nodes)
-
-
-def invented_problems() -> Iterator[Problem]:
-    for nodes, depth in SIZES:
-        for rows, row in ROWS.items():
-            table = AcceptanceTable(np.stack([row * 0.98**d for d in range(depth)]))
-            for machine, curves in MACHINES.items():
-                yield Problem(
-                    f"{machine:<36}{rows:<12}{nodes:>5}{depth:>3}", table, costs_of(*curves, nodes), nodes, depth
-                )
-
-
-def costs_of(verify: Cost, draft: Cost, nodes: int) -> StepCosts:
-    counts = np.arange(1.0, nodes + 1)
-    return StepCosts(
-        verify=Curve.of(np.append(0.0, verify(counts))),
-        draft=Curve.of(np.append(0.0, draft(counts))),
-        overhead_s=np.array(OVERHEAD_S),
-    )
-
-
-def random_curve(counts: Float64, seed: int, low: float, high: float) -> Float64:
-    return np.sort(np.random.default_rng(seed).uniform(low, high, len(counts)))
 
 
 def sweep(problem: Problem, depth: int) -> float:
@@ -121,7 +72,7 @@ def sweep(problem: Problem, depth: int) -> float:
 
 
 def compare(problem: Problem) -> str:
-    solution = solve(problem.table, problem.nodes, problem.depth)
+    solution = solve(problem.table, problem.nodes)
     speedups = solution_speedups(solution, problem.costs)
     start_s = time.perf_counter()
     sweep_speedup = sweep(problem, solution.max_depth)
@@ -137,15 +88,10 @@ def compare(problem: Problem) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profiles", type=Path, nargs="+", default=PROFILES, help="by default those of docs/profiles")
-    parser.add_argument("--invented", action="store_true", help="invented machines with 512 and 4096 nodes")
     args = parser.parse_args()
-    problems = list(invented_problems() if args.invented else measured_problems(args.profiles))
+    problems = list(measured_problems(args.profiles))
     tqdm.write(describe_environment())
-    title = (
-        f"{'machine':<36}{'acceptance':<12}{'nodes':>5}{'':>3}"
-        if args.invented
-        else (f"{'profile':<46}{'rule':<11}{'temp':>4}{'ctx':>6}{'b':>3}")
-    )
+    title = f"{'profile':<46}{'rule':<11}{'temp':>4}{'ctx':>6}{'b':>3}"
     tqdm.write(f"{title}{'most tokens':>13}{'sweep':>9}{'fastest':>9}{'bound, %':>9}{'sweep, s':>9}{'fastest, s':>11}")
     for problem in progress(problems, "searching"):
         tqdm.write(compare(problem))
