@@ -1,8 +1,8 @@
 """`treeopt probe`: measure a serving engine from outside."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import click
@@ -10,7 +10,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.probe import ProbeOptions
 from treeopt.cli.options.prompts import apply_chat_template, select_prompts
-from treeopt.cli.options.record import is_given, options
+from treeopt.cli.options.record import options
 from treeopt.cli.outputs import check_profile_outputs, is_stdout
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
@@ -122,48 +122,7 @@ def _print_missing_length(args: ProbeOptions, lengths: Sequence[int]) -> None:
     else:
         length, missing = PROPOSED_LENGTH, f"one above 0, such as {PROPOSED_LENGTH}"
         start = f"with {PROPOSED_LENGTH} draft tokens"
-    command = repeat_command({"lengths": (length,), "resume": True, "path": args.path})
-    click.echo(f"Missing: {missing}. Start the server {start}, then: {command}")
-
-
-def repeat_command(changes: Mapping[str, Any]) -> str:
-    """Return the running command for a shell, with some options changed.
-
-    Args:
-        changes: values by parameter name; True sets a flag, False its opposite.
-    """
-    context = click.get_current_context()
-    given = {name: value for name, value in context.params.items() if is_given(name)}
-    values = given | dict(changes)
-    words = ["treeopt", *_command_names(context)]
-    for param in context.command.params:
-        if (value := values.get(str(param.name))) is not None:
-            words += _option_words(param, value)
-    return " ".join(words)
-
-
-def _command_names(context: click.Context) -> list[str]:
-    return [] if context.parent is None else [*_command_names(context.parent), str(context.info_name)]
-
-
-def _option_words(param: click.Parameter, value: Any) -> list[str]:
-    if not isinstance(param, click.Option):
-        return _value_words(value, several=param.nargs != 1)
-    if isinstance(value, bool):
-        flags = param.opts if value else param.secondary_opts
-        return flags[-1:]
-    values = value if param.multiple else [value]
-    return [word for item in values for word in (param.opts[-1], *_value_words(item, several=param.nargs != 1))]
-
-
-def _value_words(value: Any, *, several: bool) -> list[str]:
-    return [quoted(_value_text(item)) for item in (value if several else [value])]
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(_value_text, value))
-    return f"{value:.15g}" if isinstance(value, float) else str(value)
+    click.echo(f"Missing: {missing}. Start the server {start}, and run the same command with --lengths {length} --resume.")
 
 
 def _print_summary(args: ProbeOptions, result: "Profile") -> None:
