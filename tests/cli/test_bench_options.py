@@ -1,11 +1,10 @@
-"""`treeopt bench`: commands that it proposes, and checks of profile and tree against the pair."""
+"""`treeopt bench`: checks of profile and tree against the pair."""
 
-import shlex
 from dataclasses import replace
 
 import pytest
 
-from tests.cli.invented import call, invented, refused
+from tests.cli.invented import call, invented
 from treeopt.bundled import DRAFT, TARGET
 from treeopt.records.machine import Pair
 from treeopt.records.profile import Profile
@@ -18,14 +17,6 @@ COMMANDS = {
     "methods": ("methods", "--methods", "chain"),
 }
 TREE_FILE = TreeFile(tree=k_ary(2, 2), provenance=Provenance(rule="sequoia"))
-
-
-@pytest.mark.usefixtures("folder")
-def test_a_tree_file_in_place_of_a_benchmark_is_answered_by_the_command():
-    TREE_FILE.save("my tree.json")
-    line = refused("bench", "my tree.json", "--profile", "none.yaml", code=2)
-    proposed = shlex.split(line.partition("Got 'my tree.json': ")[2][:-1])
-    assert proposed == ["treeopt", "bench", "tree", "my tree.json", "--profile", "none.yaml"]
 
 
 def profile_of(**changes) -> Profile:

@@ -245,7 +245,7 @@ RUN = [
     ("tree.json --prompt x --learn --save-draft none/new", 1, "none/new: cannot be written"),
 ]
 BENCH = [
-    ("bananas", 2, "expected one of tree, grid, batches, methods, engine. Got 'bananas'."),
+    ("bananas", 2, "No such command 'bananas'."),
     ("tree missing.json", 1, "missing.json"),
     ("tree tree.json --profile missing.yaml", 1, "Run treeopt profile first"),
     ("tree tree.json -o missing/bench.json", 1, "missing"),
