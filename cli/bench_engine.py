@@ -11,6 +11,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import load_profile, profile_option
 from treeopt.cli.options.plan import temperature_option
 from treeopt.cli.options.probe import (
+    PROBED_ENGINE,
     EngineOptions,
     ServerOptions,
     chat_template_option,
@@ -20,7 +21,7 @@ from treeopt.cli.options.probe import (
 )
 from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option, prompts_option, select_prompts
 from treeopt.cli.options.record import Heading, argument, group, option, options
-from treeopt.cli.options.values import GAP, LENGTHS, PROBED_ENGINE
+from treeopt.cli.options.values import LENGTHS, Parsed
 from treeopt.cli.terminal import warn
 from treeopt.errors import InvalidValueError
 from treeopt.planner import StepModel, step_model
@@ -52,6 +53,12 @@ EXPORTED_NAMES = {
 """Names of engines in `treeopt export`, by their names in `treeopt probe`."""
 
 
+def _parse_gap(text: str) -> float:
+    if not 0 <= (value := float(text)) < float("inf"):
+        raise ValueError(text)
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchEngineOptions:
     engine: str = argument(type=PROBED_ENGINE, metavar="ENGINE")
@@ -76,7 +83,7 @@ class BenchEngineOptions:
     tolerance_nats: float | None = option(
         "--near-tie",
         heading=Heading.MEASURED,
-        type=GAP,
+        type=Parsed("number", "a number of nats, at least 0", _parse_gap),
         metavar="NATS",
         help="Largest gap of log-probabilities that counts as rounding; by default that of the engine's dtype, or of "
         "float16 if it reports none.",

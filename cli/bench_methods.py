@@ -1,5 +1,6 @@
 """`treeopt bench methods`: methods of speculation compared on one machine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from treeopt.cli.options.inputs import OTHER_MODELS, file, force_option
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, group, option, options
-from treeopt.cli.options.values import COUNT, METHOD_LIST, TEMPERATURES
+from treeopt.cli.options.values import COUNT, TEMPERATURES, Names
 from treeopt.errors import InvalidValueError
 from treeopt.records.bench_file import MethodsBench
 from treeopt.records.profile import Profile
@@ -29,11 +30,17 @@ from treeopt.report.profile_text import measured_today
 DEFAULT_TEMPERATURES = (0.0, 0.6)
 
 
+def _method_names() -> Sequence[str]:
+    from treeopt.methods.names import NAMES
+
+    return "all", *NAMES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchMethodsOptions:
     methods: str = option(
         "--methods",
-        type=METHOD_LIST,
+        type=Names("names", _method_names),
         default="all",
         help="Methods to compare, separated by commas; plain decoding is always included.",
     )

@@ -122,7 +122,9 @@ def _print_missing_length(args: ProbeOptions, lengths: Sequence[int]) -> None:
     else:
         length, missing = PROPOSED_LENGTH, f"one above 0, such as {PROPOSED_LENGTH}"
         start = f"with {PROPOSED_LENGTH} draft tokens"
-    click.echo(f"Missing: {missing}. Start the server {start}, and run the same command with --lengths {length} --resume.")
+    click.echo(
+        f"Missing: {missing}. Start the server {start}, and run the same command with --lengths {length} --resume."
+    )
 
 
 def _print_summary(args: ProbeOptions, result: "Profile") -> None:

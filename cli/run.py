@@ -19,12 +19,12 @@ from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import chat_option, tokenize_prompt, use_chat_template
 from treeopt.cli.options.record import Heading, argument, group, option, options, refuse_options
 from treeopt.cli.options.sampling import SamplingOptions, check_rule_option, lossy_option, planned_rule
-from treeopt.cli.options.values import COUNT, RULE, SEED, TEXT
+from treeopt.cli.options.values import COUNT, SEED, TEXT
 from treeopt.cli.run_prompts import NEW_TOKENS, Generation, PromptsOptions, run_prompts
 from treeopt.cli.terminal import progress
 from treeopt.errors import TreeoptError
 from treeopt.records.identity import Identity
-from treeopt.records.rules import LOSSY_RULES
+from treeopt.records.rules import LOSSY_RULES, RULES
 from treeopt.report.text import counted
 from treeopt.trees import TreeFile, chain
 from treeopt.trees.drafter_setting import DrafterSetting
@@ -53,7 +53,10 @@ class RunOptions:
         help=f"Maximum number of tokens to generate; by default {NEW_TOKENS}, or fewer if the models' context is full.",
     )
     rule: str | None = option(
-        "--rule", heading=Heading.SAMPLING, type=RULE, help="Verification rule; by default the planned one."
+        "--rule",
+        heading=Heading.SAMPLING,
+        type=click.Choice(RULES),
+        help="Verification rule; by default the planned one.",
     )
     lossy: bool = lossy_option()
     drafter: DrafterSetting | None = moved_drafter_option()

@@ -14,7 +14,7 @@ from treeopt.cli.command import name_options
 from treeopt.cli.options.inputs import file, output_option
 from treeopt.cli.options.prompts import tokenize_prompt
 from treeopt.cli.options.record import Heading, is_given, option, refuse_options
-from treeopt.cli.options.values import Whole
+from treeopt.cli.options.values import whole
 from treeopt.cli.outputs import check_checkpoints, check_outputs, checkpoint_path
 from treeopt.cli.terminal import progress
 from treeopt.errors import InterruptionError, TreeoptError
@@ -51,7 +51,7 @@ class PromptsOptions:
     batch_size: int = option(
         "--batch-size",
         heading=Heading.PROMPTS,
-        type=Whole(1, MAX_BATCH_SIZE),
+        type=whole(1, MAX_BATCH_SIZE),
         default=8,
         help="Sequences decoded together, with --prompts.",
     )

@@ -16,7 +16,7 @@ from treeopt.cli.options.inputs import (
     read_any_tree,
 )
 from treeopt.cli.options.record import argument, group, is_given, option, options, refuse_options
-from treeopt.cli.options.values import MAX_COUNT, Whole
+from treeopt.cli.options.values import MAX_COUNT, whole
 from treeopt.cli.outputs import is_stdout
 from treeopt.cli.terminal import diagram_width
 from treeopt.files.atomic_files import STANDARD_STREAM
@@ -37,7 +37,7 @@ class ShowOptions:
         default=Path(STANDARD_STREAM),
     )
     acceptance: bool = option("--acceptance", is_flag=True, help="Draw a profile's acceptance instead of its times.")
-    rows: int = option("--rows", type=Whole(9, MAX_COUNT), default=64, help="Maximum lines of a text diagram.")
+    rows: int = option("--rows", type=whole(9, MAX_COUNT), default=64, help="Maximum lines of a text diagram.")
 
 
 @click.command(cls=Command)

@@ -3,13 +3,13 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from treeopt.cli.options.inputs import file
 from treeopt.cli.options.record import Heading, option, options
-from treeopt.cli.options.values import DEVICE, THREADS
+from treeopt.cli.options.values import DEVICE, THREADS, Parsed
 from treeopt.records.machine import AUTO
 
 if TYPE_CHECKING:
@@ -19,25 +19,19 @@ MEMORY_LIMIT = re.compile(r"(?P<device>cpu|0|[1-9]\d{0,2})=(?P<size>\d{1,9}[KMG]
 DTYPE = click.Choice([AUTO, "float32", "bfloat16", "float16"])
 
 
-class MemoryLimits(click.ParamType[tuple[tuple[str, str], ...]]):
-    """Pairs of a device (`cpu` or the number of a GPU) and a size, such as `cpu=4GB,0=20GiB`."""
+def _parse_memory_limits(text: str) -> tuple[tuple[str, str], ...]:
+    """Return pairs of a device (`cpu` or the number of a GPU) and a size.
 
-    name = "limits"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[tuple[str, str], ...]:
-        if isinstance(value, tuple):
-            return value
-        limits: dict[str, str] = {}
-        for part in str(value).split(","):
-            match = MEMORY_LIMIT.fullmatch(part.strip())
-            if match is None:
-                self.fail(f"expected limits such as cpu=4GB,0=20GiB. Got {part.strip()!r}.", param, ctx)
-            if match["device"] in limits:
-                self.fail(f"expected one limit for each device. Got two for {match['device']}.", param, ctx)
-            limits[match["device"]] = match["size"]
-        return tuple(limits.items())
+    >>> _parse_memory_limits("cpu=4GB,0=20GiB")
+    (('cpu', '4GB'), ('0', '20GiB'))
+    """
+    limits: dict[str, str] = {}
+    for part in text.split(","):
+        match = MEMORY_LIMIT.fullmatch(part.strip())
+        if match is None or match["device"] in limits:
+            raise ValueError(text)
+        limits[match["device"]] = match["size"]
+    return tuple(limits.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +73,7 @@ class PairOptions:
     max_memory: tuple[tuple[str, str], ...] = option(
         "--max-memory",
         heading=Heading.MODELS,
-        type=MemoryLimits(),
+        type=Parsed("limits", "one limit for each device, such as cpu=4GB,0=20GiB", _parse_memory_limits),
         default=(),
         help="Maximum memory for the target's weights on each device, such as cpu=4GB,0=20GiB.",
     )

@@ -1,5 +1,6 @@
 """Options of a plan: which trees, by which objective, and at which operating point."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,9 +8,11 @@ import click
 
 from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.sampling import measured_rule_option
-from treeopt.cli.options.values import COUNT, LENGTH, SIZE, TEMPERATURE, TEXT
+from treeopt.cli.options.values import COUNT, LENGTH, TEMPERATURE, TEXT, Parsed
 from treeopt.planner import PlanRequest
 from treeopt.records.rules import LOSSY_RULES
+
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([KMGT]i?B)", re.ASCII)
 
 
 def temperature_option(default: str = "the first in the profile") -> Any:
@@ -60,6 +63,14 @@ def raw_option() -> Any:
     )
 
 
+def _parse_size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    base = 1024 if match[2][1] == "i" else 1000
+    return max(1, int(float(match[1]) * base ** ("KMGT".index(match[2][0]) + 1)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
     rule: str | None = measured_rule_option("Verification rule to plan for; by default the best measured.")
@@ -82,7 +93,7 @@ class PlanOptions:
     memory: int | None = option(
         "--memory",
         heading=Heading.PLANNED,
-        type=SIZE,
+        type=Parsed("size", "a size such as 40GB or 24GiB", _parse_size),
         help="Memory for weights and KV caches, such as 40GB; larger plans are left out.",
     )
     objective: str = option(

@@ -1,5 +1,6 @@
 """Options of `treeopt probe`, and the options of an engine that `treeopt bench engine` shares."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,10 @@ from treeopt.cli.options.values import (
     DURATION,
     FILE_TEXT,
     LENGTHS,
-    PROBED_ENGINE,
     TEMPERATURE,
     THREADS,
-    Whole,
+    Names,
+    whole,
 )
 from treeopt.cli.outputs import checkpoint_path
 from treeopt.engines.clients.client import METHODS, NGRAM
@@ -31,12 +32,20 @@ from treeopt.records.machine import AUTO
 if TYPE_CHECKING:
     from treeopt.engines.clients.client import EngineClient, EngineConfig
 
+
+def _engine_names() -> Sequence[str]:
+    from treeopt.engines.clients.registry import NAMES
+
+    return NAMES
+
+
+PROBED_ENGINE = Names("engine", _engine_names)
 MODEL_FORMS = "in the engine's own form, such as a GGUF file"
 
 
 def max_new_tokens_option() -> Any:
     return option(
-        "--max-new-tokens", heading=Heading.MEASURED, type=Whole(8, 100_000), default=96, help="New tokens per prompt."
+        "--max-new-tokens", heading=Heading.MEASURED, type=whole(8, 100_000), default=96, help="New tokens per prompt."
     )
 
 

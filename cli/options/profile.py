@@ -13,7 +13,7 @@ from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, group, is_given, option, refuse_options
 from treeopt.cli.options.sampling import SamplingsOptions, check_rule_option, lossy_option
-from treeopt.cli.options.values import BLOCKS, COUNT, COUNTS, DURATION, FILE_TEXT, MAX_COUNT, RULE_LIST, Whole
+from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MAX_COUNT, Names, whole
 from treeopt.cli.outputs import DEFAULT_RECORD, checkpoint_path, is_stdout, record_path
 from treeopt.errors import InvalidValueError
 from treeopt.files.atomic_files import is_stream
@@ -100,7 +100,7 @@ class ProfileOptions:
     rules: str = option(
         "--rules",
         heading=Heading.SAMPLING,
-        type=RULE_LIST,
+        type=Names("names", lambda: RULES),
         default="sequoia",
         help=f"Verification rules to measure, separated by commas: {', '.join(RULES)}.",
     )
@@ -124,7 +124,7 @@ class ProfileOptions:
     max_tokens: int = option(
         "--max-tokens",
         heading=Heading.MEASURED,
-        type=Whole(2, MAX_COUNT),
+        type=whole(2, MAX_COUNT),
         default=512,
         help="Largest pass to measure, in tokens; plans cannot exceed it.",
     )
@@ -197,7 +197,7 @@ class ProfileOptions:
     block_draft_tokens: tuple[int, ...] = option(
         "--block-draft-tokens",
         heading=Heading.MODELS,
-        type=BLOCKS,
+        type=COUNTS,
         default=(),
         help="Draft tokens of the blocks of dflash, dspark and ddtree, separated by commas; each is measured as a drafter "
         "of its own. By default those of the training.",

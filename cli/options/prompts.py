@@ -9,7 +9,7 @@ import click
 
 from treeopt.cli.options.inputs import file
 from treeopt.cli.options.record import Heading, option
-from treeopt.cli.options.values import Whole
+from treeopt.cli.options.values import whole
 from treeopt.errors import TreeoptError
 from treeopt.report.text import counted
 
@@ -47,7 +47,7 @@ def max_prompts_option(default: int) -> Any:
     return option(
         "--max-prompts",
         heading=Heading.PROMPTS,
-        type=Whole(3, 4096),
+        type=whole(3, 4096),
         default=default,
         help="Maximum number of prompts, spread over the file and its categories; every 4th is held out for benchmarks.",
     )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.cli.options.record import Heading, option
-from treeopt.cli.options.values import DRAFT_TEMPERATURE, LENGTH, MEASURED_RULE, SHARE, TEMPERATURE, TEMPERATURES
+from treeopt.cli.options.values import LENGTH, SHARE, TEMPERATURE, TEMPERATURES, Names, Parsed, parse_temperature
 from treeopt.errors import InvalidValueError
-from treeopt.records.rules import check_rule
+from treeopt.records.rules import RULES, check_rule
 from treeopt.records.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def lossy_option() -> Any:
 
 
 def measured_rule_option(help_text: str) -> Any:
-    """Return the option of a rule that a profile may contain."""
-    return option("--rule", heading=Heading.SAMPLING, type=MEASURED_RULE, help=help_text)
+    """Return the option of any rule that a profile may contain; another program may have measured it."""
+    return option("--rule", heading=Heading.SAMPLING, type=Names("rule", lambda: RULES), help=help_text)
 
 
 def check_rule_option(rule: str, *, lossy: bool, option: str = "--rule") -> str:
@@ -44,6 +44,12 @@ def planned_rule(planned: "TreeFile") -> str:
     return (planned.provenance and planned.provenance.rule) or default
 
 
+def _parse_draft_temperature(text: str) -> float:
+    if (value := parse_temperature(text)) == 0:
+        raise ValueError(text)
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingsOptions:
     """Sampling at one or several temperatures."""
@@ -58,7 +64,7 @@ class SamplingsOptions:
     top_k: int = option("--top-k", type=LENGTH, default=0, help="Likeliest tokens to keep; 0 for all.")
     draft_temperature: float | None = option(
         "--draft-temperature",
-        type=DRAFT_TEMPERATURE,
+        type=Parsed("number", "a number of at least 1e-6", _parse_draft_temperature),
         help="Temperature of the draft; by default the target's. It changes the speed, not the output's distribution.",
     )
     draft_top_p: float = option("--draft-top-p", type=SHARE, default=1.0, help="Like --top-p, for the draft.")
@@ -90,22 +96,13 @@ class SamplingsOptions:
         return Sampling(self.draft_temperature or positive[0], self.draft_top_p, self.draft_top_k)
 
 
-class _SingleTemperature(click.ParamType[tuple[float, ...]]):
-    """One temperature, as a tuple."""
-
-    name = TEMPERATURE.name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        return value if isinstance(value, tuple) else (TEMPERATURE.convert(value, param, ctx),)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions(SamplingsOptions):
     """Sampling at one temperature."""
 
     temperature: tuple[float, ...] = option(
         "--temperature",
-        type=_SingleTemperature(),
+        type=Parsed(TEMPERATURE.name, TEMPERATURE.expected, lambda text: (parse_temperature(text),)),
         default="0",
         help="Sampling temperature; 0 is greedy.",
     )

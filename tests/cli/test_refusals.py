@@ -73,7 +73,11 @@ PROFILE = [
         2,
         "--block-draft-tokens: expected --drafter dflash, dspark, ddtree",
     ),
-    ("--drafter dflash --block-draft-tokens 3,0", 2, "expected whole numbers of at least 1, each once, such as 3,7."),
+    (
+        "--drafter dflash --block-draft-tokens 3,0",
+        2,
+        "expected whole numbers of at least 1, each once, such as 256,1024.",
+    ),
     ("--eagle-layers 2,6,9", 2, EAGLE),
     ("--drafter medusa=heads --drafter eagle2 --eagle-layers 2,6,9", 2, EAGLE),
     ("--drafter eagle --eagle-layers 2,-6", 2, "expected layer ids of the target, whole numbers of at least 0"),
