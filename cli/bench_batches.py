@@ -19,7 +19,7 @@ from treeopt.cli.bench_tree import draft_model_steps
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import file, read_any_tree
 from treeopt.cli.options.record import argument, group, option, options
-from treeopt.cli.options.sampling import check_rule_option, measured_rule_option
+from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.cli.options.values import COUNTS
 from treeopt.cli.terminal import warn
 from treeopt.errors import InfeasibleError, Warning
@@ -27,7 +27,7 @@ from treeopt.planner import PlanRequest
 from treeopt.planner.benchmarks import BatchCandidates, plan_batch_sizes, planned_candidates, tree_candidates
 from treeopt.planner.tokens import TokenModel
 from treeopt.records.profile import Profile, require_draft_model
-from treeopt.records.rules import rule_label
+from treeopt.records.rules import check_rule, rule_label
 from treeopt.report.batch_bench import batch_bench_table, without_times_warning
 from treeopt.report.bench_text import headed_table
 from treeopt.report.plan_text import subject
@@ -114,7 +114,7 @@ def _candidates(
         listed = ",".join(map(str, sorted({1, *sizes})))
         raise InfeasibleError(f"{error} Batch sizes are measured by treeopt profile --batch-sizes {listed}.") from None
     smallest = plans[sizes[0]]
-    check_rule_option(smallest.rule, lossy=args.lossy)
+    check_rule(smallest.rule, lossy=args.lossy)
     return smallest.model.tokens, planned_candidates(plans)
 
 

@@ -15,7 +15,6 @@ from treeopt.cli.options.probe import (
     EngineOptions,
     ServerOptions,
     chat_template_option,
-    check_engine,
     max_new_tokens_option,
     together_option,
 )
@@ -23,7 +22,6 @@ from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option,
 from treeopt.cli.options.record import Heading, argument, group, option, options
 from treeopt.cli.options.values import LENGTHS, Parsed
 from treeopt.cli.terminal import warn
-from treeopt.errors import InvalidValueError
 from treeopt.planner import StepModel, step_model
 from treeopt.planner.segments import fastest_length
 from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mismatch_warning
@@ -96,9 +94,6 @@ class BenchEngineOptions:
     )
     results: FigureOptions = group(FigureOptions)
 
-    def __post_init__(self) -> None:
-        check_engine(self.engine)
-
 
 @click.command("engine", cls=Command)
 @options(BenchEngineOptions)
@@ -132,10 +127,7 @@ def _check_servers(url: str, planned: int, lengths: tuple[int, ...]) -> None:
     """Raise click.UsageError, which lists the servers to start, unless there is one for each length that is needed."""
     from treeopt.engines.clients.registry import is_single_url, parse_urls
 
-    try:
-        urls = {} if is_single_url(url) else parse_urls(url)
-    except InvalidValueError as error:
-        raise click.UsageError(str(error)) from None
+    urls = {} if is_single_url(url) else parse_urls(url)
     needed = sorted({0, planned, *lengths})
     if missing := [length for length in needed if length not in urls]:
         listed = ",".join(f"{length}=URL" for length in sorted({*needed, *urls}))

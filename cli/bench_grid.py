@@ -15,9 +15,10 @@ from treeopt.cli.bench_common import (
 from treeopt.cli.command import Command
 from treeopt.cli.options.plan import temperature_option
 from treeopt.cli.options.record import Heading, group, option, options
-from treeopt.cli.options.sampling import check_rule_option, measured_rule_option
+from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.planner import PlanRequest, requested_plan
 from treeopt.records.profile import require_draft_model
+from treeopt.records.rules import check_rule
 from treeopt.report.bench_records import grid_bench
 from treeopt.report.bench_text import grid_table
 from treeopt.report.plan_text import subject
@@ -47,7 +48,7 @@ def bench_grid(args: BenchGridOptions) -> None:
     profile = load_bench_profile(args)
     require_draft_model(profile, "bench of many trees")
     plan = requested_plan(profile, PlanRequest(rule=args.rule, temperature=args.temperature, lossy=args.lossy))
-    check_rule_option(plan.rule, lossy=args.lossy)
+    check_rule(plan.rule, lossy=args.lossy)
     models = load_bench_models(args.pair, args.profile_path, profile, force=args.force)
     from treeopt.methods.grid import bench_grid
     from treeopt.profiler.bench.compare import workload_as_measured

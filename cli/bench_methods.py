@@ -20,7 +20,6 @@ from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, group, option, options
 from treeopt.cli.options.values import COUNT, TEMPERATURES, Names
-from treeopt.errors import InvalidValueError
 from treeopt.records.bench_file import MethodsBench
 from treeopt.records.profile import Profile
 from treeopt.report.bench_text import headed_table, methods_table
@@ -83,10 +82,7 @@ def bench_methods(args: BenchMethodsOptions) -> None:
     from treeopt.methods.names import select_methods
 
     names = [name.strip() for name in args.methods.split(",")]
-    try:
-        select_methods(names)
-    except InvalidValueError as error:
-        raise click.UsageError(f"--{error}") from None
+    select_methods(names)
     profile = None if args.profile_path is None else load_decoder_profile(args.profile_path)
     models = load_bench_models(args.pair, args.profile_path, profile, force=args.force)
     from treeopt.methods.running import completed_rounds, run_methods

@@ -17,7 +17,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.drafter import eagle_layers_option, load_planned_drafter, move_drafter, moved_drafter_option
 from treeopt.cli.options.inputs import file, read_any_tree
 from treeopt.cli.options.record import argument, group, options
-from treeopt.cli.options.sampling import check_rule_option, planned_rule
+from treeopt.cli.options.sampling import planned_rule
 from treeopt.cli.terminal import warn
 from treeopt.planner import StepModel, step_model
 from treeopt.planner.benchmarks import predict_at_pace
@@ -26,6 +26,7 @@ from treeopt.records.bench_file import TreeBench
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.results import TreePrediction
+from treeopt.records.rules import check_rule
 from treeopt.report.bench_records import file_prediction, prediction
 from treeopt.report.bench_text import pace_warning, tree_bench_table
 from treeopt.report.text import quoted
@@ -101,7 +102,8 @@ def _predict(
     if planned.drafter is None:
         model = draft_model_steps(profile, planned, args)
         return model, model.acceptance, model.acceptance.rule, prediction(model.predict(planned.tree))
-    rule = check_rule_option(args.rule or planned_rule(planned), lossy=args.lossy)
+    rule = args.rule or planned_rule(planned)
+    check_rule(rule, lossy=args.lossy)
     planned_temperature = planned.provenance.temperature if planned.provenance else None
     acceptance = profile.acceptance(temperature=planned_temperature if args.temperature is None else args.temperature)
     model = step_model(profile, temperature=acceptance.temperature)
@@ -121,5 +123,5 @@ def draft_model_steps(profile: Profile, planned: TreeFile, args: BenchOptions) -
     if rule is None and profile.acceptances_of(rule=planned_rule(planned), temperature=temperature):
         rule = planned_rule(planned)
     model = step_model(profile, rule=rule, temperature=temperature)
-    check_rule_option(model.acceptance.rule, lossy=args.lossy)
+    check_rule(model.acceptance.rule, lossy=args.lossy)
     return model

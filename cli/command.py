@@ -19,8 +19,9 @@ OPTIONS = {
     "draft_sampling": "draft_temperature",
     "token_ids": "prompt",
     "rate_per_s": "rates",
+    "rule": "rules",
 }
-"""Parameters of commands by arguments of the library, where their names differ."""
+"""Parameters of commands by arguments of the library, for commands without a parameter of the argument's name."""
 MIN_HEADED = 12
 """Commands with fewer options list them under one heading."""
 
@@ -59,7 +60,10 @@ class LazyGroup(click.Group):
 
 
 class Command(click.Command):
-    """A command that checks its paths before it runs; errors of the library name its options."""
+    """A command that checks its paths before it runs.
+
+    Errors of the library name its options; an invalid value of one is a usage error.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         check_outputs(self._paths(ctx, OutputFile), self._paths(ctx, InputFile))
@@ -70,6 +74,8 @@ class Command(click.Command):
             text = name_options(error, options)
             if text == str(error):
                 raise
+            if isinstance(error, InvalidValueError):
+                raise click.UsageError(text, ctx) from error
             raise type(error)(text) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -109,7 +115,7 @@ def name_options(error: TreeoptError, options: Mapping[str, str]) -> str:
     """
     text = str(error)
     if error.field is not None and text.startswith(f"{error.field}: "):
-        names = [options.get(OPTIONS.get(name, name), name) for name in error.field.split(", ")]
+        names = [options.get(name) or options.get(OPTIONS.get(name, name), name) for name in error.field.split(", ")]
         return ", ".join(names) + text.removeprefix(error.field)
     if error.field == "extrapolate" and "extrapolate" in options:
         return f"{text} Or allow it with {options['extrapolate']}."

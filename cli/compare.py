@@ -16,7 +16,7 @@ from treeopt.cli.options.plan import (
     temperature_option,
 )
 from treeopt.cli.options.record import argument, options
-from treeopt.cli.options.sampling import check_rule_option, lossy_option, measured_rule_option
+from treeopt.cli.options.sampling import lossy_option, measured_rule_option
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import progress
 from treeopt.errors import TreeoptError, printable
@@ -51,8 +51,6 @@ def compare(args: CompareOptions) -> None:
     For each tree, prints its predicted speed under the profile, the fastest tree of the same size, and the fastest of any
     size.  FILE is a tree in any known format (treeopt import --list); if it has several trees, all are compared.
     """
-    if args.rule is not None:
-        check_rule_option(args.rule, lossy=args.lossy)
     profile = select_category(load_profile(args.profile_path), args.category)
     require_draft_model(profile, "compare")
     request = PlanRequest(

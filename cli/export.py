@@ -10,10 +10,9 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.identity import check_models, identity_of
-from treeopt.cli.import_tree import list_option
 from treeopt.cli.options.export import ExportOptions
 from treeopt.cli.options.inputs import load_profile
-from treeopt.cli.options.record import options
+from treeopt.cli.options.record import list_option, options
 from treeopt.cli.outputs import check_outputs, check_unnamed, is_stdout
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import progress, warn
@@ -31,8 +30,14 @@ WRITE_OPTIONS = {"suffix": "written", "name": "list_name", "max_depth": "heads"}
 """Options by arguments of `TopologyFormat.write`."""
 
 
+def _describe_formats() -> str:
+    from treeopt.report.export_text import export_list
+
+    return export_list()
+
+
 @click.command(cls=Command)
-@list_option
+@list_option(_describe_formats, "List all formats and engines, and exit.")
 @options(ExportOptions)
 def export(args: ExportOptions) -> None:
     """Write a tree or a setting for another program.
@@ -46,9 +51,6 @@ def export(args: ExportOptions) -> None:
 
     formats, engines = {target.name: target for target in FORMATS}, {target.name: target for target in ENGINES}
     name = args.target
-    names = (*formats, *engines, speculation_profile.NAME)
-    if name not in names:
-        raise click.UsageError(f"--to: expected one of {', '.join(names)}. Got {name!r}.")
     export_target: Callable[[ExportOptions], None]
     if name in formats:
         takes = args.tree_options() | {WRITE_OPTIONS[field] for field in formats[name].takes}

@@ -7,30 +7,15 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE, TreeChoiceOptions, file, output_option, read_any_tree
-from treeopt.cli.options.record import Function, argument, group, options
+from treeopt.cli.options.record import argument, group, list_option, options
 from treeopt.cli.outputs import is_stdout
 from treeopt.report.text import counted, quoted
 
 
-def list_option(function: Function) -> Function:
-    """Add the option `--list` of `treeopt export` and `treeopt import`."""
+def _describe_formats() -> str:
+    from treeopt.report.export_text import import_list
 
-    def print_list(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-        del parameter
-        if value and not context.resilient_parsing:
-            from treeopt.report.export_text import export_list, import_list
-
-            click.echo(import_list() if context.info_name == "import" else export_list())
-            context.exit()
-
-    return click.option(
-        "--list",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=print_list,
-        help="List all formats and exit.",
-    )(function)
+    return import_list()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +26,7 @@ class ImportTreeOptions:
 
 
 @click.command("import", cls=Command)
-@list_option
+@list_option(_describe_formats, "List all formats and exit.")
 @options(ImportTreeOptions)
 def import_tree(args: ImportTreeOptions) -> None:
     """Convert another program's tree to a tree file.

@@ -3,7 +3,6 @@
 import click
 
 from treeopt.cli.terminal import progress, warn
-from treeopt.errors import InvalidValueError
 from treeopt.planner import PlanRequest, categories_of, chosen_drafter, drafter_choices, for_new_tokens, requested_plan
 from treeopt.planner.categories import CategoryPlans, category_plans
 from treeopt.planner.profile_plan import ProfilePlan, drafters_over_contexts
@@ -16,14 +15,11 @@ from treeopt.records.profile import Profile
 def select_category(profile: Profile, category: str | None) -> Profile:
     """Return the profile of one category of prompts, or the whole profile for None; warns of drafters that are left out.
 
-    Raises click.UsageError for an unknown category, InfeasibleError for one with too few measurements.
+    Raises InvalidValueError for an unknown category, InfeasibleError for one with too few measurements.
     """
     if category is None:
         return profile
-    try:
-        selected = for_category(profile, category)
-    except InvalidValueError as error:
-        raise click.UsageError(f"--{error}") from None
+    selected = for_category(profile, category)
     if missing := left_out_drafters(profile, selected):
         warn(left_out_warning({drafter: [category] for drafter in missing}))
     return selected

@@ -10,7 +10,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.probe import ProbeOptions
 from treeopt.cli.options.prompts import apply_chat_template, select_prompts
-from treeopt.cli.options.record import options
+from treeopt.cli.options.record import list_option, options
 from treeopt.cli.outputs import check_profile_outputs, is_stdout
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
@@ -26,7 +26,15 @@ PROPOSED_LENGTH = 3
 """Draft length to measure next if only plain decoding was."""
 
 
+def _describe_engines() -> str:
+    from treeopt.engines.clients.registry import list_engines
+    from treeopt.report.probe_text import engine_lines
+
+    return "\n".join(map(engine_lines, list_engines()))
+
+
 @click.command(cls=Command)
+@list_option(_describe_engines, "List engines, whether they are installed, and what they report.")
 @options(ProbeOptions)
 def probe(args: ProbeOptions) -> None:
     """Measure ENGINE from outside, and write its profile.
@@ -35,17 +43,10 @@ def probe(args: ProbeOptions) -> None:
     and counters give the time of a step and the acceptance; solve, export, compare and bench engine use the profile like
     any other.  Answers are saved in OUTPUT.partial: after an interruption, run the same command with --resume.
     """
-    if args.list_engines:
-        from treeopt.engines.clients.registry import list_engines
-        from treeopt.report.probe_text import engine_lines
-
-        for availability in list_engines():
-            click.echo(engine_lines(availability))
-        return
     args = args.with_server_lengths()
-    name = args.check()
+    args.check()
     check_profile_outputs(args.path, resume=args.resume, force=args.force)
-    client, config = args.server.client(name), args.server.config(name)
+    client, config = args.server.client(args.engine), args.server.config(args.engine)
     settings = _settings(args)
     checkpoint = _open_checkpoint(args, client, config, settings)
     result = _measure(args, client, config, settings, checkpoint)

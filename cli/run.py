@@ -18,13 +18,13 @@ from treeopt.cli.options.inputs import OTHER_MODELS, REPLACE_FILES, file, force_
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import chat_option, tokenize_prompt, use_chat_template
 from treeopt.cli.options.record import Heading, argument, group, option, options, refuse_options
-from treeopt.cli.options.sampling import SamplingOptions, check_rule_option, lossy_option, planned_rule
-from treeopt.cli.options.values import COUNT, SEED, TEXT
+from treeopt.cli.options.sampling import SamplingOptions, lossy_option, planned_rule
+from treeopt.cli.options.values import COUNT, SEED, TEXT, OneOf
 from treeopt.cli.run_prompts import NEW_TOKENS, Generation, PromptsOptions, run_prompts
 from treeopt.cli.terminal import progress
 from treeopt.errors import TreeoptError
 from treeopt.records.identity import Identity
-from treeopt.records.rules import LOSSY_RULES, RULES
+from treeopt.records.rules import LOSSY_RULES, RULES, check_rule
 from treeopt.report.text import counted
 from treeopt.trees import TreeFile, chain
 from treeopt.trees.drafter_setting import DrafterSetting
@@ -55,7 +55,7 @@ class RunOptions:
     rule: str | None = option(
         "--rule",
         heading=Heading.SAMPLING,
-        type=click.Choice(RULES),
+        type=OneOf("rule", lambda: RULES),
         help="Verification rule; by default the planned one.",
     )
     lossy: bool = lossy_option()
@@ -98,7 +98,8 @@ def run(args: RunOptions) -> None:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
     schedule, planned = _load_plan(args)
     adapted = rule_after_prompt_lookup(args.adapt, planned, args.sampling.sampling.temperature)
-    rule = check_rule_option(args.rule or adapted or planned_rule(planned), lossy=args.lossy)
+    rule = args.rule or adapted or planned_rule(planned)
+    check_rule(rule, lossy=args.lossy)
     models = _load_models(args, planned)
     if schedule is not None and args.prompt is not None:
         planned = replace(planned, tree=schedule.tree(1))

@@ -10,6 +10,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import json_option, load_profile, output_option, plot_option, profile_option
 from treeopt.cli.options.plan import PlanOptions, category_option, new_tokens_option
 from treeopt.cli.options.record import Heading, group, option, options
+from treeopt.cli.options.values import OneOf
 from treeopt.cli.outputs import OutputFile, is_stdout
 from treeopt.cli.plan_profile import plan_categories, plan_profile, select_category, select_new_tokens
 from treeopt.cli.terminal import diagram_width, warn
@@ -36,8 +37,7 @@ class SolveOptions:
     plan: PlanOptions = group(PlanOptions)
     drafter: str | None = option(
         "--drafter",
-        type=click.Choice(DRAFTERS),
-        metavar="NAME",
+        type=OneOf("name", lambda: DRAFTERS),
         help="Drafter to plan for; by default the fastest measured.",
     )
     new_tokens: int | None = new_tokens_option()

@@ -21,7 +21,7 @@ from treeopt.cli.options.inputs import (
 from treeopt.cli.options.plan import batch_size_option, category_option, context_tokens_option, temperature_option
 from treeopt.cli.options.record import Heading, argument, given_options, group, is_given, option
 from treeopt.cli.options.sampling import measured_rule_option
-from treeopt.cli.options.values import COUNT, TEXT, Names
+from treeopt.cli.options.values import COUNT, TEXT, OneOf
 from treeopt.cli.outputs import default_record_path
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import warn
@@ -50,7 +50,7 @@ class ExportOptions:
     path: Path = argument(type=file, metavar="FILE")
     target: str = option(
         "--to",
-        type=Names("name", _target_names),
+        type=OneOf("name", _target_names),
         required=True,
         metavar="NAME",
         help="Format or engine; --list shows all of them.",

@@ -10,7 +10,6 @@ from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.cli.options.values import COUNT, LENGTH, TEMPERATURE, TEXT, Parsed
 from treeopt.planner import PlanRequest
-from treeopt.records.rules import LOSSY_RULES
 
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([KMGT]i?B)", re.ASCII)
 
@@ -110,12 +109,6 @@ class PlanOptions:
         is_flag=True,
         help="Also consider lossy rules, which change the distribution of the output.",
     )
-
-    def __post_init__(self) -> None:
-        if self.rule in LOSSY_RULES and not self.lossy:
-            raise click.UsageError(
-                f"--rule {self.rule}: it changes the distribution of the output. Allow that with --lossy."
-            )
 
     @property
     def request(self) -> PlanRequest:

@@ -20,12 +20,11 @@ from treeopt.cli.options.values import (
     LENGTHS,
     TEMPERATURE,
     THREADS,
-    Names,
+    OneOf,
     whole,
 )
 from treeopt.cli.outputs import checkpoint_path
 from treeopt.engines.clients.client import METHODS, NGRAM
-from treeopt.errors import InvalidValueError
 from treeopt.files.atomic_files import is_stream
 from treeopt.records.machine import AUTO
 
@@ -39,7 +38,7 @@ def _engine_names() -> Sequence[str]:
     return NAMES
 
 
-PROBED_ENGINE = Names("engine", _engine_names)
+PROBED_ENGINE = OneOf("engine", _engine_names)
 MODEL_FORMS = "in the engine's own form, such as a GGUF file"
 
 
@@ -68,18 +67,6 @@ def chat_template_option() -> Any:
         help="Model folder whose chat template is applied to each prompt; by default none in treeopt probe, and that of "
         "the profile in treeopt bench engine.",
     )
-
-
-def check_engine(name: str | None) -> str:
-    """Return the name of an engine that can be probed; raises click.UsageError for any other."""
-    from treeopt.engines.clients.registry import NAMES
-
-    if name not in NAMES:
-        got = "none" if name is None else f"{name!r:.40}"
-        raise click.UsageError(
-            f"ENGINE: expected one of {', '.join(NAMES)}. Got {got}: treeopt probe --list describes each."
-        )
-    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +136,7 @@ class EngineOptions(ServerOptions):
     )
 
     def check(self, name: str) -> None:
-        """Raise click.UsageError unless the options name the engine's models, or its address."""
+        """Raise click.UsageError unless the options name the engine's models, InvalidValueError for a wrong address."""
         from treeopt.engines.clients.registry import PLACED, parse_urls
 
         for flag, value in (("--device", self.device), ("--dtype", self.dtype)):
@@ -162,10 +149,7 @@ class EngineOptions(ServerOptions):
                 "--ngram-tokens: it is for --method ngram of an engine that treeopt starts. Leave it out."
             )
         if self.url is not None:
-            try:
-                parse_urls(self.url)
-            except InvalidValueError as error:
-                raise click.UsageError(str(error)) from None
+            parse_urls(self.url)
         elif self.method == NGRAM and (self.target is None or self.draft is not None):
             raise click.UsageError(
                 "--method ngram: expected --target alone, because nothing else drafts. Leave --draft out."
@@ -204,10 +188,7 @@ class EngineOptions(ServerOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeOptions:
-    engine: str | None = argument(type=PROBED_ENGINE, required=False, metavar="ENGINE")
-    list_engines: bool = option(
-        "--list", is_flag=True, help="List engines, whether they are installed, and what they report."
-    )
+    engine: str = argument(type=PROBED_ENGINE, metavar="ENGINE")
     models: EngineOptions = group(EngineOptions)
     lengths: tuple[int, ...] = option(
         "--lengths",
@@ -256,16 +237,12 @@ class ProbeOptions:
 
         if is_given("lengths") or self.models.url is None or self.is_one_length:
             return self
-        try:
-            return replace(self, lengths=tuple(sorted(parse_urls(self.models.url))))
-        except InvalidValueError as error:
-            raise click.UsageError(str(error)) from None
+        return replace(self, lengths=tuple(sorted(parse_urls(self.models.url))))
 
-    def check(self) -> str:
-        """Return the engine's name; raises click.UsageError for invalid options."""
+    def check(self) -> None:
+        """Raise click.UsageError or InvalidValueError for options that contradict each other."""
         from treeopt.engines.clients.registry import check_method
 
-        engine = check_engine(self.engine)
         lengths = ",".join(map(str, self.lengths))
         if self.is_one_length:
             if len(self.lengths) != 1:
@@ -275,18 +252,14 @@ class ProbeOptions:
                 )
             if self.checkpoint_file is None:
                 raise click.UsageError("--output: expected a file, next to which answers are stored. Name one with -o.")
-            self.server.check(engine)
-            return engine
-        self.models.check(engine)
-        try:
-            check_method(engine, self.models.method, url=self.models.url)
-        except InvalidValueError as error:
-            raise click.UsageError(str(error)) from None
+            self.server.check(self.engine)
+            return
+        self.models.check(self.engine)
+        check_method(self.engine, self.models.method, url=self.models.url)
         if self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):
             raise click.UsageError(
                 f"--lengths: expected 0, plain decoding, and others that rise, such as 0,1,3,7. Got {lengths}."
             )
-        return engine
 
     @property
     def is_one_length(self) -> bool:

@@ -12,12 +12,11 @@ from treeopt.cli.options.inputs import PROFILE, REPLACE_FILES, file, force_optio
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, group, is_given, option, refuse_options
-from treeopt.cli.options.sampling import SamplingsOptions, check_rule_option, lossy_option
+from treeopt.cli.options.sampling import SamplingsOptions, lossy_option
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MAX_COUNT, Names, whole
 from treeopt.cli.outputs import DEFAULT_RECORD, checkpoint_path, is_stdout, record_path
-from treeopt.errors import InvalidValueError
 from treeopt.files.atomic_files import is_stream
-from treeopt.records.rules import RULES
+from treeopt.records.rules import RULES, check_rule
 from treeopt.trees.drafter_setting import DRAFTERS, DrafterSetting
 
 if TYPE_CHECKING:
@@ -235,10 +234,11 @@ class ProfileOptions:
 
     @property
     def rule_names(self) -> tuple[str, ...]:
-        """The rules; raises click.UsageError for one that cannot be run."""
-        return tuple(
-            check_rule_option(rule.strip(), lossy=self.lossy, option="--rules") for rule in self.rules.split(",")
-        )
+        """The rules; raises InvalidValueError for one that cannot be run."""
+        rules = tuple(rule.strip() for rule in self.rules.split(","))
+        for rule in rules:
+            check_rule(rule, lossy=self.lossy)
+        return rules
 
     @property
     def to_stdout(self) -> bool:
@@ -295,27 +295,23 @@ class ProfileOptions:
             )
 
     def settings(self) -> "Settings":
-        """Return the profiler's settings; raises click.UsageError for an invalid one."""
+        """Return the profiler's settings; raises InvalidValueError for an invalid one."""
         from treeopt.profiler import RecordSize, Settings
 
         budget_s = self.time_budget_s
         if budget_s is None and not self.is_fixed_amount and not self.imports.has_times:
             budget_s = BUNDLED_BUDGET_S if self.pair.target is None else BUDGET_S
-        try:
-            return Settings(
-                rules=self.rule_names,
-                lossy=self.lossy,
-                samplings=self.sampling.samplings,
-                draft_sampling=self.sampling.draft_sampling,
-                context_tokens=self.context_tokens,
-                batch_sizes=self.batch_sizes,
-                max_tokens=self.max_tokens,
-                rounds=self.rounds,
-                time_budget_s=budget_s,
-                positions=self.positions,
-                record=None if self.record is None else RecordSize(),
-                cuda_graphs=self.cuda_graphs,
-            )
-        except InvalidValueError as error:  # each setting is an option
-            name, _, reason = str(error).partition(":")
-            raise click.UsageError(f"--{name.replace('_', '-')}:{reason}") from None
+        return Settings(
+            rules=self.rule_names,
+            lossy=self.lossy,
+            samplings=self.sampling.samplings,
+            draft_sampling=self.sampling.draft_sampling,
+            context_tokens=self.context_tokens,
+            batch_sizes=self.batch_sizes,
+            max_tokens=self.max_tokens,
+            rounds=self.rounds,
+            time_budget_s=budget_s,
+            positions=self.positions,
+            record=None if self.record is None else RecordSize(),
+            cuda_graphs=self.cuda_graphs,
+        )

@@ -108,6 +108,18 @@ def options(record: type, name: str = "args") -> Callable[[Function], Function]:
     return decorate
 
 
+def list_option(describe: Callable[[], str], help_text: str) -> Callable[[Function], Function]:
+    """Return a decorator that adds the option `--list`, which prints a text and exits."""
+
+    def print_list(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        del parameter
+        if value and not context.resilient_parsing:
+            click.echo(describe())
+            context.exit()
+
+    return click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=print_list, help=help_text)
+
+
 def _decorators(record: type, outer: Heading = Heading.MAIN) -> Iterator[Callable[[Any], Any]]:
     for item in fields(record):
         heading = item.metadata.get("heading") or outer

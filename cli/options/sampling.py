@@ -7,8 +7,7 @@ import click
 
 from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import LENGTH, SHARE, TEMPERATURE, TEMPERATURES, Names, Parsed, parse_temperature
-from treeopt.errors import InvalidValueError
-from treeopt.records.rules import RULES, check_rule
+from treeopt.records.rules import RULES
 from treeopt.records.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -27,15 +26,6 @@ def lossy_option() -> Any:
 def measured_rule_option(help_text: str) -> Any:
     """Return the option of any rule that a profile may contain; another program may have measured it."""
     return option("--rule", heading=Heading.SAMPLING, type=Names("rule", lambda: RULES), help=help_text)
-
-
-def check_rule_option(rule: str, *, lossy: bool, option: str = "--rule") -> str:
-    """Return the rule; raises click.UsageError for an unknown one, and for a lossy one without `--lossy`."""
-    try:
-        check_rule(rule, lossy=lossy)
-    except InvalidValueError as error:
-        raise click.UsageError(f"{option}: {str(error).partition(': ')[2]}") from None
-    return rule
 
 
 def planned_rule(planned: "TreeFile") -> str:

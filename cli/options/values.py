@@ -58,6 +58,16 @@ class Names(Text):
         return [CompletionItem(f"{before}{comma}{name}") for name in new_names]
 
 
+class OneOf(Names):
+    """One of some names, which are loaded when a name is checked or completed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = super().convert(value, param, ctx)
+        if text not in (names := self._names()):
+            self.fail(f"expected one of {', '.join(names)}. Got {text!r:.60}.", param, ctx)
+        return text
+
+
 class Parsed(click.ParamType[Any]):
     """A value that a function reads from text.
 

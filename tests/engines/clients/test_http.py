@@ -391,5 +391,5 @@ class TestOpenAI:
 
 @pytest.mark.parametrize("url", ["http://a:1", "x=http://a:1", "3=ftp://a", "3=", ""])
 def test_addresses_without_a_length_are_refused(url):
-    with pytest.raises(InvalidValueError, match="--url: expected a server for each length"):
+    with pytest.raises(InvalidValueError, match="url: expected a server for each length"):
         parse_urls(url)

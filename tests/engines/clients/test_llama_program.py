@@ -188,7 +188,7 @@ def test_other_programs_are_refused(program, tmp_path):
 
 def test_other_engines_take_no_program():
     for name, url in (("vllm", None), ("llama-server", "0=http://a:1")):
-        with pytest.raises(InvalidValueError, match="--program: expected with llama-server alone"):
+        with pytest.raises(InvalidValueError, match="program: expected with llama-server alone"):
             create_client(name, url=url, threads=None, timeout_s=9, program="x")
 
 

@@ -43,7 +43,9 @@ def create_client(
     """
     if program is not None:
         if name != "llama-server" or url is not None:
-            raise InvalidValueError("--program: expected with llama-server alone, and without --url. Leave it out.")
+            raise InvalidValueError(
+                "program: expected with llama-server alone, and without --url. Leave it out.", field="program"
+            )
         from treeopt.engines.clients.llama_server import LlamaProgram
 
         return LlamaProgram(program, threads=threads)
@@ -60,8 +62,9 @@ def check_method(name: str, method: str | None, *, url: str | None) -> None:
     methods = STARTED_METHODS.get(name, ())
     if method not in methods:
         raise InvalidValueError(
-            f"--method: expected {', '.join((*methods, 'none'))} with {name} that treeopt starts. Got {method}: leave it out, "
-            "or start the engine with it and give --url."
+            f"method: expected {', '.join((*methods, 'none'))} with {name} that treeopt starts. Got {method}: leave it out, "
+            "or start the engine with it and give --url.",
+            field="method",
         )
 
 
@@ -93,7 +96,9 @@ def parse_urls(url: str) -> dict[int, str]:
         length, equals, address = pair.partition("=")
         if not equals or not length.strip().isdecimal() or not is_single_url(address):
             raise InvalidValueError(
-                f"--url: expected a server for each length, such as 0=http://localhost:8000,3=http://localhost:8001. Got {pair!r:.80}."
+                "url: expected a server for each length, such as 0=http://localhost:8000,3=http://localhost:8001. "
+                f"Got {pair!r:.80}.",
+                field="url",
             )
         urls[int(length)] = address.strip()
     return urls
