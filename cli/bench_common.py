@@ -26,7 +26,7 @@ from treeopt.cli.outputs import is_stdout
 from treeopt.cli.terminal import warn_of_other_programs
 from treeopt.errors import InterruptionError
 from treeopt.files.atomic_files import write_text
-from treeopt.files.figure_file import check_suffix, write_figure
+from treeopt.files.figure_file import write_figure
 from treeopt.planner import for_new_tokens
 from treeopt.records.bench_file import Bench, BenchFile, BenchHeading
 from treeopt.records.identity import Identity
@@ -63,10 +63,6 @@ class ResultOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureOptions(ResultOptions):
     plot: Path | None = plot_option()
-
-    def __post_init__(self) -> None:
-        if self.plot is not None:
-            check_suffix(self.plot)
 
     def draw(self, panels: "Sequence[Panel]", *, title: str, subtitle: str, columns: int = 1) -> None:
         from treeopt.plotting.panels import compose

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from treeopt.errors import TreeoptError
+from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.files.atomic_files import STANDARD_STREAM, check_writable, is_stream, numbered_files
 
 NamedPath = tuple[str, Path]
@@ -39,6 +39,23 @@ class OutputFile(click.Path):
         if str(value) == STANDARD_STREAM and not self.allow_dash:
             self.fail("expected a file. Got -, standard output.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class FigureFile(OutputFile):
+    """The path of a figure to write."""
+
+    def __init__(self) -> None:
+        super().__init__(stream=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from treeopt.files.figure_file import check_suffix
+
+        path = super().convert(value, param, ctx)
+        try:
+            check_suffix(path)
+        except InvalidValueError as error:
+            self.fail(str(error), param, ctx)
+        return path
 
 
 def is_stdout(path: Path) -> bool:

@@ -19,7 +19,7 @@ from treeopt.cli.options.values import COUNT, DURATION, MAX_COUNT, SEED, Parsed,
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import progress, warn
 from treeopt.errors import InfeasibleError, Warning
-from treeopt.files.figure_file import check_suffix, write_figure
+from treeopt.files.figure_file import write_figure
 from treeopt.planner import PlanRequest
 from treeopt.planner.planning import warn_unmeasured_limits
 from treeopt.planner.subsets import check_new_tokens
@@ -125,8 +125,6 @@ def simulate(args: SimulateOptions) -> None:
     probed engine.  Compares plain decoding, the engine's default, every fixed draft length and the schedule on the same
     requests.
     """
-    if args.plot is not None:
-        check_suffix(args.plot)
     profile = select_category(load_profile(args.profile_path), args.category)
     require_draft_model(profile, "simulate")
     times = StepTimes(profile, profile.acceptance(rule=args.rule, temperature=args.temperature), args.prompt_s)

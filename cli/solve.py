@@ -15,7 +15,7 @@ from treeopt.cli.outputs import OutputFile, is_stdout
 from treeopt.cli.plan_profile import plan_categories, plan_profile, select_category, select_new_tokens
 from treeopt.cli.terminal import diagram_width, warn
 from treeopt.errors import InterruptionError
-from treeopt.files.figure_file import check_suffix, write_figure
+from treeopt.files.figure_file import write_figure
 from treeopt.planner import tree_file
 from treeopt.planner.categories import CategoryPlans
 from treeopt.planner.profile_plan import ProfilePlan
@@ -65,8 +65,6 @@ def solve(args: SolveOptions) -> None:
     to_stdout = is_stdout(args.path)
     if args.as_json and to_stdout:
         raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
-    if args.plot is not None:
-        check_suffix(args.plot)
     request = args.plan.request
     profile = select_new_tokens(load_profile(args.profile_path), request, args.new_tokens, args.drafter)
     profile = select_category(profile, args.category)

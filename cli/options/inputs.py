@@ -8,7 +8,7 @@ import click
 
 from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import COUNT, LENGTH, TEXT
-from treeopt.cli.outputs import InputFile, OutputFile
+from treeopt.cli.outputs import FigureFile, InputFile, OutputFile
 from treeopt.errors import TreeoptError
 from treeopt.files.atomic_files import read_bytes
 from treeopt.report.text import quoted
@@ -33,9 +33,7 @@ def output_option(help_text: str, **attributes: Any) -> Any:
 
 
 def plot_option() -> Any:
-    return option(
-        "--plot", heading=Heading.OUTPUT, type=OutputFile(stream=False), help="Also write a figure: .svg, .png or .pdf."
-    )
+    return option("--plot", heading=Heading.OUTPUT, type=FigureFile(), help="Also write a figure: .svg, .png or .pdf.")
 
 
 def json_option() -> Any:

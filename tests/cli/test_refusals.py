@@ -114,8 +114,7 @@ SOLVE = [
     ("--json --output -", 2, "--json and --output -"),
     ("--save -", 2, "'--save': expected a file. Got -, standard output."),
     ("--plot -", 2, "'--plot': expected a file. Got -, standard output."),
-    ("--plot plan.jpg", 1, ".svg, .png, .pdf"),
-    ("--plot max_depth", 1, "Error: max_depth: expected a file name ending in .svg"),  # no option of that name
+    ("--plot plan.jpg", 2, "'--plot': plan.jpg: expected a file name ending in .svg, .png, .pdf. Got '.jpg'."),
     ("--save missing/solution.npz", 1, "missing"),
     ("--category code", 1, "--category: expected a profile of prompts that have a category"),
 ]
@@ -263,7 +262,7 @@ BENCH = [
     ("tree schedule.json", 2, "Got a schedule: treeopt bench batches schedule.json --batch-sizes 1,2,4,8."),
     ("tree tree.json --batch-sizes 1", 2, "No such option '--batch-sizes'"),
     ("grid tree.json", 2, "unexpected extra argument"),
-    ("grid --plot grid.txt", 1, ".svg"),
+    ("grid --plot grid.txt", 2, ".svg"),
     ("grid --plot -", 2, "expected a file. Got -, standard output."),
     ("grid --profile engine.yaml", 2, NOT_MEASURED),
     ("batches schedule.json", 2, "Missing option '--batch-sizes'"),
@@ -288,7 +287,7 @@ SIMULATE = [
     ("--replicas 0", 2, "1 to"),
     ("--max-batch-size 5", 1, "expected at most 1, the largest measured. Got 5"),
     ("--rule nothing", 1, "nothing"),
-    ("--plot load.txt", 1, ".svg"),
+    ("--plot load.txt", 2, ".svg"),
     ("--profile none.yaml", 1, "no such file"),
     ("--rate 1000000/s", 1, "at most 1000000 requests"),
 ]
