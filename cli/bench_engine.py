@@ -12,6 +12,7 @@ from treeopt.cli.options.inputs import load_profile, profile_option
 from treeopt.cli.options.plan import temperature_option
 from treeopt.cli.options.probe import (
     PROBED_ENGINE,
+    STARTED_ALONE,
     EngineOptions,
     ServerOptions,
     chat_template_option,
@@ -19,7 +20,7 @@ from treeopt.cli.options.probe import (
     together_option,
 )
 from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option, prompts_option, select_prompts
-from treeopt.cli.options.record import Heading, argument, group, option, options
+from treeopt.cli.options.record import Heading, argument, group, option, options, refuse_options
 from treeopt.cli.options.values import LENGTHS, Parsed
 from treeopt.cli.terminal import warn
 from treeopt.planner import StepModel, step_model
@@ -110,10 +111,12 @@ def bench_engine(args: BenchEngineOptions) -> None:
         raise click.UsageError(
             f"{args.profile_path}: expected a profile of {name}. Got one of {source}: write it with treeopt probe {name}."
         )
-    if args.strict and (temperature := _temperature(args, profile)) > 0:
-        raise click.UsageError(
-            f"--strict: expected temperature 0, where outputs are compared. Got {temperature:g}: give --temperature 0."
+    if (temperature := _temperature(args, profile)) > 0:
+        refuse_options(
+            {"--strict": args.strict, "--near-tie": args.tolerance_nats is not None},
+            f"expected temperature 0, where outputs are compared. Got {temperature:g}: give --temperature 0.",
         )
+    refuse_options({"--together": args.together and args.server.url is not None}, STARTED_ALONE)
     model = step_model(profile, temperature=args.temperature)
     planned = fastest_length(model)
     if args.server.url is not None:
@@ -156,7 +159,7 @@ def _engine_options(args: BenchEngineOptions, profile: Profile) -> EngineOptions
         program=server.program,
         method=_probed_setting(profile, METHOD),
         ngram_tokens=None if ngram_tokens is None else int(ngram_tokens),
-        threads=server.threads or profile.machine.threads,
+        threads=server.threads or (None if server.url else profile.machine.threads),
         device=placed(server.device, profile.machine.device),
         dtype=placed(server.dtype, probed.dtype),
         timeout_s=server.timeout_s,

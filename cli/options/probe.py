@@ -10,7 +10,7 @@ import click
 from treeopt.cli.options.inputs import PROFILE, REPLACE_FILES, force_option, output_option
 from treeopt.cli.options.pair import DTYPE
 from treeopt.cli.options.prompts import max_prompts_option, prompts_option
-from treeopt.cli.options.record import Heading, argument, group, is_given, option
+from treeopt.cli.options.record import Heading, argument, group, is_given, option, refuse_options
 from treeopt.cli.options.values import (
     COUNT,
     COUNTS,
@@ -39,6 +39,7 @@ def _engine_names() -> Sequence[str]:
 
 
 PROBED_ENGINE = OneOf("engine", _engine_names)
+STARTED_ALONE = "expected with an engine that treeopt starts. Got --url: leave it out."
 MODEL_FORMS = "in the engine's own form, such as a GGUF file"
 
 
@@ -149,6 +150,7 @@ class EngineOptions(ServerOptions):
                 "--ngram-tokens: it is for --method ngram of an engine that treeopt starts. Leave it out."
             )
         if self.url is not None:
+            refuse_options({"--threads": self.threads is not None}, STARTED_ALONE)
             parse_urls(self.url)
         elif self.method == NGRAM and (self.target is None or self.draft is not None):
             raise click.UsageError(
@@ -215,14 +217,18 @@ class ProbeOptions:
         help="Sampling temperature; 0 is greedy.",
     )
     rounds: int = option(
-        "--rounds", heading=Heading.MEASURED, type=COUNT, default=3, help="How often each prompt is decoded."
+        "--rounds",
+        heading=Heading.MEASURED,
+        type=COUNT,
+        default=3,
+        help="How often each prompt is decoded, at most if there is a --time-budget.",
     )
     max_new_tokens: int = max_new_tokens_option()
     time_budget_s: float | None = option(
         "--time-budget",
         heading=Heading.MEASURED,
         type=DURATION,
-        help="Measure for this long, such as 90s or 3m, instead of --rounds.",
+        help="Start no further round after this time, such as 90s or 3m.",
     )
     together: bool = together_option()
     resume: bool = option(
@@ -244,6 +250,7 @@ class ProbeOptions:
         from treeopt.engines.clients.registry import check_method
 
         lengths = ",".join(map(str, self.lengths))
+        refuse_options({"--together": self.together and self.models.url is not None}, STARTED_ALONE)
         if self.is_one_length:
             if len(self.lengths) != 1:
                 raise click.UsageError(

@@ -184,6 +184,8 @@ PROBE = [
     ("llama-server --url http://a:1", 2, "--url: expected one length of one server"),
     ("llama-server --url http://a:1 --lengths 3 -o -", 2, "--output: expected a file"),
     ("vllm --url http://a:1 --lengths 3 --ngram-tokens 2", 2, "that treeopt starts"),
+    ("vllm --url http://a:1 --lengths 3 --threads 1", 2, "--threads: expected with an engine that treeopt starts"),
+    ("vllm --url 0=http://a:1,3=http://a:2 --together", 2, "--together: expected with an engine that treeopt starts"),
     (f"llama-server {MODELS} --lengths 1,3", 2, "--lengths: expected 0"),
     (f"llama-server {MODELS} --lengths 0,-1", 2, "whole numbers of at least 0"),
     (f"llama-server {MODELS} --method ngram", 2, "--method ngram: expected --target alone"),
