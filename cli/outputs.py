@@ -102,9 +102,19 @@ def check_folder(path: Path, *, force: bool) -> None:
         raise TreeoptError(f"{path}: cannot be written ({error.strerror}). Name another folder.") from None
 
 
-def check_checkpoints(paths: Iterable[Path], *, resume: bool, force: bool) -> None:
-    """Raise TreeoptError for a checkpoint that exists, unless `resume` or `force` is set."""
-    for path in (file for first in paths for file in (first, *numbered_files(first))):
+def check_checkpoint(output: Path, *others: Path, resume: bool, force: bool) -> None:
+    """Check the checkpoint of an output, and further ones.
+
+    Raises click.UsageError for `resume` without a checkpoint, TreeoptError for one that exists, unless `resume` or `force`
+    is set, and for one that cannot be written.
+    """
+    checkpoint = checkpoint_path(output)
+    if checkpoint is None:
+        if resume:
+            raise click.UsageError("--resume: expected -o FILE, next to which unfinished work is saved. Name it.")
+        return
+    check_outputs([("--output", checkpoint)])
+    for path in (file for first in (checkpoint, *others) for file in (first, *numbered_files(first))):
         if path.exists() and not (resume or force):
             raise TreeoptError(
                 f"{path}: exists, and holds what an interrupted run measured. Continue with --resume, or start over with "
@@ -120,18 +130,17 @@ def check_profile_outputs(path: Path, record: str | None = None, *, resume: bool
     outputs = [("--output", path)]
     if record is not None:
         outputs.append(("--record", record_path(record, path)))
-    if not is_stream(path):
-        outputs.append(("--output", checkpoint_path(path)))
+    if (checkpoint := checkpoint_path(path)) is not None:
+        outputs.append(("--output", checkpoint))
     check_outputs(outputs)
     if record == DEFAULT_RECORD:
         check_unnamed([default_record_path(path)], force=force)
-    if not is_stream(path):
-        check_checkpoints([checkpoint_path(path), record_checkpoint_path(path)], resume=resume, force=force)
+    check_checkpoint(path, record_checkpoint_path(path), resume=resume, force=force)
 
 
-def checkpoint_path(path: Path) -> Path:
-    """Return where the measurements of an unfinished run are stored."""
-    return path.with_name(f"{path.name}.partial")
+def checkpoint_path(output: Path) -> Path | None:
+    """Return where unfinished work is stored until an output is written; None if the output is a stream."""
+    return None if is_stream(output) else output.with_name(f"{output.name}.partial")
 
 
 def record_checkpoint_path(profile: Path) -> Path:

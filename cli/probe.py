@@ -11,7 +11,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.probe import ProbeOptions
 from treeopt.cli.options.prompts import apply_chat_template, select_prompts
 from treeopt.cli.options.record import list_option, options
-from treeopt.cli.outputs import check_profile_outputs, is_stdout
+from treeopt.cli.outputs import check_profile_outputs, checkpoint_path, is_stdout
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
 from treeopt.report.text import quoted
@@ -87,7 +87,7 @@ def _open_checkpoint(
     conditions = {name: getattr(settings, name) for name in names}
     conditions["prompts"] = f"{len(settings.prompts)}, {crc32(repr(settings.prompts).encode()):08x}"
     heading = f"probe 2, {client.name} {client.version} {client.settings}, {config}, {conditions}"
-    return Checkpoint(args.checkpoint_file, heading, resume=args.resume)
+    return Checkpoint(checkpoint_path(args.path), heading, resume=args.resume)
 
 
 def _measure(
@@ -117,7 +117,7 @@ def _measure(
 
 
 def _print_missing_length(args: ProbeOptions, lengths: Sequence[int]) -> None:
-    click.echo(f"Draft lengths measured: {', '.join(map(str, lengths))}. Saved in {args.checkpoint_file}.")
+    click.echo(f"Draft lengths measured: {', '.join(map(str, lengths))}. Saved in {checkpoint_path(args.path)}.")
     if 0 not in lengths:
         length, missing, start = 0, "0, plain decoding", "without a draft"
     else:
@@ -137,6 +137,8 @@ def _print_summary(args: ProbeOptions, result: "Profile") -> None:
     if not to_stdout:
         click.echo(f"\nWritten to {args.path}. Next: treeopt solve --profile {quoted(args.path)}")
     if args.is_one_length:
-        click.echo(f"Answers stay in {args.checkpoint_file}: measure further lengths with --resume, or remove it.")
+        click.echo(
+            f"Answers stay in {checkpoint_path(args.path)}: measure further lengths with --resume, or remove it."
+        )
     for warning in probe_warnings(result):
         warn(warning)

@@ -7,7 +7,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.profile import ProfileOptions
 from treeopt.cli.options.record import given_options, is_given, options, refuse_options
-from treeopt.cli.outputs import check_profile_outputs, default_record_path
+from treeopt.cli.outputs import check_profile_outputs, default_record_path, is_stdout
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
 from treeopt.report.text import quoted
@@ -125,15 +125,15 @@ def _print_summary(args: ProfileOptions, result: "Profile", record: "DraftRecord
     from treeopt.report.profile_text import profile_summary, record_summary
 
     lines = ["\n\n".join([profile_summary(result), *([] if record is None else [record_summary(record)])])]
-    path, record_path = args.path, args.record_path
-    if not args.to_stdout:
+    path, record_path, to_stdout = args.path, args.record_path, is_stdout(args.path)
+    if not to_stdout:
         lines += ["", f"Written to {path}. Next: treeopt solve --profile {quoted(path)}"]
-    if record_path is not None and args.to_stdout:
+    if record_path is not None and to_stdout:
         lines.append(f"Draft record written to {record_path}.")
     elif record_path is not None:
         option = "" if record_path == default_record_path(path) else f" --record {quoted(record_path)}"
         lines.append(f"Draft record written to {record_path}. Next: treeopt export {quoted(path)}{option} --to sglang")
     for line in lines:
-        click.echo(line, err=args.to_stdout)
+        click.echo(line, err=to_stdout)
     for warning in times_warnings(result.latencies):
         warn(warning)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.options.profile import ProfileOptions
-from treeopt.cli.outputs import record_checkpoint_path
+from treeopt.cli.outputs import checkpoint_path, record_checkpoint_path
 from treeopt.cli.terminal import warn_of_other_programs
 from treeopt.errors import InvalidValueError
 
@@ -47,9 +47,10 @@ def measure_profile(args: ProfileOptions) -> "tuple[Profile, DraftRecord | None]
             raise click.UsageError("--time-budget: expected one process. Give --rounds and --positions under torchrun.")
         settings = replace(settings, time_budget_s=None)
         args = replace(args, pair=replace(args.pair, device=str(device)))
-    with processes.supervise(args.checkpoint_file):
-        if args.resume and args.checkpoint_file is not None:
-            check_origin(args.checkpoint_file)
+    checkpoint = checkpoint_path(args.path)
+    with processes.supervise(checkpoint):
+        if args.resume and checkpoint is not None:
+            check_origin(checkpoint)
         curves = args.imports.latencies
         acceptances = args.imports.acceptances(settings.rules[0], settings.sampling)
         return _measure(args, settings, processes, curves, acceptances)
@@ -87,12 +88,13 @@ def _measure(
             several=processes.count > 1,
             remedy="wait for quiet with --wait 60s" if args.wait_s is None else "wait longer",
         )
-    has_files = args.checkpoint_file is not None and is_first
-    resumed = args.resume and args.checkpoint_file is not None and args.checkpoint_file.exists()
+    checkpoint_file = checkpoint_path(args.path)
+    has_files = checkpoint_file is not None and is_first
+    resumed = args.resume and checkpoint_file is not None and checkpoint_file.exists()
     # the conditions of recorded sequences are those in the checkpoint
     sequences = RecordFiles(record_checkpoint_path(args.path) if has_files else None, resume=resumed)
     heading = settings.conditions(models.target, models.draft, prompts, models.described)
-    checkpoint = Checkpoint(args.checkpoint_file, heading, resume=args.resume, processes=processes)
+    checkpoint = Checkpoint(checkpoint_file, heading, resume=args.resume, processes=processes)
     budget = None
     if settings.time_budget_s is not None:
         share = 1.0 if args.record is None else 1 - RECORD_SHARE

@@ -15,10 +15,10 @@ from treeopt.cli.options.inputs import file, output_option
 from treeopt.cli.options.prompts import tokenize_prompt
 from treeopt.cli.options.record import Heading, is_given, option, refuse_options
 from treeopt.cli.options.values import whole
-from treeopt.cli.outputs import check_checkpoints, check_outputs, checkpoint_path
+from treeopt.cli.outputs import check_checkpoint, checkpoint_path
 from treeopt.cli.terminal import progress
 from treeopt.errors import InterruptionError, TreeoptError
-from treeopt.files.atomic_files import STANDARD_STREAM, is_stream, write_text
+from treeopt.files.atomic_files import STANDARD_STREAM, write_text
 from treeopt.report.text import counted
 
 if TYPE_CHECKING:
@@ -66,11 +66,6 @@ class PromptsOptions:
         help="Continue an interrupted run, if there is one, with --prompts.",
     )
 
-    @property
-    def checkpoint_file(self) -> Path | None:
-        """Where sequences of an unfinished run are stored; None if the output is a stream."""
-        return None if is_stream(self.path) else checkpoint_path(self.path)
-
     def check(self, *, prompt: str | None, force: bool) -> None:
         """Raise click.UsageError for options that contradict each other, TreeoptError for an existing checkpoint."""
         if (prompt is None) == (self.prompts is None):
@@ -79,11 +74,7 @@ class PromptsOptions:
         if self.prompts is None:
             used = {"--batch-size": is_given("batch_size"), "--output": is_given("path"), "--resume": self.resume}
             refuse_options(used, "expected --prompts with it. Got --prompt.")
-        if self.resume and self.checkpoint_file is None:
-            raise click.UsageError("--resume: expected -o FILE, next to which unfinished sequences are saved. Name it.")
-        if self.checkpoint_file is not None:
-            check_outputs([("--output", self.checkpoint_file)])
-            check_checkpoints([self.checkpoint_file], resume=self.resume, force=force)
+        check_checkpoint(self.path, resume=self.resume, force=force)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +153,7 @@ def _open_checkpoint(generation: Generation, requests: Sequence["GenerationReque
 
     prompts = crc32(repr([list(request.token_ids) for request in requests]).encode())
     heading = json.dumps({**generation.conditions, "prompts": prompts}, sort_keys=True)
-    return Checkpoint(generation.options.checkpoint_file, heading, resume=generation.options.resume)
+    return Checkpoint(checkpoint_path(generation.options.path), heading, resume=generation.options.resume)
 
 
 def _decode(
@@ -193,11 +184,11 @@ def _decode(
                 if step.finished:
                     tick()
     except KeyboardInterrupt:
-        if options.checkpoint_file is None:
+        if (checkpoint_file := checkpoint_path(options.path)) is None:
             raise
         raise InterruptionError(
             f"interrupted. {len(checkpoint.samples(KIND))} of {counted(len(requests), 'sequence')} are saved in "
-            f"{options.checkpoint_file}; run the same command with --resume."
+            f"{checkpoint_file}; run the same command with --resume."
         ) from None
     return errors
 

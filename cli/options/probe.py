@@ -25,7 +25,6 @@ from treeopt.cli.options.values import (
 )
 from treeopt.cli.outputs import checkpoint_path
 from treeopt.engines.clients.client import METHODS, NGRAM
-from treeopt.files.atomic_files import is_stream
 from treeopt.records.machine import AUTO
 
 if TYPE_CHECKING:
@@ -257,7 +256,7 @@ class ProbeOptions:
                     f"--url: expected one length of one server, such as --lengths 3. Got {lengths}: start it with each in "
                     "turn, or give a server for each, 0=URL,3=URL."
                 )
-            if self.checkpoint_file is None:
+            if checkpoint_path(self.path) is None:
                 raise click.UsageError("--output: expected a file, next to which answers are stored. Name one with -o.")
             self.server.check(self.engine)
             return
@@ -281,8 +280,3 @@ class ProbeOptions:
         if not self.is_one_length:
             return self.models
         return replace(self.models, url=f"{self.lengths[0]}={self.models.url}")
-
-    @property
-    def checkpoint_file(self) -> Path | None:
-        """Where answers are stored until the profile is written; None if the output is a stream."""
-        return None if is_stream(self.path) else checkpoint_path(self.path)

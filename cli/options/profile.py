@@ -14,8 +14,7 @@ from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, group, is_given, option, refuse_options
 from treeopt.cli.options.sampling import SamplingsOptions, lossy_option
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MAX_COUNT, Names, whole
-from treeopt.cli.outputs import DEFAULT_RECORD, checkpoint_path, is_stdout, record_path
-from treeopt.files.atomic_files import is_stream
+from treeopt.cli.outputs import DEFAULT_RECORD, record_path
 from treeopt.records.rules import RULES, check_rule
 from treeopt.trees.drafter_setting import DRAFTERS, DrafterSetting
 
@@ -239,15 +238,6 @@ class ProfileOptions:
         for rule in rules:
             check_rule(rule, lossy=self.lossy)
         return rules
-
-    @property
-    def to_stdout(self) -> bool:
-        return is_stdout(self.path)
-
-    @property
-    def checkpoint_file(self) -> Path | None:
-        """Where measurements of an unfinished run are stored; None if the output is a stream."""
-        return None if is_stream(self.path) else checkpoint_path(self.path)
 
     @property
     def record_path(self) -> Path | None:

@@ -55,6 +55,7 @@ PROFILE = [
     ("-o - --record", 2, "--record: expected a file, because the profile goes to standard output"),
     ("--record -", 2, "--record: expected a file of its own. Got -"),
     ("--record profile.yaml", 2, "--record: expected a file of its own. Got profile.yaml"),
+    ("-o - --resume", 2, "--resume: expected -o FILE, next to which unfinished work is saved. Name it."),
     ("--record missing/rec.npz", 1, "missing"),
     ("--record .", 1, "folder"),
     ("--record a.npz b.npz", 2, "unexpected extra argument"),
