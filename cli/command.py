@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import click
 from click.shell_completion import CompletionItem
 
-from treeopt.cli.options.record import HeadedOption, Heading
+from treeopt.cli.options.record import HeadedOption, Heading, flag_of
 from treeopt.cli.outputs import InputFile, OutputFile, check_outputs
 from treeopt.errors import InfeasibleError, InvalidValueError, OutOfMemoryError, TreeoptError
 
@@ -70,7 +70,7 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except (InvalidValueError, InfeasibleError, OutOfMemoryError) as error:
-            options = {str(param.name): _long_name(param) for param in self.params if isinstance(param, click.Option)}
+            options = {str(param.name): flag_of(param) for param in self.params if isinstance(param, click.Option)}
             text = name_options(error, options)
             if text == str(error):
                 raise
@@ -94,7 +94,7 @@ class Command(click.Command):
         paths = []
         for param in self.params:
             value = ctx.params.get(param.name) if param.name and isinstance(param.type, kind) else None
-            name = _long_name(param) if isinstance(param, click.Option) else param.make_metavar(ctx)
+            name = flag_of(param) if isinstance(param, click.Option) else param.make_metavar(ctx)
             paths += [(name, path) for path in (value if isinstance(value, tuple) else (value,)) if path]
         return paths
 
@@ -120,7 +120,3 @@ def name_options(error: TreeoptError, options: Mapping[str, str]) -> str:
     if error.field == "extrapolate" and "extrapolate" in options:
         return f"{text} Or allow it with {options['extrapolate']}."
     return text
-
-
-def _long_name(param: click.Parameter) -> str:
-    return max(param.opts, key=len)

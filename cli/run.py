@@ -133,6 +133,9 @@ def _load_plan(args: RunOptions) -> tuple[TreeSchedule | None, TreeFile]:
             "--drafter": args.drafter is not None,
             "--eagle-layers": bool(args.eagle_layers),
             "--draft": args.pair.draft is not None,
+            "--rule": args.rule is not None,
+            "--lossy": args.lossy,
+            "--draft-temperature, --draft-top-p, --draft-top-k": args.sampling.draft_sampling is not None,
         }
         refuse_options(used, "expected TREE, a file of treeopt solve. Got none: name it, or leave the option out.")
     scheduled = tree is not None and (args.schedule or is_schedule(tree))

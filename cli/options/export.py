@@ -19,7 +19,7 @@ from treeopt.cli.options.inputs import (
     read_any_tree,
 )
 from treeopt.cli.options.plan import batch_size_option, category_option, context_tokens_option, temperature_option
-from treeopt.cli.options.record import Heading, argument, given_options, group, is_given, option
+from treeopt.cli.options.record import Heading, argument, flag_of, given_options, group, is_given, option
 from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.cli.options.values import COUNT, TEXT, OneOf
 from treeopt.cli.outputs import default_record_path
@@ -174,7 +174,7 @@ class ExportOptions:
             source = "a tree without a profile"
         for name, flag in given_options().items():
             if name not in {*names, *COMMON}:
-                flags = ", ".join(param.opts[0] for param in params if param.name in names)
+                flags = ", ".join(flag_of(param) for param in params if param.name in names)
                 raise click.UsageError(f"{flag}: {self.target} from {source} takes {flags}. Leave {flag} out.")
 
     def load_tree(self) -> TreeFile:

@@ -21,16 +21,22 @@ def temperature_option(default: str = "the first in the profile") -> Any:
     )
 
 
-def context_tokens_option(more: str = "") -> Any:
-    """Return the option of the context length; `more` is appended to its help."""
-    help_text = f"Tokens in the KV cache; by default the first measured.{more}"
-    return option("--context-tokens", heading=Heading.PLANNED, type=COUNT, help=help_text)
+def context_tokens_option() -> Any:
+    return option(
+        "--context-tokens",
+        heading=Heading.PLANNED,
+        type=COUNT,
+        help="Tokens in the KV cache; by default the first measured. Values between measured ones are interpolated.",
+    )
 
 
-def batch_size_option(more: str = "") -> Any:
-    """Return the option of the batch size; `more` is appended to its help."""
-    help_text = f"Sequences decoded together; by default the first measured.{more}"
-    return option("--batch-size", heading=Heading.PLANNED, type=COUNT, help=help_text)
+def batch_size_option() -> Any:
+    return option(
+        "--batch-size",
+        heading=Heading.PLANNED,
+        type=COUNT,
+        help="Sequences decoded together; by default the first measured. Values between measured ones are interpolated.",
+    )
 
 
 def category_option() -> Any:
@@ -74,8 +80,8 @@ def _parse_size(text: str) -> int:
 class PlanOptions:
     rule: str | None = measured_rule_option("Verification rule to plan for; by default the best measured.")
     temperature: float | None = temperature_option()
-    context_tokens: int | None = context_tokens_option(" Values between measured ones are interpolated.")
-    batch_size: int | None = batch_size_option(" Values between measured ones are interpolated.")
+    context_tokens: int | None = context_tokens_option()
+    batch_size: int | None = batch_size_option()
     extrapolate: bool = option(
         "--extrapolate",
         heading=Heading.PLANNED,

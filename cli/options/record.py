@@ -69,6 +69,11 @@ def group(record: type, heading: Heading | None = None) -> Any:
     return field(metadata={"record": record, "heading": heading})
 
 
+def flag_of(param: click.Parameter) -> str:
+    """Return the long flag of an option, such as `--output`."""
+    return max(param.opts, key=len)
+
+
 def is_given(name: str) -> bool:
     """Return whether the user typed the option that click knows by this name."""
     return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
@@ -77,7 +82,7 @@ def is_given(name: str) -> bool:
 def given_options() -> dict[str, str]:
     """Return the flags of the options that the user typed, by the parameter names that click knows."""
     params = click.get_current_context().command.params
-    flags = {str(param.name): param.opts[0] for param in params if isinstance(param, click.Option)}
+    flags = {str(param.name): flag_of(param) for param in params if isinstance(param, click.Option)}
     return {name: flag for name, flag in flags.items() if is_given(name)}
 
 

@@ -240,6 +240,8 @@ RUN = [
     ("eagle.json --prompt x --eagle-layers 2,4,9", 1, "layers: expected 3 hidden-state layer ids from 0 to 8"),
     ("--prompt x --schedule", 2, "--schedule: expected TREE, a file of treeopt solve"),
     ("--prompt x --adapt", 2, "--adapt: expected TREE, a file of treeopt solve"),
+    ("--prompt x --rule target", 2, "--rule: expected TREE, a file of treeopt solve"),
+    ("--prompt x --temperature 1 --draft-top-k 5", 2, "--draft-top-k: expected TREE, a file of treeopt solve"),
     ("--prompt x --learn", 2, "--learn: expected TREE, a file of treeopt solve"),
     ("tree.json --prompt x --adapt-log log.jsonl", 2, "--adapt-log: expected --adapt with it"),
     ("tree.json --prompt x --save-profile new.yaml", 2, "--save-profile: expected --adapt with it"),
