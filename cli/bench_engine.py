@@ -42,15 +42,6 @@ if TYPE_CHECKING:
     from treeopt.engines.clients.client import EngineClient, EngineConfig
     from treeopt.profiler.engine import ProbeSettings
 
-EXPORTED_NAMES = {
-    "llama-server": "llama-cpp",
-    "transformers": "hf",
-    "vllm": "vllm",
-    "openvino": "openvino",
-    "mlx-lm": "mlx-lm",
-}
-"""Names of engines in `treeopt export`, by their names in `treeopt probe`."""
-
 
 def _parse_gap(text: str) -> float:
     if not 0 <= (value := float(text)) < float("inf"):
@@ -182,6 +173,7 @@ def _run(
 ) -> None:
     from tqdm import tqdm
 
+    from treeopt.engines import default_length
     from treeopt.profiler.bench.engine import bench_engine as measure
     from treeopt.profiler.engine_profile import heading_of
 
@@ -261,13 +253,3 @@ def _warn_of_differences(
             differences.append(f"{setting.name} {setting.value}, not {value}")
     if differences:
         warn(machine_mismatch_warning(subject, differences, "times and acceptance may differ"))
-
-
-def default_length(name: str) -> int | None:
-    """Return the draft length that a probed engine uses without any options; None if it has none."""
-    from treeopt.engines import ENGINES
-
-    if name not in EXPORTED_NAMES:
-        return None
-    default = next(engine for engine in ENGINES if engine.name == EXPORTED_NAMES[name]).default
-    return None if default is None or not default.is_chain else default.depth

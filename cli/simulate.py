@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from treeopt.cli.bench_engine import default_length
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_of
 from treeopt.cli.options.inputs import json_option, load_profile, plot_option, profile_option
@@ -18,6 +17,7 @@ from treeopt.cli.options.sampling import lossy_option, measured_rule_option
 from treeopt.cli.options.values import COUNT, DURATION, MAX_COUNT, SEED, Parsed, comma_list
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import progress, warn
+from treeopt.engines import default_length
 from treeopt.errors import InfeasibleError, Warning
 from treeopt.files.figure_file import write_figure
 from treeopt.planner import PlanRequest

@@ -14,7 +14,7 @@ from treeopt.engines.exporters import (
 )
 from treeopt.engines.exporters.engine import Engine
 
-__all__ = ["ENGINES"]
+__all__ = ["ENGINES", "default_length"]
 
 ENGINES: tuple[Engine, ...] = (
     vllm.ENGINE,
@@ -29,6 +29,15 @@ ENGINES: tuple[Engine, ...] = (
     eagle.ENGINE,
 )
 """Engines that `treeopt export` writes configurations for, the most used first."""
+EXPORTED_NAMES = {"llama-server": "llama-cpp", "transformers": "hf"}
+"""Names in `treeopt export` of engines that have another one in `treeopt probe`."""
+
+
+def default_length(name: str) -> int | None:
+    """Return the draft length that an engine of `treeopt probe` uses without any option; None if it has none."""
+    exported = EXPORTED_NAMES.get(name, name)
+    default = next((engine.default for engine in ENGINES if engine.name == exported), None)
+    return None if default is None or not default.is_chain else default.depth
 
 
 def __dir__() -> list[str]:
