@@ -29,7 +29,6 @@ from treeopt.planner.tokens import TokenModel
 from treeopt.records.profile import Profile, require_draft_model
 from treeopt.records.rules import check_rule, rule_label
 from treeopt.report.batch_bench import batch_bench_table, without_times_warning
-from treeopt.report.bench_text import headed_table
 from treeopt.report.plan_text import subject
 from treeopt.report.text import quoted
 from treeopt.trees import TreeFile
@@ -71,7 +70,7 @@ def bench_batches(args: BenchBatchesOptions) -> None:
     comparison = _comparison(models, tokens, candidates, args)
     bench = batch_bench(comparison, candidates)
     heading = bench_heading(models)
-    args.results.publish(headed_table(heading, batch_bench_table(bench)), heading, bench)
+    args.results.publish(batch_bench_table(bench), heading, bench)
     if args.results.plot is not None:
         from treeopt.report.figures.benches import batches_panels
 

@@ -31,6 +31,7 @@ from treeopt.planner import for_new_tokens
 from treeopt.records.bench_file import Bench, BenchFile, BenchHeading
 from treeopt.records.identity import Identity
 from treeopt.records.profile import Profile
+from treeopt.report.bench_text import describe_heading
 from treeopt.report.text import quoted
 from treeopt.trees import TreeFile
 
@@ -54,8 +55,9 @@ class ResultOptions:
     path: Path | None = output_option("Also write the results as JSON; - for standard output.")
 
     def publish(self, table: str, heading: BenchHeading, bench: Bench) -> None:
-        """Print the table, on standard error if the JSON goes to standard output, and write the JSON."""
-        click.echo(table, err=self.path is not None and is_stdout(self.path))
+        """Print heading and table, on standard error if the JSON goes to standard output, and write the JSON."""
+        text = f"{describe_heading(heading)}\n{table}"
+        click.echo(text, err=self.path is not None and is_stdout(self.path))
         if self.path is not None:
             write_text(self.path, BenchFile(heading, bench).text)
 

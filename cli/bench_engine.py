@@ -28,7 +28,6 @@ from treeopt.planner.segments import fastest_length
 from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mismatch_warning
 from treeopt.records.machine import AUTO
 from treeopt.records.profile import UNKNOWN, Profile
-from treeopt.report.bench_text import headed_table
 from treeopt.report.engine_bench import (
     engine_bench_table,
     interpolated_length_warning,
@@ -185,7 +184,7 @@ def _run(
     with tqdm(total=settings.batches, desc="bench     ", unit="answer", disable=None) as bar:
         bench = measure(client, config, settings, model, planned, bar.update, tolerance_nats=args.tolerance_nats)
     heading = heading_of(client, config)
-    args.results.publish(headed_table(heading, engine_bench_table(bench, default)), heading, bench)
+    args.results.publish(engine_bench_table(bench, default), heading, bench)
     if args.results.plot is not None:
         from treeopt.report.figures.benches import engine_panel
 

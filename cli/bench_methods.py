@@ -22,7 +22,7 @@ from treeopt.cli.options.record import Heading, group, option, options
 from treeopt.cli.options.values import COUNT, TEMPERATURES, Names
 from treeopt.records.bench_file import MethodsBench
 from treeopt.records.profile import Profile
-from treeopt.report.bench_text import headed_table, methods_table
+from treeopt.report.bench_text import methods_table
 from treeopt.report.plan_text import models_and_machine
 from treeopt.report.profile_text import measured_today
 
@@ -102,7 +102,7 @@ def bench_methods(args: BenchMethodsOptions) -> None:
     )
     heading = bench_heading(models)
     bench = MethodsBench.of(rows)
-    args.results.publish(headed_table(heading, methods_table(bench)), heading, bench)
+    args.results.publish(methods_table(bench), heading, bench)
     if args.results.plot is not None:
         from treeopt.report.figures.benches import methods_panels
 

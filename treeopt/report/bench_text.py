@@ -10,6 +10,7 @@ from treeopt.records.profile import UNKNOWN
 from treeopt.records.results import MethodRow, Pace, PacedPrediction, TreeMeasurement
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.report.plan_text import models_and_machine
+from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds, number_or_absent, percent, signed_percent
 from treeopt.trees import describe_tree
 
@@ -22,11 +23,18 @@ MAX_PLAIN_ERROR = 0.05
 """Relative error of the predicted plain step above which `SPEED_CHANGED` is printed."""
 MAX_PACE = 1.5
 """Ratio of the times of passes, in either direction, above which a profile is taken as another machine's."""
-
-
-def headed_table(heading: BenchHeading, table: str) -> str:
-    """Return a table below the line that describes its benchmark."""
-    return f"{describe_heading(heading)}\n{table}"
+TREE_COLUMNS = (Column(least=18), Column(">", 10, 0), Column(">", 14, 0), Column(">", 10, 0))
+GRID_HEADER = (
+    "",
+    *("tokens/step", "predicted", "error"),
+    *("step, ms", "predicted", "error"),
+    *("speedup", "predicted", "error", "at pace"),
+)
+METHODS_HEADER = (
+    *("method", "rule", "setting", "tokens/step", "step, ms", "draft, ms", "verify, ms", "host, ms"),
+    *("tokens/s", "speedup", "predicted", "at pace", "lossless"),
+)
+METHODS_COLUMNS = (Column(least=12), Column(), Column(), *[Column(">")] * 9, Column())
 
 
 def describe_heading(heading: BenchHeading) -> str:
@@ -76,7 +84,7 @@ def tree_bench_table(bench: TreeBench) -> str:
         ("step, ms", *steps, milliseconds(measured.step_s)),
         ("speedup", *speedups, f"{measured.speedup.value:.2f}"),
     ]
-    lines = [f"{name:<18}{left:>10}{middle:>14}{right:>10}" for name, left, middle, right in rows]
+    lines = aligned(rows, TREE_COLUMNS)
     lines += ["", *pace_lines(measured.pace)] if measured.pace else []
     lines.append(f"\n{counted(measured.tokens, 'token')} decoded. {_outputs_sentence(measured, bench.rule)}")
     if bench.drafter != "model":
@@ -102,17 +110,9 @@ def _outputs_sentence(measured: TreeMeasurement, rule: str) -> str:
 
 def grid_table(bench: GridBench) -> str:
     """Return the prediction for each tree next to its measurement, the choice marked, and the mean errors."""
-    width = max(len(describe_tree(row.tree)) for row in bench.trees)
-    group = f"{'predicted':>10}{'measured':>10}{'error':>9}"
-    lines = [
-        f"{'':{width + 2}}{'tokens per step':>29}{'step, ms':>29}{'speedup':>29}{'at this':>10}",
-        f"{'':{width + 2}}{group}{group}{group}{'pace':>10}",
-        *(_grid_line(row, width, chosen=index == 0) for index, row in enumerate(bench.trees)),
-        "",
-        *_grid_errors(bench),
-        *_grid_outputs(bench),
-    ]
-    return "\n".join(lines)
+    rows = [GRID_HEADER, *(_grid_row(row, chosen=index == 0) for index, row in enumerate(bench.trees))]
+    columns = [Column(), *[Column(">")] * (len(GRID_HEADER) - 1)]
+    return "\n".join([*aligned(rows, columns), "", *_grid_errors(bench), *_grid_outputs(bench)])
 
 
 def grid_outputs_warning(trees: int) -> Warning:
@@ -122,18 +122,12 @@ def grid_outputs_warning(trees: int) -> Warning:
     )
 
 
-def _grid_line(row: GridTree, width: int, *, chosen: bool) -> str:
-    tokens, step, speedup = _pairs(row)
-    cells = "".join(
-        f"{formatted(predicted):>10}{formatted(measured):>10}{signed_percent(predicted / measured):>9}"
-        for formatted, (predicted, measured) in (
-            ("{:.2f}".format, tokens),
-            (milliseconds, step),
-            ("{:.2f}".format, speedup),
-        )
-    )
-    at_pace = number_or_absent(paced_speedup(row.predicted.at_pace), ".2f")
-    return f"{'* ' if chosen else '  '}{describe_tree(row.tree):<{width}}{cells}{at_pace:>10}"
+def _grid_row(row: GridTree, *, chosen: bool) -> list[str]:
+    cells = [f"{'* ' if chosen else '  '}{describe_tree(row.tree)}"]
+    forms = ("{:.2f}".format, milliseconds, "{:.2f}".format)
+    for form, (predicted, measured) in zip(forms, _pairs(row), strict=True):
+        cells += [form(measured), form(predicted), signed_percent(predicted / measured)]
+    return [*cells, number_or_absent(paced_speedup(row.predicted.at_pace), ".2f")]
 
 
 def _pairs(row: GridTree) -> tuple[tuple[float, float], ...]:
@@ -188,19 +182,12 @@ def methods_table(bench: MethodsBench) -> str:
     blocks = []
     for temperature in bench.temperatures:
         rows = [row for row in bench.rows if row.temperature == temperature]
-        width = max((len(row.setting) for row in rows), default=0)
-        lines = [
-            f"temperature {temperature:g}",
-            "",
-            (
-                f"{'method':<14}{'rule':<10}{'setting':<{width}}{'tokens':>8}{'step':>8}{'draft':>8}{'verify':>8}{'host':>7}"
-                f"{'tokens':>8}{'speedup':>9}{'predicted':>10}{'at pace':>8}  lossless"
-            ),
-            f"{'':<24}{'':<{width}}{'/step':>8}{'ms':>8}{'ms':>8}{'ms':>8}{'ms':>7}{'/s':>8}",
-            *(_method_line(row, width) for row in rows),
-            *(f"{row.method:<14}not run: {row.reason}" for row in bench.not_run if row.temperature == temperature),
+        table = [
+            METHODS_HEADER,
+            *map(_method_row, rows),
+            *((row.method, f"not run: {row.reason}") for row in bench.not_run if row.temperature == temperature),
         ]
-        blocks.append("\n".join(line.rstrip() for line in lines))
+        blocks.append("\n".join([f"temperature {temperature:g}", "", *aligned(table, METHODS_COLUMNS)]))
         pace = pace_lines(rows[0].pace) if rows else []
         blocks.append("\n".join(["Draft, verify and host overhead were timed in a separate run.", *pace]))
         blocks += _assumptions(rows)
@@ -216,14 +203,17 @@ def _assumptions(rows: Sequence[MethodRow]) -> list[str]:
     return ["\n".join(["Predictions assume:", *lines])] if lines else []
 
 
-def _method_line(row: MethodRow, width: int) -> str:
-    step, draft, verify, overhead = (
-        milliseconds(seconds) if seconds > 0 else "0"
-        for seconds in (row.step_s, row.draft_s, row.verify_s, row.overhead_s)
-    )
+def _method_row(row: MethodRow) -> tuple[str, ...]:
+    times_s = (row.step_s, row.draft_s, row.verify_s, row.overhead_s)
     return (
-        f"{row.method:<14}{row.rule:<10}{row.setting:<{width}}{row.tokens_per_step:>8.2f}{step:>8}{draft:>8}{verify:>8}"
-        f"{overhead:>7}{row.tokens_per_s:>8.0f}{row.speedup:>9.2f}{row.predicted_speedup:>10.2f}"
-        f"{number_or_absent(paced_speedup(row.predicted_at_pace), '.2f'):>8}"
-        f"  {'yes' if row.lossless else 'NO'} ({row.evidence})"
+        row.method,
+        row.rule,
+        row.setting,
+        f"{row.tokens_per_step:.2f}",
+        *(milliseconds(seconds) if seconds > 0 else "0" for seconds in times_s),
+        f"{row.tokens_per_s:.0f}",
+        f"{row.speedup:.2f}",
+        f"{row.predicted_speedup:.2f}",
+        number_or_absent(paced_speedup(row.predicted_at_pace), ".2f"),
+        f"{'yes' if row.lossless else 'NO'} ({row.evidence})",
     )
