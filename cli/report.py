@@ -16,7 +16,8 @@ from treeopt.errors import TreeoptError
 from treeopt.files.atomic_files import read_bytes, write_text
 from treeopt.planner import PlanRequest
 from treeopt.records.bench_file import MAX_BYTES, Bench, is_bench, parse_benches
-from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
+from treeopt.report.html.contents import Contents, LabelledBench
+from treeopt.trees import TreeFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ def _load_contents(paths: Sequence[Path], request: PlanRequest) -> Contents:
         plan_options = {flag: name != "written" for name, flag in given_options().items()}
         refuse_options(plan_options, "expected a profile to plan from. Got none: name one, or leave the option out.")
     profile = load_profile(profiles[0]) if profiles else None
-    trees: list[LabelledTree] = []
+    trees: list[tuple[str, TreeFile]] = []
     benches: list[LabelledBench[Bench]] = []
     for path in paths:
         if path in profiles:
@@ -59,7 +60,7 @@ def _load_contents(paths: Sequence[Path], request: PlanRequest) -> Contents:
         if path.is_file() and is_bench(data := read_bytes(path, limit_bytes=MAX_BYTES)):
             benches += _parse_benches(path, data)
         else:
-            trees.append(LabelledTree(str(path), read_any_tree(path)))
+            trees.append((str(path), read_any_tree(path)))
     return Contents(
         planned=None if profile is None else plan_profile(profile, request),
         profile_name=str(profiles[0]) if profiles else "",

@@ -18,7 +18,7 @@ from tests.cli.invented import invented
 from tests.support.pages import BATCHES, ENGINE, GRID, ROW, Page, bench_of, everything, planned
 from treeopt.records.bench_file import BenchHeading, MethodsBench
 from treeopt.records.profile import Profile
-from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
+from treeopt.report.html.contents import Contents, LabelledBench
 from treeopt.report.html.page import page
 from treeopt.trees import Provenance, TokenTree, TreeFile
 
@@ -102,7 +102,7 @@ def _named(names: tuple[str, ...]) -> Contents:
     )
     return Contents(
         planned=found,
-        trees=tuple(LabelledTree(name, tree) for name, tree in zip(names, trees, strict=True)),
+        trees=tuple((name, tree) for name, tree in zip(names, trees, strict=True)),
         benches=tuple(LabelledBench(names[place % len(names)], each, raced) for place, each in enumerate(benches)),
     )
 

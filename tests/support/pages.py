@@ -37,7 +37,7 @@ from treeopt.records.results import (
     TreePrediction,
 )
 from treeopt.report.bench_records import prediction
-from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
+from treeopt.report.html.contents import Contents, LabelledBench
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, level_widths
 
 VOID = {"meta", "link", "br", "img", "input"}
@@ -278,7 +278,7 @@ def everything() -> Contents:
     known = Provenance(pair="big + small", machine="invented", rule="sequoia", temperature=0.0, speedup=1.5)
     return Contents(
         planned=several,
-        trees=(LabelledTree("tree.json", TreeFile(tree=tree, reach=reach, provenance=known)),),
+        trees=(("tree.json", TreeFile(tree=tree, reach=reach, provenance=known)),),
         benches=(
             LabelledBench("bench.json", bench_of(several, 1.9), HEADING),
             LabelledBench("grid.json", GRID, HEADING),

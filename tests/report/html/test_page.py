@@ -29,7 +29,7 @@ from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
 from treeopt.records.results import TreePrediction
 from treeopt.report.html.answer import Answer, answer, answer_figure, commands
-from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
+from treeopt.report.html.contents import Contents, LabelledBench
 from treeopt.report.html.page import facts, in_script, page
 from treeopt.report.html.page_warnings import page_warnings
 from treeopt.report.html.sections import MAX_NODES, sections
@@ -195,7 +195,7 @@ class TestAnswer:
 
     def test_trees_and_benches_have_an_answer_without_a_profile(self) -> None:
         provenance = Provenance(pair="a + b", rule="sequoia", temperature=0.0, speedup=1.5)
-        tree = LabelledTree("t", TreeFile(tree=TokenTree([-1, 0, 0]), provenance=provenance))
+        tree = ("t", TreeFile(tree=TokenTree([-1, 0, 0]), provenance=provenance))
         expected = Answer(shape="a tree of 3 nodes, depth 1", nodes=3, depth=1, predicted=1.5)
         assert answer(Contents(trees=(tree,))) == expected
         engine = answer(with_bench(None, ENGINE))
@@ -218,7 +218,7 @@ class TestAnswer:
         assert {f"★ {found.plan.choice.shape}", found.plan.plain.shape, found.plan.chain.shape, "1.23"} <= set(texts)
         assert any("rule target" in text for text in texts)
         assert sum(text.startswith("★") for text in texts) == 1
-        assert answer_figure(Contents(trees=(LabelledTree("t", TreeFile(tree=chain(1))),))) is None
+        assert answer_figure(Contents(trees=(("t", TreeFile(tree=chain(1))),))) is None
 
 
 def test_figures_of_benches_have_their_own_conditions() -> None:
@@ -244,7 +244,7 @@ def test_figures_of_benches_have_their_own_conditions() -> None:
 class TestCommands:
     def test_they_depend_on_the_inputs(self) -> None:
         found = planned()
-        tree = LabelledTree("my tree.json", TreeFile(tree=found.plan.choice.tree))
+        tree = ("my tree.json", TreeFile(tree=found.plan.choice.tree))
         bench = LabelledBench("b", bench_of(found, 1.5), HEADING)
         for contents, expected in (
             (
@@ -323,7 +323,7 @@ def page_with_names(name: str) -> Page:
     contents = planned(replace(profile, pair=pair, machine=machine, tool=name, created=name), max_nodes=8)
     heading = BenchHeading(tool=name, created=name, pair=replace(pair, draft=f"other {name}"), machine=machine)
     provenance = Provenance(pair=name, machine=name, rule=name, source=name, created=name, temperature=0.0)
-    tree = LabelledTree(name, TreeFile(tree=TokenTree([-1, 0, 0]), provenance=provenance))
+    tree = (name, TreeFile(tree=TokenTree([-1, 0, 0]), provenance=provenance))
     benches = (
         bench_of(contents, 1.5),
         replace(GRID, rule=name),
@@ -364,7 +364,7 @@ def test_page_of_a_large_tree_stays_below_the_limit() -> None:
     reach = np.ones(tree.nodes)
     for level in tree.levels[1:]:
         reach[level] = reach[tree.parents[level]] * 0.9 / (1 + tree.rank[level])
-    text = page(Contents(trees=(LabelledTree("large", TreeFile(tree=tree, reach=reach)),)))
+    text = page(Contents(trees=(("large", TreeFile(tree=tree, reach=reach)),)))
     assert len(text.encode()) < MAX_BYTES
     assert f"the CSV file contains {nodes - MAX_NODES} more" in text
     assert "rows are left out" in text
@@ -373,7 +373,7 @@ def test_page_of_a_large_tree_stays_below_the_limit() -> None:
 def test_most_reached_nodes_of_a_large_tree_are_drawn() -> None:
     tree = TokenTree([-1, 0, 0, *[1] * 400, *[2] * 400])
     reach = np.array([1.0, 0.9, 0.8, *[0.1] * 400, *np.linspace(0.7, 0.2, 400)])
-    (section,) = sections(Contents(trees=(LabelledTree("t", TreeFile(tree=tree, reach=reach)),)))
+    (section,) = sections(Contents(trees=(("t", TreeFile(tree=tree, reach=reach)),)))
     drawn = sorted(map(int, re.findall(r"<title>node (\d+),", section.figures[0].svg)))
     assert len(drawn) == MAX_NODES
     assert drawn == [*range(3 + MAX_NODES - 403), *range(403, 803)]
@@ -398,7 +398,7 @@ class TestWarnings:
         found = planned(invented(verify_noise=0.5, draft_noise=0.5), max_nodes=8)
         own = replace(bench_of(found, 1.5), measured=replace(MEASURED, divergences=(DIVERGENCE,)))
         other = TreeFile(tree=chain(2), provenance=Provenance(pair="x + y"))
-        contents = replace(with_bench(found, own), trees=(LabelledTree("t.json", other),))
+        contents = replace(with_bench(found, own), trees=(("t.json", other),))
         warnings = "\n".join(page_warnings(contents))
         assert "b.json: the output DIFFERS from plain decoding. Report it" in warnings
         assert "t.json was planned for x + y, and this is big + small" in warnings

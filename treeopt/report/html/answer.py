@@ -64,7 +64,7 @@ def answer(contents: Contents) -> Answer | None:
     if contents.planned is not None:
         return _answer_of_plan(contents.planned, contents)
     if contents.trees:
-        return _answer_of_tree(contents.trees[0].content, contents)
+        return _answer_of_tree(contents.trees[0][1], contents)
     for tree_bench in contents.benches_of(TreeBench):
         bench = tree_bench.content
         drafter = "" if bench.drafter == "model" else f"{bench.drafter}, "
@@ -142,7 +142,7 @@ def bench_command(contents: Contents) -> str | None:
 
 def _tree_name(contents: Contents) -> str:
     """Return the first tree file of a page, quoted, or that which `treeopt solve` writes."""
-    return quoted(contents.trees[0].label) if contents.trees else "tree.json"
+    return quoted(contents.trees[0][0]) if contents.trees else "tree.json"
 
 
 @dataclass(frozen=True, slots=True)

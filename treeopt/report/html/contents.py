@@ -12,14 +12,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledTree:
-    """A tree under a label."""
-
-    label: str
-    content: TreeFile
-
-
-@dataclass(frozen=True, slots=True)
 class LabelledBench(Generic[T_co]):
     """A bench under a label, with the heading of its file."""
 
@@ -35,7 +27,8 @@ class Contents:
     planned: ProfilePlan | None = None
     profile_name: str = "profile.yaml"
     """File of the profile, for printed commands."""
-    trees: tuple[LabelledTree, ...] = ()
+    trees: tuple[tuple[str, TreeFile], ...] = ()
+    """Each after its label."""
     benches: tuple[LabelledBench[Bench], ...] = ()
     """In any order; the page sorts them by label."""
 
@@ -44,7 +37,7 @@ class Contents:
         """Pair and machine of the profile, else of the first tree, as far as they are known."""
         if self.planned is not None:
             return Identity.of(self.planned.profile.pair, self.planned.profile.machine)
-        return Identity.from_provenance(self.trees[0].content.provenance) if self.trees else Identity()
+        return Identity.from_provenance(self.trees[0][1].provenance) if self.trees else Identity()
 
     @property
     def measured_here(self) -> "Contents":

@@ -88,11 +88,11 @@ def _facts_of_profile(planned: ProfilePlan) -> tuple[tuple[str, str], ...]:
 def _facts_of_trees(contents: Contents) -> tuple[tuple[str, str], ...]:
     names = ("pair", "machine", "threads", "rule", "temperature", "source", "created")
     return tuple(
-        (f"{shortened(tree.label, 40)}: {name}", f"{value:g}" if isinstance(value, float) else str(value))
-        for tree in contents.trees
-        if tree.content.provenance is not None
+        (f"{shortened(label, 40)}: {name}", f"{value:g}" if isinstance(value, float) else str(value))
+        for label, tree in contents.trees
+        if tree.provenance is not None
         for name in names
-        if (value := getattr(tree.content.provenance, name)) is not None
+        if (value := getattr(tree.provenance, name)) is not None
     )
 
 
@@ -109,8 +109,8 @@ def _facts_of_benches(contents: Contents) -> tuple[tuple[str, str], ...]:
 def _title(contents: Contents) -> str:
     if contents.planned is not None:
         return subject(contents.planned.profile)
-    for tree in contents.trees:
-        provenance = tree.content.provenance
+    for _, tree in contents.trees:
+        provenance = tree.provenance
         if provenance is not None and provenance.pair is not None:
             return provenance.pair + ("" if provenance.machine is None else f" on {provenance.machine}")
     for bench in contents.sorted_benches:

@@ -41,12 +41,12 @@ def _of_profile(planned: ProfilePlan) -> list[Warning]:
 def _of_trees(contents: Contents, profile: Profile) -> Iterator[Warning]:
     """Yield the trees that were planned for another pair than the profile's."""
     pair = Identity.of(profile.pair, profile.machine).pair
-    for tree in contents.trees:
-        provenance = tree.content.provenance
+    for label, tree in contents.trees:
+        provenance = tree.provenance
         if provenance is None or provenance.pair is None or provenance.pair == pair:
             continue
         yield pair_mismatch_warning(
-            f"{shortened(tree.label)} was planned for", provenance.pair, pair, "name its own profile"
+            f"{shortened(label)} was planned for", provenance.pair, pair, "name its own profile"
         )
 
 

@@ -81,8 +81,11 @@ class Table:
         return max(0, len(self.rows) - MAX_ROWS)
 
     @property
-    def file(self) -> "TableFile":
-        """The table as CSV; text that a spreadsheet would run is preceded by an apostrophe."""
+    def file(self) -> tuple[str, int]:
+        """The table as CSV in a `data:` URL, and the number of rows that did not fit.
+
+        Text that a spreadsheet would run is preceded by an apostrophe.
+        """
         lines, size = [_csv_line(self.header)], 0
         for row in self.rows:
             line = _csv_line(row.values())
@@ -91,17 +94,7 @@ class Table:
                 break
             lines.append(line)
         address = quote("".join(lines), safe=",.-_:/")
-        return TableFile(f"data:text/csv;charset=utf-8,{address}", len(self.rows) - len(lines) + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """A file within the page."""
-
-    address: str
-    """A `data:` URL."""
-    left_out: int
-    """Number of rows that did not fit."""
+        return f"data:text/csv;charset=utf-8,{address}", len(self.rows) - len(lines) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

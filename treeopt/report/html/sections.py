@@ -37,7 +37,7 @@ def sections(contents: Contents) -> list[Section]:
     result: list[Section] = []
     if contents.planned is not None:
         result += _profile_sections(contents.planned)
-    trees = [(tree.label, tree.content) for tree in contents.trees] or _planned_tree(contents.planned)
+    trees = contents.trees or _planned_tree(contents.planned)
     result += [_trees(trees)] if trees else []
     return result + _benches(contents)
 
@@ -151,16 +151,16 @@ def _schedule(planned: ProfilePlan, conditions: str) -> list[Section]:
     ]
 
 
-def _planned_tree(planned: ProfilePlan | None) -> list[tuple[str, TreeFile]]:
+def _planned_tree(planned: ProfilePlan | None) -> tuple[tuple[str, TreeFile], ...]:
     """Return the tree of a plan under a label; none for plain decoding and drafters that build their own trees."""
     if planned is None:
-        return []
+        return ()
     from treeopt.planner import tree_file
 
     option = planned.plan.choice if planned.best is None else planned.best.option
     if option.tree.nodes == 1 or option.drafter.builds_own_trees:
-        return []
-    return [("the choice", tree_file(planned.plan, planned.profile, source="this page", choice=planned.best))]
+        return ()
+    return (("the choice", tree_file(planned.plan, planned.profile, source="this page", choice=planned.best)),)
 
 
 def _trees(trees: Sequence[tuple[str, TreeFile]]) -> Section:
