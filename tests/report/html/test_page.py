@@ -243,7 +243,8 @@ def test_figures_of_benches_have_their_own_conditions() -> None:
 
 class TestCommands:
     def test_they_depend_on_the_inputs(self) -> None:
-        found = planned()
+        found, slow = planned(), invented(draft=lambda *_: 1.0)
+        slow = replace(slow, pair=replace(slow.pair, target_source="t", draft_source="d"))
         tree = ("my tree.json", TreeFile(tree=found.plan.choice.tree))
         bench = LabelledBench("b", bench_of(found, 1.5), HEADING)
         for contents, expected in (
@@ -254,7 +255,8 @@ class TestCommands:
             (Contents(planned=found, trees=(tree,)), ["bench tree 'my tree.json'", "run 'my tree.json'"]),
             (Contents(planned=found, trees=(tree,), benches=(bench,)), ["run 'my tree.json'"]),
             (Contents(trees=(tree,)), ["profile", "bench tree 'my tree.json'"]),
-            (Contents(planned=planned(invented(draft=lambda *_: 1.0))), ["profile --drafter prompt-lookup"]),
+            (with_bench(None, GRID), ["profile"]),
+            (Contents(planned=planned(slow)), ["profile --target t --draft d --drafter prompt-lookup"]),
         ):
             texts = [command.text for command in commands(contents) if "export" not in command.text]
             assert len(texts) == len(expected), texts
@@ -287,7 +289,11 @@ class TestCommands:
             (
                 "docs/profiles/bundled-2-cores-surface.yaml",
                 {"temperature": 0.6, "context_tokens": 64, "batch_size": 4, "max_nodes": 8},
-                {"solve": "--temperature 0.6 --context-tokens 64 --batch-size 4", "run": "--temperature 0.6"},
+                {
+                    "solve": "--temperature 0.6 --context-tokens 64 --batch-size 4",
+                    "bench": "batches tree.json --batch-sizes 4",
+                    "run": "--temperature 0.6",
+                },
             ),
             (
                 "tests/data/profile-golden.yaml",

@@ -103,24 +103,24 @@ def answer_figure(contents: Contents) -> PageFigure | None:
 
 def commands(contents: Contents) -> list[Command]:
     """Return the commands to run next."""
-    planned, tree = contents.planned, _tree_name(contents)
+    planned, tree, models = contents.planned, _tree_name(contents), contents.identity.model_options
     if planned is None:
-        return [
-            Command("treeopt profile", "measure this machine"),
-            Command(f"treeopt bench tree {tree}", "measure a tree"),
-        ]
+        measure = [Command(f"treeopt bench tree {tree}", "measure a tree")] if contents.trees else []
+        return [Command(f"treeopt profile{models}", "measure this machine"), *measure]
     profile, engine = quoted(contents.profile_name), planned.profile.engine
     result = answer(contents)
     if result is not None and result.nodes == 1 and engine is None:
-        return [Command("treeopt profile --drafter prompt-lookup", "try a drafter that needs no model")]
+        return [Command(f"treeopt profile{models} --drafter prompt-lookup", "try a drafter that needs no model")]
     solve = Command(
         f"treeopt solve --profile {profile}{planning_options(planned.request)} --output tree.json", "write the tree"
     )
     write = [] if contents.trees else [solve]
-    bench, measured = bench_command(contents), result is not None and result.measured is not None
-    if bench is None:
+    if engine is not None and engine.name == IMPORTED:
         return [*write, Command(engine_command(planned.profile, profile, tree), "write the setting of an engine")]
-    measure = [] if measured else [Command(f"{bench} --output bench.json", "measure the prediction here")]
+    bench, measured = bench_command(contents), result is not None and result.measured is not None
+    measure = (
+        [] if measured or bench is None else [Command(f"{bench} --output bench.json", "measure the prediction here")]
+    )
     if engine is not None:
         return measure
     use = [
@@ -131,13 +131,22 @@ def commands(contents: Contents) -> list[Command]:
 
 
 def bench_command(contents: Contents) -> str | None:
-    """Return the command that measures the choice of a plan; None for imported measurements of an unknown engine."""
+    """Return the command that measures the choice of a plan; None if there is none.
+
+    Imported measurements are of an unknown engine, and `bench batches` has no drafters other than the draft model.
+    """
     planned, profile, tree = contents.planned, quoted(contents.profile_name), _tree_name(contents)
     assert planned is not None  # without a plan there is no choice
     if planned.profile.engine is not None:
         imported = planned.profile.engine.name == IMPORTED
         return None if imported else engine_command(planned.profile, profile, tree)
-    return f"treeopt bench tree {tree}{' --lossy' if planned.plan.lossy else ''} --profile {profile}"
+    options = f"{' --lossy' if planned.plan.lossy else ''} --profile {profile}"
+    batch_size, best = planned.plan.model.point.batch_size, planned.best
+    if batch_size == 1:
+        return f"treeopt bench tree {tree}{options}"
+    if best is not None and best.option.drafter.name != "model":
+        return None
+    return f"treeopt bench batches {tree} --batch-sizes {batch_size}{options}"
 
 
 def _tree_name(contents: Contents) -> str:
