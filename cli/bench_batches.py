@@ -29,8 +29,7 @@ from treeopt.planner.tokens import TokenModel
 from treeopt.records.profile import Profile, require_draft_model
 from treeopt.records.rules import check_rule, rule_label
 from treeopt.report.batch_bench import batch_bench_table, without_times_warning
-from treeopt.report.plan_text import subject
-from treeopt.report.text import quoted
+from treeopt.report.text import quoted, subject
 from treeopt.trees import TreeFile
 from treeopt.trees.tree_schedule import TreeSchedule, is_schedule, load_schedule
 

@@ -34,8 +34,8 @@ from treeopt.report.engine_bench import (
     losslessness_error,
     losslessness_warning,
 )
-from treeopt.report.plan_text import models_and_machine
 from treeopt.report.profile_text import measured_today
+from treeopt.report.text import models_and_machine
 
 if TYPE_CHECKING:
     from treeopt.engines.clients.client import EngineClient, EngineConfig

@@ -21,8 +21,8 @@ from treeopt.records.profile import require_draft_model
 from treeopt.records.rules import check_rule
 from treeopt.report.bench_records import grid_bench
 from treeopt.report.bench_text import grid_table
-from treeopt.report.plan_text import subject
 from treeopt.report.profile_text import measured_today
+from treeopt.report.text import subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

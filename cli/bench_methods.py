@@ -23,8 +23,8 @@ from treeopt.cli.options.values import COUNT, TEMPERATURES, Names
 from treeopt.records.bench_file import MethodsBench
 from treeopt.records.profile import Profile
 from treeopt.report.bench_text import methods_table
-from treeopt.report.plan_text import models_and_machine
 from treeopt.report.profile_text import measured_today
+from treeopt.report.text import models_and_machine
 
 DEFAULT_TEMPERATURES = (0.0, 0.6)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.identity import identity_of
 from treeopt.cli.options.inputs import json_option, load_profile, plot_option, profile_option
 from treeopt.cli.options.plan import budget_option, category_option, temperature_option
 from treeopt.cli.options.record import option, options
@@ -24,10 +23,10 @@ from treeopt.planner import PlanRequest
 from treeopt.planner.planning import warn_unmeasured_limits
 from treeopt.planner.subsets import check_new_tokens
 from treeopt.records.profile import Profile, require_draft_model
-from treeopt.report.plan_text import models_and_machine
+from treeopt.report.commands import planning_options, profile_command
 from treeopt.report.profile_text import describe_conditions
 from treeopt.report.simulation import LargestRate, Simulation, simulation_json, simulation_text
-from treeopt.report.text import quoted
+from treeopt.report.text import models_and_machine, quoted
 from treeopt.simulation.arrivals import Load
 from treeopt.simulation.outcome import Outcome
 from treeopt.simulation.settings import ServedSetting, served_settings
@@ -202,21 +201,20 @@ def _next_command(args: SimulateOptions, times: StepTimes) -> str:
     }
     if profile.engine is not None or len(batch_sizes) == 1:
         return ""
-    words = [f"--profile {quoted(args.profile_path)}", f"--rule {acceptance.rule}"]
-    words += [f"--temperature {acceptance.temperature:g}", f"--context-tokens {times.planned_context}"]
-    if args.budget is not None:
-        words.append(f"--budget {args.budget}")
-    new_tokens = args.load.mean_new_tokens
+    request = PlanRequest(
+        rule=acceptance.rule,
+        temperature=acceptance.temperature,
+        context_tokens=times.planned_context,
+        max_nodes=args.budget,
+        lossy=args.lossy,
+    )
+    options = planning_options(request)
     with suppress(InfeasibleError):  # the profile does not contain acceptance by length
-        check_new_tokens(
-            profile, PlanRequest(rule=acceptance.rule, temperature=acceptance.temperature, lossy=args.lossy), new_tokens
-        )
-        words.append(f"--new-tokens {new_tokens}")
+        check_new_tokens(profile, request, args.load.mean_new_tokens)
+        options += f" --new-tokens {args.load.mean_new_tokens}"
     if args.category is not None:
-        words.append(f"--category {quoted(args.category)}")
-    if args.lossy:
-        words.append("--lossy")
-    return f"\n\nNext: treeopt schedule {' '.join(words)}"
+        options += f" --category {quoted(args.category)}"
+    return f"\n\nNext: treeopt schedule --profile {quoted(args.profile_path)}{options}"
 
 
 def _warn(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> None:
@@ -234,20 +232,13 @@ def _warn(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> None
         warn(
             Warning(
                 f"prefill was timed for prompts of up to {longest} tokens; longer ones are extrapolated.",
-                f"Measure longer ones: {_profile_command(times.profile)} --prompts FILE.",
+                f"Measure longer ones: {profile_command(times.profile)} --prompts FILE.",
             )
         )
     if times.max_batch_size == 1:
         warn(
             Warning(
                 "the profile has times of batch size 1 only, so servers decode one sequence after the other.",
-                f"Measure more: {_profile_command(times.profile)} --batch-sizes 1,2,4,8.",
+                f"Measure more: {profile_command(times.profile)} --batch-sizes 1,2,4,8.",
             )
         )
-
-
-def _profile_command(profile: Profile) -> str:
-    models = identity_of(profile).model_options
-    if profile.engine is None:
-        return f"treeopt profile{models}"
-    return f"treeopt probe {profile.engine.name}{models or ' --url URLS'}"

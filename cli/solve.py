@@ -20,8 +20,9 @@ from treeopt.planner import tree_file
 from treeopt.planner.categories import CategoryPlans
 from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.records.profile import require_draft_model
+from treeopt.report.commands import decoding_options, engine_command
 from treeopt.report.plan_json import plan_json
-from treeopt.report.plan_text import decoding_options, engine_command, plan_source, plan_text
+from treeopt.report.plan_text import plan_source, plan_text
 from treeopt.report.plan_warnings import profile_plan_warnings
 from treeopt.report.text import quoted
 from treeopt.trees import TreeFile, draw_text

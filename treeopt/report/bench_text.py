@@ -9,9 +9,8 @@ from treeopt.records.bench_file import BenchHeading, GridBench, GridTree, Method
 from treeopt.records.profile import UNKNOWN
 from treeopt.records.results import MethodRow, Pace, PacedPrediction, TreeMeasurement
 from treeopt.records.rules import LOSSY_RULES
-from treeopt.report.plan_text import models_and_machine
 from treeopt.report.table import Column, aligned
-from treeopt.report.text import counted, milliseconds, number_or_absent, percent, signed_percent
+from treeopt.report.text import counted, milliseconds, models_and_machine, number_or_absent, percent, signed_percent
 from treeopt.trees import describe_tree
 
 SPEED_CHANGED = Warning(

@@ -7,10 +7,9 @@ from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import LatencyTable
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
-from treeopt.report.plan_text import subject
 from treeopt.report.profile_text import describe_conditions, describe_point, labelled_acceptances
 from treeopt.report.table import Column, aligned
-from treeopt.report.text import milliseconds
+from treeopt.report.text import milliseconds, subject
 
 MIN_WIDTH = 24
 MIN_BAR = 4

@@ -1,7 +1,6 @@
 """A plan as `treeopt solve` prints it: the table, how certain it is, and the schedule."""
 
 import math
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,84 +8,15 @@ from treeopt.report.drafters_text import categories_text, drafter_contexts_text,
 from treeopt.report.plan_warnings import acceptance_without_counts, under_rule
 from treeopt.report.schedule_text import schedule_table
 from treeopt.report.table import PREDICTED, PREDICTED_COLUMNS, Column, aligned, predicted_cells
-from treeopt.report.text import counted, percent_floor, rule_name
+from treeopt.report.text import counted, percent_floor, rule_name, subject
 
 if TYPE_CHECKING:
-    from treeopt.planner import DrafterChoice, Option, Plan, PlanRequest
+    from treeopt.planner import Option, Plan
     from treeopt.planner.categories import CategoryPlans
     from treeopt.planner.profile_plan import ProfilePlan
-    from treeopt.records.machine import Machine, Pair
     from treeopt.records.profile import Profile
-    from treeopt.records.sampling import Sampling
 
 COLUMNS = (Column(least=9), Column(">", least=5), Column(">", least=5, gap=1), *PREDICTED_COLUMNS)
-
-
-def planning_options(request: "PlanRequest") -> str:
-    """Return the options of `treeopt solve` for a request, defaults left out.
-
-    >>> from treeopt.planner import PlanRequest
-    >>> planning_options(PlanRequest(temperature=0.6, max_nodes=64, memory_bytes=40_000_000_000, lossy=True))
-    ' --temperature 0.6 --budget 64 --memory 40000000KB --lossy'
-    """
-    values = {
-        "rule": request.rule,
-        "temperature": request.temperature,
-        "context-tokens": request.context_tokens,
-        "batch-size": request.batch_size,
-        "budget": request.max_nodes,
-        "depth": request.max_depth,
-        "level-width": request.level_widths,
-        "memory": None if request.memory_bytes is None else f"{Decimal(request.memory_bytes) / 1000}KB",
-        "objective": None if request.objective == "speed" else request.objective,
-    }
-    flags = [name for name in ("extrapolate", "raw", "lossy") if getattr(request, name)]
-    options = [f" --{name} {value}" for name, value in values.items() if value is not None]
-    return "".join([*options, *(f" --{name}" for name in flags)])
-
-
-def decoding_options(plan: "Plan", best: "DrafterChoice | None" = None) -> str:
-    """Return the options of `treeopt run` for a plan, or for the best of several drafters, defaults left out."""
-    acceptance, option = plan.model.acceptance, plan.choice if best is None else best.option
-    draft_sampling = acceptance.draft_sampling if option.drafter.name == "model" else None  # as treeopt bench
-    return sampling_text(acceptance.sampling, draft_sampling) + (" --lossy" if option.lossy else "")
-
-
-def engine_command(profile: "Profile", profile_path: str, tree: str) -> str:
-    """Return the command that follows a plan for a serving engine: its benchmark, or an export of imported measurements.
-
-    Args:
-        profile: of the engine.
-        profile_path: its file, quoted.
-        tree: the tree file, quoted.
-    """
-    from treeopt.planner import step_model
-    from treeopt.planner.segments import fastest_length
-    from treeopt.records.profile import IMPORTED
-
-    assert profile.engine is not None  # the caller's profile is of an engine
-    if profile.engine.name == IMPORTED:
-        return f"treeopt export {tree} --profile {profile_path} --to vllm"
-    command = f"treeopt bench engine {profile.engine.name} --profile {profile_path}"
-    if profile.pair.target_source is not None:
-        return command
-    planned = fastest_length(step_model(profile))
-    lengths = [0, planned] if planned else [chain.length for chain in profile.chain_latencies[0].chains]
-    return f"{command} --url {','.join(f'{length}=URL' for length in lengths)}"
-
-
-def sampling_text(sampling: "Sampling", draft_sampling: "Sampling | None") -> str:
-    """Return the options for how target and draft sample, defaults left out.
-
-    >>> from treeopt.records.sampling import Sampling
-    >>> sampling_text(Sampling(0.6, top_k=50), Sampling(0.8)), sampling_text(Sampling(), None)
-    (' --temperature 0.6 --top-k 50 --draft-temperature 0.8', '')
-    """
-    values = [(name, getattr(sampling, name)) for name in ("temperature", "top_p", "top_k")]
-    if draft_sampling is not None:
-        values += [(f"draft_{name}", getattr(draft_sampling, name)) for name in ("temperature", "top_p", "top_k")]
-    defaults = {"temperature": 0, "top_p": 1, "top_k": 0, "draft_top_p": 1, "draft_top_k": 0}
-    return "".join(f" --{name.replace('_', '-')} {value:g}" for name, value in values if value != defaults.get(name))
 
 
 def plan_text(
@@ -139,33 +69,6 @@ def heading(plan: "Plan", profile: "Profile", new_tokens: int | None = None, cat
 def _planned_for(new_tokens: int | None, category: str | None) -> list[str]:
     length = [] if new_tokens is None else [f"sequences of {counted(new_tokens, 'new token')}"]
     return [*length, *([] if category is None else [f"prompts of category {category}"])]
-
-
-def subject(profile: "Profile") -> str:
-    """Return the pair, the engine and the machine of a profile, as far as they are known."""
-    from treeopt.records.profile import IMPORTED
-
-    name = "" if profile.engine is None or profile.engine.name == IMPORTED else f" in {profile.engine.name}"
-    return f"{describe_models(profile.pair)}{name}{_on_machine(profile.machine)}"
-
-
-def models_and_machine(pair: "Pair", machine: "Machine") -> str:
-    """Return a pair and a machine, such as `big + small on AMD EPYC (2 threads)`."""
-    return f"{describe_models(pair)}{_on_machine(machine)}"
-
-
-def describe_models(pair: "Pair") -> str:
-    """Return target and draft model; `unknown models` for an import that names neither."""
-    from treeopt.records.profile import UNKNOWN
-
-    return "unknown models" if {pair.target, pair.draft} <= {UNKNOWN, None} else pair.label
-
-
-def _on_machine(machine: "Machine") -> str:
-    from treeopt.records.profile import UNKNOWN
-
-    threads = "" if machine.threads is None else f" ({counted(machine.threads, 'thread')})"
-    return f" on {machine.processor}{threads}" if machine.processor != UNKNOWN else ""
 
 
 def plan_origins(plan: "Plan") -> str:

@@ -13,10 +13,9 @@ from treeopt.records.profile import IMPORTED, UNKNOWN, Profile, describe_origins
 from treeopt.records.rules import rule_label
 from treeopt.records.step_latency import StepLatency
 from treeopt.records.timing_quality import estimate_precision
-from treeopt.report.plan_text import describe_models
 from treeopt.report.plan_warnings import SOURCES, SURE
 from treeopt.report.table import Column, aligned
-from treeopt.report.text import counted, milliseconds, percent
+from treeopt.report.text import counted, describe_models, milliseconds, percent
 
 if TYPE_CHECKING:
     from treeopt.planner.certainty import Certainty

@@ -10,8 +10,8 @@ from treeopt.report.figures.acceptance import acceptance_panel, acceptance_panel
 from treeopt.report.figures.rows import steps_panel
 from treeopt.report.figures.speedup_map import map_panel
 from treeopt.report.figures.times import times_panels
-from treeopt.report.plan_text import subject
 from treeopt.report.profile_text import describe_conditions, measured_on
+from treeopt.report.text import subject
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

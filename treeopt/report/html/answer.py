@@ -7,10 +7,10 @@ from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.records.bench_file import GridBench, MethodsBench, TreeBench
 from treeopt.records.profile import IMPORTED
 from treeopt.records.results import BatchBench, EngineBench, EngineRow
+from treeopt.report.commands import decoding_options, engine_command, planning_options
 from treeopt.report.figures.rows import Speedup, SpeedupRow, speedup_panel, value_of
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.parts import PageFigure, shortened
-from treeopt.report.plan_text import decoding_options, engine_command, planning_options
 from treeopt.report.text import counted, quoted
 from treeopt.trees import Provenance, TokenTree, TreeFile, describe_tree
 

@@ -14,8 +14,9 @@ from treeopt.report.html.contents import Contents
 from treeopt.report.html.page_warnings import page_warnings
 from treeopt.report.html.parts import shortened
 from treeopt.report.html.sections import sections
-from treeopt.report.plan_text import models_and_machine, plan_origins, subject
+from treeopt.report.plan_text import plan_origins
 from treeopt.report.profile_text import describe_point
+from treeopt.report.text import models_and_machine, subject
 from treeopt.version import TOOL
 
 

@@ -20,9 +20,9 @@ from treeopt.report.figures.speedup_map import map_panel
 from treeopt.report.figures.times import times_panels
 from treeopt.report.html.contents import Contents, LabelledBench
 from treeopt.report.html.parts import PageFigure, Section, Table, shortened
-from treeopt.report.plan_text import conclusions, subject
+from treeopt.report.plan_text import conclusions
 from treeopt.report.profile_text import labelled_acceptances
-from treeopt.report.text import range_text
+from treeopt.report.text import range_text, subject
 from treeopt.trees import TokenTree, TreeFile, describe_tree
 from treeopt.trees.figure import node_tooltips, tree_figure
 from treeopt.trees.layout import rank_paths, sort_by_reach

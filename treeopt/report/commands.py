@@ -1,0 +1,86 @@
+"""Commands that follow from a plan or a profile, as the output prints them."""
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treeopt.planner import DrafterChoice, Plan, PlanRequest
+    from treeopt.records.profile import Profile
+    from treeopt.records.sampling import Sampling
+
+
+def profile_command(profile: "Profile") -> str:
+    """Return the command that measures the models of a profile again, without its amounts."""
+    from treeopt.records.identity import Identity
+
+    models = Identity.of(profile.pair, profile.machine).model_options
+    if profile.engine is None:
+        return f"treeopt profile{models}"
+    return f"treeopt probe {profile.engine.name}{models or ' --url URLS'}"
+
+
+def planning_options(request: "PlanRequest") -> str:
+    """Return the options of `treeopt solve` for a request, defaults left out.
+
+    >>> from treeopt.planner import PlanRequest
+    >>> planning_options(PlanRequest(temperature=0.6, max_nodes=64, memory_bytes=40_000_000_000, lossy=True))
+    ' --temperature 0.6 --budget 64 --memory 40000000KB --lossy'
+    """
+    values = {
+        "rule": request.rule,
+        "temperature": None if request.temperature is None else f"{request.temperature:g}",
+        "context-tokens": request.context_tokens,
+        "batch-size": request.batch_size,
+        "budget": request.max_nodes,
+        "depth": request.max_depth,
+        "level-width": request.level_widths,
+        "memory": None if request.memory_bytes is None else f"{Decimal(request.memory_bytes) / 1000}KB",
+        "objective": None if request.objective == "speed" else request.objective,
+    }
+    flags = [name for name in ("extrapolate", "raw", "lossy") if getattr(request, name)]
+    options = [f" --{name} {value}" for name, value in values.items() if value is not None]
+    return "".join([*options, *(f" --{name}" for name in flags)])
+
+
+def decoding_options(plan: "Plan", best: "DrafterChoice | None" = None) -> str:
+    """Return the options of `treeopt run` for a plan, or for the best of several drafters, defaults left out."""
+    acceptance, option = plan.model.acceptance, plan.choice if best is None else best.option
+    draft_sampling = acceptance.draft_sampling if option.drafter.name == "model" else None  # as treeopt bench
+    return sampling_text(acceptance.sampling, draft_sampling) + (" --lossy" if option.lossy else "")
+
+
+def engine_command(profile: "Profile", profile_path: str, tree: str) -> str:
+    """Return the command that follows a plan for a serving engine: its benchmark, or an export of imported measurements.
+
+    Args:
+        profile: of the engine.
+        profile_path: its file, quoted.
+        tree: the tree file, quoted.
+    """
+    from treeopt.planner import step_model
+    from treeopt.planner.segments import fastest_length
+    from treeopt.records.profile import IMPORTED
+
+    assert profile.engine is not None  # the caller's profile is of an engine
+    if profile.engine.name == IMPORTED:
+        return f"treeopt export {tree} --profile {profile_path} --to vllm"
+    command = f"treeopt bench engine {profile.engine.name} --profile {profile_path}"
+    if profile.pair.target_source is not None:
+        return command
+    planned = fastest_length(step_model(profile))
+    lengths = [0, planned] if planned else [chain.length for chain in profile.chain_latencies[0].chains]
+    return f"{command} --url {','.join(f'{length}=URL' for length in lengths)}"
+
+
+def sampling_text(sampling: "Sampling", draft_sampling: "Sampling | None") -> str:
+    """Return the options for how target and draft sample, defaults left out.
+
+    >>> from treeopt.records.sampling import Sampling
+    >>> sampling_text(Sampling(0.6, top_k=50), Sampling(0.8)), sampling_text(Sampling(), None)
+    (' --temperature 0.6 --top-k 50 --draft-temperature 0.8', '')
+    """
+    values = [(name, getattr(sampling, name)) for name in ("temperature", "top_p", "top_k")]
+    if draft_sampling is not None:
+        values += [(f"draft_{name}", getattr(draft_sampling, name)) for name in ("temperature", "top_p", "top_k")]
+    defaults = {"temperature": 0, "top_p": 1, "top_k": 0, "draft_top_p": 1, "draft_top_k": 0}
+    return "".join(f" --{name.replace('_', '-')} {value:g}" for name, value in values if value != defaults.get(name))
