@@ -60,16 +60,20 @@ def profile(args: ProfileOptions) -> None:
     _print_summary(args, result, record)
 
 
+def _check_imported(args: ProfileOptions, taken: frozenset[str], reason: str) -> None:
+    """Raise click.UsageError for an option without an effect on imports, with a reason, and for several conditions."""
+    refuse_options({flag: name not in taken for name, flag in given_options().items()}, reason)
+    if len(args.sampling.samplings) > 1 or len(args.context_tokens) > 1:
+        raise click.UsageError(
+            "--temperature, --context-tokens: expected one each, at which the files were measured. Got several."
+        )
+
+
 def _import_everything(args: ProfileOptions, rule: str) -> "Profile":
     from treeopt.engines.importers import imported_profile
 
-    others = {flag: name not in IMPORT_OPTIONS for name, flag in given_options().items()}
-    refuse_options(others, "expected something to measure. Got imported measurements only: leave it out.")
-    if len(args.sampling.samplings) > 1 or len(args.context_tokens) > 1:
-        raise click.UsageError(
-            "--temperature, --context-tokens: expected one each if everything is imported: what the files were "
-            "measured at. Got several."
-        )
+    reason = "expected something to measure. Got imported measurements only: leave it out."
+    _check_imported(args, IMPORT_OPTIONS, reason)
     (sampling,) = args.sampling.samplings
     result = imported_profile(
         args.imports.latencies,
@@ -91,12 +95,7 @@ def _import_sweep(args: ProfileOptions) -> "Profile":
     from treeopt.engines.importers import sweep_profile
     from treeopt.engines.importers.sweep_profile import ESTIMATED, LEFT_OUT
 
-    others = {flag: name not in SWEEP_OPTIONS for name, flag in given_options().items()}
-    refuse_options(others, "expected without --sweep, which measures nothing here.")
-    if len(args.sampling.samplings) > 1 or len(args.context_tokens) > 1:
-        raise click.UsageError(
-            "--temperature, --context-tokens: expected one each with --sweep: what it was measured at. Got several."
-        )
+    _check_imported(args, SWEEP_OPTIONS, "expected without --sweep, which measures nothing here.")
     result = sweep_profile(
         args.imports.sweep,
         sampling=args.sampling.samplings[0],
