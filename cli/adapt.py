@@ -65,12 +65,12 @@ class AdaptOptions:
 
 @contextmanager
 def adapt_while_decoding(
-    args: AdaptOptions, models: "ModelPair", planned: "TreeFile", *, batch_size: int
+    args: AdaptOptions, models: "ModelPair", planned: "TreeFile", *, batch_size: int, force: bool
 ) -> "Iterator[Recalibration | None]":
     """Yield the recalibration of a plan, or None without `--adapt`; afterwards print a report and write the profile.
 
-    The profile is also written after an interruption. Raises TreeoptError for a profile of another pair, and for a log that
-    cannot be written.
+    The profile is also written after an interruption. Raises TreeoptError for a profile of another pair, unless `force` is
+    set, and for a log that cannot be written.
     """
     if not args.adapt:
         yield None
@@ -81,7 +81,7 @@ def adapt_while_decoding(
 
     profile = load_profile(args.profile_path)
     require_draft_model(profile, "--adapt")
-    check_models(args.profile_path, identity_of(profile), identity_here(models))
+    check_models(args.profile_path, identity_of(profile), identity_here(models), force=force)
     with _open_log(args.log) as log_change:
         request, start = PlanRequest(batch_size=batch_size), prompt_lookup_setting(planned.drafter)
         recalibration = Recalibration(profile, request, begin_with=start, on_change=log_change)

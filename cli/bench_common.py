@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treeopt.cli.identity import check_models, identity_here, identity_of, load_models
+from treeopt.cli.identity import OWN_PROFILE, check_models, identity_here, identity_of, load_models
 from treeopt.cli.options.inputs import (
     OTHER_MODELS,
     force_option,
@@ -130,7 +130,9 @@ def load_bench_models(
     else:
         models = load_models(pair, profile_path, identity_of(profile), force=force)
     if tree is not None and planned is not None:
-        check_models(tree, Identity.from_provenance(planned.provenance), identity_here(models), force=force)
+        remedy = OWN_PROFILE if pair.target is None and pair.draft is None else None
+        identity = Identity.from_provenance(planned.provenance)
+        check_models(tree, identity, identity_here(models), force=force, remedy=remedy)
     warn_of_other_programs(models.target)
     return models
 

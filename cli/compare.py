@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.identity import identity_of, warn_of_other
+from treeopt.cli.identity import OWN_PROFILE, identity_of, warn_of_differences
 from treeopt.cli.options.inputs import file, json_option, load_profile, profile_option, read_all_trees
 from treeopt.cli.options.plan import (
     batch_size_option,
@@ -86,7 +86,7 @@ def _load_trees(paths: tuple[Path, ...], profile: Profile) -> tuple[list[str], l
                     f"{path}: expected a tree of the draft model, whose acceptance is compared by. Got one of "
                     f"{tree.drafter.name}: compare drafters with treeopt solve, or run treeopt bench tree {quoted(path)}."
                 )
-            warn_of_other(f"{path} was planned for", Identity.from_provenance(tree.provenance), identity_of(profile))
+            warn_of_differences(path, Identity.from_provenance(tree.provenance), identity_of(profile), OWN_PROFILE)
             labels.append(printable(path.name if name is None else f"{path.name}: {name}"))
             trees.append(tree)
     return labels, trees

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.identity import check_models, identity_of
+from treeopt.cli.identity import OWN_PROFILE, check_models, identity_of
 from treeopt.cli.options.export import ExportOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import list_option, options
@@ -102,7 +102,7 @@ def _export_setting(engine: "Engine", args: ExportOptions) -> None:
         args.refuse_others({*engine.takes, "name", "budget", "depth", "profile"})
     if tree is not None and profile is not None:
         planned = Identity.from_provenance(tree.provenance)
-        check_models(args.path, planned, identity_of(profile), force=args.force)
+        check_models(args.path, planned, identity_of(profile), force=args.force, remedy=OWN_PROFILE)
     source = Source(
         profile=profile,
         record=None if args.record_path is None else DraftRecord.load(args.record_path),

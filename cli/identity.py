@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from treeopt.records.profile import Profile
     from treeopt.runtime.models.pair import ModelPair
 
+OWN_PROFILE = "name its own profile with --profile"
+"""Remedy for a tree and a profile of different models."""
+
 
 def identity_here(models: "ModelPair") -> Identity:
     """Return the identity of loaded models on this machine."""
@@ -88,27 +91,29 @@ def _with_conditions(pair: "PairOptions", planned: Identity) -> "PairOptions":
     return replace(pair, device=device, dtype=dtype, threads=threads)
 
 
-def check_models(path: Path, planned: Identity, here: Identity, *, force: bool = False) -> None:
-    """Raise TreeoptError for models other than a file's, unless `force`; warn of another machine, device, dtype or threads."""
+def check_models(path: Path, planned: Identity, here: Identity, *, force: bool, remedy: str | None = None) -> None:
+    """Raise TreeoptError for models other than a file's, unless `force`; warn as `warn_of_differences` does."""
     if not planned.same_pair(here) and not force:
         same = " by their names, with other weights" if here.pair == planned.pair else ""
         raise TreeoptError(
-            f"{path}: expected its own models, {planned.pair}. Got {here.pair}{same}: {_remedy(planned)}, or use these "
-            "with --force."
+            f"{path}: expected its own models, {planned.pair}. Got {here.pair}{same}: {remedy or _remedy(planned)}, or use "
+            "these with --force."
         )
-    warn_of_other(f"{path} was made for", planned, here)
+    warn_of_differences(path, planned, here, remedy)
 
 
-def warn_of_other(subject: str, planned: Identity, here: Identity) -> None:
-    """Warn if models or machine differ from those of a prediction.
+def warn_of_differences(path: Path, planned: Identity, here: Identity, remedy: str | None = None) -> None:
+    """Warn of models, machine, device, dtype or threads other than those of a file.
 
     Args:
-        subject: beginning of the sentence, such as `tree.json was planned for`.
-        planned: the prediction's.
-        here: the current ones.
+        path: the file.
+        planned: its identity.
+        here: the current one.
+        remedy: how to get the file's models; by default, options that load them.
     """
+    subject = f"{path} was made for"
     if not planned.same_pair(here):
-        warn(pair_mismatch_warning(subject, planned.pair, here.pair, _remedy(planned)))
+        warn(pair_mismatch_warning(subject, planned.pair, here.pair, remedy or _remedy(planned)))
     elif differing := planned.differences(here):
         warn(machine_mismatch_warning(subject, differing))
 

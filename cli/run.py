@@ -105,7 +105,7 @@ def run(args: RunOptions) -> None:
         planned = replace(planned, tree=schedule.tree(1))
     batch_size = 1 if args.several.prompts is None else args.several.batch_size
     with (
-        adapt_while_decoding(args.adapt, models, planned, batch_size=batch_size) as controller,
+        adapt_while_decoding(args.adapt, models, planned, batch_size=batch_size, force=args.force) as controller,
         learn_while_decoding(args.learning, models, planned) as learner,
     ):
         from treeopt.runtime.decoding.observer import combine_observers

@@ -218,7 +218,7 @@ def _next_command(args: SimulateOptions, times: StepTimes) -> str:
 
 
 def _warn(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> None:
-    longest = times.longest_prompt
+    longest, measure = times.longest_prompt, profile_command(times.profile)
     for warning in warn_unmeasured_limits(request, times.limiting_point, times.acceptance.table):
         warn(warning)
     if longest is None and times.prompt_s is None:
@@ -232,13 +232,13 @@ def _warn(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> None
         warn(
             Warning(
                 f"prefill was timed for prompts of up to {longest} tokens; longer ones are extrapolated.",
-                f"Measure longer ones: {profile_command(times.profile)} --prompts FILE.",
+                f"Measure longer ones: {measure} --prompts FILE." if measure else "Import times of longer ones.",
             )
         )
     if times.max_batch_size == 1:
         warn(
             Warning(
                 "the profile has times of batch size 1 only, so servers decode one sequence after the other.",
-                f"Measure more: {profile_command(times.profile)} --batch-sizes 1,2,4,8.",
+                f"Measure more: {measure} --batch-sizes 1,2,4,8." if measure else "Import times of larger batches.",
             )
         )

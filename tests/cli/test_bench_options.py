@@ -71,6 +71,6 @@ def test_tree_of_other_models_needs_force(bench):
     reached, stderr = bench("tree", profile_of())
     assert not reached
     assert "tree.json: expected its own models, large + small. Got bundled target + bundled draft" in stderr
-    assert "--target l --draft s" in stderr
+    assert "name its own profile with --profile, or use these with --force" in stderr
     reached, _ = bench("tree", profile_of(), "--force")
     assert reached

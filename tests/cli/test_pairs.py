@@ -112,14 +112,17 @@ class TestTreesOfOtherPairs:
 
     def test_export_needs_force_for_a_tree_of_other_models(self) -> None:
         line = refused("export", "other.json", "--to", "vllm", "--draft-model", "d")
-        assert "other.json: expected its own models, large + tiny. Got big + small" in line
+        assert (
+            "other.json: expected its own models, large + tiny. Got big + small: name its own profile with --profile,"
+            in line
+        )
 
     @pytest.mark.parametrize("command", [("compare",), ("export", "--force", "--to", "vllm", "--draft-model", "d")])
     def test_compare_and_export_warn_of_the_pair_and_threads_of_a_tree(self, command: tuple[str, ...]) -> None:
         name, *options = command
         (other,) = warnings_of(succeed(name, "other.json", *options))
         assert "for large + tiny, and this is big + small" in other
-        assert other.endswith("add --target l --draft t.")
+        assert other.endswith("name its own profile with --profile.")
         (threads,) = warnings_of(succeed(name, "threads.json", *options))
         assert "for 8 threads, not 2 threads: times differ." in threads
         assert warnings_of(succeed(name, "silent.json", *options)) == []

@@ -9,14 +9,20 @@ if TYPE_CHECKING:
     from treeopt.records.sampling import Sampling
 
 
-def profile_command(profile: "Profile") -> str:
-    """Return the command that measures the models of a profile again, without its amounts."""
+def profile_command(profile: "Profile") -> str | None:
+    """Return the command that measures the models of a profile again, without its amounts; None for an import."""
+    from treeopt.engines.clients.registry import AT_URL
     from treeopt.records.identity import Identity
+    from treeopt.records.profile import IMPORTED
 
-    models = Identity.of(profile.pair, profile.machine).model_options
-    if profile.engine is None:
+    models, engine = Identity.of(profile.pair, profile.machine).model_options, profile.engine
+    if engine is None:
         return f"treeopt profile{models}"
-    return f"treeopt probe {profile.engine.name}{models or ' --url URLS'}"
+    if engine.name == IMPORTED:
+        return None
+    method = next((f" --method {setting.value}" for setting in engine.settings if setting.name == "method"), "")
+    url = " --url URLS" if engine.name in AT_URL or not models else ""
+    return f"treeopt probe {engine.name}{models}{method}{url}"
 
 
 def planning_options(request: "PlanRequest") -> str:
@@ -57,6 +63,7 @@ def engine_command(profile: "Profile", profile_path: str, tree: str) -> str:
         profile_path: its file, quoted.
         tree: the tree file, quoted.
     """
+    from treeopt.engines.clients.registry import AT_URL
     from treeopt.planner import step_model
     from treeopt.planner.segments import fastest_length
     from treeopt.records.profile import IMPORTED
@@ -65,7 +72,7 @@ def engine_command(profile: "Profile", profile_path: str, tree: str) -> str:
     if profile.engine.name == IMPORTED:
         return f"treeopt export {tree} --profile {profile_path} --to vllm"
     command = f"treeopt bench engine {profile.engine.name} --profile {profile_path}"
-    if profile.pair.target_source is not None:
+    if profile.pair.target_source is not None and profile.engine.name not in AT_URL:
         return command
     planned = fastest_length(step_model(profile))
     lengths = [0, planned] if planned else [chain.length for chain in profile.chain_latencies[0].chains]

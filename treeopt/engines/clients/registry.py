@@ -12,6 +12,8 @@ STARTED_METHODS = {"llama-server": (NGRAM, EAGLE3), "transformers": (NGRAM,)}
 PLACED = ("transformers",)
 """Engines in this process that run on a device and in a dtype of the user's choice."""
 IN_PROCESS = ("transformers", "openvino", "mlx-lm")
+AT_URL = ("vllm", "openai")
+"""Engines that treeopt does not start."""
 
 
 class ClientModule(Protocol):
@@ -121,7 +123,7 @@ def _load_module(name: str) -> ClientModule:
         from treeopt.engines.clients import mlx_lm
 
         return mlx_lm
-    if name in ("vllm", "openai"):
+    if name in AT_URL:
         from treeopt.engines.clients import openai_server
 
         return openai_server
