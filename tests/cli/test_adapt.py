@@ -147,3 +147,13 @@ def test_drafters_that_cannot_adapt_are_refused(greedy_profile: Path, setting: A
     TreeFile(tree=chain(setting.longest_draft), drafter=setting).save("tree.json")
     command = ("run", "tree.json", "--temperature", 0, "--prompt", PROMPT, "--adapt", "--profile", greedy_profile)
     assert reason in refused(*command)
+
+
+@pytest.mark.usefixtures("folder")
+def test_profile_of_other_models_needs_force(greedy_profile: Path) -> None:
+    profile = Profile.load(greedy_profile)
+    replace(profile, pair=replace(profile.pair, draft="other", draft_digest="1")).save("other.yaml")
+    chain(2).save("tree.json")
+    options = ("--adapt", "--profile", "other.yaml")
+    assert "other.yaml: expected its own models, bundled target + other." in run(*options).stderr
+    assert run(*options, "--force", tokens=6).exit_code == 0
