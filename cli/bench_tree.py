@@ -29,10 +29,8 @@ from treeopt.records.results import TreePrediction
 from treeopt.records.rules import check_rule
 from treeopt.report.bench_records import file_prediction, prediction
 from treeopt.report.bench_text import pace_warning, tree_bench_table
-from treeopt.report.text import quoted
 from treeopt.trees import TreeFile
 from treeopt.trees.drafter_setting import DrafterSetting
-from treeopt.trees.tree_schedule import is_schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +50,6 @@ def bench_tree(args: BenchTreeOptions) -> None:
     compared token by token.
     """
     tree = args.tree
-    if is_schedule(tree):
-        raise click.UsageError(
-            f"{tree}: expected one tree. Got a schedule: treeopt bench batches {quoted(tree)} --batch-sizes 1,2,4,8."
-        )
     planned = move_drafter(tree, read_any_tree(tree), args.drafter, args.eagle_layers)
     profile = load_bench_profile(args)
     model, acceptance, rule, predicted = _predict(profile, planned, args)

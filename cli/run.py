@@ -41,11 +41,6 @@ class RunOptions:
     tree: Path | None = argument(type=file, required=False)
     prompt: str | None = option("--prompt", type=TEXT, help="Text to continue.")
     several: PromptsOptions = group(PromptsOptions)
-    schedule: bool = option(
-        "--schedule",
-        is_flag=True,
-        help="Read TREE as a schedule, a tree for every batch size; only needed if TREE is a pipe.",
-    )
     chat: bool | None = chat_option()
     max_new_tokens: int | None = option(
         "--max-new-tokens",
@@ -82,6 +77,8 @@ class RunOptions:
 @options(RunOptions)
 def run(args: RunOptions) -> None:
     """Generate text with the tree, drafter and models of TREE; without TREE, decode plainly.
+
+    TREE may also be a schedule, whose trees depend on the batch size.
 
     Prints the prompt and its continuation as it is generated.  If the model has a chat template, the prompt is a user
     message, and only the answer is printed (--no-chat switches that off).  The output has the target's own distribution,
@@ -127,7 +124,6 @@ def _load_plan(args: RunOptions) -> tuple[TreeSchedule | None, TreeFile]:
     tree = args.tree
     if tree is None:
         used = {
-            "--schedule": args.schedule,
             "--adapt": args.adapt.adapt,
             "--learn": args.learning.learn,
             "--drafter": args.drafter is not None,
@@ -138,7 +134,7 @@ def _load_plan(args: RunOptions) -> tuple[TreeSchedule | None, TreeFile]:
             "--draft-temperature, --draft-top-p, --draft-top-k": args.sampling.draft_sampling is not None,
         }
         refuse_options(used, "expected TREE, a file of treeopt solve. Got none: name it, or leave the option out.")
-    scheduled = tree is not None and (args.schedule or is_schedule(tree))
+    scheduled = tree is not None and is_schedule(tree)
     args.adapt.check(scheduled=scheduled)
     if tree is None:
         return None, TreeFile(tree=chain(0))

@@ -91,7 +91,7 @@ def read_any_tree(path: Path, choice: TreeChoiceOptions = ANY_TREE) -> "TreeFile
     """Read the tree of a file in any known format, or the tree for a budget and depth of a solution file.
 
     The file, or pipe, is read once. Raises click.UsageError for a choice that does not apply to the file, TreeoptError for
-    a profile, and the errors of the readers.
+    a profile or a schedule, and the errors of the readers.
     """
     from treeopt.any_tree import is_solution, parse, read_tree_bytes
 
@@ -100,7 +100,7 @@ def read_any_tree(path: Path, choice: TreeChoiceOptions = ANY_TREE) -> "TreeFile
         if choice.name is not None:
             raise click.UsageError(f"--name: {path} is a solution file. Choose with --budget and --depth.")
     else:
-        _refuse_profile(path, data)
+        _refuse_other_kinds(path, data)
         if (choice.budget, choice.depth) != (None, None):
             raise click.UsageError(
                 f"--budget and --depth choose a tree; {path} holds trees as they are. Leave them out."
@@ -113,13 +113,21 @@ def read_all_trees(path: Path) -> "dict[str | None, TreeFile]":
     from treeopt.trees.formats import MAX_BYTES, parse
 
     data = read_bytes(path, limit_bytes=MAX_BYTES)
-    _refuse_profile(path, data)
+    _refuse_other_kinds(path, data)
     return parse(path, data)
 
 
-def _refuse_profile(path: Path, data: bytes) -> None:
+def _refuse_other_kinds(path: Path, data: bytes) -> None:
+    """Raise TreeoptError for a profile or a schedule."""
+    from treeopt.trees.tree_schedule import FORMAT
+
     if PROFILE_HEADER in data[:HEADER_BYTES]:
         raise TreeoptError(
             f"{path}: expected a tree. Got a profile: treeopt solve --profile {quoted(path)} finds its best tree, "
             f"treeopt export {quoted(path)} --to NAME writes its setting."
+        )
+    if f'"{FORMAT}"'.encode() in data[:HEADER_BYTES]:
+        raise TreeoptError(
+            f"{path}: expected one tree. Got a schedule: treeopt run {quoted(path)} --prompts FILE decodes with it, "
+            f"treeopt bench batches {quoted(path)} --batch-sizes 1,2,4,8 compares it with its predictions."
         )
