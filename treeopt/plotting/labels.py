@@ -17,6 +17,8 @@ DISTANCES = tuple(6.0 * 1.25**step for step in range(18))
 """Distances from a point to the middle of its label's nearer side, in the order tried."""
 DIRECTIONS = tuple(np.pi / 8 * turn for turn in (0, 15, 1, 8, 7, 9, 14, 2, 4, 12, 3, 13, 5, 11, 6, 10))
 """Angles in the order tried: right, left, above, below, and between."""
+SIZE, RADIUS = 8.5, 3.5
+"""Font size of labels, and free space around each point."""
 NEAR = 9.0
 """A label farther from its point has a line to it."""
 
@@ -59,8 +61,6 @@ def label_points(
     points: Float64,
     texts: Sequence[str],
     *,
-    size: float = 7.0,
-    radius: float = 3.5,
     lines: Sequence[Float64] = (),
 ) -> None:
     """Write a label next to each point, in the nearest free place, with a line to the point if that is far.
@@ -71,20 +71,18 @@ def label_points(
         axes: of the points.
         points: float64 (n, 2), in data coordinates.
         texts: n labels of one line.
-        size: font size.
-        radius: free space around each point.
         lines: ends, float64 (2, 2) in data coordinates, of straight lines that labels do not cover.
     """
     middles, frame = _in_points(axes, points), _frame(axes)
     obstacles = [_in_points(axes, line) for line in lines]
-    boxes = [Box(float(x), float(y), 2 * radius, 2 * radius) for x, y in middles]
+    boxes = [Box(float(x), float(y), 2 * RADIUS, 2 * RADIUS) for x, y in middles]
     for point, middle, text in zip(points, middles, map(printable_glyphs, texts), strict=True):
-        width, height = text_width(text, size) + 2.0, 1.15 * size
+        width, height = text_width(text, SIZE) + 2.0, 1.15 * SIZE
         box = _free_box(middle, width, height, boxes, obstacles, frame)
         boxes.append(box)
         offset = np.array([box.x, box.y]) - middle
         far = max(abs(offset[0]) - width / 2, abs(offset[1]) - height / 2) > NEAR
-        line = {"arrowstyle": "-", "color": LINE, "linewidth": 0.6, "shrinkA": 0, "shrinkB": radius}
+        line = {"arrowstyle": "-", "color": LINE, "linewidth": 0.6, "shrinkA": 0, "shrinkB": RADIUS}
         axes.annotate(
             text,
             (float(point[0]), float(point[1])),
@@ -92,7 +90,7 @@ def label_points(
             textcoords="offset points",
             ha="center",
             va="center_baseline",
-            fontsize=size,
+            fontsize=SIZE,
             color=MUTED,
             arrowprops=line if far else None,
             annotation_clip=False,

@@ -154,7 +154,7 @@ def _draw_grid(axes: "Axes", bench: GridBench, *, labelled: bool) -> None:
     axes.scatter(*points[:1].T, label=first, zorder=4, **ring)
     if labelled:
         labels = [f"{row.tree.nodes}/{row.tree.max_depth}" for row in bench.trees]
-        label_points(axes, points, labels, size=8.5, lines=[diagonal, *bars])
+        label_points(axes, points, labels, lines=[diagonal, *bars])
     axes.spines[["top", "right"]].set_visible(False)
 
 

@@ -25,7 +25,6 @@ class Answer:
     shape: str
     """Such as `a tree of 8 nodes, depth 6`."""
     nodes: int
-    depth: int
     predicted: float | None = None
     measured: float | None = None
     engine: str | None = None
@@ -34,7 +33,7 @@ class Answer:
     def sentence(self) -> str:
         """The answer in one sentence.
 
-        >>> Answer(shape="a tree of 8 nodes", nodes=8, depth=6, predicted=2.07, measured=2.03).sentence
+        >>> Answer(shape="a tree of 8 nodes", nodes=8, predicted=2.07, measured=2.03).sentence
         'Fastest on this machine: a tree of 8 nodes, 2.03x plain decoding measured (2.07x predicted).'
         """
         machine = "on this machine" if self.engine is None else f"in {shortened(self.engine, 40)} on this machine"
@@ -70,7 +69,7 @@ def answer(contents: Contents) -> Answer | None:
         drafter = "" if bench.drafter == "model" else f"{bench.drafter}, "
         kind = "chain" if bench.depth == bench.nodes - 1 else "tree"
         shape = f"{drafter}a {kind} of {bench.nodes} nodes"
-        return _answer(shape, bench.nodes, bench.depth, None, _Result.of(bench))
+        return _answer(shape, bench.nodes, None, _Result.of(bench))
     for engine_bench in contents.benches_of(EngineBench):
         return _answer_of_engine(engine_bench.content.chosen, engine_bench.content.engine)
     return None
@@ -199,9 +198,8 @@ def _answer_of_plan(planned: ProfilePlan, contents: Contents) -> Answer:
     result = _result_of_option(option, planned, contents)
     if drafter.name != "model":
         shape = drafter.description if drafter.builds_own_trees else f"{drafter.description}, {option.shape}"
-        depth = 0 if drafter.builds_own_trees else tree.max_depth
-        return _answer(shape, option.max_nodes, depth, predicted, result)
-    return _answer(_shape(tree), tree.nodes, tree.max_depth, predicted, result, None if engine is None else engine.name)
+        return _answer(shape, option.max_nodes, predicted, result)
+    return _answer(_shape(tree), tree.nodes, predicted, result, None if engine is None else engine.name)
 
 
 def _answer_of_tree(content: TreeFile, contents: Contents) -> Answer:
@@ -209,14 +207,13 @@ def _answer_of_tree(content: TreeFile, contents: Contents) -> Answer:
     drafter = "model" if content.drafter is None else content.drafter.description
     result = _result_of_tree(contents, (tree.nodes, tree.max_depth), provenance.rule, provenance.temperature, drafter)
     shape = _shape(tree) if content.drafter is None else f"{drafter}, {describe_tree(tree)}"
-    return _answer(shape, tree.nodes, tree.max_depth, provenance.speedup, result)
+    return _answer(shape, tree.nodes, provenance.speedup, result)
 
 
 def _answer_of_engine(row: EngineRow, engine: str) -> Answer:
     return Answer(
         shape=counted(row.length, "draft token"),
         nodes=row.length + 1,
-        depth=row.length,
         predicted=row.predicted_speedup,
         measured=row.speedup,
         engine=engine,
@@ -291,12 +288,12 @@ def _result_in_batches(
 
 
 def _answer(
-    shape: str, nodes: int, depth: int, predicted: float | None, result: _Result | None, engine: str | None = None
+    shape: str, nodes: int, predicted: float | None, result: _Result | None, engine: str | None = None
 ) -> Answer:
     if result is not None and result.predicted is not None:
         predicted = result.predicted
     measured = None if result is None else value_of(result.speedup)
-    return Answer(shape=shape, nodes=nodes, depth=depth, predicted=predicted, measured=measured, engine=engine)
+    return Answer(shape=shape, nodes=nodes, predicted=predicted, measured=measured, engine=engine)
 
 
 def _shape(tree: TokenTree) -> str:

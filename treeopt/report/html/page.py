@@ -2,14 +2,13 @@
 
 import base64
 import hashlib
-import json
 from importlib import resources
 
 from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.plotting.style import DARK, LIGHT, PAPER
 from treeopt.records.profile import IMPORTED, UNKNOWN
 from treeopt.report.bench_text import describe_heading
-from treeopt.report.html.answer import Answer, answer, answer_figure, commands
+from treeopt.report.html.answer import answer, answer_figure, commands
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.page_warnings import page_warnings
 from treeopt.report.html.parts import shortened
@@ -40,17 +39,7 @@ def page(contents: Contents) -> str:
         style=style,
         script_hash=_checksum(script),
         style_hash=_checksum(style),
-        summary=in_script(_summary(result)),
     )
-
-
-def in_script(value: object) -> str:
-    r"""Return a value as JSON for a script element; no text in it can end the element.
-
-    >>> in_script({"name": "</script>"})
-    '{"name": "\\u003c/script>"}'
-    """
-    return json.dumps(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
@@ -117,17 +106,6 @@ def _title(contents: Contents) -> str:
     for bench in contents.sorted_benches:
         return models_and_machine(bench.heading.pair, bench.heading.machine)
     return "Speculative decoding"
-
-
-def _summary(result: Answer | None) -> dict[str, object]:
-    if result is None:
-        return {"tool": TOOL}
-    return {
-        "tool": TOOL,
-        "choice": {"shape": result.shape, "nodes": result.nodes, "depth": result.depth},
-        "predicted_speedup": result.predicted,
-        "measured_speedup": result.measured,
-    }
 
 
 def _style() -> str:
