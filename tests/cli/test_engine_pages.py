@@ -128,7 +128,7 @@ def test_a_changed_digit_a_missing_error_and_a_foreign_warning_are_found() -> No
     page = "```console\n$ treeopt export tree.json --to gguf\n```\n"
     printed = [run(block.command) for block in shown(page)]
     (error,) = differences(page, printed)
-    assert error.startswith("Error: --to: expected one of ")
+    assert error.startswith("Error: Invalid value for '--to': expected one of ")
     assert differences(f"{page}\n> {error}\n", printed) == []
     assert differences(f"{page}\n> {error}\n> Warning: no.\n", printed) == ["Warning: no."]
 
