@@ -128,7 +128,7 @@ def test_draft_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     (draft / "tokenizer.json").write_text(json.dumps(tokenizer))
     command = ("profile", "--target", bundled.TARGET, "--draft", draft, "--output", tmp_path / "p.yaml")
-    assert "expected the target's tokenizer" in refused(*command)
+    assert "expected the target's tokenizer" in refused(*command, code=2)
 
 
 def test_debug_shows_the_traceback() -> None:

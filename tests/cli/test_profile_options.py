@@ -115,7 +115,7 @@ class TestConditions:
         content = json.loads((folder / "config.json").read_text("utf-8"))
         kind = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "max_position_embeddings": 128}
         (folder / "config.json").write_text(json.dumps({**content, **kind, "sliding_window": 64}), "utf-8")
-        line = refused("profile", "--target", "target", "--context-tokens", "200")
+        line = refused("profile", "--target", "target", "--context-tokens", "200", code=2)
         assert "target takes 128 tokens, its trained length: use a shorter context, or another model" in line
 
 
