@@ -62,4 +62,4 @@ def schedule(args: ScheduleOptions) -> None:
         warn(warning)
     if not to_stdout:
         file = quoted(args.path)
-        click.echo(f"\nWritten to {file}. Next: treeopt run {file}{decoding_options(plan)} --prompts FILE")
+        click.echo(f"\nWritten to {file}. Next: treeopt run {file}{decoding_options(profile, plan)} --prompts FILE")

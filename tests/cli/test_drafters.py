@@ -110,7 +110,7 @@ def test_printed_command_has_the_draft_temperature_of_the_draft_model_only(folde
     acceptance = replace(base.acceptances[1], draft_sampling=Sampling(0.5))
     profile = replace(base, acceptances=(acceptance,), drafters=(heads(base, temperature=0.2),))
     output = succeed("solve", "--profile", saved(folder, profile), "--drafter", name).stdout
-    assert f"treeopt run tree.json --temperature 0.2{options} --prompt TEXT" in output
+    assert f"treeopt run tree.json --target MODEL --draft MODEL --temperature 0.2{options} --prompt TEXT" in output
 
 
 def test_json_contains_every_drafter(folder: Path, profile: Profile):

@@ -112,7 +112,7 @@ def test_one_measured_batch_size_is_a_warning() -> None:
     invented().save("profile.yaml")
     result = simulate()
     assert "at most 1 sequence at a time" in result.stdout
-    assert "treeopt profile --batch-sizes 1,2,4,8" in result.stderr
+    assert "treeopt profile --target MODEL --draft MODEL --batch-sizes 1,2,4,8" in result.stderr
 
 
 def test_models_of_an_engine_are_named_in_the_warning() -> None:

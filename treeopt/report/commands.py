@@ -9,6 +9,16 @@ if TYPE_CHECKING:
     from treeopt.records.sampling import Sampling
 
 
+def missing_models(profile: "Profile") -> str:
+    """Return options with a blank for each model of a profile, if neither it nor its trees name where they are."""
+    from treeopt.records.identity import Identity
+
+    identity = Identity.of(profile.pair, profile.machine)
+    if identity.bundled or identity.target is not None:
+        return ""
+    return " --target MODEL" + (" --draft MODEL" if profile.pair.draft is not None else "")
+
+
 def profile_command(profile: "Profile") -> str | None:
     """Return the command that measures the models of a profile again, without its amounts; None for an import."""
     from treeopt.engines.clients.registry import AT_URL
@@ -17,7 +27,7 @@ def profile_command(profile: "Profile") -> str | None:
 
     models, engine = Identity.of(profile.pair, profile.machine).model_options, profile.engine
     if engine is None:
-        return f"treeopt profile{models}"
+        return f"treeopt profile{models or missing_models(profile)}"
     if engine.name == IMPORTED:
         return None
     method = next((f" --method {setting.value}" for setting in engine.settings if setting.name == "method"), "")
@@ -48,11 +58,12 @@ def planning_options(request: "PlanRequest") -> str:
     return "".join([*options, *(f" --{name}" for name in flags)])
 
 
-def decoding_options(plan: "Plan", best: "DrafterChoice | None" = None) -> str:
+def decoding_options(profile: "Profile", plan: "Plan", best: "DrafterChoice | None" = None) -> str:
     """Return the options of `treeopt run` for a plan, or for the best of several drafters, defaults left out."""
     acceptance, option = plan.model.acceptance, plan.choice if best is None else best.option
     draft_sampling = acceptance.draft_sampling if option.drafter.name == "model" else None  # as treeopt bench
-    return sampling_text(acceptance.sampling, draft_sampling) + (" --lossy" if option.lossy else "")
+    sampling = sampling_text(acceptance.sampling, draft_sampling)
+    return f"{missing_models(profile)}{sampling}{' --lossy' if option.lossy else ''}"
 
 
 def engine_command(profile: "Profile", profile_path: str, tree: str) -> str:

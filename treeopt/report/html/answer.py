@@ -7,7 +7,13 @@ from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.records.bench_file import GridBench, MethodsBench, TreeBench
 from treeopt.records.profile import IMPORTED
 from treeopt.records.results import BatchBench, EngineBench, EngineRow
-from treeopt.report.commands import decoding_options, engine_command, planning_options
+from treeopt.report.commands import (
+    decoding_options,
+    engine_command,
+    missing_models,
+    planning_options,
+    profile_command,
+)
 from treeopt.report.figures.rows import Speedup, SpeedupRow, speedup_panel, value_of
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.parts import PageFigure, shortened
@@ -102,14 +108,15 @@ def answer_figure(contents: Contents) -> PageFigure | None:
 
 def commands(contents: Contents) -> list[Command]:
     """Return the commands to run next."""
-    planned, tree, models = contents.planned, _tree_name(contents), contents.identity.model_options
+    planned, tree = contents.planned, _tree_name(contents)
     if planned is None:
         measure = [Command(f"treeopt bench tree {tree}", "measure a tree")] if contents.trees else []
-        return [Command(f"treeopt profile{models}", "measure this machine"), *measure]
+        return [Command(f"treeopt profile{contents.identity.model_options}", "measure this machine"), *measure]
     profile, engine = quoted(contents.profile_name), planned.profile.engine
     result = answer(contents)
     if result is not None and result.nodes == 1 and engine is None:
-        return [Command(f"treeopt profile{models} --drafter prompt-lookup", "try a drafter that needs no model")]
+        measure_lookup = f"{profile_command(planned.profile)} --drafter prompt-lookup"
+        return [Command(measure_lookup, "try a drafter that needs no model")]
     solve = Command(
         f"treeopt solve --profile {profile}{planning_options(planned.request)} --output tree.json", "write the tree"
     )
@@ -123,7 +130,10 @@ def commands(contents: Contents) -> list[Command]:
     if engine is not None:
         return measure
     use = [
-        Command(f'treeopt run {tree}{decoding_options(planned.plan, planned.best)} --prompt "…"', "decode with it"),
+        Command(
+            f'treeopt run {tree}{decoding_options(planned.profile, planned.plan, planned.best)} --prompt "…"',
+            "decode with it",
+        ),
         Command("treeopt export --list", "list the engines that it can be written for"),
     ]
     return [*write, *measure, *use]
@@ -139,7 +149,8 @@ def bench_command(contents: Contents) -> str | None:
     if planned.profile.engine is not None:
         imported = planned.profile.engine.name == IMPORTED
         return None if imported else engine_command(planned.profile, profile, tree)
-    options = f"{' --lossy' if planned.plan.lossy else ''} --profile {profile}"
+    lossy = " --lossy" if planned.plan.lossy else ""
+    options = f"{missing_models(planned.profile)}{lossy} --profile {profile}"
     batch_size, best = planned.plan.model.point.batch_size, planned.best
     if batch_size == 1:
         return f"treeopt bench tree {tree}{options}"
