@@ -19,9 +19,11 @@ from treeopt.cli.options.record import argument, group, is_given, option, option
 from treeopt.cli.options.values import MAX_COUNT, whole
 from treeopt.cli.outputs import is_stdout
 from treeopt.cli.terminal import diagram_width
+from treeopt.errors import TreeoptError
 from treeopt.files.atomic_files import STANDARD_STREAM
 from treeopt.files.figure_file import check_suffix, write_figure
 from treeopt.report.curve_text import acceptance_text, curve_text
+from treeopt.report.profile_text import labelled_acceptances
 from treeopt.trees import draw_text, headline, save_figure
 from treeopt.trees.tree_file import describe_drafter
 
@@ -53,7 +55,7 @@ def show(args: ShowOptions) -> None:
     refuse_options({"--rows": is_given("rows") and not drawn_as_text}, "expected a tree drawn as text. Leave it out.")
     if of_profile:
         _show_profile(args)
-    elif args.acceptance:
+    elif args.acceptance and args.path.exists():
         raise click.UsageError(
             f"--acceptance: {args.path} is no profile. Leave it out, or name what treeopt profile wrote."
         )
@@ -70,6 +72,11 @@ def _show_profile(args: ShowOptions) -> None:
     if not as_text:
         check_suffix(args.written)
     profile = load_profile(args.path)
+    if args.acceptance and not labelled_acceptances(profile):
+        raise TreeoptError(
+            f"{args.path}: expected acceptance by depth and rank. Got drafters that build their own trees: profile with "
+            "--draft MODEL or the heads of static trees."
+        )
     if as_text:
         click.echo((acceptance_text if args.acceptance else curve_text)(profile, diagram_width()))
         return

@@ -69,8 +69,9 @@ def solve(args: SolveOptions) -> None:
     request = args.plan.request
     profile = select_new_tokens(load_profile(args.profile_path), request, args.new_tokens, args.drafter)
     profile = select_category(profile, args.category)
-    if args.plot is not None:
-        require_draft_model(profile, "--plot")
+    for flag, path in (("--plot", args.plot), ("--save", args.save)):
+        if path is not None:
+            require_draft_model(profile, flag)
     planned = plan_profile(profile, request, args.drafter)
     categories = plan_categories(planned, request, args.drafter)
     source = plan_source(args.profile_path, planned.plan, args.new_tokens, args.category)

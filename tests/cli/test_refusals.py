@@ -123,6 +123,7 @@ SCHEDULE = [
 ]
 SHOW = [
     ("missing.json", 1, "missing.json"),
+    ("missing.yaml --acceptance", 1, "missing.yaml: no such file"),
     ("tree.json --budget 2", 2, "choose a tree"),
     ("tree.json --rows 9 -o tree.svg", 2, "--rows: expected a tree drawn as text"),
     (f"tree.json --rows {HUGE}", 2, "from 9 to 999999999. Got"),

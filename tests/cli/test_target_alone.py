@@ -74,6 +74,21 @@ def test_run_bench_and_report_use_the_models_of_the_file(drafter: str) -> None:
     succeed("show", "profile.yaml")
 
 
+@pytest.mark.parametrize("output", ["-", "acceptance.svg"])
+def test_acceptance_is_that_of_static_trees(profile: Profile, output: str) -> None:
+    succeed("show", "profile.yaml", "--acceptance", "-o", output)
+    assert "target at temperature 0; float32" in succeed("show", "profile.yaml").stdout
+    replace(profile, drafters=profile.drafters[:1]).save("profile.yaml")
+    line = refused("show", "profile.yaml", "--acceptance", "-o", output)
+    assert "expected acceptance by depth and rank. Got drafters that build their own trees" in line
+
+
+@pytest.mark.usefixtures("profile")
+def test_methods_are_compared_at_the_temperatures_of_the_drafters() -> None:
+    few = ("--methods", "plain", "--max-new-tokens", 8, "--repeats", 1, *PROMPTS, "--max-prompts", 8)
+    assert "temperature 0\n" in succeed("bench", "methods", "--profile", "profile.yaml", *few).stdout
+
+
 def test_export_sets_a_drafter_of_the_engine(profile: Profile) -> None:
     setting = json.loads(call("export", "profile.yaml", "--to", "vllm").stdout)
     assert setting["method"] in ("ngram", "eagle", "eagle3")
@@ -94,6 +109,7 @@ def test_export_sets_a_drafter_of_the_engine(profile: Profile) -> None:
         "compare some.json",
         "export profile.yaml --to speculation-profile",
         "solve --plot plan.svg",
+        "solve --save solution.npz",
     ],
 )
 def test_trees_of_a_draft_model_are_refused(command: str) -> None:
