@@ -74,6 +74,13 @@ class TestVerify:
         with pytest.raises(InvalidValueError, match=reason):
             verify("sequoia", chain(2), torch.zeros(tokens, dtype=torch.int64), torch.ones(draft), torch.ones(target))
 
+    @pytest.mark.parametrize("tokens", [[9, 0, 4], [9, -1, 0]])
+    def test_drafted_tokens_outside_the_vocabulary_are_refused(self, tokens):
+        with pytest.raises(
+            InvalidValueError, match=r"tokens: expected drafted tokens from 0 to 3\. Got \[(0, 4|-1, 0)\]"
+        ):
+            verify("sequoia", chain(2), torch.tensor(tokens), torch.ones(3, 4), torch.ones(3, 4))
+
     def test_unknown_and_lossy_rules_are_refused(self):
         arguments = chain(0), torch.tensor([0]), torch.ones((1, 2)), torch.ones((1, 2))
         for lossy in (False, True):

@@ -87,8 +87,8 @@ def verify(
         generator: of the random numbers.
         lossy: allow rules that change the output's distribution.
 
-    Raises InvalidValueError for an unknown rule, a lossy one unless allowed, shapes that do not fit the tree, or
-    probabilities that are not finite.
+    Raises InvalidValueError for an unknown rule, a lossy one unless allowed, shapes that do not fit the tree, drafted
+    tokens outside the vocabulary, or probabilities that are not finite.
     """
     verification_rule = get_rule(rule, lossy=lossy)
     for name, probs in (("draft_probs", draft_probs), ("target_probs", target_probs)):
@@ -96,6 +96,9 @@ def verify(
             raise InvalidValueError(f"{name}: expected ({tree.nodes}, V), a row per node. Got {tuple(probs.shape)}.")
     if tokens.shape != (tree.nodes,):
         raise InvalidValueError(f"tokens: expected ({tree.nodes},), one per node. Got {tuple(tokens.shape)}.")
+    drafted, last = tokens[1:], target_probs.shape[1] - 1
+    if bool(((drafted < 0) | (drafted > last)).any()):  # numba would read other memory
+        raise InvalidValueError(f"tokens: expected drafted tokens from 0 to {last}. Got {drafted.tolist()!s:.60}.")
     check_finite("target_probs", target_probs)
     check_finite("draft_probs", draft_probs[torch.from_numpy(tree.child_counts > 0).to(draft_probs.device)])
     verifier = Verifier(verification_rule, target_probs.shape[1], target_probs.device)
