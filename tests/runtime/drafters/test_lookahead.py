@@ -132,8 +132,13 @@ class TestTemperatureZero:
     def test_a_window_that_attends_to_all_of_itself_predicts_worse(self, bundled_pair, bundled_texts, monkeypatch):
         monkeypatch.setattr(NgramPool, "add_all", lambda _pool, _text: None)
         steps = self.count_steps(bundled_pair, bundled_texts, 8, 4, 8)
-        everything = np.ones((24, 24), np.bool_)
-        monkeypatch.setattr(lookahead_module, "_window_mask", lambda *_: everything)
+        side_mask = lookahead_module.side_mask
+
+        def all_visible(setting, nodes, tokens):
+            mask, depth = side_mask(setting, nodes, tokens)
+            return mask | (np.arange(nodes + tokens) >= nodes), depth
+
+        monkeypatch.setattr(lookahead_module, "side_mask", all_visible)
         assert self.count_steps(bundled_pair, bundled_texts, 8, 4, 8) > 1.2 * steps
 
     def test_a_tree_that_attends_to_the_window_changes_the_output(self, target, greedy_text, monkeypatch):

@@ -6,6 +6,7 @@ and those that begin with the root are verified as a tree in the same pass.  No 
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -14,11 +15,13 @@ from treeopt.arrays import Bool, Int64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import Beam, merge_beams
 from treeopt.runtime.drafters.drafter import Proposal, SideTokens, Step
-from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.models.model import NO_STATES, HiddenStates
 from treeopt.trees.drafter_parameters import LookaheadSetting
 
 POOL_KEYS = 8192
+"""First tokens in the pool of a sequence."""
+CACHED_MASKS = 256
+"""One for each number of tree nodes, and of window tokens while the window grows."""
 
 
 class LookaheadDrafter:
@@ -40,15 +43,14 @@ class LookaheadDrafter:
 
     At the start, level 0 has the last W tokens of the prompt, repeated if it is shorter; each of the first N - 2 passes
     adds a level and drops none.  The pool starts with the N-grams of the prompt, and receives those of every committed
-    token.  It is cleared for each sequence.
+    token.
 
-    Memory: (N - 1) W tokens of the window, and at most `pool_keys * G` entries of the pool.
+    Memory: (N - 1) W tokens of the window, and at most `POOL_KEYS * G` entries of the pool.
 
     Args:
         window: W, columns.
         ngram: N, tokens of an n-gram.
         candidates: G, n-grams that are verified in a step, and that the pool keeps for each first token.
-        pool_keys: first tokens in the pool.
 
     Raises InvalidValueError for numbers out of range.
     """
@@ -56,17 +58,13 @@ class LookaheadDrafter:
     sampled = False
     requested_states = NO_STATES
 
-    def __init__(self, window: int, ngram: int, candidates: int, *, pool_keys: int = POOL_KEYS) -> None:
+    def __init__(self, window: int, ngram: int, candidates: int) -> None:
         self.setting = LookaheadSetting(window, ngram, candidates)
         self.max_tokens = self.setting.max_nodes
-        self._sequences = SequencePool(
-            lambda count: [
-                LookaheadSequence(self.setting, NgramPool(ngram, pool_keys, candidates)) for _ in range(count)
-            ]
-        )
+        self._sequences: dict[int, LookaheadSequence] = {}
 
     def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None = None) -> None:  # noqa: ARG002
-        self._sequences.acquire(sequence).begin(tokens)
+        self._sequences[sequence] = LookaheadSequence(self.setting, tokens)
 
     def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator] = ()) -> list[Proposal]:  # noqa: ARG002
         return [self._sequences[sequence].propose() for sequence in sequences]
@@ -76,39 +74,27 @@ class LookaheadDrafter:
             self._sequences[sequence].accept(step)
 
     def end(self, sequence: int) -> None:
-        self._sequences.release(sequence)
-
-    def pool(self, sequence: int) -> "NgramPool":
-        return self._sequences[sequence].pool
+        self._sequences.pop(sequence, None)
 
 
 class LookaheadSequence:
-    """Window and pool of one sequence."""
+    """Window and pool of one sequence, which begins with `tokens`, the root last."""
 
-    def __init__(self, setting: LookaheadSetting, pool: "NgramPool") -> None:
+    def __init__(self, setting: LookaheadSetting, tokens: Sequence[int]) -> None:
+        seeds = tokens[-setting.window :]
         self.setting = setting
-        self.pool = pool
+        self.pool = NgramPool(setting.ngram, POOL_KEYS, setting.candidates)
         self._levels: deque[list[int]] = deque(maxlen=setting.ngram - 1)
+        self._levels.append([seeds[column % len(seeds)] for column in range(setting.window)])
         self._tail: list[int] = []
         """The last N - 1 committed tokens, the root last."""
-        self._window_mask = _window_mask(setting.window, setting.ngram - 1)
-        self._depth = np.add.outer(np.arange(setting.ngram - 1), np.arange(setting.window)).ravel()
-        self._masks: dict[tuple[int, int], tuple[Bool, Int64]] = {}
-        """By the sizes of tree and window; at most (G + 1)(N - 1) + N."""
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        seeds = tokens[-self.setting.window :]
-        self._levels.clear()
-        self._levels.append([seeds[column % len(seeds)] for column in range(self.setting.window)])
-        self.pool.clear()
-        self._tail.clear()
         self._commit(tokens)
 
     def propose(self) -> Proposal:
         root = self._tail[-1]
         tree, tokens = merge_beams(self.pool.find(root))
         window = [token for level in self._levels for token in level][1:]
-        side = SideTokens(torch.tensor(window, dtype=torch.int64), *self._side_mask(tree.nodes, len(window)))
+        side = SideTokens(torch.tensor(window, dtype=torch.int64), *side_mask(self.setting, tree.nodes, len(window)))
         return Proposal(tree, torch.tensor([root, *tokens]), side=side)
 
     def accept(self, step: Step) -> None:
@@ -129,24 +115,17 @@ class LookaheadSequence:
         self._tail = tail[1 - self.setting.ngram :]
         self._levels[0][0] = tail[-1]
 
-    def _side_mask(self, nodes: int, window: int) -> tuple[Bool, Int64]:
-        """Return mask and depths of `window` side tokens after `nodes` tree nodes; the same objects each time."""
-        mask = self._masks.get((nodes, window))
-        if mask is None:
-            visible = np.zeros((window, nodes + window), np.bool_)
-            visible[:, 0] = True
-            visible[:, nodes:] = self._window_mask[1 : window + 1, 1 : window + 1]
-            mask = self._masks[nodes, window] = visible, self._depth[1 : window + 1]
-        return mask
 
-
-def _window_mask(window: int, levels: int) -> Bool:
-    """Return bool (levels * window, levels * window): the window tokens that each attends to, level after level."""
-    level, column = (index.ravel() for index in np.indices((levels, window)))
+@lru_cache(maxsize=CACHED_MASKS)
+def side_mask(setting: LookaheadSetting, nodes: int, tokens: int) -> tuple[Bool, Int64]:
+    """Return mask and depths of the first `tokens` side tokens after `nodes` tree nodes, the same objects each time."""
+    level, column = (index.ravel()[: tokens + 1] for index in np.indices((setting.ngram - 1, setting.window)))
     level_0 = (level == 0) & (column <= column[:, None])
     same_column = (level <= level[:, None]) & (column == column[:, None])
-    mask: Bool = level_0 | same_column
-    return mask
+    visible = np.zeros((tokens, nodes + tokens), np.bool_)
+    visible[:, 0] = True
+    visible[:, nodes:] = (level_0 | same_column)[1:, 1:]
+    return visible, (level + column)[1:]
 
 
 class NgramPool:
@@ -200,6 +179,3 @@ class NgramPool:
             return []
         self._continuations.move_to_end(key)
         return self._continuations[key][::-1]
-
-    def clear(self) -> None:
-        self._continuations.clear()
