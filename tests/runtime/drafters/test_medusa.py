@@ -143,7 +143,10 @@ class TestRefusals:
         ("tree", "reason"),
         [
             (chain(5), r"tree: expected at most 4 levels, the depth of Medusa heads of .*. Got 5"),
-            (level_widths([24]), r"tree: expected at most 23 children of a node, the vocabulary. Got 24"),
+            (
+                level_widths([24]),
+                r"tree: expected at most 23 children of a node, the vocabulary of Medusa heads of .*Got 24: take a narrower tree",
+            ),
         ],
     )
     def test_a_tree_that_the_heads_cannot_fill_is_refused(self, exact, tree, reason):
@@ -213,4 +216,8 @@ class TestLoading:
             file.write_bytes(before)
         save_file({"weight": torch.zeros(2, 32, 32)}, weights)
         with pytest.raises(FormatError, match=r"bias: this tensor is missing"):
+            load_medusa(folder, target)
+        weight, bias = random_weights(32, heads=2)
+        save_file({"weight": weight, "bias": bias, "output": bias.clone()}, weights)
+        with pytest.raises(FormatError, match=r"output: expected tensors of Medusa heads"):
             load_medusa(folder, target)

@@ -164,6 +164,7 @@ class TestRefusals:
         ("blocks", "reason"),
         [
             (3, r"blocks.2.weight: this tensor is missing"),
+            (1, r"blocks.1.\w+: expected tensors of a ReDrafter head"),
             (-1, r"config.json: blocks: expected a whole number of at least 0. Got -1"),
         ],
     )

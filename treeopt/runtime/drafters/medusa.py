@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import Proposal
-from treeopt.runtime.drafters.heads import HeadDrafter, HeadFolder, MarginalTree
+from treeopt.runtime.drafters.head_files import HeadFolder, check_all_read
+from treeopt.runtime.drafters.heads import HeadDrafter, MarginalTree
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
@@ -95,6 +96,6 @@ def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:
     file = HeadFolder(folder, "medusa", target)
     heads, hidden = file.fields.integer("heads"), target.config.hidden
     file.fields.end()
-    return MedusaHeads(
-        target, file.tensors.get("weight", (heads, hidden, hidden)), file.tensors.get("bias", (heads, hidden))
-    )
+    weight, bias = file.tensors.get("weight", (heads, hidden, hidden)), file.tensors.get("bias", (heads, hidden))
+    check_all_read(Path(folder), file.tensors, "Medusa heads")
+    return MedusaHeads(target, weight, bias)

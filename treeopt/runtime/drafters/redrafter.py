@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import Beam, beam_search, merge_beams
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal
-from treeopt.runtime.drafters.heads import HeadDrafter, HeadFolder
+from treeopt.runtime.drafters.head_files import HeadFolder, check_all_read
+from treeopt.runtime.drafters.heads import HeadDrafter
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.tensor_reader import TensorReader
@@ -93,7 +94,7 @@ def load_redrafter(folder: Path | str, target: Transformer) -> RedrafterHead:
     blocks, hidden = file.fields.integer("blocks", least=0), target.config.hidden
     file.fields.end()
     from_hidden, from_state = file.tensors.get("input.weight", (hidden, 2 * hidden)).chunk(2, dim=1)
-    return RedrafterHead(
+    head = RedrafterHead(
         target=target,
         recurrence=_load_linear(file.tensors, "state", hidden),
         token=Linear(file.tensors.get("token.weight", (hidden, hidden))),
@@ -101,6 +102,8 @@ def load_redrafter(folder: Path | str, target: Transformer) -> RedrafterHead:
         from_state=Linear(from_state.contiguous()),
         blocks=tuple(_load_linear(file.tensors, f"blocks.{index}", hidden) for index in range(blocks)),
     )
+    check_all_read(Path(folder), file.tensors, "a ReDrafter head")
+    return head
 
 
 def _load_linear(tensors: TensorReader, name: str, size: int) -> Linear:

@@ -120,6 +120,8 @@ class TensorReader:
         self._sources = sources
         self._device = device
         self._dtype = dtype
+        self.unread = dict.fromkeys(sources)
+        """Names of the tensors that were not read yet, in the order of the checkpoint."""
 
     @classmethod
     def open_files(
@@ -182,6 +184,7 @@ class TensorReader:
             if stored != shape:
                 reason = f"expected shape {shape}. Got {stored}: take the weights that belong to config.json."
                 raise FormatError(source.path, name, reason)
+            self.unread.pop(name, None)
             return source, source.read(name)
         except (SafetensorError, OSError) as error:
             raise FormatError(source.path, name, f"cannot be read ({error}). Is the file complete?") from None

@@ -106,6 +106,10 @@ WRONG = {
         {"tensors": {"d2t": torch.zeros(4).long()}},
         r"d2t: expected shape \(5,\). Got \(4,\)",
     ),
+    "more tokens than the target": (
+        {"tensors": {"lm_head.weight": torch.zeros(24, 32)}},
+        r"lm_head.weight: expected at most 23 rows, the tokens of .*Got 24: take a head that was trained on this",
+    ),
     "no d2t": ({"drop": ["d2t"]}, r"d2t: this tensor is missing.*: take a complete checkpoint"),
     "a single number": ({"tensors": {"fc.weight": torch.tensor(1.0)}}, r"fc.weight: expected states of 32.*Got 1"),
     "a single logit": ({"tensors": {"lm_head.weight": torch.tensor(1.0)}}, r"d2t: expected shape \(1,\). Got \(5,\)"),
@@ -118,6 +122,29 @@ WRONG = {
         r"norm.weight: expected float32.*Got torch.int32",
     ),
     "P-EAGLE": ({"tensors": {"mask_hidden": torch.ones(1, 96)}}, r"mask_hidden: expected an EAGLE head. Got P-EAGLE"),
+    "another network": (
+        {"tensors": {"midlayer.self_attn.sinks": torch.ones(4)}},
+        r"midlayer.self_attn.sinks: expected tensors of an EAGLE head. This one is of another network",
+    ),
+    "one of three biases": (
+        {"tensors": {"midlayer.self_attn.k_proj.bias": torch.ones(16)}},
+        r"k_proj.bias: expected tensors of an EAGLE head",
+    ),
+    "more layers than are listed": (
+        {"layers": 2, "config": {"num_hidden_layers": 1}},
+        r"layers.1.\S+: expected tensors of an EAGLE head.*or of more layers than config.json lists",
+    ),
+    "another MTP module": (
+        {
+            "layout": layouts.mimo,
+            "layer_ids": (),
+            "ids": None,
+            "mtp": True,
+            "own_output": False,
+            "tensors": {"model.mtp_layers.0.mlp.gate.weight": torch.ones(4, 32)},
+        },
+        r"mtp_layers.0.mlp.gate.weight: expected tensors of an MTP module",
+    ),
     "DSpark": ({"tensors": {"markov_head.weight": torch.ones(1)}}, r"markov: expected an EAGLE head. Got DSpark"),
     "MTP": ({"tensors": {"mtp.fc.weight": torch.ones(1)}}, r"mtp: expected an EAGLE head. Got MTP of another kind"),
     "DFlash": ({"tensors": {"hidden_norm.weight": torch.ones(1)}}, r"hidden_norm: expected an EAGLE head. Got DFlash"),
@@ -158,7 +185,8 @@ class TestRefusals:
         ):
             load_eagle(folder, target)
         with pytest.raises(
-            InvalidValueError, match=r"target: expected one that treeopt runs itself.*SimpleNamespace: "
+            InvalidValueError,
+            match=r"target: expected one that treeopt runs itself.*SimpleNamespace: choose a drafter without",
         ):
             load_eagle(folder, SimpleNamespace())
 
@@ -168,6 +196,11 @@ class TestRefusals:
             EagleDrafter(head, level_widths([6]), capacity=20)
         with pytest.raises(InvalidValueError, match=r"top_k: expected at most 5 children.*Got 6"):
             EagleDynamicDrafter(head, DynamicTree(top_k=6, depth=2, nodes=9), capacity=20)
+
+
+def test_parts_of_the_target_and_rotations_are_not_read(deep, tmp_path):
+    names = ("verifier_lm_head.weight", "verifier_norm.weight", "midlayer.self_attn.rotary_emb.inv_freq", "t2d")
+    load_eagle(saved(tmp_path, deep, tensors={name: torch.ones(1) for name in names}), deep)
 
 
 class OpenOnLoad:

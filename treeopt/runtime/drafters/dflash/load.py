@@ -3,7 +3,6 @@
 The tensors determine the kind of head: one with tensors that this network does not have is refused.
 """
 
-import re
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -16,7 +15,13 @@ from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.dflash.head import DFlashHead
 from treeopt.runtime.drafters.dflash.markov import MarkovHead
-from treeopt.runtime.drafters.heads import HeadVocabulary, check_target, load_head_layer, stored_rows
+from treeopt.runtime.drafters.head_files import (
+    HeadVocabulary,
+    check_all_read,
+    check_target,
+    load_head_layer,
+    stored_rows,
+)
 from treeopt.runtime.models.config import CONFIG, LAYER_KINDS, ModelConfig, parse_config
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import RequestedStates
@@ -33,12 +38,6 @@ OTHER_HEADS = {
     "midlayer.": "EAGLE",
 }
 """Prefixes of tensor names in heads of other kinds."""
-KNOWN = re.compile(
-    r"(encoder\.)?(fc|hidden_norm|output_norm_enc|norm|lm_head|embed_tokens)\.weight|mask_embedding|d2t|t2d|verifier_.*"
-    r"|layers\.\d+\.(input_layernorm|post_attention_layernorm|self_attn\.[qkvo]_proj|self_attn\.[qk]_norm"
-    r"|mlp\.(gate|up|down)_proj)\.(weight|bias)|.*rotary_emb\.inv_freq"
-    r"|markov_head\.markov_w[12]\.weight|confidence_head\.proj\.(weight|bias)"
-)
 LEGACY_PREFIX = "logit_head."
 """Early checkpoints of SpecForge have it before the names of the Markov, confidence and Domino heads."""
 NESTED, SPECULATORS = "dflash_config", "transformer_layer_config"
@@ -61,7 +60,9 @@ def load_dflash(folder: Path | str, target: Transformer) -> DFlashHead:
     folder = Path(folder)
     tensors = TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)
     _check_kind(folder, tensors)
-    return _build_head(folder, target, read_config(folder, target), tensors)
+    head = _build_head(folder, target, read_config(folder, target), tensors)
+    check_all_read(folder, tensors, "a DFlash or DSpark head")
+    return head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,13 +199,6 @@ def _check_kind(folder: Path, tensors: TensorReader) -> None:
             if name.removeprefix(LEGACY_PREFIX).startswith(prefix):
                 reason = f"expected a DFlash or DSpark head. Got {kind}: take another checkpoint."
                 raise FormatError(folder, name, reason)
-    for name in tensors:
-        if not KNOWN.fullmatch(name.removeprefix(LEGACY_PREFIX)):
-            raise FormatError(
-                folder,
-                name,
-                "expected tensors of a DFlash or DSpark head. This one is of another network: take another checkpoint.",
-            )
 
 
 def _build_head(folder: Path, target: Transformer, config: DFlashConfig, tensors: TensorReader) -> DFlashHead:

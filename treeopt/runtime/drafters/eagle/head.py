@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.drafters.heads import OutputLayer
+from treeopt.runtime.drafters.head_files import OutputLayer
 from treeopt.runtime.models.attention import PassAttention, SequenceAttention, build_attention
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
@@ -133,7 +133,6 @@ class EagleHead:
     input_norms: tuple[Tensor, ...]
     """(hidden,) before attention, for all layers but the first."""
     output: EagleOutput
-    parameters: int
 
     @property
     def requested_states(self) -> RequestedStates:

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable
-from math import prod
 from pathlib import Path
 
 from torch import Tensor
@@ -18,7 +17,7 @@ from treeopt.runtime.drafters.eagle.head import (
     StateFusion,
 )
 from treeopt.runtime.drafters.eagle.mtp import MODULE, load_mtp
-from treeopt.runtime.drafters.heads import HeadVocabulary, check_target, load_head_layer
+from treeopt.runtime.drafters.head_files import HeadVocabulary, check_all_read, check_target, load_head_layer
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import RequestedStates
 from treeopt.runtime.models.tensor_reader import TensorReader
@@ -52,12 +51,16 @@ def load_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[int,
     tensors = TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)
     if any(name.startswith(f"{MODULE}.") for name in tensors):
         _check_no_layer_ids(folder, layer_ids)
-        return load_mtp(folder, target, tensors)
+        head = load_mtp(folder, target, tensors)
+        check_all_read(folder, tensors, "an MTP module", prefix=f"{MODULE}.")
+        return head
     if MASK_HIDDEN in tensors:
         raise FormatError(
             folder, MASK_HIDDEN, "expected an EAGLE head. Got P-EAGLE: load it with --drafter p-eagle=DIR."
         )
-    return HeadLoader(folder, target, read_config(folder, target), tensors).load(layer_ids)
+    head = HeadLoader(folder, target, read_config(folder, target), tensors).load(layer_ids)
+    check_all_read(folder, tensors, "an EAGLE head")
+    return head
 
 
 class HeadLoader:
@@ -101,7 +104,6 @@ class HeadLoader:
                 normed_feedback=self._eagle3 and self._config.norm_output,
                 layer=vocabulary.load_output(tensors, hidden),
             ),
-            parameters=sum(prod(tensors.shape(name)) for name in tensors if name not in ("d2t", "t2d")),
         )
 
     def _check_kind(self) -> None:

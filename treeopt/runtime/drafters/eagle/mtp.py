@@ -1,7 +1,6 @@
 """The multi-token prediction (MTP) module in MiMo's checkpoints, which drafts like an EAGLE head (Xiaomi, 2025)."""
 
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from treeopt.runtime.drafters.eagle.config import read_config
 from treeopt.runtime.drafters.eagle.head import EagleHead, EagleOutput, LayerInput, StateFusion
-from treeopt.runtime.drafters.heads import load_head_layer
+from treeopt.runtime.drafters.head_files import load_head_layer
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import RequestedStates
@@ -65,5 +64,4 @@ def load_mtp(folder: Path, target: Transformer, tensors: TensorReader) -> EagleH
         layers=(load_head_layer(tensors, config, MODULE, hidden),),
         input_norms=(),
         output=EagleOutput(config=config, norm=norm("final"), normed_feedback=True, layer=target.logits),
-        parameters=sum(prod(tensors.shape(name)) for name in tensors if name.startswith(f"{MODULE}.")),
     )

@@ -21,7 +21,7 @@ from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.eagle.config import read_config
 from treeopt.runtime.drafters.eagle.head import EagleHead, StateFusion
 from treeopt.runtime.drafters.eagle.load import MASK_HIDDEN, HeadLoader
-from treeopt.runtime.drafters.heads import check_target
+from treeopt.runtime.drafters.head_files import check_all_read, check_target
 from treeopt.runtime.models.config import CONFIG
 from treeopt.runtime.models.model import HiddenStates, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
@@ -99,24 +99,24 @@ def load_p_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[in
     eagle = HeadLoader(folder, target, read_config(folder, target), tensors).load(layer_ids)
     path = folder / CONFIG
     content = read_object(path)
-    mask_token = _read_mask_token(path, content)
-    if not 0 <= mask_token < len(eagle.embedding):
-        raise FormatError(
-            path, "mask_token_id", f"expected a token from 0 to {len(eagle.embedding) - 1}. Got {mask_token}."
-        )
-    return PEagleHead(
+    head = PEagleHead(
         eagle=replace(eagle, name=f"P-EAGLE head {folder.name}"),
         levels=_read_levels(path, content),
-        mask_token=mask_token,
+        mask_token=_read_mask_token(path, content, vocabulary=len(eagle.embedding)),
         mask_input=_fuse_mask(folder, tensors, eagle.fuse, target),
     )
+    check_all_read(folder, tensors, "a P-EAGLE head")
+    return head
 
 
-def _read_mask_token(path: Path, content: dict[str, Any]) -> int:
+def _read_mask_token(path: Path, content: dict[str, Any], *, vocabulary: int) -> int:
     fields = Fields(path, content)
     for name in MASK_TOKEN:
         if content.get(name) is not None:
-            return fields.integer(name, least=0)
+            token = fields.integer(name, least=0)
+            if token >= vocabulary:
+                raise fields.error(name, f"expected a token from 0 to {vocabulary - 1}. Got {token}.")
+            return token
     raise fields.error("mask_token_id", "expected the token of a mask. It is missing: add the one of the training.")
 
 
