@@ -220,7 +220,9 @@ def _block_logits(head: DFlashHead, sequence: HeadSequence) -> Iterator[Tensor]:
 
 
 def _blocks_in_layer(head: DFlashHead, cache: KVCache, contexts: Int64, layer: int) -> "_Blocks":
-    return _attend_in_blocks(cache, contexts, head.block_tokens, causal=head.causal, window=head.window(layer))
+    return _attend_in_blocks(
+        cache, contexts, head.block_tokens, causal=layer in head.causal_layers, window=head.window(layer)
+    )
 
 
 def _attend_in_blocks(

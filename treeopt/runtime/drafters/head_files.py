@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,44 @@ class HeadFolder:
                     f"Got {size}: take heads that were trained on this target."
                 )
         self.tensors = TensorReader.open_folder(Path(folder), device=target.device, dtype=target.dtype)
+
+
+class NestedFields:
+    """The fields of a published head's `config.json`, which may also be in a nested mapping; null stands for no field.
+
+    Args:
+        path: of the file, for errors.
+        content: of the file; its own fields win over those of the mapping.
+        nested: name of the mapping.
+
+    Raises FormatError if the mapping is none.
+    """
+
+    def __init__(self, path: Path, content: dict[str, Any], nested: str) -> None:
+        self._fields = Fields(path, content)
+        inner = content.get(nested) or {}
+        if not isinstance(inner, dict):
+            raise self.error(nested, f"expected fields with names. Got {inner!r:.60}.")
+        self._values = {name: value for name, value in (*inner.items(), *content.items()) if value is not None}
+
+    def get(self, name: str) -> Any:
+        """Return a field as it is stored; None if it is missing."""
+        return self._values.get(name)
+
+    def flag(self, name: str) -> bool | None:
+        value = self.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise self.error(name, f"expected true or false. Got {value!r:.60}.")
+        return value
+
+    def integer(self, name: str) -> int | None:
+        value = self.get(name)
+        if value is not None and type(value) is not int:
+            raise self.error(name, f"expected a whole number. Got {value!r:.60}.")
+        return value
+
+    def error(self, name: str, reason: str) -> FormatError:
+        return self._fields.error(name, reason)
 
 
 def check_target(target: object) -> None:

@@ -53,7 +53,7 @@ class TestNetwork:
             assert not torch.allclose(smaller, logits_of(head, deep, TEXT)[:levels], atol=1e-2)
 
     def test_smaller_blocks_of_a_causal_head_are_the_beginning_of_larger_ones(self, deep, head):
-        causal = replace(head, causal=True)
+        causal = replace(head, causal_layers=frozenset({0, 1}))
         torch.testing.assert_close(
             logits_of(causal.with_levels(2), deep, TEXT), logits_of(causal, deep, TEXT)[:2], atol=1e-9, rtol=1e-9
         )
@@ -142,6 +142,35 @@ class TestNetwork:
         torch.testing.assert_close(*logits, atol=1e-12, rtol=1e-12)
         assert not torch.allclose(logits[0], logits_of(head, deep, TEXT), atol=1e-2)
 
+    @pytest.mark.parametrize(
+        ("layout", "fields", "causal"),
+        [
+            (heads.z_lab, {}, {0}),
+            (heads.z_lab, {"is_causal": None, "causal": False}, {}),
+            (heads.z_lab, {"is_causal": True}, {0, 1}),
+            (heads.speculators, {"sliding_window_non_causal": False}, {0}),
+            (heads.speculators, {"sliding_window_non_causal": True}, {}),
+            (heads.transformers, {}, {}),
+        ],
+    )
+    def test_slots_of_sliding_layers_see_earlier_slots_only(self, deep, oracle, head, tmp_path, layout, fields, causal):
+        """Unless the file denies it, and never in the class of transformers."""
+        config, tensors = layout(oracle)
+        sizes = config.get("transformer_layer_config", config)
+        sizes |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64}
+        found = logits_of(load_dflash(heads.save(tmp_path / "head", config | fields, tensors), deep), deep, TEXT)
+        expected = logits_of(replace(head, causal_layers=frozenset(causal)), deep, TEXT)
+        torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+        assert torch.allclose(found, heads.oracle_logits(oracle, deep, TEXT)[1:], atol=1e-2) == (not causal)
+
+    def test_the_mask_may_follow_the_targets_tokens_in_an_embedding_of_its_own(self, deep, oracle, head, tmp_path):
+        config, tensors = heads.z_lab(oracle)
+        own = torch.cat([deep.weights.embedding, deep.weights.embedding[heads.MASK :]]).float()
+        config["dflash_config"]["mask_token_id"] = len(own) - 1
+        folder = heads.save(tmp_path / "head", config | {"mask_token_id": None}, tensors | {"embed_tokens.weight": own})
+        found = logits_of(load_dflash(folder, deep), deep, TEXT)
+        torch.testing.assert_close(found, logits_of(head, deep, TEXT), atol=1e-5, rtol=1e-5)
+
 
 class TestDrafter:
     @pytest.mark.parametrize(
@@ -207,6 +236,7 @@ class TestRefusals:
             ({"dflash_config": 3}, "dflash_config: expected fields"),
             ({"layer_types": ["full_attention", "linear"]}, "layer_types: expected a list of 2"),
             ({"shift_label": "yes"}, "shift_label: expected true or false"),
+            ({"output_multiplier": 0.5}, "output_multiplier: expected none. Got 0.5, which is not supported"),
         ],
     )
     def test_configurations_that_do_not_fit(self, deep, oracle, tmp_path, changes, reason):
@@ -233,6 +263,18 @@ class TestRefusals:
             folder = heads.save(tmp_path / name, config, tensors | {name: torch.tensor(1.0)})
             with pytest.raises(FormatError, match=r"expected shape|missing"):
                 load_dflash(folder, deep)
+
+    def test_an_embedding_of_fewer_tokens_than_the_targets(self, deep, oracle, tmp_path):
+        config, tensors = heads.z_lab(oracle)
+        folder = heads.save(tmp_path / "head", config, tensors | {"embed_tokens.weight": torch.ones(22, 32)})
+        with pytest.raises(FormatError, match=r"embed_tokens.weight: expected shape \(23, 32\). Got \(22, 32\)"):
+            load_dflash(folder, deep)
+
+    def test_a_file_of_speculators_without_layer_ids(self, deep, oracle, tmp_path):
+        config, tensors = heads.speculators(oracle)
+        folder = heads.save(tmp_path / "head", config | {"aux_hidden_state_layer_ids": None}, tensors)
+        with pytest.raises(FormatError, match=r"aux_hidden_state_layer_ids: expected a list of layers. Got None"):
+            load_dflash(folder, deep)
 
 
 @pytest.mark.parametrize(("layers", "ids"), [(36, (2, 10, 18, 26, 34)), (30, (2, 9, 15, 21, 28))])

@@ -1,5 +1,6 @@
 """EAGLE heads in folders: the hidden states that are read, warnings, and refusals in one line."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -201,6 +202,13 @@ class TestRefusals:
 def test_parts_of_the_target_and_rotations_are_not_read(deep, tmp_path):
     names = ("verifier_lm_head.weight", "verifier_norm.weight", "midlayer.self_attn.rotary_emb.inv_freq", "t2d")
     load_eagle(saved(tmp_path, deep, tensors={name: torch.ones(1) for name in names}), deep)
+
+
+def test_a_field_that_is_null_counts_as_missing(deep, tmp_path):
+    folder = saved(tmp_path, deep)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, IDS: None, "norm_output": None}))
+    assert load_eagle(folder, deep).requested_states.layer_ids == LAYER_IDS
 
 
 class OpenOnLoad:

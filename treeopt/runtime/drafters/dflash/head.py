@@ -55,8 +55,8 @@ class DFlashHead:
     """Slots of a block, the root's included."""
     shifted: bool = False
     """Whether slot k predicts the token after its position, the root's slot included."""
-    causal: bool = False
-    """Whether a slot sees only the slots before it."""
+    causal_layers: frozenset[int] = frozenset()
+    """Layers in which a slot sees only the slots before it."""
     markov: MarkovHead | None = None
     """Of a DSpark head: changes the logits of a slot by the token before it."""
 
@@ -169,7 +169,7 @@ class DFlashHead:
         slots, window = slice(cache.length, cache.length + self.block_tokens), self.window(layer)
         first = 0 if window is None else max(0, cache.length - window)
         mask = None
-        if self.causal:
+        if layer in self.causal_layers:
             seen = torch.ones((self.block_tokens, slots.stop - first), dtype=torch.bool, device=self.device)
             mask = seen.tril(cache.length - first)
         return SequenceAttention(cache, cache.rotations[slots], slots, mask, first=first)

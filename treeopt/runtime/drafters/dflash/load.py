@@ -6,7 +6,6 @@ The tensors determine the kind of head: one with tensors that this network does 
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from treeopt.runtime.drafters.dflash.head import DFlashHead
 from treeopt.runtime.drafters.dflash.markov import MarkovHead
 from treeopt.runtime.drafters.head_files import (
     HeadVocabulary,
+    NestedFields,
     check_all_read,
     check_target,
     load_head_layer,
@@ -43,6 +43,10 @@ LEGACY_PREFIX = "logit_head."
 NESTED, SPECULATORS = "dflash_config", "transformer_layer_config"
 DSPARK_ARCHITECTURES = ("Qwen3DSparkModel", "DSparkDraftModel")
 CAUSAL = ("causal_head", "causal", "is_causal")
+TRANSFORMERS = "muse_glimmer_assistant"
+"""`model_type` of the class in transformers."""
+UNSUPPORTED = {"input_embedding_scale": 1, "output_multiplier": 1, "final_logit_softcapping": 0, "use_swa": False}
+"""Fields that change what a head predicts, and the value with which they do not."""
 MOST_BLOCK_TOKENS = 4096
 VANILLA = "vanilla"
 """Kind of a Markov head that reads nothing but the token before."""
@@ -75,7 +79,8 @@ class DFlashConfig:
     block_tokens: int
     mask_token: int | None
     shifted: bool
-    causal: bool
+    causal_layers: frozenset[int]
+    """Layers in which a slot sees earlier slots only."""
     markov_rank: int | None
     """None if the file does not contain it."""
     markov_kind: str
@@ -86,50 +91,49 @@ def read_config(folder: Path, target: Transformer) -> DFlashConfig:
     """Read the configuration of a head; raises as `load_dflash`."""
     path = folder / CONFIG
     content = read_object(path)
-    fields = Fields(path, content)
-    nested = content.get(NESTED) or {}
-    if not isinstance(nested, dict):
-        raise fields.error(NESTED, f"expected fields with names. Got {nested!r:.60}.")
-    merged = {**nested, **content}
+    fields = NestedFields(path, content, NESTED)
     speculators = SPECULATORS in content
-
-    def flag(name: str, *, default: bool = False) -> bool:
-        value = merged.get(name, default)
-        if not isinstance(value, bool):
-            raise fields.error(name, f"expected true or false. Got {value!r:.60}.")
-        return value
-
-    def integer(name: str) -> int | None:
-        value = merged.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise fields.error(name, f"expected a whole number. Got {value!r:.60}.")
-        return value
-
-    block_tokens, mask_token = integer("block_size"), integer("mask_token_id")
+    block_tokens = fields.integer("block_size")
     if block_tokens is None or not 2 <= block_tokens <= MOST_BLOCK_TOKENS:
         raise fields.error("block_size", f"expected 2 to {MOST_BLOCK_TOKENS}, the root included. Got {block_tokens}.")
-    vocabulary = target.config.vocabulary
-    if mask_token is not None and not 0 <= mask_token < len(target.weights.embedding):
-        raise fields.error("mask_token_id", f"expected a token from 0 to {vocabulary - 1}. Got {mask_token}.")
+    for name, neutral in UNSUPPORTED.items():
+        if fields.get(name) not in (None, neutral):
+            reason = f"expected none. Got {fields.get(name)!r:.60}, which is not supported: take another checkpoint."
+            raise fields.error(name, reason)
+    layers = _layers(path, content[SPECULATORS] if speculators else content, fields, target)
+    from_anchor, with_markov = fields.flag("sample_from_anchor"), fields.flag("confidence_head_with_markov")
     return DFlashConfig(
-        layers=_layers(path, content[SPECULATORS] if speculators else content, merged, target),
-        layer_ids=_layer_ids(fields, merged, target, speculators=speculators),
+        layers=layers,
+        layer_ids=_layer_ids(fields, target, layers.layers, speculators=speculators),
         block_tokens=block_tokens,
-        mask_token=mask_token,
-        shifted=flag("sample_from_anchor", default=_is_dspark(merged)) or flag("shift_label"),
-        causal=any(map(flag, CAUSAL)),
-        markov_rank=integer("markov_rank"),
-        markov_kind=str(merged.get("markov_head_type") or VANILLA),
-        confidence_reads_markov=flag("confidence_head_with_markov", default=True),
+        mask_token=fields.integer("mask_token_id"),
+        shifted=(_is_dspark(fields) if from_anchor is None else from_anchor) or bool(fields.flag("shift_label")),
+        causal_layers=_causal_layers(fields, layers),
+        markov_rank=fields.integer("markov_rank"),
+        markov_kind=str(fields.get("markov_head_type") or VANILLA),
+        confidence_reads_markov=with_markov is not False,
     )
 
 
-def _is_dspark(merged: dict[str, Any]) -> bool:
+def _is_dspark(fields: NestedFields) -> bool:
     """Return whether the slots are shifted unless the file denies it: DeepSpec's, SpecForge's and speculators' DSpark."""
-    architectures = merged.get("architectures")
+    architectures = fields.get("architectures")
     if isinstance(architectures, list) and any(name in DSPARK_ARCHITECTURES for name in architectures):
         return True
-    return "dspark" in (merged.get("speculators_model_type"), merged.get("projector_type"))
+    return "dspark" in (fields.get("speculators_model_type"), fields.get("projector_type"))
+
+
+def _causal_layers(fields: NestedFields, layers: ModelConfig) -> frozenset[int]:
+    """Return the layers in which a slot sees earlier slots only: all or none if a field decides, else the sliding ones.
+
+    In transformers' own class, and in files of speculators that deny it, no layer is causal.
+    """
+    flags = [flag for flag in map(fields.flag, CAUSAL) if flag is not None]
+    if flags:
+        return frozenset(range(layers.layers)) if any(flags) else frozenset()
+    if fields.flag("sliding_window_non_causal") or fields.get("model_type") == TRANSFORMERS:
+        return frozenset()
+    return layers.sliding_layers
 
 
 def default_layer_ids(target_layers: int, head_layers: int) -> tuple[int, ...]:
@@ -144,7 +148,7 @@ def default_layer_ids(target_layers: int, head_layers: int) -> tuple[int, ...]:
     return tuple(round(first + index * (last - first) / (head_layers - 1)) + 1 for index in range(head_layers))
 
 
-def _layers(path: Path, sizes: object, merged: dict[str, Any], target: Transformer) -> ModelConfig:
+def _layers(path: Path, sizes: object, fields: NestedFields, target: Transformer) -> ModelConfig:
     """Return the sizes of the head's layers, with sliding attention for those that `layer_types` lists."""
     if not isinstance(sizes, dict):
         raise FormatError(path, SPECULATORS, f"expected fields with names. Got {sizes!r:.60}.")
@@ -158,7 +162,7 @@ def _layers(path: Path, sizes: object, merged: dict[str, Any], target: Transform
             raise InvalidValueError(
                 f"{name}: expected {expected}, which {target.name} has. Got {size}: take a head that was trained on this target."
             )
-    kinds = sizes.get("layer_types", merged.get("layer_types"))
+    kinds = sizes.get("layer_types") or fields.get("layer_types")
     sliding: frozenset[int] = frozenset()
     if kinds is not None:
         if not isinstance(kinds, list) or len(kinds) != config.layers or not all(kind in LAYER_KINDS for kind in kinds):
@@ -173,13 +177,12 @@ def _layers(path: Path, sizes: object, merged: dict[str, Any], target: Transform
     return replace(config, max_positions=positions, sliding_layers=sliding, sliding_window=window)
 
 
-def _layer_ids(fields: Fields, merged: dict[str, Any], target: Transformer, *, speculators: bool) -> tuple[int, ...]:
+def _layer_ids(fields: NestedFields, target: Transformer, head_layers: int, *, speculators: bool) -> tuple[int, ...]:
     """Return hidden-state layer ids: `speculators` lists them, others list layers whose output is read, one less."""
     name = "aux_hidden_state_layer_ids" if speculators else "target_layer_ids"
-    listed, layers = merged.get(name), len(target.weights.layers)
-    if listed is None:
-        count = merged.get("num_hidden_layers", 1)
-        return default_layer_ids(layers, count if isinstance(count, int) and count > 0 else 1)
+    listed, layers = fields.get(name), len(target.weights.layers)
+    if listed is None and not speculators:
+        return default_layer_ids(layers, head_layers)
     if not isinstance(listed, list) or not listed or not all(type(layer) is int for layer in listed):
         raise fields.error(name, f"expected a list of layers. Got {listed!r:.60}.")
     ids = tuple(listed) if speculators else tuple(layer + 1 for layer in listed)
@@ -205,9 +208,9 @@ def _build_head(folder: Path, target: Transformer, config: DFlashConfig, tensors
     layers, hidden, width = config.layers, config.layers.hidden, target.config.hidden
     encoder = "encoder.fc.weight" in tensors
     fuse, norm = ("encoder.fc", "encoder.output_norm_enc") if encoder else ("fc", "hidden_norm")
-    embedding = target.weights.embedding
-    if "embed_tokens.weight" in tensors:
-        embedding = tensors.get("embed_tokens.weight", (stored_rows(tensors, "embed_tokens.weight"), hidden))
+    embedding, name = target.weights.embedding, "embed_tokens.weight"
+    if name in tensors:  # may have a row for the mask token after those of the target
+        embedding = tensors.get(name, (max(stored_rows(tensors, name), len(embedding)), hidden))
     prefixes = [f"layers.{number}" for number in range(layers.layers)]
     vocabulary = HeadVocabulary.read(folder, tensors, target)
     markov = _load_markov(folder, config, vocabulary, tensors)
@@ -228,7 +231,7 @@ def _build_head(folder: Path, target: Transformer, config: DFlashConfig, tensors
         tokens=vocabulary.tokens,
         block_tokens=config.block_tokens,
         shifted=config.shifted,
-        causal=config.causal,
+        causal_layers=config.causal_layers,
         markov=markov,
     )
 
@@ -240,9 +243,12 @@ def _mask_embedding(folder: Path, config: DFlashConfig, embedding: Tensor, tenso
         if prod(shape) != config.layers.hidden:
             raise FormatError(folder, "mask_embedding", f"expected {config.layers.hidden} numbers. Got shape {shape}.")
         return tensors.get("mask_embedding", shape).flatten()
-    if config.mask_token is None:
+    token, last = config.mask_token, len(embedding) - 1
+    if token is None:
         raise FormatError(folder / CONFIG, "mask_token_id", "expected the token of a mask. It is missing: add it.")
-    return embedding[config.mask_token]
+    if not 0 <= token <= last:
+        raise FormatError(folder / CONFIG, "mask_token_id", f"expected a token from 0 to {last}. Got {token}.")
+    return embedding[token]
 
 
 def _load_markov(

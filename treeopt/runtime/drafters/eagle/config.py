@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.errors import InvalidValueError
-from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
+from treeopt.runtime.drafters.head_files import NestedFields
 from treeopt.runtime.models.config import CONFIG, ModelConfig, parse_config
 from treeopt.runtime.models.transformer import Transformer
 
@@ -43,33 +43,23 @@ def read_config(folder: Path, target: Transformer) -> EagleConfig:
     """
     path = folder / CONFIG
     content = read_object(path)
-    fields = Fields(path, content)
+    fields = NestedFields(path, content, NESTED)
     speculators = SPECULATORS in content
-    nested = content.get(NESTED) or {}
-    if not isinstance(nested, dict):
-        raise fields.error(NESTED, f"expected fields with names. Got {nested!r}.")
-
-    def flag(name: str) -> bool | None:
-        value = content.get(name, nested.get(name))
-        if value is not None and not isinstance(value, bool):
-            raise fields.error(name, f"expected true or false. Got {value!r}.")
-        return value
-
     return EagleConfig(
         path=path,
         layers=_layers(path, fields, content, target, speculators=speculators),
-        layer_ids=_layer_ids(fields, content, nested, len(target.weights.layers), speculators=speculators),
-        norm_before_residual=flag("norm_before_residual"),
-        norm_before_fc=bool(flag("norm_before_fc")),
-        norm_output=bool(flag("norm_output")),
-        fc_norm=bool(flag("fc_norm")),
-        last_state=flag("use_aux_hidden_state") is False,
+        layer_ids=_layer_ids(fields, len(target.weights.layers), speculators=speculators),
+        norm_before_residual=fields.flag("norm_before_residual"),
+        norm_before_fc=bool(fields.flag("norm_before_fc")),
+        norm_output=bool(fields.flag("norm_output")),
+        fc_norm=bool(fields.flag("fc_norm")),
+        last_state=fields.flag("use_aux_hidden_state") is False,
         speculators=speculators,
     )
 
 
 def _layers(
-    path: Path, fields: Fields, content: dict[str, Any], target: Transformer, *, speculators: bool
+    path: Path, fields: NestedFields, content: dict[str, Any], target: Transformer, *, speculators: bool
 ) -> ModelConfig:
     """Return the sizes; the architecture is ignored, because the tensors show which biases and norms a head has."""
     sizes = content[SPECULATORS] if speculators else content
@@ -91,15 +81,13 @@ def _layers(
     return replace(config, max_positions=target.config.max_positions)
 
 
-def _layer_ids(
-    fields: Fields, content: dict[str, Any], nested: dict[str, Any], layers: int, *, speculators: bool
-) -> tuple[int, ...] | None:
+def _layer_ids(fields: NestedFields, layers: int, *, speculators: bool) -> tuple[int, ...] | None:
     """Return hidden-state layer ids.
 
     `speculators` lists them.  Others list layers whose output is read, one less; but a file that lists the default ids
     was saved for an engine that reads them as they are.
     """
-    listed = content.get(LAYER_IDS_FIELD, nested.get(LAYER_IDS_FIELD))
+    listed = fields.get(LAYER_IDS_FIELD)
     if listed is None:
         return None
     if not isinstance(listed, list) or not all(type(layer) is int for layer in listed):
