@@ -135,12 +135,12 @@ class TestDrafts:
         """Negative control."""
         accept = DraftModelSequence.accept, HeadDrafter.accept, EagleSequence.accept, BlockDrafter.accept
 
-        def keeps_too_little(self, step, fed):
-            accept[0](self, step, fed)
+        def keeps_too_little(self, step):
+            accept[0](self, step)
             _perturb(self.cache, self.cache.length - 1)
 
-        def keeps_what_was_drafted(self, step, fed):
-            accept[2](self, step, fed)
+        def keeps_what_was_drafted(self, step):
+            accept[2](self, step)
             self.cache.length += len(step.path) - 1
 
         def of_the_root(self, texts, steps):

@@ -14,7 +14,7 @@ from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import draw, verify
 from treeopt.runtime.drafters.dflash.best_first import count_tokens_to_reach, grow_trees
-from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeBatch
+from treeopt.runtime.drafters.draft_levels import LevelSampler
 from treeopt.runtime.drafters.expansion import TreeExpansion
 from treeopt.runtime.rules import RULES
 from treeopt.solver import solve
@@ -53,8 +53,7 @@ def rules() -> None:
             draw(rule, probs[:2], counts, generator)
             verify(rule, TREE, tokens, probs, probs, generator, lossy=rule in LOSSY_RULES)
     sampling = Sampling(temperature=1.0)
-    buffers = DraftBuffers(1, 4, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device)
-    TreeBatch(TREE, 1, buffers)
+    LevelSampler("draft", rule=RULES["sequoia"], sampling=sampling, max_nodes=4, vocabulary=5, device=probs.device)
 
 
 def grown_trees() -> None:

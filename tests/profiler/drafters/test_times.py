@@ -11,7 +11,7 @@ from treeopt.profiler.drafters.times import DrafterTimer
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime.drafters.dflash import DFlashHead
-from treeopt.runtime.drafters.dflash.markov import MarkovHead
+from treeopt.runtime.drafters.dflash.head import MarkovHead
 from treeopt.runtime.drafters.eagle import EagleHead
 from treeopt.runtime.drafters.medusa import MedusaHeads
 

@@ -172,7 +172,7 @@ def test_the_caches_of_a_batch_are_adjacent(pair):
         drafts = getattr(decoder._drafter, "_static", decoder._drafter)._sequences
         for caches in (
             [sequence.cache for sequence in decoder._targets],
-            [getattr(sequence, "draft", sequence).cache for sequence in drafts],
+            [sequence.cache for sequence in drafts],
         ):
             first, *others = sorted(caches, key=lambda cache: cache.store.sequences)  # that of `generate` is alone
             assert first.store.sequences == 1

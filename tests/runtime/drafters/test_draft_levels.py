@@ -5,7 +5,7 @@ import torch
 
 from tests.support.enumeration import CPU
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeBatch
+from treeopt.runtime.drafters.draft_levels import LevelSampler, draft_levels
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain
 
@@ -14,14 +14,14 @@ random_drafts = pytest.mark.parametrize("rule", ["sequoia", "specinfer"])
 
 def draft_tokens(tree, rule, logits, seeds):
     """Return the tokens (B, n) of trees if every distribution is that of the logits."""
-    buffers = DraftBuffers(
-        len(seeds), tree.nodes, tree.nodes, rule=RULES[rule], sampling=Sampling(1.0), vocabulary=len(logits), device=CPU
+    sampler = LevelSampler(
+        "draft", rule=RULES[rule], sampling=Sampling(1.0), max_nodes=tree.nodes, vocabulary=len(logits), device=CPU
     )
-    batch, generators = TreeBatch(tree, len(seeds), buffers), [torch.Generator().manual_seed(seed) for seed in seeds]
-    batch.begin([0] * len(seeds))
-    for level in batch.levels:
-        level.fill(logits.expand(sum(map(len, level.fed_tokens())), -1).contiguous(), generators)
-    return torch.stack(batch.tokens)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    sampler.begin(tree, [0] * len(seeds))
+    for level in draft_levels(tree, CPU):
+        sampler.fill(level, logits.expand(*sampler.tokens_of(level).shape, -1), generators)
+    return torch.stack([proposal.tokens for proposal in sampler.proposals()])
 
 
 @random_drafts

@@ -8,7 +8,8 @@ from tests.support.decoded import PROMPT, TREES, decoded_step
 from tests.support.fed_tokens import count_fed_tokens
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, distribution
-from treeopt.runtime.drafters import draft_levels
+from treeopt.runtime.drafters import static_tree
+from treeopt.runtime.drafters.draft_levels import draft_levels
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import chain, level_widths
 
@@ -130,8 +131,7 @@ class TestChanges:
             return text, rows
 
         text, rows = decode()
-        monkeypatch.setattr("treeopt.runtime.drafters.static_tree.CACHED_TREES", 1)
-        monkeypatch.setattr("treeopt.runtime.drafters.static_tree.level_passes", draft_levels.level_passes.__wrapped__)
+        monkeypatch.setattr(static_tree, "draft_levels", draft_levels.__wrapped__)
         monkeypatch.setattr("treeopt.runtime.decoding.target_sequence.whole_tree", PassNodes.whole)
         new_text, new_rows = decode()
         assert text == new_text

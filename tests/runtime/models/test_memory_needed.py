@@ -80,8 +80,8 @@ def test_estimate_contains_the_probabilities_of_the_draft(target, draft):
         estimate(target, draft, tree, 128, sampling).total() - estimate(target, None, tree, 128, sampling).total()
         for sampling in (Sampling(0.8), GREEDY)
     ]
-    buffers = Decoder(target, draft, tree, temperature=0.8)._static._buffers
-    assert probabilities[0] - probabilities[1] == buffers.probs.nbytes
+    sampler = Decoder(target, draft, tree, temperature=0.8)._static._sampler
+    assert probabilities[0] - probabilities[1] == sampler._all_values.nbytes
 
 
 class TestRefusal:

@@ -1,8 +1,9 @@
-"""The levels of a static tree: the nodes that each draft pass feeds, and how their children are sampled."""
+"""The level sampler: fills a static tree in each sequence of a batch, one level after the other."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,173 +11,115 @@ from torch import Tensor
 
 from treeopt.arrays import Integers
 from treeopt.records.sampling import Sampling
+from treeopt.runtime.drafters.drafter import Proposal
+from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
-from treeopt.runtime.rules.sample_children import index_children, select_children, top_tokens
+from treeopt.runtime.rules.sample_children import ChildIndices, index_children, select_children, top_tokens
 from treeopt.trees import TokenTree
 
 CACHED_TREES = 16
-"""Trees whose passes are kept."""
+"""Trees whose levels are kept."""
 
 
-class NodeView:
-    """Some nodes of every sequence in a buffer; a tensor view if they are adjacent, which is faster than an index."""
+class DraftLevel(NamedTuple):
+    """The nodes of one depth that have children, and these children."""
 
-    def __init__(self, buffer: Tensor, nodes: Integers) -> None:
-        first, last = int(nodes[0]), int(nodes[-1])
-        self._buffer = buffer
-        self._view = buffer[:, first : last + 1] if last - first + 1 == len(nodes) else None
-        self._views = None if self._view is None else self._view.unbind()
-        self._nodes = torch.from_numpy(nodes).to(buffer.device)
-
-    def read(self) -> Sequence[Tensor]:
-        """Return the entries of each sequence."""
-        return self._buffer[:, self._nodes].unbind() if self._views is None else self._views
-
-    def write(self, values: Tensor) -> None:
-        if self._view is None:
-            self._buffer[:, self._nodes] = values
-        else:
-            self._view.copy_(values)
+    parents: slice | Tensor
+    """Nodes; a slice if they are adjacent, which is faster than an index."""
+    children: ChildIndices
+    below: slice
+    """The children."""
+    fed: PassNodes
+    """The parents in the pass that feeds them, after those of the levels above."""
 
 
-class DraftBuffers:
-    """Memory for the trees of a batch, shared by all tree shapes.
+class LevelSampler:
+    """Fills one static tree at a time, in buffers that all trees share.
 
     Args:
-        sequences: largest batch.
-        nodes: of the largest tree.
-        internal: nodes with children, at most.
+        name: of the draft model or head, for warnings.
         rule: verification rule, which determines how children are sampled.
         sampling: what children are sampled from; greedy takes the top tokens, whatever the rule.
+        max_nodes: nodes of the largest tree.
         vocabulary: V.
-        device: of the draft model.
+        device: of the draft model or head.
     """
 
     def __init__(
-        self,
-        sequences: int,
-        nodes: int,
-        internal: int,
-        *,
-        rule: Rule,
-        sampling: Sampling,
-        vocabulary: int,
-        device: torch.device,
+        self, name: str, *, rule: Rule, sampling: Sampling, max_nodes: int, vocabulary: int, device: torch.device
     ) -> None:
-        self.sequences, self.internal, self.rule, self.sampling = sequences, internal, rule, sampling
-        self.random = rule.random_drafts and not sampling.greedy
-        columns = vocabulary if self.random else 1
-        self.tokens = torch.empty(sequences * nodes, dtype=torch.int64, device=device)
-        self.probs = torch.zeros((sequences * nodes, columns), device=device)
-        self.largest = torch.zeros(sequences * internal, dtype=torch.float64, device=device)
-
-
-class DraftLevelSampler:
-    """Feeds the internal nodes of one level, and samples the level below from the logits after them.
-
-    Args:
-        buffers: memory and rule.
-        fed: tokens of the level's internal nodes.
-        probs: rows of these nodes.
-        scores: (B, w), of these nodes.
-        counts: w numbers of children.
-        below: int64 (B, c), the tokens of the level below.
-    """
-
-    def __init__(
-        self,
-        buffers: DraftBuffers,
-        *,
-        fed: NodeView,
-        probs: NodeView,
-        scores: Tensor,
-        counts: Sequence[int],
-        below: Tensor,
-    ) -> None:
-        self._random, self._draw, self._sampling = buffers.random, buffers.rule.draw, buffers.sampling
-        self._fed, self._probs, self._scores, self._below = fed, probs, scores, below
-        self._children = children = index_children(counts, below.device)
+        self._name, self._draw, self._sampling = name, rule.draw, sampling
+        self._max_nodes, self._device = max_nodes, device
+        self._random = rule.random_drafts and not sampling.greedy
+        self._columns = vocabulary if self._random else 1
+        self._shape: tuple[TokenTree, int] | None = None
+        self._allocate(1)
         if self._random:  # compile the kernels now, not in the first step
-            even = torch.ones((1, len(counts), 2 * children.max_children), device=below.device)
-            self._draw(even, children, [torch.Generator(below.device)])
+            self._draw(torch.ones((1, 1, 2), device=device), index_children([2], device), [torch.Generator(device)])
 
-    def fed_tokens(self) -> Sequence[Tensor]:
-        """Return the tokens that each sequence feeds, int64 (w,)."""
-        return self._fed.read()
+    def begin(self, tree: TokenTree, roots: Sequence[int]) -> None:
+        """Begin the tree below each root; the proposals made before are overwritten from now on."""
+        shape = tree, len(roots)
+        if shape != self._shape:
+            if len(roots) > self._sequences:
+                self._allocate(len(roots))
+            rows = len(roots) * tree.nodes
+            self._tokens = self._all_tokens[:rows].view(len(roots), tree.nodes)
+            self._values = self._all_values[:rows].view(len(roots), tree.nodes, self._columns)
+            self._values.zero_()  # those of leaves are read, but never written
+            self._shape = shape
+        self._tree = tree
+        self._tokens[:, 0].copy_(torch.tensor(roots))
 
-    def fill(self, logits: Tensor, generators: Sequence[torch.Generator]) -> None:
-        """Sample the level below from logits (B * w, V); write the distributions, or the largest logits."""
-        logits = logits.view(len(generators), -1, logits.shape[-1])
+    def tokens_of(self, level: DraftLevel) -> Tensor:
+        """Return the tokens of a level's parents, int64 (sequences, w)."""
+        return self._tokens[:, level.parents]
+
+    def fill(self, level: DraftLevel, logits: Tensor, generators: Sequence[torch.Generator]) -> None:
+        """Sample the children of a level, given the logits after its parents, (sequences, w, V) or (sequences * w, V)."""
+        logits = logits.view(len(self._tokens), -1, logits.shape[-1])
         if self._random:
-            probs = distribution(logits, self._sampling)
-            self._probs.write(probs)
-            self._below.copy_(self._draw(probs, self._children, generators))
+            values = distribution(logits, self._sampling)
+            children = self._draw(values, level.children, generators)
         else:
-            largest, tokens = top_tokens(logits, self._children.max_children)
-            self._scores.copy_(largest)
-            self._below.copy_(select_children(tokens, self._children))
+            largest, tokens = top_tokens(logits, level.children.max_children)
+            values, children = largest[..., None], select_children(tokens, level.children)
+        self._values[:, level.parents] = values.to(self._values.dtype)
+        self._tokens[:, level.below] = children
 
-
-class TreeBatch:
-    """The same tree for each sequence of a batch, in shared buffers, and the samplers of its levels, the root's first.
-
-    Args:
-        tree: the tree.
-        sequences: batch size.
-        buffers: with room for the batch; other trees may use them in between.
-    """
-
-    def __init__(self, tree: TokenTree, sequences: int, buffers: DraftBuffers) -> None:
-        internal, shape = np.flatnonzero(tree.child_counts), (sequences, tree.nodes)
-        self._tokens = buffers.tokens[: sequences * tree.nodes].view(shape)
-        self._roots = self._tokens[:, 0]
-        self._probs = buffers.probs[: sequences * tree.nodes].view(*shape, -1)
-        self._largest = buffers.largest[: sequences * len(internal)].view(sequences, len(internal))
-        self.tokens = self._tokens.unbind()
-        """int64 (n,) of each sequence."""
-        self.probs = self._probs.unbind() if buffers.random else (None,) * sequences
-        """float32 (n, V) of each sequence: what the children of each internal node were sampled from."""
-        self.scores = (self._probs[..., 0] if buffers.random else self._largest).unbind()
-        """float (k,) of each sequence: a number for each of `scored_nodes`, finite if the distribution after it is."""
-        self.scored_nodes: list[int] = list(range(tree.nodes)) if buffers.random else internal.tolist()
-        self.levels = self._level_samplers(tree, buffers)
-
-    def clear(self) -> None:
-        """Zero the probabilities of another tree: those of leaves are read, but never written."""
-        self._probs.zero_()
-
-    def begin(self, roots: Sequence[int]) -> None:
-        self._roots.copy_(torch.tensor(roots))
-
-    def _level_samplers(self, tree: TokenTree, buffers: DraftBuffers) -> list[DraftLevelSampler]:
-        counts, first_score, samplers = tree.child_counts, 0, []
-        for level, below in pairwise(tree.levels):
-            nodes = level.start + np.flatnonzero(counts[level])
-            sampler = DraftLevelSampler(
-                buffers,
-                fed=NodeView(self._tokens, nodes),
-                probs=NodeView(self._probs, nodes),
-                scores=self._largest[:, first_score : first_score + len(nodes)],
-                counts=counts[nodes].tolist(),
-                below=self._tokens[:, below],
+    def proposals(self) -> list[Proposal]:
+        """Return the filled trees, in buffers that the next `begin` overwrites."""
+        scored = range(self._tree.nodes)
+        return [
+            Proposal(self._tree, tokens, values if self._random else None, scores=Scores(self._name, scores, scored))
+            for tokens, values, scores in zip(
+                self._tokens.unbind(), self._values.unbind(), self._values[..., 0].unbind(), strict=True
             )
-            samplers.append(sampler)
-            first_score += len(nodes)
-        return samplers
+        ]
+
+    def _allocate(self, sequences: int) -> None:
+        rows = sequences * self._max_nodes
+        self._all_tokens = torch.empty(rows, dtype=torch.int64, device=self._device)
+        self._all_values = torch.empty((rows, self._columns), device=self._device)
+        self._sequences = sequences
 
 
 @lru_cache(maxsize=CACHED_TREES)
-def level_passes(tree: TokenTree) -> tuple[PassNodes, ...]:
-    """Return the attention metadata of the internal nodes of each level, which are fed one level after the other."""
-    internal = np.flatnonzero(tree.child_counts)
+def draft_levels(tree: TokenTree, device: torch.device) -> tuple[DraftLevel, ...]:
+    """Return the levels of a tree whose nodes have children, the root's first."""
+    counts, internal = tree.child_counts, np.flatnonzero(tree.child_counts)
     visible, depth = tree.ancestor_mask[np.ix_(internal, internal)], tree.depth[internal]
-    edges = np.searchsorted(depth, np.arange(tree.max_depth + 1)).tolist()
-    return tuple(
-        PassNodes(visible=visible[start:stop, :stop], depth=depth[start:stop], start=start)
-        for start, stop in pairwise(edges)
-    )
+    levels, start = [], 0
+    for level, below in pairwise(tree.levels):
+        parents = level.start + np.flatnonzero(counts[level])
+        stop = start + len(parents)
+        fed = PassNodes(visible=visible[start:stop, :stop], depth=depth[start:stop], start=start)
+        children = index_children(counts[parents].tolist(), device)
+        levels.append(DraftLevel(_index(parents, device), children, below, fed))
+        start = stop
+    return tuple(levels)
 
 
 @lru_cache(maxsize=CACHED_TREES)
@@ -185,3 +128,9 @@ def feed_indices(tree: TokenTree) -> list[int]:
     internal = tree.child_counts > 0
     indices: list[int] = np.where(internal, internal.cumsum() - 1, NOT_FED).tolist()
     return indices
+
+
+def _index(nodes: Integers, device: torch.device) -> slice | Tensor:
+    first, last = int(nodes[0]), int(nodes[-1])
+    adjacent = last - first + 1 == len(nodes)
+    return slice(first, last + 1) if adjacent else torch.from_numpy(nodes).to(device)

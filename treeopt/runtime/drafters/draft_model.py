@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64
-from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.drafters.drafter import DraftState, Step
 from treeopt.runtime.drafters.expansion import Children
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import HiddenStates, LanguageModel, Output, Outputs, SequenceCache, SequenceInput
@@ -19,20 +19,15 @@ MAX_CATCH_UP_TOKENS = 512
 """Tokens of a pass over unread tokens, whose mask is square."""
 
 
-class DraftSequence(Protocol):
-    """A draft model or a head at one sequence."""
+class DraftSequence(DraftState, Protocol):
+    """A draft model or a head at one sequence, fed node by node."""
+
+    feed_indices: Sequence[int]
+    """Of every node of the step's tree, NOT_FED if it was not fed; the drafter sets it when it proposes the tree."""
 
     @property
     def cache(self) -> Any:
         """KV cache; the root is fed at its length."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can draft: a head needs a token before the root, a model has a longest sequence."""
-
-    @property
-    def root(self) -> int:
-        """The last committed token."""
 
     def begin(self, tokens: Sequence[int], states: HiddenStates | None) -> None:
         """Begin a sequence, as `Drafter.begin`."""
@@ -54,12 +49,12 @@ class DraftSequence(Protocol):
     def store(self, nodes: PassNodes, output: Output) -> None:
         """Store what the children of these nodes need of the output."""
 
-    def accept(self, step: Step, feed_indices: Sequence[int]) -> None:
-        """Move to the new root, given the feed index of each node in this step, NOT_FED if it was not fed."""
+    def accept(self, step: Step) -> None:
+        """Move to the new root."""
 
 
-NewSequences = Callable[[int], Sequence[DraftSequence]]
-"""Makes the state of a draft model or a head for that many sequences."""
+MakeSequences = Callable[[Any, int, int, int], Sequence[DraftSequence]]
+"""From a model or head, the longest sequence, the nodes fed in a step and the number of sequences to their state."""
 
 
 class DraftModelSequence:
@@ -80,6 +75,7 @@ class DraftModelSequence:
         self.cache = cache
         self.pending: list[int] = []
         self.ready = True
+        self.feed_indices: Sequence[int] = ()
 
     @property
     def root(self) -> int:
@@ -118,12 +114,12 @@ class DraftModelSequence:
     def store(self, nodes: PassNodes, output: Output) -> None:
         pass  # the cache has all that the children need
 
-    def accept(self, step: Step, feed_indices: Sequence[int]) -> None:
+    def accept(self, step: Step) -> None:
         """Commit the fed nodes of the accepted path; the other committed tokens are pending."""
         if not self.ready:
             self.pending = [step.tokens[-1]]
             return
-        fed = [feed_indices[node] for node in step.path if feed_indices[node] != NOT_FED]
+        fed = [self.feed_indices[node] for node in step.path if self.feed_indices[node] != NOT_FED]
         if fed:
             self.cache.commit(fed)
         self.pending[-1:] = [self.root, *step.tokens][len(fed) :]
@@ -142,18 +138,6 @@ def new_model_sequences(model: LanguageModel, capacity: int, nodes: int, sequenc
         sequences: how many.
     """
     return [DraftModelSequence(model, cache) for cache in new_caches(model, capacity + nodes, sequences)]
-
-
-def propose_ready(drafts: Sequence[DraftSequence], fill: Callable[[Sequence[int]], list[Proposal]]) -> list[Proposal]:
-    """Return the proposals of a batch: the root alone for sequences that are not ready.
-
-    Args:
-        drafts: one for each sequence.
-        fill: from the indices of sequences that are ready to their proposals.
-    """
-    ready = [index for index, draft in enumerate(drafts) if draft.ready]
-    proposals = iter(fill(ready) if ready else [])
-    return [next(proposals) if draft.ready else Proposal(ROOT_ONLY, torch.tensor([draft.root])) for draft in drafts]
 
 
 def root_logits(runner: Runner, drafts: Sequence[DraftSequence]) -> Tensor:

@@ -1,37 +1,25 @@
 """Dynamic trees: in every step the tree grows from the probabilities of a draft model, or of a head on the target."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.draft_model import (
     DraftSequence,
+    MakeSequences,
     new_model_sequences,
     node_logits,
-    propose_ready,
     root_logits,
     top_children,
 )
-from treeopt.runtime.drafters.drafter import Proposal, Step
+from treeopt.runtime.drafters.drafter import Proposal, Step, propose_ready
 from treeopt.runtime.drafters.expansion import ExpandedTree, ExpansionPolicy, TreeExpansion
 from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.model import NO_STATES, ForwardModel, HiddenStates, RequestedStates
 from treeopt.runtime.models.runner import Runner, make_graph_pool
-
-MakeSequences = Callable[[Any, int, int, int], Sequence[DraftSequence]]
-"""From a model or head, the longest sequence, the nodes fed in a step and the number of sequences to their state."""
-
-
-@dataclass(slots=True)
-class _Sequence:
-    draft: DraftSequence
-    feed_indices: list[int] = field(default_factory=list)
-    """Of every node of the step's tree."""
 
 
 class ExpandingDrafter:
@@ -75,36 +63,32 @@ class ExpandingDrafter:
         self.policy, self.requested_states, self.max_tokens = policy, requested_states, policy.max_nodes
         self._model = model
         self._runner = Runner(model, max_nodes=policy.max_fed, pool=make_graph_pool(model.device, cuda_graphs))
-        new_drafts = partial(new_sequences, model, min(capacity, longest), policy.max_fed)
-        self._sequences = SequencePool(lambda count: [_Sequence(draft) for draft in new_drafts(count)])
+        self._sequences = SequencePool(partial(new_sequences, model, min(capacity, longest), policy.max_fed))
         self._expansion = TreeExpansion(policy, 0)
         self._expansion.compile()
 
     def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
-        self._sequences.acquire(sequence).draft.begin(tokens, states)
+        self._sequences.acquire(sequence).begin(tokens, states)
 
     def reserve(self, sequences: int) -> None:
         self._sequences.reserve(sequences)
 
     @torch.inference_mode()
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the trees below the roots; the root alone if a distribution is not finite."""
-        batch = [self._sequences[sequence] for sequence in sequences]
-        drafts = [sequence.draft for sequence in batch]
-        return propose_ready(drafts, lambda ready: self._fill([batch[index] for index in ready]))
+        return propose_ready([self._sequences[sequence] for sequence in sequences], generators, self._fill)
 
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
-        for number, step in zip(sequences, steps, strict=True):
-            sequence = self._sequences[number]
-            sequence.draft.accept(step, sequence.feed_indices)
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._sequences[sequence].accept(step)
 
     def end(self, sequence: int) -> None:
         self._sequences.release(sequence)
 
-    def _fill(self, sequences: Sequence[_Sequence]) -> list[Proposal]:
-        trees = self._expand([sequence.draft for sequence in sequences])
-        for sequence, expanded in zip(sequences, trees, strict=True):
-            sequence.feed_indices = expanded.feed_indices
+    def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        trees = self._expand(drafts)
+        for draft, expanded in zip(drafts, trees, strict=True):
+            draft.feed_indices = expanded.feed_indices
         return [
             Proposal(
                 expanded.tree, expanded.tokens, scores=None if expanded.finite else Scores.missing(self._model.name)

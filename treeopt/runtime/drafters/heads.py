@@ -1,17 +1,30 @@
 """What drafters with heads on the target share: the states that they draft from, and trees from marginal distributions."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.drafters.drafter import Proposal, Step, propose_ready
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.model import HiddenStates, RequestedStates, concatenate
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
+
+
+class HeadState(NamedTuple):
+    """The root of a sequence, and the target's last hidden state before it."""
+
+    root: int
+    hidden: Tensor | None
+    """(1, hidden); None for a sequence of one token."""
+
+    @property
+    def ready(self) -> bool:
+        return self.hidden is not None
 
 
 class HeadDrafter:
@@ -21,27 +34,25 @@ class HeadDrafter:
     requested_states = RequestedStates(last=True)
 
     def __init__(self) -> None:
-        self._sequences: dict[int, tuple[int, Tensor | None]] = {}
-        """Of each sequence, the root and the hidden state before it, (1, hidden); None for a sequence of one token."""
+        self._sequences: dict[int, HeadState] = {}
 
     def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
-        self._sequences[sequence] = tokens[-1], None if states is None else states.last
+        self._sequences[sequence] = HeadState(tokens[-1], None if states is None else states.last)
 
     @torch.inference_mode()
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the drafts of a batch, by one call of `_draft`; the root alone for a sequence of one token."""
-        batch = [self._sequences[sequence] for sequence in sequences]
-        ready = [(root, hidden) for root, hidden in batch if hidden is not None]
-        drafts = iter(
-            self._draft([root for root, _ in ready], concatenate([hidden for _, hidden in ready])) if ready else ()
-        )
-        return [Proposal(ROOT_ONLY, torch.tensor([root])) if hidden is None else next(drafts) for root, hidden in batch]
+        return propose_ready([self._sequences[sequence] for sequence in sequences], generators, self._fill)
+
+    def _fill(self, states: Sequence[HeadState], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        hidden = [state.hidden for state in states if state.hidden is not None]
+        return self._draft([state.root for state in states], concatenate(hidden))
 
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
         """Move to the new roots: each was sampled from the hidden state of the last accepted node."""
         for sequence, step in zip(sequences, steps, strict=True):
             assert step.states is not None  # heads request them
-            self._sequences[sequence] = step.tokens[-1], step.states.row(step.path[-1]).last
+            self._sequences[sequence] = HeadState(step.tokens[-1], step.states.row(step.path[-1]).last)
 
     def end(self, sequence: int) -> None:
         self._sequences.pop(sequence, None)

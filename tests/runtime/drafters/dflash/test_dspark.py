@@ -152,7 +152,7 @@ class TestDrafter:
         for number, text in enumerate((TEXT, TEXT[:-1])):
             drafter.begin(number, text, states_of(head, deep, text))
         scores = [proposal.scores for proposal in drafter.propose([0, 1], [torch.Generator()] * 2)]
-        assert [list(each.nodes) for each in scores] == [[0, 1, 2]] * 2
+        assert [list(each.nodes) for each in scores] == [[0, 1, 2, 3]] * 2
         assert not scores[0].values[0].isfinite()
         assert scores[1].values[0].isfinite()
 

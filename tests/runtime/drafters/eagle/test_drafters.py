@@ -9,7 +9,7 @@ from tests.support import eagle_heads as layouts
 from tests.support.decoded import PROMPT, decoded_step
 from tests.support.eagle_heads import make_head, save_head
 from tests.support.slow_eagle import SlowEagle
-from treeopt.errors import OutOfMemoryError
+from treeopt.errors import InvalidValueError, OutOfMemoryError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
@@ -62,13 +62,15 @@ class TestStaticTrees:
         drafter = EagleDrafter(head, TREE, capacity=40)
         decoder, text = Decoder(deep, drafter, temperature=0.0), list(PROMPT)
         decoder.start(text)
-        for tree in (chain(4), TREE, level_widths([2, 2, 2])):
+        for tree in (chain(8), TREE, level_widths([2, 2, 2])):  # the first has more internal nodes
             drafter.change_tree(tree)
             proposal = decoder.draft()
             alone = propose(EagleDrafter(head, tree, capacity=40), deep, text)
             assert proposal.tree == tree
             assert proposal.tokens.tolist() == alone.tokens.tolist()
             text += decoded_step(decoder, proposal)
+        with pytest.raises(InvalidValueError, match=r"tree: expected at most 8 children.*Got 9: take a narrower tree"):
+            drafter.change_tree(level_widths([9]))
 
     def test_children_are_sampled_from_the_heads_distribution(self, deep, head, twin_logits):
         drafter = EagleDrafter(head, TREE, capacity=40, rule=RULES["sequoia"], sampling=Sampling(0.7))
@@ -110,7 +112,7 @@ def test_caches_of_a_batch_are_adjacent_and_must_fit_into_memory(head, monkeypat
     static = EagleDrafter(head, TREE, capacity=60)
     drafter = static if kind == "static" else EagleDynamicDrafter(head, DYNAMIC, capacity=60)
     drafter.reserve(3)
-    caches = [getattr(sequence, "draft", sequence).cache for sequence in drafter._sequences]
+    caches = [sequence.cache for sequence in drafter._sequences]
     assert len({id(cache.store) for cache in caches}) == 1
     assert [cache.index for cache in caches] == [0, 1, 2]
     slot = sum(entries[..., 0, :].nbytes for pair in caches[0].layers for entries in pair)

@@ -101,7 +101,7 @@ class TestLogits:
                 layers=tuple(_as_fed(each, tokens, path) for each in nodes.layers),
                 last=None if nodes.last is None else _as_fed(nodes.last, tokens, path),
             )
-            text.accept(Step(path, committed, torch.empty(0), read), [])
+            text.accept(Step(path, committed, torch.empty(0), read))
             tokens += committed
 
     @pytest.mark.parametrize("case", ["SafeAILab", "speculators, two layers", "MiMo", "EAGLE-1"])
@@ -135,7 +135,7 @@ class TestLogits:
                 committed = torch.randint(23, (len(path),), generator=generator).tolist()
                 states = states_of(deep, [7, 8, 9, 10, 11, number], head.requested_states)
                 for text in (together[number], alone[number]):
-                    text.accept(Step(path, committed, torch.empty(0), states), [])
+                    text.accept(Step(path, committed, torch.empty(0), states))
 
     @pytest.mark.parametrize("case", ["SpecForge", "speculators, norm before fc", "Model-Optimizer"])
     def test_layer_ids_shifted_by_one_change_them(self, deep, twin_of, tmp_path, case):

@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from treeopt.records.sampling import GREEDY
 from treeopt.runtime.drafters.dflash.block_drafter import BlockDrafter
 from treeopt.runtime.drafters.dflash.head import DFlashHead
-from treeopt.runtime.drafters.dflash.markov import MarkovTree
+from treeopt.runtime.drafters.draft_levels import LevelSampler, draft_levels
 from treeopt.runtime.drafters.drafter import Proposal
 from treeopt.runtime.drafters.heads import MarginalTree, check_tree
+from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree
 
 FillTree = Callable[[Sequence[int], Tensor], list[Proposal]]
@@ -49,7 +51,24 @@ class DFlashDrafter(BlockDrafter):
 
 def tree_filler(head: DFlashHead, tree: TokenTree) -> FillTree:
     """Return the function that fills a tree; raises as `DFlashDrafter`."""
-    if head.markov is not None:
-        check_tree(head.name, tree, levels=head.levels, tokens=head.tokens)
-        return MarkovTree(head.name, tree, head.markov).fill
-    return MarginalTree(head.name, tree, levels=head.levels, tokens=head.tokens, device=head.device).fill
+    if head.markov is None:
+        return MarginalTree(head.name, tree, levels=head.levels, tokens=head.tokens, device=head.device).fill
+    check_tree(head.name, tree, levels=head.levels, tokens=head.tokens)
+    markov, levels = head.markov, draft_levels(tree, head.device)
+    sampler = LevelSampler(
+        head.name,
+        rule=RULES["target"],
+        sampling=GREEDY,
+        max_nodes=tree.nodes,
+        vocabulary=head.config.vocabulary,
+        device=head.device,
+    )
+
+    @torch.inference_mode()
+    def fill(roots: Sequence[int], logits: Tensor) -> list[Proposal]:
+        sampler.begin(tree, roots)
+        for depth, level in enumerate(levels):
+            sampler.fill(level, logits[:, depth, None] + markov.bias(sampler.tokens_of(level)), ())
+        return sampler.proposals()
+
+    return fill

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.dflash.markov import MarkovHead
 from treeopt.runtime.models.attention import PassAttention, PerSequenceAttention, SequenceAttention
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
@@ -23,6 +22,25 @@ from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import PREFILL_TOKENS, HiddenStates, RequestedStates
 from treeopt.runtime.models.rotary import Rotations
 from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
+
+
+@dataclass(frozen=True)
+class MarkovHead:
+    """The Markov head of DSpark (arXiv 2607.05147): W2 W1[token], which a token adds to the logits of its children."""
+
+    embedding: Tensor
+    """(V, r): W1."""
+    output: Callable[[Tensor], Tensor]
+    """W2: from (n, r) to the target's tokens, (n, V); -inf for tokens that the head does not predict."""
+
+    @property
+    def rank(self) -> int:
+        return self.embedding.shape[1]
+
+    def bias(self, tokens: Tensor) -> Tensor:
+        """Return the bias (..., V) after tokens, int64 (...)."""
+        bias: Tensor = self.output(F.embedding(tokens.flatten(), self.embedding)).unflatten(0, tokens.shape)
+        return bias
 
 
 @dataclass(frozen=True, kw_only=True)

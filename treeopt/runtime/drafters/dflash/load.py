@@ -12,8 +12,7 @@ from torch import Tensor
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
-from treeopt.runtime.drafters.dflash.head import DFlashHead
-from treeopt.runtime.drafters.dflash.markov import MarkovHead
+from treeopt.runtime.drafters.dflash.head import DFlashHead, MarkovHead
 from treeopt.runtime.drafters.head_files import (
     HeadVocabulary,
     NestedFields,

@@ -3,18 +3,15 @@
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
 import torch
 
-from treeopt.errors import InvalidValueError
-from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.draft_model import propose_ready
-from treeopt.runtime.drafters.drafter import Proposal, Step
+from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.runtime.drafters.drafter import Proposal, Step, propose_ready
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.p_eagle import PEagleHead
 from treeopt.runtime.drafters.eagle.sequence import EagleSequence, new_eagle_sequences
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
-from treeopt.runtime.drafters.heads import MarginalTree
+from treeopt.runtime.drafters.heads import MarginalTree, check_children
 from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.drafters.static_tree import LevelDrafter
 from treeopt.runtime.models.model import HiddenStates
@@ -23,8 +20,6 @@ from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import DynamicTree
-
-GREEDY = Sampling(0.0)
 
 
 class EagleDrafter(LevelDrafter):
@@ -53,19 +48,23 @@ class EagleDrafter(LevelDrafter):
         sampling: Sampling = GREEDY,
         cuda_graphs: bool | None = None,
     ) -> None:
-        _check_children("tree", int(tree.child_counts.max()), head)
-        fed = max(1, int(np.count_nonzero(tree.child_counts)))
+        check_children("tree", int(tree.child_counts.max()), head.name, head.tokens)
         super().__init__(
             head,
-            partial(new_eagle_sequences, head, capacity, fed),
             tree,
             rule=rule,
             sampling=sampling,
-            max_nodes=tree.nodes,
+            capacity=capacity,
+            new_sequences=new_eagle_sequences,
             requested_states=head.requested_states,
             pool=make_graph_pool(head.device, cuda_graphs),
         )
         self.head = head
+
+    def change_tree(self, tree: TokenTree) -> None:
+        """Draft another tree, of at most `max_tokens` nodes, from the next step on; raises as for the first tree."""
+        check_children("tree", int(tree.child_counts.max()), self.head.name, self.head.tokens)
+        super().change_tree(tree)
 
 
 class EagleDynamicDrafter(ExpandingDrafter):
@@ -81,7 +80,7 @@ class EagleDynamicDrafter(ExpandingDrafter):
     """
 
     def __init__(self, head: EagleHead, tree: DynamicTree, *, capacity: int, cuda_graphs: bool | None = None) -> None:
-        _check_children("top_k", tree.top_k, head)
+        check_children("top_k", tree.top_k, head.name, head.tokens)
         super().__init__(
             head,
             tree,
@@ -102,7 +101,7 @@ class PEagleDrafter:
         head: of the target that verifies.
         tree: the tree.
         capacity: longest sequence.
-        cuda_graphs: as for `EagleDrafter`.
+        cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
 
     Raises InvalidValueError for a tree with more levels than the head was trained for, or more children of a node than
     it predicts tokens, OutOfMemoryError for a cache that does not fit into memory.
@@ -135,12 +134,11 @@ class PEagleDrafter:
         self._sequences.reserve(sequences)
 
     @torch.inference_mode()
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the trees below the roots; the root alone for a sequence of one token."""
-        batch = [self._sequences[sequence] for sequence in sequences]
-        return propose_ready(batch, lambda ready: self._fill([batch[index] for index in ready]))
+        return propose_ready([self._sequences[sequence] for sequence in sequences], generators, self._fill)
 
-    def _fill(self, sequences: Sequence[EagleSequence]) -> list[Proposal]:
+    def _fill(self, sequences: Sequence[EagleSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         levels = max(1, self.tree.max_depth)
         inputs = [self.head.append_masks(slots, levels) for slots in EagleSequence.feed_roots(sequences)]
         outputs = self._runner.forward(inputs)
@@ -152,15 +150,7 @@ class PEagleDrafter:
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
         """Move to the new roots; the slots of the accepted tokens are fed in the next pass, with the target's states."""
         for sequence, step in zip(sequences, steps, strict=True):
-            self._sequences[sequence].accept(step, [])
+            self._sequences[sequence].accept(step)
 
     def end(self, sequence: int) -> None:
         self._sequences.release(sequence)
-
-
-def _check_children(name: str, children: int, head: EagleHead) -> None:
-    if children > head.tokens:
-        raise InvalidValueError(
-            f"{name}: expected at most {head.tokens} children of a node, the tokens that {head.name} predicts. "
-            f"Got {children}: take a narrower tree."
-        )

@@ -27,6 +27,8 @@ class EagleSequence:
     """
 
     has_backlog = False
+    feed_indices: Sequence[int] = ()
+    """Not read: the slots of all accepted nodes are fed again."""
 
     def __init__(self, head: EagleHead, cache: KVCache, nodes: int) -> None:
         self.head = head
@@ -81,7 +83,7 @@ class EagleSequence:
         self._store_feedback(nodes.start, output)
 
     @torch.inference_mode()
-    def accept(self, step: Step, feed_indices: Sequence[int]) -> None:  # noqa: ARG002
+    def accept(self, step: Step) -> None:
         """Move to the new root: the slots of the accepted tokens are pending, now with the target's hidden states."""
         assert step.states is not None  # heads request them
         if self._root_fed:
