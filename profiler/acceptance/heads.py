@@ -104,10 +104,10 @@ def head_children(heads: Heads, sequence: HeadSequence, branching: int, depths: 
 
     `depths` is D for an EAGLE head; other heads have their own.
     """
-    if isinstance(heads, EagleHead):
-        return eagle_children(heads, sequence, branching, depths)
     if isinstance(heads, PEagleHead):
         return p_eagle_children(heads, sequence, branching)
+    if isinstance(heads, EagleHead):
+        return eagle_children(heads, sequence, branching, depths)
     if isinstance(heads, DFlashHead):
         return dflash_children(heads, sequence, branching)
     return medusa_children(heads, sequence, branching)
@@ -142,22 +142,22 @@ def p_eagle_children(head: PEagleHead, sequence: HeadSequence, branching: int) -
 
     The slots of the deeper levels of several roots share passes, and are hidden from each other.
     """
-    eagle, count, following = head.eagle, min(branching, head.tokens), sequence.following
+    count, following = min(branching, head.tokens), sequence.following
     positions = len(sequence.tokens)
     children = torch.zeros((positions, head.levels, count), dtype=torch.int64, device=head.device)
     if not positions:
         return children
     first_root = len(following) - positions
-    (cache,) = new_caches(eagle, len(following) + head.levels, 1)
+    (cache,) = new_caches(head, len(following) + head.levels, 1)
     attention = SequenceAttention.of(SequenceInput.causal(cache, following))
-    hidden = eagle.hidden(eagle.fuse(sequence.states), following, attention, begins=[0])
+    hidden = head.hidden(head.fuse(sequence.states), following, attention, begins=[0])
     cache.length = len(following)
-    children[:, 0] = _likeliest(head.name, eagle.output(hidden[first_root:]).logits, count)
+    children[:, 0] = _likeliest(head.name, head.output(hidden[first_root:]).logits, count)
     masks = head.levels - 1
     for start in range(0, positions if masks else 0, BLOCKS_PER_PASS):
         roots = np.arange(start, min(start + BLOCKS_PER_PASS, positions))
         blocks = _attend_in_blocks(cache, first_root + 1 + roots, masks, causal=True)
-        logits = eagle.output(eagle.hidden(*head.mask_slots(len(roots) * masks), blocks)).logits
+        logits = head.output(head.hidden(*head.mask_slots(len(roots) * masks), blocks)).logits
         children[roots, 1:] = _likeliest(head.name, logits.unflatten(0, (len(roots), masks)), count)
     return children
 

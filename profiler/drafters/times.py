@@ -155,9 +155,7 @@ class DrafterTimer:
         if isinstance(heads, DFlashHead):
             return Passes(_dflash_passes(heads, len(tokens), point.batch_size))
         if isinstance(heads, PEagleHead):
-            block = ModelPasses(
-                heads.eagle, tokens, point.batch_size, heads.levels, cuda_graphs=self.settings.cuda_graphs
-            )
+            block = ModelPasses(heads, tokens, point.batch_size, heads.levels, cuda_graphs=self.settings.cuda_graphs)
             return Passes(cache(lambda levels: block.draft_levels(levels, min(TOP_K, heads.tokens))))
         passes = ModelPasses(heads, tokens, point.batch_size, max_tokens, cuda_graphs=self.settings.cuda_graphs)
         return Passes(cache(lambda width: passes.draft(width, point.sampling, rule)))

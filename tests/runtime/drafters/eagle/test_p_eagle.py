@@ -54,11 +54,11 @@ def head(deep, made, tmp_path_factory):
 
 def logits_after(head, states, tokens, levels=LEVELS, change=lambda slots: slots):
     """Return the logits (levels, V) after a text, given the target's states before its root."""
-    (sequence,) = new_eagle_sequences(head.eagle, 40, levels, 1)
+    (sequence,) = new_eagle_sequences(head, 40, levels, 1)
     sequence.begin(tokens, states)
     (slots,) = EagleSequence.feed_roots([sequence])
     with torch.inference_mode():
-        (output,) = head.eagle.forward([change(head.append_masks(slots, levels))])
+        (output,) = head.forward([change(head.append_masks(slots, levels))])
     return output.logits[-levels:]
 
 
@@ -113,7 +113,7 @@ class TestDrafter:
         decoder.start(text)
         accepted = 0
         for _ in range(6):
-            with one_pass(head.eagle, monkeypatch):
+            with one_pass(head, monkeypatch):
                 proposal = decoder.draft()
             states = rows_of(states_of(deep, text[:-1], head.requested_states))
             order = np.argsort(-twin.levels_after(states, text, MASK_TOKEN, tree.max_depth), axis=1)

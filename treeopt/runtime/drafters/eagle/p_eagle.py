@@ -1,4 +1,4 @@
-"""The network of a P-EAGLE head: an EAGLE-3 head that drafts all depths in one pass (arXiv 2602.01469).
+"""P-EAGLE: an EAGLE-3 head that drafts all depths in one pass (arXiv 2602.01469).
 
 The root's slot and those before it are an EAGLE head's.  The slots of deeper levels follow, each at the next position:
 they read the embedding of a mask token, and a trained vector in place of the target's hidden states.  Attention is
@@ -7,7 +7,8 @@ causal, so a slot does not depend on deeper ones, and a pass over fewer levels p
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,21 @@ from torch import Tensor
 from treeopt.errors import FormatError, TreeoptWarning
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
+from treeopt.runtime.drafters.drafter import Proposal, Step, propose_ready
 from treeopt.runtime.drafters.eagle.config import read_config
 from treeopt.runtime.drafters.eagle.head import EagleHead, StateFusion
 from treeopt.runtime.drafters.eagle.load import MASK_HIDDEN, HeadLoader
+from treeopt.runtime.drafters.eagle.sequence import EagleSequence, new_eagle_sequences
 from treeopt.runtime.drafters.head_files import check_all_read, check_target
+from treeopt.runtime.drafters.heads import MarginalTree
+from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.models.config import CONFIG
-from treeopt.runtime.models.model import HiddenStates, RequestedStates, SequenceInput
+from treeopt.runtime.models.model import HiddenStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.runner import Runner, make_graph_pool
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
+from treeopt.trees import TokenTree
 
 DEFAULT_LEVELS = 8
 """Levels that speculators trains by default."""
@@ -36,33 +43,14 @@ MASK_TOKEN = ("mask_token_id", "pard_token", "ptd_token_id")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PEagleHead:
-    """A head and the target that it was trained for; `load_p_eagle` reads it from a folder."""
+class PEagleHead(EagleHead):
+    """An EAGLE head with slots for deeper levels; `load_p_eagle` reads it from a folder."""
 
-    eagle: EagleHead
-    """The network."""
     levels: int
     """Levels that were trained, each with one draft token."""
     mask_token: int
     mask_input: Tensor
     """(1, hidden): what the slots of deeper levels read in place of the target's hidden states, fused."""
-
-    @property
-    def name(self) -> str:
-        return self.eagle.name
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the target's vocabulary that the head predicts."""
-        return self.eagle.tokens
-
-    @property
-    def requested_states(self) -> RequestedStates:
-        return self.eagle.requested_states
-
-    @property
-    def device(self) -> torch.device:
-        return self.eagle.device
 
     def mask_slots(self, count: int) -> tuple[Tensor, Tensor]:
         """Return inputs (count, hidden) and mask tokens, int64 (count,), of slots of deeper levels."""
@@ -79,6 +67,70 @@ class PEagleHead:
             PassNodes.chain(slots.nodes.rows + levels - 1),
             torch.cat([slots.features, inputs]),
         )
+
+
+class PEagleDrafter:
+    """Drafts a static tree in one pass: the node of depth d and rank r has the r-th most likely token at d.
+
+    The pass has a slot for each level of the tree, and those of the tokens that the last step accepted.
+
+    Args:
+        head: of the target that verifies.
+        tree: the tree.
+        capacity: longest sequence.
+        cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
+
+    Raises InvalidValueError for a tree with more levels than the head was trained for, or more children of a node than
+    it predicts tokens, OutOfMemoryError for a cache that does not fit into memory.
+    """
+
+    sampled = False
+
+    def __init__(self, head: PEagleHead, tree: TokenTree, *, capacity: int, cuda_graphs: bool | None = None) -> None:
+        self.head = head
+        self.requested_states = head.requested_states
+        self.max_tokens = tree.nodes
+        most_slots = 2 * head.levels  # the root, all levels accepted before it, and the other levels after it
+        self._runner = Runner(head, max_nodes=most_slots, pool=make_graph_pool(head.device, cuda_graphs))
+        self._sequences = SequencePool(partial(new_eagle_sequences, head, capacity, head.levels))
+        self.change_tree(tree)
+
+    @property
+    def tree(self) -> TokenTree:
+        return self._tree.tree
+
+    def change_tree(self, tree: TokenTree) -> None:
+        """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
+        head = self.head
+        self._tree = MarginalTree(head.name, tree, levels=head.levels, tokens=head.tokens, device=head.device)
+
+    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
+        self._sequences.acquire(sequence).begin(tokens, states)
+
+    def reserve(self, sequences: int) -> None:
+        self._sequences.reserve(sequences)
+
+    @torch.inference_mode()
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
+        """Return the trees below the roots; the root alone for a sequence of one token."""
+        return propose_ready([self._sequences[sequence] for sequence in sequences], generators, self._fill)
+
+    def _fill(self, sequences: Sequence[EagleSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        levels = max(1, self.tree.max_depth)
+        inputs = [self.head.append_masks(slots, levels) for slots in EagleSequence.feed_roots(sequences)]
+        outputs = self._runner.forward(inputs)
+        for sequence in sequences:
+            sequence.commit_pending()
+        logits = torch.stack([output.logits[-levels:] for output in outputs])
+        return self._tree.fill([sequence.root for sequence in sequences], logits)
+
+    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
+        """Move to the new roots; the slots of the accepted tokens are fed in the next pass, with the target's states."""
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._sequences[sequence].accept(step)
+
+    def end(self, sequence: int) -> None:
+        self._sequences.release(sequence)
 
 
 def load_p_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[int, ...] | None = None) -> PEagleHead:
@@ -99,8 +151,9 @@ def load_p_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[in
     eagle = HeadLoader(folder, target, read_config(folder, target), tensors).load(layer_ids)
     path = folder / CONFIG
     content = read_object(path)
+    network = {field.name: getattr(eagle, field.name) for field in fields(eagle)}
     head = PEagleHead(
-        eagle=replace(eagle, name=f"P-EAGLE head {folder.name}"),
+        **{**network, "name": f"P-EAGLE head {folder.name}"},
         levels=_read_levels(path, content),
         mask_token=_read_mask_token(path, content, vocabulary=len(eagle.embedding)),
         mask_input=_fuse_mask(folder, tensors, eagle.fuse, target),
@@ -110,14 +163,14 @@ def load_p_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[in
 
 
 def _read_mask_token(path: Path, content: dict[str, Any], *, vocabulary: int) -> int:
-    fields = Fields(path, content)
+    file = Fields(path, content)
     for name in MASK_TOKEN:
         if content.get(name) is not None:
-            token = fields.integer(name, least=0)
+            token = file.integer(name, least=0)
             if token >= vocabulary:
-                raise fields.error(name, f"expected a token from 0 to {vocabulary - 1}. Got {token}.")
+                raise file.error(name, f"expected a token from 0 to {vocabulary - 1}. Got {token}.")
             return token
-    raise fields.error("mask_token_id", "expected the token of a mask. It is missing: add the one of the training.")
+    raise file.error("mask_token_id", "expected the token of a mask. It is missing: add the one of the training.")
 
 
 def _read_levels(path: Path, content: dict[str, Any]) -> int:
