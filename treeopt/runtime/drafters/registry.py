@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.json_file import read_object
-from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, load_dflash
+from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, DFlashHead, load_dflash
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.eagle import (
     EagleDrafter,
@@ -98,31 +99,27 @@ class DrafterKind(NamedTuple):
 
     make: Callable[[LoadedDrafter, Any], Drafter]
     """From a static tree, or from a record of `treeopt.trees.drafter_setting.PARAMETERS`."""
-    load: Callable[[Path, Transformer, tuple[int, ...]], Any] | None = None
-    """From folder, target and hidden-state layer ids to heads; None for a drafter without heads."""
+    load: Callable[..., Any] | None = None
+    """From folder, target, and for EAGLE heads `layer_ids`, to heads; None for a drafter without heads."""
     bundled: str | None = None
     """Constant in `treeopt.bundled` with the folder of the bundled heads."""
 
 
-def _block_head_loader(name: str, *, markov: bool) -> Callable[[Path, Transformer, tuple[int, ...]], Any]:
-    """Return the `load` of a drafter whose heads have, or do not have, a Markov head.
+def _load_block_head(name: str, folder: Path, target: Transformer, *, markov: bool = False) -> DFlashHead:
+    """Load the head of a drafter whose heads have, or do not have, a Markov head.
 
     Engines have other methods for the one than for the other, and DDTree needs distributions that do not change with the
     token before.
     """
-
-    def load(folder: Path, target: Transformer, _: tuple[int, ...]) -> Any:
-        head = load_dflash(folder, target)
-        if (head.markov is not None) != markov:
-            expected, kind, other = ("with", "DFlash", "dflash") if markov else ("without", "DSpark", "dspark")
-            raise InfeasibleError(
-                f"{name}: expected a head {expected} a Markov head. Got a {kind} head, {folder}: draft static trees with "
-                f"--drafter {other}=DIR.",
-                field="heads",
-            )
-        return head
-
-    return load
+    head = load_dflash(folder, target)
+    if (head.markov is not None) != markov:
+        expected, kind, other = ("with", "DFlash", "dflash") if markov else ("without", "DSpark", "dspark")
+        raise InfeasibleError(
+            f"{name}: expected a head {expected} a Markov head. Got a {kind} head, {folder}: draft static trees with "
+            f"--drafter {other}=DIR.",
+            field="heads",
+        )
+    return head
 
 
 def _expanding(loaded: LoadedDrafter, policy: ExpansionPolicy) -> Drafter:
@@ -140,33 +137,31 @@ def _dflash(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
 DRAFTER_KINDS = {
     "medusa": DrafterKind(
         lambda loaded, tree: MedusaDrafter(loaded.heads, tree),
-        load=lambda folder, target, _: load_medusa(folder, target),
+        load=load_medusa,
         bundled="MEDUSA",
     ),
-    "dflash": DrafterKind(_dflash, load=_block_head_loader("dflash", markov=False), bundled="DFLASH"),
-    "dspark": DrafterKind(_dflash, load=_block_head_loader("dspark", markov=True)),
+    "dflash": DrafterKind(_dflash, load=partial(_load_block_head, "dflash"), bundled="DFLASH"),
+    "dspark": DrafterKind(_dflash, load=partial(_load_block_head, "dspark", markov=True)),
     "ddtree": DrafterKind(
         lambda loaded, setting: DDTreeDrafter(loaded.heads, setting, capacity=loaded.capacity),
-        load=_block_head_loader("ddtree", markov=False),
+        load=partial(_load_block_head, "ddtree"),
         bundled="DFLASH",
     ),
     "redrafter": DrafterKind(
         lambda loaded, setting: RedrafterDrafter(loaded.heads, setting.width, setting.length),
-        load=lambda folder, target, _: load_redrafter(folder, target),
+        load=load_redrafter,
         bundled="REDRAFTER",
     ),
     "eagle": DrafterKind(
         lambda loaded, tree: EagleDrafter(loaded.heads, tree, capacity=loaded.capacity),
-        load=lambda folder, target, layers: load_eagle(folder, target, layer_ids=layers or None),
+        load=load_eagle,
         bundled="EAGLE",
     ),
     "p-eagle": DrafterKind(
         lambda loaded, tree: PEagleDrafter(loaded.heads, tree, capacity=loaded.capacity),
-        load=lambda folder, target, layers: load_p_eagle(folder, target, layer_ids=layers or None),
+        load=load_p_eagle,
     ),
-    "eagle2": DrafterKind(
-        _expanding, load=lambda folder, target, layers: load_eagle(folder, target, layer_ids=layers or None)
-    ),
+    "eagle2": DrafterKind(_expanding, load=load_eagle),
     "specexec": DrafterKind(_expanding),
     "lookahead": DrafterKind(lambda _, setting: LookaheadDrafter(setting.window, setting.ngram, setting.candidates)),
     "prompt-lookup": DrafterKind(lambda _, setting: PromptLookupDrafter(setting.ngram, setting.length)),
@@ -199,13 +194,13 @@ def load_drafter(
     that needs a draft model without one, TreeoptError if the folder does not contain heads of this target.
     """
     kind, heads, digest = DRAFTER_KINDS[name], None, None
-    expands_draft_model = DrafterSetting(name=name, source=source).expands_draft_model
-    if draft is None and expands_draft_model:
+    setting = DrafterSetting(name=name, source=source)
+    if draft is None and setting.expands_draft_model:
         raise InfeasibleError(
             f"{name}: expected a draft model, which it expands. Got none: add --draft MODEL, or choose a drafter that "
             "needs none, such as prompt-lookup."
         )
-    if kind.load is not None and not expands_draft_model:
+    if kind.load is not None and not setting.expands_draft_model:
         folder = find_bundled_heads(name, target, target_digest) if source is None else source
         if not isinstance(target, Transformer):
             raise InfeasibleError(
@@ -213,9 +208,9 @@ def load_drafter(
                 "choose a drafter without heads.",
                 field="heads",
             )
-        load = kind.load
+        load = partial(kind.load, layer_ids=layers) if layers and setting.eagle_head else kind.load
         heads, digest = read_model_folder(
-            folder, lambda folder: (load(folder, target, layers), digest_heads(folder)), HEAD_FILES
+            folder, lambda folder: (load(folder, target), digest_heads(folder)), HEAD_FILES
         )
     return LoadedDrafter(
         name=name,
