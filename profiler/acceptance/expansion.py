@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,14 +10,22 @@ import torch
 from treeopt.arrays import Bool, Float32, Int64
 from treeopt.profiler.settings import RecordSize
 from treeopt.records.draft_record import NOT_DRAFTED
-from treeopt.runtime.drafters.draft_model import expand_nodes
-from treeopt.runtime.drafters.expansion import Children
-from treeopt.runtime.models.finite import not_finite_error
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.drafters.draft_model import top_children
+from treeopt.runtime.models.finite import all_finite, not_finite_error
+from treeopt.runtime.models.model import LanguageModel, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 
 ROOTS_PER_PASS = 64
 """More roots need more memory for masks and logits."""
+
+
+class Children(NamedTuple):
+    """The top tokens after each of m nodes, in falling order."""
+
+    log_probs: Float32
+    """float32 (m, k)."""
+    tokens: Int64
+    """int64 (m, k)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,10 +99,12 @@ class Expander:
         return children
 
     def _feed(self, tokens: Int64, nodes: PassNodes) -> Children:
-        children = expand_nodes(self._draft, self._cache, tokens, nodes, children=self._top_k)
-        if not children.finite:
+        ids = torch.from_numpy(tokens).to(self._draft.device)
+        logits = self._draft.forward([SequenceInput(self._cache, ids, nodes)]).logits
+        log_probs, top = (values.cpu().numpy() for values in top_children(logits, self._top_k))
+        if not all_finite(log_probs[:, 0].tolist()):  # a distribution that is not finite is NaN everywhere
             raise not_finite_error(self._draft.name, "draft model")
-        return children
+        return Children(log_probs, top)
 
     def _expand_root(self, children: Children) -> Expansion:
         """Return the nodes fed below a root with children (1, K)."""

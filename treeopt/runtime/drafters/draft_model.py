@@ -7,9 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.arrays import Int64
 from treeopt.runtime.drafters.drafter import DraftState, Step
-from treeopt.runtime.drafters.expansion import Children
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import HiddenStates, LanguageModel, Output, Outputs, SequenceCache, SequenceInput
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
@@ -163,15 +161,6 @@ def node_logits(
     for draft, pass_nodes, output in zip(drafts, nodes, outputs, strict=True):
         draft.store(pass_nodes, output)
     return outputs.logits
-
-
-def expand_nodes(
-    model: LanguageModel, cache: SequenceCache, tokens: Int64, nodes: PassNodes, *, children: int
-) -> Children:
-    """Feed tree nodes to a draft model and return the top `children` tokens after each."""
-    logits = model.forward([SequenceInput(cache, torch.from_numpy(tokens).to(model.device), nodes)]).logits
-    log_probs, top = top_children(logits, children)
-    return Children(log_probs.cpu().numpy(), top.cpu().numpy())
 
 
 def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -9,27 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.arrays import Float32, Int64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import CACHED_PASSES, intern_tree
-from treeopt.runtime.models.finite import all_finite
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
-
-
-class Children(NamedTuple):
-    """The top tokens after each of m nodes, in falling order."""
-
-    log_probs: Float32
-    """float32 (m, k)."""
-    tokens: Int64
-    """int64 (m, k)."""
-
-    @property
-    def finite(self) -> bool:
-        """Whether all distributions are; one that is not is NaN everywhere."""
-        return all_finite(self.log_probs[:, 0].tolist())
 
 
 class Frontier(NamedTuple):
