@@ -167,7 +167,8 @@ class _SettingCosts:
 
     def tokens(self, values: Sequence[Values]) -> Float64:
         """Return (…, settings): tokens per step."""
-        return np.sum([weight * self._tokens(settings) for weight, _, settings, _ in self._measured(values)], axis=0)
+        tokens = [weight * self._tokens(settings) for weight, _, settings, _ in self._measured(values)]
+        return np.asarray(np.sum(tokens, axis=0))
 
     def overheads_s(self, values: Sequence[Values]) -> Float64:
         """Return (…, settings): seconds of a step outside the target's pass."""
@@ -175,11 +176,12 @@ class _SettingCosts:
             weight * setting_overheads_s(plain, settings, costs, self._estimator)
             for weight, plain, settings, costs in self._measured(values)
         ]
-        return np.sum(overheads_s, axis=0)
+        return np.asarray(np.sum(overheads_s, axis=0))
 
     def passes_s(self, values: Sequence[Values]) -> Float64:
         """Return (…, settings): mean seconds of the target's pass in a step."""
-        return np.sum([weight * self._passes_s(settings) for weight, _, settings, _ in self._measured(values)], axis=0)
+        passes_s = [weight * self._passes_s(settings) for weight, _, settings, _ in self._measured(values)]
+        return np.asarray(np.sum(passes_s, axis=0))
 
     def _measured(
         self, values: Sequence[Values]
