@@ -144,5 +144,5 @@ def test_run_is_not_resumed_with_another_dtype_or_other_weights(files: Path, mon
 
 
 def test_batch_that_does_not_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 25e6)
+    monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 50e6)
     assert "--batch-size: expected at most " in refused(*RUN, *OUTPUT, "--batch-size", 1024)
