@@ -96,7 +96,7 @@ def _load(folder: ModelFolder, dtype: torch.dtype, devices: dict[str, Any]) -> t
 
     def load(attention: str) -> Any:
         return AutoModelForCausalLM.from_pretrained(
-            folder.path,
+            str(folder.path),
             dtype="auto" if quantisation else dtype,
             attn_implementation=attention,
             local_files_only=True,
