@@ -61,7 +61,7 @@ class AdapterModel:
         self.name = name
         self.config = read_adapter_sizes(model, name)
         self.parameters = self.config.parameters
-        self.weight_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        self.weight_bytes: int = model.get_memory_footprint()  # some quantisers keep weights in buffers
         self.dtype: torch.dtype = model.dtype
         self.device = _find_input_device(model)
         self._model = model.eval()
