@@ -63,12 +63,13 @@ def learn_while_decoding(args: LearnOptions, models: "ModelPair", planned: "Tree
         )
     from treeopt.runtime.learning.learner import Learner, LearningSettings, built_in_model
     from treeopt.runtime.models.checkpoint import CheckpointWriter
-    from treeopt.runtime.models.pair import find_draft_folder
 
     settings = LearningSettings() if args.learning_rate is None else LearningSettings(rate=args.learning_rate)
     saved = None
     if args.save_draft is not None:
-        saved = CheckpointWriter(built_in_model(models.draft_model), find_draft_folder(models), args.save_draft)
+        draft = built_in_model(models.draft_model)
+        assert models.draft_folder is not None  # it was loaded
+        saved = CheckpointWriter(draft, models.draft_folder, args.save_draft)
     learner = Learner(models.draft_model, settings, save=None if saved is None else saved.save)
     try:
         yield learner

@@ -42,6 +42,8 @@ class ModelPair:
     """How the models run, in sentences for the user."""
     described: Pair
     """The models and their sources, as profiles record them."""
+    draft_folder: Path | None = None
+    """Where the draft model was read from; for a hub model, its copy in the local cache."""
 
     @property
     def bundled(self) -> bool:
@@ -134,6 +136,7 @@ def load_pair(
         draft=limited,
         tokenizer=sources[0].tokenizer,
         notes=tuple(notes),
+        draft_folder=None if limited is None else sources[1].path,
         described=replace(
             describe_pair(models[0], limited),
             target_source=None if target is None else str(target),
@@ -172,11 +175,6 @@ def describe_run(models: ModelPair) -> str:
     return line
 
 
-def find_draft_folder(pair: ModelPair) -> Path:
-    """Return the folder of a pair's draft model; for a hub model, its copy in the local cache."""
-    return read_model_folder(pair.described.draft_source or bundle.DRAFT, _read_settings, SETTINGS).path
-
-
 def _check_gguf_options(names: Sequence[Path | str], device: str, dtype: str, *, distributed: bool) -> None:
     """Refuse options that do not apply to GGUF files."""
     files = [name for name in names if is_gguf(name)]
@@ -198,7 +196,7 @@ def _name_model(name: Path | str, *, bundled: bool) -> str | None:
     return str(name) if is_hub_name(name) else None
 
 
-def _read_settings(path: Path, name: str | None = None) -> Source:
+def _read_settings(path: Path, name: str | None) -> Source:
     """Return a model after reading its configuration and its tokenizer."""
     source = open_source(path, name)
     _ = source.content, source.tokenizer
