@@ -190,11 +190,7 @@ class Verifier:
             [self._uniform(tree, generator) for tree, generator in zip(trees, generators, strict=True)]
         )
         # the target's first entry after a node is finite if and only if all are
-        if self._on_host:
-            acceptance, u = self._acceptance.tolist(), numbers.tolist()
-            entries = self._target.numpy()[:, 0].tolist()
-        else:
-            acceptance, entries, u = self._to_lists(self._acceptance, self._target[:, 0].double(), numbers)
+        acceptance, entries, u = self._to_lists(self._acceptance, self._target[:, 0], numbers)
         paths, finite = [], []
         for sequence, (tree, start) in enumerate(zip(trees, starts, strict=False)):
             stop = starts[sequence + 1]
@@ -269,10 +265,10 @@ class Verifier:
         return uniform(generator, len(tree.parents) + 1, self._device)
 
     def _to_lists(self, *tensors: Tensor) -> list[list[float]]:
-        """Return float64 tensors as lists, in one host sync."""
+        """Return tensors of numbers as lists, in one host sync."""
         if self._on_host:
             return [tensor.tolist() for tensor in tensors]
-        numbers = iter(torch.cat(tensors).tolist())
+        numbers = iter(torch.cat([tensor.double() for tensor in tensors]).tolist())
         return [list(islice(numbers, len(tensor))) for tensor in tensors]
 
     def _grow(self, rows: int) -> None:
