@@ -1,7 +1,7 @@
 """What drafters with heads on the target share: the states that they draft from, and trees from marginal distributions."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -62,26 +62,38 @@ class HeadDrafter:
         raise NotImplementedError
 
 
+class BlockHead(Protocol):
+    """A head that predicts several depths at once."""
+
+    @property
+    def name(self) -> str:
+        """Name in errors and warnings."""
+
+    @property
+    def levels(self) -> int:
+        """Depths that it predicts."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the target's vocabulary that it predicts."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+
 class MarginalTree:
     """A static tree filled from one ranking of tokens for each depth: a node of depth d and rank r has the r-th at d.
 
-    Args:
-        name: of the head, for warnings.
-        tree: the tree.
-        levels: depths that the head predicts.
-        tokens: tokens that the head predicts.
-        device: of the head.
-
-    Raises InvalidValueError for a tree with more levels, or more children of a node than tokens.
+    Raises InvalidValueError for a tree with more levels than the head predicts, or more children of a node than tokens.
     """
 
-    def __init__(self, name: str, tree: TokenTree, *, levels: int, tokens: int, device: torch.device) -> None:
-        check_tree(name, tree, levels=levels, tokens=tokens)
+    def __init__(self, head: BlockHead, tree: TokenTree) -> None:
+        check_tree(head, tree)
         self.tree = tree
         self._count = max(1, int(tree.child_counts.max()))  # tokens that are needed at each depth
-        self._name = name
+        self._name = head.name
         indices = (tree.depth[1:] - 1) * self._count + tree.rank[1:]
-        self._indices = torch.from_numpy(indices.astype(np.int64)).to(device)
+        self._indices = torch.from_numpy(indices.astype(np.int64)).to(head.device)
         self._first_nodes = [level.start for level in tree.levels[:-1]]
 
     def fill(self, roots: Sequence[int], logits: Tensor) -> list[Proposal]:
@@ -95,11 +107,13 @@ class MarginalTree:
         ]
 
 
-def check_tree(name: str, tree: TokenTree, *, levels: int, tokens: int) -> None:
+def check_tree(head: BlockHead, tree: TokenTree) -> None:
     """Raise InvalidValueError for a tree with more levels, or more children of a node, than a head predicts."""
-    if tree.max_depth > levels:
-        raise InvalidValueError(f"tree: expected at most {levels} levels, the depth of {name}. Got {tree.max_depth}.")
-    check_children("tree", int(tree.child_counts.max()), name, tokens)
+    if tree.max_depth > head.levels:
+        raise InvalidValueError(
+            f"tree: expected at most {head.levels} levels, the depth of {head.name}. Got {tree.max_depth}."
+        )
+    check_children("tree", int(tree.child_counts.max()), head.name, head.tokens)
 
 
 def check_children(argument: str, children: int, name: str, tokens: int) -> None:

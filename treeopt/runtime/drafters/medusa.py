@@ -36,7 +36,7 @@ class MedusaHeads:
             raise InvalidValueError(f"weight: expected shape (D, {hidden}, {hidden}). Got {tuple(weight.shape)}.")
         if bias.shape != weight.shape[:2]:
             raise InvalidValueError(f"bias: expected shape {tuple(weight.shape[:2])}. Got {tuple(bias.shape)}.")
-        self.target = target
+        self.target, self.device = target, target.device
         self.name = f"Medusa heads of {target.name}"
         self.levels = len(weight)
         self.tokens = target.config.vocabulary
@@ -79,9 +79,7 @@ class MedusaDrafter(HeadDrafter):
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
-        heads = self.heads
-        device = heads.target.device
-        self._tree = MarginalTree(heads.name, tree, levels=heads.levels, tokens=heads.tokens, device=device)
+        self._tree = MarginalTree(self.heads, tree)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
         return self._tree.fill(roots, self.heads.logits(hidden))

@@ -52,8 +52,8 @@ class DFlashDrafter(BlockDrafter):
 def tree_filler(head: DFlashHead, tree: TokenTree) -> FillTree:
     """Return the function that fills a tree; raises as `DFlashDrafter`."""
     if head.markov is None:
-        return MarginalTree(head.name, tree, levels=head.levels, tokens=head.tokens, device=head.device).fill
-    check_tree(head.name, tree, levels=head.levels, tokens=head.tokens)
+        return MarginalTree(head, tree).fill
+    check_tree(head, tree)
     markov, levels = head.markov, draft_levels(tree, head.device)
     sampler = LevelSampler(
         head.name,

@@ -101,8 +101,7 @@ class PEagleDrafter:
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
-        head = self.head
-        self._tree = MarginalTree(head.name, tree, levels=head.levels, tokens=head.tokens, device=head.device)
+        self._tree = MarginalTree(self.head, tree)
 
     def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
         self._sequences.acquire(sequence).begin(tokens, states)
