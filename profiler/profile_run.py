@@ -276,7 +276,7 @@ class Measurement:
         return tuple(acceptances)
 
     def _measure_on_trees(self, profile: Profile, positions: int) -> tuple[MeasuredAcceptance, ...]:
-        with tqdm(desc="traversal ", unit="text", disable=self._hidden) as bar:
+        with tqdm(desc="traversal ", unit="sequence", disable=self._hidden) as bar:
             return tuple(
                 acceptance
                 for counter, counted_positions in self._counters(positions)
@@ -325,7 +325,7 @@ class Measurement:
             return ()
         counters = self._counters(positions)
         with tqdm(
-            total=len(counters) * len(self._prompts), desc="acceptance", unit="text", disable=self._hidden
+            total=len(counters) * len(self._prompts), desc="acceptance", unit="sequence", disable=self._hidden
         ) as bar:
             return tuple(
                 acceptance

@@ -110,7 +110,7 @@ class Recording:
         """
         hidden = None if show_progress else True  # None: hidden where standard error is not a terminal
         records = []
-        for number in tqdm(range(len(self._prompts)), desc="record    ", unit="text", disable=hidden):
+        for number in tqdm(range(len(self._prompts)), desc="record    ", unit="sequence", disable=hidden):
             record = self._files.load(number)
             if record is None:
                 if deadline.over() and number >= MIN_SEQUENCES:

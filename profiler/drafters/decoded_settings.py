@@ -126,9 +126,12 @@ class SettingsMeasurement:
             return Candidates(point, by_rate, replays, step_s)
         if self.drafter.name == DDTREE:  # it has a setting for every budget
             return Candidates(point, [settings[0], settings[-1]], replays)
-        decodes = zip(settings, map(join_sequences, self._decode_trial(settings, point, deadline)), strict=True)
-        by_rate = sorted(decodes, key=lambda decode: decode[1].step_s / decode[1].tokens_per_step)
-        return Candidates(point, [setting for setting, _ in by_rate], replays)
+        decoded = map(join_sequences, self._decode_trial(settings, point, deadline))
+        token_s = {
+            setting: sequences.step_s / sequences.tokens_per_step
+            for setting, sequences in zip(settings, decoded, strict=True)
+        }
+        return Candidates(point, sorted(settings, key=lambda setting: token_s[setting]), replays)
 
     def _replay(
         self, settings: Sequence[DrafterSetting], point: DecodingPoint, deadline: Deadline

@@ -121,9 +121,11 @@ class DrafterMeasurement:
     ) -> dict[str, list[Candidates]]:
         """Return the settings to decode with at every operating point, by the labels of drafters with trees of their own."""
         own_trees = [drafter for drafter in drafters if drafter.name not in STATIC_TREE_DRAFTERS]
-        deadline = self.deadline.part(TRIAL_SHARE * len(own_trees) / max(1, len(drafters)))
+        if not own_trees:
+            return {}
+        deadline = self.deadline.part(TRIAL_SHARE * len(own_trees) / len(drafters))
         selected: dict[str, list[Candidates]] = {}
-        with tqdm(desc="settings  ", unit="text", disable=self.hidden) as bar:
+        with tqdm(desc="settings  ", unit="sequence", disable=self.hidden) as bar:
             for (drafter, sampling), part in deadline.split(list(product(own_trees, self.settings.samplings))):
                 points = [point for point in self._points if point.sampling == sampling]
                 measurement = self._settings_measurement(drafter, profile, generated, bar)
@@ -144,7 +146,7 @@ class DrafterMeasurement:
         for drafter, deadline in self.deadline.split(drafters):
             trees: tuple[MeasuredTrees, ...] = ()
             decodes: tuple[MeasuredSettings, ...] = ()
-            with tqdm(desc=f"{drafter.label:<10}", unit="text", disable=self.hidden) as bar:
+            with tqdm(desc=f"{drafter.label:<10}", unit="sequence", disable=self.hidden) as bar:
                 if drafter.name in STATIC_TREE_DRAFTERS:
                     trees = self._measure_trees(drafter, generated, deadline, bar)
                 else:

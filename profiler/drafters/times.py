@@ -61,9 +61,12 @@ class DrafterTimer:
         """
         measured: list[DrafterLatency] = []
         for case in deadline.split(latencies):
-            fits_in_memory(lambda case=case: measured.append(self._measure_point(*case)))
+            fits_in_memory(partial(self._add_point, measured, *case))
             release_memory()
         return tuple(measured)
+
+    def _add_point(self, measured: list[DrafterLatency], latency: StepLatency, deadline: Deadline) -> None:
+        measured.append(self._measure_point(latency, deadline))
 
     def _measure_point(self, latency: StepLatency, deadline: Deadline) -> DrafterLatency:
         point = self._point(latency)
