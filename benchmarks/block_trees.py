@@ -311,7 +311,7 @@ def sample(
 ) -> list[BlockMarginals]:
     """Return what the head predicts along what the target generates after each prompt."""
     point = DecodingPoint(sampling, WholePrompts(prompts))
-    prompt_set = point.source.prompt_set(sampling, positions)
+    prompt_set = point.prompt_set(positions)
     generated = generate_sequences(target, point, prompt_set, Checkpoint(None, "")).tokens
     sequences = []
     for number in progress(list(generated), "predicting"):

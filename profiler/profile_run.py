@@ -341,11 +341,10 @@ class Measurement:
                 AcceptanceCounter(
                     self._target,
                     self._draft,
-                    self._prompts,
+                    source,
                     self._settings,
                     checkpoint=self._checkpoint,
                     processes=self._processes,
-                    source=source,
                     categories=self._categories,
                 ),
                 source.positions(positions),

@@ -38,9 +38,8 @@ class WholePrompts:
         del sampling, positions
         return self.prompts[number]
 
-    def prompt_set(self, sampling: Sampling, positions: int, limit: int | None = None) -> PromptSet:
-        del sampling
-        return PromptSet(dict(enumerate(self.prompts[:limit])), positions)
+    def __len__(self) -> int:
+        return len(self.prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,17 +126,8 @@ class PromptsAtContext:
         prompt = self.sequences.sequence(number, sampling)[:prompt_tokens]
         return prompt if len(prompt) == prompt_tokens else None
 
-    def prompt_set(self, sampling: Sampling, positions: int, limit: int | None = None) -> PromptSet:
-        """Return the first `limit` prompts that are long enough, by default all; raises TreeoptError if fewer than two are."""
-        prompts: dict[int, Sequence[int]] = {}
-        for number in range(len(self.sequences)):
-            if len(prompts) == limit:
-                break
-            if (prompt := self.prompt(number, sampling, positions)) is not None:
-                prompts[number] = prompt
-        if len(prompts) != limit:
-            check_sequence_count(self.context_tokens, len(prompts), len(self.sequences))
-        return PromptSet(prompts, self.positions(positions))
+    def __len__(self) -> int:
+        return len(self.sequences)
 
     def _window(self, positions: int) -> Window:
         return Window.around(self.context_tokens, positions, self.max_tokens)
@@ -157,6 +147,18 @@ class DecodingPoint(NamedTuple):
         """In the checkpoint."""
         at = "" if self.source.context_tokens is None else f" at {self.source.context_tokens}"
         return f"{self.sampling.temperature:g}{at}"
+
+    def prompt_set(self, positions: int, limit: int | None = None) -> PromptSet:
+        """Return the first `limit` prompts that are long enough, by default all; raises TreeoptError if fewer than two are."""
+        source, prompts = self.source, dict[int, Sequence[int]]()
+        for number in range(len(source)):
+            if len(prompts) == limit:
+                break
+            if (prompt := source.prompt(number, self.sampling, positions)) is not None:
+                prompts[number] = prompt
+        if source.context_tokens is not None and len(prompts) != limit:
+            check_sequence_count(source.context_tokens, len(prompts), len(source))
+        return PromptSet(prompts, source.positions(positions))
 
     def middle_tokens(self, prompts: Iterable[Sequence[int]], new_tokens: Iterable[int]) -> int:
         """Return the context length halfway through the new tokens, on average over sequences."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.arrays import Float64, Int64
-from treeopt.profiler.acceptance.contexts import PromptSource, WholePrompts, check_sequence_count
+from treeopt.profiler.acceptance.contexts import PromptSource, check_sequence_count
 from treeopt.profiler.acceptance.positions import PositionSampler, SequencePositions, continue_prompt
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, iterate_gain
 from treeopt.profiler.checkpoint import Checkpoint
@@ -50,11 +50,10 @@ class AcceptanceCounter:
 
     Args:
         target, draft: models with one vocabulary.
-        prompts: token ids that the target continues.
+        source: the prompts, whole or at one context length.
         settings: what to count.
         checkpoint: where the counts of every prompt are stored at once.
         processes: those that count together.
-        source: the prompts at one context length; by default the whole prompts.
         categories: one for each prompt, `""` for none; by default no prompt has one.
     """
 
@@ -62,17 +61,16 @@ class AcceptanceCounter:
         self,
         target: LanguageModel,
         draft: LanguageModel,
-        prompts: Sequence[Sequence[int]],
+        source: PromptSource,
         settings: Settings,
         *,
         checkpoint: Checkpoint,
         processes: Processes,
-        source: PromptSource | None = None,
         categories: Sequence[str] = (),
     ) -> None:
         self._target, self._draft = target, draft
-        self.numbers: Sequence[int] = range(len(prompts))
-        self._source = source or WholePrompts(prompts)
+        self.numbers: Sequence[int] = range(len(source))
+        self._source = source
         self._categories = categories
         self._settings = settings
         self._branching = min(settings.branching, target.config.vocabulary)

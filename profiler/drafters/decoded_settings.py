@@ -89,7 +89,7 @@ class SettingsMeasurement:
     def decode(self, selected: Candidates, prompts: int, deadline: Deadline = NO_DEADLINE) -> MeasuredSettings:
         """Return what up to `prompts` prompts are decoded to with each selected setting, and plainly."""
         point, settings = selected.point, selected.settings
-        prompt_set = point.source.prompt_set(point.sampling, min(self.positions, DECODED_POSITIONS), prompts)
+        prompt_set = point.prompt_set(min(self.positions, DECODED_POSITIONS), prompts)
         numbers, (plain, *decodes) = self._decode("decode", [None, *settings], point, prompt_set, deadline)
         categories = select_categories(self.categories, numbers)
         return MeasuredSettings(
@@ -166,7 +166,7 @@ class SettingsMeasurement:
         self, settings: Sequence[DrafterSetting | None], point: DecodingPoint, deadline: Deadline
     ) -> list[list[DecodedSequence]]:
         """Return what each setting decodes of a few prompts; None is plain decoding."""
-        prompt_set = point.source.prompt_set(point.sampling, min(self.positions, TRIAL_POSITIONS), TRIAL_PROMPTS)
+        prompt_set = point.prompt_set(min(self.positions, TRIAL_POSITIONS), TRIAL_PROMPTS)
         return self._decode("try", settings, point, prompt_set, deadline, at_least=1)[1]
 
     def _decode(
@@ -229,7 +229,7 @@ class SettingsMeasurement:
     def _record(self, point: DecodingPoint) -> DraftRecord:
         sampling, draft = point.sampling, self.drafter.draft
         assert draft is not None  # candidates that need a record expand a draft model
-        prompt_set = point.source.prompt_set(sampling, min(self.positions, RECORDED_POSITIONS), RECORDED_PROMPTS)
+        prompt_set = point.prompt_set(min(self.positions, RECORDED_POSITIONS), RECORDED_PROMPTS)
         prompts = list(prompt_set.prompts.values())
         settings = Settings(samplings=(sampling,), positions=prompt_set.positions * len(prompts), record=RECORD)
         recording = Recording(self.drafter.target, draft, prompts, settings, files=RecordFiles(None))

@@ -92,7 +92,7 @@ class DrafterMeasurement:
         generated = {}
         with tqdm(desc="sequences ", unit="sequence", disable=self.hidden) as bar:
             for point, part in self.deadline.part(GENERATION_SHARE).split(self._points):
-                prompt_set = point.source.prompt_set(point.sampling, self.positions)
+                prompt_set = point.prompt_set(self.positions)
                 _extend_bar(bar, len(prompt_set.prompts))
                 positions = limit_positions(profile, prompt_set.positions, part.left_s / 2)
                 prompt_set = prompt_set._replace(positions=positions)

@@ -33,7 +33,7 @@ def loaded(target, heads, name=None):
 def plain_sequences(target, prompts, positions, sampling=GREEDY):
     """Return what the target generates after each prompt."""
     point = DecodingPoint(sampling, WholePrompts(prompts))
-    prompt_set = point.source.prompt_set(sampling, positions)
+    prompt_set = point.prompt_set(positions)
     return generate_sequences(target, point, prompt_set, Checkpoint(None, ""))
 
 

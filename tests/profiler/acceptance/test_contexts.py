@@ -16,7 +16,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import plan, step_model
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance import per_prompt
-from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, Window
+from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, WholePrompts, Window
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
 from treeopt.profiler.processes.processes import Processes
 from treeopt.records.profile import Profile
@@ -177,8 +177,9 @@ class TestAcceptance:
         assert acceptance.context_tokens is None
         np.testing.assert_array_equal(acceptance.table.p[:, 0], 1)
         processes, checkpoint = Processes(), Checkpoint(None, "")
+        source = WholePrompts(PROMPTS)
         counter = AcceptanceCounter(
-            Counter(), right_until(125), PROMPTS, SETTINGS, checkpoint=checkpoint, processes=processes
+            Counter(), right_until(125), source, SETTINGS, checkpoint=checkpoint, processes=processes
         )
         assert counter.measure(20, lambda: None)[0].context_tokens is None
 

@@ -108,12 +108,12 @@ def test_sequences_that_end_before_a_context_are_left_out(target, prompts, loade
         LongSequences, "sequence", lambda self, number, sampling: sequence(self, number, sampling)[: 20 + 8 * number]
     )
     sources = [PromptsAtContext(sequences=sequences, context_tokens=context, max_tokens=128) for context in CONTEXTS]
-    numbers = [sorted(source.prompt_set(GREEDY, 20).prompts) for source in sources]
+    points = [DecodingPoint(GREEDY, source) for source in sources]
+    numbers = [sorted(point.prompt_set(20).prompts) for point in points]
     assert numbers == [[0, 1, 2, 3, 4, 5], [2, 3, 4, 5], [4, 5]]
-    assert sorted(sources[1].prompt_set(GREEDY, 20, 3).prompts) == [2, 3, 4]
+    assert sorted(points[1].prompt_set(20, 3).prompts) == [2, 3, 4]
     checkpoint, settings = Checkpoint(None, ""), Settings(branching=3, depth=3)
-    point = DecodingPoint(GREEDY, sources[1])
-    generated = generate_sequences(target, point, sources[1].prompt_set(GREEDY, 20), checkpoint)
+    generated = generate_sequences(target, points[1], points[1].prompt_set(20), checkpoint)
     recorder = Recorder(FakeClock(), checkpoint)
     measured = measure_trees(loaded("medusa"), generated, 6, settings, recorder)
     assert measured.acceptance.prompts == 4
@@ -121,7 +121,7 @@ def test_sequences_that_end_before_a_context_are_left_out(target, prompts, loade
     assert list(map(len, measured.root_ranks.ranks)) == [0, 0, 20, 20, 20, 20]
     distant = PromptsAtContext(sequences=sequences, context_tokens=107, max_tokens=128)
     with pytest.raises(TreeoptError, match="acceptance at 107 tokens of context: expected two sequences"):
-        distant.prompt_set(GREEDY, 20)
+        DecodingPoint(GREEDY, distant).prompt_set(20)
 
 
 def test_prompts_as_long_as_the_models_are_cut(target, draft, loaded):

@@ -54,7 +54,7 @@ def test_category_equals_the_profile_of_its_prompts_alone(target, draft, prompts
 def test_every_acceptance_has_the_categories_of_its_prompts(target, draft, prompts):
     def make_counter(categories, **changes):
         options = {"checkpoint": Checkpoint(None, ""), "processes": Processes(), "categories": categories}
-        return AcceptanceCounter(target, draft, prompts, replace(SETTINGS, **changes), **options)
+        return AcceptanceCounter(target, draft, WholePrompts(prompts), replace(SETTINGS, **changes), **options)
 
     samplings = (Sampling(0.7), Sampling(0.0))
     counter = make_counter(NAMES, rules=("sequoia", "target"), samplings=samplings)

@@ -24,7 +24,7 @@ def point(prompts):
 
 
 def generate(target, point, positions=POSITIONS, checkpoint=None, **options):
-    prompt_set = point.source.prompt_set(GREEDY, positions)
+    prompt_set = point.prompt_set(positions)
     return generate_sequences(target, point, prompt_set, checkpoint or Checkpoint(None, ""), **options)
 
 
