@@ -140,5 +140,5 @@ def test_counts_are_restored_from_the_checkpoint(drafters, target, prompts, tmp_
     second = measure(resume=True)
     assert len(ticks) == 6
     assert first.acceptance == second.acceptance
-    assert first.ranks.rows == second.ranks.rows
+    assert first.root_ranks.rows == second.root_ranks.rows
     assert sum(map(len, first.ranks.ranks)) == 3 * 10
