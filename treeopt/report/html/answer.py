@@ -124,9 +124,7 @@ def commands(contents: Contents) -> list[Command]:
     if engine is not None and engine.name == IMPORTED:
         return [*write, Command(engine_command(planned.profile, profile, tree), "write the setting of an engine")]
     bench, measured = bench_command(contents), result is not None and result.measured is not None
-    measure = (
-        [] if measured or bench is None else [Command(f"{bench} --output bench.json", "measure the prediction here")]
-    )
+    measure = [] if measured or bench is None else [Command(bench, "measure the prediction here")]
     if engine is not None:
         return measure
     use = [
@@ -148,9 +146,9 @@ def bench_command(contents: Contents) -> str | None:
     assert planned is not None  # without a plan there is no choice
     if planned.profile.engine is not None:
         imported = planned.profile.engine.name == IMPORTED
-        return None if imported else engine_command(planned.profile, profile, tree)
+        return None if imported else f"{engine_command(planned.profile, profile, tree)} --output bench.json"
     lossy = " --lossy" if planned.plan.lossy else ""
-    options = f"{missing_models(planned.profile)}{lossy} --profile {profile}"
+    options = f"{missing_models(planned.profile)}{lossy} --profile {profile} --output bench.json"
     batch_size, best = planned.plan.model.point.batch_size, planned.best
     if batch_size == 1:
         return f"treeopt bench tree {tree}{options}"

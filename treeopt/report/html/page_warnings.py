@@ -16,7 +16,7 @@ from treeopt.report.html.parts import shortened
 from treeopt.report.plan_warnings import profile_plan_warnings, times_warnings
 from treeopt.report.probe_text import probe_warnings
 
-NOT_MEASURED = "These numbers are predictions. Measure the choice with {} and add the file that it writes."
+NOT_MEASURED = "These numbers are predictions. Measure the choice with {}, and add that file."
 
 
 def page_warnings(contents: Contents) -> tuple[str, ...]:
