@@ -70,8 +70,10 @@ def test_accept_length_above_the_draft_length_is_refused(tmp_path):
         import_sweep(written(tmp_path / "sweep.csv", shift=1.0))
 
 
-def test_plain_accept_length_of_0_excludes_the_target_token(tmp_path):
-    lines = ["k,accept_len,tokens_per_second", "0,0,100", "1,0.6,140", "3,0.95,150"]
+@pytest.mark.parametrize("accept_lengths", [("0", "0.6", "1.1"), ("0", "1.6", "2.1"), ("", "1.6", "2.1")])
+def test_plain_accept_length_of_0_excludes_the_target_token_or_stands_for_none(tmp_path, accept_lengths):
+    rows = zip((0, 1, 3), accept_lengths, (100, 140, 150), strict=True)
+    lines = ["k,accept_len,tokens_per_second", *(",".join(map(str, row)) for row in rows)]
     (tmp_path / "s.csv").write_text("\n".join(lines))
     table = import_sweep(tmp_path / "s.csv").acceptances[0].table
     assert table.p[0, 0] == pytest.approx(0.6)
@@ -110,6 +112,8 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
         ("k,tps,accept_len\n0,9,1\n1000000,9,2\n", "k: expected a whole number from 0 to 10000"),
         ("k,topk,tps,accept_len\n3,4,9,2\n", "Got only trees"),
         ("k,tps,accept_len\n3,9,2\n", "measure plain decoding too"),
+        ("k,tps,accept_len\n0,9,0\n3,18,2.2\n", "line 2: expected an accept length of 1 for plain decoding.* Got 0"),
+        ("num_draft_tokens,tps,accept_len\n1,9,1.6\n3,18,2.2\n", "from 1 to 1, with the target's own token. Got 1.6"),
         ("task,k,tps\na,0,9\nb,0,9\na,1,9\nb,1,9\n", r"'task'\. Got 'a', 'b': keep the rows of one"),
         (
             "k,input_len,tps,accept_len\n0,256,9,1\n3,256,18,2\n0,4096,7,1\n3,4096,9,2\n",

@@ -72,10 +72,9 @@ def is_sweep(file: ForeignFile) -> bool:
 def read_sweep(file: ForeignFile) -> Measurements:
     """Return the rows; raises FormatError naming the row, and for columns that look like several settings."""
     table = _read_rows(file)
-    plain = [_read_number(row, ACCEPT, 1.0) for row in table.rows if _read_number(row, LENGTH) == 0]
-    # an accept length of 0 for plain decoding does not include the target's own token
-    own_token = 1.0 if plain and all(tokens == 0 for tokens in plain) else 0.0
-    rows = [_build_row(row, own_token) for row in table.rows]
+    lengths = [_read_length(row) for row in table.rows]
+    own_token = _missing_own_token(table.rows, lengths)
+    rows = [_build_row(row, length, own_token) for row, length in zip(table.rows, lengths, strict=True)]
     table.check_constant(COLUMNS, [(row.length, row.tree, row.batch_size, row.context_tokens) for row in rows])
     return Measurements(sweep=tuple(rows))
 
@@ -105,8 +104,24 @@ def _check_whole(row: Row, value: float, name: str, *, least: int, most: int = M
     return int(value)
 
 
-def _build_row(row: Row, own_token: float) -> SweepRow:
-    length = _read_length(row)
+def _missing_own_token(rows: Sequence[Row], lengths: Sequence[int]) -> float:
+    """Return 1 if accept lengths do not include the target's own token, that of plain decoding being 0; otherwise 0.
+
+    Raises FormatError if the 0 may also stand for none.
+    """
+    plain = [_read_number(row, ACCEPT, 1.0) for row, length in zip(rows, lengths, strict=True) if length == 0]
+    drafted = [(_read_number(row, ACCEPT), length) for row, length in zip(rows, lengths, strict=True) if length]
+    if not plain or any(plain) or any(tokens > length for tokens, length in drafted):
+        return 0.0
+    if drafted and all(tokens >= 1 for tokens, _ in drafted):
+        raise rows[lengths.index(0)].error(
+            f"expected an accept length of 1 for plain decoding, the target's own token. Got 0: write 1, or name the column "
+            f"{ACCEPTED[0]} if the token is not counted in the other rows either."
+        )
+    return 1.0
+
+
+def _build_row(row: Row, length: int, own_token: float) -> SweepRow:
     concurrent = _read_number(row, BATCH)
     if math.isnan(concurrent) and CONCURRENCY in row.cells:
         raise row.error(
@@ -149,13 +164,11 @@ def _read_length(row: Row) -> int:
 
 
 def _read_accept_length(row: Row, length: int, own_token: float) -> float | None:
-    if length == 0:
-        return 1.0
     tokens = own_token + _read_number(row, ACCEPT)
     if math.isnan(tokens):
         tokens = 1 + _read_number(row, ACCEPTED)
-    if math.isnan(tokens):
-        return None
+    if math.isnan(tokens) or (length == 0 and tokens == 0):
+        return None if length else 1.0
     if not 1 <= tokens <= 1 + length:
         raise row.error(
             f"expected an accept length from 1 to {1 + length}, with the target's own token. Got {tokens:g}: where it is "
