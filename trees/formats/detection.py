@@ -108,8 +108,7 @@ def _detect_text(path: Path, text: str) -> Reader:
     if YAML_TREE.search(text):
         content = _read_yaml(path, text)
         if isinstance(content, dict | list):
-            is_list = isinstance(content, list)
-            reader = _detect_list(path, content) if is_list else _detect_object(path, text, content)
+            reader = _detect_list(path, content) if isinstance(content, list) else _detect_object(path, text, content)
             return replace(reader, tree_format=medusa.CONFIG_FORMAT) if reader.tree_format is medusa.FORMAT else reader
     return _detect_python(path, text)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.engines.importers.samples import (
+    ACCEPTANCE_FILES,
     ANSWER,
     LLAMA_CPP_METRICS,
     META,
@@ -37,6 +38,14 @@ def vllm_line(accepted_by_draft, length):
         f"Accepted: {accepted.sum()} tokens, Drafted: {length * len(accepted)} tokens, "
         f"Per-position acceptance rate: {rates}, Avg Draft acceptance rate: {accepted.mean() / length:.1%}\n"
     )
+
+
+@pytest.mark.parametrize("name", ["engine.log", "llama-server.log", "llama-slots.log", "sglang.log"])
+@pytest.mark.parametrize("field", ["log", "message", "msg"])
+def test_logs_of_containers_are_unwrapped(read_table, name, field):
+    text = ACCEPTANCE_FILES[name]
+    wrapped = json_lines({field: line, "stream": "stdout"} for line in text.splitlines(keepends=True))
+    assert read_table(wrapped).table.p.tolist() == read_table(text).table.p.tolist()
 
 
 class TestVllmBench:

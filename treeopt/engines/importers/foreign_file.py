@@ -12,6 +12,8 @@ from treeopt.files.foreign_text import decode_text
 from treeopt.files.json_file import parse_json
 
 OPENING = ("{", "[")
+MESSAGES = ("log", "message", "msg")
+"""Fields with a line of a log."""
 MAX_NAME = 80
 MAX_STEP_TOKENS = 10_000
 
@@ -85,6 +87,14 @@ class ForeignFile:
     @cached_property
     def lines(self) -> list[str]:
         return self.text.split("\n")
+
+    @cached_property
+    def log(self) -> str:
+        """The text of a log; of JSON Lines the messages, as containers and log collectors wrap them, else empty."""
+        if not self.is_json:
+            return self.text
+        fields = (line.content.get(name) for line in self.objects for name in MESSAGES)
+        return "\n".join(message.rstrip("\n") for message in fields if isinstance(message, str))
 
     @cached_property
     def json(self) -> Any:

@@ -90,7 +90,7 @@ class _Request:
 
 
 def is_log(file: ForeignFile) -> bool:
-    return any(mark.search(file.text) for mark in (_STATISTICS_MARK, _REQUEST_MARK)) and not file.is_json
+    return any(mark.search(file.log) for mark in (_STATISTICS_MARK, _REQUEST_MARK))
 
 
 def read_log(file: ForeignFile) -> Measurements:
@@ -103,7 +103,7 @@ def read_log(file: ForeignFile) -> Measurements:
     method, runs = max(by_method.items(), key=lambda item: sum(run.drafts for run in item[1]), default=("", []))
     requests = _read_requests(file)
     acceptance = _pool_requests(file, requests) if len(by_method) < 2 else None
-    if not by_method and _REQUEST_MARK.search(file.text):
+    if not by_method and _REQUEST_MARK.search(file.log):
         return Measurements(acceptance=acceptance or _average_requests(file, requests))
     drafted = sum(run.drafted_tokens for run in runs)
     if not drafted:
@@ -116,7 +116,7 @@ def read_log(file: ForeignFile) -> Measurements:
 def _read_statistics(file: ForeignFile) -> dict[str, list[_Statistics]]:
     """Return the totals of each run of the server by drafting method."""
     by_method: dict[str, list[_Statistics]] = {}
-    for method, line in _STATISTICS.findall(file.text):
+    for method, line in _STATISTICS.findall(file.log):
         drafts = _read_count("#gen drafts", line)
         if not drafts:
             continue
@@ -166,7 +166,7 @@ def _build_draft_latency(file: ForeignFile, runs: Sequence[_Statistics], drafted
 
 def _read_requests(file: ForeignFile) -> list[_Request]:
     requests: list[_Request] = []
-    for line in file.lines:
+    for line in file.log.split("\n"):
         if totals := _REQUEST.search(line):
             mean = _REQUEST_MEAN.search(line)
             requests.append(_Request(int(totals[1]), int(totals[2]), float(mean[1]) if mean else None))

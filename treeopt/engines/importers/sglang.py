@@ -101,17 +101,17 @@ class _Mean(NamedTuple):
 
 
 def is_log(file: ForeignFile) -> bool:
-    return LOG_MARK in file.text and not file.is_json
+    return LOG_MARK in file.log
 
 
 def read_log(file: ForeignFile) -> Measurements:
     """Return the mean acceptance of all lines, weighted by their running requests."""
-    lines = [_Mean(int(requests), tokens, rate) for requests, tokens, rate in _LOG_LINE.findall(file.text)]
+    lines = [_Mean(int(requests), tokens, rate) for requests, tokens, rate in _LOG_LINE.findall(file.log)]
     means = [mean for mean in lines if mean.weight and float(mean.tokens) >= 1]
     if not means:
         raise file.error("content", "expected lines with #running-req and accept len. Got none: is it whole?")
     tokens = sum(mean.weight * float(mean.tokens) for mean in means) / sum(mean.weight for mean in means)
-    configured = set(map(int, _LOG_LENGTH.findall(file.text)))
+    configured = set(map(int, _LOG_LENGTH.findall(file.log)))
     length = _find_length(file, LOG_MARK.strip(" :"), means, configured)
     return Measurements(acceptance=acceptance_from_mean(tokens, length, "SGLang log"))
 

@@ -35,7 +35,7 @@ RATES = "spec_decode_per_position_acceptance_rates"
 
 
 def is_log(file: ForeignFile) -> bool:
-    return LOG_MARK in file.text and not file.is_json
+    return LOG_MARK in file.log
 
 
 def read_log(file: ForeignFile) -> Measurements:
@@ -44,7 +44,7 @@ def read_log(file: ForeignFile) -> Measurements:
     Raises FormatError naming a line whose rates do not make its mean acceptance length, such as one that was cut off.
     """
     intervals: list[tuple[list[float], int | None]] = []
-    for number, line in enumerate(file.lines, start=1):
+    for number, line in enumerate(file.log.split("\n"), start=1):
         if (numbers := _LOG_RATES.search(line)) is not None:
             rates = [float(rate) for rate in numbers[1].split(",")]
             drafted, mean = _LOG_DRAFTED.search(line), _LOG_MEAN.search(line)
