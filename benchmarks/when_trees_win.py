@@ -63,6 +63,10 @@ class MapPoint:
     over_plain: float | None
     published: bool = False
 
+    @property
+    def on_map(self) -> bool:
+        return FLATNESS[0] <= self.flatness <= FLATNESS[-1] and FIRST[0] <= self.first <= FIRST[-1]
+
 
 def table_of(first: float) -> AcceptanceTable:
     """Return an acceptance table; further children divide the remaining probability as in Sequoia's table."""
@@ -235,7 +239,9 @@ def _draw_map(axes, gain: Float64, levels: list[float]) -> None:  # type: ignore
     axes.xaxis.set_major_formatter("{x:g}")
 
 
-def _draw_points(axes, points: Sequence[MapPoint]) -> None:  # type: ignore[no-untyped-def]
+def _draw_points(axes, all_points: Sequence[MapPoint]) -> None:  # type: ignore[no-untyped-def]
+    """Draw the points that lie on the map, with the numbers of their rows."""
+    numbers, points = zip(*((number, point) for number, point in enumerate(all_points, 1) if point.on_map), strict=True)
     positions = np.array([[point.flatness, point.first] for point in points])
     for is_published, marker, colour, label in (
         (False, "o", BLUE, "measured"),
@@ -264,7 +270,7 @@ def _draw_points(axes, points: Sequence[MapPoint]) -> None:  # type: ignore[no-u
         label="or flatter",
         zorder=4,
     )
-    label_points(axes, positions, [str(number) for number in range(1, len(points) + 1)], size=8.0)
+    label_points(axes, positions, list(map(str, numbers)), size=8.0)
 
 
 def rows_of(maps: tuple[Float64, Float64], points: Sequence[MapPoint]) -> list[tuple[str, ...]]:

@@ -1,7 +1,10 @@
 """The map of when trees win."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from tests.scripts import ROOT, script
 from treeopt.records.profile import Profile
@@ -63,3 +66,10 @@ def test_points_have_the_numbers_of_their_profiles() -> None:
     assert win.published().published
     assert win.published().beyond  # no pass of its configuration takes twice as long
     assert 64 < win.offloaded().flatness < 256
+
+
+def test_points_beyond_the_axes_are_not_drawn() -> None:
+    points = [win.published(), replace(win.published(), first=0.08), win.offloaded()]
+    axes = Figure().subplots()
+    win._draw_points(axes, points)
+    assert [text.get_text() for text in axes.texts] == ["1", "3"]
