@@ -141,4 +141,4 @@ def test_counts_are_restored_from_the_checkpoint(drafters, target, prompts, tmp_
     assert len(ticks) == 6
     assert first.acceptance == second.acceptance
     assert first.root_ranks.rows == second.root_ranks.rows
-    assert sum(map(len, first.ranks.ranks)) == 3 * 10
+    assert sum(map(len, first.root_ranks.ranks)) == 3 * 10
