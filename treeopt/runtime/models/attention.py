@@ -13,10 +13,10 @@ from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.nodes import hide_before_window
 from treeopt.runtime.models.padded_batch import (
     PaddedBatch,
-    SequenceLayout,
     build_mask,
     compute_positions,
     index_padding,
+    index_slots,
 )
 
 BLOCK_ROWS = 512
@@ -60,10 +60,9 @@ def build_attention(inputs: Sequence[SequenceInput]) -> PassAttention:
         return SequenceAttention.of(inputs[0])
     store = inputs[0].cache.store
     if all(sequence.cache.store is store for sequence in inputs):
-        layouts = [SequenceLayout.of(sequence, sequence.cache.index) for sequence in inputs]
-        batch = PaddedBatch.of(layouts)
-        if _batch_is_faster(batch, layouts, store.layers[0][0]):
-            return BatchedAttention.of(store, inputs, layouts, batch)
+        batch = PaddedBatch.of(inputs, [sequence.cache.index for sequence in inputs])
+        if _batch_is_faster(batch, inputs, store.layers[0][0]):
+            return BatchedAttention.of(store, inputs, batch)
     return PerSequenceAttention([SequenceAttention.of(sequence) for sequence in inputs])
 
 
@@ -87,10 +86,9 @@ class SequenceAttention(NamedTuple):
     @classmethod
     def of(cls, sequence: SequenceInput) -> "SequenceAttention":
         cache, nodes = sequence.cache, sequence.nodes
-        first = cache.length + nodes.start
-        slots = slice(first, first + nodes.rows)
+        slots = slice(sequence.slots.start, sequence.slots.stop)
         keys = cache.layers[0][0]
-        if nodes.is_chain and nodes.start == 0 and (first == 0 or nodes.rows > BLOCK_ROWS):
+        if nodes.is_chain and nodes.start == 0 and (slots.start == 0 or nodes.rows > BLOCK_ROWS):
             return cls(cache, cache.rotations[slots], slots, causal=nodes.rows > 1)
         mask = nodes.mask_after(cache.length, dtype=keys.dtype, device=keys.device)
         return cls(cache, cache.rotations[cache.length + nodes.depth_on(keys.device)], slots, mask)
@@ -168,23 +166,16 @@ class BatchedAttention:
         self._padded_index, self._token_index = padded_index, token_index
 
     @classmethod
-    def of(
-        cls,
-        store: KVStore,
-        inputs: Sequence[SequenceInput],
-        layouts: Sequence[SequenceLayout],
-        batch: PaddedBatch,
-    ) -> "BatchedAttention":
-        keys = store.layers[0][0]
-        sequence = torch.tensor([layout.sequence for layout in layouts for _ in layout.slots])
-        slot = torch.tensor([slot for layout in layouts for slot in layout.slots])
-        padded_index, token_index = index_padding(batch, layouts, keys.device)
+    def of(cls, store: KVStore, inputs: Sequence[SequenceInput], batch: PaddedBatch) -> "BatchedAttention":
+        keys, indices = store.layers[0][0], [sequence.cache.index for sequence in inputs]
+        sequence, slot = index_slots(inputs)
+        padded_index, token_index = index_padding(batch, inputs, indices, keys.device)
         return cls(
             store,
             store.rotations[torch.from_numpy(compute_positions(inputs)).to(keys.device)],
             batch,
             slots=slots_by_head(store, sequence, slot).to(keys.device),
-            mask=build_mask(batch, layouts, dtype=keys.dtype, device=keys.device),
+            mask=build_mask(batch, inputs, indices, dtype=keys.dtype, device=keys.device),
             padded_index=padded_index,
             token_index=token_index,
         )
@@ -278,17 +269,19 @@ def attend_causally(query: Tensor, keys: Tensor, values: Tensor, window: int | N
     return torch.cat(blocks, 2)
 
 
-def _batch_is_faster(batch: PaddedBatch, layouts: Sequence[SequenceLayout], keys: Tensor) -> bool:
+def _batch_is_faster(batch: PaddedBatch, inputs: Sequence[SequenceInput], keys: Tensor) -> bool:
     """Return whether one call over a padded batch is faster than one per sequence.
 
     Args:
         batch: contains all sequences.
-        layouts: one per sequence.
+        inputs: one per sequence.
         keys: (sequences, heads, slots, head_size) of a layer; its values have the same size.
     """
     padded_scores = batch.sequences * batch.tokens * batch.kv_length
-    if padded_scores > MOST_PADDING * sum(layout.tokens * layout.kv_length for layout in layouts):
+    kv_lengths = [sequence.slots.stop for sequence in inputs]
+    scores = sum(sequence.nodes.rows * length for sequence, length in zip(inputs, kv_lengths, strict=True))
+    if padded_scores > MOST_PADDING * scores:
         return False
-    padding_slots = batch.sequences * batch.kv_length - sum(layout.kv_length for layout in layouts)
+    padding_slots = batch.sequences * batch.kv_length - sum(kv_lengths)
     slot_bytes = 2 * keys.shape[1] * keys.shape[3] * keys.element_size()
-    return keys.device.type != "cpu" or padding_slots * slot_bytes <= CALL_BYTES * (len(layouts) - 1)
+    return keys.device.type != "cpu" or padding_slots * slot_bytes <= CALL_BYTES * (len(inputs) - 1)

@@ -202,6 +202,12 @@ class SequenceInput(NamedTuple):
     features: Tensor | None = None
     """(n, hidden): what a drafter's head reads along with the tokens."""
 
+    @property
+    def slots(self) -> range:
+        """Where keys and values are written; the last token attends to slots up to its own."""
+        first: int = self.cache.length + self.nodes.start
+        return range(first, first + self.nodes.rows)
+
     @classmethod
     def causal(cls, cache: SequenceCache, tokens: Tensor) -> "SequenceInput":
         """Return tokens, int64 (n,), that follow the committed ones; each attends to itself and all before it."""

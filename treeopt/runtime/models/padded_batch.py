@@ -12,31 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.arrays import Bool, Int64
+from treeopt.arrays import Int64
 from treeopt.runtime.models.model import Output, Outputs, SequenceInput, concatenate_outputs
-
-
-class SequenceLayout(NamedTuple):
-    """The tokens of one sequence in a pass."""
-
-    sequence: int
-    """Index of the sequence in its cache store."""
-    tokens: int
-    kv_length: int
-    """Slots that the last token may attend to, its own included."""
-    visible: Bool | None
-    """bool (tokens, m): which of the last m slots each token attends to, besides all before them; None for all."""
-
-    @classmethod
-    def of(cls, new: SequenceInput, sequence: int) -> "SequenceLayout":
-        nodes = new.nodes
-        kv_length = new.cache.length + nodes.start + nodes.rows
-        return cls(sequence, nodes.rows, kv_length, None if nodes.sees_all else nodes.visible)
-
-    @property
-    def slots(self) -> range:
-        """Of its tokens."""
-        return range(self.kv_length - self.tokens, self.kv_length)
 
 
 class PaddedBatch(NamedTuple):
@@ -51,10 +28,11 @@ class PaddedBatch(NamedTuple):
     """Padded KV length in slots."""
 
     @classmethod
-    def of(cls, layouts: Sequence[SequenceLayout]) -> "PaddedBatch":
-        """Return the smallest batch that contains all sequences."""
-        indices, tokens, kv_lengths, _ = zip(*layouts, strict=True)
-        return cls(min(indices), max(indices) + 1 - min(indices), max(tokens), max(kv_lengths))
+    def of(cls, inputs: Sequence[SequenceInput], indices: Sequence[int]) -> "PaddedBatch":
+        """Return the smallest batch that contains all sequences, given the index of each."""
+        tokens = max(sequence.nodes.rows for sequence in inputs)
+        kv_length = max(sequence.slots.stop for sequence in inputs)
+        return cls(min(indices), max(indices) + 1 - min(indices), tokens, kv_length)
 
 
 def compute_positions(inputs: Sequence[SequenceInput]) -> Int64:
@@ -62,17 +40,23 @@ def compute_positions(inputs: Sequence[SequenceInput]) -> Int64:
     return np.concatenate([sequence.cache.length + sequence.nodes.depth for sequence in inputs], dtype=np.int64)
 
 
+def index_slots(inputs: Sequence[SequenceInput]) -> tuple[Tensor, Tensor]:
+    """Return the index of each token's sequence in its store, and the token's slot, both int64 (tokens,)."""
+    indices = [sequence.cache.index for sequence in inputs for _ in sequence.slots]
+    return torch.tensor(indices), torch.tensor([slot for sequence in inputs for slot in sequence.slots])
+
+
 def index_padding(
-    batch: PaddedBatch, layouts: Sequence[SequenceLayout], device: torch.device
+    batch: PaddedBatch, inputs: Sequence[SequenceInput], indices: Sequence[int], device: torch.device
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the padded row of each token, and the token of each padded row; None for both without padding.
 
-    Rows of padding repeat token 0.
+    Rows of padding repeat token 0.  `indices` are those that the batch was made with.
     """
     rows: list[int] = []
-    for layout in layouts:
-        start = (layout.sequence - batch.first) * batch.tokens
-        rows += range(start, start + layout.tokens)
+    for sequence, index in zip(inputs, indices, strict=True):
+        start = (index - batch.first) * batch.tokens
+        rows += range(start, start + sequence.nodes.rows)
     if rows == list(range(batch.sequences * batch.tokens)):
         return None, None
     padded_index = torch.tensor(rows)
@@ -82,23 +66,27 @@ def index_padding(
 
 
 def build_mask(
-    batch: PaddedBatch, layouts: Sequence[SequenceLayout], *, dtype: torch.dtype, device: torch.device
+    batch: PaddedBatch,
+    inputs: Sequence[SequenceInput],
+    indices: Sequence[int],
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Tensor | None:
     """Return the additive attention mask, or None if each token attends to every slot.
 
     Its shape is (sequences, 1, tokens, kv_length), or (sequences, 1, 1, kv_length) if all tokens of a sequence attend
-    to the same slots.
+    to the same slots.  `indices` are those that the batch was made with.
     """
-    same_for_all_tokens = all(layout.visible is None for layout in layouts)
-    if same_for_all_tokens and all(layout.kv_length == batch.kv_length for layout in layouts):
+    same_for_all_tokens = all(sequence.nodes.sees_all for sequence in inputs)
+    if same_for_all_tokens and all(sequence.slots.stop == batch.kv_length for sequence in inputs):
         return None
     hidden = np.zeros((batch.sequences, 1 if same_for_all_tokens else batch.tokens, batch.kv_length), np.bool_)
-    for layout in layouts:
-        rows = hidden[layout.sequence - batch.first]
-        rows[:, layout.kv_length :] = True
-        if layout.visible is not None:
-            columns = slice(layout.kv_length - layout.visible.shape[1], layout.kv_length)
-            np.logical_not(layout.visible, out=rows[: layout.tokens, columns])
+    for sequence, index in zip(inputs, indices, strict=True):
+        rows, nodes, end = hidden[index - batch.first], sequence.nodes, sequence.slots.stop
+        rows[:, end:] = True
+        if not nodes.sees_all:
+            np.logical_not(nodes.visible, out=rows[: nodes.rows, end - nodes.visible.shape[1] : end])
     on_device = torch.from_numpy(hidden).to(device)[:, None]
     return torch.zeros(on_device.shape, dtype=dtype, device=device).masked_fill_(on_device, float("-inf"))
 

@@ -154,11 +154,11 @@ class Runner:
     def _find_shape(self, inputs: Sequence[SequenceInput]) -> PaddedBatch | None:
         """Return the shape of a pass that has a graph or gets one, else None."""
         store = inputs[0].cache.store
-        steps = [sequence.nodes.start + sequence.nodes.rows for sequence in inputs]
-        needed = max(sequence.cache.length + nodes for sequence, nodes in zip(inputs, steps, strict=True))
+        needed = max(sequence.slots.stop for sequence in inputs)
+        most_nodes = max(sequence.nodes.start + sequence.nodes.rows for sequence in inputs)
         if needed > store.capacity:
             raise InvalidValueError(f"cache: expected room for {needed} tokens. Got {store.capacity}.")
-        if max(steps) > self._max_nodes or any(sequence.cache.store is not store for sequence in inputs):
+        if most_nodes > self._max_nodes or any(sequence.cache.store is not store for sequence in inputs):
             return None
         if store is not self._store:  # graphs use the memory that they were captured with
             self._store, self._kv_lengths = store, padded_kv_lengths(store.capacity)

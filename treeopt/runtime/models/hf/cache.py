@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from treeopt.runtime.models.model import SequenceCache
-from treeopt.runtime.models.padded_batch import PaddedBatch, SequenceLayout
+from treeopt.runtime.models.model import SequenceCache, SequenceInput
+from treeopt.runtime.models.padded_batch import PaddedBatch, index_slots
 
 
 class AdapterStore:
@@ -81,32 +81,13 @@ class PassSlots:
     """int64 (tokens,): row of each token in the padded batch; None without padding."""
 
     @classmethod
-    def of(
-        cls,
-        indices: Sequence[int],
-        layouts: Sequence[SequenceLayout],
-        batch: PaddedBatch,
-        padded_index: Tensor | None,
-    ) -> "PassSlots":
-        """Return the slots of a pass.
-
-        Args:
-            indices: of the sequences in the store.
-            layouts: one per sequence, with its rank among these indices as the index.
-            batch: contains all layouts.
-            padded_index: row of each token in the padded batch; None without padding.
-        """
-        ascending = sorted(indices)
+    def of(cls, inputs: Sequence[SequenceInput], batch: PaddedBatch, padded_index: Tensor | None = None) -> "PassSlots":
+        """Return the slots of a pass over sequences of one store."""
+        ascending = sorted(sequence.cache.index for sequence in inputs)
         contiguous = ascending[-1] - ascending[0] == len(ascending) - 1
-        several = len(indices) > 1
-        token_sequences = [index for index, layout in zip(indices, layouts, strict=True) for _ in layout.slots]
-        return cls(
-            slice(ascending[0], ascending[-1] + 1) if contiguous else torch.tensor(ascending),
-            batch,
-            torch.tensor(token_sequences) if several else None,
-            torch.tensor([slot for layout in layouts for slot in layout.slots]),
-            padded_index,
-        )
+        sequences = slice(ascending[0], ascending[-1] + 1) if contiguous else torch.tensor(ascending)
+        token_sequence, slot = index_slots(inputs)
+        return cls(sequences, batch, None if len(inputs) == 1 else token_sequence, slot, padded_index)
 
     def write(self, entries: Tensor, new: Tensor) -> Tensor:
         """Write new keys or values, (sequences, heads, n, size), and return the slots that the pass reads."""

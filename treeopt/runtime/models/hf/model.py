@@ -31,7 +31,6 @@ from treeopt.runtime.models.model import (
 from treeopt.runtime.models.nodes import hide_before_window
 from treeopt.runtime.models.padded_batch import (
     PaddedBatch,
-    SequenceLayout,
     build_mask,
     compute_positions,
     index_padding,
@@ -91,8 +90,8 @@ class AdapterModel:
         self, chunk: Tensor, *, cache: AdapterCache, requested_states: RequestedStates
     ) -> HiddenStates | None:
         """Run a pass over tokens after the committed ones without computing logits."""
-        layout = SequenceLayout.of(SequenceInput.causal(cache, chunk), 0)
-        slots = PassSlots.of([cache.index], [layout], PaddedBatch.of([layout]), None)
+        inputs = [SequenceInput.causal(cache, chunk)]
+        slots = PassSlots.of(inputs, PaddedBatch.of(inputs, [0]))
         positions = torch.arange(cache.length, cache.length + len(chunk), device=self.device)
         output = self._model.base_model(  # without the head
             input_ids=chunk[None],
@@ -127,23 +126,20 @@ class AdapterModel:
 
     def _run(self, inputs: Sequence[SequenceInput], *, requested_states: RequestedStates) -> Outputs:
         """Return the outputs of sequences of one store."""
-        indices = [sequence.cache.index for sequence in inputs]
-        rows = sorted(indices)
-        layouts = [
-            SequenceLayout.of(sequence, rows.index(index)) for sequence, index in zip(inputs, indices, strict=True)
-        ]
-        batch = PaddedBatch.of(layouts)
-        padded_index, token_index = index_padding(batch, layouts, self.device)
+        ascending = sorted(sequence.cache.index for sequence in inputs)
+        rows = [ascending.index(sequence.cache.index) for sequence in inputs]
+        batch = PaddedBatch.of(inputs, rows)
+        padded_index, token_index = index_padding(batch, inputs, rows, self.device)
         positions = torch.from_numpy(compute_positions(inputs)).to(self.device)
         positions.clamp_(max=self.config.max_positions - 1)
         tokens = concatenate([sequence.tokens for sequence in inputs])
         if token_index is not None:
             tokens, positions = tokens[token_index], positions[token_index]
         shape = batch.sequences, batch.tokens
-        slots = PassSlots.of(indices, layouts, batch, padded_index)
+        slots = PassSlots.of(inputs, batch, padded_index)
         output = self._model(
             input_ids=tokens.view(shape),
-            attention_mask=self._build_mask(inputs, batch, layouts),
+            attention_mask=self._build_mask(inputs, batch, rows),
             position_ids=positions.view(shape),
             past_key_values=PassCache(inputs[0].cache.store, slots),
             use_cache=True,
@@ -156,10 +152,10 @@ class AdapterModel:
             return flat if padded_index is None else flat[padded_index]
 
         states = self._read_states(output, requested_states).map(unpad) if requested_states.any else None
-        return Outputs(Output(unpad(output.logits), states), [layout.tokens for layout in layouts])
+        return Outputs(Output(unpad(output.logits), states), [sequence.nodes.rows for sequence in inputs])
 
     def _build_mask(
-        self, inputs: Sequence[SequenceInput], batch: PaddedBatch, layouts: Sequence[SequenceLayout]
+        self, inputs: Sequence[SequenceInput], batch: PaddedBatch, rows: Sequence[int]
     ) -> Tensor | dict[str, Tensor] | None:
         """Return the mask (sequences, 1, tokens, kv_length) of a pass, or one per kind of layer if they differ.
 
@@ -171,7 +167,7 @@ class AdapterModel:
                 return None
             mask = inputs[0].nodes.mask_after(inputs[0].cache.length, dtype=self.dtype, device=self.device)
         else:
-            mask = build_mask(batch, layouts, dtype=self.dtype, device=self.device)
+            mask = build_mask(batch, inputs, rows, dtype=self.dtype, device=self.device)
         if mask is None:
             mask = torch.zeros((1, 1, 1, 1), dtype=self.dtype, device=self.device)
         mask = mask.expand(batch.sequences, 1, batch.tokens, batch.kv_length)
