@@ -1,4 +1,6 @@
-"""Outputs of passes over several sequences: rows of each, last rows, and passes over several memories."""
+"""Outputs of passes over several sequences: rows of each, last rows, and passes over several stores."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import torch
 
 from treeopt.runtime.models.model import HiddenStates, Output, Outputs, SequenceInput, concatenate_outputs
 from treeopt.runtime.models.nodes import PassNodes
-from treeopt.runtime.models.padded_batch import last_outputs, run_by_memory
+from treeopt.runtime.models.padded_batch import last_outputs, run_by_store
 
 
 def random_outputs(sizes, seed=0):
@@ -39,17 +41,18 @@ def test_concatenated_outputs():
         assert output.states.last.equal(expected.states.last)
 
 
-@pytest.mark.parametrize("memories", ["aaa", "abab", "bbaac"])
-def test_sequences_of_one_memory_share_a_pass_and_keep_their_order(memories):
+@pytest.mark.parametrize("stores", ["aaa", "abab", "bbaac"])
+def test_sequences_of_one_store_share_a_pass_and_keep_their_order(stores):
     inputs = [
-        SequenceInput(memory, torch.tensor([number]), PassNodes.chain(1)) for number, memory in enumerate(memories)
+        SequenceInput(SimpleNamespace(store=store), torch.tensor([number]), PassNodes.chain(1))
+        for number, store in enumerate(stores)
     ]
     passes = []
 
     def run(inputs):
-        passes.append("".join(sequence.cache for sequence in inputs))
+        passes.append("".join(sequence.cache.store for sequence in inputs))
         return Outputs(Output(torch.cat([sequence.tokens[:, None] for sequence in inputs])), [1] * len(inputs))
 
-    outputs = run_by_memory(inputs, lambda sequence: sequence.cache, run)
-    assert outputs.logits.flatten().tolist() == list(range(len(memories)))
-    assert sorted(passes) == sorted(memory * memories.count(memory) for memory in {*memories})
+    outputs = run_by_store(inputs, run)
+    assert outputs.logits.flatten().tolist() == list(range(len(stores)))
+    assert sorted(passes) == sorted(store * stores.count(store) for store in {*stores})

@@ -157,6 +157,9 @@ class SequenceCache:
         capacity: slots, tree nodes included.
     """
 
+    store: Any
+    """Memory that the caches of several sequences share; one pass takes sequences of one store."""
+
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.length = 0

@@ -5,7 +5,7 @@ rows:        n tokens each; shorter sequences are padded
 columns:     KV slots of the longest sequence; a mask hides those that a sequence does not have
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -109,26 +109,15 @@ def last_outputs(outputs: Outputs) -> Outputs:
     return Outputs(outputs.whole.map(lambda rows: last_rows(rows, sizes)), [1] * len(sizes))
 
 
-def run_by_memory(
-    inputs: Sequence[SequenceInput],
-    memory: Callable[[SequenceInput], Hashable],
-    run: Callable[[Sequence[SequenceInput]], Outputs],
-) -> Outputs:
-    """Run one pass over the sequences of each cache memory; return the outputs in the order of `inputs`.
-
-    Args:
-        inputs: one per sequence.
-        memory: returns what identifies the memory of a sequence's cache.
-        run: runs a pass over sequences of one memory.
-    """
-    memories = [memory(sequence) for sequence in inputs]
-    if all(other == memories[0] for other in memories):
+def run_by_store(inputs: Sequence[SequenceInput], run: Callable[[Sequence[SequenceInput]], Outputs]) -> Outputs:
+    """Run one pass over the sequences of each cache store; return the outputs in the order of `inputs`."""
+    by_store: dict[int, list[int]] = {}
+    for number, sequence in enumerate(inputs):
+        by_store.setdefault(id(sequence.cache.store), []).append(number)
+    if len(by_store) == 1:
         return run(inputs)
-    by_memory: dict[Hashable, list[int]] = {}
-    for number, key in enumerate(memories):
-        by_memory.setdefault(key, []).append(number)
     results: dict[int, Output] = {}
-    for numbers in by_memory.values():
+    for numbers in by_store.values():
         results.update(zip(numbers, run([inputs[number] for number in numbers]), strict=True))
     ordered = [results[number] for number in range(len(inputs))]
     return concatenate_outputs([Outputs(output, [output.logits.shape[0]]) for output in ordered])

@@ -41,7 +41,7 @@ def test_batched_pass_equals_single_ones(gguf_pair, monkeypatch, order, shared, 
     monkeypatch.setattr("treeopt.runtime.models.gguf.model.SHARED_CACHES", shared)
     model = gguf_pair[0]
     caches = model.new_caches(40, 5)
-    assert len({id(cache.context) for cache in caches}) == contexts
+    assert len({id(cache.store) for cache in caches}) == contexts
     inputs = [prefill(model, caches, UNLIKE)[number] for number in order]
     outputs = zip(inputs, model.forward(inputs), model.forward(inputs, last_only=True), strict=True)
     for sequence, output, last in outputs:

@@ -87,13 +87,13 @@ class GGUFCache(SequenceCache):
     path.  More ids are added when a tree has more leaves than any before.
 
     Args:
-        context: may contain the caches of other sequences.
+        store: may contain the caches of other sequences.
         capacity: tokens of the sequence, tree nodes included.
-        new_id: returns an unused id of the context.
+        new_id: returns an unused id of the store.
     """
 
-    def __init__(self, context: Context, capacity: int, new_id: Callable[[], int]) -> None:
-        self.context = context
+    def __init__(self, store: Context, capacity: int, new_id: Callable[[], int]) -> None:
+        self.store = store
         self.committed = _Line(new_id())
         self._new_id = new_id
         self._lines: list[_Line] = []
@@ -144,7 +144,7 @@ class GGUFCache(SequenceCache):
     def clear(self) -> None:
         """Drop all tokens and nodes, also those of an interrupted pass; the ids stay."""
         for line in (self.committed, *self._lines):
-            self.context.remove(line.id, 0, END)
+            self.store.remove(line.id, 0, END)
             line.length, line.path = 0, []
         self._length = 0
 
@@ -167,8 +167,8 @@ class GGUFCache(SequenceCache):
         if source is None:
             raise InvalidValueError(f"path: expected nodes that were fed. Got {[*path]}: feed them first.")
         if self.committed.length > length:
-            self.context.remove(self.committed.id, length, END)
-        self.context.copy(source.id, self.committed.id, length, length + size)
+            self.store.remove(self.committed.id, length, END)
+        self.store.copy(source.id, self.committed.id, length, length + size)
         self.committed.length = length + size
         for line in self._lines:
             if line.path:
@@ -181,7 +181,7 @@ class GGUFCache(SequenceCache):
     def _cut(self, line: _Line, nodes: int) -> None:
         """Shorten a path to `nodes` nodes."""
         if len(line.path) > nodes:
-            self.context.remove(line.id, line.length + nodes, END)
+            self.store.remove(line.id, line.length + nodes, END)
             del line.path[nodes:]
 
     def _lines_after(self, paths: Sequence[list[int]]) -> list[_Line]:
@@ -212,9 +212,9 @@ class GGUFCache(SequenceCache):
     def _extend(self, line: _Line) -> None:
         """Give a line without nodes all committed tokens up to the length, and no more."""
         if line.length > self._length:
-            self.context.remove(line.id, self._length, END)
+            self.store.remove(line.id, self._length, END)
         elif line.length < self._length:
-            self.context.copy(self.committed.id, line.id, line.length, self._length)
+            self.store.copy(self.committed.id, line.id, line.length, self._length)
         line.length = self._length
 
     def _copy_path(self, path: list[int], source: _Line | None, to: _Line) -> None:
@@ -222,7 +222,7 @@ class GGUFCache(SequenceCache):
         size = len(path)
         if source is None or source.path[:size] != path:
             raise InvalidValueError(NO_TREE)
-        self.context.copy(source.id, to.id, to.length, to.length + size)
+        self.store.copy(source.id, to.id, to.length, to.length + size)
         to.path = path
 
 

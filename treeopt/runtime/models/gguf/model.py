@@ -15,7 +15,7 @@ from treeopt.runtime.models.gguf.file import GGUFFile, GGUFSizes
 from treeopt.runtime.models.gguf.library import Handle
 from treeopt.runtime.models.hf.checks import EXACT, ROUNDED, check_tree_mask
 from treeopt.runtime.models.model import NO_STATES, HiddenStates, Output, Outputs, RequestedStates, SequenceInput
-from treeopt.runtime.models.padded_batch import compute_positions, last_outputs, run_by_memory
+from treeopt.runtime.models.padded_batch import compute_positions, last_outputs, run_by_store
 
 EXACT_DTYPE = "f32"
 SHARED_CACHES = 4
@@ -68,7 +68,7 @@ class GGUFModel:
         if length:
             ids = np.full(length, cache.committed.id, np.int32)
             positions = np.arange(length, dtype=np.int32)
-            cache.context.run(_to_int32(tokens), positions, np.ones_like(ids), ids, logits=False)
+            cache.store.run(_to_int32(tokens), positions, np.ones_like(ids), ids, logits=False)
             cache.commit_prefill(length)
         return None
 
@@ -85,7 +85,7 @@ class GGUFModel:
         hidden states are requested.
         """
         self._refuse_states(requested_states)
-        outputs = run_by_memory(inputs, lambda sequence: id(sequence.cache.context), _run)
+        outputs = run_by_store(inputs, _run)
         return last_outputs(outputs) if last_only else outputs
 
     def reference_logits(self, sequences: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def _run(inputs: Sequence[SequenceInput]) -> Outputs:
     counts, ids = zip(*(nodes.ids() for nodes in node_ids), strict=True)
     tokens = torch.cat([sequence.tokens for sequence in inputs])
     positions = compute_positions(inputs).astype(np.int32)
-    logits = inputs[0].cache.context.run(
+    logits = inputs[0].cache.store.run(
         _to_int32(tokens), positions, np.concatenate(counts), np.concatenate(ids), logits=True
     )
     assert logits is not None  # they were requested

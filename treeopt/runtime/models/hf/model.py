@@ -35,7 +35,7 @@ from treeopt.runtime.models.padded_batch import (
     compute_positions,
     index_padding,
     last_outputs,
-    run_by_memory,
+    run_by_store,
 )
 
 
@@ -121,7 +121,7 @@ class AdapterModel:
         if len(inputs) > 1 and not self.batches:
             outputs = concatenate_outputs([run([sequence]) for sequence in inputs])
         else:
-            outputs = run_by_memory(inputs, lambda sequence: id(sequence.cache.store), run)
+            outputs = run_by_store(inputs, run)
         return last_outputs(outputs) if last_only else outputs
 
     def _run(self, inputs: Sequence[SequenceInput], *, requested_states: RequestedStates) -> Outputs:
