@@ -56,6 +56,8 @@ class KVCache(SequenceCache):
         index: of the sequence in the store.
     """
 
+    store: KVStore
+
     def __init__(self, store: KVStore, index: int) -> None:
         super().__init__(store.capacity)
         self.store, self.index = store, index

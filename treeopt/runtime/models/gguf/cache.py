@@ -92,6 +92,8 @@ class GGUFCache(SequenceCache):
         new_id: returns an unused id of the store.
     """
 
+    store: Context
+
     def __init__(self, store: Context, capacity: int, new_id: Callable[[], int]) -> None:
         self.store = store
         self.committed = _Line(new_id())

@@ -48,6 +48,8 @@ class AdapterCache(SequenceCache):
         index: of the sequence in the store.
     """
 
+    store: AdapterStore
+
     def __init__(self, store: AdapterStore, index: int) -> None:
         super().__init__(store.capacity)
         self.store, self.index = store, index
