@@ -116,10 +116,7 @@ def head_children(heads: Heads, sequence: HeadSequence, branching: int, depths: 
 @torch.inference_mode()
 def medusa_children(heads: MedusaHeads, sequence: HeadSequence, branching: int) -> Tensor:
     """Return the likeliest tokens of every head, int64 (n, D, B), below each root of a sequence."""
-    logits, children = heads.likeliest(sequence.hidden, min(branching, sequence.distributions.shape[1]))
-    if not bool(logits[..., 0].isfinite().all()):
-        raise not_finite_error(heads.name, "draft model")
-    return children
+    return _likeliest(heads.name, heads.logits(sequence.hidden), min(branching, heads.tokens))
 
 
 @torch.inference_mode()

@@ -183,7 +183,7 @@ def _medusa_pass(heads: MedusaHeads, batch_size: int) -> Work:
     target = heads.target
     hidden = torch.zeros((batch_size, target.config.hidden), dtype=target.dtype, device=target.device)
     count = min(TOP_K, heads.tokens)
-    return lambda: heads.likeliest(hidden, count)
+    return lambda: heads.logits(hidden).topk(count)
 
 
 def _dflash_passes(head: DFlashHead, context_tokens: int, batch_size: int) -> Callable[[int], Work]:

@@ -63,9 +63,8 @@ class TestCounting:
         proposals = np.argsort(generator.random((roots, 3, 5)))
         distributions = torch.from_numpy(generator.dirichlet(np.ones(5), roots))
         tokens = torch.from_numpy(generator.integers(5, size=roots))
-        heads = SimpleNamespace(
-            heads=3, likeliest=lambda _, count: (torch.zeros(proposals.shape), torch.from_numpy(proposals)[..., :count])
-        )
+        logits = -torch.from_numpy(np.argsort(proposals)).double()  # the likeliest tokens are the proposals
+        heads = SimpleNamespace(name="heads", tokens=5, logits=lambda _: logits)
         sequence = HeadSequence(HiddenStates((), torch.zeros(roots, 1)), distributions, tokens, tokens[:0])
         counts = head_counts(heads, sequence, branching)
         reached, accepted = slow_counts(proposals[..., :branching], distributions.numpy(), tokens.numpy())
@@ -107,7 +106,7 @@ class TestSequence:
         expected, accepted, variance = np.zeros((3, 4))
         for seed, prompt in enumerate(prompts):
             sequence = generated(target, prompt, 100, Sampling(1.0), seed)
-            children = random_heads(target).likeliest(sequence.hidden, 4)[1][:, 0]
+            children = random_heads(target).logits(sequence.hidden).topk(4).indices[:, 0]
             p = sequence.distributions.gather(1, children).double().numpy()
             expected, variance = expected + p.sum(0), variance + (p * (1 - p)).sum(0)
             accepted = accepted + (children == sequence.tokens[:, None]).double().numpy().sum(0)

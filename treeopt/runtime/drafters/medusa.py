@@ -51,11 +51,6 @@ class MedusaHeads:
         logits: Tensor = self.target.logits(states).unflatten(0, (-1, self.levels))
         return logits
 
-    def likeliest(self, hidden: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return the top `count` logits and tokens of each head, (n, D, count) and int64 (n, D, count)."""
-        logits, tokens = self.logits(hidden).topk(count)
-        return logits, tokens
-
 
 class MedusaDrafter(HeadDrafter):
     """Drafts a static tree: the node of depth d and rank r has the r-th most likely token of head d.
