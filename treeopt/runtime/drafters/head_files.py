@@ -12,7 +12,7 @@ from torch import Tensor
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
-from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.config import CONFIG, ModelConfig
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Layer, Transformer
@@ -24,38 +24,29 @@ OutputLayer = Callable[[Tensor], Tensor]
 """From states (n, inputs) to logits (n, V)."""
 
 
-class HeadFolder:
-    """A folder with treeopt's own heads: `config.json` with their kind and sizes, and their weights.
+def open_heads(folder: Path, kind: str, target: Transformer) -> tuple[Fields, TensorReader]:
+    """Open a folder with treeopt's own heads: return the other fields of its `config.json`, and its weights.
 
     Args:
         folder: with both files.
         kind: expected kind of head.
-        target: the model that the heads were trained for.
+        target: the model that the heads were trained for; the weights are read onto its device, in its dtype.
 
     Raises TreeoptError if a file is missing, FormatError naming the field that is wrong, InvalidValueError for heads of
     a target of another size.
     """
-
-    fields: Fields
-    """The other fields of `config.json`."""
-    tensors: TensorReader
-    """On the target's device and in its dtype."""
-
-    def __init__(self, folder: Path | str, kind: str, target: Transformer) -> None:
-        path = Path(folder) / "config.json"
-        self.fields = Fields(path, read_object(path))
-        stored_kind = self.fields.text("kind")
-        if stored_kind != kind:
-            raise self.fields.error("kind", f"expected {kind!r}. Got {stored_kind!r}: are these other heads?")
-        sizes = {"hidden_size": target.config.hidden, "vocabulary": target.config.vocabulary}
-        for name, expected in sizes.items():
-            size = self.fields.integer(name)
-            if size != expected:
-                raise InvalidValueError(
-                    f"{name}: expected heads for {expected}, which {target.name} has. "
-                    f"Got {size}: take heads that were trained on this target."
-                )
-        self.tensors = TensorReader.open_folder(Path(folder), device=target.device, dtype=target.dtype)
+    fields = Fields(folder / CONFIG, read_object(folder / CONFIG))
+    stored_kind = fields.text("kind")
+    if stored_kind != kind:
+        raise fields.error("kind", f"expected {kind!r}. Got {stored_kind!r}: are these other heads?")
+    for name, expected in (("hidden_size", target.config.hidden), ("vocabulary", target.config.vocabulary)):
+        size = fields.integer(name)
+        if size != expected:
+            raise InvalidValueError(
+                f"{name}: expected heads for {expected}, which {target.name} has. "
+                f"Got {size}: take heads that were trained on this target."
+            )
+    return fields, TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)
 
 
 class NestedFields:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import Proposal
-from treeopt.runtime.drafters.head_files import HeadFolder, check_all_read
+from treeopt.runtime.drafters.head_files import check_all_read, open_heads
 from treeopt.runtime.drafters.heads import HeadDrafter, MarginalTree
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.transformer import Transformer
@@ -86,9 +86,9 @@ def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:
     Raises TreeoptError if a file is missing, FormatError naming the field or the tensor that is wrong,
     InvalidValueError for heads of a target of another size.
     """
-    file = HeadFolder(folder, "medusa", target)
-    heads, hidden = file.fields.integer("heads"), target.config.hidden
-    file.fields.end()
-    weight, bias = file.tensors.get("weight", (heads, hidden, hidden)), file.tensors.get("bias", (heads, hidden))
-    check_all_read(Path(folder), file.tensors, "Medusa heads")
+    fields, tensors = open_heads(Path(folder), "medusa", target)
+    heads, hidden = fields.integer("heads"), target.config.hidden
+    fields.end()
+    weight, bias = tensors.get("weight", (heads, hidden, hidden)), tensors.get("bias", (heads, hidden))
+    check_all_read(Path(folder), tensors, "Medusa heads")
     return MedusaHeads(target, weight, bias)
