@@ -19,7 +19,7 @@ from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.dflash import DFlashHead
-from treeopt.runtime.drafters.dflash.ddtree import rank_tokens
+from treeopt.runtime.drafters.draft_model import top_children
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.p_eagle import PEagleHead
 from treeopt.runtime.drafters.eagle.unroll import unroll
@@ -190,11 +190,11 @@ class BlockMarginals(NamedTuple):
 @torch.inference_mode()
 def block_marginals(head: DFlashHead, sequence: HeadSequence, count: int) -> BlockMarginals:
     """Return the `count` top tokens of every slot below each root of a sequence."""
-    ranked = [rank_tokens(logits, min(count, head.tokens)) for logits in _block_logits(head, sequence)]
+    ranked = [top_children(logits, min(count, head.tokens)) for logits in _block_logits(head, sequence)]
     log_probs, tokens = (torch.cat(parts) for parts in zip(*ranked, strict=True))
     if not bool(log_probs[..., 0].isfinite().all()):
         raise not_finite_error(head.name, "draft model")
-    return BlockMarginals(log_probs.cpu().numpy(), child_ranks(tokens, sequence.tokens))
+    return BlockMarginals(log_probs.double().cpu().numpy(), child_ranks(tokens, sequence.tokens))
 
 
 def _block_logits(head: DFlashHead, sequence: HeadSequence) -> Iterator[Tensor]:

@@ -164,6 +164,6 @@ def node_logits(
 
 
 def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the log-probabilities at temperature 1 of the top tokens after m nodes, float32 (m, count), and the tokens."""
+    """Return log-probabilities at temperature 1, float32 (..., count) in falling order, and tokens, for logits (..., V)."""
     log_probs, tokens = logits.float().log_softmax(-1).topk(count)
     return log_probs, tokens

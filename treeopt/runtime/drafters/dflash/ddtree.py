@@ -7,6 +7,7 @@ import torch
 
 from treeopt.runtime.drafters.dflash.block_drafter import BlockDrafter
 from treeopt.runtime.drafters.dflash.head import DFlashHead
+from treeopt.runtime.drafters.draft_model import top_children
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, intern_tree
 from treeopt.runtime.models.finite import Scores
 from treeopt.trees.drafter_parameters import DDTreeSetting
@@ -38,8 +39,8 @@ class DDTreeDrafter(BlockDrafter):
     def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the trees below the roots; the root alone if a slot's distribution is not finite."""
         roots, contexts = self.read_contexts(sequences)
-        likeliest = rank_tokens(self.head.draft(roots, contexts), self._top_tokens)
-        log_probs, tokens = torch.stack([likeliest[0], likeliest[1].double()]).cpu().numpy()  # 53 bits hold any token
+        top = top_children(self.head.draft(roots, contexts), self._top_tokens)
+        log_probs, tokens = torch.stack([values.double() for values in top]).cpu().numpy()  # 53 bits hold any token
         finite = np.isfinite(log_probs[..., 0]).all(axis=1)
         parents, indices, counts = self._grow_trees(log_probs, np.where(finite, self.setting.budget, 1))
         drafted = np.take_along_axis(tokens.reshape(len(roots), -1), indices, axis=1).astype(np.int64)
@@ -52,16 +53,3 @@ class DDTreeDrafter(BlockDrafter):
                 parents.tolist(), drafted, counts.tolist(), finite.tolist(), strict=True
             )
         ]
-
-
-def rank_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the log-probabilities of the top tokens of each slot, and these tokens.
-
-    Args:
-        logits: (…, levels, V).
-        count: of top tokens.
-
-    Returns float64, rounded to float32, and int64, (…, levels, count): the log-softmax at temperature 1, in falling order.
-    """
-    log_probs, tokens = logits.float().log_softmax(-1).topk(count)
-    return log_probs.double(), tokens
