@@ -179,6 +179,10 @@ class TestRefusals:
             with pytest.raises(FormatError, match=rf"{name}: this tensor is missing"):
                 load_eagle(folder, deep)
 
+    def test_another_model_is_refused(self, deep, deep_folder):
+        with pytest.raises(FormatError, match=r"hidden_norm.weight: this tensor is missing, which EAGLE heads have"):
+            load_eagle(deep_folder, deep)
+
     def test_other_targets_are_refused(self, deep, target, tmp_path):
         folder = saved(tmp_path, deep)
         with pytest.raises(

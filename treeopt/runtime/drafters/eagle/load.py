@@ -114,9 +114,10 @@ class HeadLoader:
                 )
         if self._eagle3:
             return
-        needed = [f"{self._first}.hidden_norm.weight"] if "lm_head.weight" in self._tensors else ["fc.weight"]
-        for name in needed:
-            self._tensors.shape(name)
+        needed = f"{self._first}.hidden_norm.weight" if "lm_head.weight" in self._tensors else "fc.weight"
+        if needed not in self._tensors:
+            reason = "this tensor is missing, which EAGLE heads have: take a complete checkpoint of one."
+            raise FormatError(self._folder, needed, reason)
 
     def _embedding(self) -> Tensor:
         target, layers, name = self._target, self._layers, "embed_tokens.weight"
