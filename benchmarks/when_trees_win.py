@@ -270,7 +270,7 @@ def _draw_points(axes, all_points: Sequence[MapPoint]) -> None:  # type: ignore[
         label="or flatter",
         zorder=4,
     )
-    label_points(axes, positions, list(map(str, numbers)), size=8.0)
+    label_points(axes, positions, list(map(str, numbers)))
 
 
 def rows_of(maps: tuple[Float64, Float64], points: Sequence[MapPoint]) -> list[tuple[str, ...]]:

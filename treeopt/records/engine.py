@@ -10,6 +10,8 @@ from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.step_latency import SAMPLES, StepLatency
 from treeopt.tabular import Row, Tabular
 
+AT_URL = ("vllm", "openai")
+"""Engines that treeopt does not start, but measures at an address."""
 MAX_POSITIONS = 10_000
 """Upper bound of the draft positions in an engine's counters and logs."""
 

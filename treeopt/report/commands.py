@@ -21,7 +21,7 @@ def missing_models(profile: "Profile") -> str:
 
 def profile_command(profile: "Profile") -> str | None:
     """Return the command that measures the models of a profile again, without its amounts; None for an import."""
-    from treeopt.engines.clients.registry import AT_URL
+    from treeopt.records.engine import AT_URL
     from treeopt.records.identity import Identity
     from treeopt.records.profile import IMPORTED
 
@@ -74,9 +74,9 @@ def engine_command(profile: "Profile", profile_path: str, tree: str) -> str:
         profile_path: its file, quoted.
         tree: the tree file, quoted.
     """
-    from treeopt.engines.clients.registry import AT_URL
     from treeopt.planner import step_model
     from treeopt.planner.segments import fastest_length
+    from treeopt.records.engine import AT_URL
     from treeopt.records.profile import IMPORTED
 
     assert profile.engine is not None  # the caller's profile is of an engine

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from treeopt.engines.clients.client import EAGLE3, NGRAM, EngineClient, EngineInfo
 from treeopt.errors import EngineError, InvalidValueError
+from treeopt.records.engine import AT_URL
 
 NAMES = ("llama-server", "transformers", "openvino", "mlx-lm", "vllm", "openai")
 STARTED_METHODS = {"llama-server": (NGRAM, EAGLE3), "transformers": (NGRAM,)}
@@ -12,8 +13,6 @@ STARTED_METHODS = {"llama-server": (NGRAM, EAGLE3), "transformers": (NGRAM,)}
 PLACED = ("transformers",)
 """Engines in this process that run on a device and in a dtype of the user's choice."""
 IN_PROCESS = ("transformers", "openvino", "mlx-lm")
-AT_URL = ("vllm", "openai")
-"""Engines that treeopt does not start."""
 
 
 class ClientModule(Protocol):
