@@ -9,7 +9,7 @@ import click
 
 from treeopt.cli.bench_common import (
     BenchOptions,
-    FigureOptions,
+    ResultOptions,
     bench_heading,
     check_complete,
     load_bench_models,
@@ -47,7 +47,7 @@ class BenchBatchesOptions(BenchOptions):
     rule: str | None = measured_rule_option(
         "Verification rule; by default the tree's, without a tree the best measured."
     )
-    results: FigureOptions = group(FigureOptions)
+    results: ResultOptions = group(ResultOptions)
 
 
 @click.command("batches", cls=Command)

@@ -53,6 +53,7 @@ def repeats_option(default: int) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultOptions:
     path: Path | None = output_option("Also write the results as JSON; - for standard output.")
+    plot: Path | None = plot_option()
 
     def publish(self, table: str, heading: BenchHeading, bench: Bench) -> None:
         """Print heading and table, on standard error if the JSON goes to standard output, and write the JSON."""
@@ -60,11 +61,6 @@ class ResultOptions:
         click.echo(text, err=self.path is not None and is_stdout(self.path))
         if self.path is not None:
             write_text(self.path, BenchFile(heading, bench).text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureOptions(ResultOptions):
-    plot: Path | None = plot_option()
 
     def draw(self, panels: "Sequence[Panel]", *, title: str, subtitle: str, columns: int = 1) -> None:
         from treeopt.plotting.panels import compose

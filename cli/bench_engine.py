@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.bench_common import FigureOptions, repeats_option
+from treeopt.cli.bench_common import ResultOptions, repeats_option
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import load_profile, profile_option
 from treeopt.cli.options.plan import temperature_option
@@ -83,7 +83,7 @@ class BenchEngineOptions:
         is_flag=True,
         help="Exit with 1 if an output diverges from plain decoding's other than at a near-tie; needs temperature 0.",
     )
-    results: FigureOptions = group(FigureOptions)
+    results: ResultOptions = group(ResultOptions)
 
 
 @click.command("engine", cls=Command)

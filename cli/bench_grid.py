@@ -6,7 +6,7 @@ import click
 
 from treeopt.cli.bench_common import (
     BenchOptions,
-    FigureOptions,
+    ResultOptions,
     bench_heading,
     check_complete,
     load_bench_models,
@@ -35,7 +35,7 @@ class BenchGridOptions(BenchOptions):
         is_flag=True,
         help="Decode the prompts that profiles are measured on, so that only the model's own errors remain.",
     )
-    results: FigureOptions = group(FigureOptions)
+    results: ResultOptions = group(ResultOptions)
 
 
 @click.command("grid", cls=Command)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from treeopt.cli.bench_common import (
-    FigureOptions,
+    ResultOptions,
     bench_heading,
     check_complete,
     load_bench_models,
@@ -61,7 +61,7 @@ class BenchMethodsOptions:
         "--max-new-tokens", heading=Heading.MEASURED, type=COUNT, default=192, help="New tokens per held-out prompt."
     )
     repeats: int = repeats_option(2)
-    results: FigureOptions = group(FigureOptions)
+    results: ResultOptions = group(ResultOptions)
 
     def __post_init__(self) -> None:
         if self.force and self.profile_path is None:

@@ -29,6 +29,8 @@ from treeopt.records.results import TreePrediction
 from treeopt.records.rules import check_rule
 from treeopt.report.bench_records import file_prediction, prediction
 from treeopt.report.bench_text import pace_warning, tree_bench_table
+from treeopt.report.profile_text import measured_today
+from treeopt.report.text import subject
 from treeopt.trees import TreeFile
 from treeopt.trees.drafter_setting import DrafterSetting
 
@@ -84,6 +86,10 @@ def bench_tree(args: BenchTreeOptions) -> None:
         measured=measured,
     )
     args.results.publish(tree_bench_table(bench), bench_heading(models), bench)
+    if args.results.plot is not None:
+        from treeopt.report.figures.benches import trees_panel
+
+        args.results.draw([trees_panel([bench])], title=subject(profile), subtitle=measured_today())
     if (warning := pace_warning(measured.pace)) is not None:
         warn(warning)
     check_complete(measured.rounds, workload.rounds)

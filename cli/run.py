@@ -51,7 +51,7 @@ class RunOptions:
         "--rule",
         heading=Heading.SAMPLING,
         type=OneOf("rule", lambda: RULES),
-        help="Verification rule; by default the planned one.",
+        help=f"Verification rule, by default the planned one: {', '.join(RULES)}.",
     )
     lossy: bool = lossy_option()
     drafter: DrafterSetting | None = moved_drafter_option()

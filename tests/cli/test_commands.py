@@ -100,8 +100,8 @@ def test_bench_reports_predictions_and_measurements(
     tree: Path, greedy_profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treeopt.report.bench_text.MAX_PACE", 1.0)  # any other pace is a warning
-    path = tmp_path / "bench.json"
-    result = succeed("bench", "tree", tree, "--profile", greedy_profile, *BENCH, "--output", path)
+    path, plot = tmp_path / "bench.json", tmp_path / "bench.svg"
+    result = succeed("bench", "tree", tree, "--profile", greedy_profile, *BENCH, "--output", path, "--plot", plot)
     report, profile = json.loads(path.read_text()), Profile.load(greedy_profile)
     assert report["measured"]["divergences"] == []
     assert " tokens decoded. All outputs are identical to plain decoding" in result.stdout
@@ -112,6 +112,7 @@ def test_bench_reports_predictions_and_measurements(
         assert report["predicted"][name] > 0
         assert report["measured"][name] > 0
     assert "predicted" in result.stdout
+    assert "Trees, predicted and measured" in plot.read_text()
     assert result.stderr.count("than in the profile, so the tree may not be the fastest here.") == 1
 
 
