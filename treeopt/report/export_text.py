@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from treeopt.files.atomic_files import STANDARD_STREAM
 from treeopt.report.table import PREDICTED, PREDICTED_COLUMNS, Column, aligned, predicted_cells
-from treeopt.report.text import counted, quoted
+from treeopt.report.text import counted
 
 if TYPE_CHECKING:
     from treeopt.engines.exporters.engine import Engine
@@ -44,9 +44,8 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
         blocks.append("\n".join(aligned([("", *PREDICTED), *rows], (Column(), *PREDICTED_COLUMNS))))
     if setting.notes:
         blocks.append("\n".join(setting.notes))
-    file = Path("FILE") if str(written) == STANDARD_STREAM else written
-    target = "TARGET" if setting.target_model is None else quoted(setting.target_model)
-    blocks.append(f"Use: {setting.output.usage.replace('FILE', str(file)).replace('TARGET', target)}")
+    file = "FILE" if str(written) == STANDARD_STREAM else str(written)
+    blocks.append(f"Use: {setting.output.describe_usage(file, setting.target_model or 'TARGET')}")
     return "\n\n".join(blocks)
 
 

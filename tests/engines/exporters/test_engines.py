@@ -290,6 +290,20 @@ def test_quoted_flags_reach_the_engine_whole():
 
 
 @pytest.mark.parametrize(
+    ("name", "draft_model", "expected"),
+    [
+        ("mlx-lm", "a b", "eval \"mlx_lm.server --model 'my m' $(cat 'my TARGET.txt')\""),
+        ("vllm", MODEL, "vllm serve 'my m' --speculative-config \"$(cat 'my TARGET.txt')\""),
+        ("openvino", MODEL, 'generation_config.update_generation_config(**json.load(open("my TARGET.txt")))'),
+        ("eagle", "models/FILE", "--ea-model-path models/FILE $(cat 'my TARGET.txt')"),
+    ],
+)
+def test_names_in_usages_are_quoted_for_a_shell(name, draft_model, expected):
+    output = render(name, make(draft_model=draft_model))
+    assert expected in output.describe_usage("my TARGET.txt", "my m")
+
+
+@pytest.mark.parametrize(
     ("text", "numbers"),
     [
         ("0.33.0", (0, 33, 0)),

@@ -1,5 +1,7 @@
 """The exporter contract: an `Engine` refuses a request by its `limits`, or renders it as the engine's own files."""
 
+import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +13,8 @@ from treeopt.trees.drafter_parameters import DynamicTree
 Json = dict[str, Any]
 MAIN = "FILE"
 """Placeholder for the main file's name, also in the names of the files next to it."""
+PLACEHOLDERS = re.compile(r"(?P<string>\")?(?<![\w/.-])(?P<name>FILE|TARGET)(?![\w/-])")
+"""In usages; a name in a string of Python is not quoted for a shell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,16 @@ class SettingFiles:
     usage: str
     """Command or code that starts the engine; `TARGET` stands for the target model, `FILE` for the main file."""
     warnings: tuple[Warning, ...] = ()
+
+    def describe_usage(self, file: str, target: str) -> str:
+        """Return the usage with the names of the main file and the target, quoted where a shell reads them."""
+        names = {"FILE": file, "TARGET": target}
+
+        def replace(match: re.Match[str]) -> str:
+            name = names[match["name"]]
+            return f'"{name}' if match["string"] else shlex.quote(name)
+
+        return PLACEHOLDERS.sub(replace, self.usage)
 
 
 def _accept_all(_: SettingRequest) -> str | None:
