@@ -328,6 +328,10 @@ class TestSglang:
         arguments = "server_args=ServerArgs(model_path='m', speculative_num_steps=3, speculative_eagle_topk=1)\n"
         without_rates = self.LINE.format(1, 2.5, 0).replace(", accept rate: 0", "")
         assert len(read_table(arguments + without_rates).table.p) == 3
+        assert len(read_table("--speculative-num-steps 3\n" + without_rates).table.p) == 3
+        assert "trees" not in read_table(arguments + without_rates).imported[0].source
+        trees = arguments.replace("topk=1", "topk=4")
+        assert "log; of a tree's best paths; mean" in read_table(trees + without_rates).imported[0].source
         refuse_table(without_rates, "accept len", "speculative_num_steps")
         changing = "".join(
             self.LINE.format(1, *line) for line in (("2.50", "0.50"), ("1.90", "0.90"), ("2.00", "0.20"))

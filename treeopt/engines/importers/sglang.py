@@ -29,7 +29,11 @@ _NUMBER = r"\d{1,9}(?:\.\d{1,17})?"
 _LOG_LINE = re.compile(
     rf"Decode batch.{{0,400}}?#running-req: (\d{{1,6}}).{{0,400}}?accept len: ({_NUMBER})(?=,)(?:, accept rate: ({_NUMBER})(?=,))?"
 )
-_LOG_LENGTH = re.compile(r"speculative_num_steps=(\d{1,3})\b")
+_LOG_LENGTH, _LOG_TOP_K = (
+    re.compile(rf"speculative[_-]{name}[\"']?[=: ]\s?(\d{{1,3}})\b") for name in ("num[_-]steps", "eagle[_-]topk")
+)
+"""In server_args, or on the command line."""
+BEST_PATHS = "of a tree's best paths"
 MEAN_GAUGE, RATE_GAUGE, LENGTH_GAUGE = "sglang:spec_accept_length", "sglang:spec_accept_rate", "sglang:spec_num_steps"
 _GAUGES = re.compile(rf"^[ \t]{{0,9}}(?:{MEAN_GAUGE}|{RATE_GAUGE}|{LENGTH_GAUGE})[ \t{{]", re.MULTILINE)
 
@@ -53,7 +57,7 @@ def read_responses(file: ForeignFile) -> Measurements:
             META,
             pool_steps,
             [StepCounts.from_lengths(histogram, max(depth, 1)) for histogram in histograms],
-            "SGLang responses; of a tree's best paths if it drafted trees",
+            f"SGLang responses; {BEST_PATHS} if it drafted trees",
             prompts=len(histograms),
             positions=sum(sum(histogram.values()) for histogram in histograms),
         )
@@ -113,7 +117,9 @@ def read_log(file: ForeignFile) -> Measurements:
     tokens = sum(mean.weight * float(mean.tokens) for mean in means) / sum(mean.weight for mean in means)
     configured = set(map(int, _LOG_LENGTH.findall(file.log)))
     length = _find_length(file, LOG_MARK.strip(" :"), means, configured)
-    return Measurements(acceptance=acceptance_from_mean(tokens, length, "SGLang log"))
+    top_k = set(map(int, _LOG_TOP_K.findall(file.log)))
+    trees = "" if top_k == {1} else f"; {BEST_PATHS}{' if it drafted trees' * (not top_k)}"
+    return Measurements(acceptance=acceptance_from_mean(tokens, length, f"SGLang log{trees}"))
 
 
 def is_metrics(file: ForeignFile) -> bool:
@@ -144,7 +150,9 @@ def read_metrics(file: ForeignFile) -> Measurements:
         )
     configured = set(map(int, gauges.get(LENGTH_GAUGE, ())))
     length = _find_length(file, MEAN_GAUGE, [_Mean(1, str(tokens), str(rate))], configured)
-    return Measurements(acceptance=acceptance_from_mean(tokens, length, "SGLang metrics"))
+    return Measurements(
+        acceptance=acceptance_from_mean(tokens, length, f"SGLang metrics; {BEST_PATHS} if it drafted trees")
+    )
 
 
 def _find_length(file: ForeignFile, field: str, means: Sequence[_Mean], configured: set[int]) -> int:
