@@ -5,6 +5,8 @@ import os
 # before numpy, torch and numba are imported: two workers with two threads each are slower than one
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[_name] = "1"
+# commands take the threads of their profile; where other workers run, threads that spin take 30 times as long
+os.environ["OMP_WAIT_POLICY"] = "passive"
 
 import gc
 from collections.abc import Generator
