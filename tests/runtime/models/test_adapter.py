@@ -117,6 +117,15 @@ class TestSizes:
         rope |= {"rope_theta": 10_000.0}
         assert AdapterModel(random_model("llama", rope_parameters=rope), name="x").config.max_positions == longest
 
+    @pytest.mark.skipif(not hasattr(transformers, "Gemma4TextConfig"), reason="needs a newer transformers")
+    def test_layers_may_have_heads_of_different_sizes(self):
+        sizes = {"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8, "global_head_dim": 16}
+        config = transformers.Gemma4TextConfig(**{**GROUPED, "num_hidden_layers": 6}, **sizes, head_dim=8)
+        model = AdapterModel(transformers.AutoModelForCausalLM.from_config(config), name="gemma4")
+        cache = new_cache(model, 20)
+        model.prefill(random_tokens(5), cache)
+        assert model.cache_bytes(20) == sum(entries.nbytes for entries in cache.store.entries(0))
+
     def test_several_end_tokens(self):
         model = random_model("llama")
         model.generation_config.eos_token_id = [3, 5]
