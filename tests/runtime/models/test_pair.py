@@ -268,7 +268,7 @@ class TestThroughTransformers:
 
         def without_sdpa(*args, **options):
             if options["attn_implementation"] == "sdpa":
-                raise ValueError("GPT2 does not support sdpa")
+                raise ValueError("GPT2 does not support torch.sdpa. Please open an issue.")
             return from_pretrained(*args, **options)
 
         monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", without_sdpa)
@@ -282,7 +282,7 @@ class TestThroughTransformers:
             "Matrix products are slower than usual",
             "Vocabularies",
         ]
-        assert models.notes[1].endswith("which is slower: GPT2 does not support sdpa")
+        assert models.notes[1].endswith("which is slower: GPT2 does not support torch.sdpa.")
         assert models.notes[2].endswith(": its batched pass ended with KeyError: x.")
         assert decode(models) == bundled_tokens
 

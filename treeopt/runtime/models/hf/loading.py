@@ -117,7 +117,8 @@ def _load(folder: ModelFolder, dtype: torch.dtype, devices: dict[str, Any]) -> t
         ) from error
     except ValueError as error:  # from architectures without it, before any weight is read
         model, report = load("eager")
-        notes.append(f"runs with eager attention, which is slower: {_one_line(error)}")
+        reason = _one_line(error).partition(". ")[0].rstrip(".")
+        notes.append(f"runs with eager attention, which is slower: {reason}.")
     if report["missing_keys"]:
         first, *others = sorted(report["missing_keys"])
         more = f", as are {len(others)} other weights" if others else ""
