@@ -96,7 +96,8 @@ def test_layers_are_those_of_the_file_unless_an_option_names_others(
         loaded.append(load_eagle(*arguments, **options))
         return loaded[-1]
 
-    monkeypatch.setattr(registry, "load_eagle", spy)
+    kinds = registry.DRAFTER_KINDS
+    monkeypatch.setitem(kinds, "eagle", kinds["eagle"]._replace(load=spy))
     other = ("--eagle-layers", "6,5,1")
     commands = [
         ("eagle.json",),
