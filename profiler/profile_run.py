@@ -1,7 +1,7 @@
 """Measuring a whole profile: latencies at every operating point, then acceptance under every rule and sampling."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -150,6 +150,7 @@ class Measurement:
         prefill = None
         if not latencies:
             latencies = self._measure_latencies()
+            self._leave_out_contexts({latency.context_tokens for latency in latencies})
             prefill = self._measure_prefill()
         positions = self._settings.positions_per_prompt(len(self._prompts))
         profile = self._profile(latencies, prefill, acceptances or self._count_acceptance(positions))
@@ -176,6 +177,7 @@ class Measurement:
             timers = {} if latencies else self._measure_coarsely(budget, deadline, tick)
             prefill = None
             if not latencies:
+                self._leave_out_contexts({point.context_tokens for point in timers})
                 with budget.spending("prefill"):
                     prefill = self._prefill_timer(tick).measure(MAX_ROUNDS, deadline.part(PREFILL_SHARE))
             self._drop_long_contexts(timers, deadline)
@@ -236,6 +238,19 @@ class Measurement:
             left -= 1
 
         return self._latency_grid.time_points(measure, tick)
+
+    def _leave_out_contexts(self, timed: Collection[int]) -> None:
+        """Leave the contexts out that were not timed, because memory ran out; their acceptance would be of no use."""
+        missing = [context for context in self._contexts if context not in timed]
+        if missing:
+            self._contexts = tuple(context for context in self._contexts if context in timed)
+            self._prompts = [prompt[: max(self._contexts) + 1] for prompt in self._prompts]
+            warnings.warn(
+                f"times: memory ran out at {', '.join(map(str, missing))} tokens of context, which are left out. Use a smaller "
+                "--context-tokens, or --offload.",
+                TreeoptWarning,
+                stacklevel=2,
+            )
 
     def _drop_long_contexts(self, timers: Mapping[TimedPoint, PointTimer], deadline: Deadline) -> None:
         """Count acceptance only after the prompts if decoding two sequences up to the contexts takes half the time."""
@@ -316,7 +331,8 @@ class Measurement:
             return self._processes.run_on_first(lambda: timer.measure(rounds))
 
     def _prefill_timer(self, tick: Tick) -> PrefillTimer:
-        longest = max(*self._settings.context_tokens, *map(len, self._prompts))
+        contexts = self._contexts or self._settings.context_tokens
+        longest = max(*contexts, *map(len, self._prompts))
         recorder = Recorder(self._clock, self._checkpoint, tick)
         return PrefillTimer(self._target, self._draft, self._tokens, longest, recorder)
 
