@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from treeopt.errors import TreeoptError
 from treeopt.profiler.checkpoint import Checkpoint
+from treeopt.profiler.latency.memory import release_memory
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
@@ -98,8 +99,10 @@ class LongSequences:
             return prompt[: self._tokens]
         if (row := self._checkpoint.rows(kind).get(number)) is not None:
             return [*prompt, *map(int, row)]
-        decoder = Decoder(self._target, None, sampling=sampling, seed=number, max_sequence_tokens=self._tokens)
-        new_tokens = list(decoder.generate(prompt, self._tokens - len(prompt)))
+        decoder = Decoder(self._target, None, sampling=sampling, max_sequence_tokens=self._tokens)
+        new_tokens = list(decoder.generate(prompt, self._tokens - len(prompt), seed=number))
+        del decoder
+        release_memory()  # decoders refer to themselves, so their caches outlive them
         if new_tokens[-1] in self._target.config.end_tokens:
             new_tokens.pop()
         self._checkpoint.append(kind, number, tuple(map(float, new_tokens)))

@@ -8,6 +8,7 @@ together, and each node is fed once.
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -148,14 +149,22 @@ class Recording:
             accepted_ranks=np.array(accepted_ranks, np.int32),
         )
 
+    @cached_property
+    def _decoder(self) -> Decoder:
+        """For all prompts: every decoder has caches."""
+        longest = max(map(self._max_sequence_tokens, self._prompts))
+        return Decoder(self._target, None, sampling=self._settings.sampling, max_sequence_tokens=longest)
+
+    def _max_sequence_tokens(self, prompt: Sequence[int]) -> int:
+        positions = self._settings.positions_per_prompt(len(self._prompts))
+        return min(len(prompt) + positions + self._size.depth, max_sequence_tokens(self._target, self._draft))
+
     def _record_prompt(self, number: int) -> DraftRecord:
         settings, prompt = self._settings, self._prompts[number]
         positions = settings.positions_per_prompt(len(self._prompts))
-        model_tokens = max_sequence_tokens(self._target, self._draft)
-        max_tokens = min(len(prompt) + positions + self._size.depth, model_tokens)
+        max_tokens = self._max_sequence_tokens(prompt)
         # a seed per prompt, so that resuming changes nothing
-        decoder = Decoder(self._target, None, sampling=settings.sampling, seed=number, max_sequence_tokens=max_tokens)
-        generated = list(decoder.generate(prompt, max_tokens - len(prompt)))
+        generated = list(self._decoder.generate(prompt, max_tokens - len(prompt), seed=number))
         return self.record_sequence(prompt, generated, min(positions, len(generated)))
 
 

@@ -12,6 +12,7 @@ from treeopt.profiler.acceptance.positions import PositionSampler, SequencePosit
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, iterate_gain
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.decoding import Decoding
+from treeopt.profiler.latency.memory import release_memory
 from treeopt.profiler.latency.rounds import Tick
 from treeopt.profiler.processes.processes import Numbers, Processes
 from treeopt.profiler.settings import Settings
@@ -277,6 +278,7 @@ class AcceptanceCounter:
                 Decoding(rule="traversal", sampling=sampling, draft_sampling=self._settings.draft_sampling),
                 seed=number,
             )
+            release_memory()  # decoders refer to themselves, so their caches outlive them
             return tuple(reach.ravel().tolist())
 
         rows = self._count_prompts(f"{kind} {tree.parents.tolist()}", count, tick)

@@ -24,6 +24,7 @@ from treeopt.profiler.drafters.candidates import (
 from treeopt.profiler.drafters.decodes import DecodedSequence, count_passes, decode_prompts, join_sequences
 from treeopt.profiler.drafters.plain_sequences import PlainSequences, limit_positions
 from treeopt.profiler.drafters.replays import count_needed_tokens, replay_budgets, replay_lookups, step_seconds
+from treeopt.profiler.latency.memory import release_memory
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
@@ -198,6 +199,7 @@ class SettingsMeasurement:
         sequence_s = deadline.left_s / (at_least * len(decoders))
         positions = limit_positions(self.profile, prompt_set.positions, sequence_s)
         decodes = decode_prompts(decoders, prompt_set.prompts, positions, self.recorder, deadline, at_least)
+        release_memory()  # decoders refer to themselves, so their caches outlive them
         return list(prompt_set.prompts)[: len(decodes[0])], decodes
 
     def _decoder(self, setting: DrafterSetting | None, point: DecodingPoint) -> Decoder:

@@ -15,6 +15,7 @@ from treeopt.profiler.drafters.candidates import REPLAYED
 from treeopt.profiler.drafters.decoded_settings import Candidates, SettingsMeasurement
 from treeopt.profiler.drafters.plain_sequences import PlainSequences, generate_sequences, limit_positions
 from treeopt.profiler.drafters.times import DrafterTimer
+from treeopt.profiler.latency.memory import release_memory
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.settings import Settings
 from treeopt.records.measured_drafter import DrafterLatency, MeasuredDrafter, MeasuredSettings, MeasuredTrees
@@ -98,6 +99,7 @@ class DrafterMeasurement:
                 prompt_set = prompt_set._replace(positions=positions)
                 checkpoint = self.recorder.checkpoint
                 generated[point.name] = generate_sequences(target, point, prompt_set, checkpoint, part, bar.update)
+                release_memory()  # decoders refer to themselves, so their caches outlive them
         return generated
 
     def _time_drafters(

@@ -1,18 +1,21 @@
 """A whole profile of small models: its content, resuming, refusals."""
 
+import gc
 from dataclasses import replace
+from weakref import WeakSet
 
 import numpy as np
 import pytest
 
 from tests.profiler.pretended import FakeClock, interrupt, measure_profile, undated
 from treeopt import __version__
-from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.errors import InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.profiler import Checkpoint, Measurement, MonotonicClock, RecordSize, Settings, profile_run
 from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
+from treeopt.trees import chain
 
 SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, depth=3, branching=3)
 
@@ -121,6 +124,30 @@ class TestResuming:
         assert undated(resumed) == undated(whole)
 
 
+def test_caches_of_finished_decoders_are_freed_at_once(target, draft, prompts, monkeypatch):
+    """Decoders refer to themselves, so without `release_memory` only the garbage collector frees their caches."""
+    new_caches, live, most = target.new_caches, WeakSet(), []
+
+    def counted_caches(capacity, sequences):
+        caches = new_caches(capacity, sequences)
+        live.update(caches)
+        most.append(len(live))
+        return caches
+
+    monkeypatch.setattr(target, "new_caches", counted_caches)
+    settings = replace(
+        SETTINGS, samplings=(Sampling(0.8),), rules=("sequoia", "traversal"), context_tokens=(20, 40), positions=20
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        measure_profile(target, draft, prompts, settings, fastest_tree=lambda _: chain(2))
+    finally:
+        gc.enable()
+    assert len(most) > 50
+    assert max(most) == 2  # of steps with a tree, and of plain ones
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "reason"),
@@ -171,6 +198,25 @@ class TestRefusals:
         assert [acceptance.positions for acceptance in profile.acceptances] == [20, 20]
         with pytest.raises(InvalidValueError, match=r"prompts: expected at most 127 tokens before a new one.*Got 150"):
             check_measurable(target, draft, prompts, replace(settings, record=RecordSize()))
+
+    def test_contexts_beyond_the_memory_are_left_out_with_a_warning(self, target, draft, monkeypatch):
+        new_caches, live = target.new_caches, WeakSet()
+
+        def limited_caches(capacity, sequences):
+            if capacity * sequences + sum(cache.capacity for cache in live) > 120:
+                raise RuntimeError("CUDA out of memory")
+            caches = new_caches(capacity, sequences)
+            live.update(caches)
+            return caches
+
+        monkeypatch.setattr(target, "new_caches", limited_caches)
+        settings = replace(SETTINGS, context_tokens=(10, 60), positions=20)
+        prompts = [[1, 2, 3] * length for length in (1, 40)]
+        with pytest.warns(TreeoptWarning, match="times: memory ran out at 60 tokens of context, which are left out"):
+            profile = measure_profile(target, draft, prompts, settings)
+        assert [latency.context_tokens for latency in profile.latencies] == [10]
+        assert [(each.context_tokens, each.positions) for each in profile.acceptances] == [(10, 20)]
+        assert profile.prefill.target.max_tokens == 11
 
     def test_too_few_positions_are_refused(self, target, draft, prompts):
         with pytest.raises(TreeoptError, match="acceptance: expected two sequences or more"):
