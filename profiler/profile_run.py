@@ -230,12 +230,11 @@ class Measurement:
         )
 
     def _measure_coarsely(self, budget: Budget, deadline: Deadline, tick: Tick) -> dict[TimedPoint, PointTimer]:
-        share, left = deadline.part(LATENCY_SHARE), len(self._latency_grid.points())
+        shares = deadline.part(LATENCY_SHARE).split(self._latency_grid.points())
 
         def measure(timer: PointTimer) -> None:
-            nonlocal left
-            timer.coarse(budget.spending, share.part(1 / max(1, left)))
-            left -= 1
+            _, share = next(shares)
+            timer.coarse(budget.spending, share)
 
         return self._latency_grid.time_points(measure, tick)
 
