@@ -199,8 +199,10 @@ class Probe:
                         numbers = [(first + index) % prompts for index in range(batch_size)]
                         for index in order(len(group), number * batches + batch):
                             length = group[index]
-                            if recorded[length] <= number * round_samples + first:
-                                self._decode(engines[length], length, batch_size, numbers, number)
+                            # a full disk may have stored only the beginning of a batch
+                            stored = recorded[length] - number * round_samples - first
+                            if stored < batch_size:
+                                self._decode(engines[length], length, batch_size, numbers, number, max(0, stored))
                             tick()
 
     def _groups(self, number: int) -> list[tuple[int, ...]]:
@@ -229,8 +231,15 @@ class Probe:
         )
 
     def _decode(
-        self, engine: RunningEngine, length: int, batch_size: int, prompts: Sequence[int], round_number: int
+        self,
+        engine: RunningEngine,
+        length: int,
+        batch_size: int,
+        prompts: Sequence[int],
+        round_number: int,
+        stored: int,
     ) -> None:
+        """Decode a batch and store its samples, the first `stored` excepted."""
         before = engine.counters()
         completions = engine.complete([self._request(prompt, SEED + round_number) for prompt in prompts])
         after = engine.counters()
@@ -241,7 +250,7 @@ class Probe:
         if counters is not None and length:
             tokens = sum(completion.after_first for completion in completions)
             _check_counters(self._client.name, counters, sum(steps), tokens, length, batch_size=len(completions))
-        for prompt, completion, completion_steps in zip(prompts, completions, steps, strict=True):
+        for index, (prompt, completion, completion_steps) in enumerate(zip(prompts, completions, steps, strict=True)):
             accepted = completion.accepted
             if counters is not None and length and len(completions) == 1:
                 accepted = counters.accepted_per_position[:length]
@@ -253,7 +262,8 @@ class Probe:
                 crc32(completion.text.encode()),
                 *accepted,
             )
-            self._checkpoint.append(_kind(length, batch_size), prompt, values)
+            if index >= stored:
+                self._checkpoint.append(_kind(length, batch_size), prompt, values)
             self._texts.setdefault((length, prompt), {}).setdefault(completion.text, completion.tokens)
         if len(completions) == 1 and completions[0].prefill_s and completions[0].prefill_tokens:
             self._checkpoint.append(_prefill_kind(length), completions[0].prefill_tokens, (completions[0].prefill_s,))

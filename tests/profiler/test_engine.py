@@ -241,6 +241,13 @@ class TestResuming:
         resumed = run_probe(FakeEngine(), settings, Checkpoint(path, "x", resume=True))
         assert [resumed.samples(length, 2) for length in (0, 3)] == [whole.samples(length, 2) for length in (0, 3)]
 
+    def test_resumed_probe_completes_a_batch_of_which_only_the_beginning_was_stored(self, tmp_path):
+        settings, path = replace(SETTINGS, lengths=(0, 3), batch_sizes=(2,)), tmp_path / "j.partial"
+        whole = run_probe(FakeEngine(), settings, Checkpoint(path, "x"))
+        path.write_text("".join(path.read_text().splitlines(True)[:6]))  # the heading, two batches, half a batch
+        resumed = run_probe(FakeEngine(), settings, Checkpoint(path, "x", resume=True))
+        assert [resumed.samples(length, 2) for length in (0, 3)] == [whole.samples(length, 2) for length in (0, 3)]
+
     def test_lengths_measured_in_separate_runs_equal_those_of_one_run(self, tmp_path):
         whole, path = measure(FakeEngine()), tmp_path / "j.partial"
 
