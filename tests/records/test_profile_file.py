@@ -687,8 +687,13 @@ class TestRecord:
             GOLDEN.latency(context_tokens=8)
         with pytest.raises(InfeasibleError, match=r"batch 4 was not measured"):
             GOLDEN.latency(batch_size=4)
-        with pytest.raises(InfeasibleError, match=r"rule typical at temperature 1 .*sequoia at 0\.6, typical at 0"):
-            GOLDEN.acceptance(rule="typical", temperature=1)
+        contexts = tuple(dataclasses.replace(GOLDEN.acceptances[0], context_tokens=context) for context in (256, 512))
+        several = dataclasses.replace(GOLDEN, acceptances=(*contexts, GOLDEN.acceptances[1]))
+        for profile in (GOLDEN, several):
+            with pytest.raises(
+                InfeasibleError, match=r"rule typical at temperature 1 .*: sequoia at 0\.6, typical at 0\."
+            ):
+                profile.acceptance(rule="typical", temperature=1)
 
     @pytest.mark.parametrize(
         ("changes", "reason"),

@@ -171,7 +171,7 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
         limited = schedule is not None and schedule.plans[0].memory is not None
         raise InfeasibleError(
             f"schedule: expected several batch sizes at {context_tokens} tokens of context. One was measured"
-            f"{' and fits in memory' if limited else ''}: profile with --batch-sizes 1,2,4,8"
+            f"{' and fits in memory' if limited else ''}: measure more with --batch-sizes 1,2,4,8"
             f"{', or allow more memory' if limited else ''}.",
             field="schedule",
         )

@@ -200,7 +200,8 @@ class Profile(ShortRepr, Tabular):
         """
         if matching := self.acceptances_of(rule=rule, temperature=temperature):
             return next((item for item in matching if item.rule not in LOSSY_RULES), matching[0])
-        measured = ", ".join(f"{item.rule} at {item.temperature:g}" for item in self._draft_acceptances(temperature))
+        conditions = [f"{item.rule} at {item.temperature:g}" for item in self._draft_acceptances(temperature)]
+        measured = ", ".join(dict.fromkeys(conditions))
         requested = [] if rule is None else [f"rule {rule}"]
         if temperature is not None:
             requested.append(f"temperature {temperature:g}")
