@@ -110,8 +110,8 @@ def name_options(error: TreeoptError, options: Mapping[str, str]) -> str:
     '--depth: expected at most 4. Got 9.'
     >>> name_options(InfeasibleError("depth: no such file."), {"depth": "--depth"})
     'depth: no such file.'
-    >>> name_options(InfeasibleError("not measured. Profile there.", field="extrapolate"), {"extrapolate": "--extrapolate"})
-    'not measured. Profile there. Or allow it with --extrapolate.'
+    >>> name_options(InfeasibleError("not measured. Measure there.", field="extrapolate"), {"extrapolate": "--extrapolate"})
+    'not measured. Measure there. Or allow it with --extrapolate.'
     """
     text = str(error)
     if error.field is not None and text.startswith(f"{error.field}: "):

@@ -95,7 +95,7 @@ SOLVE = [
     (f"--budget {HUGE}", 2, "from 1 to 999999999. Got"),
     ("--profile missing.yaml", 1, "Run treeopt profile first"),
     ("--profile /dev/zero", 1, "/dev/zero: "),
-    ("--batch-size 2", 1, "Profile there. Or allow it with --extrapolate."),
+    ("--batch-size 2", 1, "Measure there. Or allow it with --extrapolate."),
     ("--batch-size 0", 2, "--batch-size"),
     ("--temperature 0.7", 1, "temperature 0.7 was not measured. Measured: sequoia at 0."),
     ("--temperature nan", 2, "expected 0, which is greedy, or a number"),
@@ -144,7 +144,7 @@ COMPARE = [
     ("profile.yaml", 1, "profile.yaml: expected a tree. Got a profile: treeopt solve --profile profile.yaml"),
     ("tree.json --rule typical", 1, "rule typical was not measured"),
     ("tree.json --rule foo", 1, "rule foo was not measured. Measured: sequoia at 0."),
-    ("tree.json --batch-size 2", 1, "Measured: 256 tokens x 1. Profile there."),
+    ("tree.json --batch-size 2", 1, "Measured: 256 tokens x 1. Measure there."),
     ("tree.json --rule target --temperature 0.7", 1, "rule target at temperature 0.7 was not measured"),
     ("medusa.json", 1, "compare drafters with treeopt solve"),
 ]

@@ -125,7 +125,7 @@ class TestOutside:
         message = str(refused.value)
         assert f"context {context} tokens x batch {batch} was not measured" in message
         assert all(f"{length} tokens x {size}" in message for length, size in conditions)
-        assert "Profile there." in message
+        assert "Measure there." in message
         result = at(measured(conditions), context_tokens=context, batch_size=batch, extrapolate=True)
         assert result.extrapolated
         assert (result.context_tokens, result.batch_size) == (context, batch)
@@ -178,7 +178,7 @@ class TestSampling:
     def test_other_sampling_does_not_fill_gaps(self):
         known = self.profile((256, 1, False), (1024, 1, False), (256, 1, True))
         assert not at(known, temperature=0.0, context_tokens=640).extrapolated
-        with pytest.raises(InfeasibleError, match=r"Measured: 256 tokens x 1\. Profile there"):
+        with pytest.raises(InfeasibleError, match=r"Measured: 256 tokens x 1\. Measure there"):
             at(known, temperature=0.6, context_tokens=640)
 
     @pytest.mark.parametrize("temperature", [0.0, 0.6])

@@ -74,7 +74,7 @@ def find_operating_point(
         measured = ", ".join(f"{latency.context_tokens} tokens x {latency.batch_size}" for latency in latencies)
         raise InfeasibleError(
             f"context {context} tokens x batch {batch} was not measured, nor conditions around it. Measured: {measured}. "
-            "Profile there.",
+            "Measure there.",
             field="extrapolate",
         )
     weighted = [

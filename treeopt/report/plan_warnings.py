@@ -125,7 +125,7 @@ def _extrapolation(plan: "Plan") -> Iterator[Warning]:
         yield Warning(
             f"context {point.context_tokens} tokens x batch {point.batch_size} is outside the measured range; times are "
             "extrapolated linearly.",
-            "Profile there before you rely on them.",
+            "Measure there before you rely on them.",
         )
     if max_nodes > point.max_nodes:
         yield Warning(

@@ -147,7 +147,7 @@ class _SettingChoice:
             self._warnings.append(
                 Warning(
                     f"batch sizes below {smallest} were not measured; the schedule treats them like {smallest}.",
-                    "Profile them.",
+                    "Measure them.",
                 )
             )
         firsts = [1, *(segment.batch_sizes[0] for segment in segments[1:])]
