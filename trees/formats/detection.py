@@ -227,4 +227,4 @@ def _detect_python(path: Path, text: str) -> Reader:
 
 def _unknown_format(path: Path, actual: str) -> FormatError:
     names = ", ".join(["treeopt", *(tree_format.name for tree_format in READABLE)])
-    return FormatError(path, "content", f"expected a tree in one of the formats {names}. Got {actual}.")
+    return FormatError(path, "content", f"expected a tree as one of {names} (treeopt import --list). Got {actual}.")

@@ -370,7 +370,7 @@ class TestDetection:
             (b"0", "Got text without a list of paths"),
             (b"\x1f\x8b\x08", "Got a gzip archive: unpack it"),
             (b"Dear reader,\n", "Got text that is no JSON and no Python"),
-            (b'{"a": 1, "b": [2]}', r"formats treeopt, sequoia, .* Got JSON with the keys \['a', 'b'\]"),
+            (b'{"a": 1, "b": [2]}', r"as one of treeopt, sequoia, .* Got JSON with the keys \['a', 'b'\]"),
             (b'{"0": [1]', "expected JSON .* Is it complete"),
             (b'{"0": [1], "0": [1]}', "the key '0' appears twice"),
             (b'{"format": "treeopt-plan"}', "Got a file of the format 'treeopt-plan'"),
