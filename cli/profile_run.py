@@ -159,14 +159,16 @@ def _combine(
     show: bool,
 ) -> "Profile":
     """Measure what is not imported, and return both as one profile."""
-    from treeopt.engines.importers import step_latencies, with_imported
+    from treeopt.engines.importers import step_latencies
 
     context, sampled = settings.context_tokens[0], not settings.sampling.greedy
     if all_times:
         times = step_latencies(curves, context_tokens=context, sampled=sampled)
         return measurement.profile(latencies=times, acceptances=acceptances or None, show_progress=show)
     result = measurement.profile(acceptances=acceptances or None, show_progress=show)
-    return with_imported(result, curves, context_tokens=context, sampled=sampled) if curves else result
+    if not curves:
+        return result
+    return replace(result, latencies=step_latencies(curves, result.latencies, context_tokens=context, sampled=sampled))
 
 
 def _record(

@@ -1,5 +1,6 @@
 """Latencies of other programs, against numbers computed by hand and against treeopt's own exports."""
 
+import dataclasses
 import gzip
 import json
 
@@ -18,7 +19,7 @@ from tests.engines.importers.samples import (
 )
 from treeopt.engines.exporters.choose import choose_setting
 from treeopt.engines.exporters.setting import Source
-from treeopt.engines.importers import read_latency, with_imported
+from treeopt.engines.importers import read_latency, step_latencies
 from treeopt.errors import FormatError, InfeasibleError, TreeoptError
 from treeopt.planner import plan
 from treeopt.records.acceptance import AcceptanceTable
@@ -443,7 +444,8 @@ class TestBlocks:
         block = {1: 2.0, 3: 3.0}
         rows = [f"{n},{ms}," for n, ms in verify.items()] + [f"{n},{ms},block" for n, ms in block.items()]
         latencies = read_times("tokens,ms,pass\n" + "\n".join(rows) + "\n,0.5,overhead\n")
-        profile = with_imported(invented(tables=[AcceptanceTable([[0.9, 0.05]] * 6)]), latencies=latencies)
+        profile = invented(tables=[AcceptanceTable([[0.9, 0.05]] * 6)])
+        profile = dataclasses.replace(profile, latencies=step_latencies(latencies, context_tokens=256))
         block_plan = plan(profile, max_nodes=16)
         assert block_plan.choice.tree.max_depth == 3
         for tree in (block_plan.choice.tree, level_widths([2, 4]), chain(1), chain(2)):

@@ -12,7 +12,7 @@ from tests.cli.invented import call, invented, solved_json
 from tests.engines.importers.samples import ACCEPTANCE_FILES, LATENCY_FILES
 from tests.support.drawn import examples
 from treeopt import planner
-from treeopt.engines.importers import imported_profile, read_acceptance, read_latency, step_latencies, with_imported
+from treeopt.engines.importers import imported_profile, read_acceptance, read_latency, step_latencies
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.planner import plan
 from treeopt.records.profile import INCLUDED, Profile
@@ -35,6 +35,11 @@ def drafts(folder):
 
 def acceptance(folder, name="rates.json"):
     return read_acceptance(folder / name, temperature=0.0, rule="sequoia")
+
+
+def with_times(profile, curves):
+    """Return a profile with imported times at its first context."""
+    return dataclasses.replace(profile, latencies=step_latencies(curves, profile.latencies, context_tokens=256))
 
 
 def everything(folder, curve="costs.json", table="rates.json"):
@@ -102,7 +107,7 @@ class TestWithMeasurements:
     def test_measured_and_imported_drafting_is_kept(self, folder):
         """Operating points that were not imported are left out."""
         measured = invented(conditions=[(256, 1), (4096, 1)])
-        profile = with_imported(measured, read_latency(folder / "samples.json"))
+        profile = with_times(measured, read_latency(folder / "samples.json"))
         (latency,) = profile.latencies
         assert latency.context_tokens == 256
         assert latency.draft is measured.latencies[0].draft
@@ -110,7 +115,7 @@ class TestWithMeasurements:
         assert latency.overhead.samples_s.tolist() == [0.0]
         assert [part.what for part in latency.imported] == ["verify", "overhead"]
         assert profile.acceptances == measured.acceptances
-        again = with_imported(profile, drafts(folder)[:1])
+        again = with_times(profile, drafts(folder)[:1])
         assert [part.what for part in again.latencies[0].imported] == ["verify", "draft", "overhead"]
 
     def test_imported_drafting_replaces_only_drafting(self, folder):
@@ -126,12 +131,6 @@ class TestWithMeasurements:
         assert latency.sampled is False
         assert {part.source for part in latency.imported} == {"curve.csv (CSV)"}
 
-    def test_acceptance_alone(self, folder):
-        measured = invented()
-        profile = with_imported(measured, acceptances=[acceptance(folder)])
-        assert profile.latencies == measured.latencies
-        assert profile.acceptances[0].imported[0].source == "rates.json (rates per position)"
-
 
 class TestReportedSources:
     LINE = (
@@ -142,7 +141,8 @@ class TestReportedSources:
     @pytest.fixture
     def mixed(self, folder, monkeypatch):
         monkeypatch.chdir(folder)
-        return with_imported(invented(), read_latency(folder / "samples.json"), [acceptance(folder)])
+        measured = dataclasses.replace(invented(), acceptances=(acceptance(folder),))
+        return with_times(measured, read_latency(folder / "samples.json"))
 
     def test_solve_and_export_name_sources(self, mixed):
         mixed.save("profile.yaml")
@@ -166,7 +166,7 @@ class TestReportedSources:
         }
         (warning,) = solved["warnings"]
         assert warning.startswith("imported without uncertainty: acceptance, verification time. Intervals")
-        counted = with_imported(invented(), acceptances=[acceptance(folder, "counts.json")])
+        counted = dataclasses.replace(invented(), acceptances=(acceptance(folder, "counts.json"),))
         assert not any("uncertainty" in warning for warning in solved_json(folder, counted, "--budget", 4)["warnings"])
 
     def test_measured_profile_mentions_no_imports(self, tmp_path, monkeypatch):
@@ -254,7 +254,7 @@ def test_mutated_files_are_read_or_refused(tmp_path, name):
                     latencies = [dataclasses.replace(latency, draft=None, context_tokens=None), draft]
             else:
                 tables = [read_acceptance(path, temperature=0.0, rule="sequoia")]
-            profiles.append(imported_profile(latencies, tables, context_tokens=2, created="now"))
+            profiles.append(imported_profile(latencies, tables, context_tokens=2))
         except TreeoptError as error:
             assert "\n" not in str(error)  # noqa: PT017, one line is what the command prints
             refusals += 1

@@ -1,4 +1,4 @@
-"""Profiles of imported latencies and acceptance, or with them in place of what was measured here."""
+"""Profiles of imported latencies and acceptance, and latencies in which imports replace what was measured here."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +24,6 @@ def imported_profile(
     sampled: bool | None = None,
     target: str = UNKNOWN,
     draft: str = UNKNOWN,
-    dtype: str = UNKNOWN,
-    processor: str = UNKNOWN,
-    created: str | None = None,
 ) -> Profile:
     """Return a profile in which everything was measured elsewhere.
 
@@ -37,53 +34,16 @@ def imported_profile(
         sampled: whether the timed steps sampled; None if unknown.
         target: name of the target model.
         draft: name of the draft model.
-        dtype: dtype of both models.
-        processor: name of the measured machine.
-        created: date and time, ISO 8601; by default now.
 
     Raises InvalidValueError for a repeated curve, InfeasibleError for a missing one.
     """
     return Profile(
-        created=created or now(),
+        created=now(),
         tool=TOOL,
-        machine=unknown_machine(processor),
-        pair=Pair(target=target, draft=draft, dtype=dtype),
+        machine=unknown_machine(),
+        pair=Pair(target=target, draft=draft, dtype=UNKNOWN),
         latencies=step_latencies(latencies, context_tokens=context_tokens, sampled=sampled),
         acceptances=tuple(acceptances),
-    )
-
-
-def with_imported(
-    profile: Profile,
-    latencies: Iterable[ImportedLatency] = (),
-    acceptances: Iterable[MeasuredAcceptance] = (),
-    *,
-    context_tokens: int | None = None,
-    sampled: bool | None = None,
-) -> Profile:
-    """Return a profile in which imports replace measurements.
-
-    Imported curves remove all conditions that they do not contain, because times of two machines do not belong on one
-    curve. A part that is not imported at a condition, such as drafting, is the one measured there. Imported acceptance
-    removes all that was measured.
-
-    Args:
-        profile: what was measured here.
-        latencies: imported times; none keeps the measured ones.
-        acceptances: imported tables; none keeps the measured ones.
-        context_tokens: context of curves without one; by default the first context of the profile.
-        sampled: whether the steps of imported verification times sampled; None if unknown.
-
-    Raises InvalidValueError for a repeated curve, InfeasibleError for a missing one.
-    """
-    imports, tables = tuple(latencies), tuple(acceptances)
-    context = profile.latencies[0].context_tokens if context_tokens is None else context_tokens
-    return replace(
-        profile,
-        latencies=step_latencies(imports, profile.latencies, context_tokens=context, sampled=sampled)
-        if imports
-        else profile.latencies,
-        acceptances=tables or profile.acceptances,
     )
 
 
@@ -96,6 +56,7 @@ def step_latencies(
 ) -> tuple[StepLatency, ...]:
     """Return the latencies of a step at every imported condition; parts that are missing are those measured there.
 
+    Other measured conditions are left out, because times of two machines do not belong on one curve.
     Curves without a context hold at every context that other curves of their batch size have; if there is none, at
     `context_tokens`. Imported verification times are whole steps, so the overhead is 0 unless it is imported too.
 
@@ -176,5 +137,5 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def unknown_machine(processor: str = UNKNOWN) -> Machine:
-    return Machine(device=IMPORTED, processor=processor, threads=None, system=UNKNOWN, python=UNKNOWN, torch=UNKNOWN)
+def unknown_machine() -> Machine:
+    return Machine(device=IMPORTED, processor=UNKNOWN, threads=None, system=UNKNOWN, python=UNKNOWN, torch=UNKNOWN)
