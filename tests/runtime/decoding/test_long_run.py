@@ -13,6 +13,7 @@ import torch
 
 from tests.support import broken
 from tests.support.markov import STATES, Markov, random_transitions, states
+from tests.support.slow import slow
 from tests.support.steppers import RestartedGenerator, decoder_with
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling
@@ -52,7 +53,7 @@ def test_a_long_output_follows_the_targets_distribution(rule):
     assert excess(rule) < ALLOWED
 
 
-@pytest.mark.parametrize("rule", ["specinfer", "traversal", "target"])
+@pytest.mark.parametrize("rule", ["traversal", *slow(["specinfer", "target"])])
 def test_top_k_top_p_and_the_drafts_own_sampling_keep_the_distribution(rule):
     sampling = Sampling(0.8, top_p=0.95, top_k=4)
     assert excess(rule, sampling=sampling, draft_sampling=Sampling(2.0, top_k=3)) < ALLOWED
@@ -86,7 +87,8 @@ class TestMistakes:
         assert excess(kind=decoder_with(RestartedDrafts), tokens=FEWER) > REJECTED
 
     @pytest.mark.parametrize(
-        ("rule", "name"), [("sequoia", "rules.sample_children.uniform"), ("target", "decoding.acceptance.uniform")]
+        ("rule", "name"),
+        slow([("sequoia", "rules.sample_children.uniform"), ("target", "decoding.acceptance.uniform")]),
     )
     def test_coarse_random_numbers_are_found(self, rule, name, monkeypatch):
         monkeypatch.setattr(f"treeopt.runtime.{name}", broken.coarse_uniform)
@@ -94,7 +96,7 @@ class TestMistakes:
 
     @pytest.mark.parametrize(
         "draw",
-        [broken.draw_likelier_first, lambda _: broken.draw_likeliest],
+        [broken.draw_likelier_first, *slow([lambda _: broken.draw_likeliest])],
         ids=["likelier first", "likeliest"],
     )
     def test_siblings_chosen_by_their_probability_are_found(self, draw, monkeypatch):

@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
+@pytest.mark.process
 def test_target_and_draft_model_on_two_devices():
     checks = Path(__file__).with_name("check_second_device.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(checks)]
