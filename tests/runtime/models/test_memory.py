@@ -60,6 +60,8 @@ def measure_growth(decoder, rounds=ROUNDS):
         growth.append(
             (after.objects - before.objects, after.blocks - before.blocks, after.tensor_bytes - before.tensor_bytes)
         )
+        if max(growth[-1]) <= 0:
+            break
     return Memory(*map(min, zip(*growth, strict=True)))
 
 
