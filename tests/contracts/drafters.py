@@ -8,10 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 
 from tests.runtime.learning.toy import FAST
 from tests.support import dflash_heads, eagle_heads
+from tests.support.slow import parameter
 from treeopt.runtime import Sampling, Transformer
 from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, load_dflash
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, PEagleDrafter, load_eagle, load_p_eagle
@@ -187,3 +189,26 @@ CASES = {
     "prompt lookup as graphs": Case(lambda *_: (PromptLookupDrafter(2, 3),), {"cuda_graphs": True}, own_models=False),
     "of the page": Case(lambda *_: (page_drafter(3),), own_models=False),
 }
+VARIANTS = {
+    "static tree, specinfer",
+    "static tree, target",
+    "static tree, traversal",
+    "chain that learns, specinfer",
+    "dynamic tree that learns",
+    "medusa as graphs",
+    "ddtree as graphs",
+    "eagle as graphs",
+    "eagle of speculators",
+    "eagle-2",
+    "prompt lookup as graphs",
+}
+"""Cases whose drafter is also in another case, with another rule, tree or layout, or without graphs."""
+
+
+def one_case_per_drafter(included: Callable[[Case], bool] = lambda _: True) -> list[Any]:
+    """Return the names of cases as parameters; variants are marked slow."""
+    return [
+        parameter(name, *([pytest.mark.slow] if name in VARIANTS else []))
+        for name, case in CASES.items()
+        if included(case)
+    ]

@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 import torch
 
-from tests.contracts.drafters import CASES, independent
+from tests.contracts.drafters import CASES, independent, one_case_per_drafter
 from tests.support.arriving import Scripted
 from tests.support.decoded import PROMPT
 from treeopt.errors import BatchError, TreeoptWarning
@@ -13,7 +13,7 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models import attention
 
-every_drafter = pytest.mark.parametrize("name", CASES)
+every_drafter = pytest.mark.parametrize("name", one_case_per_drafter())
 PROMPTS = [PROMPT, [1], PROMPT[:3] * 4, PROMPT * 3, [4, 5], [7, 8, 9] * 5]
 COUNTS = [9, 25, 3, 14, 0, 21]
 """New tokens of each, so that sequences join and leave in nearly every step."""
@@ -68,7 +68,7 @@ def steps_of(decoder, wanted, batch_size, *, perturb=lambda: None):
     return steps
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.history])
+@pytest.mark.parametrize("name", one_case_per_drafter(lambda case: case.history))
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_sequences_that_join_and_leave_equal_those_of_batch_size_1(target, draft, name, temperature):
     decoder = decoder_of(name, target, draft, temperature=independent(name, temperature))
@@ -76,7 +76,7 @@ def test_sequences_that_join_and_leave_equal_those_of_batch_size_1(target, draft
     assert [len(text) for text in expected] == COUNTS
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.history])
+@pytest.mark.parametrize("name", one_case_per_drafter(lambda case: not case.history))
 @pytest.mark.parametrize(("temperature", "size"), [(0.0, 3), (0.8, 8)])
 def test_steps_of_a_batch_equal_those_of_batch_size_1(target, draft, name, temperature, size):
     decoder = decoder_of(name, target, draft, temperature=temperature)

@@ -9,7 +9,7 @@ import itertools
 import pytest
 import torch
 
-from tests.contracts.drafters import CASES, independent
+from tests.contracts.drafters import CASES, independent, one_case_per_drafter
 from tests.support.decoded import PROMPT, joined, with_end
 from tests.support.device import DEVICE
 from tests.support.steppers import RestartedGenerator, decoder_with
@@ -24,7 +24,8 @@ from treeopt.runtime.drafters.heads import HeadDrafter
 
 TOY_PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
 REPEATS = PROMPT[:3] * 4
-every_drafter = pytest.mark.parametrize("name", CASES)
+every_case = pytest.mark.parametrize("name", CASES)
+every_drafter = pytest.mark.parametrize("name", one_case_per_drafter())
 
 
 def decoder_of(name, target, draft, *, kind=Decoder, **options):
@@ -57,7 +58,7 @@ def p_value(toys, logits_after, chi_squared):
 
 
 class TestDistribution:
-    @every_drafter
+    @every_case
     def test_several_steps_follow_the_target(self, p_value, name):
         p, tokens_per_step = p_value(name, FEW, SAMPLINGS[1])
         assert p > 1e-3
@@ -79,7 +80,7 @@ class TestDistribution:
 
 
 class TestGreedyOutput:
-    @every_drafter
+    @every_case
     def test_it_equals_plain_decoding(self, target, draft, name, greedy_text):
         """After one token, up to the longest sequence of the models, and of every requested length."""
         decoder = decoder_of(name, target, draft)
@@ -123,7 +124,7 @@ class TestDrafts:
             text += step.tokens
         return all(equal)
 
-    @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.history])
+    @pytest.mark.parametrize("name", one_case_per_drafter(lambda case: not case.history))
     def test_they_equal_those_of_a_fresh_decoder(self, target, draft, name):
         assert self.agreeing(name, target, draft)
 
@@ -168,7 +169,7 @@ class TestSeeds:
         assert text_of(other, count=12) not in texts
         assert torch.equal(torch.get_rng_state(), before)
 
-    @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.learns])
+    @pytest.mark.parametrize("name", one_case_per_drafter(lambda case: not case.learns))
     def test_output_depends_on_prompt_and_seed_alone(self, target, draft, name):
         decoder, fresh = (decoder_of(name, target, draft, temperature=0.9, seed=seed) for seed in (1, 2))
         expected = text_of(fresh, count=15, seed=0)
