@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.profiler.pretended import measure_profile
+from tests.support.slow import slow
 from treeopt.planner import for_new_tokens
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompt
@@ -26,7 +27,7 @@ SETTINGS = Settings(
 )
 
 
-@pytest.mark.parametrize("draft_sampling", [None, Sampling(0.9, 0.9, 5)])
+@pytest.mark.parametrize("draft_sampling", [*slow([None]), Sampling(0.9, 0.9, 5)])
 def test_each_acceptance_equals_the_one_measured_alone(target, draft, prompts, draft_sampling):
     settings, checkpoint = replace(SETTINGS, draft_sampling=draft_sampling), Checkpoint(None, "")
     profile = measure_profile(target, draft, prompts, settings, checkpoint=checkpoint)

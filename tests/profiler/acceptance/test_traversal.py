@@ -7,6 +7,7 @@ import torch
 from tests.profiler.pretended import measure_profile
 from tests.support.enumeration import expected_reach
 from tests.support.invented_texts import Text
+from tests.support.slow import slow
 from treeopt.profiler import Settings
 from treeopt.profiler.acceptance.traversal import LEAST_REACHED, MAX_ROUNDS, ReachSums, count_reach, iterate_gain
 from treeopt.profiler.decoding import Decoding
@@ -170,7 +171,7 @@ class TestIterateGain:
 
 @pytest.mark.parametrize(
     ("distributions", "tree", "branching", "steps"),
-    [(ROUGH, SPARSE, 2, 300), (COIN, chain(3), 1, 300)],
+    [(ROUGH, SPARSE, 2, 300), *slow([(COIN, chain(3), 1, 300)])],
     ids=["sparse", "chain"],
 )
 def test_prediction_is_right_with_the_gain_and_wrong_without(make_pair, distributions, tree, branching, steps):
