@@ -102,8 +102,8 @@ class TestWarning:
 class TestDrafters:
     def test_table_and_json_contain_the_switches_of_drafters(self, folder: Path) -> None:
         profile = with_drafters()
-        result = succeed("solve", "--profile", saved(folder, profile))
-        segments = solved_json(folder, profile)["drafters_over_contexts"]
+        result = succeed("solve", "--profile", saved(folder, profile), "--budget", BUDGET)
+        segments = solved_json(folder, profile, "--budget", BUDGET)["drafters_over_contexts"]
         lines = [line for line in result.stdout.splitlines() if line.startswith("Among all drafters, switch at ")]
         assert result.stderr == ""
         assert result.stdout.count("\nAll drafters by context length:\n") == 1
@@ -132,7 +132,8 @@ class TestDrafters:
             "acceptance of medusa was measured at 256 tokens of context and may differ at 500, 1024, 4096. "
             "Profile with --context-tokens 256,500,1024,4096."
         )
-        result = succeed("solve", "--profile", saved(folder, profile), "--context-tokens", 500, "--json")
+        options = ("--context-tokens", 500, "--budget", BUDGET, "--json")
+        result = succeed("solve", "--profile", saved(folder, profile), *options)
         assert result.stderr.splitlines()[0] == f"Warning: {warning}"
         assert json.loads(result.stdout)["warnings"] == [warning]
 
