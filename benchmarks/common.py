@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 from tqdm import tqdm
 
 if TYPE_CHECKING:
-    from treeopt.profiler import Settings
-    from treeopt.records.profile import Profile
-    from treeopt.runtime.models.model import LanguageModel
     from treeopt.runtime.models.pair import ModelPair
 
 Item = TypeVar("Item")
@@ -38,21 +35,6 @@ def default_prompts(models: "ModelPair") -> list[list[int]]:
     from treeopt.texts.prompts import MAX_PROMPTS
 
     return PromptOptions(prompts=None, chat=None, max_prompts=MAX_PROMPTS).load(models)
-
-
-def measure_profile(
-    target: "LanguageModel",
-    draft: "LanguageModel",
-    prompts: Sequence[Sequence[int]],
-    settings: "Settings",
-    *,
-    show_progress: bool = True,
-) -> "Profile":
-    from treeopt.profiler import Checkpoint, Measurement, clock_for
-
-    clock, checkpoint = clock_for(target.device), Checkpoint(None, "")
-    measurement = Measurement(target, draft, prompts, settings, clock=clock, checkpoint=checkpoint)
-    return measurement.profile(show_progress=show_progress)
 
 
 def write_gguf(folders: Sequence[Path], output: Path, dtype: str) -> list[Path]:

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 import torch
 from common import describe_environment
-from streams import RULE, Effort, Part, Stream, measure, perturbed_model, plan_for, request_for, streams_of
+from streams import RULE, Effort, Part, Stream, measure_profile, perturbed_model, plan_for, request_for, streams_of
 from tqdm import tqdm
 
 from treeopt import bundled
@@ -197,7 +197,7 @@ def main() -> None:
     for stream in chosen:
         for part in (stream.before, stream.after):
             if id(part) not in profiles:
-                profiles[id(part)] = measure(models, part, effort)
+                profiles[id(part)] = measure_profile(models, part, effort)
         for line in run(models, stream, profiles, effort, args.repeats):
             tqdm.write(line)
 

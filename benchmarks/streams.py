@@ -6,10 +6,10 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from common import measure_profile, prose_prompts
+from common import prose_prompts
 
 from treeopt.planner import PlanRequest, requested_plan
-from treeopt.profiler import Settings
+from treeopt.profiler import Checkpoint, Measurement, Settings, clock_for
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
@@ -107,7 +107,7 @@ def streams_of(models: ModelPair, perturbed: LanguageModel, new_tokens: int) -> 
     return {name: Stream(name=name, before=before, after=after) for name, (before, after) in parts.items()}
 
 
-def measure(models: ModelPair, part: Part, effort: Effort, *, show_progress: bool = True) -> Profile:
+def measure_profile(models: ModelPair, part: Part, effort: Effort, *, show_progress: bool = True) -> Profile:
     """Measure acceptance and times for one part, as `treeopt profile` does."""
     max_tokens = max_sequence_tokens(models.target, part.draft)
     available = (max_tokens - max(map(len, part.measured_prompts))) * len(part.measured_prompts)
@@ -122,7 +122,11 @@ def measure(models: ModelPair, part: Part, effort: Effort, *, show_progress: boo
         branching=effort.branching,
         depth=effort.depth,
     )
-    return measure_profile(models.target, part.draft, part.measured_prompts, settings, show_progress=show_progress)
+    clock, checkpoint = clock_for(models.target.device), Checkpoint(None, "")
+    measurement = Measurement(
+        models.target, part.draft, part.measured_prompts, settings, clock=clock, checkpoint=checkpoint
+    )
+    return measurement.profile(show_progress=show_progress)
 
 
 def request_for(part: Part) -> PlanRequest:

@@ -12,15 +12,17 @@ from collections.abc import Sequence
 import click
 import numpy as np
 import torch
-from common import default_prompts, describe_environment, measure_profile, progress
+from common import default_prompts, describe_environment, progress
 from tqdm import tqdm
 
 from treeopt.arrays import Float64
 from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.cli.options.values import TEMPERATURES
 from treeopt.planner.smoothing import smooth
-from treeopt.profiler import Settings
-from treeopt.records.profile import Profile
+from treeopt.profiler import Checkpoint, Settings
+from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
+from treeopt.profiler.processes.processes import OneProcess
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.models.pair import ModelPair
@@ -34,6 +36,15 @@ SIZES = ((16, 8), (64, 12))
 """Nodes and depth of the trees."""
 ROOT_STRIDE = 8
 """Tokens between the roots at which trees are compared."""
+
+
+def measure_acceptance(pair: ModelPair, prompts: list[list[int]], settings: Settings) -> MeasuredAcceptance:
+    counter = AcceptanceCounter(
+        pair.target, pair.draft_model, prompts, settings, checkpoint=Checkpoint(None, ""), processes=OneProcess()
+    )
+    with tqdm(total=len(prompts), desc="acceptance", leave=False, disable=None) as bar:
+        (acceptance,) = counter.measure(settings.positions_per_prompt(len(prompts)), bar.update)
+    return smooth(acceptance).acceptance
 
 
 def plain_prefixes(pair: ModelPair, prompts: list[list[int]], tokens: int, temperature: float) -> list[list[list[int]]]:
@@ -85,10 +96,9 @@ def gain(reach: Float64) -> tuple[float, float]:
     return percent(prompts), float(error)
 
 
-def compare_rules(pair: ModelPair, profile: Profile, prefixes: list[list[list[int]]]) -> None:
+def compare_rules(pair: ModelPair, acceptance: MeasuredAcceptance, prefixes: list[list[list[int]]]) -> None:
     """Print a line for each size of tree."""
     print(f"{'nodes':>6}{'depth':>6}{'sequoia':>10}{'traversal':>11}{'gain, %':>16}")
-    acceptance = smooth(profile.acceptance()).acceptance
     for nodes, depth in progress(SIZES, "sizes"):
         tree = solve(acceptance.table, nodes, depth).tree(nodes, depth)
         reach = measure_reach(pair, tree, prefixes, acceptance.sampling)
@@ -114,12 +124,12 @@ def main(
     prompts = (held_out * -(-sequences // len(held_out)))[:sequences]
     for temperature in temperatures:
         settings = Settings(samplings=(Sampling(temperature),), positions=positions)
-        profile = measure_profile(models.target, models.draft_model, profiled, settings)
+        acceptance = measure_acceptance(models, profiled, settings)
         prefixes = plain_prefixes(models, prompts, max_new_tokens, temperature)
         print(
             f"\ntemperature {temperature:g}: tokens per step at {sum(map(len, prefixes))} roots in {len(prefixes)} sequences"
         )
-        compare_rules(models, profile, prefixes)
+        compare_rules(models, acceptance, prefixes)
 
 
 if __name__ == "__main__":

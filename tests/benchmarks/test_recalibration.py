@@ -25,7 +25,8 @@ def stream(target, draft, prompts):
 def profiles(target, draft, stream):
     models = pair_of(target, draft)
     return {
-        id(part): streams.measure(models, part, LITTLE, show_progress=False) for part in (stream.before, stream.after)
+        id(part): streams.measure_profile(models, part, LITTLE, show_progress=False)
+        for part in (stream.before, stream.after)
     }
 
 
