@@ -29,6 +29,10 @@ from treeopt.trees import TokenTree
 
 SORTING_BYTES = 20
 """Per entry of the n V that top-p sorts: tokens, their order, cumulative sums."""
+TAKE_LESS = (
+    "take a smaller tree (solve --budget), or shorten the sequences (--max-new-tokens or --context-tokens, in Python "
+    "max_sequence_tokens)"
+)
 CGROUP = Path("/sys/fs/cgroup")
 """Memory limits of a Linux container."""
 
@@ -101,25 +105,13 @@ def new_caches(model: CacheProvider, capacity: int, sequences: int) -> Sequence[
     return model.new_caches(capacity, sequences)
 
 
-def check_room(device: torch.device, needed_bytes: int, what: str) -> None:
-    """Raise OutOfMemoryError, naming what needs the memory, if a device has less than that free."""
+def check_room(device: torch.device, needed_bytes: int, what: str, advice: str = TAKE_LESS) -> None:
+    """Raise OutOfMemoryError, naming what needs the memory and what to do, if a device has less than that free."""
     free = free_bytes(device)
     if free is not None and needed_bytes > free:
         raise OutOfMemoryError(
             f"memory: expected room for {what}, {_gigabytes(needed_bytes)}. Got {_gigabytes(free)} free on {device}: "
-            "take a smaller tree (solve --budget), or shorten the sequences (--max-new-tokens or --context-tokens, "
-            "in Python max_sequence_tokens)."
-        )
-
-
-def check_weights(device: torch.device, numbers: int, dtype: torch.dtype) -> None:
-    """Raise OutOfMemoryError if weights need more memory than a device has free."""
-    needed, free = numbers * dtype.itemsize, free_bytes(device)
-    if free is not None and needed > free:
-        halved = "--dtype bfloat16, " if dtype.itemsize > 2 else ""
-        raise OutOfMemoryError(
-            f"memory: expected room for the weights, {_gigabytes(needed)} in {str(dtype).removeprefix('torch.')}. Got "
-            f"{_gigabytes(free)} free on {device}: use {halved}smaller models, or --offload DIR."
+            f"{advice}."
         )
 
 

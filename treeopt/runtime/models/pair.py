@@ -22,7 +22,7 @@ from treeopt.runtime.models.load import (
     resolve_device,
     resolve_dtype,
 )
-from treeopt.runtime.models.memory import check_weights
+from treeopt.runtime.models.memory import check_room
 from treeopt.runtime.models.model import LanguageModel, describe_max_positions, kv_bytes
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.vocabulary import limit_draft
@@ -115,8 +115,7 @@ def load_pair(
         read_model_folder(name, partial(_read_weight_files, known=source))
         for name, source in zip(names, sources, strict=True)
     ]
-    copied = sources[1:] if distributed else sources
-    check_weights(torch_device, sum(source.loaded_numbers for source in copied), torch_dtype)
+    _check_weights(sources[1:] if distributed else sources, torch_dtype, torch_device)
     models = [
         load_language_model(
             sources[0], dtype=torch_dtype, device=torch_device, placement=placement, tensor_parallel=tensor_parallel
@@ -236,6 +235,14 @@ def _check_length(sequence_tokens: int, sources: Sequence[Source]) -> None:
                 f"{source.name} takes {describe_max_positions(sizes)}: use a shorter context, or another model.",
                 field="context",
             )
+
+
+def _check_weights(sources: Sequence[Source], dtype: torch.dtype, device: torch.device) -> None:
+    """Raise OutOfMemoryError if the weights of all models need more memory than a device has free."""
+    needed_bytes = sum(source.loaded_numbers for source in sources) * dtype.itemsize
+    halved = "--dtype bfloat16, " if dtype.itemsize > 2 else ""
+    advice = f"use {halved}smaller models, or --offload DIR"
+    check_room(device, needed_bytes, f"the weights in {str(dtype).removeprefix('torch.')}", advice)
 
 
 def _distribution_suffix(model: LanguageModel, *, placed: bool, split: bool) -> str:
