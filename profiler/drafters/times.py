@@ -12,7 +12,7 @@ from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.passes import ROOM_TOKENS, ChangeTree, ModelPasses, TimedPoint, probe_trees
-from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, open_plain_steps, passes_s
+from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, PointPasses
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.latency.steps import StepTimer, step_overheads
 from treeopt.profiler.settings import Settings
@@ -82,7 +82,7 @@ class DrafterTimer:
         trees = probe_trees(max_tokens, heads.levels if self._per_block else self.settings.depth, heads.tokens)
         steps = StepTimer(
             lambda _: self._open_decoder(trees, point),
-            lambda: open_plain_steps(self.drafter.target, context, point, cuda_graphs=self.settings.cuda_graphs),
+            PointPasses(self.drafter.target, None, tokens, point, self.settings).open_plain_steps,
             context,
             point,
             (TARGET_RULE,),
@@ -93,9 +93,7 @@ class DrafterTimer:
         self._time(passes, steps, deadline)
         draft = self._table(passes)
         timed = steps.timed_steps(plain_s=float(latency.verify.seconds(1)))
-        (overhead,) = step_overheads(
-            timed, lambda tree: passes_s(latency.verify, draft, tree, per_block=self._per_block)
-        )
+        (overhead,) = step_overheads(timed, latency.verify, draft, per_block=self._per_block)
         return DrafterLatency(
             context_tokens=point.context_tokens,
             batch_size=point.batch_size,

@@ -5,8 +5,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-import numpy as np
-
 from treeopt.planner.certainty import Certainty
 from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import Work
@@ -25,13 +23,12 @@ from treeopt.profiler.latency.passes import (
 from treeopt.profiler.latency.rounds import Recorder, Tick
 from treeopt.profiler.latency.steps import StepTimer, step_overheads
 from treeopt.profiler.settings import Settings
-from treeopt.records.latency import LatencyTable
 from treeopt.records.sampling import resolve_draft_sampling
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import get_rule
-from treeopt.trees import TokenTree, chain
+from treeopt.trees import chain
 
 ROUNDS_PER_BLOCK = 5
 EXTRA_POINTS = 8
@@ -81,8 +78,15 @@ class PointPasses:
 
     def open_plain_steps(self) -> Passes:
         """Return whole steps of plain decoding, which stand for the verification of one token."""
-        context = self.tokens[: self.point.context_tokens]
-        return open_plain_steps(self.target, context, self.point, cuda_graphs=self.settings.cuda_graphs)
+        decoder = Decoder(
+            self.target,
+            None,
+            sampling=self.point.sampling,
+            max_sequence_tokens=len(self.tokens),
+            cuda_graphs=self.settings.cuda_graphs,
+        )
+        steps = decoding_steps(decoder, self.tokens[: self.point.context_tokens], self.point.batch_size)
+        return Passes(lambda _: steps.step, prepare=lambda _: steps.prepare(chain(0)))
 
     def _passes(self, model: LanguageModel) -> ModelPasses:
         settings = self.settings
@@ -222,7 +226,7 @@ class PointTimer:
             return latency
         draft = self._draft.table()
         steps = self._steps.timed_steps(plain_s=float(latency.verify.seconds(1)))
-        overheads = step_overheads(steps, lambda tree: passes_s(latency.verify, draft, tree))
+        overheads = step_overheads(steps, latency.verify, draft)
         return replace(
             latency,
             draft=draft,
@@ -280,26 +284,5 @@ class PointTimer:
         )
 
 
-def open_plain_steps(
-    target: LanguageModel, context: Sequence[int], point: TimedPoint, *, cuda_graphs: bool | None
-) -> Passes:
-    """Return whole steps of plain decoding after a context."""
-    decoder = Decoder(
-        target,
-        None,
-        sampling=point.sampling,
-        max_sequence_tokens=len(context) + ROOM_TOKENS,
-        cuda_graphs=cuda_graphs,
-    )
-    steps = decoding_steps(decoder, context, point.batch_size)
-    return Passes(lambda _: steps.step, prepare=lambda _: steps.prepare(chain(0)))
-
-
 def _deciding_sizes(part: str, certainty: Certainty) -> frozenset[int]:
     return certainty.draft_widths if part == "draft" else certainty.verify_tokens
-
-
-def passes_s(verify: LatencyTable, draft: LatencyTable, tree: TokenTree, *, per_block: bool = False) -> float:
-    """Return the seconds of the passes in a step: verification, and drafting level by level or in one pass."""
-    draft_sizes = np.array([tree.max_depth]) if per_block else tree.draft_widths
-    return float(verify.seconds(tree.nodes)) + float(draft.seconds(draft_sizes).sum())

@@ -17,7 +17,7 @@ from treeopt.profiler.latency.disturbance import SampleFilter, start_block
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.passes import BatchSteps, ChangeTree, SequenceSteps, TimedPoint, decoding_steps
 from treeopt.profiler.latency.rounds import Recorder, time_rounds
-from treeopt.records.latency import Timing
+from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.step_latency import RuleOverhead, RuleSteps, TimedTree
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import StepEvent
@@ -37,13 +37,22 @@ def plain_key(rule: str) -> int:
     return step_key(rule, chain(0))
 
 
-def step_overheads(steps: Sequence[RuleSteps], passes_s: Callable[[TokenTree], float]) -> tuple[RuleOverhead, ...]:
+def step_overheads(
+    steps: Sequence[RuleSteps], verify: LatencyTable, draft: LatencyTable, *, per_block: bool = False
+) -> tuple[RuleOverhead, ...]:
     """Return the host overhead of each rule: the seconds of its steps minus those of their passes.
 
     Args:
         steps: whole steps, at the speed at which the passes were timed.
-        passes_s: returns the seconds of the passes in a step with a tree.
+        verify: passes of the target.
+        draft: passes of the drafter, by the internal nodes of a level.
+        per_block: whether one pass drafts all levels, by their number.
     """
+
+    def passes_s(tree: TokenTree) -> float:
+        draft_sizes = np.array([tree.max_depth]) if per_block else tree.draft_widths
+        return float(verify.seconds(tree.nodes)) + float(draft.seconds(draft_sizes).sum())
+
     return tuple(
         RuleOverhead(
             rule=rule_steps.rule,
