@@ -27,9 +27,9 @@ def tree(greedy_profile: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_profile_contains_every_measurement_with_its_conditions(greedy_profile: Path) -> None:
     written = Profile.load(greedy_profile)
     assert written.pair.target == "bundled target"
-    assert written.latency().verify.max_tokens == MAX_TOKENS
-    assert all(len(timing.samples_s) >= 2 for timing in written.latency().verify.timings)
-    assert written.latency().context_tokens == 64
+    assert written.latencies[0].verify.max_tokens == MAX_TOKENS
+    assert all(len(timing.samples_s) >= 2 for timing in written.latencies[0].verify.timings)
+    assert written.latencies[0].context_tokens == 64
     assert written.acceptance().table.standard_error is not None
     assert not greedy_profile.with_name("profile.yaml.partial").exists()
 

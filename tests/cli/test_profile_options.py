@@ -40,7 +40,7 @@ class TestImports:
         assert result.stdout.splitlines()[-1] == "[]"
         assert "Written to profile.yaml" in result.stdout
         profile = Profile.load(curves / "profile.yaml")
-        assert profile.latency().verify.tokens.tolist() == [1, 8, 64]
+        assert profile.latencies[0].verify.tokens.tolist() == [1, 8, 64]
         assert profile.acceptance().table.p[:, 0].tolist() == pytest.approx([0.7, 0.6, 0.5])
         output = succeed("solve", "--budget", "8").stdout
         for origin in ("verify times: imported from v.csv", "draft times: imported from d.csv", "from a.json"):
@@ -53,7 +53,7 @@ class TestImports:
         monkeypatch.setattr(MonotonicClock, "time_s", lambda *_: pytest.fail("timed"))
         succeed("profile", *CURVES, "--positions", "48", "--max-prompts", "4")
         profile = Profile.load("profile.yaml")
-        assert profile.latency().verify.tokens.tolist() == [1, 8, 64]
+        assert profile.latencies[0].verify.tokens.tolist() == [1, 8, 64]
         assert profile.acceptance().positions == 48
 
     @pytest.mark.usefixtures("curves")
@@ -80,7 +80,7 @@ class TestImports:
         times = []
         for files in (CURVES, ("--latency", "all.csv", *options)):
             succeed("profile", *files, "--acceptance", "a.json")
-            latency = Profile.load("profile.yaml").latency()
+            latency = Profile.load("profile.yaml").latencies[0]
             times.append((latency.verify, latency.draft))
         assert times[0] == times[1]
 
@@ -96,7 +96,7 @@ class TestImports:
         assert "--context-tokens: expected 544, which the files name. Got 1024: leave it out." in line
         for options in (("--context-tokens", "544"), ()):
             succeed("profile", *IMPORTS, *options)
-            assert Profile.load(curves / "profile.yaml").latency().context_tokens == 544
+            assert Profile.load(curves / "profile.yaml").latencies[0].context_tokens == 544
 
 
 @pytest.mark.usefixtures("folder")
@@ -154,7 +154,7 @@ class TestBudget:
         options = ("--max-tokens", "4", "--context-tokens", "16", "--time-budget", "0.2s", "--max-prompts", "4")
         result = succeed("profile", *options)
         profile = Profile.load("profile.yaml")
-        assert profile.latency().verify.max_tokens == 4
+        assert profile.latencies[0].verify.max_tokens == 4
         assert profile.acceptance().positions >= 64 * 2
         lines = result.stderr.splitlines()
         (spent,) = [line for line in lines if line.startswith("Spent ")]
@@ -176,7 +176,7 @@ class TestBudget:
         monkeypatch.setattr("treeopt.profiler.refinement.CERTAIN", 0.0)
         succeed(*command, "2h", "--resume")
         samples = [json.loads(line) for line in lines if line.startswith('["verify 16x1')]
-        table = Profile.load("profile.yaml").latency().verify
+        table = Profile.load("profile.yaml").latencies[0].verify
         for tokens in {key for _, key, _ in samples}:
             (timing,) = [timing for count, timing in zip(table.tokens, table.timings, strict=True) if count == tokens]
             first = [values[0] for _, key, values in samples if key == tokens]

@@ -43,7 +43,7 @@ class TestProfile:
         profile, rules = Profile.load(rules_profile), ["sequoia", "target", "traversal", "typical"]
         assert [acceptance.rule for acceptance in profile.acceptances] == rules
         assert {acceptance.temperature for acceptance in profile.acceptances} == {0.6}
-        assert [overhead.rule for overhead in profile.latency().rule_overheads] == rules
+        assert [overhead.rule for overhead in profile.latencies[0].rule_overheads] == rules
         output = rules_profile.with_suffix(".out").read_text()
         for rule in rules[:-1]:
             assert f"acceptance, {rule} at temperature 0.6, 48" in output

@@ -27,7 +27,7 @@ def certainty_of(profile):
 )
 def test_certainty_is_that_of_the_plan_and_names_the_weakest_measurement(profile, weakest):
     result = certainty_of(profile)
-    planned = plan(profile, max_nodes=profile.latency().verify.max_tokens)
+    planned = plan(profile, max_nodes=profile.latencies[0].verify.max_tokens)
     assert result.probability == planned.confidence.probability < 0.9
     assert result.weakest == weakest
     assert result.gains[weakest] > max(gain for part, gain in result.gains.items() if part != weakest)

@@ -63,7 +63,7 @@ class TestProfile:
         seconds, timers, prepare = count(1), [], SequenceSteps.prepare
         monkeypatch.setattr(SequenceSteps, "prepare", lambda self, tree: timers.append(self) or prepare(self, tree))
         clock = FakeClock(lambda: float(next(seconds)))
-        latency = measure(target, draft, prompts, replace(SETTINGS, positions=30), clock=clock).latency()
+        latency = measure(target, draft, prompts, replace(SETTINGS, positions=30), clock=clock).latencies[0]
         assert {timer._decoder.rule.name for timer in timers} == set(RULES)
         assert [overhead.rule for overhead in latency.rule_overheads] == list(RULES)
         samples = [tuple(overhead.overhead.samples_s) for overhead in latency.rule_overheads]
@@ -75,7 +75,7 @@ class TestProfile:
     @pytest.mark.parametrize("rule", ["typical", "target", "sequoia", "specinfer"])
     def test_rule_measured_alone_has_the_same_acceptance_and_one_overhead(self, target, draft, prompts, profile, rule):
         alone = measure(target, draft, prompts, replace(SETTINGS, rules=(rule,)))
-        assert alone.latency().rule_overheads == ()
+        assert alone.latencies[0].rule_overheads == ()
         (acceptance,) = alone.acceptances
         # batches round differently
         np.testing.assert_allclose(acceptance.table.p, profile.acceptance(rule=rule).table.p, atol=1e-6)

@@ -155,15 +155,6 @@ class Profile(ShortRepr, Tabular):
         imported = tuple(Imported(what=part, source="a sweep of whole steps") for part in LATENCY_PARTS)
         return tuple(replace(latency.whole_steps, imported=imported) for latency in self.chain_latencies)
 
-    def latency(self, *, context_tokens: int | None = None, batch_size: int = 1) -> StepLatency:
-        """Return the first latency with this context length and batch size; raises InfeasibleError if there is none."""
-        for latency in self.step_latencies:
-            if latency.batch_size == batch_size and context_tokens in (None, latency.context_tokens):
-                return latency
-        measured = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in self.step_latencies)
-        context = "" if context_tokens is None else f"context {context_tokens} tokens x "
-        raise InfeasibleError(f"{context}batch {batch_size} was not measured. Measured: {measured}.")
-
     def latencies_at(self, temperature: float) -> tuple[StepLatency, ...]:
         """Return the latencies timed with greedy decoding at temperature 0, with sampling above; all if there are none."""
         matching = tuple(item for item in self.step_latencies if item.sampled in (None, temperature > 0))
