@@ -7,7 +7,7 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.files.serialization import in_file
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.step_latency import SAMPLES, StepLatency
+from treeopt.records.step_latency import StepLatency
 from treeopt.tabular import Row, Tabular
 
 AT_URL = ("vllm", "openai")
@@ -48,7 +48,7 @@ class TimedChain(ShortRepr):
 
     length: int = field(metadata=in_file(least=0))
     """Draft tokens; 0 is plain decoding."""
-    steps: Timing = field(metadata=SAMPLES)
+    steps: Timing = field(metadata=in_file(inline=True))
     """Seconds per step, one sample per decoded sequence."""
     verify: Timing | None = None
     """Time of the target's pass within a step, if the engine reports it."""

@@ -23,7 +23,6 @@ from treeopt.records.step_latency import (
     HOST,
     OVERHEAD,
     SAMPLED,
-    SAMPLES,
     RuleSteps,
     StepLatency,
     TimedTree,
@@ -53,7 +52,7 @@ class DecodedSequences(ShortRepr):
     tokens: tuple[int, ...]
     """Committed by each sequence's steps."""
     steps: tuple[int, ...]
-    seconds: Timing = field(metadata=SAMPLES)
+    seconds: Timing = field(metadata=in_file(inline=True))
     """Of each sequence's steps together."""
 
     def __post_init__(self) -> None:

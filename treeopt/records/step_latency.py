@@ -30,7 +30,7 @@ class Imported(ShortRepr):
 
 
 def _read_difference(fields: Fields, name: str) -> Timing:
-    del name  # the field's name in the record; the samples are in `samples_s`
+    del name  # the samples are in `samples_s`
     return Timing.from_fields(fields, allow_negative=True)
 
 
@@ -40,11 +40,6 @@ def _read_overhead(fields: Fields, name: str) -> Timing:
     overhead = _read_difference(mapping, name)
     mapping.end()
     return overhead
-
-
-def _read_samples(fields: Fields, name: str) -> Timing:
-    del name
-    return Timing.from_fields(fields)
 
 
 def _read_seconds(fields: Fields, name: str) -> Timing:
@@ -66,11 +61,10 @@ def _read_sampled(fields: Fields, name: str) -> bool:
     return timed == SAMPLING_NAMES[True]
 
 
-SAMPLES = in_file("samples_s", read=_read_samples, write=_serialize_samples)
 OVERHEAD = in_file(read=_read_overhead)
 HOST = in_file("host_s", read=_read_seconds, write=_serialize_samples)
 SAMPLED = in_file("timed", read=_read_sampled, write=SAMPLING_NAMES.__getitem__)
-"""The file forms of timings, and of whether the timed steps sampled."""
+"""The file forms of overheads, of host seconds, and of whether the timed steps sampled."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -78,7 +72,7 @@ class RuleOverhead(ShortRepr):
     """The overhead of steps under one rule."""
 
     rule: str
-    overhead: Timing = field(metadata=in_file("samples_s", read=_read_difference, write=_serialize_samples))
+    overhead: Timing = field(metadata=in_file(inline=True, read=_read_difference))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -86,7 +80,7 @@ class TimedTree(ShortRepr):
     """Step times with one tree."""
 
     tree: TokenTree = field(metadata=TREE)
-    steps: Timing = field(metadata=SAMPLES)
+    steps: Timing = field(metadata=in_file(inline=True))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
