@@ -14,7 +14,7 @@ from treeopt.report.text import counted, milliseconds, models_and_machine, numbe
 from treeopt.trees import describe_tree
 
 SPEED_CHANGED = Warning(
-    "the machine is not as fast as when it was profiled.",
+    "the machine's speed has changed since it was profiled.",
     "Profile again right before a benchmark, or rely on speedups rather than times.",
 )
 OUTPUT_DIFFERS = Warning("the output DIFFERS from plain decoding.", "Report it with the --output file.")
