@@ -161,6 +161,7 @@ class TestBudget:
         assert all(f"{part} " in spent for part in ("verification passes", "whole steps", "acceptance"))
         assert sum("chance that the plan is within 1 % of the fastest" in line for line in lines) == 1
 
+    @pytest.mark.slow
     def test_interrupted_profile_is_resumed_with_another_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("treeopt.profiler.latency.disturbance.remove_drift", lambda samples, _: samples)
         command = ("profile", "--max-tokens", "2", "--context-tokens", "16", "--max-prompts", "3", "--time-budget")
