@@ -150,6 +150,7 @@ class TestFiles:
             ("a.txt", "\r\n\r\n \r\n".join(TEXTS).replace("two\n", "two\r\n")),
             ("a.txt", b"\xef\xbb\xbf" + "\n\n\n".join(TEXTS).encode()),
             ("a.json", json.dumps(TEXTS)),
+            ("A.JSON", json.dumps(TEXTS)),
             ("a.json", json.dumps([{"text": text} for text in TEXTS], indent=2)),
             ("a.json", lines({"text": text} for text in TEXTS)),
             ("a.jsonl", lines(TEXTS)),

@@ -267,19 +267,20 @@ def _files(folder: Path) -> list[Path]:
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name not in NOT_PROMPTS]
     visible = [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
     for suffix in SUFFIXES:
-        if matching := [file for file in visible if file.suffix == suffix]:
+        if matching := [file for file in visible if file.suffix.lower() == suffix]:
             return matching
     raise TreeoptError(f"{folder}: no prompts. Expected files that end in {', '.join(SUFFIXES)}.")
 
 
 def _file_rows(path: Path) -> Iterator[Row]:
-    if path.suffix == ".parquet":
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
         return _numbered(path, parquet_rows(path))
-    if path.suffix == ".jsonl":
+    if suffix == ".jsonl":
         return _line_rows(path)
-    if path.suffix == ".txt":
+    if suffix == ".txt":
         return _numbered(path, paragraphs(_text(path)))
-    if path.suffix == ".json":
+    if suffix == ".json":
         return _json_rows(path)
     raise FormatError(path, "name", f"expected a folder, or a file that ends in {', '.join(SUFFIXES)}.")
 
