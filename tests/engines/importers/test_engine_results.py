@@ -251,6 +251,14 @@ class TestMetrics:
         assert old in LLAMA_CPP_METRICS
         refuse_table(LLAMA_CPP_METRICS.replace(old, new, 1), field, "expected")
 
+    def test_missing_positions_are_refused_unless_the_total_shows_that_they_accepted_nothing(
+        self, read_table, refuse_table
+    ):
+        longer = LLAMA_CPP_METRICS.replace("tokens_total 250", "tokens_total 400")
+        assert len(read_table(longer).table.p) == 3
+        without_total = "".join(line for line in longer.splitlines(True) if "accepted_tokens_total" not in line)
+        refuse_table(without_total, "content", "counters of 4 positions, as many as a step drafts. Got 3")
+
     def test_gauges_of_several_models_of_sglang_are_refused(self, read_table, refuse_table):
         gauges = 'sglang:spec_accept_length{{model_name="{0}"}} {1}\nsglang:spec_accept_rate{{model_name="{0}"}} 0.5\n'
         assert len(read_table(gauges.format("a", 2.5)).table.p) == 3

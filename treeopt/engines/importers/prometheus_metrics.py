@@ -92,6 +92,12 @@ def _build_acceptance(file: ForeignFile, engines: list[_Values], program: str) -
             f"expected {program}:spec_decode_num_drafts above 0, and {program}:spec_decode_num_accepted_tokens_per_pos "
             f"for every position from 0 on. Got {drafts:g} drafts and {len(positions)} positions: has it drafted yet?",
         )
+    if drafted > drafts * depth * (1 + AT_ONCE) and not all((ACCEPTED, None) in values for values in engines):
+        raise file.error(
+            "content",
+            f"expected counters of {drafted / drafts:.3g} positions, as many as a step drafts. Got {depth}: save all of "
+            "/metrics.",
+        )
     sums = [sum(accepted.get(position, 0.0) for accepted in accepted_by_engine) for position in range(depth)]
     has_shorter = any(
         values[DRAFTED, None] < values.get((DRAFTS, None), 0.0) * depth
