@@ -90,7 +90,7 @@ class TestPadded:
     def test_the_count_to_pad_to(self):
         for seed in range(40):
             machine = drawn_seconds(np.random.default_rng(seed), NODES)
-            padded = curves(machine).verify_tokens
+            padded = curves(machine).verify.padded
             for nodes in range(1, NODES + 1):
                 count, least = padded[nodes], min(machine.verify[nodes - 1 :])
                 assert machine.verify[count - 1] == least
@@ -100,11 +100,11 @@ class TestPadded:
         """From 4 tokens at 2 s the line falls to 8 tokens at 1 s, the cheapest pass of all behind the first."""
         machine = Seconds([0.5, 0.9, 1.2, 2.0, 9.0, 9.0, 9.0, 1.0, 3.0], [0.1])
         costs = curves(machine, counts=[1, 2, 3, 4, 8, 9], draft_counts=[1])
-        assert costs.verify_tokens[1:].tolist() == [1, 2, 8, 8, 8, 8, 8, 8, 9]
+        assert costs.verify.padded[1:].tolist() == [1, 2, 8, 8, 8, 8, 8, 8, 9]
         assert costs.verify_s.tolist() == close([0, 0.5, 0.9, 1, 1, 1, 1, 1, 1, 3])
 
     def test_in_a_tie_no_padding(self):
-        assert step_costs(at(latency(seconds(lambda _: 1.0, lambda _: 0.1)))).verify_tokens[3] == 3
+        assert step_costs(at(latency(seconds(lambda _: 1.0, lambda _: 0.1)))).verify.padded[3] == 3
 
 
 def noisy(medians: list[float], noise: float, seed: int = 0) -> LatencyTable:
@@ -180,7 +180,7 @@ class TestMixed:
         first, second = Seconds([1.0, 1.0, 3.0, 3.0], [0.1]), Seconds([1.0, 3.0, 1.0, 3.0], [0.1])
         where = at(latency(first, context_tokens=0), latency(second, context_tokens=100), context_tokens=50)
         assert step_costs(where).verify_s.tolist() == close([0, 1, 2, 2, 3])
-        assert step_costs(where).verify_tokens[1:].tolist() == [1, 2, 3, 4]
+        assert step_costs(where).verify.padded[1:].tolist() == [1, 2, 3, 4]
 
     def test_counts_end_where_one_condition_does(self):
         where = at(

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.array_record import ArrayRecord, freeze
-from treeopt.arrays import Float64, Int32, Int64, Integers
+from treeopt.arrays import Float64, Int32, Integers
 from treeopt.errors import InfeasibleError
 from treeopt.planner.curves import Curve, interpolate, padding
 from treeopt.planner.overheads import Overheads, mean_overhead, step_overheads
@@ -88,11 +88,6 @@ class StepCosts(ArrayRecord):
         if self.per_block:
             return self.draft.at(np.minimum(levels, self.max_levels))
         return np.asarray(levels * self.draft_s[..., 1, None])
-
-    @property
-    def verify_tokens(self) -> Int64:
-        """(N + 1,): the count that a pass over n nodes is padded to."""
-        return self.verify.padded
 
     @cached_property
     def plain_s(self) -> Float64:

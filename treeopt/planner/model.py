@@ -116,7 +116,7 @@ class StepModel(ArrayRecord):
                 drafter=self.drafter,
                 tree=tree,
                 rule=self.acceptance.rule,
-                verify_tokens=int(self.costs.verify_tokens[tree.nodes]),
+                verify_tokens=int(self.costs.verify.padded[tree.nodes]),
                 prediction=Prediction(tokens_per_step=tokens_per_step, step_s=seconds, speedup=speedup),
             )
             for tree, tokens_per_step, seconds, speedup in columns
