@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.slow import slow
 from treeopt.trees import TokenTree, chain, chains, draw_text, k_ary, level_widths
 from treeopt.trees.formats.arrays import NPZ
 
@@ -39,6 +40,12 @@ def checked_program(tmp_path_factory):
     if compiled(path, *SANITIZERS).returncode:
         pytest.skip("cc has no address and undefined behaviour sanitizers")
     return path
+
+
+@pytest.fixture(params=["program", *slow(["checked_program"])])
+def either_program(request):
+    """Return the program without sanitizers, and in the slow run with them."""
+    return request.getfixturevalue(request.param)
 
 
 def archive(path, tree):
@@ -97,17 +104,17 @@ def test_of_a_large_tree_it_lists_the_levels(program, tmp_path):
         assert draw(program, archive(tmp_path / "tree.npz", tree)).split("\n") == [*head, TOO_LARGE, ""]
 
 
-def test_the_largest_tree(checked_program, tmp_path):
+def test_the_largest_tree(either_program, tmp_path):
     wide, deep = np.zeros((2, 65536), np.int32)
     wide[0] = -1
     deep[:] = np.arange(-1, 65535)
     for parents in (wide, deep):
         np.savez(tmp_path / "tree.npz", parents=parents)
-        assert draw(checked_program, tmp_path / "tree.npz").startswith("65536 nodes, depth ")
+        assert draw(either_program, tmp_path / "tree.npz").startswith("65536 nodes, depth ")
 
 
 class TestBrokenFiles:
-    def test_invalid_content_is_refused(self, checked_program, tmp_path):
+    def test_invalid_content_is_refused(self, either_program, tmp_path):
         path = tmp_path / "tree.npz"
         invalid = ([], [0], [-1, -1], [-1, 1], [-1, 0, 1, 0], [-1, 0, -5], [-1, 0, 2**31 - 1], [-1, 0, -(2**31)])
         arrays = [np.array(parents, np.int32) for parents in (*invalid, [[-1, 0]], -1, list(range(-1, 65536)))]
@@ -117,13 +124,13 @@ class TestBrokenFiles:
             *(np.array([1, 0]).astype(kind) for kind in ("<i8", ">i4", "<u4")),
         ]:
             np.savez(path, parents=array)
-            assert_refused(run(checked_program, path))
+            assert_refused(run(either_program, path))
         np.savez_compressed(path, parents=chain(3).parents)
-        assert_refused(run(checked_program, path))
+        assert_refused(run(either_program, path))
         np.savez(path, depth=np.arange(3, dtype=np.int32))
-        assert_refused(run(checked_program, path))
+        assert_refused(run(either_program, path))
         for missing in (tmp_path / "nothing.npz", tmp_path):
-            assert_refused(run(checked_program, missing))
+            assert_refused(run(either_program, missing))
 
     def test_without_an_argument_it_prints_the_usage(self, program):
         done = subprocess.run([program], capture_output=True, text=True, check=False)
@@ -135,6 +142,7 @@ class TestBrokenFiles:
             (tmp_path / "truncated.npz").write_bytes(whole[:length])
             assert_refused(run(program, tmp_path / "truncated.npz"))
 
+    @pytest.mark.slow
     def test_mutated_files_are_drawn_or_refused(self, checked_program, tmp_path):
         generator = random.Random(3)
         whole = archive(tmp_path / "tree.npz", level_widths([3, 4, 3])).read_bytes()
@@ -157,6 +165,7 @@ class TestBrokenFiles:
         assert MUTANTS / 3 < refused < MUTANTS
 
 
+@pytest.mark.slow
 def test_the_sanitizers_detect_a_missing_check(checked_program, tmp_path):
     """Negative control."""
     text = SOURCE.read_text()
