@@ -1,5 +1,6 @@
 """The `treeopt` command: its subcommands, and how failures end it."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -44,10 +45,21 @@ class Commands(LazyGroup):
         try:
             with print_warnings_in_one_line():
                 return super().invoke(ctx)
-        except (KeyboardInterrupt, TreeoptError, MemoryError) as error:
-            if ctx.params.get("debug"):
+        except (KeyboardInterrupt, TreeoptError, MemoryError, RuntimeError) as error:
+            if ctx.params.get("debug") or not _is_known(error):
                 raise
             raise _as_click_error(error) from None
+
+
+def _is_known(error: BaseException) -> bool:
+    """Return whether a failure has a message for users; of torch's, only that memory ran out."""
+    if isinstance(error, KeyboardInterrupt | TreeoptError | MemoryError):
+        return True
+    if "torch" not in sys.modules:
+        return False
+    from treeopt.profiler.latency.memory import is_out_of_memory
+
+    return is_out_of_memory(error)
 
 
 def _as_click_error(error: BaseException) -> click.ClickException:

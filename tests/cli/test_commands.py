@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.invented import call, refused, succeed
 from treeopt import Profile, __version__, bundled, plan
@@ -130,6 +131,27 @@ def test_draft_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     (draft / "tokenizer.json").write_text(json.dumps(tokenizer))
     command = ("profile", "--target", bundled.TARGET, "--draft", draft, "--output", tmp_path / "p.yaml")
     assert "expected the target's tokenizer" in refused(*command, code=2)
+
+
+@pytest.mark.parametrize(
+    ("error", "known"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."), True),
+        (MemoryError(), True),
+        (RuntimeError("a fault of the program"), False),
+    ],
+)
+def test_failed_allocations_are_errors_of_one_line(
+    error: Exception, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("treeopt.cli.show.read_any_tree", fail)
+    result = call("show", "tree.json")
+    assert result.exit_code == 1
+    assert ("memory" in result.stderr, isinstance(result.exception, SystemExit)) == (known, known)
 
 
 def test_debug_shows_the_traceback() -> None:

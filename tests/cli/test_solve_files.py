@@ -93,7 +93,10 @@ class TestSchedule:
         saved(folder, invented(conditions=FOUR_CONDITIONS))
         command = ("schedule", "--context-tokens", 4096, "--batch-size", 1)
         result = succeed(*command)
-        assert "Written to schedule.json. Next: treeopt run schedule.json --target MODEL --draft MODEL --prompts FILE" in result.stdout
+        assert (
+            "Written to schedule.json. Next: treeopt run schedule.json --target MODEL --draft MODEL --prompts FILE"
+            in result.stdout
+        )
         assert not (folder / "tree.json").exists()
         written = load_schedule("schedule.json")
         planned = schedule(Profile.load(folder / "profile.yaml"), 32).over_batch_sizes
