@@ -9,6 +9,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
 import gc
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -50,7 +51,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Restore one thread of torch after commands that set those of a profile, which slow down all later tests."""
     yield
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
     if nextitem is not None and nextitem.path != item.path:
         freeze_what_stays()
 

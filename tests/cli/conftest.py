@@ -1,6 +1,5 @@
 """Fixtures of the command tests: a folder, small profiles, no progress output, and no other programs."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,14 +57,6 @@ def rules_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hide_other_programs() -> Iterator[None]:
     with no_other_programs():
         yield
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Restore one thread of torch after commands that set those of a profile, which slow down all later tests."""
-    yield
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
