@@ -157,7 +157,7 @@ class TestOtherNumbersOfLogits:
         settings = {setting.name: setting.value for setting in Profile.load("profile.yaml").engine.settings}
         assert settings["logits"] == "320, of the draft model 256"
         refused = call(*start, str(swapped), "--force")
-        assert refused.exit_code == 1
+        assert refused.exit_code == 2
         (line,) = [line for line in refused.stderr.splitlines() if line.startswith("Error")]
         assert "--draft: expected the target's tokenizer" in line
 
