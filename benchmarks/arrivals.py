@@ -1,13 +1,14 @@
 """Compare `treeopt simulate` with real servers: requests at random times, at treeopt's decoder and at llama-server.
 
     python benchmarks/arrivals.py --seconds 60
+    python benchmarks/arrivals.py --seconds 60 --only decoder --target build/real-model --draft examples/smollm2/draft
 
-The bundled pair is profiled first, and llama-server with four slots is probed. Then requests arrive at three rates. Every
-setting (plain decoding, fixed trees, the schedule) serves the same requests, in interleaved parts of a few
+The pair, by default the bundled one, is profiled first, and llama-server with four slots is probed. Then requests arrive at
+three rates. Every setting (plain decoding, fixed trees, the schedule) serves the same requests, in interleaved parts of a few
 seconds. A cell contains the simulated value, the measured one, and the error. Latency is from arrival to the last token.
 The rates are fractions of the capacity of the slowest setting. The fixed trees are those with the lowest simulated latency at
-the lowest and at the highest rate. Prompts are those of tools/held_out_prompts.py, cut to random lengths; the profile is
-measured on the same prompts. Numbers after +- are standard errors, from a bootstrap over parts (Efron 1979, section 2).
+the lowest and at the highest rate. Prompts are those of tools/held_out_prompts.py, or for another pair treeopt's default
+prompts without a chat template, cut to random lengths; the profile is measured on the same prompts. Numbers after +- are standard errors, from a bootstrap over parts (Efron 1979, section 2).
 
 The speed of a shared machine changes within minutes. So reference requests are served during profiling, and before and after
 every part; simulated latencies are scaled by the change at batch sizes 1, 2 and 4. The columns `slowdown` contain its median,
@@ -15,6 +16,7 @@ every part; simulated latencies are scaled by the change at batch sizes 1, 2 and
 for each round of the probe, each reference measurement and each part.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -57,8 +59,10 @@ from treeopt.simulation.serving import ServedSequence
 from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
 from treeopt.simulation.simulate import Deployment
 from treeopt.simulation.step_times import StepTimes
-from treeopt.texts.prompts import load_prompts
+from treeopt.texts.prompts import DEFAULT_PROMPTS, load_prompts
 
+ModelFolders = tuple[Path, Path] | None
+"""Target and draft model; None for the bundled pair."""
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
 RATES = (0.2, 0.45, 0.7)
 """Fractions of the capacity of the slowest setting."""
@@ -230,12 +234,13 @@ def relative_latency(
     return ratio(range(count)) - 1, float(np.std([ratio(numbers) for numbers in samples]))
 
 
-def profile_decoder(reference: Reference, folder: Path) -> tuple[Profile, Reference]:
+def profile_decoder(reference: Reference, folder: Path, models: ModelFolders) -> tuple[Profile, Reference]:
     """Profile treeopt's decoder, and measure the reference before and after."""
     reference.measure()  # warm-up
     path, before = folder / "profile.yaml", reference.measure()
-    command = [sys.executable, "-m", "treeopt", *PROFILE, "--prompts", str(folder / PROMPT_FILE), "-o", str(path)]
-    subprocess.run(command, check=True)
+    command = [sys.executable, "-m", "treeopt", *PROFILE, "--prompts", str(folder / PROMPT_FILE), "--no-chat"]
+    model_options = [] if models is None else ["--target", str(models[0]), "--draft", str(models[1])]
+    subprocess.run([*command, *model_options, "-o", str(path)], check=True)
     return Profile.load(path), reference.with_profiled([before, reference.measure()])
 
 
@@ -269,9 +274,9 @@ def probe_engine(
     return profile, reference.with_profiled([*measurements, reference.measure()])
 
 
-def decoder_comparison(folder: Path) -> Comparison:
-    """Profile the bundled pair, and return the comparison of treeopt's decoder."""
-    pair = load_pair()
+def decoder_comparison(folder: Path, models: ModelFolders) -> Comparison:
+    """Profile a pair, and return the comparison of treeopt's decoder."""
+    pair = load_pair(*models or (None, None))
     server = DecoderServer(
         target=pair.target,
         draft=pair.draft_model,
@@ -280,7 +285,7 @@ def decoder_comparison(folder: Path) -> Comparison:
         batch_size=BATCH_SIZE,
         max_tokens=PROMPT_TOKENS[1] + NEW_TOKENS[1],
     )
-    profile, reference = profile_decoder(Reference(server, REFERENCE_DRAFT_TOKENS), folder)
+    profile, reference = profile_decoder(Reference(server, REFERENCE_DRAFT_TOKENS), folder, models)
     times = StepTimes(profile, profile.acceptance())
     plain, *fixed, schedule = served_settings(times, PlanRequest())
     comparison = Comparison(server, times, [plain, *fixed], BATCH_SIZE, reference)
@@ -315,22 +320,33 @@ def probe_prompts(prompts: Sequence[str]) -> list[str]:
 @click.option("--seconds", default=6.0, show_default=True, help="Duration of each setting at each rate.")
 @click.option("--only", type=click.Choice(["decoder", "llama-server"]), help="Run one server only.")
 @click.option("--folder", type=Path, help="Folder for models and profiles; by default a temporary one.")
-def main(seconds: float, only: str | None, folder: Path | None) -> None:
+@click.option("--target", type=Path, help="Model folder; by default the bundled pair.")
+@click.option("--draft", type=Path, help="Folder of its draft model.")
+def main(seconds: float, only: str | None, folder: Path | None, target: Path | None, draft: Path | None) -> None:
     """Compare simulated and measured latency; print a line for each rate and setting."""
+    models = None if target is None or draft is None else (target, draft)
+    if (target is None) != (draft is None):
+        raise click.UsageError("--target, --draft: expected both, or neither for the bundled pair.")
+    if models is not None and only != "decoder":
+        raise click.UsageError("--target: expected with --only decoder, because llama-server runs the bundled pair.")
     runs = len(RATES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
     minutes = 6 + runs * (seconds / 60 + 0.06 * max(2, round(seconds / MAX_PART_S)))
     print(f"{describe_environment()}, processors {sorted(os.sched_getaffinity(0))}")
+    pair = "the bundled pair" if models is None else f"{target} + {draft}"
     print(
-        f"the bundled pair, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, outputs of {NEW_TOKENS[0]}; "
+        f"{pair}, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, outputs of {NEW_TOKENS[0]}; "
         f"takes about {minutes:.0f} minutes",
         flush=True,
     )
     with TemporaryDirectory() as name:
         folder = folder or Path(name)
-        tool = [sys.executable, str(TOOLS / "held_out_prompts.py"), "--count", f"{PROMPTS}"]
-        subprocess.run([*tool, "--output", str(folder / PROMPT_FILE)], check=True)
+        if models is None:
+            tool = [sys.executable, str(TOOLS / "held_out_prompts.py"), "--count", f"{PROMPTS}"]
+            subprocess.run([*tool, "--output", str(folder / PROMPT_FILE)], check=True)
+        else:
+            (folder / PROMPT_FILE).write_text(json.dumps(load_prompts(DEFAULT_PROMPTS)), "utf-8")
         if only != "llama-server":
-            comparison = decoder_comparison(folder)
+            comparison = decoder_comparison(folder, models)
             tqdm.write(f"\ntreeopt's decoder, batches of at most {BATCH_SIZE}, float32")
             comparison.run(seconds)
         if only != "decoder":
