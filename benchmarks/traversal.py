@@ -21,7 +21,7 @@ from treeopt.cli.options.values import TEMPERATURES
 from treeopt.planner.smoothing import smooth
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
-from treeopt.profiler.processes.processes import OneProcess
+from treeopt.profiler.processes.processes import Processes
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
@@ -40,7 +40,7 @@ ROOT_STRIDE = 8
 
 def measure_acceptance(pair: ModelPair, prompts: list[list[int]], settings: Settings) -> MeasuredAcceptance:
     counter = AcceptanceCounter(
-        pair.target, pair.draft_model, prompts, settings, checkpoint=Checkpoint(None, ""), processes=OneProcess()
+        pair.target, pair.draft_model, prompts, settings, checkpoint=Checkpoint(None, ""), processes=Processes()
     )
     with tqdm(total=len(prompts), desc="acceptance", leave=False, disable=None) as bar:
         (acceptance,) = counter.measure(settings.positions_per_prompt(len(prompts)), bar.update)

@@ -60,7 +60,7 @@ class TestImports:
     def test_drafting_is_imported_and_verification_measured(self) -> None:
         few = ("--rounds", "1", "--max-tokens", "2", "--positions", "24", "--max-prompts", "3")
         succeed("profile", "--draft-latency", "d.csv", *few)
-        latency = Profile.load("profile.yaml").latency()
+        latency = Profile.load("profile.yaml").latencies[0]
         assert (latency.verify.tokens.tolist(), latency.draft.tokens.tolist()) == ([1, 2], [1, 8, 64])
         assert [(part.what, part.source) for part in latency.imported] == [("draft", "d.csv (CSV)")]
 

@@ -26,7 +26,7 @@ NOT_MEASURED = "expected a profile of treeopt's own decoder. Got one of llama-se
 PROFILE = [
     ("--output missing/profile.yaml", 1, "missing"),
     ("--target missing", 1, "tokenizer.json"),
-    ("--draft missing", 1, "--target"),
+    ("--draft missing", 2, "--target"),
     ("--temperature nan", 2, "--temperature"),
     ("--context-tokens many", 2, "--context-tokens"),
     ("--context-tokens 64,64", 2, "each once"),
@@ -103,7 +103,7 @@ SOLVE = [
     (
         "--rule typical",
         2,
-        "--rule: expected a lossless one. Got 'typical', which changes the text's distribution: allow it with",
+        "--rule: expected a lossless one. Got 'typical', which changes the output's distribution: allow it with",
     ),
     ("--rule typical --lossy", 1, "rule typical was not measured. Measured: sequoia at 0."),
     ("--drafter medsua", 2, "--drafter"),

@@ -297,7 +297,7 @@ def test_two_processes_measure_a_split_target(case, tmp_path):
     torch.testing.assert_close(*tables, atol=1e-3, rtol=0)
 
 
-class TestOneProcess:
+class TestSingleProcess:
     def test_process_is_alone_without_a_launcher(self):
         for environ in ({}, {"WORLD_SIZE": "1"}):
             assert type(processes_for(environ, tensor_parallel=False, device=CPU)) is Processes
