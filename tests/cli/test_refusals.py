@@ -26,7 +26,6 @@ NOT_MEASURED = "expected a profile of treeopt's own decoder. Got one of llama-se
 PROFILE = [
     ("--output missing/profile.yaml", 1, "missing"),
     ("--target missing", 1, "tokenizer.json"),
-    ("--draft missing", 2, "--target"),
     ("--temperature nan", 2, "--temperature"),
     ("--context-tokens many", 2, "--context-tokens"),
     ("--context-tokens 64,64", 2, "each once"),
