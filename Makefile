@@ -80,7 +80,8 @@ SMOLLM2 := examples/smollm2
 real: real-model
 	mkdir -p $(REAL_RUN)
 	$(BIN)/treeopt profile --target $(REAL) --draft $(SMOLLM2)/draft --drafter eagle=$(SMOLLM2)/eagle \
-		--drafter prompt-lookup --drafter lookahead --temperature 0,0.7 --time-budget 10m --resume --output $(REAL_RUN)/profile.yaml
+		--drafter dflash=$(SMOLLM2)/dflash --drafter prompt-lookup --drafter lookahead \
+		--temperature 0,0.7 --time-budget 10m --resume --output $(REAL_RUN)/profile.yaml
 	$(BIN)/treeopt solve --profile $(REAL_RUN)/profile.yaml --temperature 0 --output $(REAL_RUN)/tree.json
 	$(BIN)/treeopt show $(REAL_RUN)/tree.json --output $(REAL_RUN)/tree.svg
 	$(BIN)/treeopt run $(REAL_RUN)/tree.json --max-new-tokens 100 --prompt "Why is the sky blue?"

@@ -8,6 +8,7 @@ import torch
 from tests.real.questions import QUESTIONS
 from treeopt.profiler.bench.divergence import divergence, logits_after
 from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.dflash import DFlashDrafter, load_dflash
 from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
@@ -74,7 +75,7 @@ def test_greedy_output_equals_generate(model, hf_model, tokenizer):
     assert len({number for _, number in divergences}) <= 1, divergences
 
 
-@pytest.mark.parametrize("kind", ["eagle", "draft"])
+@pytest.mark.parametrize("kind", ["eagle", "dflash", "draft"])
 def test_trained_drafters_are_lossless_and_often_accepted(model, hf_model, tokenizer, kind):
     """Chains of three tokens. A drafter of another target would be accepted almost never: 1.0 tokens per step."""
     if not (DRAFTERS / kind / "model.safetensors").is_file():
@@ -83,6 +84,9 @@ def test_trained_drafters_are_lossless_and_often_accepted(model, hf_model, token
     if kind == "eagle":
         head = load_eagle(DRAFTERS / kind, model)
         decoder = make_decoder(model, EagleDrafter(head, chain(3), capacity=MAX_TEXT_TOKENS + 8))
+    elif kind == "dflash":
+        head = load_dflash(DRAFTERS / kind, model)
+        decoder = make_decoder(model, DFlashDrafter(head, chain(3), capacity=MAX_TEXT_TOKENS + 8))
     else:
         draft = load_language_model(DRAFTERS / kind)
         decoder = Decoder(model, draft, chain(3), temperature=0, max_sequence_tokens=MAX_TEXT_TOKENS)
