@@ -20,6 +20,7 @@ from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.cli.options.values import TEMPERATURES
 from treeopt.planner.smoothing import smooth
 from treeopt.profiler import Checkpoint, Settings
+from treeopt.profiler.acceptance.contexts import WholePrompts
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
 from treeopt.profiler.processes.processes import Processes
 from treeopt.records.measured_acceptance import MeasuredAcceptance
@@ -40,7 +41,12 @@ ROOT_STRIDE = 8
 
 def measure_acceptance(pair: ModelPair, prompts: list[list[int]], settings: Settings) -> MeasuredAcceptance:
     counter = AcceptanceCounter(
-        pair.target, pair.draft_model, prompts, settings, checkpoint=Checkpoint(None, ""), processes=Processes()
+        pair.target,
+        pair.draft_model,
+        WholePrompts(prompts),
+        settings,
+        checkpoint=Checkpoint(None, ""),
+        processes=Processes(),
     )
     with tqdm(total=len(prompts), desc="acceptance", leave=False, disable=None) as bar:
         (acceptance,) = counter.measure(settings.positions_per_prompt(len(prompts)), bar.update)
