@@ -39,7 +39,7 @@ from treeopt.runtime.drafters.dflash import DFlashHead, load_dflash
 from treeopt.runtime.drafters.dflash.best_first import NEVER
 from treeopt.runtime.models.pair import load_pair
 from treeopt.runtime.models.transformer import Transformer
-from treeopt.trees import TokenTree, chain
+from treeopt.trees import TokenTree, chain, k_ary
 
 PROFILE = Path(__file__).parent.parent / "docs" / "profiles" / "bundled-2-cores.yaml"
 BUDGETS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -50,6 +50,8 @@ FOLDS = 4
 ROUNDS = 6
 """Replays that the seconds per token of a rule are found with."""
 ENTROPY_CLASSES = (2, 3)
+SOLVED = (8, 16, 32, 64)
+"""Nodes of the static trees whose table is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +386,48 @@ def spine_and_siblings(sequences: Sequence[BlockMarginals], budget: int) -> list
     ]
 
 
+def measured_reach(tree: TokenTree, sequences: Sequence[BlockMarginals]) -> Float64:
+    """Return (n,): how often the sequence takes the path of each node below a root, over all roots before a block's end."""
+    hits, roots = np.zeros(tree.nodes), 0
+    for sequence in sequences:
+        ranks = sequence.ranks[: len(sequence.ranks) - tree.max_depth]
+        roots += len(ranks)
+        node, active = np.zeros(len(ranks), np.int64), np.arange(len(ranks))
+        for depth in range(tree.max_depth + 1):
+            np.add.at(hits, node[active], 1)
+            if depth < tree.max_depth:
+                rank = ranks[active, depth]
+                active = active[(rank >= 0) & (rank < tree.child_counts[node[active]])]
+                node[active] = tree.first_child[node[active]] + ranks[active, depth]
+    return hits / roots
+
+
+def table_errors(sequences: Sequence[BlockMarginals]) -> list[str]:
+    """Return draft tokens on the spine and elsewhere, by the (depth, rank) table and counted, and tokens per step by replay."""
+    ranks = RootRanks([sequence.ranks for sequence in sequences])
+    levels = sequences[0].ranks.shape[1]
+    table = ranks.table(levels, MAX_TOKENS - 1)
+    solution = solve(table, MAX_TOKENS, levels)
+    trees = {f"chain of {levels}": chain(levels)} | {f"solved, {n} nodes": solution.tree(n, levels) for n in SOLVED}
+    lines = []
+    for name, tree in (trees | {"3 children each, 3 levels": k_ary(3, 3)}).items():
+        replayed, on_spine = ranks.replay(tree), [not any(path) for path in rank_paths(tree)]
+        cells = []
+        for reach in (table.reach(tree), measured_reach(tree, sequences)):
+            cells += [reach[on_spine].sum() - 1, reach[np.logical_not(on_spine)].sum(), reach.sum()]
+        rate = replayed.tokens.sum() / replayed.steps.sum()
+        lines.append(f"{name:<28}" + "".join(f"{cell:9.3f}" for cell in [*cells, rate]))
+    return lines
+
+
+def rank_paths(tree: TokenTree) -> list[tuple[int, ...]]:
+    """Return the ranks along the path of each node."""
+    paths: list[tuple[int, ...]] = [()]
+    for parent, rank in zip(tree.parents[1:].tolist(), tree.rank[1:].tolist(), strict=True):
+        paths.append((*paths[parent], rank))
+    return paths
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path, default=PROFILE, help="profile with the curve of verification")
@@ -407,6 +451,9 @@ def main() -> None:
         print("\n".join(cross_validate(sequences, seconds)))
         print(f"\nslot's top token right by depth, paths in trees of {BUDGETS[-3]} tokens, all roots: share/paths")
         print("\n".join(spine_and_siblings(sequences, BUDGETS[-3])))
+        print(f"\n{'':<28}{'table':<27}{'counted at all roots':<27}{'replay':>9}")
+        print(f"{'':<28}" + 2 * f"{'spine':>9}{'others':>9}{'tokens':>9}" + f"{'tokens':>9}")
+        print("\n".join(table_errors(sequences)))
 
 
 if __name__ == "__main__":
