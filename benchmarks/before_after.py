@@ -3,7 +3,8 @@
 Each checkout decodes in its own process on the same processor. They alternate for every method and round, so drift of the
 machine affects both. Without OTHER this checkout is compared with itself, which shows the noise. Prefill is not timed.
 
-`--shape` takes random weights, of which nothing is accepted, so that every step has the same work:
+`--shape` takes random weights, of which nothing is accepted, so that every step has the same work. On a GPU the last line
+compares plain decoding with the memory bandwidth that a copy reaches:
 
     python benchmarks/before_after.py OTHER --device cuda --dtype bfloat16 --shape 7b --draft-shape 68m --batch-size 8
 """
@@ -26,6 +27,8 @@ HERE = Path(__file__).resolve().parents[1]
 ROUNDS = 5
 PROMPTS, NEW_TOKENS = 3, 48
 RANDOM_PROMPT_TOKENS = 200
+COPY = "copy"
+COPY_BYTES = 2**32
 Method = Callable[[], float]
 """Decodes, and returns the seconds of a step on average, without the first of each sequence."""
 Builders = dict[str, Callable[[float], Method]]
@@ -64,6 +67,7 @@ def main() -> None:
     temperatures = [float(temperature) for temperature in args.temperatures.split(",")]
     tqdm.write(f"{'method':<20}{'temperature':>12}{'before, ms':>12}{'after, ms':>11}{'after/before':>14}  rounds")
     conditions = [(name, temperature) for temperature in temperatures for name in checkouts[0].methods]
+    plain_s = float("nan")
     for name, temperature in progress(conditions, "methods"):
         steps_s: dict[Checkout, list[float]] = {checkout: [] for checkout in checkouts}
         for number in range(1 + args.rounds):  # the order alternates; round 0 is the warm-up
@@ -71,9 +75,17 @@ def main() -> None:
                 steps_s[checkout].append(checkout.ask(name, temperature))
         ratios = sorted(after / before for before, after in list(zip(*steps_s.values(), strict=True))[1:])
         before_s, after_s = (statistics.median(rounds[1:]) for rounds in steps_s.values())
+        plain_s = after_s if name == "plain" else plain_s
         tqdm.write(
             f"{name:<20}{temperature:>12g}{1000 * before_s:>12.3f}{1000 * after_s:>11.3f}{statistics.median(ratios):>14.3f}  "
             f"{ratios[0]:.3f} to {ratios[-1]:.3f}"
+        )
+    if args.device != "cpu":
+        weights_bytes, copy_bytes_s = checkouts[1].weights_bytes, checkouts[1].ask(COPY, 0)
+        print(
+            f"\nplain decoding reads {weights_bytes / 1e9:.2f} GB of weights in {1000 * plain_s:.2f} ms, "
+            f"{weights_bytes / plain_s / 1e12:.2f} TB/s: {100 * weights_bytes / plain_s / copy_bytes_s:.0f} % of what a copy "
+            f"reads and writes, {copy_bytes_s / 1e12:.2f} TB/s"
         )
 
 
@@ -100,10 +112,10 @@ class Checkout:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.methods = self._read()
+        self.methods, self.weights_bytes = self._read()
 
     def ask(self, name: str, temperature: float) -> float:
-        """Return the seconds of a step of a method, on average."""
+        """Return the seconds of a step of a method, on average; of `COPY` the bytes per second."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([name, temperature]) + "\n")
         self._process.stdin.flush()
@@ -115,14 +127,17 @@ class Checkout:
 
 
 def decode(args: argparse.Namespace) -> None:
-    """Print the methods, then the seconds of a step for every request on stdin."""
+    """Print the methods and the bytes of the target's weights, then the seconds of a step for every request on stdin."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    builders = random_methods(args) if args.shape else pair_methods(args)
+    builders, weights_bytes = random_methods(args) if args.shape else pair_methods(args)
     methods: dict[tuple[str, float], Method] = {}
-    print(json.dumps(list(builders)), flush=True)
+    print(json.dumps([list(builders), weights_bytes]), flush=True)
     for line in sys.stdin:
         name, temperature = json.loads(line)
+        if name == COPY:
+            print(json.dumps(copy_rate(args.device)), flush=True)
+            continue
         if (name, temperature) not in methods:
             methods[name, temperature] = builders[name](temperature)
         print(json.dumps(methods[name, temperature]()), flush=True)
@@ -170,8 +185,24 @@ def build_batch(build: Callable[[float], Any], prompts: list[list[int]]) -> Call
     return with_temperature
 
 
-def random_methods(args: argparse.Namespace) -> Builders:
-    """Return functions that build each method for random models."""
+def copy_rate(device: str) -> float:
+    """Return bytes read and written per second of the fastest of ten copies."""
+    import torch
+
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
+    copy = torch.empty_like(source)
+    seconds = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        start_s = time.perf_counter()
+        copy.copy_(source)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start_s)
+    return 2 * COPY_BYTES / min(seconds)
+
+
+def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
+    """Return functions that build each method for random models, and the bytes of the target's weights."""
     import torch
 
     sys.path.append(str(HERE / "tools"))
@@ -202,11 +233,11 @@ def random_methods(args: argparse.Namespace) -> Builders:
     }
     singles = {name: build_single(build, prompts[:PROMPTS]) for name, build in decoders.items()}
     batches = {f"{name} x {args.batch_size}": build_batch(build, prompts) for name, build in decoders.items()}
-    return {**singles, **batches}
+    return {**singles, **batches}, target.parameters * target.dtype.itemsize
 
 
-def pair_methods(args: argparse.Namespace) -> Builders:
-    """Return functions that build each method for a trained pair."""
+def pair_methods(args: argparse.Namespace) -> tuple[Builders, int]:
+    """Return functions that build each method for a trained pair, and the bytes of the target's weights."""
     from treeopt import bundled
     from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
     from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
@@ -251,7 +282,7 @@ def pair_methods(args: argparse.Namespace) -> Builders:
         f"{name} x {args.batch_size}": build_batch(decoders[name], prompts[: args.batch_size])
         for name in ("plain", "chain of 6", "tree, sequoia", "eagle")
     }
-    return {**singles, **batches}
+    return {**singles, **batches}, target.parameters * target.dtype.itemsize
 
 
 if __name__ == "__main__":
