@@ -35,6 +35,14 @@ class DraftLevel(NamedTuple):
     """The parents in the pass that feeds them, after those of the levels above."""
 
 
+class _LevelViews(NamedTuple):
+    """Parts of the sampler's buffers; None for parents that are not adjacent."""
+
+    parent_tokens: Tensor | None
+    parent_values: Tensor | None
+    child_tokens: Tensor
+
+
 class LevelSampler:
     """Fills one static tree at a time, in buffers that all trees share.
 
@@ -69,13 +77,18 @@ class LevelSampler:
             self._tokens = self._all_tokens[:rows].view(len(roots), tree.nodes)
             self._values = self._all_values[:rows].view(len(roots), tree.nodes, self._columns)
             self._values.zero_()  # those of leaves are read, but never written
+            self._rows = list(
+                zip(self._tokens.unbind(), self._values.unbind(), self._values[..., 0].unbind(), strict=True)
+            )
+            self._views: dict[int, _LevelViews] = {}
             self._shape = shape
         self._tree = tree
         self._tokens[:, 0].copy_(torch.tensor(roots))
 
     def tokens_of(self, level: DraftLevel) -> Tensor:
         """Return the tokens of a level's parents, int64 (sequences, w)."""
-        return self._tokens[:, level.parents]
+        tokens = self._view(level).parent_tokens
+        return self._tokens[:, level.parents] if tokens is None else tokens
 
     def fill(self, level: DraftLevel, logits: Tensor, generators: Sequence[torch.Generator]) -> None:
         """Sample the children of a level, given the logits after its parents, (sequences, w, V) or (sequences * w, V)."""
@@ -86,18 +99,32 @@ class LevelSampler:
         else:
             largest, tokens = top_tokens(logits, level.children.max_children)
             values, children = largest[..., None], select_children(tokens, level.children)
-        self._values[:, level.parents] = values.to(self._values.dtype)
-        self._tokens[:, level.below] = children
+        view = self._view(level)
+        if view.parent_values is None:
+            self._values[:, level.parents] = values.to(self._values.dtype)
+        else:
+            view.parent_values.copy_(values)
+        view.child_tokens.copy_(children)
 
     def proposals(self) -> list[Proposal]:
         """Return the filled trees, in buffers that the next `begin` overwrites."""
         scored = range(self._tree.nodes)
         return [
             Proposal(self._tree, tokens, values if self._random else None, scores=Scores(self._name, scores, scored))
-            for tokens, values, scores in zip(
-                self._tokens.unbind(), self._values.unbind(), self._values[..., 0].unbind(), strict=True
-            )
+            for tokens, values, scores in self._rows
         ]
+
+    def _view(self, level: DraftLevel) -> "_LevelViews":
+        """Return the views of a level in the current buffers; making them takes longer than using them."""
+        view = self._views.get(level.below.start)
+        if view is None:
+            adjacent = isinstance(level.parents, slice)
+            view = self._views[level.below.start] = _LevelViews(
+                self._tokens[:, level.parents] if adjacent else None,
+                self._values[:, level.parents] if adjacent else None,
+                self._tokens[:, level.below],
+            )
+        return view
 
     def _allocate(self, sequences: int) -> None:
         rows = sequences * self._max_nodes
