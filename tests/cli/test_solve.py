@@ -19,7 +19,7 @@ from tests.cli.invented import (
     solved_json,
     succeed,
 )
-from treeopt.planner import Confidence, plan, schedule
+from treeopt.planner import Confidence, Plan, plan, schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
 from treeopt.report.plan_text import conclusions
@@ -112,16 +112,18 @@ class TestConfidence:
         ("weakest", "remedy"),
         [("acceptance", "--positions"), ("verify", "--rounds"), ("draft", "--rounds"), ("overhead", "--rounds")],
     )
-    def test_every_source_has_its_remedy(self, weakest: str, remedy: str) -> None:
+    def test_every_source_has_its_remedy(self, weakest: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
         unsure = Confidence(probability=0.5, weakest=weakest, without_weakest=0.75)
-        (warning,) = plan_warnings(replace(plan(invented(), 8), confidence=unsure))
+        monkeypatch.setattr(Plan, "confidence", unsure)
+        (warning,) = plan_warnings(plan(invented(), 8))
         assert "75 %" in str(warning)
         assert warning.action.endswith(f"{remedy}.")
 
     @pytest.mark.parametrize(("probability", "warnings"), [(0.9, 0), (0.899, 1)])
-    def test_limit_is_90_percent(self, probability: float, warnings: int) -> None:
+    def test_limit_is_90_percent(self, probability: float, warnings: int, monkeypatch: pytest.MonkeyPatch) -> None:
         confidence = Confidence(probability=probability, weakest="draft", without_weakest=1.0)
-        assert len(plan_warnings(replace(plan(invented(), 8), confidence=confidence))) == warnings
+        monkeypatch.setattr(Plan, "confidence", confidence)
+        assert len(plan_warnings(plan(invented(), 8))) == warnings
 
     def test_probabilities_are_never_rounded_up(self) -> None:
         probabilities = {0.0: "0 %", 0.29: "29 %", 0.8999: "89 %", 0.99: "99 %", 0.9901: "more than 99 %"}

@@ -1,22 +1,24 @@
 """A plan: what to run, with the alternatives and the reasons."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import Warning
 from treeopt.files.serialization import serialize_record
 from treeopt.planner.fastest import Fastest
-from treeopt.planner.model import Confidence, StepModel
+from treeopt.planner.model import Confidence, StepModel, confidence
 from treeopt.planner.options import OBJECTIVES, Option
 from treeopt.planner.request import Memory
 from treeopt.records.profile import trace_origins
 from treeopt.records.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
 from treeopt.tabular import Row, Tabular
+from treeopt.trees import TokenTree
 
 
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Plan(ShortRepr, Tabular):
     """The best tree, the best chain and plain decoding under the best rule; the best of the three is the choice."""
 
@@ -32,8 +34,8 @@ class Plan(ShortRepr, Tabular):
     """`speed`, or `tokens` per step."""
     fastest: Fastest
     """The tree with the largest speedup by the acceptance table alone, and a bound on all others."""
-    confidence: Confidence
-    """In the choice."""
+    rivals: tuple[TokenTree, ...]
+    """The fastest trees by the acceptance table, in the order of their predicted speedups."""
     model: StepModel
     solution: Solution
     memory: Memory | None = None
@@ -42,6 +44,11 @@ class Plan(ShortRepr, Tabular):
     """The best option of every rule that was planned, in the order measured; the plan is for the best of them."""
     warnings: tuple[Warning, ...] = ()
     """About a request that exceeds what was measured."""
+
+    @cached_property
+    def confidence(self) -> Confidence:
+        """In the fastest of `rivals`."""
+        return confidence(self.model, self.rivals)
 
     @property
     def candidates(self) -> dict[str, Option]:

@@ -10,7 +10,7 @@ from treeopt.arguments import check_instance
 from treeopt.arrays import Bool, Float64
 from treeopt.errors import InfeasibleError, Warning
 from treeopt.planner.fastest import fastest_tree, solution_speedups
-from treeopt.planner.model import StepModel, confidence, model_at
+from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.options import OBJECTIVES
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.request import PlanRequest, device_memory
@@ -254,7 +254,7 @@ def plan_rule(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
         budgets=tuple(budgets),
         objective=objective,
         fastest=fastest,
-        confidence=confidence(model, rivals),
+        rivals=tuple(rivals),
         model=model,
         solution=solution,
     )
