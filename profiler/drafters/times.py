@@ -9,7 +9,7 @@ import torch
 
 from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import Work
-from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
+from treeopt.profiler.latency.curve import LatencyCurve, Passes
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.passes import ROOM_TOKENS, ChangeTree, ModelPasses, TimedPoint, probe_trees
 from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, PointPasses
@@ -32,6 +32,8 @@ from treeopt.trees import TokenTree, chain
 
 TOP_K = 10
 """Tokens at each depth that a timed pass of all levels returns."""
+STEP_ROUNDS = 12
+"""Whole steps with each tree if there is time; all of a drafter's speed follows from them and the plain steps between them."""
 PASSES_SHARE = 1 / 3
 """Fraction of the time at one operating point that passes of the heads may take; whole steps have the rest."""
 
@@ -115,7 +117,7 @@ class DrafterTimer:
             passes.coarse(COARSE_WIDTH, deadline.part(PASSES_SHARE))
             passes.close()
             steps.coarse(COARSE_STEPS, deadline)
-            steps.sample(PILOT_ROUNDS, deadline)
+            steps.sample(STEP_ROUNDS, deadline)
         steps.close()
 
     @property

@@ -1,13 +1,16 @@
 """Latencies of drafters with heads, on a clock that counts the passes of the heads."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.cli.invented import invented
 from tests.profiler.pretended import FakeClock
 from treeopt.profiler import Checkpoint, Settings
-from treeopt.profiler.budget import NO_DEADLINE
-from treeopt.profiler.drafters.times import DrafterTimer
+from treeopt.profiler.budget import NO_DEADLINE, Deadline
+from treeopt.profiler.drafters.times import STEP_ROUNDS, DrafterTimer
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime.drafters.dflash import DFlashHead
@@ -40,7 +43,7 @@ def target_latencies() -> tuple[StepLatency, ...]:
     return invented(conditions=CONDITIONS, verify=lambda *_: PLAIN_S).latencies
 
 
-def measure(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
+def measure(drafter, monkeypatch, latencies: tuple[StepLatency, ...], settings=SETTINGS, deadline=NO_DEADLINE):
     clock = CountingClock()
     for kind, method in ((EagleHead, "forward"), (MedusaHeads, "logits"), (DFlashHead, "draft"), (MarkovHead, "bias")):
         original = getattr(kind, method)
@@ -50,8 +53,8 @@ def measure(drafter, monkeypatch, latencies: tuple[StepLatency, ...]):
             return original(self, *args, **options)
 
         monkeypatch.setattr(kind, method, counted)
-    times = DrafterTimer(drafter, list(range(9)), SETTINGS, Recorder(clock, Checkpoint(None, "")))
-    return times.measure(latencies, NO_DEADLINE)
+    times = DrafterTimer(drafter, list(range(9)), settings, Recorder(clock, Checkpoint(None, "")))
+    return times.measure(latencies, deadline)
 
 
 @pytest.mark.parametrize("name", ["eagle", "medusa", "dflash", "p-eagle"])
@@ -82,6 +85,14 @@ def test_a_markov_head_is_timed_by_levels(loaded, monkeypatch):
         for timed in latency.steps:
             np.testing.assert_allclose(timed.steps.samples_s, 1 + timed.tree.max_depth + 1e-3)
         np.testing.assert_allclose(latency.overhead.samples_s, 0, atol=0.1)
+
+
+@pytest.mark.parametrize(("left_s", "samples"), [(math.inf, STEP_ROUNDS), (-1.0, 2)])
+def test_a_time_budget_is_used_for_whole_steps(loaded, monkeypatch, left_s, samples):
+    settings = replace(SETTINGS, time_budget_s=60.0)
+    deadline = Deadline(lambda: 0.0, left_s)
+    for latency in measure(loaded("eagle"), monkeypatch, target_latencies(), settings, deadline):
+        assert {len(timed.steps.samples_s) for timed in latency.steps} == {samples}
 
 
 def test_operating_points_beyond_memory_are_left_out(loaded, monkeypatch):
