@@ -92,6 +92,17 @@ class TestVllmLog:
         expected = [np.mean(accepted[accepted >= position] > position) for position in range(4)]
         assert result.table.p[:, 0] == pytest.approx(expected, abs=2e-3)
 
+    def test_shorter_drafts_of_a_schedule_count(self, read_table):
+        """1,000 drafts of one token and 1,000 of three."""
+        head = "Mean acceptance length: {}, Accepted: {} tokens, Drafted: {} tokens, "
+        short = head.format(1.8, 800, 1000) + "Per-position acceptance rate: 0.800, 0.000, 0.000\n"
+        full = head.format(2.8, 1800, 3000) + "Per-position acceptance rate: 0.800, 0.600, 0.400\n"
+        result = read_table(short + full)
+        assert result.positions == 2000
+        assert result.table.p[:, 0] == pytest.approx([0.8, 600 / 1600, 400 / 600])
+        assert "shorter drafts" in result.imported[0].source
+        assert "shorter drafts" not in read_table(full).imported[0].source
+
     def test_lines_without_drafts_are_skipped(self, read_table):
         nothing = "Accepted: 0 tokens, Drafted: 0 tokens, Per-position acceptance rate: 0.000\n"
         assert read_table(nothing + vllm_line([1, 0, 1, 1], 1)).positions == 4

@@ -26,7 +26,7 @@ from treeopt.records.engine import MAX_POSITIONS
 LOG_MARK = "Per-position acceptance rate:"
 _NUMBER = r"\d{1,15}(?:\.\d{1,17})?"
 _LOG_RATES = re.compile(rf"{LOG_MARK}\s{{0,9}}({_NUMBER}(?:,\s{{0,9}}{_NUMBER}){{0,{MAX_POSITIONS}}})")
-_LOG_DRAFTED = re.compile(r"Drafted: (\d{1,15}) tokens")
+_LOG_ACCEPTED, _LOG_DRAFTED = (re.compile(rf"{name}: (\d{{1,15}}) tokens") for name in ("Accepted", "Drafted"))
 _LOG_MEAN = re.compile(rf"Mean acceptance length: ({_NUMBER})")
 MEAN_ROUNDING, RATE_ROUNDING = 0.0051, 0.00051
 """Two and three decimals."""
@@ -39,11 +39,12 @@ def is_log(file: ForeignFile) -> bool:
 
 
 def read_log(file: ForeignFile) -> Measurements:
-    """Return the acceptance of all lines, each weighted by its drafts: its drafted tokens over its positions.
+    """Return the acceptance of all lines, each weighted by its drafts.
 
     Raises FormatError naming a line whose rates do not make its mean acceptance length, such as one that was cut off.
     """
     intervals: list[tuple[list[float], int | None]] = []
+    has_shorter = False
     for number, line in enumerate(file.log.split("\n"), start=1):
         if (numbers := _LOG_RATES.search(line)) is not None:
             rates = [float(rate) for rate in numbers[1].split(",")]
@@ -54,7 +55,11 @@ def read_log(file: ForeignFile) -> Measurements:
                     f"expected rates whose sum is {float(mean[1]) - 1:.2f}, the mean acceptance length less 1. Got "
                     f"{sum(rates):.2f}: is the line complete?",
                 )
-            intervals.append((rates, None if drafted is None else int(drafted[1]) // len(rates)))
+            drafts = None if drafted is None else int(drafted[1]) // len(rates)
+            if drafts and (accepted := _LOG_ACCEPTED.search(line)) is not None:
+                full_drafts, drafts = drafts, _count_drafts(rates, int(accepted[1]), drafts)
+                has_shorter |= drafts > full_drafts
+            intervals.append((rates, drafts))
     if not intervals:
         raise file.error("content", f"expected numbers separated by commas after {LOG_MARK!r}. Got none.")
     counted = [(rates, drafts) for rates, drafts in intervals if drafts]
@@ -70,11 +75,19 @@ def read_log(file: ForeignFile) -> Measurements:
             "content",
             pool_steps,
             counts,
-            f"vLLM log, {len(counted)} line{'s' * (len(counted) > 1)}",
+            f"vLLM log, {len(counted)} line{'s' * (len(counted) > 1)}{f'; {SHORTER_DRAFTS}' if has_shorter else ''}",
             positions=sum(drafts for _, drafts in counted),
             one_sequence=False,
         )
     )
+
+
+def _count_drafts(rates: Sequence[float], accepted_tokens: int, full_drafts: int) -> int:
+    """Return the drafts of a line, `full_drafts` unless some drafted fewer tokens than there are positions."""
+    mean = sum(rates)
+    if mean == 0 or accepted_tokens <= full_drafts * (mean + RATE_ROUNDING * len(rates)):
+        return full_drafts
+    return round(accepted_tokens / mean)
 
 
 def _average_rates(file: ForeignFile, intervals: Sequence[Sequence[float]]) -> ImportedAcceptance:
