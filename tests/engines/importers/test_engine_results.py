@@ -145,6 +145,20 @@ class TestRequests:
             assert result.sequences is not None
             assert read_table(content).table.p.tolist() == result.table.p.tolist()
 
+    def test_summary_of_aiperf(self, read_table, refuse_table):
+        summary = {
+            "schema_version": "1.3",
+            "pooled_spec_decode_acceptance_histogram": {"0": 10, "1": 10, "2": 20},
+            "total_spec_decode_steps": {"unit": "steps", "avg": 40},
+            "total_draft_tokens": {"unit": "tokens", "avg": 120},
+        }
+        result = read_table(summary)
+        assert result.table.p[:, 0] == pytest.approx([0.75, 20 / 30, 0])
+        assert (result.prompts, result.positions) == (None, 40)
+        pooled = "pooled_spec_decode_acceptance_histogram"
+        refuse_table(changed(summary, "total_spec_decode_steps", "avg", to=41), pooled, "expected 41 steps")
+        refuse_table({pooled: {}}, pooled, "at least one that drafted")
+
     def test_single_response(self, read_table):
         result = read_table(json.dumps(response(SUMMARY), indent=2))
         assert result.table.counts.tolist() == [43, 4, 3]

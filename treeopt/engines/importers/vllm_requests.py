@@ -9,7 +9,10 @@ As vLLM's page on per-request acceptance metrics and AIPerf's `SpecDecodeAccepta
     per_step_accepted[i] <= per_step_drafted[i] <= num_spec_tokens
 
 vLLM writes the histogram as a list, AIPerf as an object without zeros. Only the histogram or `per_step_accepted` is
-required. Fields that are not named here are ignored.
+required. Fields that are not named here are ignored. AIPerf's summary has the histogram of all requests together:
+
+    pooled_spec_decode_acceptance_histogram
+    total_draft_tokens.avg, total_spec_decode_steps.avg: totals, in spite of the name
 """
 
 from collections import Counter
@@ -23,6 +26,7 @@ from treeopt.engines.importers.importer import ACCEPTANCE, Importer, Measurement
 from treeopt.files.fields import Fields
 
 AIPERF, VLLM = "spec_decode_acceptance", "speculative_decoding"
+POOLED, DRAFTED, STEPS = "pooled_spec_decode_acceptance_histogram", "total_draft_tokens", "total_spec_decode_steps"
 ROUNDING = 5e-3
 """Means and rates have two decimals."""
 
@@ -60,9 +64,12 @@ class _Request:
 
 
 def is_requests(file: ForeignFile) -> bool:
-    """Return whether one of the objects is a vLLM response with metrics, such metrics alone, or a record of AIPerf."""
+    """Return whether an object is a vLLM response with metrics, such metrics alone, or of AIPerf a record or summary."""
     contents = [response.content for response in file.objects]
-    return any(_metrics_path(content) is not None or {"metadata", "metrics"} <= content.keys() for content in contents)
+    return any(
+        _metrics_path(content) is not None or {"metadata", "metrics"} <= content.keys() or POOLED in content
+        for content in contents
+    )
 
 
 def read_requests(file: ForeignFile) -> Measurements:
@@ -71,6 +78,8 @@ def read_requests(file: ForeignFile) -> Measurements:
     Raises FormatError naming the line and the field, for numbers that contradict each other, and if nothing was
     drafted.
     """
+    if POOLED in file.objects[0].content:
+        return _read_summary(file)
     located = [
         (response, path)
         for response in file.objects
@@ -97,6 +106,23 @@ def read_requests(file: ForeignFile) -> Measurements:
             prompts=len(requests),
             positions=sum(request.steps for request in requests),
         )
+    )
+
+
+def _read_summary(file: ForeignFile) -> Measurements:
+    content = file.objects[0].inner()
+    fields = content.fields
+    histogram = content.read_counts(POOLED)
+    steps, depth = sum(histogram.values()), max(histogram, default=0)
+    if STEPS in fields and (total := fields.mapping(STEPS).integer("avg", least=0)) != steps:
+        raise fields.error(
+            POOLED, f"expected {total} steps, as {STEPS} has. Got {steps}: one is wrong, export it again."
+        )
+    if DRAFTED in fields and steps:
+        depth = max(depth, round(fields.mapping(DRAFTED).number("avg") / steps))
+    counts = StepCounts.from_lengths(histogram, depth)
+    return Measurements(
+        acceptance=file.build(POOLED, pool_steps, [counts], "AIPerf summary", positions=steps, one_sequence=False)
     )
 
 
@@ -214,7 +240,7 @@ def _read_totals(fields: Fields, histogram: Mapping[int, int], limit: int, draft
 
 REQUESTS = Importer(
     name="requests",
-    title="responses of vLLM, or records of AIPerf",
+    title="responses of vLLM, or records or the summary of AIPerf",
     contains=(ACCEPTANCE,),
     needs="metrics.speculative_decoding or spec_decode_acceptance of at least one request",
     matches=is_requests,
