@@ -1,6 +1,7 @@
 """Samples of Prometheus text, and speculation counters in it or in JSON, for probes of servers and importers of files.
 
-vLLM and llama.cpp use the same names, with or without the ending `_total`. vLLM labels them by engine:
+vLLM and llama.cpp use the same names, with or without the ending `_total`. vLLM labels them by engine; under Ray its
+names begin with `ray_vllm_`:
 
     vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 100.0
     vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 300.0
@@ -20,9 +21,9 @@ from treeopt.records.engine import parse_position
 
 DRAFTS, DRAFTED, ACCEPTED, BY_POSITION = "drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"
 NAME = re.compile(
-    rf"([A-Za-z][A-Za-z0-9]*)[:_]spec_decode_num_({DRAFTS}|{DRAFTED}|{ACCEPTED}|{BY_POSITION})(?:_total)?"
+    rf"(?:ray_)?([A-Za-z][A-Za-z0-9]*)[:_]spec_decode_num_({DRAFTS}|{DRAFTED}|{ACCEPTED}|{BY_POSITION})(?:_total)?"
 )
-MARK = re.compile(r"^[ \t]{0,9}[A-Za-z][A-Za-z0-9]{0,40}[:_]spec_decode_num_", re.MULTILINE)
+MARK = re.compile(r"^[ \t]{0,9}(?:ray_)?[A-Za-z][A-Za-z0-9]{0,40}[:_]spec_decode_num_", re.MULTILINE)
 MAX_LINE = 4000
 """Characters of a counter's line."""
 

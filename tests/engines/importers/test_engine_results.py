@@ -246,6 +246,10 @@ class TestMetrics:
         assert result.table.counts.tolist() == [100, 80, 40]
         assert result.imported[0].source == "file (llama.cpp metrics; shorter drafts count as rejected)"
 
+    def test_counters_of_vllm_under_ray(self, read_table):
+        ray = METRICS.replace("vllm:spec", "ray_vllm_spec").replace("{engine", '{Component="core",ReplicaId="a",engine')
+        assert np.array_equal(read_table(ray).table.p, read_table(METRICS).table.p)
+
     def test_labels_with_commas_braces_and_escapes(self, read_table):
         name = 'a\\"b},{c=\\\\d'
         assert read_table(METRICS.replace('model_name="m"', f'model_name="{name}"')).positions == 100
