@@ -258,10 +258,15 @@ class TestRefusals:
         for inputs, reason in (
             ({"inputs": prompt["input_ids"].repeat(2, 1)}, r"input_ids: expected one sequence.* Got 2"),
             ({"inputs_embeds": torch.zeros(1, 4, 256)}, "inputs_embeds: expected tokens"),
-            ({**prompt, "past_key_values": cache}, "past_key_values: expected none"),
+            ({**prompt, "past_key_values": cache}, "expected none"),
         ):
             with pytest.raises(InvalidValueError, match=reason):
                 hf_generate.generate(target, **inputs, max_new_tokens=5, tree=TREE, assistant_model=draft)
+        for name in ("cache", "past_key_values"):  # in transformers from 5.24, and before
+            with pytest.raises(InvalidValueError, match=f"{name}: expected none"):
+                hf_generate.decode(
+                    target, prompt["input_ids"], [], [], target.generation_config, tree=TREE, **{name: cache}
+                )
 
 
 class TestConversion:

@@ -36,6 +36,8 @@ from treeopt.trees import TokenTree
 
 WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 """The supported logits processors, in the order in which `Sampling` applies them."""
+CACHES = ("cache", "past_key_values")
+"""Names of the cache, in transformers from 5.24 and before."""
 MOST_PADDING = 1024
 """Vocabularies of one family differ by padding, which is less than this: by 128 tokens in Qwen2.5."""
 CAPACITY_STEP = 1024
@@ -227,9 +229,10 @@ def _check_call(input_ids: Tensor, config: GenerationConfig, model_inputs: dict[
         raise InvalidValueError("inputs_embeds: expected tokens. Give input_ids.")
     if model_inputs.get("attention_mask") is not None:
         raise InvalidValueError("attention_mask: expected ones only. Leave out padding.")
-    cache, positions = model_inputs.get("past_key_values"), model_inputs.get("position_ids")
-    if cache is not None and cache.get_seq_length() > 0:
-        raise InvalidValueError("past_key_values: expected none: a sequence is decoded from its beginning.")
+    positions = model_inputs.get("position_ids")
+    for name in CACHES:
+        if (cache := model_inputs.get(name)) is not None and cache.get_seq_length() > 0:
+            raise InvalidValueError(f"{name}: expected none: a sequence is decoded from its beginning.")
     if positions is not None and positions.flatten().tolist() != list(range(length)):
         raise InvalidValueError("position_ids: expected 0, 1, 2, and so on. Leave them out.")
 
