@@ -98,18 +98,29 @@ class ForeignFile:
 
     @cached_property
     def json(self) -> Any:
-        """The JSON value of the file; None for JSON Lines and for other text.
+        """The JSON value of the file, also below a program's log; None for JSON Lines and for other text.
 
         Raises FormatError for text that begins like JSON and is neither.
         """
         if not self.text.lstrip().startswith(OPENING):
-            return None
+            return self._json_below_log
         try:
             return parse_json(self.path, self.text, unique_keys=True)
         except FormatError:
             if "\n" in self.text.strip() and self._json_lines:
                 return None
             raise
+
+    @cached_property
+    def _json_below_log(self) -> Any:
+        """The JSON value that begins with a bracket on a line of its own and ends the file, otherwise None."""
+        start = next((index for index, line in enumerate(self.lines) if line.rstrip() in OPENING), None)
+        if start is None:
+            return None
+        try:
+            return parse_json(self.path, "\n".join(self.lines[start:]), unique_keys=True)
+        except FormatError:
+            return None
 
     @cached_property
     def is_json(self) -> bool:

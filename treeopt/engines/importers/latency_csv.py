@@ -108,12 +108,11 @@ class _Samples:
 
 
 def is_csv(file: ForeignFile) -> bool:
-    """Return whether a table has a known column, of JSON tokens and a time; any table if times are expected."""
+    """Return whether a table has tokens and times; if times are expected, any table of text that may be meant for one."""
     names = read_header(file)
     has_tokens, has_times = any(join_words(name) in COLUMNS["tokens"] for name in names), any(map(_parse_unit, names))
-    if file.is_json:
-        return has_tokens and has_times
-    return has_tokens or has_times or (len(names) > 1 and file.part in CSV.contains)
+    may_be_meant = not file.is_json and file.part in CSV.contains
+    return (has_tokens and has_times) or (may_be_meant and (has_tokens or has_times or len(names) > 1))
 
 
 def read_csv(file: ForeignFile) -> Measurements:
