@@ -318,13 +318,17 @@ class TestSglang:
             {"choices": [{"text": "a", "meta_info": META}]},
             META | {"spec_accept_length": 2.5},
             {"meta_info": {**META, "spec_accept_histogram": None, "spec_correct_drafts_histogram": [10, 10, 10, 10]}},
+            {"choices": [{"message": {}}], "sglext": {"spec_tokens_details": META}},
         ],
-        ids=["native", "choice", "alone", "renamed"],
+        ids=["native", "choice", "alone", "renamed", "extension"],
     )
     def test_histograms_of_requests(self, read_table, content):
         result = read_table(json_lines([content] * 2))
         assert result.table.p == pytest.approx(QUARTERS)
         assert (result.prompts, result.positions) == (2, 80)
+
+    def test_sequences_of_one_response_are_requests(self, read_table):
+        assert read_table({"choices": [], "sglext": {"spec_tokens_details": [META, META]}}).prompts == 2
 
     def test_requests_that_did_not_draft_are_left_out(self, read_table, refuse_table):
         lines = [{"meta_info": {"completion_tokens": 3}}, {"meta_info": META}]
@@ -335,7 +339,8 @@ class TestSglang:
         refuse_table(META | {"spec_verify_ct": 41}, "spec_accept_histogram", "expected 41 steps")
         refuse_table(META | {"completion_tokens": 50}, "completion_tokens", "at least about the 60")
         refuse_table(META | {"spec_accept_length": 3.5}, "spec_accept_length", "expected 2.5")
-        refuse_table({"backend": "sglang", "accept_length": 2.5}, "content", "take SGLang's responses")
+        for key in ("accept_length", "acc_length", "average_acceptance_length"):
+            refuse_table({"backend": "sglang", key: 2.5}, "content", f"the mean {key} only: take SGLang's responses")
         refuse_table("accept len: 2.5\n", "content", "lines with #running-req and accept len")
 
     def test_mean_of_the_log_is_weighted_by_running_requests(self, read_table):
@@ -374,6 +379,9 @@ class TestSglang:
             self.LINE.format(1, *line) for line in (("2.50", "0.50"), ("1.90", "0.90"), ("2.00", "0.20"))
         )
         refuse_table(changing, "accept len", "take SGLang's responses")
+
+    def test_rates_that_fit_several_draft_lengths_are_refused(self, refuse_table):
+        refuse_table(self.LINE.format(1, "3.50", "0.08"), "accept len", "expected a draft length.*Got 4")
 
 
 class TestLlamaServer:

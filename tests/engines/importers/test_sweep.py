@@ -1,5 +1,6 @@
 """Sweeps over the draft length: prediction of unmeasured lengths, and refusal of wrong conventions."""
 
+import csv
 import json
 import random
 
@@ -208,6 +209,99 @@ def test_vllm_result_files_form_one_sweep(tmp_path):
     (latency,) = sweep_profile(paths, sampling=GREEDY, context_tokens=256).chain_latencies
     assert [chain.length for chain in latency.chains] == list(MEASURED)
     assert float(np.mean(latency.chains[2].steps.samples_s)) == pytest.approx(step_s(3, 4))
+
+
+def vllm_sweep_rows(settings):
+    """Return the results of `vllm bench sweep serve`, which adds the settings of the server to each."""
+    return [
+        {
+            "_benchmark_name": f"k{length}",
+            "max_concurrency": 4,
+            "mean_tpot_ms": 1e3 * step_s(length, 4) / accept_length(length),
+            "run_number": 0,
+            **settings(length),
+        }
+        | (
+            {
+                "spec_decode_num_drafts": 100,
+                "spec_decode_draft_tokens": 100 * length,
+                "spec_decode_acceptance_length": accept_length(length),
+                "spec_decode_per_position_acceptance_rates": np.cumprod(RATES[:length]).tolist(),
+            }
+            if length
+            else {}
+        )
+        for length in MEASURED
+    ]
+
+
+def write_csv(path, rows):
+    """Write rows as pandas does: an index column, and lists and objects as Python prints them."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        table = csv.writer(stream)
+        table.writerow(["", *names])
+        table.writerows([index, *(row.get(name, "") for name in names)] for index, row in enumerate(rows))
+    return path
+
+
+def nested(length):
+    return {"speculative_config": {"method": "eagle3", "num_speculative_tokens": length} if length else None}
+
+
+def dotted(length):
+    return {"speculative_config.num_speculative_tokens": length}
+
+
+@pytest.mark.parametrize("settings", [nested, dotted])
+@pytest.mark.parametrize("name", ["summary.json", "summary.csv"])
+def test_results_of_a_vllm_sweep(tmp_path, settings, name):
+    rows, path = vllm_sweep_rows(settings), tmp_path / name
+    if name.endswith("csv"):
+        write_csv(path, rows)
+    else:
+        path.write_text(json.dumps(rows), "utf-8")
+    (latency,) = import_sweep(path).chain_latencies
+    assert [chain.length for chain in latency.chains] == list(MEASURED)
+    assert float(np.mean(latency.chains[2].steps.samples_s)) == pytest.approx(step_s(3, 4))
+
+
+@pytest.mark.parametrize("name", ["summary.json", "summary.csv"])
+def test_vllm_sweep_over_drafting_methods_is_refused(tmp_path, name):
+    rows, path = vllm_sweep_rows(nested), tmp_path / name
+    rows[1]["speculative_config"]["method"] = "ngram"
+    if name.endswith("csv"):
+        write_csv(path, rows)
+    else:
+        path.write_text(json.dumps(rows), "utf-8")
+    with pytest.raises(FormatError, match="one value in the column 'speculative_config_method'"):
+        import_sweep(path)
+
+
+def test_draft_length_of_sglang_results_is_that_of_the_server(tmp_path):
+    """`concurrency` of bench_serving is a mean; trees are left out."""
+    rows = [
+        {
+            "max_concurrency": 4,
+            "concurrency": 3.97,
+            "mean_tpot_ms": 1e3 * step_s(length, 4) / accept_length(length),
+            "accept_length": accept_length(length) if length else None,
+            "server_info": {
+                "model_path": "m",
+                "speculative_algorithm": "EAGLE3" if length else None,
+                "speculative_num_steps": length or None,
+                "speculative_eagle_topk": topk if length else None,
+                "speculative_num_draft_tokens": length + 1 if length else None,
+            },
+        }
+        for length, topk in [*((length, 1) for length in MEASURED), (5, 4)]
+    ]
+    path = tmp_path / "sglang.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    profile = import_sweep(path)
+    assert [chain.length for chain in profile.chain_latencies[0].chains] == list(MEASURED)
+    assert profile.chain_latencies[0].batch_size == 4
+    assert ("left out", "1 row of trees (top-k above 1)") in [(s.name, s.value) for s in profile.engine.settings]
 
 
 def test_sweep_is_planned_on_the_command_line(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """SGLang: per-request metadata in its responses, its log and `/metrics`.
 
-`meta_info` is in a response, in one of its choices, or alone. With trees, lengths are those of the best path:
+`meta_info` is in a response, in one of its choices, or alone; requests with `return_spec_tokens_details` have the same
+fields in `sglext.spec_tokens_details`. With trees, lengths are those of the best path:
 
     spec_accept_histogram, spec_correct_drafts_histogram: index j counts the steps that accepted j draft tokens
     spec_verify_ct: steps
@@ -18,12 +19,14 @@ from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, 
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
 from treeopt.engines.importers.importer import ACCEPTANCE, Importer, Measurements
 from treeopt.engines.importers.sweep import LENGTH, ROOTED
+from treeopt.engines.importers.table_rows import flatten_settings
 from treeopt.engines.prometheus import SampleError, read_samples
 
-META = "meta_info"
+META, EXTENSION, DETAILS = "meta_info", "sglext", "spec_tokens_details"
 HISTOGRAMS = ("spec_accept_histogram", "spec_correct_drafts_histogram")
 STEPS, TOKENS, MEAN = "spec_verify_ct", "completion_tokens", "spec_accept_length"
-MEAN_KEY = "accept_length"
+MEAN_KEYS = ("accept_length", "acc_length", "average_acceptance_length")
+"""Of bench_serving and one_batch_server, and of SpecForge."""
 LOG_MARK = "accept len: "
 _NUMBER = r"\d{1,9}(?:\.\d{1,17})?"
 _LOG_LINE = re.compile(
@@ -39,12 +42,12 @@ _GAUGES = re.compile(rf"^[ \t]{{0,9}}(?:{MEAN_GAUGE}|{RATE_GAUGE}|{LENGTH_GAUGE}
 
 
 def is_responses(file: ForeignFile) -> bool:
-    return any(_find_meta(response) is not None for response in file.objects)
+    return any(_find_metas(response) for response in file.objects)
 
 
 def read_responses(file: ForeignFile) -> Measurements:
     """Return the acceptance of all requests that have a histogram."""
-    metas = [meta for response in file.objects if (meta := _find_meta(response)) is not None]
+    metas = [meta for response in file.objects for meta in _find_metas(response)]
     counted = [meta for meta in metas if any(meta.content.get(name) for name in HISTOGRAMS)]
     if not counted:
         raise file.error(
@@ -64,13 +67,18 @@ def read_responses(file: ForeignFile) -> Measurements:
     )
 
 
-def _find_meta(response: JsonObject) -> JsonObject | None:
-    choices = response.content.get("choices")
+def _find_metas(response: JsonObject) -> list[JsonObject]:
+    """Return the metadata of the sequences of a response."""
+    content = response.content
+    choices, extension = content.get("choices"), content.get(EXTENSION)
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    meta: Any = response.content.get(META, first.get(META))
-    if meta is None and response.content.keys() & {*HISTOGRAMS}:
-        meta = response.content
-    return JsonObject(response.path, response.place, meta) if isinstance(meta, dict) else None
+    metas: Any = content.get(META, first.get(META))
+    if metas is None and isinstance(extension, dict):
+        metas = extension.get(DETAILS)
+    if metas is None and content.keys() & {*HISTOGRAMS}:
+        metas = content
+    listed = metas if isinstance(metas, list) else [metas]
+    return [JsonObject(response.path, response.place, meta) for meta in listed if isinstance(meta, dict)]
 
 
 def _read_histogram(meta: JsonObject) -> dict[int, int]:
@@ -159,22 +167,27 @@ def _find_length(file: ForeignFile, field: str, means: Sequence[_Mean], configur
     """Return the draft tokens of a step: the configured number, otherwise the one that fits all means and rates.
 
     A rate is (mean - 1) / length, or mean / (length + 1) in older versions; the newer if both fit.
+    Raises FormatError if none or several lengths fit.
     """
     longest = max(float(mean.tokens) for mean in means)
     if len(configured) == 1 and (length := min(configured)) and longest <= length + 1:
         return length
-    with_rate = [mean for mean in means if mean.rate]
+    with_rate = [mean for mean in means if float(mean.rate or 0)]
     for own_token in (1, 0):
-        ratios = [(float(mean.tokens) - own_token) / float(mean.rate) for mean in with_rate if float(mean.rate)]
-        divisor = round(sorted(ratios)[len(ratios) // 2]) if ratios else 0
-        length = divisor - (1 - own_token)
-        fits = all(_fits(mean, own_token, divisor) for mean in with_rate)
-        if 1 <= length <= MAX_LENGTH and longest <= length + 1 and fits:
-            return length
+        lengths = [
+            divisor - (1 - own_token)
+            for divisor in range(2 - own_token, MAX_LENGTH + 2 - own_token)
+            if with_rate and all(_fits(mean, own_token, divisor) for mean in with_rate)
+        ]
+        lengths = [length for length in lengths if longest <= length + 1]
+        if len(lengths) == 1:
+            return lengths[0]
+        if lengths:
+            break
     raise file.error(
         field,
         "expected a draft length: speculative_num_steps in the log's server_args, or rates that make one with the means. "
-        "Got none: take SGLang's responses with meta_info, which have spec_accept_histogram.",
+        f"Got {len(lengths) or 'none'}: take SGLang's responses with meta_info, which have spec_accept_histogram.",
     )
 
 
@@ -191,15 +204,16 @@ def _rounding(number: str) -> float:
 
 def is_mean_only(file: ForeignFile) -> bool:
     """Return whether objects have a mean acceptance but no draft length, such as those of SGLang's bench_serving."""
-    keys = {key for result in file.objects for key, value in result.content.items() if value is not None}
-    return MEAN_KEY in keys and keys.isdisjoint((*LENGTH, *ROOTED))
+    settings = [flatten_settings(result.content) for result in file.objects]
+    keys = {key for fields in settings for key, value in fields.items() if value is not None}
+    return not keys.isdisjoint(MEAN_KEYS) and keys.isdisjoint((*LENGTH, *ROOTED))
 
 
 def refuse_mean_only(file: ForeignFile) -> Measurements:
-    place = next(result.place for result in file.objects if MEAN_KEY in result.content) or "content"
+    place, key = next((result.place, key) for result in file.objects for key in MEAN_KEYS if key in result.content)
     raise file.error(
-        place,
-        f"expected acceptance by position. Got the mean {MEAN_KEY} only: take SGLang's responses with meta_info, which have "
+        place or "content",
+        f"expected acceptance by position. Got the mean {key} only: take SGLang's responses with meta_info, which have "
         "spec_accept_histogram, or probe the server with treeopt probe openai.",
     )
 

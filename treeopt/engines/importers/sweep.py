@@ -19,16 +19,18 @@ LENGTH = (
     "speculative_tokens",
     "steps",
     "num_steps",
+    "speculative_num_steps",
+    "speculative_config_num_speculative_tokens",
 )
-ROOTED = ("num_draft_tokens",)
+ROOTED = ("num_draft_tokens", "speculative_num_draft_tokens")
 """Includes the root, as in SGLang."""
 CONCURRENCY = "max_concurrency"
-"""Null in results of vLLM's and SGLang's benchmarks without a limit."""
-BATCH = ("batch", "batch_size", "bs", "concurrency", CONCURRENCY)
+"""Null in results of vLLM's and SGLang's benchmarks without a limit; SGLang's `concurrency` is a mean."""
+BATCH = ("batch", "batch_size", "bs", "concurrency")
 PROMPTS = "num_prompts"
 """Requests of a benchmark."""
 CONTEXT = ("context", "context_tokens", "context_length")
-TOP_K = ("topk", "top_k", "eagle_topk")
+TOP_K = ("topk", "top_k", "eagle_topk", "speculative_eagle_topk")
 STEP = {"step_time": 1.0, "step_time_s": 1.0, "step_s": 1.0, "step_time_ms": 1e-3, "step_ms": 1e-3}
 PER_TOKEN = {"tpot_s": 1.0, "tpot_ms": 1e-3, "mean_tpot_ms": 1e-3}
 OF_BATCH = (
@@ -56,8 +58,10 @@ ACCEPTED = ("accepted_tokens", "mean_accepted_tokens", "accepted_per_step")
 SPEEDS = (*STEP, *PER_TOKEN, *OF_BATCH, *PER_SEQUENCE)
 DRAFTS, DRAFTED = "spec_decode_num_drafts", ("spec_decode_num_draft_tokens", "spec_decode_draft_tokens")
 COLUMNS = frozenset(
-    (*LENGTH, *ROOTED, *BATCH, *CONTEXT, *TOP_K, *SPEEDS, *ACCEPT, *ACCEPTED, DRAFTS, *DRAFTED, PROMPTS)
+    (*LENGTH, *ROOTED, *BATCH, CONCURRENCY, *CONTEXT, *TOP_K, *SPEEDS, *ACCEPT, *ACCEPTED, DRAFTS, *DRAFTED, PROMPTS)
 )
+SERIES = "_benchmark_name"
+"""Name that `vllm bench sweep` gives to settings that have columns of their own."""
 MISSING = ("", "na", "nan", "n/a", "null", "none", "-")
 """Cells without a value, in lower case."""
 MAX_WHOLE = 10_000_000
@@ -82,10 +86,14 @@ def read_sweep(file: ForeignFile) -> Measurements:
 def _read_rows(file: ForeignFile) -> Rows:
     """Return the rows by column names with _ between words."""
     table = read_rows(file)
+    names = {name: join_words(name) for name in table.names if name != SERIES}
     return Rows(
         table.header_line,
-        [join_words(name) for name in table.names],
-        [replace(row, cells={join_words(name): cell for name, cell in row.cells.items()}) for row in table.rows],
+        list(names.values()),
+        [
+            replace(row, cells={names[name]: cell for name, cell in row.cells.items() if name in names})
+            for row in table.rows
+        ],
     )
 
 
@@ -122,7 +130,7 @@ def _missing_own_token(rows: Sequence[Row], lengths: Sequence[int]) -> float:
 
 
 def _build_row(row: Row, length: int, own_token: float) -> SweepRow:
-    concurrent = _read_number(row, BATCH)
+    concurrent = _read_number(row, (CONCURRENCY,) if CONCURRENCY in row.cells else BATCH)
     if math.isnan(concurrent) and CONCURRENCY in row.cells:
         raise row.error(
             f"{CONCURRENCY}: expected the number of concurrent requests. Got none: run the benchmark with --max-concurrency."

@@ -5,12 +5,14 @@ with one, as in Markdown. The decimal mark is a comma if a number can be nothing
 lines, rules and lines that start with # are skipped, but the header may be such a line.
 """
 
+import ast
 import csv
 import math
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.errors import FormatError
@@ -79,6 +81,18 @@ RESULTS = frozenset(
     ]
 )
 """Words of columns with results, which may differ between runs."""
+NESTED_SETTINGS = {
+    "speculative_config": ("method", "model", "num_speculative_tokens"),
+    "server_info": (
+        "speculative_algorithm",
+        "speculative_num_steps",
+        "speculative_eagle_topk",
+        "speculative_num_draft_tokens",
+    ),
+}
+"""Drafting settings below a field of a result, such as vLLM's and SGLang's benchmarks write."""
+MAX_NESTED = 4000
+"""Characters of a nested cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +216,7 @@ def read_header(file: ForeignFile) -> list[str]:
     numbers or texts.
     """
     if file.is_json:
-        cells = (name for row in file.objects for name, value in row.content.items() if not _is_nested(value))
+        cells = (name for row in file.objects for name in flatten_settings(row.content))
         return _normalize_names(list(dict.fromkeys(cells)))
     try:
         header = _find_header(file)
@@ -218,7 +232,8 @@ def read_rows(file: ForeignFile) -> Rows:
     """Return all rows; raises FormatError naming the line.
 
     Leaves out a first column without a name, which pandas and R write, empty last columns, and repeated headers of
-    concatenated files. Of JSON, null is an empty cell, and lists and objects are left out.
+    concatenated files. Of JSON, null is an empty cell. Lists and objects are left out, in text too, except drafting
+    settings.
     """
     if file.is_json:
         return _read_objects(file)
@@ -240,24 +255,57 @@ def read_rows(file: ForeignFile) -> Rows:
     if not numbered:
         raise file.error("content", "expected at least one line of numbers under the names. Got none.")
     decimal = _find_decimal_mark([cell for _, cells in numbered for cell in cells], separator)
-    rows = [
-        Row(file, number, {name: cell for name, cell in zip(names, cells, strict=True) if name}, decimal)
-        for number, cells in numbered
-    ]
-    names = [name for name in names if name]
-    if repeated := [name for name in names if names.count(name) > 1]:
+    if repeated := [name for name in names if name and names.count(name) > 1]:
         raise file.error(header.number, f"expected each column once. Got {repeated[0]!r:.60} twice: rename one.")
+    contents = [
+        flatten_settings({name: _parse_nested(cell) for name, cell in zip(names, cells, strict=True) if name})
+        for _, cells in numbered
+    ]
+    names = list(dict.fromkeys(name for content in contents for name in content))
+    rows = [
+        Row(file, number, {name: _cell_text(content.get(name)) for name in names}, decimal)
+        for (number, _), content in zip(numbered, contents, strict=True)
+    ]
     return Rows(header.number, names, rows)
+
+
+def flatten_settings(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields without lists and objects, together with drafting settings that are nested.
+
+    >>> flatten_settings({"tpot": 8, "itls": [8, 9], "speculative_config": {"num_speculative_tokens": 4}})
+    {'tpot': 8, 'speculative_config.num_speculative_tokens': 4}
+    """
+    flat = {name: value for name, value in content.items() if not _is_nested(value)}
+    for name, settings in NESTED_SETTINGS.items():
+        nested = content.get(name)
+        if isinstance(nested, dict):
+            prefix = "" if name == "server_info" else f"{name}."
+            flat |= {f"{prefix}{key}": nested[key] for key in settings if key in nested and not _is_nested(nested[key])}
+    return flat
+
+
+def _parse_nested(cell: str) -> Any:
+    """Return the list or object in a cell, as pandas writes it; other cells stay as they are."""
+    if cell[:1] + cell[-1:] not in ("[]", "{}"):
+        return cell
+    try:
+        return ast.literal_eval(cell) if len(cell) <= MAX_NESTED else []
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return cell
 
 
 def _read_objects(file: ForeignFile) -> Rows:
     rows = []
     for result in file.objects:
-        cells = {name: value for name, value in result.content.items() if not _is_nested(value)}
-        texts = ["" if value is None else str(value) for value in cells.values()]
+        cells = flatten_settings(result.content)
+        texts = map(_cell_text, cells.values())
         rows.append((result.place or "content", dict(zip(_normalize_names(list(cells)), texts, strict=True))))
     empty = dict.fromkeys(read_header(file), "")
     return Rows("content", list(empty), [Row(file, place, empty | cells, ".") for place, cells in rows])
+
+
+def _cell_text(value: object) -> str:
+    return "" if value is None else str(value)
 
 
 def _is_nested(value: object) -> bool:
