@@ -68,6 +68,20 @@ def test_table_counts_every_root():
     assert table.p[1].tolist() == [1 / 3, 1 / 3]  # three of them have a second depth within the text, none was missed
 
 
+def test_table_by_parent_counts_positions_below_first_children_and_below_others():
+    table = RootRanks([[[0, 0], [1, 0], [0, 1], [1], [0, 0], []]]).table(2, 2, parent_ranks=2)
+    assert table.counts.tolist() == [[6, 0], [3, 2]]  # the last root has no second depth within the text
+    assert table.p.tolist() == [[[3 / 6, 2 / 6], [0, 0]], [[2 / 3, 1 / 3], [1 / 2, 0]]]
+
+
+def test_table_by_parent_of_all_parents_is_the_table():
+    ranks = RootRanks([drawn(seed, 40) for seed in range(3)])
+    by_parent, table = ranks.table(DEPTHS, 2, parent_ranks=2), ranks.table(DEPTHS, 2)
+    assert by_parent.counts.sum(axis=1).tolist() == table.counts.tolist()
+    accepted = (by_parent.p * by_parent.counts[..., None]).sum(axis=1)
+    np.testing.assert_allclose(accepted, table.p * table.counts[:, None])
+
+
 def test_table_leaves_out_paths_of_later_ranks():
     table = RootRanks([[[2, 0], [0, 0], [2], []]]).table(2, 2)
     assert table.p.tolist() == [[1 / 4, 0], [1, 0]]  # only the second root's path goes on

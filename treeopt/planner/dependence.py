@@ -21,6 +21,10 @@ from treeopt.trees import TokenTree, chain
 
 PRIOR_STEPS = 25
 """Replayed steps that count as much as the table."""
+PRIOR_POSITIONS = 25
+"""Positions below parents of one rank that count as much as the row of all parents."""
+PARENT_RANKS = 2
+"""Rows at each depth: below first children, and below all others."""
 
 
 @dataclass(frozen=True)
@@ -102,3 +106,21 @@ class ChainDependence:
             residual = tokens - steps * counts.tokens_per_step
             rows.append(residual / tokens.sum() * np.sqrt(len(steps) / max(1, len(steps) - 1)))
         return np.array(rows)
+
+
+def condition_on_parent(table: AcceptanceTable, root_ranks: RootRanks) -> AcceptanceTable:
+    """Return a table with rows by the parent's rank, for a drafter whose children are the same below all parents of a depth.
+
+    Such children predict what follows the first ones, and are accepted less often below others. Rows with few positions
+    move towards the table's.
+
+    Args:
+        table: with one row at each depth.
+        root_ranks: the accepted ranks of the same sequences.
+    """
+    rows = table.rows(table.max_depth or 1)
+    counted = root_ranks.table(len(rows), table.branching, parent_ranks=PARENT_RANKS)
+    assert counted.counts is not None  # RootRanks counts
+    weight = (counted.counts / (counted.counts + PRIOR_POSITIONS))[..., None]
+    p = weight * counted.p + (1 - weight) * rows
+    return AcceptanceTable(p, counts=counted.counts + PRIOR_POSITIONS)

@@ -172,8 +172,13 @@ class RuleTrees:
 
     @classmethod
     def solve(cls, model: StepModel, max_nodes: int, request: PlanRequest) -> "RuleTrees":
-        """Solve for every budget, and every depth that the request allows and that was measured; raises as `solve` does."""
+        """Solve for every budget, and every depth that the request allows and that was measured; raises as `solve` does.
+
+        If one pass drafts all levels, acceptance depends on the parent's rank. Limits of widths need rows that do not.
+        """
         table, costs = model.acceptance.table, model.costs
+        if costs.per_block and request.level_widths is None:
+            table = model.tokens.table_by_parent or table
         limits = [request.max_depth, table.max_depth, costs.max_levels if costs.per_block else None]
         max_depth = min((limit for limit in limits if limit is not None), default=None)
         solution = solve(table, max_nodes, max_depth, level_widths=request.level_widths)

@@ -42,30 +42,42 @@ def smooth(acceptance: MeasuredAcceptance) -> Smoothing:
     The means are those of isotonic regression with equal weights (Barlow et al., 1972); row sums do not change.  A
     table without errors and counts is exact, so nothing in it is noise.
     """
-    table = acceptance.table
-    p = table.p.reshape(-1, table.branching)
-    variance = _variance(table).reshape(p.shape)
-    runs = [_unordered_runs(row) for row in p]
-    pooled = [_noisy_runs(*row) for row in zip(p, variance, runs, strict=True)]
-    averaging = np.stack([_averaging_matrix(table.branching, row_runs) for row_runs in pooled])
-    smoothed = np.einsum("rij,rj->ri", averaging, p).reshape(table.p.shape)
-    error = table.standard_error
-    if error is not None:
-        error = np.sqrt(np.einsum("rij,rj->ri", averaging**2, error.reshape(p.shape) ** 2)).reshape(table.p.shape)
-    sums = acceptance.sequences
+    table, sums = acceptance.table, acceptance.sequences
+    averaging, kept = _averaging_matrices(table)
+    smoothed = _average(table, averaging)
     if sums is not None:
         sums = SequenceSums(sums.reached, np.einsum("dij,tdj->tdi", averaging, sums.accepted))
         error = np.sqrt((sums.deviations() ** 2).sum(axis=0)).reshape(table.p.shape)
+        smoothed = AcceptanceTable(smoothed.p, counts=table.counts, standard_error=error)
     return Smoothing(
-        acceptance=replace(
-            acceptance,
-            table=AcceptanceTable(smoothed, counts=table.counts, standard_error=error),
-            sequences=sums,
-        ),
-        changed=int((smoothed != table.p).sum()),
-        largest_change=float(np.abs(smoothed - table.p).max()),
-        kept=sum(map(len, runs)) - sum(map(len, pooled)),
+        acceptance=replace(acceptance, table=smoothed, sequences=sums),
+        changed=int((smoothed.p != table.p).sum()),
+        largest_change=float(np.abs(smoothed.p - table.p).max()),
+        kept=kept,
     )
+
+
+def smooth_table(table: AcceptanceTable) -> AcceptanceTable:
+    """Return the table that `smooth` returns for an acceptance without sums over sequences."""
+    return _average(table, _averaging_matrices(table)[0])
+
+
+def _averaging_matrices(table: AcceptanceTable) -> tuple[Float64, int]:
+    """Return (rows, B, B): the matrix that smooths each row, and the number of increasing runs that stay."""
+    p = table.p.reshape(-1, table.branching)
+    runs = [_unordered_runs(row) for row in p]
+    pooled = [_noisy_runs(*row) for row in zip(p, _variance(table).reshape(p.shape), runs, strict=True)]
+    matrices = [_averaging_matrix(table.branching, row_runs) for row_runs in pooled]
+    return np.stack(matrices), sum(map(len, runs)) - sum(map(len, pooled))
+
+
+def _average(table: AcceptanceTable, averaging: Float64) -> AcceptanceTable:
+    """Return the table whose rows are multiplied by their matrices, (rows, B, B)."""
+    rows, error = (-1, table.branching), table.standard_error
+    if error is not None:
+        error = np.sqrt(np.einsum("rij,rj->ri", averaging**2, error.reshape(rows) ** 2)).reshape(table.p.shape)
+    p = np.einsum("rij,rj->ri", averaging, table.p.reshape(rows)).reshape(table.p.shape)
+    return AcceptanceTable(p, counts=table.counts, standard_error=error)
 
 
 @lru_cache(maxsize=1024)

@@ -15,8 +15,8 @@ import numpy as np
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
 from treeopt.errors import Warning
-from treeopt.planner.dependence import ChainDependence, Dependence
-from treeopt.planner.smoothing import Smoothing, smooth
+from treeopt.planner.dependence import ChainDependence, Dependence, condition_on_parent
+from treeopt.planner.smoothing import Smoothing, smooth, smooth_table
 from treeopt.planner.token_draws import TokenDraws
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import RootRanks
@@ -70,6 +70,18 @@ class TokenModel(ArrayRecord):
             return ChainDependence(self.acceptance.table, chains)
         accepted_ranks = self.acceptance.accepted_ranks or self.root_ranks
         return None if accepted_ranks is None else Dependence(self.acceptance.table, accepted_ranks)
+
+    @cached_property
+    def table_by_parent(self) -> AcceptanceTable | None:
+        """The acceptance with rows by the parent's rank, smoothed likewise; None without root ranks."""
+        if self.parts:
+            tables = [(weight, part.table_by_parent) for weight, part in self.parts]
+            known = [(weight, table) for weight, table in tables if table is not None]
+            return _interpolate_tables(known) if len(known) == len(tables) else None
+        if self.root_ranks is None:
+            return None
+        table = condition_on_parent(self.acceptance.table, self.root_ranks)
+        return table if self.smoothing is None else smooth_table(table)
 
     @property
     def replayed(self) -> bool:

@@ -135,18 +135,29 @@ class RootRanks(ArrayRecord):
         """Return (roots,) for every sequence: the tokens that a step from each root commits."""
         return tuple(_count_step_tokens(tree, ranks) for ranks in self.ranks)
 
-    def table(self, depths: int, branching: int) -> AcceptanceTable:
-        """Return the table of these ranks, with each position as a root once; rows never reached are 0."""
-        reached, accepted = np.zeros(depths), np.zeros((depths, branching))
+    def table(self, depths: int, branching: int, *, parent_ranks: int = 1) -> AcceptanceTable:
+        """Return the table of these ranks, with each position as a root once; rows never reached are 0.
+
+        Args:
+            depths: D.
+            branching: B.
+            parent_ranks: R; with more than 1, rows depend on the parent's rank.
+        """
+        reached, accepted = np.zeros((depths, parent_ranks)), np.zeros((depths, parent_ranks, branching))
         for sequence in self.ranks:
-            active = np.ones(len(sequence), np.bool_)
+            active, parent = np.ones(len(sequence), np.bool_), np.zeros(len(sequence), np.int64)
             for depth in range(min(depths, *sequence.shape)):
-                active = active[: len(sequence) - depth]  # below the last roots the sequence ends
+                active, parent = active[: len(sequence) - depth], parent[: len(sequence) - depth]  # then it ends
                 rank = sequence[: len(active), depth]
-                reached[depth] += active.sum()
-                accepted[depth] += (rank[active, None] == np.arange(branching)).sum(axis=0)
-                active = active & (rank != REJECTED) & (rank < branching)
-        return AcceptanceTable(accepted / np.maximum(reached, 1.0)[:, None])
+                for row in range(parent_ranks):
+                    below = active & (np.minimum(parent, parent_ranks - 1) == row)
+                    reached[depth, row] += below.sum()
+                    accepted[depth, row] += (rank[below, None] == np.arange(branching)).sum(axis=0)
+                active, parent = active & (rank != REJECTED) & (rank < branching), rank
+        p = accepted / np.maximum(reached, 1.0)[..., None]
+        if parent_ranks == 1:
+            p, reached = p[:, 0], reached[:, 0]
+        return AcceptanceTable(p, counts=reached)
 
 
 def read_root_ranks(fields: Fields, name: str) -> RootRanks:
