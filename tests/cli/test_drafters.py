@@ -104,6 +104,17 @@ def test_one_drafter_alone(folder: Path, profile: Profile):
     )
 
 
+def test_heads_are_not_planned_under_rules_that_need_sampled_children(folder: Path):
+    base = invented(tables=[TABLE, TABLE])
+    profile = replace(base, drafters=(heads(base, name="dflash", temperature=0.2),))
+    command = ("solve", "--profile", saved(folder, profile), "--temperature", "0.2", "--drafter", "dflash")
+    assert refused(*command, "--rule", "sequoia").startswith("Error: drafter dflash: no measurement of it fits")
+    succeed(*command)
+    provenance = load_file(folder / "tree.json").provenance
+    assert provenance is not None
+    assert (provenance.rule, provenance.temperature) == ("target", 0.2)
+
+
 @pytest.mark.parametrize(("name", "options"), [("medusa", ""), ("model", " --draft-temperature 0.5")])
 def test_printed_command_has_the_draft_temperature_of_the_draft_model_only(folder: Path, name: str, options: str):
     base = invented(tables=[TABLE, TABLE])

@@ -52,7 +52,8 @@ def sizes_of(oracle):
     config = oracle.config
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     names = (*names, "head_dim", "rms_norm_eps", "max_position_embeddings", "layer_types", "sliding_window")
-    return {name: getattr(config, name) for name in names} | {"rope_theta": 10000.0, "vocab_size": 23}
+    theta = config.rope_parameters["rope_theta"]
+    return {name: getattr(config, name) for name in names} | {"rope_theta": theta, "vocab_size": 23}
 
 
 def z_lab(oracle):

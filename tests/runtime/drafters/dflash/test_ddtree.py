@@ -11,9 +11,9 @@ from tests.support.decoded import PROMPT, decoded_step, joined
 from tests.support.slow_beam_expansion import paths_of
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.dflash import DDTreeDrafter, load_dflash
+from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, load_dflash
 from treeopt.runtime.drafters.dflash.best_first import NEVER, count_tokens_to_reach, grow_trees
-from treeopt.trees import TokenTree
+from treeopt.trees import TokenTree, k_ary
 from treeopt.trees.drafter_parameters import DDTreeSetting
 
 
@@ -122,6 +122,13 @@ class TestDrafter:
         with pytest.warns(match="expected a draft model whose logits are finite"):
             steps = list(decoder.stream(PROMPT, 30))
         assert joined(steps) == greedy_text(deep, PROMPT, 30)
+
+    @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "traversal"])
+    def test_rules_for_sampled_children_are_refused(self, deep, head, rule):
+        """Children that were chosen by their probability are no sample: these rules would change the output's distribution."""
+        for drafter in (drafter_of(head, 9), DFlashDrafter(head, k_ary(2, 2), capacity=60)):
+            with pytest.raises(InvalidValueError, match=r"rule: expected target .* because the drafts are not sampled"):
+                Decoder(deep, drafter, temperature=0.7, rule=rule)
 
     def test_a_budget_below_two_is_refused(self):
         with pytest.raises(InvalidValueError, match=r"budget: expected at least 2\. Got 1"):

@@ -83,6 +83,18 @@ class TestNetwork:
             head.draft([TEXT[-1]], [cache])[0], logits_of(head, deep, TEXT), atol=1e-9, rtol=1e-9
         )
 
+    def test_positions_are_rotated_as_the_heads_own_file_has_it(self, deep, head, tmp_path):
+        rope = {"rope_type": "default", "rope_theta": 30.0}
+        other = heads.make_oracle(deep.config, rope_parameters=rope)
+        found = logits_of(load_dflash(heads.save(tmp_path / "head", *heads.z_lab(other)), deep), deep, TEXT)
+        torch.testing.assert_close(found, heads.oracle_logits(other, deep, TEXT)[1:], atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(found, logits_of(head, deep, TEXT), atol=1e-2)
+
+    def test_contexts_may_be_longer_than_the_head_was_trained_for(self, deep, oracle, head, tmp_path):
+        config, tensors = heads.z_lab(oracle)
+        short = load_dflash(heads.save(tmp_path / "head", config | {"max_position_embeddings": 4}, tensors), deep)
+        assert torch.equal(logits_of(short, deep, TEXT), logits_of(head, deep, TEXT))
+
     def test_a_batch_has_the_logits_of_each_sequence_alone(self, deep, oracle, head):
         texts = (TEXT, TEXT[:4], TEXT[:1])
         caches = head.new_caches(len(TEXT), 3)
