@@ -120,7 +120,7 @@ def _model_names(args: ProfileOptions) -> dict[str, str]:
 
 def _print_summary(args: ProfileOptions, result: "Profile", record: "DraftRecord | None") -> None:
     """Print what was measured, which commands to run next, and warnings."""
-    from treeopt.report.plan_warnings import times_warnings
+    from treeopt.report.plan_warnings import head_warnings, times_warnings
     from treeopt.report.profile_text import profile_summary, record_summary
 
     lines = ["\n\n".join([profile_summary(result), *([] if record is None else [record_summary(record)])])]
@@ -134,5 +134,5 @@ def _print_summary(args: ProfileOptions, result: "Profile", record: "DraftRecord
         lines.append(f"Draft record written to {record_path}. Next: treeopt export {quoted(path)}{option} --to sglang")
     for line in lines:
         click.echo(line, err=to_stdout)
-    for warning in times_warnings(result.latencies):
+    for warning in [*times_warnings(result.latencies), *head_warnings(result.drafters)]:
         warn(warning)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from treeopt.errors import Warning
 from treeopt.records.engine import lengths_around
+from treeopt.records.measured_drafter import MeasuredDrafter
 from treeopt.records.step_latency import StepLatency
 from treeopt.records.timing_quality import estimate_drift, relative_iqr
 from treeopt.report.text import percent, percent_floor
@@ -20,6 +21,8 @@ SURE = 0.9
 MAX_DRIFT = 0.05
 MAX_SPREAD = 0.25
 """Largest relative changes of times without a warning; the spread is between the quartiles of single calls."""
+MIN_ACCEPTANCE, MIN_POSITIONS = 0.05, 100
+"""A trained head's first draft token is accepted more often, if as many positions are counted."""
 SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
 REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--rounds", "overhead": "--rounds"}
 """The option of `treeopt profile` that makes each source of uncertainty smaller."""
@@ -30,6 +33,7 @@ def profile_plan_warnings(planned: "ProfilePlan", categories: "CategoryPlans | N
     return [
         *plan_warnings(planned.plan, planned.drafters),
         *context_warnings(planned.plan, planned.profile, planned.schedule, planned.drafters),
+        *head_warnings(planned.profile.drafters),
         *(() if categories is None else categories.warnings),
     ]
 
@@ -85,6 +89,24 @@ def context_warnings(
         ),
     ]
     return [warning for warning in warnings if warning is not None]
+
+
+def head_warnings(drafters: Iterable[MeasuredDrafter]) -> list[Warning]:
+    """Return a warning for each head whose acceptance suggests that it reads other states than in its training."""
+    return [warning for drafter in drafters for warning in _head_warnings(drafter)]
+
+
+def _head_warnings(drafter: MeasuredDrafter) -> Iterator[Warning]:
+    for trees in drafter.trees:
+        positions, first = trees.acceptance.positions or 0, float(trees.acceptance.table.p[0, 0])
+        if positions >= MIN_POSITIONS and not MIN_ACCEPTANCE <= first < 1:
+            yield Warning(
+                f"{drafter.label}: the first draft token is accepted at {percent(first)} of {positions} positions at "
+                f"temperature {trees.sampling.temperature:g}, which suggests that the head reads other states than in its "
+                "training.",
+                "Check that it was trained on this target, and the layers in its config.json.",
+            )
+            return
 
 
 def times_warnings(latencies: Iterable[StepLatency]) -> list[Warning]:
