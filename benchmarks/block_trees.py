@@ -8,6 +8,7 @@ budget that a replay chooses.
 Rules for the budget of a step, from the sum F(n) of predicted reach over the best n nodes:
   first fall   the last n before F(n) / seconds(n) falls (CaDDTree, arXiv 2606.01813)
   all sizes    the n with the most s F(n) - seconds(n), where s is the seconds per token of this rule (Dinkelbach, 1967)
+Static trees: solved for rows by depth alone, and by depth and the parent's rank as in plans.
 Static trees by entropy: roots are divided into equally large classes by the entropy of the first slot, and each class has a
 tree of its own.
 Reach is the product of the slots' probabilities, or that product calibrated by isotonic regression, apart for the spine (all
@@ -28,18 +29,20 @@ from scipy.optimize import isotonic_regression
 from treeopt import Profile, bundled, solve
 from treeopt.arrays import Float64, Int64
 from treeopt.planner import step_model
+from treeopt.planner.dependence import condition_on_parent
 from treeopt.planner.resampling import SEED, draw_sequence_weights, estimate
 from treeopt.profiler import Checkpoint
 from treeopt.profiler.acceptance.contexts import DecodingPoint, WholePrompts
 from treeopt.profiler.acceptance.heads import BlockMarginals, block_marginals, build_head_sequence
 from treeopt.profiler.drafters.plain_sequences import generate_sequences
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.dflash import DFlashHead, load_dflash
+from treeopt.runtime.drafters.dflash import load_dflash
 from treeopt.runtime.drafters.dflash.best_first import NEVER
 from treeopt.runtime.models.pair import load_pair
 from treeopt.runtime.models.transformer import Transformer
-from treeopt.trees import TokenTree, chain, k_ary
+from treeopt.trees import TokenTree, chain
 
 PROFILE = Path(__file__).parent.parent / "docs" / "profiles" / "bundled-2-cores.yaml"
 BUDGETS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -50,8 +53,6 @@ FOLDS = 4
 ROUNDS = 6
 """Replays that the seconds per token of a rule are found with."""
 ENTROPY_CLASSES = (2, 3)
-SOLVED = (8, 16, 32, 64)
-"""Nodes of the static trees whose table is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,18 +309,32 @@ def all_sizes(trees: Sequence[GrownTrees], seconds: Float64) -> ChooseSizes:
     return choose
 
 
-def sample(
-    target: Transformer, head: DFlashHead, prompts: Sequence[Sequence[int]], sampling: Sampling, positions: int
-) -> list[BlockMarginals]:
-    """Return what the head predicts along what the target generates after each prompt."""
-    point = DecodingPoint(sampling, WholePrompts(prompts))
-    prompt_set = point.prompt_set(positions)
-    generated = generate_sequences(target, point, prompt_set, Checkpoint(None, "")).tokens
-    sequences = []
-    for number in progress(list(generated), "predicting"):
-        states = build_head_sequence(target, prompts[number], generated[number], sampling, head.requested_states)
-        sequences.append(block_marginals(head, states, MAX_TOKENS - 1))
-    return [sequence for sequence in sequences if len(sequence.ranks) > head.levels]
+def sample(temperatures: str, positions: int) -> Iterator[tuple[float, list[BlockMarginals]]]:
+    """Yield what the bundled head predicts along what the bundled target generates after each prompt, by temperature.
+
+    Args:
+        temperatures: comma-separated.
+        positions: new tokens of each sequence.
+    """
+    pair = load_pair()
+    assert isinstance(pair.target, Transformer)  # the bundled one
+    head, prompts = load_dflash(bundled.DFLASH, pair.target), default_prompts(pair)
+    for temperature in map(float, temperatures.split(",")):
+        point = DecodingPoint(Sampling(temperature), WholePrompts(prompts))
+        generated = generate_sequences(pair.target, point, point.prompt_set(positions), Checkpoint(None, "")).tokens
+        sequences = []
+        for number in progress(list(generated), "predicting"):
+            states = build_head_sequence(
+                pair.target, prompts[number], generated[number], point.sampling, head.requested_states
+            )
+            sequences.append(block_marginals(head, states, MAX_TOKENS - 1))
+        yield temperature, [sequence for sequence in sequences if len(sequence.ranks) > head.levels]
+
+
+def solved_trees(table: AcceptanceTable, levels: int) -> list[TokenTree]:
+    """Return the trees of 2 to `MAX_TOKENS` nodes with the most tokens."""
+    solution = solve(table, MAX_TOKENS, levels)
+    return [solution.tree(nodes, levels) for nodes in range(2, MAX_TOKENS + 1)]
 
 
 BASELINE = "DDTree, budget by replay"
@@ -331,10 +346,14 @@ def compare_trees(
     """Yield the steps of each strategy on held-out sequences, with settings that are the fastest on others."""
     fit_ranks, ranks = (RootRanks([sequence.ranks for sequence in part]) for part in (fit, held_out))
     levels = fit[0].ranks.shape[1]
-    solution = solve(fit_ranks.table(levels, MAX_TOKENS - 1), MAX_TOKENS, levels)
+    table = fit_ranks.table(levels, MAX_TOKENS - 1)
     chains = [chain(length) for length in range(1, levels + 1)]
-    static = [solution.tree(nodes, levels) for nodes in range(2, MAX_TOKENS + 1)]
-    for name, trees in (("best chain", chains), ("best static tree", static)):
+    by_depth, by_parent = (solved_trees(rows, levels) for rows in (table, condition_on_parent(table, fit_ranks)))
+    for name, trees in (
+        ("best chain", chains),
+        ("best static tree, rows by depth", by_depth),
+        ("best static tree, rows by parent", by_parent),
+    ):
         best = max(trees, key=lambda tree: replay_static(fit_ranks, tree, seconds).tokens_per_s)
         yield name, replay_static(ranks, best, seconds)
     for classes in ENTROPY_CLASSES:
@@ -366,94 +385,27 @@ def cross_validate(sequences: list[BlockMarginals], seconds: Float64) -> list[st
     return [replayed.format(name, joined[BASELINE]) for name, replayed in joined.items()]
 
 
-def spine_and_siblings(sequences: Sequence[BlockMarginals], budget: int) -> list[str]:
-    """Return how often a slot's top token is right, by depth, after the spine and after an accepted sibling."""
-    levels = sequences[0].ranks.shape[1]
-    counts = np.zeros((3, levels, 2), np.int64)
-    for sequence in sequences:
-        needed = GrownTrees.grow(sequence, Calibration.none()).needed
-        for depth in range(1, levels):
-            reached = needed[: len(needed) - depth, depth - 1] <= budget  # the sequence goes on for another token
-            ranks = sequence.ranks[: len(needed) - depth][reached]
-            spine, sibling = (ranks[:, :depth] == 0).all(axis=1), ranks[:, depth - 1] > 0
-            for kind, rows in enumerate((spine, sibling, ~spine & ~sibling)):
-                counts[kind, depth] += ((ranks[rows, depth] == 0).sum(), rows.sum())
-    names = ("on the spine", "after an accepted sibling", "further below a sibling")
-    return [
-        f"{name:<28}"
-        + "".join(f"{hits / total:7.3f}{f'/{total}':<6}" if total else " " * 13 for hits, total in row[1:])
-        for name, row in zip(names, counts, strict=True)
-    ]
-
-
-def measured_reach(tree: TokenTree, sequences: Sequence[BlockMarginals]) -> Float64:
-    """Return (n,): how often the sequence takes the path of each node below a root, over all roots before a block's end."""
-    hits, roots = np.zeros(tree.nodes), 0
-    for sequence in sequences:
-        ranks = sequence.ranks[: len(sequence.ranks) - tree.max_depth]
-        roots += len(ranks)
-        node, active = np.zeros(len(ranks), np.int64), np.arange(len(ranks))
-        for depth in range(tree.max_depth + 1):
-            np.add.at(hits, node[active], 1)
-            if depth < tree.max_depth:
-                rank = ranks[active, depth]
-                active = active[(rank >= 0) & (rank < tree.child_counts[node[active]])]
-                node[active] = tree.first_child[node[active]] + ranks[active, depth]
-    return hits / roots
-
-
-def table_errors(sequences: Sequence[BlockMarginals]) -> list[str]:
-    """Return draft tokens on the spine and elsewhere, by the (depth, rank) table and counted, and tokens per step by replay."""
-    ranks = RootRanks([sequence.ranks for sequence in sequences])
-    levels = sequences[0].ranks.shape[1]
-    table = ranks.table(levels, MAX_TOKENS - 1)
-    solution = solve(table, MAX_TOKENS, levels)
-    trees = {f"chain of {levels}": chain(levels)} | {f"solved, {n} nodes": solution.tree(n, levels) for n in SOLVED}
-    lines = []
-    for name, tree in (trees | {"3 children each, 3 levels": k_ary(3, 3)}).items():
-        replayed, on_spine = ranks.replay(tree), [not any(path) for path in rank_paths(tree)]
-        cells = []
-        for reach in (table.reach(tree), measured_reach(tree, sequences)):
-            cells += [reach[on_spine].sum() - 1, reach[np.logical_not(on_spine)].sum(), reach.sum()]
-        rate = replayed.tokens.sum() / replayed.steps.sum()
-        lines.append(f"{name:<28}" + "".join(f"{cell:9.3f}" for cell in [*cells, rate]))
-    return lines
-
-
-def rank_paths(tree: TokenTree) -> list[tuple[int, ...]]:
-    """Return the ranks along the path of each node."""
-    paths: list[tuple[int, ...]] = [()]
-    for parent, rank in zip(tree.parents[1:].tolist(), tree.rank[1:].tolist(), strict=True):
-        paths.append((*paths[parent], rank))
-    return paths
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `sample`."""
+    parser.add_argument("--temperatures", default="0,0.7", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--positions", type=int, default=48, help="new tokens of each sequence (default: %(default)s)")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path, default=PROFILE, help="profile with the curve of verification")
     parser.add_argument("--block-ms", type=float, default=1.4, help="milliseconds of a block (default: %(default)s)")
-    parser.add_argument("--temperatures", default="0,0.7", help="comma-separated (default: %(default)s)")
-    parser.add_argument("--positions", type=int, default=48, help="new tokens of each sequence (default: %(default)s)")
+    add_sampling(parser)
     args = parser.parse_args()
     print(describe_environment())
-    pair = load_pair()
-    assert isinstance(pair.target, Transformer)  # the bundled one
-    head = load_dflash(bundled.DFLASH, pair.target)
-    prompts = default_prompts(pair)
     costs = step_model(Profile.load(args.profile)).costs
     seconds = np.append(0.0, costs.verify.at(np.arange(1, MAX_TOKENS + 1)) + args.block_ms / 1000)
     seconds[1] = costs.plain_s[0] + args.block_ms / 1000
     print(f"{args.profile.name}: plain decoding {1 / float(costs.plain_s[0]):.0f} tokens/s; block {args.block_ms} ms")
-    for temperature in map(float, args.temperatures.split(",")):
-        sequences = sample(pair.target, head, prompts, Sampling(temperature), args.positions)
+    for temperature, sequences in sample(args.temperatures, args.positions):
         print(f"\ntemperature {temperature:g}, {len(sequences)} sequences")
         print(f"{'':<36}{'verified':>8}{'tokens/step':>15}{'tokens/s':>17}{'relative':>16}")
         print("\n".join(cross_validate(sequences, seconds)))
-        print(f"\nslot's top token right by depth, paths in trees of {BUDGETS[-3]} tokens, all roots: share/paths")
-        print("\n".join(spine_and_siblings(sequences, BUDGETS[-3])))
-        print(f"\n{'':<28}{'table':<27}{'counted at all roots':<27}{'replay':>9}")
-        print(f"{'':<28}" + 2 * f"{'spine':>9}{'others':>9}{'tokens':>9}" + f"{'tokens':>9}")
-        print("\n".join(table_errors(sequences)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from treeopt.profiler.acceptance.heads import BlockMarginals
 from treeopt.profiler.drafters.replays import count_steps
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.runtime.drafters.dflash.best_first import count_tokens_to_reach
-from treeopt.trees import TokenTree, k_ary
 
 script = script(ROOT / "benchmarks" / "block_trees.py")
 LEVELS, K = 3, 5
@@ -57,14 +56,6 @@ def test_calibration_of_independent_slots_is_the_product():
         for log_prob in (largest, -2.0, -4.0):
             assert calibration.reach(log_prob, spine=spine) == pytest.approx(np.exp(log_prob), abs=0.1)
     assert (np.diff(calibration.spine) <= 0).all()
-
-
-def test_reach_is_counted_over_all_roots():
-    tree = TokenTree([-1, 0, 0, 1])
-    ranks = np.array([[0, 0], [1, 0], [0, 3], [-1, 0], [0, 0], [0, 0]])  # the last two roots end within a block
-    reach = script.measured_reach(tree, [BlockMarginals(np.zeros((6, 2, 4)), ranks)])
-    assert reach.tolist() == [1.0, 0.5, 0.25, 0.25]
-    assert script.rank_paths(k_ary(2, 2)) == [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_one_class_of_roots_is_a_static_tree():
