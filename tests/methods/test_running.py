@@ -11,7 +11,7 @@ NAMES = {
     0.6: ["plain", "dflash", "redrafter"],
 }
 """By temperature."""
-SMALL = Effort(max_tokens=16, rounds=1, positions=120, setting_prompts=2, setting_positions=12)
+SMALL = Effort(max_tokens=16, rounds=1, positions=48)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from treeopt.records.results import MethodRow, NotRun
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.trees import TokenTree
 
-LITTLE = Effort(max_tokens=24, rounds=1, positions=120, setting_prompts=2, setting_positions=8)
+LITTLE = Effort(max_tokens=24, rounds=1, positions=48)
 
 
 def little_rows(target, draft, prompts, **options) -> tuple[MethodRow | NotRun, ...]:

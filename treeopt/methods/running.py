@@ -35,12 +35,12 @@ class Effort:
     """Largest pass that is timed."""
     rounds: int = 15
     """Samples of each time."""
-    positions: int = 3072
-    """Positions whose acceptance is counted under each rule; fewer if sequences would be too long."""
-    setting_prompts: int = 12
-    """Prompts for measuring drafters."""
-    setting_positions: int = 96
-    """New tokens per prompt for measuring drafters."""
+    positions: int = 4608
+    """Positions whose acceptance is counted under each rule and for each drafter."""
+
+    def select_prompts(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Sequence[Sequence[int]]:
+        """Return the prompts whose sequences of `new_tokens` have no more positions, at least two."""
+        return prompts[: max(2, self.positions // new_tokens)]
 
 
 DEFAULT_EFFORT = Effort()
@@ -75,6 +75,7 @@ def run_methods(
     distribution, InfeasibleError for a temperature that the profile does not contain.
     """
     names = select_methods(names)
+    measured_prompts = effort.select_prompts(measured_prompts, workload.max_new_tokens)
     samplings = [
         Sampling(temperature) if profile is None else profile_sampling(profile, temperature)
         for temperature in temperatures
@@ -86,10 +87,11 @@ def run_methods(
             announce(f"{prefix}: profile")
         inputs = Inputs(
             pair=pair,
-            profile=profile or _profile(pair, measured_prompts, sampling, effort, show_progress),
+            profile=profile
+            or _profile(pair, measured_prompts, workload.max_new_tokens, sampling, effort, show_progress),
             sampling=sampling,
-            prompts=measured_prompts[: effort.setting_prompts],
-            positions=effort.setting_positions,
+            prompts=measured_prompts,
+            positions=workload.max_new_tokens,
             rounds=effort.rounds,
         )
         announce(f"{prefix}: plans")
@@ -149,17 +151,22 @@ def profile_sampling(profile: Profile, temperature: float) -> Sampling:
 
 
 def _profile(
-    pair: ModelPair, prompts: Sequence[Sequence[int]], sampling: Sampling, effort: Effort, show_progress: bool
+    pair: ModelPair,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    sampling: Sampling,
+    effort: Effort,
+    show_progress: bool,
 ) -> Profile:
     trained = max_sequence_tokens(pair.target, pair.draft)
-    max_positions = trained - max(map(len, prompts))
+    positions = max(1, min(new_tokens, trained - max(map(len, prompts))))
     settings = Settings(
         rules=("sequoia",) if sampling.greedy else RULES,
         samplings=(sampling,),
         context_tokens=(max(1, min(CONTEXT_TOKENS, trained - ROOM_TOKENS)),),
         max_tokens=effort.max_tokens,
         rounds=effort.rounds,
-        positions=max(1, min(effort.positions, max_positions * len(prompts))),
+        positions=positions * len(prompts),
     )
     measurement = Measurement(
         pair.target,
