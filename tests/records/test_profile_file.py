@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -161,8 +162,17 @@ class TestGoldenFile:
         elif isinstance(content, list) and "items" in schema:
             self.check_keys(content[0], schema["items"])
 
-    def test_specification_shows_golden_file(self):
-        assert f"```yaml\n{GOLDEN_FILE.read_text('utf-8')}```" in SPECIFICATION.read_text("utf-8")
+    def test_specification_links_golden_file(self):
+        page = SPECIFICATION.read_text("utf-8")
+        (link,) = re.findall(rf"\(([^)]*{GOLDEN_FILE.name})\)", page)
+        assert (SPECIFICATION.parent / link).resolve() == GOLDEN_FILE.resolve()
+
+    def test_example_of_the_specification_is_a_profile(self, tmp_path):
+        (example,) = re.findall(r"```yaml\n(.*?)```", SPECIFICATION.read_text("utf-8"), re.DOTALL)
+        path = tmp_path / "profile.yaml"
+        path.write_text(example, "utf-8")
+        VALIDATOR.validate(read_content(path))
+        assert Profile.load(path).acceptances[0].table.p.shape == (2, 3)
 
     def test_dash_is_standard_output(self, capsys):
         GOLDEN.save("-")
