@@ -90,7 +90,7 @@ def _named(names: tuple[str, ...]) -> Contents:
     pair = replace(profile.pair, target=names[0], draft=names[1], dtype=names[2])
     machine = replace(profile.machine, processor=names[0], device=names[3], system=names[4])
     found = planned(replace(profile, pair=pair, machine=machine, tool=names[0]))
-    raced = BenchHeading(tool=names[0], created=names[1], pair=replace(pair, draft=names[2]), machine=machine)
+    heading = BenchHeading(tool=names[0], created=names[1], pair=replace(pair, draft=names[2]), machine=machine)
     known = [Provenance(pair=name, machine=name, rule=name, source=name) for name in names]
     trees = [TreeFile(tree=TokenTree([-1, 0, 0]), provenance=each) for each in known]
     benches = (
@@ -103,7 +103,7 @@ def _named(names: tuple[str, ...]) -> Contents:
     return Contents(
         planned=found,
         trees=tuple((name, tree) for name, tree in zip(names, trees, strict=True)),
-        benches=tuple(LabelledBench(names[place % len(names)], each, raced) for place, each in enumerate(benches)),
+        benches=tuple(LabelledBench(names[place % len(names)], each, heading) for place, each in enumerate(benches)),
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.pages import BATCHES, DIVERGENCE, MEASURED, METHODS, PACE, PACED, UNKNOWN, planned, way
+from tests.support.pages import BATCHES, DIVERGENCE, MEASURED, METHODS, PACE, PACED, UNKNOWN, batch_row, planned
 from treeopt.planner.benchmarks import GridRow
 from treeopt.records.bench_file import GridBench, GridTree, MethodsBench, TreeBench
 from treeopt.records.latency import Estimate
@@ -118,14 +118,14 @@ class TestGrid:
 
 
 class TestBatches:
-    def bench(self, parted: tuple[Divergence, ...] = (), temperature: float = 0.0) -> BatchBench:
+    def bench(self, divergences: tuple[Divergence, ...] = (), temperature: float = 0.0) -> BatchBench:
         one = (
-            way(PLAIN, 400, 1, predicted_tokens_per_s=420),
-            way(TREE, 500, 1, speedup=1.25, chosen=True, **UNKNOWN),
+            batch_row(PLAIN, 400, 1, predicted_tokens_per_s=420),
+            batch_row(TREE, 500, 1, speedup=1.25, chosen=True, **UNKNOWN),
         )
         eight = (
-            way(PLAIN, 1600, 8, chosen=True, **UNKNOWN),
-            way(TREE, 1680, 8, speedup=1.05, parted=parted, **UNKNOWN),
+            batch_row(PLAIN, 1600, 8, chosen=True, **UNKNOWN),
+            batch_row(TREE, 1680, 8, speedup=1.05, divergences=divergences, **UNKNOWN),
         )
         sizes = (BatchSize(batch_size=1, rows=one), BatchSize(batch_size=8, rows=eight))
         return BatchBench(rule="sequoia", temperature=temperature, prompts=16, max_new_tokens=96, rounds=3, sizes=sizes)
@@ -148,7 +148,7 @@ class TestBatches:
     def test_changed_machine_is_reported(self, predicted: float, error: str | None) -> None:
         sizes = [(1, predicted), (2, predicted), (4, 404)]
         rows = [
-            BatchSize(batch_size=size, rows=(way(PLAIN, 400, size, predicted_tokens_per_s=rate),))
+            BatchSize(batch_size=size, rows=(batch_row(PLAIN, 400, size, predicted_tokens_per_s=rate),))
             for size, rate in sizes
         ]
         last = batch_bench_table(replace(self.bench(), sizes=tuple(rows))).splitlines()[-1]
@@ -157,7 +157,7 @@ class TestBatches:
         assert error is None or error in last
 
     @pytest.mark.parametrize(
-        ("parted", "temperature", "expected"),
+        ("divergences", "temperature", "expected"),
         [
             ((NEAR,), 0.0, "1 of 64 outputs diverged from decoding alone, each at a near-tie"),
             ((NEAR, FAR), 0.0, "1 output DIFFERS from decoding alone"),
@@ -165,9 +165,9 @@ class TestBatches:
         ],
     )
     def test_diverging_outputs_are_reported(
-        self, parted: tuple[Divergence, ...], temperature: float, expected: str
+        self, divergences: tuple[Divergence, ...], temperature: float, expected: str
     ) -> None:
-        assert expected in batch_bench_table(self.bench(parted, temperature))
+        assert expected in batch_bench_table(self.bench(divergences, temperature))
 
     def test_pace_is_reported_by_batch_size(self) -> None:
         lines = [line for line in batch_bench_table(BATCHES).splitlines() if line.startswith("Pace")]

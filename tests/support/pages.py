@@ -179,7 +179,7 @@ ROW = MethodRow(
     pace=PACE,
 )
 METHODS = MethodsBench(rows=(ROW,), not_run=(NotRun(method="lookahead", temperature=0.0, reason="no room"),))
-PARTED = TextDivergence(prompt=1, position=5, plain="a", other="b", gap=3.5, at_least=True, verdict=FAULT)
+DIVERGED = TextDivergence(prompt=1, position=5, plain="a", other="b", gap=3.5, at_least=True, verdict=FAULT)
 ENGINE = EngineBench(
     engine="llama-server",
     version="b1",
@@ -195,7 +195,7 @@ ENGINE = EngineBench(
             predicted_speedup=None if length == 3 else 1.0 + length / 5,
             spread=0.02,
             identical=None if length == 1 else length != 3,
-            divergences=(PARTED, replace(PARTED, gap=None, verdict=UNCHECKED)) if length == 3 else (),
+            divergences=(DIVERGED, replace(DIVERGED, gap=None, verdict=UNCHECKED)) if length == 3 else (),
         )
         for length in range(4)
     ),
@@ -208,19 +208,18 @@ HEADING = BenchHeading(
 DIVERGENCE = Divergence(prompt=3, position=17, gap=0.25, near_tie=False)
 
 
-def way(tree: TokenTree, rate: float, texts: int, *, speedup: float = 1.0, **changes: Any) -> BatchRow:
-    """Return a way of decoding so many texts at a time, measured at a rate, and predicted one hundredth below it."""
-    parted = changes.pop("parted", ())
+def batch_row(tree: TokenTree, rate: float, batch_size: int, *, speedup: float = 1.0, **changes: Any) -> BatchRow:
+    """Return a row measured at `rate` tokens per second and predicted 1 % below it."""
     measured = BatchMeasurement(
         tokens_per_s=rate,
         step_s=0.01,
-        batch_tokens_per_step=2.5 * texts,
+        batch_tokens_per_step=2.5 * batch_size,
         speedup=speedup,
         spread=0.04,
         overhead=changes.pop("overhead", 0.083),
         prefill_s=0.5,
         outputs=16,
-        divergences=parted,
+        divergences=changes.pop("divergences", ()),
     )
     known: dict[str, Any] = {
         "chosen": False,
@@ -243,25 +242,25 @@ BATCHES = BatchBench(
         BatchSize(
             batch_size=1,
             rows=(
-                way(chain(0), 400.0, 1, overhead=0.05),
-                way(level_widths([2, 2]), 600.0, 1, speedup=1.5, chosen=True),
-                way(chain(3), 500.0, 1, speedup=1.25),
+                batch_row(chain(0), 400.0, 1, overhead=0.05),
+                batch_row(level_widths([2, 2]), 600.0, 1, speedup=1.5, chosen=True),
+                batch_row(chain(3), 500.0, 1, speedup=1.25),
             ),
         ),
         BatchSize(
             batch_size=6,
             pace=replace(PACE, draft=None, draft_width=None),
             rows=(
-                way(chain(0), 1600.0, 6, chosen=True),
-                way(
+                batch_row(chain(0), 1600.0, 6, chosen=True),
+                batch_row(
                     chain(3),
                     1680.0,
                     6,
                     speedup=1.05,
-                    parted=(Divergence(prompt=3, position=7, gap=0.0, near_tie=True),),
+                    divergences=(Divergence(prompt=3, position=7, gap=0.0, near_tie=True),),
                     predicted_at_pace=PACED,
                 ),
-                way(chain(2), 1500.0, 6, speedup=0.9375, **UNKNOWN),
+                batch_row(chain(2), 1500.0, 6, speedup=0.9375, **UNKNOWN),
             ),
         ),
     ),

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch
 
 from tests.support.figures import DrawnFigure, box, common, seen
-from tests.support.pages import BATCHES, ENGINE, GRID, MEASURED, METHODS, ROW, UNKNOWN, bench_of, planned, way
+from tests.support.pages import BATCHES, ENGINE, GRID, MEASURED, METHODS, ROW, UNKNOWN, batch_row, bench_of, planned
 from treeopt.plotting.panels import Panel, compose
 from treeopt.plotting.style import CHAIN, CHOICE, INK, MUTED, TREE
 from treeopt.records.bench_file import GridTree, MethodsBench
@@ -231,7 +231,7 @@ def test_trees_have_different_colours() -> None:
     colours = tree_colours(BATCHES)
     assert (colours[chain(0)], colours[level_widths([2, 2])], colours[chain(3)]) == (MUTED, TREE, CHAIN)
     assert colours[chain(2)] not in (MUTED, TREE, CHAIN, CHOICE)
-    many = tuple(way(chain(length), 400.0 + length, 3) for length in range(9))
+    many = tuple(batch_row(chain(length), 400.0 + length, 3) for length in range(9))
     crowded = tree_colours(replace(BATCHES, sizes=(BatchSize(batch_size=3, rows=many),)))
     assert len(set(crowded.values())) == len(crowded) == 5
 
@@ -242,7 +242,7 @@ def test_curves_have_gaps_at_missing_batch_sizes() -> None:
     between = replace(first, batch_size=4, rows=tuple(row for row in first.rows if row.tree != tree))
     measured, predicted = rates_by_batch_size(replace(BATCHES, sizes=(first, between, last)), tree)
     assert np.isnan(measured).tolist() == np.isnan(predicted).tolist() == [False, True, False]
-    unknown = replace(last, rows=(way(tree, 1.0, 6, **UNKNOWN),))
+    unknown = replace(last, rows=(batch_row(tree, 1.0, 6, **UNKNOWN),))
     assert np.isnan(rates_by_batch_size(replace(BATCHES, sizes=(first, unknown)), tree)[1]).tolist() == [False, True]
 
 

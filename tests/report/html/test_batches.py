@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, invented
-from tests.support.pages import BATCHES, DIVERGENCE, HEADING, UNKNOWN, Page, bench_of, planned, way
+from tests.support.pages import BATCHES, DIVERGENCE, HEADING, UNKNOWN, Page, batch_row, bench_of, planned
 from treeopt.records.results import BatchBench, BatchSize
 from treeopt.report.html.answer import answer
 from treeopt.report.html.contents import Contents, LabelledBench
@@ -67,7 +67,9 @@ def test_sentences_on_gap_overhead_and_outputs() -> None:
 
 
 def test_diverging_outputs_and_missing_predictions_are_warnings() -> None:
-    row = way(level_widths([2]), 500.0, 4, parted=(DIVERGENCE, replace(DIVERGENCE, near_tie=True)), **UNKNOWN)
+    row = batch_row(
+        level_widths([2]), 500.0, 4, divergences=(DIVERGENCE, replace(DIVERGENCE, near_tie=True)), **UNKNOWN
+    )
     bad = replace(BATCHES, sizes=(BatchSize(batch_size=4, rows=(row,)),))
     warnings = page_warnings(contents_of(bad))
     assert (
@@ -87,7 +89,7 @@ def test_answer_is_for_the_planned_batch_size(batch_size: int, measured: float) 
     tree, rule = found.plan.choice.tree, found.plan.rule
     assert tree.nodes > 1
     one, sixteen = (
-        BatchSize(batch_size=size, rows=(way(tree, 100.0, size, speedup=speedup),))
+        BatchSize(batch_size=size, rows=(batch_row(tree, 100.0, size, speedup=speedup),))
         for size, speedup in ((1, 1.5), (16, 1.4))
     )
     bench = replace(BATCHES, rule=rule, temperature=found.plan.temperature, sizes=(one, sixteen))
