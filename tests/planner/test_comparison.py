@@ -13,7 +13,7 @@ from treeopt.trees import TokenTree, chain, k_ary
 
 
 def every_tree(nodes: int) -> list[TokenTree]:
-    """Return every tree of so many nodes, deepest as measured."""
+    """Return every tree of `nodes` nodes, at most as deep as measured."""
     parents = itertools.product(*(range(node) for node in range(1, nodes)))
     level_order = [item for item in parents if list(item) == sorted(item)]
     return [tree for tree in (TokenTree([-1, *item]) for item in level_order) if tree.max_depth <= len(TABLE.p)]

@@ -97,7 +97,7 @@ class TestPadded:
                 assert all(machine.verify[n - 1] > least for n in range(nodes, count))
 
     def test_between_measured_counts_too(self):
-        """From 4 tokens at 2 s the line falls to 8 tokens at 1 s, the cheapest pass of all behind the first."""
+        """From 4 tokens at 2 s the line falls to 8 tokens at 1 s, the cheapest pass after the first."""
         machine = Seconds([0.5, 0.9, 1.2, 2.0, 9.0, 9.0, 9.0, 1.0, 3.0], [0.1])
         costs = curves(machine, counts=[1, 2, 3, 4, 8, 9], draft_counts=[1])
         assert costs.verify.padded[1:].tolist() == [1, 2, 8, 8, 8, 8, 8, 8, 9]

@@ -41,7 +41,7 @@ TREES = (chain(1), chain(3), level_widths([2, 2, 1]), level_widths([2, 4, 4]), l
 
 
 def level_s(width):
-    """Return what drafting a level of so many internal nodes takes."""
+    """Return the seconds to draft a level of `width` internal nodes."""
     return 3e-4 + 2e-5 * width
 
 
@@ -50,7 +50,7 @@ BLOCK_S = 2e-3
 
 
 def rest_s(tree):
-    """Return what a step of heads that draft level by level takes beside the target's pass."""
+    """Return the seconds per step of heads that draft level by level, without the target's pass."""
     drafting_s = sum(level_s(int(width)) for width in tree.draft_widths)
     return 1e-3 + drafting_s + 1e-4 * tree.max_depth + 5e-5 * tree.nodes + 2e-4 * (tree.child_counts.max() > 1)
 
@@ -74,7 +74,7 @@ def plain_s(profile):
 
 
 def heads(profile, table=OWN, trees=TREES, name="medusa", temperature=0.0, rest=rest_s):
-    """Return heads that were timed under every condition of a profile, all of which cost the same beside the pass."""
+    """Return heads that were timed under every condition of a profile, all of which cost the same without the pass."""
     latencies = tuple(drafting_at(item.context_tokens, item.batch_size, trees, rest=rest) for item in profile.latencies)
     return MeasuredDrafter(name=name, latencies=latencies, trees=(trees_at(256, table, temperature),))
 
@@ -109,21 +109,21 @@ def trees_at(context, table=OWN, temperature=0.0):
 
 
 def lookup(profile, rows, temperature=0.0, name="prompt-lookup", top_k=0):
-    """Return a drafter with a row of settings: values, largest pass, tokens per step, seconds beside the pass."""
+    """Return a drafter with a row of settings: values, largest pass, tokens per step, seconds without the pass."""
     return MeasuredDrafter(name=name, decodes=(decodes_at(256, plain_s(profile), rows, temperature, name, top_k),))
 
 
 def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_k=0):
-    """Return settings decoded with at a context length, where a plain step takes so many seconds."""
+    """Return settings decoded at a context length, where a plain step takes `plain` seconds."""
     settings = tuple(
         MeasuredSetting(
             values=drafter_setting(name, **values).values,
             max_tokens=most,
-            decoded=texts(tokens, SLOWER * (verify_s(most, context, 1) + beside)),
+            decoded=texts(tokens, SLOWER * (verify_s(most, context, 1) + other_s)),
             pass_tokens=(most,),
             passes=(100,),
         )
-        for values, most, tokens, beside in rows
+        for values, most, tokens, other_s in rows
     )
     return MeasuredSettings(
         temperature=temperature,
@@ -142,14 +142,14 @@ def options(profile, request, plan=None):
 
 def test_settings_take_tokens_and_passes_from_the_replay():
     profile = invented()
-    beside = 3e-4
-    (result,) = lookup(profile, [({"length": 3, "ngram": 2}, 4, 2.0, beside)]).decodes
+    other_s = 3e-4
+    (result,) = lookup(profile, [({"length": 3, "ngram": 2}, 4, 2.0, other_s)]).decodes
     replayed = ReplayedSequences(tokens=(30, 16, 20), steps=(10, 16, 14), pass_tokens=(1, 4), passes=(25, 15))
     (setting,) = result.settings
     decodes = replace(result, settings=(replace(setting, replayed=replayed),))
     profile = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
     _, choice = options(profile, PlanRequest())
-    step_s = (25 * verify_s(1, 256, 1) + 15 * verify_s(4, 256, 1)) / 40 + beside
+    step_s = (25 * verify_s(1, 256, 1) + 15 * verify_s(4, 256, 1)) / 40 + other_s
     assert choice.tokens_per_step.value == pytest.approx(66 / 40)
     assert choice.step_s.value == pytest.approx(step_s, rel=2e-3)
     assert choice.speedup.value == pytest.approx(66 / 40 / step_s * plain_s(profile), rel=2e-3)
@@ -165,7 +165,7 @@ def lookup_rows():
 
 
 def all_trees(nodes, depth, branching):
-    """Return every tree in level order of at most so many nodes: siblings by rank, no rank left out."""
+    """Return every tree in level order of at most `nodes` nodes: siblings by rank, no rank left out."""
     result, kept = {(-1,)}, [TokenTree([-1])]
     while result:
         grown = set()
@@ -259,8 +259,8 @@ def chosen_and_true_speedup(noise, rows, generator):
     drafters = (replace(drafter, decodes=(noisy(many, generator, noise),)),)
     choice = options(replace(profile, drafters=drafters), PlanRequest())[1]
     true_s = next(
-        verify_s(most, 256, 1) + beside
-        for values, most, _, beside in rows
+        verify_s(most, 256, 1) + other_s
+        for values, most, _, other_s in rows
         if drafter_setting("prompt-lookup", **values) == choice.drafter
     )
     return choice.speedup.value, choice.tokens_per_step.value / true_s * plain_s(profile)
@@ -412,7 +412,7 @@ TABLES = (
     AcceptanceTable([[0.3, 0.1], [0.1, 0.1], [0.1, 0.05]]),
 )
 SLOWDOWNS = (1.0, 2.0, 4.0)
-"""What heads take beside the pass, by context, relative to the shortest."""
+"""Seconds of heads without the pass, by context, relative to the shortest."""
 
 
 def by_context():
@@ -423,7 +423,7 @@ def by_context():
     latencies = [drafting_at(at, slower=slower) for at, slower in zip(CONTEXTS, SLOWDOWNS, strict=True)]
     decodes = [
         decodes_at(
-            at, step_s, [(values, most, 1 + gain * (tokens - 1), beside) for values, most, tokens, beside in rows]
+            at, step_s, [(values, most, 1 + gain * (tokens - 1), other_s) for values, most, tokens, other_s in rows]
         )
         for at, step_s, gain in zip(CONTEXTS, plain, (0.5, 1.0, 2.0), strict=True)
         for rows in [lookup_rows()]
@@ -455,8 +455,8 @@ def test_tokens_and_seconds_are_interpolated_between_contexts(context):
 
     tokens = [expected_tokens(table, static.tree) for table in TABLES]
     assert static.tokens_per_step.value == pytest.approx(between(context, tokens))
-    beside = between(context, SLOWDOWNS) * rest_s(static.tree)
-    assert static.step_s.value == pytest.approx(pass_s(static.tree.nodes) + beside, rel=2e-3)
+    other_s = between(context, SLOWDOWNS) * rest_s(static.tree)
+    assert static.step_s.value == pytest.approx(pass_s(static.tree.nodes) + other_s, rel=2e-3)
     assert static.speedup.value == pytest.approx(
         static.tokens_per_step.value / static.step_s.value * plan.plain.step_s.value
     )

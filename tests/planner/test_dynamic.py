@@ -15,7 +15,7 @@ TOP_K, DEPTH, ROOTS, OVERHEAD_S = 3, 4, 24, 2e-4
 
 
 def curves(scale: float):
-    """Return a machine on which a drafted level costs so many times more."""
+    """Return a machine whose drafted levels cost `scale` times more."""
     return invented(overhead_s=OVERHEAD_S, draft=lambda n, c, b: scale * draft_s(n, c, b))
 
 

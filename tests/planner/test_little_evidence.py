@@ -54,7 +54,7 @@ def test_none_of_three_is_uncertain():
 
 
 def drawn(accepted, length=3):
-    """Return draws of a chain's tokens, of sequences of 50 steps that each accept so many tokens in every step."""
+    """Return draws of a chain's tokens, from sequences of 50 steps that accept `accepted` tokens in every step."""
     texts = SequenceSums(
         np.full((len(accepted), length), 50.0) * (np.arange(length) <= np.array(accepted)[:, None]),
         50.0 * (np.arange(length) < np.array(accepted)[:, None])[:, :, None],

@@ -1,4 +1,4 @@
-"""Texts of so many new tokens: the acceptance of beginnings, counted in plain loops, and plans that follow it."""
+"""Plans for short outputs: the acceptance of beginnings, counted in plain loops, and plans that follow it."""
 
 from dataclasses import replace
 
@@ -112,9 +112,9 @@ class TestPlans:
 class TestCheck:
     def test_longer_sequences_give_a_warning(self):
         assert check_new_tokens(whole(), PlanRequest(), 440) is None
-        caution = check_new_tokens(whole(), PlanRequest(), 441)
-        assert "up to token 440" in caution.problem
-        assert caution.action == f"Profile with --positions {441 * len(TEXTS)}."
+        warning = check_new_tokens(whole(), PlanRequest(), 441)
+        assert "up to token 440" in warning.problem
+        assert warning.action == f"Profile with --positions {441 * len(TEXTS)}."
 
     @pytest.mark.parametrize(
         ("changes", "new_tokens", "reason"),

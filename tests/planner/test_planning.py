@@ -131,7 +131,7 @@ def most_tokens(table: str) -> np.ndarray:
 
 
 def fastest_of_most_tokens_with(table: str, machine: str, nodes: int) -> float:
-    """Return the largest speedup of the trees of so many nodes that no smaller or shallower one matches in tokens."""
+    """Return the largest speedup of the trees of `nodes` nodes that no smaller or shallower one matches in tokens."""
     p, trees, most = TABLES[table], catalogue(NODES), most_tokens(table)
     rows = rows_of(p, DEPTH)
     yielded = trees.holds @ np.array([node_value(path, rows) for path in trees.paths])

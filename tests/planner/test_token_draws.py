@@ -1,4 +1,4 @@
-"""Draws of what the measurements leave open: their distributions, worked out on other ways, and what follows for a choice."""
+"""Draws of what the measurements leave open: their distributions, computed in other ways, and what follows for a choice."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ TREES = [
 
 
 def drawn(texts: SequenceSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> TokenDraws:
-    """Return so many draws of a table."""
+    """Return `draws` draws of a table."""
     monkeypatch.setattr(token_draws, "DRAWS", draws)
     generator = np.random.default_rng(seed)
     noise = draw_sequence_noise(len(texts.reached), generator)
@@ -85,7 +85,7 @@ def uneven_texts(seed: int = 3, texts: int = 60, depth: int = 4) -> SequenceSums
 
 
 def delta_method_variance(texts: SequenceSums, tree: TokenTree, correlated: bool = True) -> float:
-    """Return the variance of F(T): its gradient, and covariances of sums over clusters, all worked out anew."""
+    """Return the variance of F(T): its gradient, and covariances of sums over clusters, all computed independently."""
     paths = paths_of(tree.parents.tolist())
     total = texts.reached.sum(axis=0)
     p = texts.accepted.sum(axis=0) / total[:, None]

@@ -69,7 +69,7 @@ def paths_in(shape: Shape, path: Path = ()) -> list[Path]:
 
 
 class Catalogue(NamedTuple):
-    """Every tree of at most so many nodes; the first axis counts them."""
+    """Every tree up to a number of nodes, which is the first axis."""
 
     paths: list[Path]
     holds: np.ndarray

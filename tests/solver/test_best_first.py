@@ -1,4 +1,4 @@
-"""Best-first growth: trees inside one another, levels cut to a width, ties, and what is weighed."""
+"""Best-first growth: trees inside one another, levels cut to a width, ties, and which nodes are compared."""
 
 import heapq
 import math

@@ -64,7 +64,7 @@ def eagle_counts(head, text, branching, depths):
 
 
 def generated(target, prompt, positions, sampling, seed=0, requested_states=LAST):
-    """Generate so many tokens after a prompt, fewer where the text ends, and return the text of it."""
+    """Return the head's sequence for a prompt and up to `positions` generated tokens."""
     decoder = Decoder(target, None, sampling=sampling, max_sequence_tokens=len(prompt) + positions)
     return build_head_sequence(
         target, prompt, list(decoder.generate(prompt, positions, seed=seed)), sampling, requested_states

@@ -177,6 +177,6 @@ class Chain:
 
 @cache
 def noise_floor(transitions, count):
-    """Return the largest distances among CHAINS texts of so many states that were sampled directly."""
+    """Return the largest distances among CHAINS directly sampled sequences of `count` states."""
     distribution = Chain(np.frombuffer(transitions).reshape(STATES, STATES))
     return np.max([distribution.distances(direct) for direct in distribution.sampled(count)], axis=0)

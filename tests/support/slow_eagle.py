@@ -1,4 +1,4 @@
-"""An EAGLE head slot by slot in float64, everything computed anew for every text: no cache, no batch, no torch."""
+"""An EAGLE head slot by slot in float64, everything computed again for every sequence: no cache, no batch, no torch."""
 
 import numpy as np
 

@@ -57,7 +57,7 @@ class Table(Memoryless):
 
 
 def counted(decoder, prompt, length, texts, vocabulary):
-    """Return how often each text of so many tokens came, (V,) * length, and how many steps they took."""
+    """Return the counts of every sequence of `length` tokens, (V,) * length, and their steps."""
     counts, steps = np.zeros((vocabulary,) * length), 0
     for _ in range(texts):
         text = list(decoder.stream(prompt, length))

@@ -228,7 +228,7 @@ def drafted(**drafter: object) -> bytes:
 NOT_JSON = {
     "empty": (b"", "expected JSON"),
     "cut short": (document()[:-1], "expected JSON"),
-    "data behind the object": (document() + b"{}", "expected JSON .Extra data"),
+    "data after the object": (document() + b"{}", "expected JSON .Extra data"),
     "byte-order mark": (b"\xef\xbb\xbf" + document(), "expected JSON .*BOM"),
     "deep nesting": (b"[" * 200_000, "expected JSON .*recursion"),
     "NaN": (with_text('"reach": [1, NaN]'), "NaN is not a JSON number"),
@@ -307,7 +307,7 @@ WRONG_MEANING = {
         "drafter.values.ngram",
         "whole",
     ),
-    "parent behind": (document(parents=[-1, 2, 0]), "parents", r"parents\[1\]: .*Got 2"),
+    "parent after its child": (document(parents=[-1, 2, 0]), "parents", r"parents\[1\]: .*Got 2"),
     "out of order": (document(parents=[-1, 0, 1, 0]), "parents", r"parents\[3\]: expected level order"),
     "reach too short": (document(reach=[1, 0.5]), "reach", "expected 4 numbers, one per node"),
     "reach above its parent": (document(reach=[1, 0.5, 0.2, 0.51]), "reach", "more often than its parent"),
