@@ -51,28 +51,28 @@ ORDERS = {
 """How the children of one node are sampled: orders(distribution, count) -> [(tokens, probability)]."""
 
 
-def drafts(tree, text, orders):
-    """Return every draft of a tree, as the texts that its nodes stand for, with its probability."""
+def drafts(tree, pair, orders):
+    """Return every draft of a tree, as the prefixes of its nodes, with its probability."""
     found = [(((),), 1.0)]
     for node in range(tree.nodes):
         if count := len(tree.children(node)):
             found = [
                 ((*nodes, *((*nodes[node], token) for token in sampled)), weight * probability)
                 for nodes, weight in found
-                for sampled, probability in orders(text.draft[text.row[nodes[node]]].tolist(), count)
+                for sampled, probability in orders(pair.draft[pair.row[nodes[node]]].tolist(), count)
                 if weight * probability > 0
             ]
     return found
 
 
-def verified(rule, tree, text, orders=None, *, on_host=True):
-    """Yield every draft of a tree in batches: its nodes' texts and its probability, and a verifier that has tested them."""
-    verifier = Verifier(rule, text.vocabulary, CPU, on_host=on_host)
-    draft, target = torch.from_numpy(text.draft), torch.from_numpy(text.target)
-    every = drafts(tree, text, orders or ORDERS[rule.name])
+def verified(rule, tree, pair, orders=None, *, on_host=True):
+    """Yield every draft of a tree in batches: its nodes' prefixes and its probability, and a verifier that has tested them."""
+    verifier = Verifier(rule, pair.vocabulary, CPU, on_host=on_host)
+    draft, target = torch.from_numpy(pair.draft), torch.from_numpy(pair.target)
+    every = drafts(tree, pair, orders or ORDERS[rule.name])
     for start in range(0, len(every), BATCH):
         batch = every[start : start + BATCH]
-        rows = torch.tensor([text.row[node] for nodes, _ in batch for node in nodes])
+        rows = torch.tensor([pair.row[node] for nodes, _ in batch for node in nodes])
         tokens = torch.tensor([node[-1] if node else 0 for nodes, _ in batch for node in nodes])
         verifier.test([tree] * len(batch), tokens, draft[rows], target[rows])
         yield batch, verifier
@@ -102,27 +102,27 @@ def end_probabilities(verifier, tree):
     return ends[..., None] * (weights / np.where(sums > 0, sums, 1.0)).reshape(*ends.shape, -1)
 
 
-def step_distribution(rule, tree, text, orders=None, *, on_host=True):
+def step_distribution(rule, tree, pair, orders=None, *, on_host=True):
     """Return the joint distribution of the next max_depth + 1 tokens when a step comes first and the target samples the rest."""
     after = {}
-    for batch, verifier in verified(rule, tree, text, orders, on_host=on_host):
+    for batch, verifier in verified(rule, tree, pair, orders, on_host=on_host):
         for (nodes, weight), probabilities in zip(batch, end_probabilities(verifier, tree), strict=True):
             for node, distribution in zip(nodes, weight * probabilities, strict=True):
                 after[node] = after.get(node, 0.0) + distribution
-    joint = np.zeros((text.vocabulary,) * (text.depth + 1))
+    joint = np.zeros((pair.vocabulary,) * (pair.depth + 1))
     for node, distribution in after.items():
-        joint[node] += text.completed(node, distribution)
+        joint[node] += pair.completed(node, distribution)
     return joint
 
 
-def error(rule, tree, text, orders=None, *, on_host=True):
+def error(rule, tree, pair, orders=None, *, on_host=True):
     """Return by how much the distribution of a step differs from the target's, at most."""
-    return np.abs(step_distribution(rule, tree, text, orders, on_host=on_host) - text.target_distribution()).max()
+    return np.abs(step_distribution(rule, tree, pair, orders, on_host=on_host) - pair.target_distribution()).max()
 
 
-def expected_reach(rule, tree, text, *, on_host=True):
+def expected_reach(rule, tree, pair, *, on_host=True):
     """Return float64 (n,): how probable it is, over all drafts, that the accepted path holds a node."""
     return sum(
         np.array([weight for _, weight in batch]) @ reach_of(verifier, tree)
-        for batch, verifier in verified(rule, tree, text, on_host=on_host)
+        for batch, verifier in verified(rule, tree, pair, on_host=on_host)
     )

@@ -6,7 +6,7 @@ import torch
 
 from tests.profiler.pretended import measure_profile
 from tests.support.enumeration import expected_reach
-from tests.support.invented_texts import Text
+from tests.support.invented_distributions import PairDistributions
 from tests.support.slow import slow
 from treeopt.profiler import Settings
 from treeopt.profiler.acceptance.traversal import LEAST_REACHED, MAX_ROUNDS, ReachSums, count_reach, iterate_gain
@@ -28,7 +28,9 @@ SPARSE = TokenTree([-1, 0, 0, 1, 1, 2, 3])
 def exact_reach(rule, tree, distributions):
     """Return the probability of each node to be reached, by enumeration, if distributions are the same after every token."""
     target, draft = distributions
-    return expected_reach(RULES[rule], tree, Text(lambda _: target, lambda _: draft, len(target), tree.max_depth))
+    return expected_reach(
+        RULES[rule], tree, PairDistributions(lambda _: target, lambda _: draft, len(target), tree.max_depth)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.broken import BROKEN_ORDERS, BROKEN_TESTS, SEQUOIA, rejection, traversal
 from tests.support.enumeration import error
-from tests.support.invented_texts import Text, adversarial, dirichlet, with_zeros
+from tests.support.invented_distributions import PairDistributions, adversarial, dirichlet, with_zeros
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
@@ -15,38 +15,38 @@ MARGIN = 1e-3
 """Nine orders of magnitude above the error that correct rules are allowed."""
 
 
-def make_text(tree, distributions="random"):
-    """Return a text of 4 tokens, so that a token is left beside 3 siblings."""
-    return Text(*adversarial(4)[distributions], 4, tree.max_depth)
+def make_pair(tree, distributions="random"):
+    """Return distributions over 4 tokens, one more than there are siblings."""
+    return PairDistributions(*adversarial(4)[distributions], 4, tree.max_depth)
 
 
 @pytest.mark.parametrize("rule", BROKEN_TESTS.values(), ids=BROKEN_TESTS.keys())
 def test_a_mistake_in_a_rule_is_found(rule):
-    assert error(rule, TREES[2], make_text(TREES[2]), on_host=False) > MARGIN
+    assert error(rule, TREES[2], make_pair(TREES[2]), on_host=False) > MARGIN
 
 
 @pytest.mark.parametrize(
     "name", ["sequoia, ratio upside down", "sequoia, likeliest accepted", "traversal, selected from the top"]
 )
 def test_a_mistake_is_found_on_a_chain(name):
-    assert error(BROKEN_TESTS[name], chain(2), make_text(chain(2)), on_host=False) > MARGIN
+    assert error(BROKEN_TESTS[name], chain(2), make_pair(chain(2)), on_host=False) > MARGIN
 
 
 @pytest.mark.parametrize(("rule", "orders"), BROKEN_ORDERS.values(), ids=BROKEN_ORDERS.keys())
 def test_children_chosen_by_their_own_probability_are_found(rule, orders):
-    assert error(rule, TREES[0], make_text(TREES[0]), orders) > MARGIN
+    assert error(rule, TREES[0], make_pair(TREES[0]), orders) > MARGIN
 
 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("distributions", ["random", "near"])
 def test_the_lossy_rule_is_found(tree, distributions):
-    assert error(RULES["typical"], tree, make_text(tree, distributions)) > 0.01
+    assert error(RULES["typical"], tree, make_pair(tree, distributions)) > 0.01
 
 
 def test_sampling_tried_tokens_from_an_empty_draft_is_found():
     rule = replace(SEQUOIA, accept_test=rejection(fall_back=False))
-    text = Text(dirichlet(31, 4), with_zeros(32, 4, 2), 4, 1)
-    assert error(rule, level_widths([4]), text, on_host=False) > MARGIN
+    pair = PairDistributions(dirichlet(31, 4), with_zeros(32, 4, 2), 4, 1)
+    assert error(rule, level_widths([4]), pair, on_host=False) > MARGIN
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -54,4 +54,4 @@ def test_sampling_tried_tokens_from_an_empty_draft_is_found():
 @pytest.mark.parametrize("distributions", ["random", "two tokens never drafted"])
 def test_correct_rules_pass(tree, rule, accept_test, distributions):
     rule = replace(RULES[rule], accept_test=accept_test)
-    assert error(rule, tree, make_text(tree, distributions), on_host=False) < 1e-12
+    assert error(rule, tree, make_pair(tree, distributions), on_host=False) < 1e-12

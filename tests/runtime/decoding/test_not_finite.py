@@ -12,7 +12,7 @@ import torch
 from tests.contracts.drafters import medusa, redrafter
 from tests.support.decoded import PROMPT, decoded_step, joined
 from tests.support.enumeration import ORDERS, drafts, end_probabilities
-from tests.support.invented_texts import Text, dirichlet
+from tests.support.invented_distributions import PairDistributions, dirichlet
 from tests.support.table_model import INF, NAN, NOT_FINITE, Table, counted
 from treeopt.errors import InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.records.rules import LOSSY_RULES
@@ -122,36 +122,36 @@ def count_to_root(tree, ended):
     return 1 if any(ended) else tree.nodes
 
 
-def step_distribution(rule, tree, text, count_nodes):
+def step_distribution(rule, tree, pair, count_nodes):
     """Return the joint distribution of a step's tokens if drafts end after token 1; the target samples the rest."""
-    internal, joint = tree.child_counts > 0, np.zeros((text.vocabulary,) * (text.depth + 1))
-    for nodes, weight in drafts(tree, text, ORDERS[rule.name]):
+    internal, joint = tree.child_counts > 0, np.zeros((pair.vocabulary,) * (pair.depth + 1))
+    for nodes, weight in drafts(tree, pair, ORDERS[rule.name]):
         ended = [bool(internal[index]) and node[-1:] == (1,) for index, node in enumerate(nodes)]
         usable = TokenTree(tree.parents[: count_nodes(tree, ended)])
-        rows = torch.tensor([text.row[node] for node in nodes[: usable.nodes]])
-        verifier = Verifier(rule, text.vocabulary, torch.device("cpu"))
+        rows = torch.tensor([pair.row[node] for node in nodes[: usable.nodes]])
+        verifier = Verifier(rule, pair.vocabulary, torch.device("cpu"))
         tokens = torch.tensor([0, *(node[-1] for node in nodes[1 : usable.nodes])])
-        verifier.test([usable], tokens, *(torch.from_numpy(probs)[rows] for probs in (text.draft, text.target)))
+        verifier.test([usable], tokens, *(torch.from_numpy(probs)[rows] for probs in (pair.draft, pair.target)))
         for node, probabilities in zip(nodes, weight * end_probabilities(verifier, usable)[0], strict=False):
-            joint[node] += text.completed(node, probabilities)
+            joint[node] += pair.completed(node, probabilities)
     return joint
 
 
 class TestEnumeration:
     """The exact distribution of a step over all drafts, if drafts end after token 1."""
 
-    TEXT = Text(dirichlet(1, 3), dirichlet(2, 3), 3, 2)
+    PAIR = PairDistributions(dirichlet(1, 3), dirichlet(2, 3), 3, 2)
 
     @pytest.mark.parametrize("rule", [*SAMPLED_DRAFTS, "target"])
     def test_ending_a_draft_with_a_level_keeps_the_distribution(self, rule):
         for tree in (chain(2), k_ary(2, 2), TokenTree([-1, 0, 0, 1])):
-            joint = step_distribution(RULES[rule], tree, self.TEXT, count_to_level)
-            np.testing.assert_allclose(joint, self.TEXT.target_distribution(), atol=1e-12)
+            joint = step_distribution(RULES[rule], tree, self.PAIR, count_to_level)
+            np.testing.assert_allclose(joint, self.PAIR.target_distribution(), atol=1e-12)
 
     @pytest.mark.parametrize("rule", SAMPLED_DRAFTS)
     def test_dropping_a_draft_changes_it(self, rule):
-        joint = step_distribution(RULES[rule], chain(2), self.TEXT, count_to_root)
-        assert np.abs(joint - self.TEXT.target_distribution()).max() > 0.01
+        joint = step_distribution(RULES[rule], chain(2), self.PAIR, count_to_root)
+        assert np.abs(joint - self.PAIR.target_distribution()).max() > 0.01
 
 
 class TestDraft:

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 from tests.contracts.test_batches import check_that_none_changes_another
 from tests.support.hf_models import VOCABULARY, random_model
 from tests.support.passes import feed_tokens, new_cache
-from tests.support.unlike_texts import COUNTS, LENGTHS, TREE, UNLIKE
+from tests.support.unequal_sequences import COUNTS, LENGTHS, TREE, UNEQUAL
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models.hf import load_adapter
@@ -67,10 +67,10 @@ def model():
     [
         ((chain(0),) * 5, range(5)),
         ((TREE,) * 5, [4, 2, 0, 1, 3]),
-        (UNLIKE, [4, 2, 0, 1, 3]),
-        (UNLIKE, [0, 2, 1, 3]),
-        (UNLIKE, [4, 1]),
-        (UNLIKE, [2]),
+        (UNEQUAL, [4, 2, 0, 1, 3]),
+        (UNEQUAL, [0, 2, 1, 3]),
+        (UNEQUAL, [4, 1]),
+        (UNEQUAL, [2]),
     ],
 )
 def test_sequences_in_any_order(model, trees, order):
@@ -79,7 +79,7 @@ def test_sequences_in_any_order(model, trees, order):
 
 def test_caches_in_several_stores(model):
     store = model.new_caches(40, 3)
-    compare_batch(model, [store[2], new_cache(model, 60), store[0], *model.new_caches(50, 1), store[1]], UNLIKE)
+    compare_batch(model, [store[2], new_cache(model, 60), store[0], *model.new_caches(50, 1), store[1]], UNEQUAL)
 
 
 def test_batch_of_empty_caches(model):
@@ -187,4 +187,4 @@ def test_model_that_fails_the_check_runs_separate_passes(adapter_folder, monkeyp
     model = load_adapter(adapter_folder("llama"))
     assert not model.batches
     assert any("decodes the sequences of a batch one after the other" in note for note in model.notes)
-    compare_batch(model, model.new_caches(40, 5), UNLIKE)
+    compare_batch(model, model.new_caches(40, 5), UNEQUAL)

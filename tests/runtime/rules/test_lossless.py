@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.enumeration import error, expected_reach
-from tests.support.invented_texts import Text, adversarial, dirichlet, with_zeros
+from tests.support.invented_distributions import PairDistributions, adversarial, dirichlet, with_zeros
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
@@ -31,16 +31,16 @@ TREES = [(tree, 4) for tree in NARROW.values()] + [(tree, 3) for tree in WIDE.va
 
 
 @cache
-def adversarial_texts(size, depth):
-    return {name: Text(*pair, size, depth) for name, pair in adversarial(size).items()}
+def adversarial_pairs(size, depth):
+    return {name: PairDistributions(*pair, size, depth) for name, pair in adversarial(size).items()}
 
 
 @both_verifiers
 @all_rules
 @pytest.mark.parametrize(("tree", "size"), TREES, ids=[*NARROW, *WIDE])
 def test_a_step_follows_the_targets_distribution(rule, tree, size, on_host):
-    texts = adversarial_texts(size, tree.max_depth)
-    errors = {name: error(RULES[rule], tree, text, on_host=on_host) for name, text in texts.items()}
+    pairs = adversarial_pairs(size, tree.max_depth)
+    errors = {name: error(RULES[rule], tree, pair, on_host=on_host) for name, pair in pairs.items()}
     assert {name: value for name, value in errors.items() if value >= 1e-12} == {}
 
 
@@ -53,8 +53,8 @@ def test_a_step_follows_the_targets_distribution(rule, tree, size, on_host):
 def test_siblings_may_use_up_the_vocabulary(rule, vocabulary, tree, zeros):
     if rule == "specinfer" and tree.nodes > 6:
         tree = level_widths([vocabulary, 1])  # siblings may be equal, so there are too many drafts
-    text = Text(dirichlet(30, vocabulary), with_zeros(31, vocabulary, zeros), vocabulary, tree.max_depth)
-    assert error(RULES[rule], tree, text) < 1e-12
+    pair = PairDistributions(dirichlet(30, vocabulary), with_zeros(31, vocabulary, zeros), vocabulary, tree.max_depth)
+    assert error(RULES[rule], tree, pair) < 1e-12
 
 
 @both_verifiers
@@ -65,18 +65,18 @@ def test_a_step_of_a_random_tree_follows_the_targets_distribution(rule, seed, on
     tree = None
     while tree is None or tree.max_depth > 3 or tree.child_counts.max() > 3 or np.count_nonzero(tree.child_counts) > 3:
         tree = TokenTree.ordered([-1, *(int(generator.integers(node)) for node in range(1, 7))])
-    text = Text(dirichlet(seed, 3), with_zeros(seed + 100, 3, seed % 2), 3, tree.max_depth)
-    assert error(RULES[rule], tree, text, on_host=on_host) < 1e-12
+    pair = PairDistributions(dirichlet(seed, 3), with_zeros(seed + 100, 3, seed % 2), 3, tree.max_depth)
+    assert error(RULES[rule], tree, pair, on_host=on_host) < 1e-12
 
 
 @all_rules
 def test_only_the_target_rule_takes_any_distinct_children(rule):
-    text = Text(dirichlet(1, 4), dirichlet(2, 4), 4, 2)
+    pair = PairDistributions(dirichlet(1, 4), dirichlet(2, 4), 4, 2)
 
     def least_likely(distribution, count):
         return [(tuple(np.argsort(distribution, kind="stable")[:count].tolist()), 1.0)]
 
-    assert (error(RULES[rule], TokenTree([-1, 0, 0, 1, 1]), text, least_likely) < 1e-12) == (rule == "target")
+    assert (error(RULES[rule], TokenTree([-1, 0, 0, 1, 1]), pair, least_likely) < 1e-12) == (rule == "target")
 
 
 class TestReach:
@@ -87,8 +87,8 @@ class TestReach:
     SHARED = (0, 1, 2, 4)  # the nodes of SMALL in LARGE
 
     def difference(self, rule, distributions, on_host=True):
-        text = Text(*distributions, 3, 3)
-        small, large = (expected_reach(RULES[rule], tree, text, on_host=on_host) for tree in (self.SMALL, self.LARGE))
+        pair = PairDistributions(*distributions, 3, 3)
+        small, large = (expected_reach(RULES[rule], tree, pair, on_host=on_host) for tree in (self.SMALL, self.LARGE))
         return np.abs(small - large[list(self.SHARED)]).max()
 
     @both_verifiers

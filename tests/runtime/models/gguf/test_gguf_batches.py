@@ -8,7 +8,7 @@ pytest.importorskip("llama_cpp", reason="needs the gguf extra")
 
 from tests.contracts.drafters import CASES
 from tests.contracts.test_batches import check_that_none_changes_another
-from tests.support.unlike_texts import COUNTS, LENGTHS, UNLIKE
+from tests.support.unequal_sequences import COUNTS, LENGTHS, UNEQUAL
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
@@ -42,7 +42,7 @@ def test_batched_pass_equals_single_ones(gguf_pair, monkeypatch, order, shared, 
     model = gguf_pair[0]
     caches = model.new_caches(40, 5)
     assert len({id(cache.store) for cache in caches}) == contexts
-    inputs = [prefill(model, caches, UNLIKE)[number] for number in order]
+    inputs = [prefill(model, caches, UNEQUAL)[number] for number in order]
     outputs = zip(inputs, model.forward(inputs), model.forward(inputs, last_only=True), strict=True)
     for sequence, output, last in outputs:
         expected = model.forward([sequence]).logits
@@ -64,7 +64,7 @@ def test_check_of_batches_detects_ids_of_a_neighbour(gguf_pair, monkeypatch):
 def test_cleared_cache_leaves_the_others_unchanged(gguf_pair):
     model = gguf_pair[0]
     caches = model.new_caches(40, 5)
-    inputs = prefill(model, caches, UNLIKE)
+    inputs = prefill(model, caches, UNEQUAL)
     expected = model.forward(inputs[2:3]).logits
     caches[0].clear()
     model.prefill(random_tokens(30, 9), caches[3])

@@ -1,26 +1,26 @@
-"""Invented distributions of a target and a draft after every short text, adversarial ones among them."""
+"""Invented distributions of a target and a draft after every short prefix, adversarial ones among them."""
 
 from itertools import product
 
 import numpy as np
 
 
-def noise(seed, text):
-    """Return the random numbers that belong to a text, whichever tests run before."""
-    return np.random.default_rng([seed, len(text), *text])
+def prefix_generator(seed, prefix):
+    """Return a generator that depends on seed and prefix only."""
+    return np.random.default_rng([seed, len(prefix), *prefix])
 
 
 def dirichlet(seed, vocabulary, concentration=0.7):
-    return lambda text: noise(seed, text).dirichlet(np.full(vocabulary, concentration))
+    return lambda prefix: prefix_generator(seed, prefix).dirichlet(np.full(vocabulary, concentration))
 
 
 def one_hot(seed, vocabulary):
-    return lambda text: np.eye(vocabulary)[noise(seed, text).integers(vocabulary)]
+    return lambda prefix: np.eye(vocabulary)[prefix_generator(seed, prefix).integers(vocabulary)]
 
 
 def with_zeros(seed, vocabulary, zeros):
-    def distribution(text):
-        generator = noise(seed, text)
+    def distribution(prefix):
+        generator = prefix_generator(seed, prefix)
         weights = generator.dirichlet(np.ones(vocabulary))
         weights[generator.permutation(vocabulary)[:zeros]] = 0
         return weights / weights.sum()
@@ -29,7 +29,7 @@ def with_zeros(seed, vocabulary, zeros):
 
 
 def part(vocabulary, tokens):
-    """Return the distribution that is even over some tokens, whatever the text."""
+    """Return the distribution that is even over some tokens, whatever the prefix."""
     distribution = np.isin(np.arange(vocabulary), tokens) / len(tokens)
     return lambda _: distribution
 
@@ -37,9 +37,9 @@ def part(vocabulary, tokens):
 def far_apart(seed, vocabulary):
     """Return distributions of which a format with 8 bits of exponent keeps one token: the others are e^-94, e^-96 and so on."""
 
-    def distribution(text):
+    def distribution(prefix):
         logits = np.append(0.0, -92.0 - 2.0 * np.arange(1, vocabulary))
-        weights = np.exp(noise(seed, text).permutation(logits))
+        weights = np.exp(prefix_generator(seed, prefix).permutation(logits))
         return weights / weights.sum()
 
     return distribution
@@ -48,8 +48,8 @@ def far_apart(seed, vocabulary):
 def cut_to(distribution, kept):
     """Return the distributions with all but the likeliest tokens cut, as top-k and top-p do."""
 
-    def after(text):
-        weights = distribution(text)
+    def after(prefix):
+        weights = distribution(prefix)
         weights = np.where(weights >= np.sort(weights)[-kept], weights, 0.0)
         return weights / weights.sum()
 
@@ -82,22 +82,24 @@ def adversarial(size):
     }
 
 
-class Text:
-    """Distributions of target and draft after every text of up to `depth` tokens."""
+class PairDistributions:
+    """Distributions of target and draft after every prefix of up to `depth` tokens."""
 
     def __init__(self, target, draft, vocabulary, depth):
         self.vocabulary, self.depth = vocabulary, depth
-        texts = [text for length in range(depth + 1) for text in product(range(vocabulary), repeat=length)]
-        self.row = {text: row for row, text in enumerate(texts)}
-        self.target, self.draft = (np.stack([distribution(text) for text in texts]) for distribution in (target, draft))
+        prefixes = [prefix for length in range(depth + 1) for prefix in product(range(vocabulary), repeat=length)]
+        self.row = {prefix: row for row, prefix in enumerate(prefixes)}
+        self.target, self.draft = (
+            np.stack([distribution(prefix) for prefix in prefixes]) for distribution in (target, draft)
+        )
 
-    def completed(self, text, distribution):
-        """Return the joint distribution of the tokens from a text up to depth + 1, the first by `distribution`, the rest by the target."""
-        if len(text) == self.depth:
+    def completed(self, prefix, distribution):
+        """Return the joint distribution of the tokens after a prefix up to depth + 1, the first by `distribution`, the rest by the target."""
+        if len(prefix) == self.depth:
             return distribution
-        after = [self.target_distribution((*text, token)) for token in range(self.vocabulary)]
+        after = [self.target_distribution((*prefix, token)) for token in range(self.vocabulary)]
         return np.stack([p * below for p, below in zip(distribution, after, strict=True)])
 
-    def target_distribution(self, text=()):
-        """Return the joint distribution of the tokens from a text up to depth + 1."""
-        return self.completed(text, self.target[self.row[text]])
+    def target_distribution(self, prefix=()):
+        """Return the joint distribution of the tokens after a prefix up to depth + 1."""
+        return self.completed(prefix, self.target[self.row[prefix]])
