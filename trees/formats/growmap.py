@@ -177,7 +177,7 @@ def _array_of_tensor(data: bytes, starts: Mapping[str, int], value: object) -> o
 SEQUOIA = TopologyFormat(
     name="sequoia",
     title="Sequoia (--growmap)",
-    versions="all",
+    versions="any version",
     needs=f"any tree of at most {MASK_NODES} nodes",
     text=False,
     write=write_sequoia,
@@ -185,7 +185,7 @@ SEQUOIA = TopologyFormat(
 UMBRELLA = TopologyFormat(
     name="umbrella",
     title="UMbreLLa, static engine (growmap_path)",
-    versions="all",
+    versions="any version",
     needs=f"any tree of at most {UMBRELLA_NODES} nodes",
     text=True,
     write=write_umbrella,

@@ -33,7 +33,7 @@ ENGINE = Engine(
     name="eagle",
     title="EAGLE",
     versions="commit 148042c",
-    needs="top-k, depth and nodes within the pool, root counted",
+    needs="a chain, or a dynamic tree of top-k, depth and nodes, root counted",
     dynamic=True,
     default=DynamicTree(top_k=10, depth=8, nodes=60),
     render=render,

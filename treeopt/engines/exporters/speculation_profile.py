@@ -14,10 +14,7 @@ NAME = "speculation-profile"
 TITLE = "speculation_profile.json of Model-Optimizer"
 SCHEMA = "1.0"
 VERSIONS = f"schema {SCHEMA}"
-NEEDS = (
-    "a profile, of whose acceptance the first children are written; Dynamo's mocker and vLLM's synthetic acceptance take "
-    "its rates"
-)
+NEEDS = "a profile, for the acceptance of first children; read by Dynamo's mocker and vLLM's synthetic acceptance"
 TAKES = ("rule", "temperature", "context_tokens", "category", "depth", "method")
 """Options of `treeopt export` that change the file."""
 TRAVERSAL = "traversal"

@@ -222,7 +222,7 @@ LOG = Importer(
     name="sglang-log",
     title="SGLang's log",
     contains=(ACCEPTANCE,),
-    needs="lines with accept len, and accept rate or server_args; positions are taken for equal",
+    needs="lines with accept len, and accept rate or server_args; all positions count as equal",
     matches=is_log,
     read=read_log,
 )
@@ -230,7 +230,7 @@ METRICS = Importer(
     name="sglang-metrics",
     title="/metrics of SGLang",
     contains=(ACCEPTANCE,),
-    needs="spec_accept_length and spec_accept_rate; positions are taken for equal",
+    needs="spec_accept_length and spec_accept_rate; all positions count as equal",
     matches=is_metrics,
     read=read_metrics,
 )

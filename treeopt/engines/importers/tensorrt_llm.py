@@ -33,7 +33,7 @@ BENCH_REPORT = Importer(
     name="trtllm-bench",
     title="report of trtllm-bench",
     contains=(ACCEPTANCE,),
-    needs="decoding_stats; positions are taken for equal",
+    needs="decoding_stats; all positions count as equal",
     matches=is_bench_report,
     read=read_bench_report,
 )

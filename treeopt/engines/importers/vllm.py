@@ -152,7 +152,7 @@ BENCH = Importer(
     name="vllm-bench",
     title="result of vllm bench serve --save-result",
     contains=(ACCEPTANCE, SWEEP),
-    needs="spec_decode_per_position_acceptance_rates, and spec_decode_num_drafts for the errors",
+    needs="spec_decode_per_position_acceptance_rates, and spec_decode_num_drafts for intervals",
     matches=is_bench,
     read=read_bench,
 )
