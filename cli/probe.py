@@ -41,7 +41,7 @@ def probe(args: ProbeOptions) -> None:
 
     The engine decodes the same prompts plainly and with drafts of several lengths, in interleaved runs.  Its own times
     and counters give the time of a step and the acceptance; solve, export, compare and bench engine use the profile like
-    any other.  Answers are saved in OUTPUT.partial: after an interruption, run the same command with --resume.
+    any other.  Completions are saved in OUTPUT.partial: after an interruption, run the same command with --resume.
     """
     args = args.with_server_lengths()
     args.check()

@@ -131,7 +131,7 @@ class Probe:
             for length in self._settings.lengths:
                 if not any(sample.steps for sample in self.samples(length, batch_size)):
                     raise EngineError(
-                        f"{self._client.name}: expected texts of several tokens. All end at once with {length} draft tokens: "
+                        f"{self._client.name}: expected completions of several tokens. All end at once with {length} draft tokens: "
                         "give other --prompts."
                     )
 
@@ -151,7 +151,7 @@ class Probe:
         ]
 
     def texts(self, length: int, prompt: int) -> dict[str, int]:
-        """Return the different texts that this run decoded after a prompt with a length, and their tokens."""
+        """Return the different completions of a prompt with a draft length, and their tokens."""
         return self._texts.get((length, prompt), {})
 
     def measured(self) -> tuple[int, ...]:
@@ -290,7 +290,7 @@ class Probe:
             )
         if steps is None:
             raise EngineError(
-                f"{name}: expected the number of steps of each text. It reports none: does it draft? Otherwise probe "
+                f"{name}: expected the number of steps of each sequence. It reports none: does it draft? Otherwise probe "
                 "another engine."
             )
         if tokens < 1:

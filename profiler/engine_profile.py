@@ -96,7 +96,7 @@ def _timed_chain(probe: Probe, length: int, batch_size: int) -> TimedChain:
     samples = _first_to_end(probe.samples(length, batch_size), batch_size)
     if not samples:
         raise InfeasibleError(
-            f"prompts: expected {batch_size} texts at a time that all have several tokens. In each batch with {length} draft "
+            f"prompts: expected {batch_size} completions of several tokens in a batch. In each batch with {length} draft "
             "tokens one ended at once: give other prompts.",
             field="prompts",
         )

@@ -110,7 +110,7 @@ class ServerOptions:
         heading=Heading.MODELS,
         type=DURATION,
         default="60s",
-        help="Longest wait for the engine to start or to answer.",
+        help="Longest wait for the engine to start or to respond.",
     )
 
 
@@ -125,7 +125,7 @@ class EngineOptions(ServerOptions):
     method: str | None = option(
         "--method",
         type=click.Choice(METHODS),
-        help="Drafting without a draft model: from n-grams of the text (ngram), with the head in --draft (eagle3), or with "
+        help="Drafting without a draft model: from n-grams of the sequence (ngram), with the head in --draft (eagle3), or with "
         "the target's own module (mtp, only with --url).",
     )
     ngram_tokens: int | None = option(

@@ -52,7 +52,7 @@ def bench_engine(
     rates = {length: _tokens_per_s(samples) for length, samples in samples_by_length.items()}
     greedy = settings.temperature == 0
     tolerance = near_tie_nats(config.dtype) if tolerance_nats is None else tolerance_nats
-    divergences, unchecked = _compare_texts(probe, client, settings, tolerance) if greedy else ({}, None)
+    divergences, unchecked = _compare_outputs(probe, client, settings, tolerance) if greedy else ({}, None)
     rows = tuple(
         EngineRow(
             length=length,
@@ -118,12 +118,12 @@ class _Pair(NamedTuple):
     other: Continuation
 
 
-def _compare_texts(
+def _compare_outputs(
     probe: Probe, client: EngineClient, settings: ProbeSettings, tolerance_nats: float
 ) -> tuple[dict[int, tuple[TextDivergence, ...]], str | None]:
-    """Return where texts diverge from plain decoding, by draft length, and the reason if that could not be checked.
+    """Return where outputs diverge from plain decoding, by draft length, and the reason if that could not be checked.
 
-    If texts differ, the engine is started again with plain decoding, for its log-probabilities.
+    If outputs differ, the engine is started again with plain decoding, for its log-probabilities.
 
     Args:
         probe: has decoded all prompts with all lengths, greedily.
@@ -131,7 +131,7 @@ def _compare_texts(
         settings: lengths and prompts.
         tolerance_nats: largest gap of a near-tie.
     """
-    pairs = {length: list(_different_texts(probe, length, len(settings.prompts))) for length in settings.lengths}
+    pairs = {length: list(_different_outputs(probe, length, len(settings.prompts))) for length in settings.lengths}
     if not any(pairs.values()):
         return dict.fromkeys(pairs, ()), None
     try:
@@ -158,8 +158,8 @@ def _divergences(
     }
 
 
-def _different_texts(probe: Probe, length: int, prompts: int) -> Iterator[_Pair]:
-    """Yield the texts of a length that plain decoding lacks; for length 0, those that repeats change."""
+def _different_outputs(probe: Probe, length: int, prompts: int) -> Iterator[_Pair]:
+    """Yield the outputs of a length that plain decoding lacks; for length 0, those that repeats change."""
     for prompt in range(prompts):
         plain = [Continuation(*item) for item in probe.texts(0, prompt).items()]
         expected = plain if length else plain[:1]

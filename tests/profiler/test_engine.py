@@ -205,7 +205,7 @@ class TestRounds:
     def test_sequences_that_all_end_at_once_are_refused(self):
         with pytest.raises(EngineError, match="All end at once with 0 draft tokens: give other --prompts"):
             measure(FakeEngine(ends_at_once=frozenset(PROMPTS)))
-        with pytest.raises(InfeasibleError, match="2 texts at a time that all have several tokens"):
+        with pytest.raises(InfeasibleError, match="2 completions of several tokens in a batch"):
             measure(FakeEngine(ends_at_once=frozenset(["a", "ccc"])), replace(SETTINGS, batch_sizes=(1, 2)))
 
     @pytest.mark.parametrize(

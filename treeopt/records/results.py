@@ -107,7 +107,7 @@ class TextDivergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losslessness:
-    """The comparison of an engine's texts with its plain decoding."""
+    """The comparison of an engine's outputs with its plain decoding."""
 
     prompts: int
     near_tie_nats: float
@@ -200,7 +200,7 @@ class EngineRow:
     spread: float
     """Relative difference between repeats of the same prompts."""
     identical: bool | None
-    """Whether all texts equal plain decoding; None above temperature 0."""
+    """Whether all outputs equal plain decoding; None above temperature 0."""
     divergences: tuple[TextDivergence, ...] = ()
     """From plain decoding; for plain decoding itself, between its repeats."""
 

@@ -38,7 +38,7 @@ def describe_engine(name: str = NAME) -> EngineInfo:
         title="transformers' assisted generation",
         version=installed_version("transformers"),
         started="in this process, batch 1",
-        reports="seconds, tokens and steps of each text, accepted tokens by position",
+        reports="seconds, tokens and steps of each sequence, accepted tokens by position",
         install="pip install 'treeopt[hf]'",
     )
 

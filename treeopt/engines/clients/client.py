@@ -157,7 +157,7 @@ class RunningEngine(ABC):
         """
         del text
         raise EngineError(
-            f"{self._name}: expected log-probabilities. It does not report them: check the texts by hand."
+            f"{self._name}: expected log-probabilities. It does not report them: compare the outputs by hand."
         )
 
     def close(self) -> None:
@@ -292,5 +292,7 @@ def top_logprobs(name: str, tokens: Iterable[tuple[object, object]]) -> dict[str
         if isinstance(text, str) and text and isinstance(value, int | float) and math.isfinite(value):
             logprobs[text] = max(logprobs.get(text, -math.inf), float(value))
     if not logprobs:
-        raise EngineError(f"{name}: expected log-probabilities of the next token. Got none: check the texts by hand.")
+        raise EngineError(
+            f"{name}: expected log-probabilities of the next token. Got none: compare the outputs by hand."
+        )
     return logprobs

@@ -63,8 +63,8 @@ def describe_engine(name: str = NAME) -> EngineInfo:
         name=name,
         title="llama.cpp's server",
         version=wheel_version() or find_program(),
-        started="by treeopt, once for each length, from the wheel xllamacpp, or a llama-server on PATH; or --url of one that runs",
-        reports="seconds and steps of each text, accepted tokens by position",
+        started="by treeopt, once for each length: the package xllamacpp, or llama-server on PATH; or by you: --url URL",
+        reports="seconds and steps of each sequence, accepted tokens by position",
         install=f"pip install {PACKAGE}",
     )
 

@@ -38,7 +38,7 @@ def describe_engine(name: str = NAME) -> EngineInfo:
         title="Apple's mlx-lm, on any processor that mlx runs on",
         version=None if version is None or backend is None else f"{version} on mlx {backend}",
         started="in this process, batch 1, with Hugging Face folders",
-        reports="seconds, tokens and steps of each text, accepted tokens by position",
+        reports="seconds, tokens and steps of each sequence, accepted tokens by position",
         install=INSTALL,
     )
 
@@ -65,7 +65,7 @@ class MlxLm:
         """Load the models once; raises EngineError for a batch above 1, and for models that do not load."""
         if config.slots > 1:
             raise EngineError(
-                f"{NAME}: expected a batch of 1, since it does not draft for several texts. Got {config.slots}: probe batch 1."
+                f"{NAME}: expected a batch of 1, since it drafts for one sequence only. Got {config.slots}: probe batch 1."
             )
         folders = config.model_pair(NAME)
         if self._models is None:

@@ -63,7 +63,7 @@ def describe_engine(name: str) -> EngineInfo:
         title=TITLES[name],
         version=None,
         started="by you: --url 0=URL,3=URL, or one length after the other, --url URL --lengths 3",
-        reports="tokens as they come; steps and accepted tokens where chunks are steps, or /metrics counts drafts",
+        reports="tokens as they arrive; steps and accepted tokens if every chunk is a step, or if /metrics counts drafts",
         install=None,
     )
 

@@ -47,7 +47,7 @@ def describe_engine(name: str = NAME) -> EngineInfo:
         title="OpenVINO GenAI",
         version=installed_version(PACKAGE),
         started="in this process, once plain and once with the draft model",
-        reports="seconds, tokens and steps of each text, accepted tokens by position",
+        reports="seconds, tokens and steps of each sequence, accepted tokens by position",
         install=f"pip install {PACKAGE}",
     )
 
@@ -128,7 +128,9 @@ class RunningOpenVino(RunningEngine):
             whole = self._sum_passes(requests)
         steps = whole.verify_passes - short.verify_passes
         if steps < 1:
-            raise EngineError(f"{NAME}: expected texts of several steps. Got {steps}: give more --max-new-tokens.")
+            raise EngineError(
+                f"{NAME}: expected completions of several steps. Got {steps}: give more --max-new-tokens."
+            )
         return PassTimes((whole.verify_s - short.verify_s) / steps, (whole.draft_s - short.draft_s) / steps)
 
     def _sum_passes(self, requests: Sequence[CompletionRequest]) -> "_PassTotals":
