@@ -175,10 +175,7 @@ def _optimality(plan: "Plan", level_width: int | None) -> str:
         return f"{trees} can be more than {math.ceil(1000 * gain) / 10:g} % faster."
     if not plan.model.tokens.replayed:
         return f"{trees} is faster."
-    return (
-        f"{trees} is faster by the acceptance table. None of its {RIVALS} fastest trees is faster when the measured sequences "
-        "are replayed."
-    )
+    return f"{trees} is faster by the acceptance table, and none of its {RIVALS} fastest when replayed on the measured sequences."
 
 
 def _memory(plan: "Plan") -> list[str]:
