@@ -138,7 +138,7 @@ class ProfileOptions:
         "--time-budget",
         heading=Heading.MEASURED,
         type=DURATION,
-        help="Most time to measure once models are loaded, such as 90s or 3m; by default 5m, or 45s for the bundled pair. "
+        help="Longest time to measure, once models are loaded, such as 90s or 3m; by default 5m, or 45s for the bundled pair. "
         "Measuring ends earlier if the plan is within 1 % of the fastest with 90 % probability.",
     )
     cuda_graphs: bool | None = option(

@@ -77,7 +77,7 @@ class LatencyCurve:
 
     @property
     def added(self) -> int:
-        """The number of counts besides the first ones."""
+        """The number of counts added to the first ones."""
         return len(self._points - set(self._first))
 
     @property
