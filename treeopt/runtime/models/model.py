@@ -203,7 +203,7 @@ class SequenceInput(NamedTuple):
     nodes: PassNodes
     """Depths of the tokens, and which nodes each attends to."""
     features: Tensor | None = None
-    """(n, hidden): what a drafter's head reads along with the tokens."""
+    """(m, width), m <= n: what a drafter's head reads along with the first m tokens."""
 
     @property
     def slots(self) -> range:

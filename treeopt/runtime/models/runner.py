@@ -11,7 +11,7 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -19,8 +19,6 @@ from torch import Tensor
 
 from treeopt.arrays import Int64
 from treeopt.errors import InvalidValueError, TreeoptWarning
-from treeopt.runtime.models.attention import BatchedAttention, PassAttention, slots_by_head
-from treeopt.runtime.models.kv_cache import KVStore
 from treeopt.runtime.models.model import (
     NO_STATES,
     ForwardModel,
@@ -32,6 +30,7 @@ from treeopt.runtime.models.model import (
 )
 from treeopt.runtime.models.nodes import PassNodes, build_device_mask
 from treeopt.runtime.models.padded_batch import PaddedBatch
+from treeopt.runtime.models.padded_pass import CapturableModel, PaddedPass
 
 SHORTEST_KV_LENGTH = 256
 """Padded KV length of short sequences."""
@@ -45,20 +44,6 @@ MOST_ROW_INDICES = 256
 Work = Callable[[], None]
 Places = tuple[tuple[int, int], ...]
 """Index of each sequence of a pass in the store, and its number of tokens."""
-
-
-class CapturableModel(ForwardModel, Protocol):
-    """A model whose passes can be captured."""
-
-    def run(
-        self,
-        tokens: Tensor,
-        attention: PassAttention,
-        requested_states: RequestedStates = NO_STATES,
-        *,
-        features: Tensor | None = None,
-    ) -> Output:
-        """Return logits and states of packed tokens, int64 (rows,)."""
 
 
 class GraphPool:
@@ -134,7 +119,7 @@ class Runner:
         self.model, self.requested_states = model, requested_states
         self._max_nodes = max_nodes
         self._pool = pool if getattr(model, "captures", False) else None
-        self._store: KVStore | None = None
+        self._store: Any = None
         self._kv_lengths: list[int] = []
         self._buffers: dict[tuple[int, int], PassBuffers] = {}
         self._replays: dict[PaddedBatch, Work] = {}
@@ -174,7 +159,6 @@ class Runner:
 
     @torch.inference_mode()
     def _replay(self, shape: PaddedBatch, inputs: Sequence[SequenceInput], last_only: bool) -> Outputs:
-        assert self._store is not None  # set with the shape
         assert self._pool is not None
         size = shape.sequences, shape.tokens
         buffers = self._buffers.get(size)
@@ -206,7 +190,7 @@ class PassBuffers:
     def __init__(
         self,
         model: CapturableModel,
-        store: KVStore,
+        store: Any,
         size: tuple[int, int],
         columns: int,
         requested_states: RequestedStates,
@@ -250,20 +234,26 @@ class PassBuffers:
         if features:
             if self._features is None:
                 self._features = features[0].new_zeros((len(self.tokens), features[0].shape[1]))
-            self._write(self._features, features, places)
+            counts = [len(rows) for rows in features]
+            if any(counts):
+                indices = (sequence.cache.index for sequence in inputs)
+                self._write(self._features, features, tuple(zip(indices, counts, strict=True)))
         return places
 
     def run(self, shape: PaddedBatch) -> None:
         """Compute logits and states of all rows into the output buffers."""
-        mask = build_device_mask(self._visible, self._lengths, shape.kv_length, self._model.dtype)
-        attention = BatchedAttention(
-            self._store,
-            self._store.rotations[self._positions],
-            shape,
-            slots=slots_by_head(self._store, self._sequence, self._slots),
-            mask=mask,
+        padded = PaddedPass(
+            store=self._store,
+            batch=shape,
+            tokens=self.tokens,
+            positions=self._positions,
+            slots=self._slots,
+            sequence=self._sequence,
+            lengths=self._lengths,
+            mask=build_device_mask(self._visible, self._lengths, shape.kv_length, self._model.dtype),
+            features=self._features,
         )
-        output = self._model.run(self.tokens, attention, self._requested_states, features=self._features)
+        output = self._model.run_padded(padded, self._requested_states)
         if self._output is None:  # in the call before the first capture
             self._output = output.map(torch.clone)
         for buffer, tensor in zip(_tensors(self._output), _tensors(output), strict=True):

@@ -24,6 +24,7 @@ from treeopt.runtime.models.model import (
     prefill_in_chunks,
 )
 from treeopt.runtime.models.padded_batch import last_rows
+from treeopt.runtime.models.padded_pass import PaddedPass
 from treeopt.runtime.models.rotary import Rotations, rotate
 
 
@@ -169,7 +170,6 @@ class Transformer:
         attention: PassAttention,
         requested_states: RequestedStates = NO_STATES,
         *,
-        features: Tensor | None = None,  # noqa: ARG002
         last_of: Sequence[int] | None = None,
     ) -> Output:
         """Return logits and states of packed tokens.
@@ -178,7 +178,6 @@ class Transformer:
             tokens: int64 (rows,), sequence after sequence.
             attention: of the tokens.
             requested_states: hidden states to return.
-            features: unused; only heads take them.
             last_of: rows of each sequence, to return only the last row of each; None for all rows.
         """
         states = self._run_layers(tokens, attention, requested_states)
@@ -188,6 +187,9 @@ class Transformer:
         last = self._norm(after_all)
         requested = HiddenStates(tuple(layers), last if requested_states.last else None)
         return Output(self.weights.head(last), requested if requested_states.any else None)
+
+    def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:
+        return self.run(padded.tokens, padded.attention(), requested_states)
 
     def forward_uncached(self, tokens: Tensor) -> Tensor:
         """Return logits, tokens.shape + (vocabulary,), of whole sequences without a cache, differentiably."""

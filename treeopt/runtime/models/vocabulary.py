@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.attention import PassAttention
 from treeopt.runtime.models.model import (
     NO_STATES,
     TRAINED_LENGTH,
@@ -20,7 +19,7 @@ from treeopt.runtime.models.model import (
     RequestedStates,
     SequenceInput,
 )
-from treeopt.runtime.models.transformer import Transformer
+from treeopt.runtime.models.padded_pass import CapturableModel, PaddedPass
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class LimitedDraft:
         self.device = model.device
         self.parameters = model.parameters
         self.weight_bytes = model.weight_bytes
-        self.captures = isinstance(model, Transformer)
+        self.captures: bool = getattr(model, "captures", False)
         self.ids = tuple(ids)
         """Ids that it may propose."""
         shared = set(ids)
@@ -90,17 +89,9 @@ class LimitedDraft:
         outputs = self.model.forward(known, requested_states, last_only=last_only)
         return Outputs(outputs.whole._replace(logits=self._mask_logits(outputs.logits)), outputs.sizes)
 
-    def run(
-        self,
-        tokens: Tensor,
-        attention: PassAttention,
-        requested_states: RequestedStates = NO_STATES,
-        *,
-        features: Tensor | None = None,
-    ) -> Output:
-        """Return logits and states of packed tokens; for a `Transformer` only."""
-        assert isinstance(self.model, Transformer)  # as `captures` declares
-        output = self.model.run(self.substitute_unknown(tokens), attention, requested_states, features=features)
+    def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:
+        model = cast("CapturableModel", self.model)
+        output = model.run_padded(padded._replace(tokens=self.substitute_unknown(padded.tokens)), requested_states)
         return output._replace(logits=self._mask_logits(output.logits))
 
     def substitute_unknown(self, tokens: Tensor) -> Tensor:

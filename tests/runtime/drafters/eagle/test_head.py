@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support import eagle_heads as layouts
+from tests.support import recorded
 from tests.support.decoded import PROMPT
 from tests.support.eagle_heads import make_head, save_head
 from tests.support.passes import level_of, new_cache
@@ -17,7 +18,7 @@ from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.eagle.sequence import new_eagle_sequences
 from treeopt.runtime.models.model import RequestedStates
-from treeopt.runtime.models.runner import Runner
+from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.trees import TokenTree
 
 EVERY = (2, 4, 5)
@@ -136,6 +137,20 @@ class TestLogits:
                 states = states_of(deep, [7, 8, 9, 10, 11, number], head.requested_states)
                 for text in (together[number], alone[number]):
                     text.accept(Step(path, committed, torch.empty(0), states))
+
+    @pytest.mark.parametrize("case", ["MiMo", "SpecForge"])
+    def test_a_graph_serves_the_first_slot_and_later_ones(self, deep, twin_of, tmp_path, case, monkeypatch):
+        monkeypatch.setattr(GraphPool, "capture", recorded.capture)
+        head, made = loaded(case, tmp_path, deep)
+        twin = twin_of(made)
+        (text,) = new_eagle_sequences(head, 40, 6, 1)
+        runner = Runner(head, max_nodes=6, pool=GraphPool(torch.device("cpu")))
+        for tokens in (PROMPT[:4], PROMPT[:2], PROMPT, PROMPT[3:5]):
+            states = states_of(deep, tokens[:-1], requested_states_of(made))
+            text.begin(tokens, states)
+            logits = root_logits(runner, [text])[0]
+            np.testing.assert_allclose(logits, twin.logits_after(rows_of(states), tokens), atol=1e-5)
+        assert len(runner.captured) == 1
 
     @pytest.mark.parametrize("case", ["SpecForge", "speculators, norm before fc", "Model-Optimizer"])
     def test_layer_ids_shifted_by_one_change_them(self, deep, twin_of, tmp_path, case):

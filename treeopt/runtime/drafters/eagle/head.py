@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from treeopt.runtime.models.model import (
     concatenate,
 )
 from treeopt.runtime.models.padded_batch import last_rows
+from treeopt.runtime.models.padded_pass import PaddedPass
 from treeopt.runtime.models.rotary import Rotations
 from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
 
@@ -133,6 +134,8 @@ class EagleHead:
     input_norms: tuple[Tensor, ...]
     """(hidden,) before attention, for all layers but the first."""
     output: EagleOutput
+    captures: ClassVar[bool] = True
+    """Whether its passes can be captured as CUDA graphs."""
 
     @property
     def requested_states(self) -> RequestedStates:
@@ -145,11 +148,6 @@ class EagleHead:
     @property
     def dtype(self) -> torch.dtype:
         return self.embedding.dtype
-
-    @property
-    def captures(self) -> bool:
-        """Whether passes can be captured as CUDA graphs: an MTP module treats the first slot differently."""
-        return self.first_embedding_read
 
     @cached_property
     def _rotations(self) -> Rotations:
@@ -208,17 +206,13 @@ class EagleHead:
             return Outputs(self.output(last_rows(hidden, sizes)), [1] * len(sizes))
         return Outputs(self.output(hidden), sizes)
 
-    def run(
-        self,
-        tokens: Tensor,
-        attention: PassAttention,
-        requested_states: RequestedStates = NO_STATES,  # noqa: ARG002
-        *,
-        features: Tensor | None = None,
-    ) -> Output:
-        """Return logits and feedback of slots, none of which is the first of its sequence."""
-        assert features is not None  # hidden states or feedback
-        return self.output(self.hidden(features, tokens, attention))
+    def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:  # noqa: ARG002
+        """Return logits and feedback of all rows."""
+        assert padded.features is not None  # hidden states or feedback
+        embedded = F.embedding(padded.tokens, self.embedding)
+        if not self.first_embedding_read:
+            embedded = embedded.masked_fill((padded.positions == 0)[:, None], 0)
+        return self.output(self._run_layers(embedded, padded.features, padded.attention()))
 
     def hidden(self, x: Tensor, tokens: Tensor, attention: PassAttention, *, begins: Sequence[int] = ()) -> Tensor:
         """Return the residual stream (n, hidden) after all layers, and write the slots' keys and values.
@@ -232,6 +226,9 @@ class EagleHead:
         embedded = F.embedding(tokens, self.embedding)
         if begins and not self.first_embedding_read:
             embedded[list(begins)] = 0
+        return self._run_layers(embedded, x, attention)
+
+    def _run_layers(self, embedded: Tensor, x: Tensor, attention: PassAttention) -> Tensor:
         first, *others = self.layers
         hidden = first(*self.make_input(embedded, x), 0, attention)
         for number, (layer, norm) in enumerate(zip(others, self.input_norms, strict=True), start=1):
