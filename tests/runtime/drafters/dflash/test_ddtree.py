@@ -114,7 +114,7 @@ class TestDrafter:
 
         def broken(self, roots, caches):
             logits = draft(self, roots, caches)
-            logits[:, 2] = torch.where(torch.tensor(roots)[:, None] % 2 == 0, torch.nan, logits[:, 2])
+            logits[:, 2] = torch.where(roots[:, None] % 2 == 0, torch.nan, logits[:, 2])
             return logits
 
         monkeypatch.setattr(type(head), "draft", broken)

@@ -22,12 +22,15 @@ class DDTreeDrafter(BlockDrafter):
         head: of the target that verifies.
         setting: the budget.
         capacity: longest sequence.
+        cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
 
     Raises OutOfMemoryError for a cache that does not fit into memory.
     """
 
-    def __init__(self, head: DFlashHead, setting: DDTreeSetting, *, capacity: int) -> None:
-        super().__init__(head, capacity)
+    def __init__(
+        self, head: DFlashHead, setting: DDTreeSetting, *, capacity: int, cuda_graphs: bool | None = None
+    ) -> None:
+        super().__init__(head, capacity, cuda_graphs)
         from treeopt.runtime.drafters.dflash import best_first  # numba is slow to import
 
         self.setting, self.max_tokens = setting, setting.max_nodes
@@ -38,8 +41,8 @@ class DDTreeDrafter(BlockDrafter):
     @torch.inference_mode()
     def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the trees below the roots; the root alone if a slot's distribution is not finite."""
-        roots, contexts = self.read_contexts(sequences)
-        top = top_children(self.head.draft(roots, contexts), self._top_tokens)
+        roots, logits = self.draft_blocks(sequences)
+        top = top_children(logits, self._top_tokens)
         log_probs, tokens = torch.stack([values.double() for values in top]).cpu().numpy()  # 53 bits hold any token
         finite = np.isfinite(log_probs[..., 0]).all(axis=1)
         parents, indices, counts = self._grow_trees(log_probs, np.where(finite, self.setting.budget, 1))

@@ -27,13 +27,14 @@ class DFlashDrafter(BlockDrafter):
         head: of the target that verifies.
         tree: the tree.
         capacity: longest sequence.
+        cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
 
     Raises InvalidValueError for a tree deeper than a block, or with more children of a node than the head predicts tokens,
     OutOfMemoryError for a cache that does not fit into memory.
     """
 
-    def __init__(self, head: DFlashHead, tree: TokenTree, *, capacity: int) -> None:
-        super().__init__(head, capacity)
+    def __init__(self, head: DFlashHead, tree: TokenTree, *, capacity: int, cuda_graphs: bool | None = None) -> None:
+        super().__init__(head, capacity, cuda_graphs)
         self.max_tokens = tree.nodes
         self.change_tree(tree)
 
@@ -45,8 +46,7 @@ class DFlashDrafter(BlockDrafter):
     @torch.inference_mode()
     def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Read the hidden states of the last steps into the contexts, and return the trees below the roots."""
-        roots, contexts = self.read_contexts(sequences)
-        return self._fill(roots, self.head.draft(roots, contexts))
+        return self._fill(*self.draft_blocks(sequences))
 
 
 def tree_filler(head: DFlashHead, tree: TokenTree) -> FillTree:

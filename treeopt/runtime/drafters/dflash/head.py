@@ -8,20 +8,42 @@ no slot sees what another predicts.  The Markov head of a DSpark head then makes
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.attention import PassAttention, PerSequenceAttention, SequenceAttention
+from treeopt.runtime.models.attention import (
+    BatchedAttention,
+    PassAttention,
+    PerSequenceAttention,
+    SequenceAttention,
+)
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.model import PREFILL_TOKENS, HiddenStates, RequestedStates
+from treeopt.runtime.models.model import (
+    NO_STATES,
+    PREFILL_TOKENS,
+    HiddenStates,
+    Output,
+    Outputs,
+    RequestedStates,
+    SequenceInput,
+    concatenate,
+)
+from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.padded_batch import last_outputs
+from treeopt.runtime.models.padded_pass import PaddedPass
 from treeopt.runtime.models.rotary import Rotations
 from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
+
+CONTEXT, MASK = -1, -2
+"""Tokens of a pass that are no tokens of the vocabulary: rows of the context, and mask tokens."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +99,8 @@ class DFlashHead:
     """Layers in which a slot sees only the slots before it."""
     markov: MarkovHead | None = None
     """Of a DSpark head: changes the logits of a slot by the token before it."""
+    captures: ClassVar[bool] = True
+    """Whether its passes can be captured as CUDA graphs."""
 
     @property
     def levels(self) -> int:
@@ -115,6 +139,20 @@ class DFlashHead:
         """Return the bytes of a cache for a context of `capacity` tokens."""
         return KVStore.sequence_bytes(self.config, capacity + self.block_tokens, self.dtype)
 
+    def pass_bytes(self, tokens: int) -> int:
+        return self.dtype.itemsize * tokens * (4 * self.config.hidden + 4 * self.config.intermediate)
+
+    @cached_property
+    def no_states(self) -> Tensor:
+        """(0, layers * target's hidden): what `feed_block` takes if the context is complete."""
+        width = len(self.requested_states.layer_ids) * self.target.config.hidden
+        return torch.zeros((0, width), dtype=self.dtype, device=self.device)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest pass: context rows of a step in which all draft tokens were accepted, and a block."""
+        return self.levels + 1 + self.block_tokens
+
     @torch.inference_mode()
     def read(self, states: Sequence[HiddenStates], caches: Sequence[KVCache]) -> None:
         """Add rows to the context of each sequence.
@@ -128,15 +166,15 @@ class DFlashHead:
             for new, cache, size in zip(states, caches, sizes, strict=True):
                 chunks = [min(PREFILL_TOKENS, size - start) for start in range(0, size, PREFILL_TOKENS)]
                 for chunk in new.split(chunks):
-                    self._read([chunk], [cache])
+                    self._read([concatenate_layers(chunk)], [cache])
         elif sum(sizes):
-            self._read(states, caches)
+            self._read([concatenate_layers(new) for new in states], caches)
 
-    def _read(self, states: Sequence[HiddenStates], caches: Sequence[KVCache]) -> None:
-        sizes = [len(new.layers[0]) for new in states]
+    def _read(self, states: Sequence[Tensor], caches: Sequence[KVCache]) -> None:
+        """Add rows to each context, given the concatenated states (n, layers * target's hidden) of each."""
+        sizes = [len(new) for new in states]
         spans = [slice(cache.length, cache.length + size) for cache, size in zip(caches, sizes, strict=True)]
-        layers = [torch.cat(parts) for parts in zip(*(new.layers for new in states), strict=True)]
-        context = rms_norm(self.fuse(torch.cat(layers, -1)), self.context_norm, self.config)
+        context = rms_norm(self.fuse(concatenate(states)), self.context_norm, self.config)
         rotations = torch.cat([cache.rotations[span] for cache, span in zip(caches, spans, strict=True)])
         for number, layer in enumerate(self.layers):
             _, key, value = layer.project(context, rotations)
@@ -149,12 +187,12 @@ class DFlashHead:
             cache.length += size
 
     @torch.inference_mode()
-    def draft(self, roots: Sequence[int], caches: Sequence[KVCache]) -> Tensor:
+    def draft(self, roots: Sequence[int] | Tensor, caches: Sequence[KVCache]) -> Tensor:
         """Return logits (sequences, levels, V) after the root of each sequence, without those of a Markov head.
 
         The contexts are not changed.
         """
-        tokens = torch.tensor(roots, device=self.device)
+        tokens = torch.as_tensor(roots, device=self.device)
         if len(caches) == 1:
             return self.predict(tokens, lambda layer: self._attention(caches[0], layer))
         return self.predict(
@@ -178,6 +216,54 @@ class DFlashHead:
         logits: Tensor = self.output(normed).unflatten(0, (len(roots), self.levels))
         return logits
 
+    def feed_block(self, root: int, unread: Tensor, cache: KVCache) -> SequenceInput:
+        """Return the rows that follow a context in a pass, and the block after them.
+
+        Args:
+            root: of the sequence.
+            unread: (n, layers * target's hidden), concatenated states at the tokens between context and root.
+            cache: of the sequence.
+        """
+        rows = len(unread) + self.block_tokens
+        tokens = torch.tensor([CONTEXT] * len(unread) + [root] + [MASK] * (self.block_tokens - 1))
+        return SequenceInput(cache, tokens.to(self.device, non_blocking=True), _full_nodes(rows), unread)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        inputs: Sequence[SequenceInput],
+        requested_states: RequestedStates = NO_STATES,  # noqa: ARG002
+        *,
+        last_only: bool = False,
+    ) -> Outputs:
+        """Return the logits of the predicting slots, for inputs from `feed_block`, without those of a Markov head."""
+        caches = [sequence.cache for sequence in inputs]
+        lengths = [cache.length for cache in caches]
+        unread = [sequence.features for sequence in inputs if sequence.features is not None]
+        try:
+            if any(map(len, unread)):
+                self._read(unread, caches)
+            logits = self.draft(torch.stack([sequence.tokens[-self.block_tokens] for sequence in inputs]), caches)
+        finally:
+            for cache, length in zip(caches, lengths, strict=True):
+                cache.length = length
+        outputs = Outputs(Output(logits.flatten(0, 1)), [self.levels] * len(inputs))
+        return last_outputs(outputs) if last_only else outputs
+
+    def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:  # noqa: ARG002
+        """Return the logits of all rows; those of context rows mean nothing."""
+        assert padded.features is not None  # `feed_block` adds them, even if there are no context rows
+        tokens = padded.tokens[:, None]
+        is_context = tokens == CONTEXT
+        context = rms_norm(self.fuse(padded.features), self.context_norm, self.config)
+        hidden = torch.where(tokens >= 0, F.embedding(padded.tokens.clamp(min=0), self.embedding), self.mask)
+        kinds = [(number in self.causal_layers, self.window(number)) for number in range(len(self.layers))]
+        attentions = {kind: _attend_to_block(padded, causal=kind[0], window=kind[1]) for kind in dict.fromkeys(kinds)}
+        for number, (layer, norm) in enumerate(zip(self.layers, self.input_norms, strict=True)):
+            x = torch.where(is_context, context, rms_norm(hidden, norm, self.config))
+            hidden = layer(x, hidden, number, attentions[kinds[number]])
+        return Output(self.output(rms_norm(hidden, self.norm, self.config)))
+
     def window(self, layer: int) -> int | None:
         """Return the sliding window of a layer in context tokens, None for full attention."""
         return self.config.sliding_window if layer in self.config.sliding_layers else None
@@ -191,3 +277,28 @@ class DFlashHead:
             seen = torch.ones((self.block_tokens, slots.stop - first), dtype=torch.bool, device=self.device)
             mask = seen.tril(cache.length - first)
         return SequenceAttention(cache, cache.rotations[slots], slots, mask, first=first)
+
+
+def concatenate_layers(states: HiddenStates) -> Tensor:
+    """Return the states of n tokens as a head fuses them, (n, layers * hidden)."""
+    return torch.cat(states.layers, -1)
+
+
+@lru_cache(maxsize=64)
+def _full_nodes(rows: int) -> PassNodes:
+    """Return rows at consecutive positions that all attend to each other; layers hide some of them."""
+    return PassNodes(depth=np.arange(rows), visible=np.ones((rows, rows), np.bool_))
+
+
+def _attend_to_block(padded: PaddedPass, *, causal: bool, window: int | None) -> BatchedAttention:
+    """Return the attention of a layer in a padded pass, as `DFlashHead._attention` has it without padding."""
+    store, batch, mask = padded.store, padded.batch, padded.mask
+    slots = torch.arange(batch.kv_length, device=mask.device)
+    own_slots = padded.slots.view(batch.sequences, 1, batch.tokens, 1)  # on padding the slot after all others
+    if causal:
+        mask = mask.masked_fill(slots > own_slots, float("-inf"))
+    if window is not None:
+        is_root = (padded.tokens >= 0) & (padded.slots < store.capacity)
+        root_slots = torch.where(is_root, padded.slots, 0).view(batch.sequences, -1).amax(1)
+        mask = mask.masked_fill(slots < (root_slots - window).view(-1, 1, 1, 1), float("-inf"))
+    return padded._replace(mask=mask).attention()
