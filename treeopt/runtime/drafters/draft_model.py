@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.runtime.drafters.drafter import DraftState, Step
+from treeopt.runtime.drafters.drafter import Step
+from treeopt.runtime.drafters.sequence_drafter import SequenceState
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import HiddenStates, LanguageModel, Output, Outputs, SequenceCache, SequenceInput
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
@@ -17,7 +18,7 @@ MAX_CATCH_UP_TOKENS = 512
 """Tokens of a pass over unread tokens, whose mask is square."""
 
 
-class DraftSequence(DraftState, Protocol):
+class DraftSequence(SequenceState, Protocol):
     """A draft model or a head at one sequence, fed node by node."""
 
     feed_indices: Sequence[int]
@@ -26,9 +27,6 @@ class DraftSequence(DraftState, Protocol):
     @property
     def cache(self) -> Any:
         """KV cache; the root is fed at its length."""
-
-    def begin(self, tokens: Sequence[int], states: HiddenStates | None) -> None:
-        """Begin a sequence, as `Drafter.begin`."""
 
     @property
     def has_backlog(self) -> bool:
@@ -46,9 +44,6 @@ class DraftSequence(DraftState, Protocol):
 
     def store(self, nodes: PassNodes, output: Output) -> None:
         """Store what the children of these nodes need of the output."""
-
-    def accept(self, step: Step) -> None:
-        """Move to the new root."""
 
 
 MakeSequences = Callable[[Any, int, int, int], Sequence[DraftSequence]]

@@ -4,10 +4,9 @@ A new drafter is a class with the methods of `Drafter`, in its own file; docs/gu
 Sequences are identified by numbers, and the state of one does not depend on another.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import compress
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -130,35 +129,3 @@ def intern_chain(length: int) -> TokenTree:
 
 ROOT_ONLY = intern_chain(0)
 """The tree that drafts nothing."""
-
-
-class DraftState(Protocol):
-    """What a drafter keeps of one sequence."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can draft: a head needs a token before the root, a model has a longest sequence."""
-
-    @property
-    def root(self) -> int:
-        """The last committed token."""
-
-
-State = TypeVar("State", bound=DraftState)
-
-
-def propose_ready(
-    states: Sequence[State],
-    generators: Sequence[torch.Generator],
-    fill: Callable[[list[State], list[torch.Generator]], list[Proposal]],
-) -> list[Proposal]:
-    """Return the proposals of a batch: the root alone for sequences that are not ready.
-
-    Args:
-        states: one for each sequence.
-        generators: one for each sequence.
-        fill: from the states and generators of the sequences that are ready to their proposals; called if there are any.
-    """
-    ready = [state.ready for state in states]
-    proposals = iter(fill(list(compress(states, ready)), list(compress(generators, ready))) if any(ready) else ())
-    return [next(proposals) if state.ready else Proposal(ROOT_ONLY, torch.tensor([state.root])) for state in states]

@@ -14,15 +14,15 @@ from treeopt.runtime.drafters.draft_model import (
     root_logits,
     top_children,
 )
-from treeopt.runtime.drafters.drafter import Proposal, Step, propose_ready
+from treeopt.runtime.drafters.drafter import Proposal
 from treeopt.runtime.drafters.expansion import ExpandedTree, ExpansionPolicy, TreeExpansion
-from treeopt.runtime.drafters.sequence_pool import SequencePool
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.finite import Scores
-from treeopt.runtime.models.model import NO_STATES, ForwardModel, HiddenStates, RequestedStates
+from treeopt.runtime.models.model import NO_STATES, ForwardModel, RequestedStates
 from treeopt.runtime.models.runner import Runner, make_graph_pool
 
 
-class ExpandingDrafter:
+class ExpandingDrafter(SequenceDrafter[DraftSequence]):
     """Grows trees where the draft is confident (EAGLE-2: Li et al., 2024; SpecExec: Svirschevski et al., 2024).
 
     Args:
@@ -37,8 +37,6 @@ class ExpandingDrafter:
     Raises InvalidValueError for more children than the vocabulary has, and trees deeper than the longest sequence,
     OutOfMemoryError for a cache that does not fit into memory.
     """
-
-    sampled = False
 
     def __init__(
         self,
@@ -63,29 +61,12 @@ class ExpandingDrafter:
         self.policy, self.requested_states, self.max_tokens = policy, requested_states, policy.max_nodes
         self._model = model
         self._runner = Runner(model, max_nodes=policy.max_fed, pool=make_graph_pool(model.device, cuda_graphs))
-        self._sequences = SequencePool(partial(new_sequences, model, min(capacity, longest), policy.max_fed))
+        super().__init__(partial(new_sequences, model, min(capacity, longest), policy.max_fed))
         self._expansion = TreeExpansion(policy, 0)
         self._expansion.compile()
 
-    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
-        self._sequences.acquire(sequence).begin(tokens, states)
-
-    def reserve(self, sequences: int) -> None:
-        self._sequences.reserve(sequences)
-
-    @torch.inference_mode()
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
-        """Return the trees below the roots; the root alone if a distribution is not finite."""
-        return propose_ready([self._sequences[sequence] for sequence in sequences], generators, self._fill)
-
-    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
-        for sequence, step in zip(sequences, steps, strict=True):
-            self._sequences[sequence].accept(step)
-
-    def end(self, sequence: int) -> None:
-        self._sequences.release(sequence)
-
     def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        """Return the trees below the roots; the root alone if a distribution is not finite."""
         trees = self._expand(drafts)
         for draft, expanded in zip(drafts, trees, strict=True):
             draft.feed_indices = expanded.feed_indices

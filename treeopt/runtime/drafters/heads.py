@@ -1,61 +1,52 @@
 """What drafters with heads on the target share: the states that they draft from, and trees from marginal distributions."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.drafter import Proposal, Step, propose_ready
+from treeopt.runtime.drafters.drafter import Proposal, Step
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.model import HiddenStates, RequestedStates, concatenate
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 
 
-class HeadState(NamedTuple):
+class HeadSequence:
     """The root of a sequence, and the target's last hidden state before it."""
 
-    root: int
-    hidden: Tensor | None
+    root = -1
+    hidden: Tensor | None = None
     """(1, hidden); None for a sequence of one token."""
 
     @property
     def ready(self) -> bool:
         return self.hidden is not None
 
+    def begin(self, tokens: Sequence[int], states: HiddenStates | None) -> None:
+        self.root, self.hidden = tokens[-1], None if states is None else states.last
 
-class HeadDrafter:
+    def accept(self, step: Step) -> None:
+        """Move to the new root, which was sampled from the hidden state of the last accepted node."""
+        assert step.states is not None  # heads request them
+        self.root, self.hidden = step.tokens[-1], step.states.row(step.path[-1]).last
+
+
+class HeadDrafter(SequenceDrafter[HeadSequence]):
     """Drafts from the root and the target's last hidden state before it; subclasses define `_draft`."""
 
-    sampled = False
     requested_states = RequestedStates(last=True)
 
     def __init__(self) -> None:
-        self._sequences: dict[int, HeadState] = {}
+        super().__init__(lambda count: [HeadSequence() for _ in range(count)])
 
-    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
-        self._sequences[sequence] = HeadState(tokens[-1], None if states is None else states.last)
-
-    @torch.inference_mode()
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
-        """Return the drafts of a batch, by one call of `_draft`; the root alone for a sequence of one token."""
-        return propose_ready([self._sequences[sequence] for sequence in sequences], generators, self._fill)
-
-    def _fill(self, states: Sequence[HeadState], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+    def _fill(self, states: Sequence[HeadSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         hidden = [state.hidden for state in states if state.hidden is not None]
         return self._draft([state.root for state in states], concatenate(hidden))
-
-    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
-        """Move to the new roots: each was sampled from the hidden state of the last accepted node."""
-        for sequence, step in zip(sequences, steps, strict=True):
-            assert step.states is not None  # heads request them
-            self._sequences[sequence] = HeadState(step.tokens[-1], step.states.row(step.path[-1]).last)
-
-    def end(self, sequence: int) -> None:
-        self._sequences.pop(sequence, None)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
         """Return the drafts below n roots, given the hidden states before them, (n, hidden)."""

@@ -15,7 +15,8 @@ from treeopt.arrays import Bool, Int64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import Beam, merge_beams
 from treeopt.runtime.drafters.drafter import Proposal, SideTokens, Step
-from treeopt.runtime.models.model import NO_STATES, HiddenStates
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
+from treeopt.runtime.models.model import HiddenStates
 from treeopt.trees.drafter_parameters import LookaheadSetting
 
 POOL_KEYS = 8192
@@ -24,7 +25,55 @@ CACHED_MASKS = 256
 """One for each number of tree nodes, and of window tokens while the window grows."""
 
 
-class LookaheadDrafter:
+class LookaheadSequence:
+    """Window and pool of one sequence."""
+
+    ready = True
+
+    def __init__(self, setting: LookaheadSetting) -> None:
+        self.setting = setting
+        self._levels: deque[list[int]] = deque(maxlen=setting.ngram - 1)
+        self._tail: list[int] = []
+        """The last N - 1 committed tokens, the root last."""
+
+    @property
+    def root(self) -> int:
+        return self._tail[-1]
+
+    def begin(self, tokens: Sequence[int], states: HiddenStates | None = None) -> None:  # noqa: ARG002
+        window, seeds = self.setting.window, tokens[-self.setting.window :]
+        self.pool = NgramPool(self.setting.ngram, POOL_KEYS, self.setting.candidates)
+        self._levels.clear()
+        self._levels.append([seeds[column % len(seeds)] for column in range(window)])
+        self._tail = []
+        self._commit(tokens)
+
+    def propose(self) -> Proposal:
+        tree, tokens = merge_beams(self.pool.find(self.root))
+        window = [token for level in self._levels for token in level][1:]
+        side = SideTokens(torch.tensor(window, dtype=torch.int64), *side_mask(self.setting, tree.nodes, len(window)))
+        return Proposal(tree, torch.tensor([self.root, *tokens]), side=side)
+
+    def accept(self, step: Step) -> None:
+        """Move the new level into the window, and the n-gram of each column into the pool."""
+        rows = len(step.logits)
+        window_rows = [0, *range(rows + 1 - len(self._levels) * self.setting.window, rows)]
+        new_level = step.logits[window_rows[-self.setting.window :]].argmax(-1).tolist()
+        if len(self._levels) == self.setting.ngram - 1:
+            for ngram in zip(*self._levels, new_level, strict=True):
+                self.pool.add(ngram)
+        self._levels.append(new_level)  # drops level 0 of a full window
+        self._commit(step.tokens)
+
+    def _commit(self, tokens: Sequence[int]) -> None:
+        """Append committed tokens, the last of which is the root."""
+        tail = [*self._tail, *tokens]
+        self.pool.add_all(tail)
+        self._tail = tail[1 - self.setting.ngram :]
+        self._levels[0][0] = tail[-1]
+
+
+class LookaheadDrafter(SequenceDrafter[LookaheadSequence]):
     """Drafts the n-grams of a pool that begin with the root, and fills the pool from a window of guesses.
 
     The window has levels 0 … N-2 of W columns.  Token (l, j) is at position j + l after the root; (0, 0) is the root
@@ -55,65 +104,13 @@ class LookaheadDrafter:
     Raises InvalidValueError for numbers out of range.
     """
 
-    sampled = False
-    requested_states = NO_STATES
-
     def __init__(self, window: int, ngram: int, candidates: int) -> None:
         self.setting = LookaheadSetting(window, ngram, candidates)
         self.max_tokens = self.setting.max_nodes
-        self._sequences: dict[int, LookaheadSequence] = {}
+        super().__init__(lambda count: [LookaheadSequence(self.setting) for _ in range(count)])
 
-    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None = None) -> None:  # noqa: ARG002
-        self._sequences[sequence] = LookaheadSequence(self.setting, tokens)
-
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator] = ()) -> list[Proposal]:  # noqa: ARG002
-        return [self._sequences[sequence].propose() for sequence in sequences]
-
-    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
-        for sequence, step in zip(sequences, steps, strict=True):
-            self._sequences[sequence].accept(step)
-
-    def end(self, sequence: int) -> None:
-        self._sequences.pop(sequence, None)
-
-
-class LookaheadSequence:
-    """Window and pool of one sequence, which begins with `tokens`, the root last."""
-
-    def __init__(self, setting: LookaheadSetting, tokens: Sequence[int]) -> None:
-        seeds = tokens[-setting.window :]
-        self.setting = setting
-        self.pool = NgramPool(setting.ngram, POOL_KEYS, setting.candidates)
-        self._levels: deque[list[int]] = deque(maxlen=setting.ngram - 1)
-        self._levels.append([seeds[column % len(seeds)] for column in range(setting.window)])
-        self._tail: list[int] = []
-        """The last N - 1 committed tokens, the root last."""
-        self._commit(tokens)
-
-    def propose(self) -> Proposal:
-        root = self._tail[-1]
-        tree, tokens = merge_beams(self.pool.find(root))
-        window = [token for level in self._levels for token in level][1:]
-        side = SideTokens(torch.tensor(window, dtype=torch.int64), *side_mask(self.setting, tree.nodes, len(window)))
-        return Proposal(tree, torch.tensor([root, *tokens]), side=side)
-
-    def accept(self, step: Step) -> None:
-        """Move the new level into the window, and the n-gram of each column into the pool."""
-        rows = len(step.logits)
-        window_rows = [0, *range(rows + 1 - len(self._levels) * self.setting.window, rows)]
-        new_level = step.logits[window_rows[-self.setting.window :]].argmax(-1).tolist()
-        if len(self._levels) == self.setting.ngram - 1:
-            for ngram in zip(*self._levels, new_level, strict=True):
-                self.pool.add(ngram)
-        self._levels.append(new_level)  # drops level 0 of a full window
-        self._commit(step.tokens)
-
-    def _commit(self, tokens: Sequence[int]) -> None:
-        """Append committed tokens, the last of which is the root."""
-        tail = [*self._tail, *tokens]
-        self.pool.add_all(tail)
-        self._tail = tail[1 - self.setting.ngram :]
-        self._levels[0][0] = tail[-1]
+    def _fill(self, states: Sequence[LookaheadSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        return [state.propose() for state in states]
 
 
 @lru_cache(maxsize=CACHED_MASKS)

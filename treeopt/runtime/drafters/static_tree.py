@@ -15,16 +15,16 @@ from treeopt.runtime.drafters.draft_model import (
     node_logits,
     root_logits,
 )
-from treeopt.runtime.drafters.drafter import Proposal, Step, propose_ready
-from treeopt.runtime.drafters.sequence_pool import SequencePool
-from treeopt.runtime.models.model import NO_STATES, ForwardModel, HiddenStates, RequestedStates, SequenceInput
+from treeopt.runtime.drafters.drafter import Proposal, Step
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
+from treeopt.runtime.models.model import NO_STATES, ForwardModel, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import NOT_FED
 from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree
 
 
-class LevelDrafter:
+class LevelDrafter(SequenceDrafter[DraftSequence]):
     """Drafts a static tree with a draft model or a head: one pass over the internal nodes of each level.
 
     Args:
@@ -68,23 +68,12 @@ class LevelDrafter:
             device=model.device,
         )
         longest = min(capacity, model.config.max_positions)
-        self._sequences = SequencePool(partial(new_sequences, model, longest, self.max_tokens))
-
-    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
-        self._sequences.acquire(sequence).begin(tokens, states)
-
-    def reserve(self, sequences: int) -> None:
-        self._sequences.reserve(sequences)
-
-    @torch.inference_mode()
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
-        """Return the trees below the roots, in buffers that the next call overwrites."""
-        if self.sampled:
-            generators = [generator_on(self.model.device, generator) for generator in generators]
-        return propose_ready([self._sequences[sequence] for sequence in sequences], generators, self._fill)
+        super().__init__(partial(new_sequences, model, longest, self.max_tokens))
 
     def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:
         """Fill the tree below each root, one level and one draft pass after the other."""
+        if self.sampled:
+            generators = [generator_on(self.model.device, generator) for generator in generators]
         sampler = self._sampler
         sampler.begin(self.tree, [draft.root for draft in drafts])
         for depth, level in enumerate(draft_levels(self.tree, self.model.device)):
@@ -97,13 +86,6 @@ class LevelDrafter:
         for draft in drafts:
             draft.feed_indices = feed_indices(self.tree)
         return sampler.proposals()
-
-    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
-        for sequence, step in zip(sequences, steps, strict=True):
-            self._sequences[sequence].accept(step)
-
-    def end(self, sequence: int) -> None:
-        self._sequences.release(sequence)
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on."""

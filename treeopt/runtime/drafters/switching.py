@@ -65,8 +65,7 @@ class SwitchingDrafter:
         self._active.begin(sequence, tokens, states)
 
     def reserve(self, sequences: int) -> None:
-        if isinstance(self._static, StaticTreeDrafter):
-            self._static.reserve(sequences)
+        self._static.reserve(sequences)
 
     def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
         return self._active.propose(sequences, generators)

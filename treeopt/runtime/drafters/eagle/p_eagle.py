@@ -19,14 +19,14 @@ from torch import Tensor
 from treeopt.errors import FormatError, TreeoptWarning
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
-from treeopt.runtime.drafters.drafter import Proposal, Step, propose_ready
+from treeopt.runtime.drafters.drafter import Proposal
 from treeopt.runtime.drafters.eagle.config import read_config
 from treeopt.runtime.drafters.eagle.head import EagleHead, StateFusion
 from treeopt.runtime.drafters.eagle.load import MASK_HIDDEN, HeadLoader
 from treeopt.runtime.drafters.eagle.sequence import EagleSequence, new_eagle_sequences
 from treeopt.runtime.drafters.head_files import check_all_read, check_target
 from treeopt.runtime.drafters.heads import MarginalTree
-from treeopt.runtime.drafters.sequence_pool import SequencePool
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.config import CONFIG
 from treeopt.runtime.models.model import HiddenStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
@@ -69,10 +69,11 @@ class PEagleHead(EagleHead):
         )
 
 
-class PEagleDrafter:
+class PEagleDrafter(SequenceDrafter[EagleSequence]):
     """Drafts a static tree in one pass: the node of depth d and rank r has the r-th most likely token at d.
 
-    The pass has a slot for each level of the tree, and those of the tokens that the last step accepted.
+    The pass has a slot for each level of the tree, and those of the tokens that the last step accepted, now with
+    the target's hidden states.
 
     Args:
         head: of the target that verifies.
@@ -84,15 +85,13 @@ class PEagleDrafter:
     it predicts tokens, OutOfMemoryError for a cache that does not fit into memory.
     """
 
-    sampled = False
-
     def __init__(self, head: PEagleHead, tree: TokenTree, *, capacity: int, cuda_graphs: bool | None = None) -> None:
         self.head = head
         self.requested_states = head.requested_states
         self.max_tokens = tree.nodes
         most_slots = 2 * head.levels  # the root, all levels accepted before it, and the other levels after it
         self._runner = Runner(head, max_nodes=most_slots, pool=make_graph_pool(head.device, cuda_graphs))
-        self._sequences = SequencePool(partial(new_eagle_sequences, head, capacity, head.levels))
+        super().__init__(partial(new_eagle_sequences, head, capacity, head.levels))
         self.change_tree(tree)
 
     @property
@@ -103,17 +102,6 @@ class PEagleDrafter:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
         self._tree = MarginalTree(self.head, tree)
 
-    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None) -> None:
-        self._sequences.acquire(sequence).begin(tokens, states)
-
-    def reserve(self, sequences: int) -> None:
-        self._sequences.reserve(sequences)
-
-    @torch.inference_mode()
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:
-        """Return the trees below the roots; the root alone for a sequence of one token."""
-        return propose_ready([self._sequences[sequence] for sequence in sequences], generators, self._fill)
-
     def _fill(self, sequences: Sequence[EagleSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         levels = max(1, self.tree.max_depth)
         inputs = [self.head.append_masks(slots, levels) for slots in EagleSequence.feed_roots(sequences)]
@@ -122,14 +110,6 @@ class PEagleDrafter:
             sequence.commit_pending()
         logits = torch.stack([output.logits[-levels:] for output in outputs])
         return self._tree.fill([sequence.root for sequence in sequences], logits)
-
-    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
-        """Move to the new roots; the slots of the accepted tokens are fed in the next pass, with the target's states."""
-        for sequence, step in zip(sequences, steps, strict=True):
-            self._sequences[sequence].accept(step)
-
-    def end(self, sequence: int) -> None:
-        self._sequences.release(sequence)
 
 
 def load_p_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[int, ...] | None = None) -> PEagleHead:

@@ -1,0 +1,76 @@
+"""What drafters share that keep a state for each sequence, such as a KV cache, and draft a batch in one call."""
+
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.drafters.sequence_pool import SequencePool
+from treeopt.runtime.models.model import NO_STATES, HiddenStates, RequestedStates
+
+
+class SequenceState(Protocol):
+    """What a drafter keeps of one sequence; `begin` reuses it for the next."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can draft: a head needs a token before the root, a model has a longest sequence."""
+
+    @property
+    def root(self) -> int:
+        """The last committed token."""
+
+    def begin(self, tokens: Sequence[int], states: HiddenStates | None) -> None:
+        """Begin a sequence, as `Drafter.begin`."""
+
+    def accept(self, step: Step) -> None:
+        """Move to the new root."""
+
+
+State = TypeVar("State", bound=SequenceState)
+
+
+class SequenceDrafter(Generic[State]):
+    """A drafter with a state for each sequence; subclasses set `max_tokens` and define `_fill`.
+
+    Args:
+        new_sequences: from a number of sequences to their states; all are made at once to be adjacent in memory.
+    """
+
+    sampled: bool = False
+    requested_states: RequestedStates = NO_STATES
+
+    def __init__(self, new_sequences: Callable[[int], Sequence[State]]) -> None:
+        self._sequences = SequencePool(new_sequences)
+
+    def begin(self, sequence: int, tokens: Sequence[int], states: HiddenStates | None = None) -> None:
+        self._sequences.acquire(sequence).begin(tokens, states)
+
+    def reserve(self, sequences: int) -> None:
+        self._sequences.reserve(sequences)
+
+    @torch.inference_mode()
+    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator] = ()) -> list[Proposal]:
+        """Return the drafts of a batch, by one call of `_fill`; the root alone for sequences that are not ready.
+
+        The next call may overwrite them.
+        """
+        states = [self._sequences[sequence] for sequence in sequences]
+        ready = [state.ready for state in states]
+        proposals = iter(
+            self._fill(list(compress(states, ready)), list(compress(generators, ready))) if any(ready) else ()
+        )
+        return [next(proposals) if state.ready else Proposal(ROOT_ONLY, torch.tensor([state.root])) for state in states]
+
+    def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._sequences[sequence].accept(step)
+
+    def end(self, sequence: int) -> None:
+        self._sequences.release(sequence)
+
+    def _fill(self, states: Sequence[State], generators: Sequence[torch.Generator]) -> list[Proposal]:
+        """Return the drafts of sequences that are ready, at least one."""
+        raise NotImplementedError
