@@ -61,7 +61,7 @@ def plan_profile(profile: Profile, request: PlanRequest, drafter: str | None = N
         if several:
             tick()
         if drafter is not None:
-            drafters = (chosen_drafter(drafters, drafter, request.objective),)
+            drafters = (chosen_drafter(drafters, drafter, request),)
         schedule = schedule_if_measured(profile, request, tick)
         over_contexts: tuple[Segment, ...] = ()
         if several and schedule is not None:

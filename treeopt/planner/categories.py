@@ -119,11 +119,7 @@ def _category_plan(
     """Return the plan from the profile of one category."""
     plan = requested_plan(profile, request)
     choices = drafter_choices(profile, request, plan=plan)
-    best = (
-        best_drafter(choices, request.objective)
-        if drafter is None
-        else chosen_drafter(choices, drafter, request.objective)
-    )
+    best = best_drafter(choices, request.objective) if drafter is None else chosen_drafter(choices, drafter, request)
     max_nodes = plan.solution.max_nodes if request.extrapolate else 0
     prediction = option_predictor(for_all, profile, request, plan.temperature, max_nodes=max_nodes)(plan.model.point)
     return CategoryPlan(
