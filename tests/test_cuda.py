@@ -11,8 +11,12 @@ from scipy import stats
 
 from tests.support.bench import bench
 from tests.support.passes import new_cache
+from treeopt.bundled import DFLASH
 from treeopt.profiler import Checkpoint, CudaClock, Measurement, Settings
 from treeopt.runtime import Decoder, Sampling, draw, verify
+from treeopt.runtime.drafters.dflash import load_dflash
+from treeopt.runtime.drafters.dflash.block_drafter import make_block_runner, run_blocks
+from treeopt.runtime.drafters.dflash.head import concatenate_layers
 from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.pair import load_pair
@@ -132,6 +136,26 @@ def test_logits_of_a_graph_of_several_sequences_are_those_of_the_eager_pass(fixt
     assert len(runner.captured) == 1
     assert torch.equal(logits[1], logits[2])
     assert (logits[1] - logits[0]).norm() < (1e-4 if model.dtype == torch.float32 else 0.03) * logits[0].norm()
+
+
+@pytest.mark.parametrize("fixture", ["models", "half_models"])
+def test_logits_of_a_block_head_graph_are_those_of_the_eager_pass(fixture, request) -> None:
+    target = request.getfixturevalue(fixture).target
+    head = load_dflash(DFLASH, target)
+    text = torch.arange(40, device=target.device) % target.config.vocabulary
+    states = target.compute_states(text, head.requested_states)
+    caches = head.new_caches(60, 2)
+    eager, graphs = (make_block_runner(head, cuda_graphs) for cuda_graphs in (False, True))
+    for counts in ((0, 3), (5, 1), (2, 8), (5, 1)):
+        unread = [concatenate_layers(states.rows(slice(count))) for count in counts]
+        inputs = [head.feed_block(7, new, cache) for new, cache in zip(unread, caches, strict=True)]
+        for batch in (inputs, inputs[:1]):
+            expected, replayed = (run_blocks(runner, batch, head.levels).float() for runner in (eager, graphs))
+            assert (replayed - expected).norm() < (1e-4 if head.dtype == torch.float32 else 0.03) * expected.norm()
+        for cache, count in zip(caches, counts, strict=True):
+            cache.length += count
+
+    assert graphs.captured
 
 
 def test_greedy_batch_outputs_equal_plain_decoding(models, captures) -> None:

@@ -275,7 +275,11 @@ class PassBuffers:
             ranges = [range(index * self._tokens, index * self._tokens + count) for index, count in places]
             numbers = [row for each in ranges for row in (each[-1:] if last_only else each)]
             contiguous = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-            rows = slice(numbers[0], numbers[-1] + 1) if contiguous else torch.tensor(numbers).to(self.tokens.device)
+            rows = (
+                slice(numbers[0], numbers[-1] + 1)
+                if contiguous
+                else torch.tensor(numbers).to(self.tokens.device, non_blocking=True)
+            )
             self._rows[places, last_only] = rows
         return rows
 

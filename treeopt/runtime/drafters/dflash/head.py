@@ -298,7 +298,7 @@ def _attend_to_block(padded: PaddedPass, *, causal: bool, window: int | None) ->
     if causal:
         mask = mask.masked_fill(slots > own_slots, float("-inf"))
     if window is not None:
-        is_root = (padded.tokens >= 0) & (padded.slots < store.capacity)
-        root_slots = torch.where(is_root, padded.slots, 0).view(batch.sequences, -1).amax(1)
+        others = (padded.tokens < 0) | (padded.slots == store.capacity)
+        root_slots = padded.slots.masked_fill(others, 0).view(batch.sequences, -1).amax(1)
         mask = mask.masked_fill(slots < (root_slots - window).view(-1, 1, 1, 1), float("-inf"))
     return padded._replace(mask=mask).attention()
