@@ -123,7 +123,7 @@ def run_prompts(generation: Generation) -> None:
     done = sum(row["text"] is not None for row in rows)
     tokens, steps = sum(row["tokens"] for row in rows), sum(row["steps"] for row in rows)
     click.echo(
-        f"{counted(done, 'sequence')} of {counted(tokens, 'token')} in {counted(steps, 'step')}, "
+        f"{counted(tokens, 'token')} of {counted(done, 'sequence')} in {counted(steps, 'step')}, "
         f"{tokens / max(1, steps):.2f} per step; this run took {seconds:.1f} s.",
         err=True,
     )

@@ -61,7 +61,7 @@ def test_each_prompt_has_the_text_of_a_single_run(files: Path, temperature: floa
         single = succeed(*RUN, "--prompt", prompt, *sampling)
         assert single.stdout == prompt + row["text"] + "\n"
         assert f"12 tokens in {row['steps']} steps" in single.stderr
-    assert f"5 sequences of 60 tokens in {sum(row['steps'] for row in rows)} steps" in result.stderr
+    assert f"60 tokens of 5 sequences in {sum(row['steps'] for row in rows)} steps" in result.stderr
     assert list(files.glob("*.partial")) == []
     one_by_one = succeed(*RUN, "--prompts", "prompts.jsonl", "--batch-size", 1, *sampling)
     assert one_by_one.stdout == Path("texts.jsonl").read_text()
