@@ -216,7 +216,7 @@ def _detect_python(path: Path, text: str) -> Reader:
     try:
         module = syntax_tree(text)
     except InvalidValueError as error:
-        raise _unknown_format(path, f"text that is no JSON and {error}") from None
+        raise _unknown_format(path, f"text that is no JSON, no YAML with choices, and {error}") from None
     value = value_of(module)
     if isinstance(value, list | tuple):
         return _detect_list(path, value)

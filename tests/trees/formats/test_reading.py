@@ -369,7 +369,7 @@ class TestDetection:
             (b"", "Got an empty file"),
             (b"0", "Got text without a list of paths"),
             (b"\x1f\x8b\x08", "Got a gzip archive: unpack it"),
-            (b"Dear reader,\n", "Got text that is no JSON and no Python"),
+            (b"Dear reader,\n", "Got text that is no JSON, no YAML with choices, and no Python"),
             (b'{"a": 1, "b": [2]}', r"as one of treeopt, sequoia, .* Got JSON with the keys \['a', 'b'\]"),
             (b'{"0": [1]', "expected JSON .* Is it complete"),
             (b'{"0": [1], "0": [1]}', "the key '0' appears twice"),

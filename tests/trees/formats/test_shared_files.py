@@ -15,7 +15,7 @@ NO_TREES = {
     "acceptance-rate-vector.pt": r"Got tensor of float32, shape \(34,\): is it an acceptance vector",
     "acceptance.json": "Got JSON with the keys",
     "demo-config.json": "Got JSON with the keys",
-    "README.md": "Got text that is no JSON and no Python",
+    "README.md": "Got text that is no JSON, no YAML with choices, and no Python",
 }
 FOLDERS = ("choices", "sequoia", "umbrella")
 FILES = sorted(
